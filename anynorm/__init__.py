@@ -1,0 +1,31 @@
+"""anynorm: any norm, in any model.
+
+    import anynorm
+    norm = anynorm.make("hn:32", 64)
+
+The names of `anynorm.api` are those of `anynorm`; they are fetched at first use, so that `anynorm --help` need not wait
+for torch.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from anynorm.api import *  # noqa: F403
+    from anynorm.api import __all__ as __all__
+
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name.startswith("__") and name != "__all__":
+        raise AttributeError(f"module 'anynorm' has no attribute {name!r}")
+    api = import_module("anynorm.api")
+    globals().update({known: getattr(api, known) for known in [*api.__all__, "__all__"]})
+    if name in globals():
+        return globals()[name]
+    try:
+        return import_module(f"anynorm.{name}")
+    except ModuleNotFoundError:
+        raise AttributeError(f"module 'anynorm' has no attribute {name!r}") from None

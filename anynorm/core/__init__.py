@@ -1,0 +1,1 @@
+"""The algebra: read cut, moments, population, mix, affine, parts, then norm."""

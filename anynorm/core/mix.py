@@ -1,0 +1,70 @@
+"""How the statistics of several cuts become one: Σ wₖ sₖ, the weights learned.
+
+    Soft   w = softmax(λ)               (sn eq. 5; λ starts at 1, so equal weights)
+    Hard   w = one-hot(argmax λ)        (sn sec. 2.1: "sparse SN", one cut a layer)
+
+Mean and variance have a λ each. With `groups` > 1 each contiguous group of channels has its own ("group SN").
+Variances are mixed, not standard deviations, and ε is added afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anynorm.errors import SpecError
+
+
+@dataclass(frozen=True)
+class Soft:
+    """Weighs cuts by a softmax, one for each group of channels."""
+
+    groups: int = 1
+    learns = True
+
+    def weights(self, logits: Tensor) -> Tensor:
+        """Turn λ (…, k) into weights that sum to 1."""
+        return logits.softmax(-1)
+
+
+@dataclass(frozen=True)
+class Hard:
+    """Takes the cut of the largest λ alone, one for each group of channels."""
+
+    groups: int = 1
+    learns = False
+
+    def weights(self, logits: Tensor) -> Tensor:
+        """Turn λ (…, k) into a one-hot; ties go to the first cut."""
+        return torch.nn.functional.one_hot(logits.argmax(-1), logits.shape[-1]).to(logits.dtype)
+
+
+Weighing = Soft | Hard
+
+
+def check_groups(weighing: Weighing, num_features: int) -> None:
+    """Refuse groups that do not divide the channels."""
+    if num_features % weighing.groups:
+        raise SpecError(
+            f"groups:{weighing.groups} gives each of {weighing.groups} channel groups its own weights; {num_features} "
+            f"channels are not divisible by {weighing.groups}."
+        )
+
+
+def logits_shape(weighing: Weighing, cuts: int) -> tuple[int, ...]:
+    """Shape of λ for a number of cuts."""
+    return (cuts,) if weighing.groups == 1 else (weighing.groups, cuts)
+
+
+def mix(tables: Sequence[Tensor], weights: Tensor | None) -> Tensor:
+    """Weigh tables that broadcast to (n, c, t); a single table passes as it is.
+
+    Args:
+        weights: (1, k), or (c, k) where groups of channels weigh on their own.
+    """
+    if weights is None:
+        return tables[0]
+    return sum((weights[:, k, None] * table for k, table in enumerate(tables)), start=torch.zeros_like(tables[0]))

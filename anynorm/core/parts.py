@@ -1,0 +1,114 @@
+"""A norm as a value: cuts for the mean × cuts for the variance × weights × domains × affine.
+
+Two norms are the same when their parts are equal, whatever they are called: hn:32 is bn/en:32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from anynorm.core.affine import PerChannel, PerClass, Stage, Style
+from anynorm.core.cut import ALL, Cut, JointCut
+from anynorm.core.mix import Hard, Soft, Weighing, check_groups
+from anynorm.errors import SpecError
+
+AnyCut = Cut | JointCut
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What may follow the cuts in a spec: the affine, and whether each domain has statistics of its own."""
+
+    affine: tuple[Stage, ...]
+    domains: int = 0
+
+
+def endings(classes: int) -> dict[str, Ending]:
+    """Name every ending; `classes` fills those that are written with @."""
+    shared, own, whole = PerChannel(), PerClass(classes), PerClass(classes, deviation=0.0)
+    return {
+        "": Ending((shared,)),
+        "none": Ending(()),
+        "cc": Ending((own,)),
+        "sa": Ending((shared, own)),
+        "style": Ending((Style(),)),
+        "sastyle": Ending((shared, Style())),
+        "dom": Ending((shared,), classes),
+        "aux": Ending((whole,), classes),
+        "saaux": Ending((shared, own), classes),
+    }
+
+
+class Fitted(NamedTuple):
+    """The different cuts of a norm for some channel count, and which of them the mean and the variance use."""
+
+    cuts: tuple[Cut, ...]
+    mean: tuple[int, ...]
+    var: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a norm is made of.
+
+    Args:
+        name: what the zoo calls it; it takes no part in equality.
+    """
+
+    mean: tuple[AnyCut, ...]
+    var: tuple[AnyCut, ...]
+    weighing: Weighing = Soft()
+    ending: Ending = Ending((PerChannel(),))
+    name: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return self.name or self.spelled()
+
+    def spelled(self) -> str:
+        """Write the spec out in cuts and endings.
+
+        >>> import anynorm.spec
+        >>> anynorm.spec.parse("hn:32").spelled()
+        'bn/en:32'
+        """
+        mean, var = ("+".join(map(str, cuts)) for cuts in (self.mean, self.var))
+        text = mean if self.mean == self.var else f"{mean}/{var}"
+        if self.weighing.groups > 1:
+            text += f".groups:{self.weighing.groups}"
+        if isinstance(self.weighing, Hard):
+            text += ".hard"
+        ending = next(name for name, ending in endings(self.classes).items() if ending == self.ending)
+        return text + (f".{ending}" if ending else "") + (f"@{self.classes}" if self.classes else "")
+
+    @property
+    def classes(self) -> int:
+        """How many classes or domains a condition chooses among; 0 where it does not."""
+        return max([self.ending.domains, *(stage.classes for stage in self.ending.affine if isinstance(stage, PerClass))])
+
+    @property
+    def takes_style(self) -> bool:
+        """Whether the condition is a style."""
+        return any(isinstance(stage, Style) for stage in self.ending.affine)
+
+    def merged(self) -> Parts:
+        """Join a shared and a class affine into one class affine."""
+        own = self.ending.affine[-1]
+        return replace(self, ending=replace(self.ending, affine=(own,)), name="")
+
+    def with_ending(self, name: str, classes: int = 0) -> Parts:
+        """Give the norm another affine (and so no zoo name)."""
+        return replace(self, ending=endings(classes)[name], name="")
+
+    def fit(self, num_features: int) -> Fitted:
+        """Resolve the cuts for a channel count, or say why they do not fit."""
+        check_groups(self.weighing, num_features)
+        mean = [cut.fit(num_features) for cut in self.mean]
+        var = [cut.fit(num_features) for cut in self.var]
+        cuts = tuple(dict.fromkeys(mean + var))
+        for cut in cuts:
+            if cut.is_ghost and self.ending.domains:
+                raise SpecError(f"{self}: {cut} divides the batch and so do domains; only one of them can.")
+            if cut.pools_samples and cut.space == ALL:
+                raise SpecError(f"{self}: {cut} pools samples at each position, so what is kept would depend on the image size.")
+        return Fitted(cuts, tuple(map(cuts.index, mean)), tuple(map(cuts.index, var)))

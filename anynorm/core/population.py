@@ -1,0 +1,106 @@
+"""How population statistics are kept.
+
+Training sees a batch; inference must not. Each policy answers: after a batch with moments m_t, what is kept, and which
+moments does `forward` use?
+
+    Running     s <- (1 - rate) s + rate m_t        m_t to train, s to infer
+    Cumulative  s <- mean of all m_t seen           m_t to train, s to infer   (sn sec. 2.1: "batch average")
+    Pooled      s <- moments of all values seen     m_t to train, s to infer   (batch average, exact for unequal batches)
+    Frozen      s                                   s always
+
+The kept variance is unbiased, as torch keeps it. Policies are values without state: the layer owns the buffers, so one
+can be put in another's place at any time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from anynorm.core.moments import Moments, pool_members
+
+
+class Kept(NamedTuple):
+    """Statistics of one cut, fit to be kept: tables (domains or 1, c parts, t parts)."""
+
+    mean: Tensor
+    unbiased_var: Tensor
+
+
+class Observed(NamedTuple):
+    """What one batch shows of one cut, for each domain.
+
+    `average` is the mean over the cut's sample parts (one, but for GBGN), `whole` the moments of all values together;
+    `batches` and `values` count what was seen with this batch in it, `new_values` this batch alone, both in positions
+    of a single channel.
+    """
+
+    average: Kept
+    whole: Moments
+    batches: Tensor
+    values: Tensor
+    new_values: Tensor
+
+
+def _blend(kept: Kept, average: Kept, rate: Tensor | float) -> Kept:
+    return Kept(*(old + rate * (new - old) for old, new in zip(kept, average, strict=True)))
+
+
+@dataclass(frozen=True)
+class Running:
+    """Keeps an exponential average; `rate`, torch's momentum, is the weight of the newest batch."""
+
+    rate: float = 0.1
+    learns = True
+    pools = False
+
+    def step(self, kept: Kept, seen: Observed) -> Kept:
+        """Blend a batch into what is kept."""
+        return _blend(kept, seen.average, self.rate)
+
+
+@dataclass(frozen=True)
+class Cumulative:
+    """Keeps the plain mean of the batches' means and variances (torch's `momentum=None`)."""
+
+    learns = True
+    pools = False
+
+    def step(self, kept: Kept, seen: Observed) -> Kept:
+        """Blend a batch with the weight of one among those seen."""
+        return _blend(kept, seen.average, 1 / seen.batches.clamp(min=1))
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """Keeps the moments of all values seen: the union of the batches, whatever their sizes."""
+
+    learns = True
+    pools = True
+
+    def step(self, kept: Kept, seen: Observed) -> Kept:
+        """Unite a batch with what is kept."""
+        new = seen.whole
+        old_count = new.count * (seen.values - seen.new_values) / seen.new_values.clamp(min=1)
+        old_var = kept.unbiased_var * (old_count - 1).clamp(min=0) / old_count.clamp(min=1)
+        pairs = zip((kept.mean, old_var, old_count), new, strict=True)
+        together = pool_members(Moments(*(torch.stack(pair) for pair in pairs)))
+        return Kept(together.mean, together.unbiased_var())
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """Keeps what is there, and normalises by it in training too."""
+
+    learns = False
+    pools = False
+
+    def step(self, kept: Kept, seen: Observed) -> Kept:
+        """Leave what is kept."""
+        return kept
+
+
+Population = Running | Cumulative | Pooled | Frozen

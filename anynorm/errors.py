@@ -1,0 +1,24 @@
+"""One tree of errors: each says what was asked, what came, and what would work.
+
+All are `AnynormError`, and all are `ValueError`, so code that already guards torch's layers keeps working.
+"""
+
+
+class AnynormError(ValueError):
+    """Stands above every error this library raises on purpose."""
+
+
+class SpecError(AnynormError):
+    """Tells that a spec, or an option that completes it, has no meaning."""
+
+
+class ShapeError(AnynormError):
+    """Tells that a tensor does not fit the norm it was given to."""
+
+
+class ConditionError(AnynormError):
+    """Tells that a class, domain or style is missing or does not fit."""
+
+
+class StateError(AnynormError):
+    """Tells that a state_dict holds values no norm can work with."""

@@ -1,0 +1,54 @@
+"""The two ends of every norm in plain torch: the definition, for any device and dtype, and everything that traces.
+
+    moments   one mean and variance for each (sample, channel, strip)
+    scale     y = a (x − mean) + b
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from anynorm.core.moments import Moments, table_dtype
+
+
+def _working(x: Tensor) -> Tensor:
+    """Half types are summed in float32: 300² is past the range of float16."""
+    return x if x.dtype in (torch.float32, torch.float64) else x.float()
+
+
+def moments(x: Tensor, strips: int) -> Moments:
+    """Take the moments of each sample, channel and strip of the flattened space: a table (n, c, strips).
+
+    The values are shifted by a number near their mean first (no gradient belongs to it, for any number gives the same
+    result), so that float32 sums lose nothing however far the mean is from zero.
+    """
+    n, c = x.shape[:2]
+    rows = _working(x).reshape(n, c, strips, x[0, 0].numel() // strips if n else x.shape[2:].numel() // strips)
+    shift = rows.detach().mean(-1, keepdim=True)
+    var, mean = torch.var_mean(rows - shift, dim=-1, correction=0)
+    wide = table_dtype(x)
+    count = torch.full((1, 1, 1), rows.shape[-1], dtype=wide, device=x.device)
+    return Moments(shift.squeeze(-1).to(wide) + mean.to(wide), var.to(wide), count)
+
+
+def scale(x: Tensor, mean: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Give y = a (x − mean) + b in x's dtype and memory format; mean, a and b broadcast to (n, c, strips).
+
+    The rounding of `mean` to x's precision is paid back in b.
+    """
+    values = _working(x)
+    shift = mean.detach().to(values.dtype)
+    rest = b - a * (mean - shift)
+    tables = (_unfold(table.to(values.dtype), x) for table in (shift, a, rest))
+    shift, a, b = tables
+    return torch.addcmul(b, values - shift, a).to(x.dtype)
+
+
+def _unfold(table: Tensor, x: Tensor) -> Tensor:
+    """Lay a table (n, c, t) over the axes of x."""
+    space = x.shape[2:]
+    if table.shape[-1] == 1:
+        return table.reshape(*table.shape[:2], *(1 for _ in space))
+    n, c, t = table.shape
+    return table[..., None].expand(n, c, t, space.numel() // t).reshape(n, c, *space)

@@ -1,0 +1,286 @@
+"""The zoo: every named norm, one row each. A row is a class; its name works in specs, CLI, configs and reports.
+
+To add a norm, add a row: `name`, the numbers it takes, what it stands for, and where it comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from anynorm import spec as specs
+from anynorm.core.cut import nearest_groups
+from anynorm.core.norm import Norm
+from anynorm.core.parts import Parts
+from anynorm.errors import SpecError
+
+ROWS: dict[str, type[Named]] = {}
+_PER_CONDITION = ("num_classes", "num_domains")
+
+
+class Named(Norm):
+    """A norm of the zoo, with torch's argument names; the numbers of its spec are keywords.
+
+    Attributes:
+        arguments: the numbers of the spec and their defaults; None: it must be given. Classes and domains follow @.
+        stands_for: the spec it is short for.
+        variants: other specs of the same paper, with what they are.
+    """
+
+    name: ClassVar[str]
+    arguments: ClassVar[dict[str, int | None]] = {}
+    stands_for: ClassVar[str]
+    paper: ClassVar[str]
+    variants: ClassVar[dict[str, str]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "name" in vars(cls):
+            ROWS[cls.name] = cls
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        **options: Any,
+    ) -> None:
+        population = options.pop("population", None)
+        parts = completed(self.name, num_features, affine, options)
+        super().__init__(
+            parts,
+            num_features,
+            eps=eps,
+            momentum=momentum,
+            track_running_stats=track_running_stats,
+            population=population,
+            device=device,
+            dtype=dtype,
+        )
+
+    @classmethod
+    def expand(cls, numbers: list[int], classes: int | None, options: Mapping[str, Any]) -> tuple[str, str]:
+        """Give the name with its numbers, and the spec that stands for; options fill what the name leaves open."""
+        plain = [argument for argument in cls.arguments if argument not in _PER_CONDITION]
+        per_condition = [argument for argument in cls.arguments if argument in _PER_CONDITION]
+        if len(numbers) > len(plain) or (classes is not None and not per_condition):
+            raise SpecError(f"{cls.name} takes {cls.signature()}.")
+        written = dict(zip(plain, numbers, strict=False)) | ({per_condition[0]: classes} if classes is not None else {})
+        values = {argument: cls._value(argument, written.get(argument), options) for argument in cls.arguments}
+        shown = [values[argument] for argument in plain]
+        text = cls.name
+        if shown and shown != [cls.arguments[argument] for argument in plain]:
+            text += ":" + ",".join(map(str, shown))
+        return text + "".join(f"@{values[argument]}" for argument in per_condition), cls.stands_for.format(**values)
+
+    @classmethod
+    def _value(cls, argument: str, written: int | None, options: Mapping[str, Any]) -> int:
+        option = options.get(argument)
+        if written is not None and option not in (None, written):
+            raise SpecError(f"{cls.name} was given {argument} twice: {written} in the spec, {option} as an option.")
+        value = option if written is None else written
+        value = cls.rule(argument, options) if value is None else value
+        if not isinstance(value, int) or value < 1:
+            raise SpecError(f"{cls.name} got {argument}={value!r}; it takes a whole number from 1.")
+        return value
+
+    @classmethod
+    def rule(cls, argument: str, options: Mapping[str, Any]) -> int:
+        """Give the number where none is written."""
+        default = cls.arguments[argument]
+        if default is None:
+            raise SpecError(f"{cls.name} needs {argument}: write {cls.signature()}, or give {argument}=….")
+        return default
+
+    @classmethod
+    def signature(cls) -> str:
+        """Show how the name is written with its numbers.
+
+        >>> HeteroNorm.signature(), SandwichBatchNorm.signature()
+        ('hn or hn:NUM_GROUPS', 'sabn@NUM_CLASSES')
+        """
+        plain = ",".join(argument.upper() for argument in cls.arguments if argument not in _PER_CONDITION)
+        text = cls.name + (f":{plain}" if plain else "")
+        text += "".join(f"@{argument.upper()}" for argument in cls.arguments if argument in _PER_CONDITION)
+        optional = plain and None not in cls.arguments.values()
+        return f"{cls.name} or {text}" if optional else text
+
+
+class BatchNorm(Named):
+    """Statistics of each channel over the batch (torch's BatchNorm1d to 3d in one)."""
+
+    name, stands_for, paper = "bn", "[1,*,1]", "Ioffe & Szegedy 2015"
+
+
+class InstanceNorm(Named):
+    """Statistics of each channel of each sample."""
+
+    name, stands_for, paper = "in", "[*,*,1]", "Ulyanov et al. 2016"
+
+
+class LayerNorm(Named):
+    """Statistics of each sample, over all channels and positions."""
+
+    name, stands_for, paper = "ln", "[*,1,1]", "Ba et al. 2016"
+
+
+class GroupNorm(Named):
+    """Statistics of each group of channels of each sample."""
+
+    name, stands_for, paper = "gn", "[*,{num_groups},1]", "Wu & He 2018"
+    arguments = {"num_groups": 32}
+
+
+class PositionalNorm(Named):
+    """Statistics of each position of each sample, over its channels."""
+
+    name, stands_for, paper = "pn", "[*,1,*]", "Li et al. 2019"
+
+
+class ExtendedNorm(Named):
+    """Statistics of the whole batch, or of each group of its channels."""
+
+    name, stands_for, paper = "en", "[1,{num_groups},1]", "hn"
+    arguments = {"num_groups": 1}
+
+
+class BatchGroupNorm(Named):
+    """Statistics over the batch of channels × positions cut into G groups.
+
+    Without a number, G follows the batch size as in the paper; where it does not fit, the nearest usable G below.
+    """
+
+    name, stands_for, paper = "bgn", "[1,{num_groups}]", "bgn"
+    arguments = {"num_groups": None}
+    GROUPS = {1: 1, 2: 1, 4: 2, 8: 16, 16: 64, 32: 128, 64: 256, 128: 512}
+
+    @classmethod
+    def rule(cls, argument: str, options: Mapping[str, Any]) -> int:
+        """Take the group number of the largest tabled batch size that is not above this one (bgn sec. 4.1)."""
+        batch_size, num_features = options.get("batch_size"), options.get("num_features")
+        if batch_size is None:
+            raise SpecError("bgn without a number follows the batch size: give batch_size=…, or the number, as in bgn:16.")
+        if not isinstance(batch_size, int) or batch_size < 1:
+            raise SpecError(f"bgn got batch_size={batch_size!r}; it takes a whole number from 1.")
+        groups = cls.GROUPS[max(size for size in cls.GROUPS if size <= batch_size)]
+        return nearest_groups(groups, num_features) if num_features else groups
+
+
+class GeneralBatchGroupNorm(Named):
+    """Statistics of each group of channels over parts of the batch of a few samples each."""
+
+    name, stands_for, paper = "gbgn", "[/{num_samples},{num_groups},1]", "Summers & Dinneen 2020"
+    arguments = {"num_samples": None, "num_groups": None}
+
+
+class HeteroNorm(Named):
+    """BN's mean, with the deviation of a larger set of pixels."""
+
+    name, stands_for, paper = "hn", "bn/en:{num_groups}", "hn"
+    arguments = {"num_groups": 1}
+    variants = {
+        "bn/bn+en": "HN+SN: the variance learned between BN's and EN's",
+        "bn/bn+ln+in": "HN+SN: BN's mean, SN's variance",
+    }
+
+
+class SwitchNorm(Named):
+    """IN, LN and BN statistics, weighed by what the layer learns; with a number, groups of channels learn their own."""
+
+    name, stands_for, paper = "sn", "in+ln+bn.groups:{num_groups}", "sn"
+    arguments = {"num_groups": 1}
+    variants = {
+        "sn:2": "group SN: two groups of channels with weights of their own",
+        "sn.hard": "sparse SN: the cut of the largest weight alone",
+        "sn-bn": "SN for one sample a device: BN dropped",
+        "ln+gn": "SN's set in an LSTM",
+    }
+
+
+class ConditionalBatchNorm(Named):
+    """BN with an affine of each class."""
+
+    name, stands_for, paper = "ccbn", "bn.cc@{num_classes}", "sabn"
+    arguments = {"num_classes": None}
+
+
+class SandwichBatchNorm(Named):
+    """BN with a shared affine, then one of each class."""
+
+    name, stands_for, paper = "sabn", "bn.sa@{num_classes}", "sabn"
+    arguments = {"num_classes": None}
+
+
+class AuxBatchNorm(Named):
+    """A whole BN, statistics and affine, for each domain."""
+
+    name, stands_for, paper = "auxbn", "bn.aux@{num_domains}", "sabn"
+    arguments = {"num_domains": None}
+
+
+class SandwichAuxBatchNorm(Named):
+    """Statistics and affine of each domain, with a shared affine between."""
+
+    name, stands_for, paper = "saauxbn", "bn.saaux@{num_domains}", "sabn"
+    arguments = {"num_domains": None}
+
+
+class AdaIN(Named):
+    """IN, then the moments of a style."""
+
+    name, stands_for, paper = "adain", "in.style", "Huang & Belongie 2017"
+
+
+class SandwichAdaIN(Named):
+    """IN, a shared affine, then the moments of a style."""
+
+    name, stands_for, paper = "saadain", "in.sastyle", "sabn"
+
+
+def completed(spec: str, num_features: int, affine: bool, options: Mapping[str, Any]) -> Parts:
+    """Parse a spec with the options that complete it, refusing those that do not belong to it."""
+    usable = specs.arguments(spec) | {"batch_size"}
+    for option in options:
+        if option not in usable:
+            raise SpecError(f"{spec} takes no option {option!r}. It takes {' '.join(sorted(usable))} and torch's own (eps, momentum, …).")
+    if not affine:
+        plain = specs.parse(spec, num_features=num_features, **options)
+        if plain.classes:
+            raise SpecError(f"{plain} is its affine: affine=False would leave nothing for the condition to choose.")
+        spec += ".style" if plain.takes_style else ".none"
+    return specs.parse(spec, num_features=num_features, **options)
+
+
+def make(spec: str, num_features: int, **options: Any) -> Norm:
+    """Make a norm from its spec.
+
+    Args:
+        options: torch's (eps, momentum, affine, track_running_stats, device, dtype), `population`, and numbers that the
+            spec leaves open: num_groups, num_classes, num_domains, num_samples; batch_size for bgn.
+
+    >>> make("hn:32", 64)
+    HeteroNorm('hn:32', 64, eps=1e-05, momentum=0.1)
+    >>> make("bgn", 48, batch_size=8).spec
+    'bgn:16'
+    """
+    own = {"eps", "momentum", "track_running_stats", "population", "device", "dtype"}
+    layer = {name: options.pop(name) for name in own & options.keys()}
+    affine = options.pop("affine", True)
+    parts = completed(spec, num_features, affine, options)
+    row = ROWS.get(parts.name.split(":")[0].split("@")[0])
+    norm = Norm.__new__(row) if row and affine else Norm.__new__(Norm)
+    Norm.__init__(norm, parts, num_features, **layer)
+    return norm
+
+
+def zoo() -> list[type[Named]]:
+    """List every named norm.
+
+    >>> [row.name for row in zoo()][:3]
+    ['bn', 'in', 'ln']
+    """
+    return list(ROWS.values())
