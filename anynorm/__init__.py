@@ -3,10 +3,12 @@
     import anynorm
     norm = anynorm.make("hn:32", 64)
 
-The names of `anynorm.api` are those of `anynorm`; they are fetched at first use, so that `anynorm --help` need not wait
+The names of `anynorm.api` are those of `anynorm`. They are fetched at first use, so that `anynorm --help` need not wait
 for torch.
 """
 
+from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,15 +19,16 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    from importlib import import_module
-
     if name.startswith("__") and name != "__all__":
         raise AttributeError(f"module 'anynorm' has no attribute {name!r}")
+    if find_spec(f"anynorm.{name}"):
+        return import_module(f"anynorm.{name}")
     api = import_module("anynorm.api")
     globals().update({known: getattr(api, known) for known in [*api.__all__, "__all__"]})
-    if name in globals():
-        return globals()[name]
-    try:
-        return import_module(f"anynorm.{name}")
-    except ModuleNotFoundError:
-        raise AttributeError(f"module 'anynorm' has no attribute {name!r}") from None
+    if name not in globals():
+        raise AttributeError(f"module 'anynorm' has no attribute {name!r}. It has: {' '.join(api.__all__)}.")
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return [*import_module("anynorm.api").__all__, "__version__"]

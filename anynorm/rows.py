@@ -5,8 +5,9 @@ To add a norm, add a row: `name`, the numbers it takes, what it stands for, and 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from anynorm import spec as specs
 from anynorm.core.cut import nearest_groups
@@ -15,6 +16,10 @@ from anynorm.core.parts import Parts
 from anynorm.errors import SpecError
 
 ROWS: dict[str, type[Named]] = {}
+_SN = "Luo et al. 2019 (sn)"
+_SABN = "Gong et al. 2022 (sabn)"
+_BGN = "Zhou et al. 2020 (bgn)"
+_HN = "Heterologous Normalization 2021 (hn)"
 _PER_CONDITION = ("num_classes", "num_domains")
 
 
@@ -24,6 +29,7 @@ class Named(Norm):
     Attributes:
         arguments: the numbers of the spec and their defaults; None: it must be given. Classes and domains follow @.
         stands_for: the spec it is short for.
+        example: a spec to show it by, where the bare name does not do.
         variants: other specs of the same paper, with what they are.
     """
 
@@ -31,6 +37,7 @@ class Named(Norm):
     arguments: ClassVar[dict[str, int | None]] = {}
     stands_for: ClassVar[str]
     paper: ClassVar[str]
+    example: ClassVar[str] = ""
     variants: ClassVar[dict[str, str]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -133,6 +140,7 @@ class GroupNorm(Named):
 
     name, stands_for, paper = "gn", "[*,{num_groups},1]", "Wu & He 2018"
     arguments = {"num_groups": 32}
+    example = "gn:32"
 
 
 class PositionalNorm(Named):
@@ -144,8 +152,9 @@ class PositionalNorm(Named):
 class ExtendedNorm(Named):
     """Statistics of the whole batch, or of each group of its channels."""
 
-    name, stands_for, paper = "en", "[1,{num_groups},1]", "hn"
+    name, stands_for, paper = "en", "[1,{num_groups},1]", _HN
     arguments = {"num_groups": 1}
+    example = "en:32"
 
 
 class BatchGroupNorm(Named):
@@ -154,8 +163,9 @@ class BatchGroupNorm(Named):
     Without a number, G follows the batch size as in the paper; where it does not fit, the nearest usable G below.
     """
 
-    name, stands_for, paper = "bgn", "[1,{num_groups}]", "bgn"
+    name, stands_for, paper = "bgn", "[1,{num_groups}]", _BGN
     arguments = {"num_groups": None}
+    example = "bgn:512"
     GROUPS = {1: 1, 2: 1, 4: 2, 8: 16, 16: 64, 32: 128, 64: 256, 128: 512}
 
     @classmethod
@@ -175,14 +185,17 @@ class GeneralBatchGroupNorm(Named):
 
     name, stands_for, paper = "gbgn", "[/{num_samples},{num_groups},1]", "Summers & Dinneen 2020"
     arguments = {"num_samples": None, "num_groups": None}
+    example = "gbgn:8,32"
 
 
 class HeteroNorm(Named):
     """BN's mean, with the deviation of a larger set of pixels."""
 
-    name, stands_for, paper = "hn", "bn/en:{num_groups}", "hn"
+    name, stands_for, paper = "hn", "bn/en:{num_groups}", _HN
     arguments = {"num_groups": 1}
+    example = "hn:32"
     variants = {
+        "hn": "HN: the deviation of the whole batch",
         "bn/bn+en": "HN+SN: the variance learned between BN's and EN's",
         "bn/bn+ln+in": "HN+SN: BN's mean, SN's variance",
     }
@@ -191,7 +204,7 @@ class HeteroNorm(Named):
 class SwitchNorm(Named):
     """IN, LN and BN statistics, weighed by what the layer learns; with a number, groups of channels learn their own."""
 
-    name, stands_for, paper = "sn", "in+ln+bn.groups:{num_groups}", "sn"
+    name, stands_for, paper = "sn", "in+ln+bn.groups:{num_groups}", _SN
     arguments = {"num_groups": 1}
     variants = {
         "sn:2": "group SN: two groups of channels with weights of their own",
@@ -204,29 +217,33 @@ class SwitchNorm(Named):
 class ConditionalBatchNorm(Named):
     """BN with an affine of each class."""
 
-    name, stands_for, paper = "ccbn", "bn.cc@{num_classes}", "sabn"
+    name, stands_for, paper = "ccbn", "bn.cc@{num_classes}", "Miyato et al. 2018"
     arguments = {"num_classes": None}
+    example = "ccbn@10"
 
 
 class SandwichBatchNorm(Named):
     """BN with a shared affine, then one of each class."""
 
-    name, stands_for, paper = "sabn", "bn.sa@{num_classes}", "sabn"
+    name, stands_for, paper = "sabn", "bn.sa@{num_classes}", _SABN
     arguments = {"num_classes": None}
+    example = "sabn@10"
 
 
 class AuxBatchNorm(Named):
     """A whole BN, statistics and affine, for each domain."""
 
-    name, stands_for, paper = "auxbn", "bn.aux@{num_domains}", "sabn"
+    name, stands_for, paper = "auxbn", "bn.aux@{num_domains}", "Xie et al. 2020"
     arguments = {"num_domains": None}
+    example = "auxbn@2"
 
 
 class SandwichAuxBatchNorm(Named):
     """Statistics and affine of each domain, with a shared affine between."""
 
-    name, stands_for, paper = "saauxbn", "bn.saaux@{num_domains}", "sabn"
+    name, stands_for, paper = "saauxbn", "bn.saaux@{num_domains}", _SABN
     arguments = {"num_domains": None}
+    example = "saauxbn@2"
 
 
 class AdaIN(Named):
@@ -238,7 +255,7 @@ class AdaIN(Named):
 class SandwichAdaIN(Named):
     """IN, a shared affine, then the moments of a style."""
 
-    name, stands_for, paper = "saadain", "in.sastyle", "sabn"
+    name, stands_for, paper = "saadain", "in.sastyle", _SABN
 
 
 def completed(spec: str, num_features: int, affine: bool, options: Mapping[str, Any]) -> Parts:
@@ -271,16 +288,35 @@ def make(spec: str, num_features: int, **options: Any) -> Norm:
     layer = {name: options.pop(name) for name in own & options.keys()}
     affine = options.pop("affine", True)
     parts = completed(spec, num_features, affine, options)
-    row = ROWS.get(parts.name.split(":")[0].split("@")[0])
-    norm = Norm.__new__(row) if row and affine else Norm.__new__(Norm)
+    norm = Norm.__new__(_class_of(parts.name))  # a row's own __init__ would parse once more
     Norm.__init__(norm, parts, num_features, **layer)
     return norm
 
 
-def zoo() -> list[type[Named]]:
-    """List every named norm.
+def _class_of(spec: str) -> type[Norm]:
+    """Give the row's class where a spec is a row's own name with numbers, else `Norm`."""
+    name = re.match(r"\w+(?=[:@][\d,@]*$|$)", spec)
+    return ROWS.get(name[0], Norm) if name else Norm
 
-    >>> [row.name for row in zoo()][:3]
-    ['bn', 'in', 'ln']
+
+class Entry(NamedTuple):
+    """One line of the zoo."""
+
+    spec: str
+    norm: type[Norm]
+    words: str
+    paper: str
+
+
+def zoo() -> list[Entry]:
+    """List every norm that has a name, and the papers' variants of them, each by a spec that can be made.
+
+    >>> [entry.spec for entry in zoo()][:4]
+    ['bn', 'in', 'ln', 'gn:32']
     """
-    return list(ROWS.values())
+    entries = []
+    for row in ROWS.values():
+        words = (row.__doc__ or "").splitlines()[0].rstrip(".")
+        entries.append(Entry(row.example or row.name, row, words, row.paper))
+        entries += [Entry(spec, _class_of(spec), words, row.paper) for spec, words in row.variants.items()]
+    return entries

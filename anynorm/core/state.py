@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from anynorm.core.mix import logits_shape
 from anynorm.core.parts import Parts
 from anynorm.core.population import Cumulative, Kept, Population, Running
-from anynorm.core.sync import Alone, Reach
+from anynorm.core.sync import Alone, Reach, Together
 from anynorm.errors import ShapeError, SpecError, StateError
 
 _TALLIES = ("num_batches_tracked", "num_values_tracked")
@@ -54,7 +54,7 @@ class State(nn.Module):
         if not 0 <= eps < 1:
             raise SpecError(f"eps={eps!r} is no small number to add to a variance; 1e-5 is usual. Groups are num_groups=….")
         self.parts, self.num_features, self.eps = parts, num_features, eps
-        self.cuts, self._mean_cuts, self._var_cuts = parts.fit(num_features)
+        self.cuts, self.mean_cuts, self.var_cuts = parts.fit(num_features)
         self.track_running_stats = track_running_stats and self.pools_samples
         self.reach: Reach = Alone()
         self.told: Any = None
@@ -74,6 +74,21 @@ class State(nn.Module):
     def pools_samples(self) -> bool:
         """Whether a statistic mixes samples, so that there is a population to keep and something to synchronise."""
         return any(cut.pools_samples for cut in self.cuts)
+
+    @property
+    def uses_batch(self) -> bool:
+        """Whether cuts that pool over samples look at the batch, or at what is kept."""
+        return not self.track_running_stats or self.learns_population
+
+    @property
+    def learns_population(self) -> bool:
+        """Whether a forward pass moves what is kept."""
+        return self.training and self.track_running_stats and self.population.learns
+
+    @property
+    def shares_samples(self) -> bool:
+        """Whether domains or processes share samples out, so that counts are not known from the shape of x."""
+        return bool(self.parts.ending.domains) or isinstance(self.reach, Together)
 
     @property
     def takes_condition(self) -> bool:
@@ -112,7 +127,7 @@ class State(nn.Module):
                 empty = torch.empty(stage.shape(self.num_features), device=device, dtype=dtype)
                 self.register_parameter(name, nn.Parameter(empty))
         weighing = self.parts.weighing
-        for name, cuts in (("mean_weight", self._mean_cuts), ("var_weight", self._var_cuts)):
+        for name, cuts in (("mean_weight", self.mean_cuts), ("var_weight", self.var_cuts)):
             logits = torch.empty(logits_shape(weighing, len(cuts)), device=device, dtype=dtype)
             self.register_parameter(name, nn.Parameter(logits, weighing.learns) if len(cuts) > 1 else None)
 
@@ -140,7 +155,7 @@ class State(nn.Module):
         """Name the mean and variance kept for each cut; `Pooled` wants both of every cut, so its extra ones come last."""
         pooling = [index for index, cut in enumerate(self.cuts) if cut.pools_samples]
         names: dict[str, dict[int, str]] = {}
-        for side, used in (("mean", self._mean_cuts), ("var", self._var_cuts)):
+        for side, used in (("mean", self.mean_cuts), ("var", self.var_cuts)):
             order = [index for index in used if index in pooling]
             order += [index for index in pooling if index not in used and self._population.pools]
             names[side] = {index: f"running_{side}" + (f"_{k + 1}" if k else "") for k, index in enumerate(order)}
@@ -216,3 +231,8 @@ class State(nn.Module):
 
 def _policy(momentum: float | None) -> Population:
     return Cumulative() if momentum is None else Running(momentum)
+
+
+def is_recomputing() -> bool:
+    """Whether activation checkpointing runs a forward pass again, inside backward."""
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1

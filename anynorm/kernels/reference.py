@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -24,12 +26,14 @@ def moments(x: Tensor, strips: int) -> Moments:
     result), so that float32 sums lose nothing however far the mean is from zero.
     """
     n, c = x.shape[:2]
-    rows = _working(x).reshape(n, c, strips, x[0, 0].numel() // strips if n else x.shape[2:].numel() // strips)
+    rows = _working(x).reshape(n, c, strips, math.prod(x.shape[2:]) // strips)
     shift = rows.detach().mean(-1, keepdim=True)
-    var, mean = torch.var_mean(rows - shift, dim=-1, correction=0)
+    centred = rows - shift
+    rest = centred.mean(-1, keepdim=True)
+    var = (centred - rest).square().mean(-1)
     wide = table_dtype(x)
-    count = torch.full((1, 1, 1), rows.shape[-1], dtype=wide, device=x.device)
-    return Moments(shift.squeeze(-1).to(wide) + mean.to(wide), var.to(wide), count)
+    mean = shift.to(wide) + rest.to(wide)
+    return Moments(mean.squeeze(-1), var.to(wide), torch.full((1, 1, 1), rows.shape[-1], dtype=wide, device=x.device))
 
 
 def scale(x: Tensor, mean: Tensor, a: Tensor, b: Tensor) -> Tensor:
@@ -51,4 +55,4 @@ def _unfold(table: Tensor, x: Tensor) -> Tensor:
     if table.shape[-1] == 1:
         return table.reshape(*table.shape[:2], *(1 for _ in space))
     n, c, t = table.shape
-    return table[..., None].expand(n, c, t, space.numel() // t).reshape(n, c, *space)
+    return table[..., None].expand(n, c, t, math.prod(space) // t).reshape(n, c, *space)

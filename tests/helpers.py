@@ -1,0 +1,63 @@
+"""What the tests share: the rows to run through the battery, conditions for them, and comparisons that assert."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+import anynorm
+from anynorm.core.norm import Norm
+
+CHANNELS = 16
+MIXED = ["en", "bgn:2", "bgn:32", "gbgn:2,4", "gbgn:2,16", "gn:4", "en:4", "hn:4", "gn:4/en", "pn/bgn:32", "in+ln", "sn:4.hard", "bn.none"]
+CONDITIONED = ["hn.sa@3", "gn:4.cc@3", "bn.dom@3", "bgn:32.saaux@3", "sn.aux@3", "ln.style"]
+
+
+def rows() -> list[str]:
+    """Every row of the zoo at a size that fits 16 channels, and combinations of their parts."""
+    small = {"gn:32": "gn:8", "en:32": "en:8", "bgn:512": "bgn:64", "gbgn:8,32": "gbgn:4,8", "hn:32": "hn:8", "ln+gn": "ln+gn:4"}
+    listed = [small.get(entry.spec, entry.spec).replace("@10", "@3") for entry in anynorm.zoo()]
+    return [*listed, *(spec for spec in MIXED + CONDITIONED if spec not in listed)]
+
+
+ROWS = rows()
+
+
+def make(spec: str, **options) -> Norm:
+    """Make a norm whose affine, λ and statistics are not at their neutral start."""
+    generator = torch.Generator().manual_seed(1)
+    norm = anynorm.make(spec, options.pop("channels", CHANNELS), **options)
+    with torch.no_grad():
+        for tensor in norm.parameters():
+            tensor.add_(0.3 * torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor))
+    return norm
+
+
+def condition_for(norm: Norm, x: Tensor):
+    """A condition that mixes classes, or a style of another size."""
+    if norm.parts.classes:
+        return torch.arange(len(x)) % min(norm.parts.classes, 2)
+    if norm.parts.takes_style:
+        generator = torch.Generator().manual_seed(2)
+        return torch.randn(len(x), norm.num_features, 3, 5, generator=generator, dtype=torch.float64).to(x.dtype) * 2 + 1
+    return None
+
+
+def data(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32, mean: float = 0.7, std: float = 1.8) -> Tensor:
+    """Random data away from zero, each channel with a size of its own."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(shape, generator=generator, dtype=torch.float64)
+    size = torch.linspace(0.5, 2, shape[1], dtype=torch.float64).reshape(1, -1, *(1 for _ in shape[2:]))
+    return (mean + std * size * x).to(dtype)
+
+
+def same(actual, expected, **tolerance) -> None:
+    """Assert that values are equal within torch's default tolerance for their dtype."""
+    torch.testing.assert_close(actual, expected, **tolerance)
+
+
+def same_state(actual: nn.Module, expected: nn.Module) -> None:
+    """Assert that two modules have the same keys and values."""
+    assert list(actual.state_dict()) == list(expected.state_dict())
+    for key, value in expected.state_dict().items():
+        same(actual.state_dict()[key], value)

@@ -1,0 +1,82 @@
+"""Norms written naively in float64: for each set of pixels that share a statistic, a mask, a mean and a variance.
+
+Imports nothing of the library. A cut is a function (n, c, s, sizes) -> the name of the set that a pixel belongs to.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import Tensor
+
+
+def set_of(cut: str, n: int, c: int, s: int, sizes: tuple[int, int, int]):
+    """Name the set of pixel (n, c, s): what it shares a statistic with, and the sample part of that name."""
+    _, C, S = sizes
+    name, _, numbers = cut.partition(":")
+    k = [int(number) for number in numbers.split(",")] if numbers else [1]
+    return {
+        "bn": lambda: (None, c),
+        "in": lambda: (n, c),
+        "ln": lambda: (n, 0),
+        "gn": lambda: (n, c // (C // k[0])),
+        "en": lambda: (None, c // (C // k[0])),
+        "bgn": lambda: (None, (c * S + s) // (C * S // k[0])),
+        "gbgn": lambda: (n // k[0], c // (C // k[1])),
+        "pn": lambda: (n, s),
+    }[name]()
+
+
+def statistics(x: Tensor, cut: str, domain: list[int] | None = None) -> tuple[Tensor, Tensor, dict]:
+    """Mean and biased variance at every pixel of x (N, C, S), and {(domain, part): [(mean, unbiased var, count), …]}."""
+    sizes = tuple(x.shape)
+    members: dict = {}
+    for n, c, s in itertools.product(*map(range, sizes)):
+        key = (domain[n] if domain and set_of(cut, n, c, s, sizes)[0] is None else 0, *set_of(cut, n, c, s, sizes))
+        members.setdefault(key, []).append((n, c, s))
+    mean, var, kept = torch.zeros_like(x), torch.zeros_like(x), {}
+    for (d, _, part), pixels in members.items():
+        index = tuple(torch.tensor(axis) for axis in zip(*pixels, strict=True))
+        values = x[index]
+        m = values.sum() / len(pixels)
+        v = ((values - m) ** 2).sum() / len(pixels)
+        mean = mean.index_put(index, m.expand(len(pixels)))
+        var = var.index_put(index, v.expand(len(pixels)))
+        unbiased = v.detach() * len(pixels) / max(len(pixels) - 1, 1)
+        kept.setdefault((d, part), []).append((m.detach(), unbiased, len(pixels)))
+    return mean, var, kept
+
+
+def kept_average(x: Tensor, cut: str, domain: list[int] | None = None, domains: int = 1) -> tuple[Tensor, Tensor]:
+    """What a batch adds to running statistics: mean and unbiased variance of each part, averaged over sample parts."""
+    _, _, kept = statistics(x, cut, domain)
+    parts = sorted({part for _, part in kept})
+    table = torch.full((domains, len(parts), 2), float("nan"), dtype=torch.float64)
+    for (d, part), found in kept.items():
+        for k in range(2):
+            table[d, parts.index(part), k] = sum(float(f[k]) for f in found) / len(found)
+    return table[..., 0], table[..., 1]
+
+
+def weighted(tables: list[Tensor], weights: Tensor | None) -> Tensor:
+    """Σ wₖ tₖ; weights (k,) or (groups, k)."""
+    if weights is None:
+        return tables[0]
+    C = tables[0].shape[1]
+    rows = weights if weights.dim() == 2 else weights[None]
+    per_channel = torch.stack([rows[c // (C // len(rows))] for c in range(C)])
+    return sum(per_channel[None, :, None, k] * table for k, table in enumerate(tables))  # type: ignore[return-value]
+
+
+def normalise(x: Tensor, mean: Tensor, var: Tensor, affine: list[tuple[Tensor, Tensor]], eps: float = 1e-5) -> Tensor:
+    """(x − mean)/sqrt(var + ε), then γ h + β for each pair, at the shape (N, C, S)."""
+    h = (x - mean) / (var + eps) ** 0.5
+    for gamma, beta in affine:
+        h = gamma * h + beta
+    return h
+
+
+def running(old: Tensor, new: Tensor, momentum: float) -> Tensor:
+    """Torch's running average, leaving what a batch says nothing about."""
+    return torch.where(new.isnan(), old, (1 - momentum) * old + momentum * new)
