@@ -10,7 +10,7 @@ No stage at all leaves x̂. A stage says which parameters it wants; the layer ow
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -50,7 +50,7 @@ class PerClass:
     """
 
     classes: int
-    deviation: float = 0.02
+    deviation: float = field(default=0.02, compare=False)
     names = ("class_weight", "class_bias")
 
     def shape(self, num_features: int) -> tuple[int, ...]:

@@ -44,9 +44,8 @@ def scale(x: Tensor, mean: Tensor, a: Tensor, b: Tensor) -> Tensor:
     values = _working(x)
     shift = mean.detach().to(values.dtype)
     rest = b - a * (mean - shift)
-    tables = (_unfold(table.to(values.dtype), x) for table in (shift, a, rest))
-    shift, a, b = tables
-    return torch.addcmul(b, values - shift, a).to(x.dtype)
+    shift, a, rest = (_unfold(table.to(values.dtype), x) for table in (shift, a, rest))
+    return ((values - shift) * a + rest).to(x.dtype)  # x first: the first operand's memory format is the result's
 
 
 def _unfold(table: Tensor, x: Tensor) -> Tensor:
