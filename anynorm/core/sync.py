@@ -8,7 +8,6 @@ table alone is exchanged, once a layer and pass, and united exactly: ranks may h
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -123,5 +122,5 @@ def sync(model: nn.Module, group: Any = None, *, on: bool = True) -> list[str]:
     reach: Reach = Together(group) if on else Alone()
     found = list(pooling_norms(model))
     for _, module in found:
-        module.reach = copy.copy(reach)  # type: ignore[assignment]
+        module.reach = reach  # type: ignore[assignment]
     return [path for path, _ in found]
