@@ -34,7 +34,9 @@ def list_(as_json: AsJson = False) -> None:
         table.add_row(*(Text(value) for column, value in line.items() if column != "what"))
     console = _console()
     console.print(table)
-    console.print(f"{len(lines)} norms. Cuts of mean / variance; N, C, S: each index on its own. `anynorm show SPEC` explains one.")
+    console.print(
+        f"{len(lines)} norms. Cuts of mean / variance; N, C, S: each index on its own. `anynorm show SPEC` explains one."
+    )
 
 
 @app.command()

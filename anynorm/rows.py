@@ -7,114 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
-from anynorm import spec as specs
 from anynorm.core.cut import nearest_groups
 from anynorm.core.norm import Norm
-from anynorm.core.parts import Parts
 from anynorm.errors import SpecError
+from anynorm.named import ROWS, Named, completed
 
-ROWS: dict[str, type[Named]] = {}
 _SN = "Luo et al. 2019 (sn)"
 _SABN = "Gong et al. 2022 (sabn)"
 _BGN = "Zhou et al. 2020 (bgn)"
 _HN = "Heterologous Normalization 2021 (hn)"
-_PER_CONDITION = ("num_classes", "num_domains")
-
-
-class Named(Norm):
-    """A norm of the zoo, with torch's argument names; the numbers of its spec are keywords.
-
-    Attributes:
-        arguments: the numbers of the spec and their defaults; None: it must be given. Classes and domains follow @.
-        stands_for: the spec it is short for.
-        example: a spec to show it by, where the bare name does not do.
-        variants: other specs of the same paper, with what they are.
-    """
-
-    name: ClassVar[str]
-    arguments: ClassVar[dict[str, int | None]] = {}
-    stands_for: ClassVar[str]
-    paper: ClassVar[str]
-    example: ClassVar[str] = ""
-    variants: ClassVar[dict[str, str]] = {}
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "name" in vars(cls):
-            ROWS[cls.name] = cls
-
-    def __init__(
-        self,
-        num_features: int,
-        eps: float = 1e-5,
-        momentum: float | None = 0.1,
-        affine: bool = True,
-        track_running_stats: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-        **options: Any,
-    ) -> None:
-        population = options.pop("population", None)
-        parts = completed(self.name, num_features, affine, options)
-        super().__init__(
-            parts,
-            num_features,
-            eps=eps,
-            momentum=momentum,
-            track_running_stats=track_running_stats,
-            population=population,
-            device=device,
-            dtype=dtype,
-        )
-
-    @classmethod
-    def expand(cls, numbers: list[int], classes: int | None, options: Mapping[str, Any]) -> tuple[str, str]:
-        """Give the name with its numbers, and the spec that stands for; options fill what the name leaves open."""
-        plain = [argument for argument in cls.arguments if argument not in _PER_CONDITION]
-        per_condition = [argument for argument in cls.arguments if argument in _PER_CONDITION]
-        if len(numbers) > len(plain) or (classes is not None and not per_condition):
-            raise SpecError(f"{cls.name} takes {cls.signature()}.")
-        written = dict(zip(plain, numbers, strict=False)) | ({per_condition[0]: classes} if classes is not None else {})
-        values = {argument: cls._value(argument, written.get(argument), options) for argument in cls.arguments}
-        shown = [values[argument] for argument in plain]
-        text = cls.name
-        if shown and shown != [cls.arguments[argument] for argument in plain]:
-            text += ":" + ",".join(map(str, shown))
-        return text + "".join(f"@{values[argument]}" for argument in per_condition), cls.stands_for.format(**values)
-
-    @classmethod
-    def _value(cls, argument: str, written: int | None, options: Mapping[str, Any]) -> int:
-        option = options.get(argument)
-        if written is not None and option not in (None, written):
-            raise SpecError(f"{cls.name} was given {argument} twice: {written} in the spec, {option} as an option.")
-        value = option if written is None else written
-        value = cls.rule(argument, options) if value is None else value
-        if not isinstance(value, int) or value < 1:
-            raise SpecError(f"{cls.name} got {argument}={value!r}; it takes a whole number from 1.")
-        return value
-
-    @classmethod
-    def rule(cls, argument: str, options: Mapping[str, Any]) -> int:
-        """Give the number where none is written."""
-        default = cls.arguments[argument]
-        if default is None:
-            raise SpecError(f"{cls.name} needs {argument}: write {cls.signature()}, or give {argument}=….")
-        return default
-
-    @classmethod
-    def signature(cls) -> str:
-        """Show how the name is written with its numbers.
-
-        >>> HeteroNorm.signature(), SandwichBatchNorm.signature()
-        ('hn or hn:NUM_GROUPS', 'sabn@NUM_CLASSES')
-        """
-        plain = ",".join(argument.upper() for argument in cls.arguments if argument not in _PER_CONDITION)
-        text = cls.name + (f":{plain}" if plain else "")
-        text += "".join(f"@{argument.upper()}" for argument in cls.arguments if argument in _PER_CONDITION)
-        optional = plain and None not in cls.arguments.values()
-        return f"{cls.name} or {text}" if optional else text
 
 
 class BatchNorm(Named):
@@ -256,20 +159,6 @@ class SandwichAdaIN(Named):
     """IN, a shared affine, then the moments of a style."""
 
     name, stands_for, paper = "saadain", "in.sastyle", _SABN
-
-
-def completed(spec: str, num_features: int, affine: bool, options: Mapping[str, Any]) -> Parts:
-    """Parse a spec with the options that complete it, refusing those that do not belong to it."""
-    usable = specs.arguments(spec) | {"batch_size"}
-    for option in options:
-        if option not in usable:
-            raise SpecError(f"{spec} takes no option {option!r}. It takes {' '.join(sorted(usable))} and torch's own (eps, momentum, …).")
-    if not affine:
-        plain = specs.parse(spec, num_features=num_features, **options)
-        if plain.classes:
-            raise SpecError(f"{plain} is its affine: affine=False would leave nothing for the condition to choose.")
-        spec += ".style" if plain.takes_style else ".none"
-    return specs.parse(spec, num_features=num_features, **options)
 
 
 def make(spec: str, num_features: int, **options: Any) -> Norm:

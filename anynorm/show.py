@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from anynorm.core.affine import PerChannel, PerClass, Style
-from anynorm.core.cut import ALL, Cut, JointCut
+from anynorm.core.cut import Cut, JointCut
 from anynorm.core.mix import Hard
 from anynorm.core.norm import Norm
 from anynorm.core.parts import AnyCut, Parts
@@ -94,7 +94,9 @@ def counts(norm: Norm, shape: tuple[int, ...]) -> Counts:
     terms: dict[str, int] = {}
     for cut in sides:
         terms[_term(cut)] = terms.get(_term(cut), 0) + 1
-    affine = [f"{2 if isinstance(st, PerChannel) else 2 * st.classes}C" for st in norm.parts.ending.affine if not isinstance(st, Style)]
+    affine = [
+        f"{2 if isinstance(st, PerChannel) else 2 * st.classes}C" for st in norm.parts.ending.affine if not isinstance(st, Style)
+    ]
     logits = sum(p.numel() for name, p in norm.named_parameters() if name in ("mean_weight", "var_weight"))
     kept = sum(buffer.numel() for buffer in norm.buffers() if buffer.is_floating_point())
     return Counts(
@@ -130,7 +132,7 @@ def _product(sizes: Any) -> int:
 def drawing(cut: Cut, shape: tuple[int, ...]) -> list[list[str]]:
     """Draw which pixels share a statistic: a panel a sample, a row a channel, a letter a statistic.
 
-    >>> drawing(Cut(ALL, 2, 1), (2, 4, 3))
+    >>> drawing(make("gn:2", 4).cuts[0], (2, 4, 3))
     [['AAA', 'AAA', 'BBB', 'BBB'], ['CCC', 'CCC', 'DDD', 'DDD']]
     """
     sizes = (shape[0], shape[1], _product(shape[2:]))

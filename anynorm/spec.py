@@ -1,11 +1,11 @@
 """The string ↔ the parts of a norm; the only parser.
 
-    spec    =  side [ "/" side ] { "." ending }            mean/variance; one side serves for both
-    side    =  atom { ("+" | "-") atom }                   sn-bn is sn without bn
-    atom    =  name [ ":" numbers ] [ "@" number ]         a row of the zoo: gn:32, gbgn:8,32, sabn@10
-            |  "[" samples "," channels "," space "]"      a cut itself: parts of each axis, * for all; samples also /m, m a part
-            |  "[1," groups "]"                            channels and space cut jointly
-    ending  =  groups:k | hard | none | cc@k | sa@k | style | sastyle | dom@k | aux@k | saaux@k
+spec    =  side [ "/" side ] { "." ending }            mean/variance; one side serves for both
+side    =  atom { ("+" | "-") atom }                   sn-bn is sn without bn
+atom    =  name [ ":" numbers ] [ "@" number ]         a row of the zoo: gn:32, gbgn:8,32, sabn@10
+        |  "[" samples "," channels "," space "]"      a cut itself: parts of each axis, * for all; samples also /m, m a part
+        |  "[1," groups "]"                            channels and space cut jointly
+ending  =  groups:k | hard | none | cc@k | sa@k | style | sastyle | dom@k | aux@k | saaux@k
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _PLAIN = Parts((), ())
 
 def rows() -> Mapping[str, Any]:
     """Give the class of every named norm."""
-    from anynorm.rows import ROWS  # the rows are norms and need the parser themselves
+    import anynorm.rows  # noqa: F401  # here, for rows are norms, which need the parser; reading them enters them
+    from anynorm.named import ROWS
 
     return ROWS
 
@@ -57,7 +58,7 @@ def parse(spec: str, **options: Any) -> Parts:
     atoms = {token: _atom(token, spec, options) for token in cuts if token not in "+-/"}
     parts = atoms[cuts[0]] if len(cuts) == 1 else _combine([_side(side, atoms, spec) for side in sides], atoms.values(), spec)
     for end in ends:
-        parts = _end(parts, end, spec, options)
+        parts = _end(parts, end, spec)
     name = "".join(str(atoms.get(token, token)) for token in cuts) + "".join(f".{token}" for (token,) in ends)
     return replace(parts, name=name)
 
@@ -86,7 +87,8 @@ def _atom(token: str, spec: str, options: Mapping[str, Any]) -> Parts:
         return replace(_PLAIN, mean=(cut,), var=(cut,), name=token)
     name, numbers, classes = _NAMED.fullmatch(token).groups()  # type: ignore[union-attr]  # _TOKEN is stricter
     if name not in rows():
-        near = difflib.get_close_matches(name, rows(), n=3, cutoff=0.4)
+        known = {word: row for row, kind in rows().items() for word in (row, kind.__name__.lower())}
+        near = dict.fromkeys(known[word] for word in difflib.get_close_matches(name, known))
         hint = f"Did you mean {' or '.join(near)}?" if near else f"Known: {' '.join(rows())}."
         raise SpecError(f"{spec!r}: there is no norm called {name!r}. {hint}")
     given = [int(number) for number in numbers.split(",")] if numbers else []
@@ -123,7 +125,8 @@ def _side(tokens: list[str], atoms: Mapping[str, Parts], spec: str) -> tuple[lis
             for cut in brought:
                 if (cut in cuts) == (sign == "+"):
                     there = "is there twice" if sign == "+" else "is not there to take away"
-                    raise SpecError(f"{spec!r}: {cut} {there}. HN with SN's weights is bn/bn+en or bn/bn+ln+in.")
+                    hint = " HN with SN's weights is bn/bn+en or bn/bn+ln+in." if "hn" in spec else ""
+                    raise SpecError(f"{spec!r}: {cut} {there}.{hint}")
                 (cuts.append if sign == "+" else cuts.remove)(cut)
     if not mean or not var:
         raise SpecError(f"{spec!r}: no cut is left.")
@@ -135,11 +138,13 @@ def _combine(sides: list[tuple[list[AnyCut], list[AnyCut]]], atoms: Iterable[Par
     weighings = {atom.weighing for atom in atoms} - {_PLAIN.weighing}
     for atom in atoms:
         if atom.ending != _PLAIN.ending or isinstance(atom.weighing, Hard) or len(weighings) > 1:
-            raise SpecError(f"{spec!r}: {atom} brings more than cuts; write that behind the cuts, as in 'bn+in.sa@10' or 'in+ln.groups:2'.")
-    return Parts(tuple(sides[0][0]), tuple(sides[-1][1]), *weighings)
+            raise SpecError(
+                f"{spec!r}: {atom} brings more than cuts; write that behind the cuts, as in 'bn+in.sa@10' or 'in+ln.groups:2'."
+            )
+    return Parts(tuple(sides[0][0]), tuple(sides[-1][1]), weighing=next(iter(weighings), _PLAIN.weighing))
 
 
-def _end(parts: Parts, tokens: list[str], spec: str, options: Mapping[str, Any]) -> Parts:
+def _end(parts: Parts, tokens: list[str], spec: str) -> Parts:
     """Apply one ending."""
     found = _NAMED.fullmatch(tokens[0]) if len(tokens) == 1 else None
     name, numbers, classes = found.groups() if found else (None, None, None)
@@ -157,6 +162,6 @@ def _end(parts: Parts, tokens: list[str], spec: str, options: Mapping[str, Any])
 
 def _refuse(spec: str) -> NoReturn:
     raise SpecError(
-        f"{spec!r} is malformed. A spec is a name (bn, hn:32, sabn@10), cuts for mean/variance (bn/en:32), a weighted set (in+ln+bn), "
-        "each with endings (.none, .sa@10, .hard)."
+        f"{spec!r} is malformed. A spec is a name (bn, hn:32, sabn@10), cuts for mean/variance (bn/en:32), or a weighted set "
+        "(in+ln+bn); endings may follow (.none, .sa@10, .hard)."
     )

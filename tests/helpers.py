@@ -9,7 +9,21 @@ import anynorm
 from anynorm.core.norm import Norm
 
 CHANNELS = 16
-MIXED = ["en", "bgn:2", "bgn:32", "gbgn:2,4", "gbgn:2,16", "gn:4", "en:4", "hn:4", "gn:4/en", "pn/bgn:32", "in+ln", "sn:4.hard", "bn.none"]
+MIXED = [
+    "en",
+    "bgn:2",
+    "bgn:32",
+    "gbgn:2,4",
+    "gbgn:2,16",
+    "gn:4",
+    "en:4",
+    "hn:4",
+    "gn:4/en",
+    "pn/bgn:32",
+    "in+ln",
+    "sn:4.hard",
+    "bn.none",
+]
 CONDITIONED = ["hn.sa@3", "gn:4.cc@3", "bn.dom@3", "bgn:32.saaux@3", "sn.aux@3", "ln.style"]
 
 

@@ -6,6 +6,7 @@ Imports nothing of the library. A cut is a function (n, c, s, sizes) -> the name
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,14 +29,15 @@ def set_of(cut: str, n: int, c: int, s: int, sizes: tuple[int, int, int]):
     }[name]()
 
 
-def statistics(x: Tensor, cut: str, domain: list[int] | None = None) -> tuple[Tensor, Tensor, dict]:
+def statistics(x: Tensor, cut: str, domain: list[int] | None = None) -> tuple[Tensor, Tensor, dict[Any, Any]]:
     """Mean and biased variance at every pixel of x (N, C, S), and {(domain, part): [(mean, unbiased var, count), …]}."""
-    sizes = tuple(x.shape)
-    members: dict = {}
+    sizes = (x.shape[0], x.shape[1], x.shape[2])
+    members: dict[Any, Any] = {}
     for n, c, s in itertools.product(*map(range, sizes)):
         key = (domain[n] if domain and set_of(cut, n, c, s, sizes)[0] is None else 0, *set_of(cut, n, c, s, sizes))
         members.setdefault(key, []).append((n, c, s))
-    mean, var, kept = torch.zeros_like(x), torch.zeros_like(x), {}
+    mean, var = torch.zeros_like(x), torch.zeros_like(x)
+    kept: dict[Any, Any] = {}
     for (d, _, part), pixels in members.items():
         index = tuple(torch.tensor(axis) for axis in zip(*pixels, strict=True))
         values = x[index]

@@ -14,8 +14,9 @@ from torch import Tensor
 from anynorm import kernels
 from anynorm.core.condition import read_labels, read_style
 from anynorm.core.cut import Cut
+from anynorm.core.keeper import is_recomputing
 from anynorm.core.moments import Moments
-from anynorm.core.state import State, is_recomputing
+from anynorm.core.state import State
 from anynorm.errors import ConditionError, ShapeError
 
 Shape = tuple[int, int, int]

@@ -74,6 +74,13 @@ class Style:
 
     names = ()
 
+    def shape(self, num_features: int) -> tuple[int, ...]:
+        """Own nothing."""
+        return ()
+
+    def reset(self) -> None:
+        """Start with nothing."""
+
     def __call__(self, owned: list[Tensor], condition: Any) -> Coefficients:
         """Give σ(y) and μ(y) as (n or 1, c, 1)."""
         mean, std = condition

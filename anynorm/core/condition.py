@@ -50,7 +50,7 @@ def _wrong_label(condition: Any, n: int, classes: int) -> str:
 
 def _is_readable(condition: Tensor) -> bool:
     """Whether looking at values neither breaks a trace nor stalls a device, whose own indexing refuses them anyway."""
-    traced = torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(condition)  # type: ignore[attr-defined]
+    traced = torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(condition)
     return condition.device.type == "cpu" and not traced
 
 

@@ -22,7 +22,7 @@ class Moments(NamedTuple):
 
     mean: Tensor
     var: Tensor
-    count: Tensor
+    count: Tensor  # type: ignore[assignment]  # hides tuple.count, which nobody calls
 
     def unbiased_var(self) -> Tensor:
         """Apply Bessel's correction; one value alone keeps its variance of 0."""

@@ -6,7 +6,7 @@ Only the kernels at the two ends touch x; everything between works on tables (n 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,22 +14,12 @@ from torch import Tensor
 from anynorm import kernels
 from anynorm.core.admit import check_input, check_shared, read_condition
 from anynorm.core.affine import Coefficients, chain, standardise
-from anynorm.core.cut import ALL, Cut
+from anynorm.core.cut import ALL
+from anynorm.core.keeper import Batch, pool_columns, pool_rows
 from anynorm.core.mix import mix
-from anynorm.core.moments import Moments, pool, pool_samples, spread, table_dtype
-from anynorm.core.population import Kept, Observed
-from anynorm.core.state import State, is_recomputing
+from anynorm.core.moments import Moments, pool_samples, spread, table_dtype
+from anynorm.core.state import State
 from anynorm.errors import SpecError
-
-
-class Batch(NamedTuple):
-    """What a forward pass takes from x.
-
-    `columns` are the moments over all samples, of each domain; `by_cut` those of each cut. None: the population serves.
-    """
-
-    columns: Moments | None
-    by_cut: list[Moments | None]
 
 
 class Norm(State):
@@ -59,7 +49,7 @@ class Norm(State):
         mean, var = self._mix(self._recall(batch, x, given))
         a, b = self._affine(var, given)
         y = kernels.scale(x, mean, a, b)
-        self._keep(batch)
+        self.keep(batch)
         return y
 
     def _observe(self, x: Tensor, given: Any) -> Batch:
@@ -74,12 +64,10 @@ class Norm(State):
             columns = self.reach.unite(columns) if self.training else columns
         by_cut: list[Moments | None] = []
         for cut in self.cuts:
-            if cut.pools_samples and columns is None:
-                by_cut.append(None)
-            elif cut.pools_samples and not cut.is_ghost:
-                by_cut.append(_pool_columns(cut, columns))
+            if not cut.pools_samples or (cut.is_ghost and columns is not None):
+                by_cut.append(pool_rows(cut, rows))
             else:
-                by_cut.append(_pool_rows(cut, rows))
+                by_cut.append(None if columns is None else pool_columns(cut, columns))
         check_shared(self, by_cut)
         return Batch(columns, by_cut)
 
@@ -94,11 +82,10 @@ class Norm(State):
         found = []
         shape = (x.shape[0], x.shape[1], self._strips(x))
         for index, moments in enumerate(batch.by_cut):
-            tables = self._read_kept(index, table_dtype(x)) if moments is None else moments[:2]
+            mean, var = self.read_kept(index, table_dtype(x)) if moments is None else moments[:2]
             if self.parts.ending.domains and self.cuts[index].pools_samples:
-                tables = tuple(table.index_select(0, given) for table in tables)
-            mean, var = (spread(table, shape) for table in tables)
-            found.append((mean, var))
+                mean, var = mean.index_select(0, given), var.index_select(0, given)
+            found.append((spread(mean, shape), spread(var, shape)))
         return found
 
     def _mix(self, by_cut: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
@@ -114,37 +101,6 @@ class Norm(State):
             gamma, beta = stage([getattr(self, name) for name in stage.names], given)
             coefficients = chain(coefficients, (gamma.to(var.dtype), beta.to(var.dtype)))
         return coefficients
-
-    @torch.no_grad()
-    def _keep(self, batch: Batch) -> None:
-        """Move what is kept by one batch; last of all, so that a failed pass leaves it as it was."""
-        columns = batch.columns
-        if columns is None or not self.learns_population or is_recomputing():
-            return
-        new_values = columns.count.expand_as(columns.mean)[:, :1].sum((1, 2))
-        present = new_values > 0
-        tallies = {"num_batches_tracked": present, "num_values_tracked": new_values}
-        moved = {name: self._tally(name) + new.reshape(self._tally(name).shape).long() for name, new in tallies.items() if name in self._buffers}
-        seen = [moved.get(name, new).reshape(-1, 1, 1) for name, new in tallies.items()]
-        for index, names in self._kept.items():
-            kept = self._read_kept(index, columns.mean.dtype)
-            observed = Observed(self._average(index, batch), _pool_columns(self.cuts[index], columns), *seen, new_values.reshape(-1, 1, 1))
-            for name, old, new in zip(names, kept, self.population.step(kept, observed), strict=True):
-                if name:
-                    moved[name] = torch.where(present.reshape(-1, 1, 1), new, old)
-        for name, new in moved.items():
-            buffer = self._buffers[name]
-            buffer.copy_(new.reshape(buffer.shape))
-
-    def _average(self, index: int, batch: Batch) -> Kept:
-        """Average what a cut's sample parts show, over processes too; but for GBGN there is one part."""
-        moments = batch.by_cut[index]
-        average = Kept(moments.mean, moments.unbiased_var())
-        if not self.cuts[index].is_ghost:
-            return average
-        parts = moments.mean.shape[0]
-        local = [table.sum(0, keepdim=True) / max(parts, 1) for table in average]
-        return Kept(*self.reach.average(local, local[0].new_full((1, 1, 1), parts)))
 
     def weights(self, side: str, dtype: torch.dtype | None = None) -> Tensor | None:
         """Give the weights of the cuts of the `mean` or the `var`: (1, k), or (c, k) with groups; None for a single cut."""
@@ -162,7 +118,7 @@ class Norm(State):
         >>> anynorm.make("sabn@10", 64).merge().spec
         'bn.cc@10'
         """
-        shared, own = self.weight, getattr(self, "class_weight", None)
+        shared, own = self.weight, self._parameters.get("class_weight")
         if shared is None or own is None:
             raise SpecError(f"{self.spec} is no sandwich of a shared and a class affine: there is nothing to merge.")
         merged = Norm(
@@ -175,19 +131,9 @@ class Norm(State):
             dtype=own.dtype,
         )
         state = self.state_dict()
-        inner, outer = ((state.pop(name) for name in stage.names) for stage in self.parts.ending.affine)
-        state["class_weight"], state["class_bias"] = chain(tuple(inner), tuple(outer))
+        inner = state.pop("weight"), state.pop("bias")
+        outer = state.pop("class_weight"), state.pop("class_bias")
+        state["class_weight"], state["class_bias"] = chain(inner, outer)
         merged.load_state_dict(state)
         merged.reach = self.reach
         return merged.train(self.training)
-
-
-def _pool_rows(cut: Cut, rows: Moments) -> Moments:
-    n, c, t = rows.mean.shape
-    return pool(rows, cut.parts((n, c, t)))
-
-
-def _pool_columns(cut: Cut, columns: Moments) -> Moments:
-    """Pool over channels and strips alone: the samples are pooled already, one row a domain."""
-    domains, c, t = columns.mean.shape
-    return pool(columns, (domains, *cut.parts((1, c, t))[1:]))

@@ -8,7 +8,7 @@ table alone is exchanged, once a layer and pass, and united exactly: ranks may h
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,8 +31,8 @@ class _Gather(torch.autograd.Function):
         return stacked
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        return _Return.apply(grad, ctx.group), None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return _return(grad, ctx.group), None
 
 
 class _Return(torch.autograd.Function):
@@ -46,8 +46,12 @@ class _Return(torch.autograd.Function):
         return total[dist.get_rank(group)]
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        return _Gather.apply(grad, ctx.group), None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return _gather(grad, ctx.group), None
+
+
+_gather: Callable[[Tensor, Any], Tensor] = _Gather.apply
+_return: Callable[[Tensor, Any], Tensor] = _Return.apply
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ class Together:
         if self._is_alone():
             return moments
         packed = torch.stack([table.expand_as(moments.mean) for table in moments])
-        return pool_members(Moments(*_Gather.apply(packed, self.group).unbind(1)))
+        return pool_members(Moments(*_gather(packed, self.group).unbind(1)))
 
     def average(self, tables: list[Tensor], weight: Tensor) -> list[Tensor]:
         """Average tables over ranks, each with its own weight; gradients are not followed."""

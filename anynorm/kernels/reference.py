@@ -1,7 +1,7 @@
 """The two ends of every norm in plain torch: the definition, for any device and dtype, and everything that traces.
 
-    moments   one mean and variance for each (sample, channel, strip)
-    scale     y = a (x − mean) + b
+moments   one mean and variance for each (sample, channel, strip)
+scale     y = a (x − mean) + b
 """
 
 from __future__ import annotations

@@ -185,7 +185,9 @@ def test_an_exported_program_gives_the_same_for_other_batch_sizes_and_leaves_the
     before = copy.deepcopy(norm.eval())
     batch = torch.export.Dim("batch", min=2)
     args = (x,) if condition_for(norm, x) is None else (x, condition_for(norm, x))
-    program = torch.export.export(norm, args, dynamic_shapes=({0: batch},) * len(args) if len(args) == 1 else {"x": {0: batch}, "condition": {0: batch}})
+    program = torch.export.export(
+        norm, args, dynamic_shapes=({0: batch},) * len(args) if len(args) == 1 else {"x": {0: batch}, "condition": {0: batch}}
+    )
     for n in (8, 3):
         y = data(n, CHANNELS, 4, 4, seed=n)
         condition = condition_for(norm, y)
@@ -203,9 +205,7 @@ def test_onnx_runtime_gives_the_same(spec):
     condition = condition_for(norm, X)
     args = (X,) if condition is None else (X, condition)
     program = torch.onnx.export(norm, args, dynamo=True, verbose=False)
-    file = io.BytesIO()
-    program.save(file)
-    session = onnxruntime.InferenceSession(file.getvalue())
+    session = onnxruntime.InferenceSession(program.model_proto.SerializeToString())
     given = {slot.name: tensor.numpy() for slot, tensor in zip(session.get_inputs(), args, strict=True)}
     same(torch.from_numpy(session.run(None, given)[0]), norm(*args).detach(), rtol=1e-4, atol=1e-5)
 
@@ -220,13 +220,19 @@ def test_vmap_over_models_inputs_in_inference_is_a_loop(spec):
 @battery
 @both_modes
 def test_gradients_of_first_and_second_order_are_right(spec, training):
-    x = data(4, CHANNELS, 2, 2, dtype=torch.float64)[:, :, :1, :] if "32" not in spec and "64" not in spec else data(2, CHANNELS, 2, 2, dtype=torch.float64)
+    x = (
+        data(4, CHANNELS, 2, 2, dtype=torch.float64)[:, :, :1, :]
+        if "32" not in spec and "64" not in spec
+        else data(2, CHANNELS, 2, 2, dtype=torch.float64)
+    )
     one, _ = pair(spec, training, x=data(4, CHANNELS, 2, 2))
     one = one.double()
     one.condition = condition_for(one.norm, x)
-    names, values = zip(*((n, p.detach().clone().requires_grad_()) for n, p in one.named_parameters() if p.requires_grad), strict=True) if any(
-        p.requires_grad for p in one.parameters()
-    ) else ((), ())
+    names, values = (
+        zip(*((n, p.detach().clone().requires_grad_()) for n, p in one.named_parameters() if p.requires_grad), strict=True)
+        if any(p.requires_grad for p in one.parameters())
+        else ((), ())
+    )
 
     def run(x, *parameters):
         return torch.func.functional_call(one, dict(zip(names, parameters, strict=True)), x)

@@ -31,7 +31,7 @@ def test_each_samples_class_chooses_its_affine():
     norm = make("sabn@3", channels=8)
     together = norm(X, LABEL)
     for k in range(3):
-        same(together[LABEL == k], norm(X, k)[LABEL == k])
+        same(together[k == LABEL], norm(X, k)[k == LABEL])
 
 
 def test_inside_the_block_every_layer_is_told_and_afterwards_none():
@@ -50,9 +50,8 @@ def test_inside_the_block_every_layer_is_told_and_afterwards_none():
 def test_blocks_nest_and_end_on_failure():
     net = model("sabn@3")
     with anynorm.condition(net, 0):
-        with pytest.raises(RuntimeError, match="stop"), anynorm.condition(net, 1):
-            assert net[1].told == 1
-            raise RuntimeError("stop")
+        with pytest.raises(anynorm.ShapeError), anynorm.condition(net, 1):
+            net[1](X[:, :3])
         assert net[1].told == 0
     assert net[1].told is None
 
@@ -70,7 +69,10 @@ def test_a_copy_made_inside_a_block_is_told_nothing():
 
 
 def test_a_model_without_conditioned_layers_is_an_error():
-    with pytest.raises(anynorm.ConditionError, match=r"no layer of this Sequential takes a condition"), anynorm.condition(model("bn"), 0):
+    with (
+        pytest.raises(anynorm.ConditionError, match=r"no layer of this Sequential takes a condition"),
+        anynorm.condition(model("bn"), 0),
+    ):
         pass
 
 
@@ -163,14 +165,16 @@ def test_checkpointing_with_backward_outside_the_block_says_what_to_do():
     x = X.clone().requires_grad_()
     with anynorm.condition(net, LABEL):
         y = checkpoint(net, x, use_reentrant=False)
-    with pytest.raises(anynorm.ConditionError, match="Checkpointing computes it again after its block has ended: call backward inside"):
+    with pytest.raises(
+        anynorm.ConditionError, match="Checkpointing computes it again after its block has ended: call backward inside"
+    ):
         y.sum().backward()
 
 
 def test_two_threads_can_run_different_models_with_different_conditions():
     nets = [model("sabn@3").eval() for _ in range(2)]
     expected = [net[1].eval()(nets[k][0](X), k) for k, net in enumerate(nets)]
-    results: list = [None, None]
+    results: list[torch.Tensor] = [X, X]
 
     def work(k):
         for _ in range(50):
@@ -178,8 +182,10 @@ def test_two_threads_can_run_different_models_with_different_conditions():
                 results[k] = nets[k][:2](X)
 
     threads = [threading.Thread(target=work, args=(k,)) for k in range(2)]
-    [thread.start() for thread in threads]
-    [thread.join() for thread in threads]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     for result, wanted in zip(results, expected, strict=True):
         same(result, wanted)
 
@@ -195,7 +201,7 @@ def test_labels_are_traced_whole():
 def test_a_block_works_around_a_compiled_model():
     torch._dynamo.reset()
     net = model("sabn@3")
-    compiled = torch.compile(net, backend="aot_eager")
+    compiled: nn.Module = torch.compile(net, backend="aot_eager")  # type: ignore[assignment]
     for label in (LABEL, 1):
         with anynorm.condition(compiled, label):
             y = compiled(X)

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 import anynorm
@@ -20,7 +21,7 @@ WHOLE = data(8, CHANNELS, 4, 4)
 
 def two_processes(scenario, tmp_path):
     """Run a scenario on two ranks; an assertion that fails in one fails the test."""
-    torch.multiprocessing.spawn(_rank, (scenario, str(tmp_path / "store")), nprocs=WORLD)
+    spawn(_rank, (scenario, str(tmp_path / "store")), nprocs=WORLD)
 
 
 def _rank(rank, scenario, store):
@@ -74,8 +75,8 @@ def second_order(rank):
     alone, together = (make("sn", dtype=torch.float64) for _ in range(2))
     anynorm.sync(together)
     results = []
-    for norm, x in ((alone, WHOLE.double()), (together, part(rank, 3).double())):
-        x = x.detach().clone().requires_grad_()
+    for norm, given in ((alone, WHOLE.double()), (together, part(rank, 3).double())):
+        x = given.detach().clone().requires_grad_()
         (grad,) = torch.autograd.grad((norm(x) ** 3).sum(), x, create_graph=True)
         results.append(torch.autograd.grad((grad**2).sum(), x)[0])
     same(results[1], results[0][:3] if rank == 0 else results[0][3:])
@@ -97,10 +98,7 @@ def ddp_step(rank):
             for net, x, k in ((parallel, images[mine], label[mine]), (whole, images, label)):
                 losses = []
                 for view in (x, x.flip(-1)):
-                    if net is parallel and spec.startswith("aux"):
-                        with anynorm.condition(net, k):
-                            y = net(view)
-                    elif spec.startswith("aux"):
+                    if (net is parallel and spec.startswith("aux")) or spec.startswith("aux"):
                         with anynorm.condition(net, k):
                             y = net(view)
                     else:

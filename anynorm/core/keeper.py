@@ -1,0 +1,171 @@
+"""Where population statistics live: the buffers of a layer, their names, and how a batch moves them.
+
+running_mean, running_var     what is kept; further cuts of a side    (parts,) or (domains, parts)
+running_mean_2, …             that pool over samples are numbered
+num_batches_tracked           batches seen                            () or (domains,)
+num_values_tracked            positions seen, for `Pooled` alone      () or (domains,)
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from anynorm.core.cut import Cut
+from anynorm.core.moments import Moments, pool
+from anynorm.core.parts import Parts
+from anynorm.core.population import Cumulative, Kept, Observed, Population, Running
+from anynorm.core.sync import Reach
+
+
+class Batch(NamedTuple):
+    """What a forward pass takes from x.
+
+    `columns` are the moments over all samples, of each domain; `by_cut` those of each cut. None: the population serves.
+    """
+
+    columns: Moments | None
+    by_cut: list[Moments | None]
+
+
+class Keeper(nn.Module):
+    """Keeps statistics for inference, as its policy says."""
+
+    parts: Parts
+    num_features: int
+    cuts: tuple[Cut, ...]
+    mean_cuts: tuple[int, ...]
+    var_cuts: tuple[int, ...]
+    track_running_stats: bool
+    reach: Reach
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    num_batches_tracked: Tensor | None
+    num_values_tracked: Tensor | None
+
+    @property
+    def population(self) -> Population:
+        """How statistics are kept; another policy can be set at any time."""
+        return self._population
+
+    @population.setter
+    def population(self, policy: Population) -> None:
+        like = next((buffer for buffer in self.buffers() if buffer.is_floating_point()), torch.empty(()))
+        self._register_kept(policy, like)
+
+    @property
+    def momentum(self) -> float | None:
+        """Weight of the newest batch in the running statistics, as torch means it; None where all weigh alike."""
+        return self._population.rate if isinstance(self._population, Running) else None
+
+    @momentum.setter
+    def momentum(self, momentum: float | None) -> None:
+        self.population = policy_of(momentum)
+
+    @property
+    def learns_population(self) -> bool:
+        """Whether a forward pass moves what is kept."""
+        return self.training and self.track_running_stats and self._population.learns
+
+    def _register_kept(self, policy: Population, like: Tensor) -> None:
+        """Register the buffers a policy wants and drop those it does not, leaving the values of the rest."""
+        self._population = policy
+        self._kept = self._kept_names() if self.track_running_stats else {}
+        domains = (self.parts.ending.domains,) if self.parts.ending.domains else ()
+        tally = torch.zeros(domains, dtype=torch.long, device=like.device) if self._kept else None
+        wanted: dict[str, Tensor | None] = {"running_mean": None, "running_var": None, "num_batches_tracked": tally}
+        for index, names in self._kept.items():
+            shape = (*domains, math.prod(self._kept_parts(index)))
+            wanted |= {name: like.new_full(shape, start) for name, start in zip(names, (0, 1), strict=True) if name}
+        if policy.pools and tally is not None:
+            wanted["num_values_tracked"] = tally.clone()
+        for name in [*wanted, *self._buffers]:
+            if self._buffers.get(name) is None or wanted.get(name) is None:
+                self.register_buffer(name, wanted.get(name))
+
+    def _kept_names(self) -> dict[int, tuple[str | None, str | None]]:
+        """Name the mean and variance kept for each cut; `Pooled` wants both of every cut, so its extra ones come last."""
+        pooling = [index for index, cut in enumerate(self.cuts) if cut.pools_samples]
+        names: list[dict[int, str]] = []
+        for side, used in (("mean", self.mean_cuts), ("var", self.var_cuts)):
+            order = [index for index in used if index in pooling]
+            order += [index for index in pooling if index not in used and self._population.pools]
+            names.append({index: f"running_{side}" + (f"_{k + 1}" if k else "") for k, index in enumerate(order)})
+        return {index: (names[0].get(index), names[1].get(index)) for index in pooling}
+
+    def _kept_parts(self, index: int) -> tuple[int, int]:
+        _, channels, strips = self.cuts[index].parts((1, self.num_features, 1))
+        return channels, strips
+
+    def read_kept(self, index: int, dtype: torch.dtype) -> Kept:
+        """Copy what is kept for a cut into tables (domains or 1, c parts, t parts); a side that is not kept reads 0."""
+        shape = (self.parts.ending.domains or 1, *self._kept_parts(index))
+        found = [self._buffers[name] if name else None for name in self._kept[index]]
+        there = next(buffer for buffer in found if buffer is not None)
+        mean, var = (torch.zeros_like(there) if buffer is None else buffer for buffer in found)
+        return Kept(mean.to(dtype, copy=True).reshape(shape), var.to(dtype, copy=True).reshape(shape))
+
+    @torch.no_grad()
+    def keep(self, batch: Batch) -> None:
+        """Move what is kept by one batch, all of it or nothing; a domain without samples stays where it is."""
+        columns, batches = batch.columns, self.num_batches_tracked
+        if columns is None or batches is None or not self.learns_population or is_recomputing():
+            return
+        new_values = columns.count.expand_as(columns.mean)[:, :1].sum((1, 2), keepdim=True)
+        present = new_values > 0
+        moved = {"num_batches_tracked": batches.reshape(-1, 1, 1) + present}
+        values = new_values
+        if self._population.pools and self.num_values_tracked is not None:
+            values = moved["num_values_tracked"] = self.num_values_tracked.reshape(-1, 1, 1) + new_values
+        for index, names in self._kept.items():
+            average, whole = self._average(index, batch), pool_columns(self.cuts[index], columns)
+            seen = Observed(average, whole, moved["num_batches_tracked"], values, new_values)
+            kept = self.read_kept(index, columns.mean.dtype)
+            for name, old, new in zip(names, kept, self._population.step(kept, seen), strict=True):
+                if name:
+                    moved[name] = torch.where(present, new, old)
+        for name, new in moved.items():
+            buffer = getattr(self, name)
+            buffer.copy_(new.reshape(buffer.shape))
+
+    def _average(self, index: int, batch: Batch) -> Kept:
+        """Average what a cut's sample parts show, over processes too; but for GBGN there is one part."""
+        moments = batch.by_cut[index]
+        assert moments is not None  # every cut of a layer that learns its population looks at the batch
+        average = Kept(moments.mean, moments.unbiased_var())
+        if not self.cuts[index].is_ghost:
+            return average
+        parts = moments.mean.shape[0]
+        local = [table.sum(0, keepdim=True) / max(parts, 1) for table in average]
+        return Kept(*self.reach.average(local, local[0].new_full((1, 1, 1), parts)))
+
+    def reset_running_stats(self) -> None:
+        """Start over: mean 0, variance 1, nothing seen."""
+        for name, buffer in self._buffers.items():
+            if buffer is not None:
+                buffer.fill_(1 if name.startswith("running_var") else 0)
+
+
+def pool_rows(cut: Cut, rows: Moments) -> Moments:
+    """Pool a table (n, c, strips) by a cut."""
+    n, c, t = rows.mean.shape
+    return pool(rows, cut.parts((n, c, t)))
+
+
+def pool_columns(cut: Cut, columns: Moments) -> Moments:
+    """Pool a table (domains or 1, c, strips) over channels and strips alone: its samples are pooled already."""
+    domains, c, t = columns.mean.shape
+    return pool(columns, (domains, *cut.parts((1, c, t))[1:]))
+
+
+def policy_of(momentum: float | None) -> Population:
+    """Give the policy that torch's `momentum` stands for."""
+    return Cumulative() if momentum is None else Running(momentum)
+
+
+def is_recomputing() -> bool:
+    """Whether activation checkpointing runs a forward pass again, inside backward."""
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1

@@ -1,0 +1,136 @@
+"""A layer behaves as torch's layers do around its forward pass."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import anynorm
+from tests.helpers import CHANNELS, data, make, same, same_state
+
+
+def test_attributes_are_torchs():
+    ours, theirs = anynorm.make("bn", 8), nn.BatchNorm2d(8)
+    for name in ("num_features", "eps", "momentum", "affine", "track_running_stats"):
+        assert getattr(ours, name) == getattr(theirs, name)
+    ours, theirs = (
+        anynorm.make("bn", 8, affine=False, track_running_stats=False),
+        nn.BatchNorm2d(8, affine=False, track_running_stats=False),
+    )
+    for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"):
+        assert getattr(ours, name) is getattr(theirs, name) is None
+
+
+def test_device_and_dtype_reach_every_tensor():
+    norm = anynorm.make("sn.sa@3", 8, device="meta", dtype=torch.float64)
+    tensors = [*norm.parameters(), *norm.buffers()]
+    assert {tensor.device.type for tensor in tensors} == {"meta"}
+    assert {tensor.dtype for tensor in tensors} == {torch.float64, torch.int64}
+
+
+def test_affines_start_as_the_papers_say():
+    torch.manual_seed(0)
+    norm = anynorm.make("sabn@500", 100)
+    same(norm.weight, torch.ones(100))
+    same(norm.bias, torch.zeros(100))
+    same(norm.class_bias, torch.zeros(500, 100))
+    same(norm.class_weight.mean(), torch.tensor(1.0), rtol=0.0, atol=1e-3)
+    same(norm.class_weight.std(), torch.tensor(0.02), rtol=0.02, atol=0.0)
+    same(anynorm.make("auxbn@2", 8).class_weight, torch.ones(2, 8))
+    same(anynorm.make("sn", 8).mean_weight, torch.ones(3))
+    same(anynorm.make("sn:2", 8).var_weight, torch.ones(2, 3))
+
+
+def test_sn_learns_six_weights_and_hard_sn_none_of_them():
+    assert sum(p.numel() for p in anynorm.make("sn", 8, affine=False).parameters()) == 6
+    hard = anynorm.make("sn.hard", 8)
+    assert not hard.mean_weight.requires_grad
+    hard.load_state_dict(make("sn", channels=8).state_dict())
+
+
+def test_weights_say_how_the_cuts_are_mixed():
+    norm = anynorm.make("sn", 8)
+    same(norm.weights("mean"), torch.full((1, 3), 1 / 3))
+    same(anynorm.make("sn.hard", 8).weights("var"), torch.tensor([[1.0, 0.0, 0.0]]))
+    assert anynorm.make("sn:2", 8).weights("var").shape == (8, 3)
+    assert anynorm.make("hn", 8).weights("var") is None
+
+
+def test_reset_parameters_starts_over():
+    norm = make("sn.aux@2")
+    norm(data(4, CHANNELS, 3), torch.tensor([0, 1, 1, 0]))
+    torch.manual_seed(0)
+    norm.reset_parameters()
+    torch.manual_seed(0)
+    same_state(norm, anynorm.make("sn.aux@2", CHANNELS))
+
+
+def test_hooks_see_input_and_output():
+    norm, seen = anynorm.make("bn", 8), []
+    norm.register_forward_hook(lambda module, args, output: seen.append((len(args), output.shape)))
+    norm(data(2, 8, 3))
+    assert seen == [(1, (2, 8, 3))]
+
+
+def test_parametrised_weights_are_used():
+    norm = anynorm.make("bn", 8)
+
+    class Double(nn.Module):
+        def forward(self, weight):
+            return 2 * weight
+
+    torch.nn.utils.parametrize.register_parametrization(norm, "weight", Double())
+    same(norm(data(2, 8, 3)), 2 * anynorm.make("bn", 8)(data(2, 8, 3)))
+
+
+def test_a_model_of_several_norms_trains():
+    torch.manual_seed(0)
+    specs = ["hn:4", "sn", "bgn:4", "gn:4", "in"]
+    layers = [layer for spec in specs for layer in (nn.Conv2d(8, 8, 3, padding=1), anynorm.make(spec, 8), nn.ReLU())]
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(8 * 16, 4))
+    x, y = data(16, 8, 4, 4), torch.arange(16) % 4
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for _ in range(30):
+        loss = nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.1 * losses[0]
+
+
+def test_a_compiled_and_checkpointed_layer_moves_its_statistics_once():
+    torch._dynamo.reset()
+    one, other = make("hn:4"), make("hn:4")
+    x = data(4, CHANNELS, 4, 4).requires_grad_()
+    compiled = torch.compile(lambda x: checkpoint(lambda t: other(t).relu(), x, use_reentrant=False), backend="aot_eager")
+    compiled(x).sum().backward()
+    one(x)
+    same_state(other, one)
+
+
+@pytest.mark.parametrize("spec", ["sn"])
+def test_inductor_gives_the_same(spec):
+    torch._dynamo.reset()
+    one, other = make(spec), make(spec)
+    x, z = (data(4, CHANNELS, 8, 8).requires_grad_() for _ in range(2))
+    compiled = torch.compile(other, fullgraph=True)
+    y = compiled(z)
+    same(y, one(x), rtol=1e-4, atol=1e-5)
+    (y**3).sum().backward(), (one(x) ** 3).sum().backward()
+    same(z.grad, x.grad, rtol=1e-3, atol=1e-3)
+
+
+def test_statistics_do_not_move_when_a_training_graph_is_exported():
+    norm = make("sn")
+    before = make("sn")
+    torch.export.export(norm, (data(4, CHANNELS, 4, 4),))
+    same_state(norm, before)
+
+
+def test_dataparallel_style_replicas_and_shared_layers_share_statistics():
+    shared = make("bn")
+    model = nn.Sequential(shared, shared)
+    model(data(4, CHANNELS, 3))
+    assert shared.num_batches_tracked == 2

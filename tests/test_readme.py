@@ -1,0 +1,47 @@
+"""The README's example runs, and what it claims to print is printed."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_example_prints_what_it_says():
+    (example,) = re.findall(r"```python\n(.*?)```", README, re.S)
+    printed = subprocess.run([sys.executable, "-W", "error", "-c", example], capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == example.rstrip().rsplit("# ", 1)[1]
+    assert len([line for line in example.splitlines() if line.strip()]) <= 12
+
+
+def test_the_drawing_is_what_the_command_draws():
+    words = re.search(r"\$ anynorm (show .*)\n", README)[1].split()
+    code = "from anynorm.cli import main; main()"
+    printed = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True).stdout
+    block = re.search(r"\$ anynorm show.*?```", README, re.S)[0]
+    for line in block.splitlines()[2:-1]:
+        if line.strip() != "…":
+            assert line in printed.splitlines()
+
+
+def test_every_spec_of_the_readme_can_be_made():
+    import anynorm
+
+    table = README.split("## One idea")[1].split("## Conditions")[0]
+    first_cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    listed = [spec for cell in first_cells for spec in re.findall(r"`(.*?)`", cell)]
+    numbers = {"g": "4", "G": "16", "m": "2", "K": "3", "k": "2"}
+    specs = [re.sub(r"(?<=[:@,])[gGmKk]\b", lambda m: numbers[m[0]], spec) for spec in listed]
+    assert len(specs) > 15
+    for spec in specs:
+        anynorm.make(spec, 32, batch_size=4)
+
+
+def test_the_demo_runs():
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(ROOT / "examples" / "demo.py")], capture_output=True, text=True, check=True
+    )
+    assert "per channel" in done.stdout
+    assert "hn:4" in done.stdout
