@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -27,10 +28,9 @@ def read_labels(condition: Any, x: Tensor, classes: int) -> Tensor:
     wrong = _wrong_label(condition, n, classes)
     if wrong:
         raise ConditionError(f"{wrong} Give an int from 0 to {classes - 1}, or an integer tensor of {n} of them.")
-    if isinstance(condition, int):
-        return torch.full((n,), condition, dtype=torch.long, device=x.device)
-    labels: Tensor = condition.to(x.device, torch.long)
-    return labels.expand(n)
+    if isinstance(condition, Tensor):
+        return condition.to(x.device, torch.long).expand(n)
+    return torch.full((n,), int(condition), dtype=torch.long, device=x.device)
 
 
 def _wrong_label(condition: Any, n: int, classes: int) -> str:
@@ -40,8 +40,8 @@ def _wrong_label(condition: Any, n: int, classes: int) -> str:
         if condition.dim() > 1 or (condition.dim() == 1 and condition.shape[0] != n):
             return f"The condition has shape {tuple(condition.shape)}, the batch {n} samples."
         values = [int(condition.min()), int(condition.max())] if n and _is_readable(condition) else []
-    elif isinstance(condition, int) and not isinstance(condition, bool):
-        values = [condition]
+    elif isinstance(condition, Integral) and not isinstance(condition, bool):
+        values = [int(condition)]
     else:
         return f"The condition is a {type(condition).__name__}, not a class or domain."
     outside = [value for value in values if not 0 <= value < classes]

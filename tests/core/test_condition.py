@@ -3,6 +3,7 @@
 import copy
 import threading
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -23,7 +24,13 @@ def model(*specs):
 def test_an_int_a_scalar_tensor_and_a_tensor_of_equal_labels_are_the_same():
     norm = make("sabn@3", channels=8)
     expected = norm(X, torch.full((4,), 2))
-    for condition in (2, torch.tensor(2), torch.full((4,), 2, dtype=torch.int32), torch.full((4,), 2, dtype=torch.uint8)):
+    for condition in (
+        2,
+        np.int64(2),
+        torch.tensor(2),
+        torch.full((4,), 2, dtype=torch.int32),
+        torch.full((4,), 2, dtype=torch.uint8),
+    ):
         same(norm(X, condition), expected)
 
 
@@ -194,7 +201,7 @@ def test_labels_are_traced_whole():
     torch._dynamo.reset()
     net = model("sabn@3", "auxbn@3").eval()
     compiled = torch.compile(lambda x, k: net[2](net[1](net[0](x), k)), fullgraph=True, backend="aot_eager")
-    for label in (LABEL, LABEL.flip(0)):
+    for label in (LABEL, LABEL.flip(0), 2):
         same(compiled(X, label), net[2](net[1](net[0](X), label)))
 
 

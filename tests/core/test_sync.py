@@ -82,6 +82,17 @@ def second_order(rank):
     same(results[1], results[0][:3] if rank == 0 else results[0][3:])
 
 
+def compiled_whole(rank):
+    alone, together = make("sn"), make("sn")
+    anynorm.sync(together)
+    compiled = torch.compile(together, fullgraph=True, backend="aot_eager")
+    same(compiled(part(rank, 3)), alone(WHOLE)[:3] if rank == 0 else alone(WHOLE)[3:])
+
+
+def test_a_synchronised_layer_compiles_whole(tmp_path):
+    two_processes(compiled_whole, tmp_path)
+
+
 def test_second_derivatives_pass_through_the_exchange(tmp_path):
     two_processes(second_order, tmp_path)
 
