@@ -134,3 +134,15 @@ def test_dataparallel_style_replicas_and_shared_layers_share_statistics():
     model = nn.Sequential(shared, shared)
     model(data(4, CHANNELS, 3))
     assert shared.num_batches_tracked == 2
+
+
+@pytest.mark.parametrize("spec", ["bn", "hn:4", "sn", "sn.aux@2"])
+def test_buffers_that_move_between_forward_and_backward_do_no_harm_in_inference(spec):
+    """DistributedDataParallel broadcasts buffers at every forward, so also between two forwards and their backward."""
+    norm = make(spec, dtype=torch.float64).eval()
+    x = data(4, CHANNELS, 4, 4, dtype=torch.float64).requires_grad_()
+    loss = (norm(x, torch.tensor([0, 1, 1, 0])) ** 2).sum()
+    expected = torch.autograd.grad(loss, [x, *norm.parameters()], retain_graph=True)
+    for buffer in norm.buffers():
+        buffer.add_(1)
+    same(torch.autograd.grad(loss, [x, *norm.parameters()]), expected)
