@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from typing import Annotated, Any
@@ -11,11 +12,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+import anynorm
 from anynorm.errors import AnynormError, ShapeError
 
 app = typer.Typer(help="Any norm, in any model.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 AsJson = Annotated[bool, typer.Option("--json", help="Print data for a program.")]
 _COLOURS = ("red", "green", "yellow", "blue", "magenta", "cyan", "bright_red", "bright_green", "bright_blue", "bright_magenta")
+
+
+@app.callback(invoke_without_command=True)
+def start(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    """Any norm, in any model."""
+    if version:
+        typer.echo(anynorm.__version__)
 
 
 @app.command("list")
@@ -29,7 +38,8 @@ def list_(as_json: AsJson = False) -> None:
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("spec", "class", "cuts", "population", "affine", "paper"):
-        table.add_column("cuts: samples·channels·space" if column == "cuts" else column, overflow="fold")
+        title = "cuts: samples·channels·space" if column == "cuts" else column
+        table.add_column(title, overflow="fold", no_wrap=column in ("spec", "class"))
     for line in lines:
         table.add_row(*(Text(value) for column, value in line.items() if column != "what"))
     console = _console()
@@ -42,7 +52,7 @@ def list_(as_json: AsJson = False) -> None:
 @app.command()
 def show(
     spec: Annotated[str, typer.Argument(help="A norm, such as bn, hn:32, in+ln+bn or sabn@10.")],
-    shape: Annotated[str, typer.Option(help="N,C,H,W (or N,C; N,C,L; N,C,T,H,W).")] = "4,32,8,8",
+    shape: Annotated[str, typer.Option(help="N,C,H,W (or N,C; N,C,L; N,C,T,H,W).")] = "8,32,8,8",
     as_json: AsJson = False,
 ) -> None:
     """Explain a norm: formula, counts, and which pixels share a statistic."""
@@ -61,7 +71,8 @@ def show(
     console.print(Text(f"statistics   {about['statistics']:>8} = {about['statistic_terms']}"))
     console.print(Text(f"kept         {about['kept']:>8}   population: {about['population']}"))
     for name, cut in about["cuts"].items():
-        console.print(Text(f"\n{name}: samples·channels·space in {cut['axes']} parts; a letter is a statistic"))
+        repeats = " (there are too few letters: they repeat)" if cut["letters_repeat"] else ""
+        console.print(Text(f"\n{name}: samples·channels·space in {cut['axes']} parts; a letter is a statistic{repeats}"))
         _draw(console, cut["drawing"], about["drawn"])
 
 
@@ -69,6 +80,8 @@ def _draw(console: Console, panels: list[list[str]], drawn: dict[str, list[int]]
     """Print a panel a sample side by side, a row a channel, a column a position, a colour a statistic."""
     titles = [f"sample {index}" for index in drawn["samples"]]
     width = max(len(panels[0][0]), *map(len, titles)) + 2
+    fits = max(1, (console.width - 14) // width)
+    titles, panels = titles[:fits], panels[:fits]
     console.print(Text(" " * 14 + "".join(title.ljust(width) for title in titles).rstrip()))
     letters = sorted({letter for panel in panels for row in panel for letter in row})
     for channel, rows in zip(drawn["channels"], zip(*panels, strict=True), strict=True):
@@ -87,7 +100,7 @@ def _shape(text: str) -> tuple[int, ...]:
     except ValueError:
         sizes = ()
     if len(sizes) < 2 or min(sizes) < 1:
-        raise ShapeError(f"--shape {text!r} is no shape; write N,C,H,W with whole numbers from 1, such as 4,32,8,8.")
+        raise ShapeError(f"--shape {text!r} is no shape; write N,C,H,W with whole numbers from 1, such as 8,32,8,8.")
     return sizes
 
 
@@ -97,11 +110,13 @@ def _console() -> Console:
 
 
 def _print_json(data: Any) -> None:
-    sys.stdout.write(json.dumps(data, ensure_ascii=False, indent=2) + "\n")
+    sys.stdout.write(json.dumps(data, indent=2) + "\n")
 
 
 def main() -> None:
     """Run the command line; misuse goes to stderr with exit code 2."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that knows no γ gets a ?
     try:
         app()
     except AnynormError as error:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from anynorm import spec as specs
 from anynorm.core.norm import Norm
-from anynorm.core.parts import Parts
+from anynorm.core.parts import Parts, check_features
 from anynorm.errors import SpecError
 
 ROWS: dict[str, type[Named]] = {}
@@ -16,18 +16,14 @@ _PER_CONDITION = ("num_classes", "num_domains")
 
 def completed(spec: str, num_features: int, affine: bool, options: Mapping[str, Any]) -> Parts:
     """Parse a spec with the options that complete it, refusing those that do not belong to it."""
+    parts = specs.parse(spec, num_features=check_features(num_features, spec), **options)
     usable = specs.arguments(spec) | {"batch_size"}
     for option in options:
         if option not in usable:
             raise SpecError(
                 f"{spec} takes no option {option!r}. It takes {' '.join(sorted(usable))} and torch's own (eps, momentum, …)."
             )
-    if not affine:
-        plain = specs.parse(spec, num_features=num_features, **options)
-        if plain.classes:
-            raise SpecError(f"{plain} is its affine: affine=False would leave nothing for the condition to choose.")
-        spec += ".style" if plain.takes_style else ".none"
-    return specs.parse(spec, num_features=num_features, **options)
+    return parts if affine else parts.without_affine()
 
 
 class Named(Norm):
@@ -50,6 +46,8 @@ class Named(Norm):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "name" in vars(cls):
+            if ROWS.setdefault(cls.name, cls).__qualname__ != cls.__qualname__:
+                raise SpecError(f"{cls.__name__} cannot be called {cls.name!r}: {ROWS[cls.name].__name__} is. Take another name.")
             ROWS[cls.name] = cls
 
     def __init__(
@@ -82,12 +80,14 @@ class Named(Norm):
         plain = [argument for argument in cls.arguments if argument not in _PER_CONDITION]
         per_condition = [argument for argument in cls.arguments if argument in _PER_CONDITION]
         if len(numbers) > len(plain) or (classes is not None and not per_condition):
-            raise SpecError(f"{cls.name} takes {cls.signature()}.")
+            given = ",".join(map(str, numbers)) + (f"@{classes}" if classes is not None else "")
+            raise SpecError(f"{cls.name} does not take {given}; it is written {cls.signature()}.")
         written = dict(zip(plain, numbers, strict=False)) | ({per_condition[0]: classes} if classes is not None else {})
         values = {argument: cls._value(argument, written.get(argument), options) for argument in cls.arguments}
         shown = [values[argument] for argument in plain]
         text = cls.name
-        if shown and shown != [cls.arguments[argument] for argument in plain]:
+        defaults = [cls.arguments[argument] for argument in plain]
+        if shown and not shown == defaults == [1]:  # a single part goes without saying, where it is the default
             text += ":" + ",".join(map(str, shown))
         return text + "".join(f"@{values[argument]}" for argument in per_condition), cls.stands_for.format(**values)
 

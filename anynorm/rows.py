@@ -5,10 +5,10 @@ To add a norm, add a row: `name`, the numbers it takes, what it stands for, and 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from anynorm import spec as specs
 from anynorm.core.cut import nearest_groups
 from anynorm.core.norm import Norm
 from anynorm.errors import SpecError
@@ -58,6 +58,7 @@ class ExtendedNorm(Named):
     name, stands_for, paper = "en", "[1,{num_groups},1]", _HN
     arguments = {"num_groups": 1}
     example = "en:32"
+    variants = {"en": "EN: the statistics of the whole batch"}
 
 
 class BatchGroupNorm(Named):
@@ -173,19 +174,12 @@ def make(spec: str, num_features: int, **options: Any) -> Norm:
     >>> make("bgn", 48, batch_size=8).spec
     'bgn:16'
     """
-    own = {"eps", "momentum", "track_running_stats", "population", "device", "dtype"}
-    layer = {name: options.pop(name) for name in own & options.keys()}
+    layer = {name: options.pop(name) for name in Norm.__init__.__kwdefaults__ or () if name in options}
     affine = options.pop("affine", True)
     parts = completed(spec, num_features, affine, options)
-    norm = Norm.__new__(_class_of(parts.name))  # a row's own __init__ would parse once more
+    norm: Norm = Norm.__new__(specs.row_of(parts.name) or Norm)  # a row's own __init__ would parse once more
     Norm.__init__(norm, parts, num_features, **layer)
     return norm
-
-
-def _class_of(spec: str) -> type[Norm]:
-    """Give the row's class where a spec is a row's own name with numbers, else `Norm`."""
-    name = re.match(r"\w+(?=[:@][\d,@]*$|$)", spec)
-    return ROWS.get(name[0], Norm) if name else Norm
 
 
 class Entry(NamedTuple):
@@ -207,5 +201,5 @@ def zoo() -> list[Entry]:
     for row in ROWS.values():
         words = (row.__doc__ or "").splitlines()[0].rstrip(".")
         entries.append(Entry(row.example or row.name, row, words, row.paper))
-        entries += [Entry(spec, _class_of(spec), words, row.paper) for spec, words in row.variants.items()]
+        entries += [Entry(spec, specs.row_of(spec) or Norm, words, row.paper) for spec, words in row.variants.items()]
     return entries

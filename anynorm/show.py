@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from anynorm.core.affine import PerChannel, PerClass, Style
@@ -89,7 +90,7 @@ class Counts(NamedTuple):
 
 def counts(norm: Norm, shape: tuple[int, ...]) -> Counts:
     """Count a layer's parameters, the statistics it takes from a batch, and those it keeps."""
-    n, c, s = shape[0], shape[1], _product(shape[2:])
+    n, c, s = shape[0], shape[1], math.prod(shape[2:])
     sides = [norm.cuts[k] for k in norm.mean_cuts + norm.var_cuts]
     terms: dict[str, int] = {}
     for cut in sides:
@@ -102,7 +103,7 @@ def counts(norm: Norm, shape: tuple[int, ...]) -> Counts:
     return Counts(
         sum(p.numel() for p in norm.parameters()),
         " + ".join(affine + ([str(logits)] if logits else [])) or "0",
-        sum(_product(cut.parts((n, c, s))) for cut in sides),
+        sum(math.prod(cut.parts((n, c, s))) for cut in sides),
         " + ".join(_times(count, term) for term, count in terms.items()),
         kept,
     )
@@ -122,20 +123,13 @@ def _times(count: int, term: str) -> str:
     return f"{count}·{term}" if term[0].isdigit() or term[0] == "(" else f"{count}{term}"
 
 
-def _product(sizes: Any) -> int:
-    total = 1
-    for size in sizes:
-        total *= size
-    return total
-
-
 def drawing(cut: Cut, shape: tuple[int, ...]) -> list[list[str]]:
     """Draw which pixels share a statistic: a panel a sample, a row a channel, a letter a statistic.
 
     >>> drawing(make("gn:2", 4).cuts[0], (2, 4, 3))
     [['AAA', 'AAA', 'BBB', 'BBB'], ['CCC', 'CCC', 'DDD', 'DDD']]
     """
-    sizes = (shape[0], shape[1], _product(shape[2:]))
+    sizes = (shape[0], shape[1], math.prod(shape[2:]))
     axes = drawn(shape)
     parts = cut.parts(sizes)
     seen: dict[tuple[int, ...], str] = {}
@@ -153,15 +147,15 @@ def drawn(shape: tuple[int, ...]) -> list[list[int]]:
     >>> drawn((2, 64, 2, 2))
     [[0, 1], [0, 8, 16, 24, 32, 40, 48, 56], [0, 1, 2, 3]]
     """
-    sizes = (shape[0], shape[1], _product(shape[2:]))
+    sizes = (shape[0], shape[1], math.prod(shape[2:]))
     return [[k * size // min(size, most) for k in range(min(size, most))] for size, most in zip(sizes, (3, 8, 16), strict=True)]
 
 
 def describe(spec: str, shape: tuple[int, ...]) -> dict[str, Any]:
     """Say everything about a spec at a shape, as plain data."""
-    norm = make(spec, shape[1], batch_size=shape[0])
+    norm = make(spec, shape[1], batch_size=shape[0], device="meta")  # numbers are counted, not kept
     for cut in norm.cuts:
-        if misfit := cut.misfit((shape[0], shape[1], _product(shape[2:]))):
+        if misfit := cut.misfit((shape[0], shape[1], math.prod(shape[2:]))):
             raise ShapeError(f"{misfit} Input {shape}.")
     samples, channels, positions = drawn(shape)
     return {
@@ -174,5 +168,13 @@ def describe(spec: str, shape: tuple[int, ...]) -> dict[str, Any]:
         "affine": _affine(norm.parts),
         **counts(norm, shape)._asdict(),
         "drawn": {"samples": samples, "channels": channels, "positions": positions},
-        "cuts": {str(cut): {"axes": _axes(cut), "drawing": drawing(cut, shape)} for cut in norm.cuts},
+        "cuts": {str(cut): _cut(cut, shape) for cut in norm.cuts},
     }
+
+
+def _cut(cut: Cut, shape: tuple[int, ...]) -> dict[str, Any]:
+    axes = zip(
+        drawn(shape), cut.parts((shape[0], shape[1], math.prod(shape[2:]))), (*shape[:2], math.prod(shape[2:])), strict=True
+    )
+    seen = math.prod(len({index * parts // size for index in indices}) for indices, parts, size in axes)
+    return {"axes": _axes(cut), "drawing": drawing(cut, shape), "letters_repeat": seen > len(LETTERS)}

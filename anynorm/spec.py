@@ -17,14 +17,14 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from anynorm.core.cut import ALL, Cut, JointCut
-from anynorm.core.mix import Hard, Soft
+from anynorm.core.mix import Hard
 from anynorm.core.parts import AnyCut, Parts, endings
 from anynorm.errors import SpecError
 
-_TOKEN = re.compile(r"\[[^\]]*\]|[a-z]\w*(?::\d+(?:,\d+)*)?(?:@\d+)?|[-+/.]")
+_TOKEN = re.compile(r"\[[^\]]*\]|[a-z]\w*(?::\d{1,9}(?:,\d{1,9})*)?(?:@\d{1,9})?|[-+/.]")
 _NAMED = re.compile(r"(\w+)(?::([\d,]+))?(?:@(\d+))?")
-_CUT = re.compile(r"\[(?:(\*|1)|/(\d+)),(\*|\d+),(\*|\d+)\]")
-_JOINT = re.compile(r"\[1,(\d+)\]")
+_CUT = re.compile(r"\[(?:(\*|1)|/(\d{1,9})),(\*|\d{1,9}),(\*|\d{1,9})\]")
+_JOINT = re.compile(r"\[1,(\d{1,9})\]")
 _PLAIN = Parts((), ())
 
 
@@ -59,6 +59,10 @@ def parse(spec: str, **options: Any) -> Parts:
     parts = atoms[cuts[0]] if len(cuts) == 1 else _combine([_side(side, atoms, spec) for side in sides], atoms.values(), spec)
     for end in ends:
         parts = _end(parts, end, spec)
+    kinds = [end[0].split(":")[0] if end[0].split(":")[0] in ("groups", "hard") else "affine" for end in ends]
+    own = ["affine"] if len(cuts) == 1 and atoms[cuts[0]].ending != _PLAIN.ending else []
+    if len({*kinds}) < len(kinds) or {*own} & {*kinds}:
+        raise SpecError(f"{spec!r} has two endings of a kind; one affine can follow the cuts, as in 'bn.sa@10'.")
     name = "".join(str(atoms.get(token, token)) for token in cuts) + "".join(f".{token}" for (token,) in ends)
     return replace(parts, name=name)
 
@@ -68,6 +72,12 @@ def arguments(spec: str) -> set[str]:
     tokens = _TOKEN.findall(spec.strip().lower())
     named = [rows()[name] for name in (re.split("[:@]", token)[0] for token in tokens) if name in rows()]
     return {argument for row in named for argument in row.arguments}
+
+
+def row_of(spec: str) -> Any:
+    """Give the class of the row that a spec is the name of, with numbers or without; None where it is more than a name."""
+    tokens = _TOKEN.findall(spec)
+    return rows().get(re.split("[:@]", spec)[0]) if len(tokens) == 1 else None
 
 
 def _split(tokens: list[str], sign: str) -> list[list[str]]:
@@ -152,7 +162,8 @@ def _end(parts: Parts, tokens: list[str], spec: str) -> Parts:
         if classes or bool(numbers) != (name == "groups") or len(parts.mean + parts.var) == 2:
             raise SpecError(f"{spec!r}: .groups:k and .hard need several cuts to weigh, as in 'sn.groups:2' or 'sn.hard'.")
         groups = _counted(numbers, spec) if numbers else parts.weighing.groups
-        return replace(parts, weighing=(Hard if name == "hard" else Soft)(groups))
+        kind = Hard if name == "hard" else type(parts.weighing)
+        return replace(parts, weighing=kind(groups))
     wants_classes = Parts((), (), ending=endings(1).get(name or "none", _PLAIN.ending)).classes > 0
     if not name or name not in endings(1) or numbers or bool(classes) != wants_classes:
         shown = " ".join(f".{end}{'@k' if Parts((), (), ending=e).classes else ''}" for end, e in endings(1).items() if end)

@@ -1,6 +1,7 @@
 """The command line: tables for a person, JSON for a program, misuse on stderr with exit code 2."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -13,9 +14,7 @@ from anynorm.spec import parse
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", "from anynorm.cli import main; main()", *words], capture_output=True, text=True, check=False
-    )
+    return subprocess.run([sys.executable, "-m", "anynorm", *words], capture_output=True, text=True, check=False)
 
 
 def test_list_shows_every_norm_as_a_table_and_as_json():
@@ -56,6 +55,21 @@ def test_misuse_goes_to_stderr_with_exit_code_2(words, message):
     assert message in failed.stderr
     assert failed.stdout == ""
     assert "Traceback" not in failed.stderr
+
+
+def test_a_terminal_without_greek_and_huge_shapes_do_no_harm():
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    for words in (["show", "sn", "--json"], ["show", "bgn:512"], ["show", "bn", "--shape", "4,99999999999"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "anynorm", *words], capture_output=True, text=True, check=False, env=environment
+        )
+        assert done.returncode == 0, done.stderr
+    assert "they repeat" in run("show", "bgn:512").stdout
+    assert "they repeat" not in run("show", "bgn:64").stdout
+
+
+def test_the_version_is_printed():
+    assert run("--version").stdout.strip() == anynorm.__version__
 
 
 # sn Table 1, at N=2, C=8

@@ -53,7 +53,7 @@ def test_the_arguments_are_torchs_in_torchs_order():
         assert ours[:6] == theirs[:6]
 
 
-def test_every_row_of_the_design_is_listed_with_a_paper():
+def test_every_method_of_the_papers_is_listed_by_an_example_with_its_paper():
     listed = {entry.spec: entry for entry in anynorm.zoo()}
     wanted = "bn in ln gn:32 en:32 bgn:512 gbgn:8,32 pn hn hn:32 sn sn:2 sn.hard bn/bn+en"
     wanted += " ccbn@10 sabn@10 auxbn@2 saauxbn@2 adain saadain"
@@ -79,6 +79,8 @@ def test_a_new_row_is_one_class():
         assert norm.spec == "mynorm:4"
         assert norm.parts == anynorm.spec.parse("bn/gn:4")
         assert any(entry.spec == "mynorm" for entry in anynorm.zoo())
+        with pytest.raises(anynorm.SpecError, match=r"Other cannot be called 'mynorm': MyNorm is"):
+            type("Other", (Named,), {"name": "mynorm", "stands_for": "bn", "paper": "none"})
     finally:
         del ROWS["mynorm"]
 

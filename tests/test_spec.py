@@ -22,7 +22,7 @@ def test_the_parts_of_the_papers_norms_are_those_of_the_papers():
     assert parse("gbgn:8,32").mean == (Cut(ALL, 32, 1, samples_per_part=8),)
     assert (parse("hn").mean, parse("hn").var) == ((BN,), (EN,))
     assert (parse("sn").mean, parse("sn").var, parse("sn").weighing) == ((IN, LN, BN), (IN, LN, BN), Soft(1))
-    assert parse("sn:2.hard").weighing == Hard(2)
+    assert parse("sn:2.hard").weighing == parse("sn.hard.groups:2").weighing == Hard(2)
     assert (parse("bn/bn+ln+in").mean, parse("bn/bn+ln+in").var) == ((BN,), (BN, LN, IN))
     assert parse("ccbn@10").ending.affine == (PerClass(10),)
     assert parse("sabn@10").ending.affine == (PerChannel(), PerClass(10))
@@ -39,7 +39,8 @@ def test_the_parts_of_the_papers_norms_are_those_of_the_papers():
         (" HN:32 ", "hn:32"),
         ("en:1", "en"),
         ("sn:1", "sn"),
-        ("gn:32", "gn"),
+        ("gn:32", "gn:32"),
+        ("gn", "gn:32"),
         ("bn/en:4.sa@3", "bn/en:4.sa@3"),
         ("[1,*,1]/en", "[1,*,1]/en"),
         ("sn-bn", "sn-bn"),
@@ -96,9 +97,9 @@ def test_any_other_text_is_refused_as_a_spec_error_or_read(text):
         ("gn:0", r"gn got num_groups=0; it takes a whole number from 1"),
         ("sabn@0", r"sabn got num_classes=0"),
         ("[1,0,1]", r"0 parts are none"),
-        ("bn:4", r"bn takes bn\."),
-        ("hn:1,2", r"hn takes hn or hn:NUM_GROUPS"),
-        ("bn@3", r"bn takes bn\."),
+        ("bn:4", r"bn does not take 4; it is written bn\."),
+        ("hn:1,2", r"hn does not take 1,2; it is written hn or hn:NUM_GROUPS"),
+        ("bn@3", r"bn does not take @3; it is written bn\."),
         ("gbgn:8", r"gbgn needs num_groups: write gbgn:NUM_SAMPLES,NUM_GROUPS, or give num_groups="),
         ("ccbn", r"ccbn needs num_classes: write ccbn@NUM_CLASSES, or give num_classes="),
         ("bgn", r"bgn without a number follows the batch size: give batch_size=…, or the number, as in bgn:16"),
@@ -114,6 +115,10 @@ def test_any_other_text_is_refused_as_a_spec_error_or_read(text):
         ("bn.hard", r"need several cuts to weigh"),
         ("hn.groups:2", r"need several cuts to weigh"),
         ("sn.hard:2", r"need several cuts|no ending"),
+        ("sabn@3.cc@4", r"has two endings of a kind"),
+        ("bn.none.none", r"has two endings of a kind"),
+        ("sn.hard.hard", r"has two endings of a kind"),
+        ("gn:" + "9" * 5000, r"is malformed"),
         (None, r"A spec is a string such as 'bn' or 'hn:32'; None came"),
         (7, r"7 came"),
     ],
@@ -131,12 +136,16 @@ def test_what_is_no_spec_says_what_would_be(spec, message):
             "gn:32",
             48,
             {},
-            r"gn cuts 48 channels into 32 equal parts; 48 is not divisible by 32\. Usable: 1 2 3 4 6 8 12 16 24 48\.",
+            r"gn:32 cuts 48 channels into 32 equal parts; 48 is not divisible by 32\. Usable: 1 2 3 4 6 8 12 16 24 48\.",
         ),
         ("bgn:32", 48, {}, r"neither number divides the other.*Nearest usable: 24 or 48"),
-        ("sn:5", 48, {}, r"5 channel groups its own weights; 48 channels are not divisible by 5"),
+        ("sn:5", 48, {}, r"5 channel groups cannot each have weights of their own: 48 channels .*Usable: 1 2 3 4"),
         ("bn", 0, {}, r"bn needs a channel count of at least 1; num_features=0 came"),
         ("bn", 8.0, {}, r"num_features=8\.0 came"),
+        ("bgn", "8", {"batch_size": 4}, r"num_features='8' came"),
+        (None, 8, {}, r"A spec is a string such as"),
+        (8, "bn", {}, r"num_features='bn' came|A spec is a string"),
+        ("sabm", 8, {"num_classes": 3}, r"Did you mean sabn"),
         ("bn", 8, {"num_groups": 4}, r"bn takes no option 'num_groups'\. It takes batch_size and torch's own"),
         ("hn", 8, {"groups": 4}, r"hn takes no option 'groups'\. It takes batch_size num_groups"),
         ("hn:4", 8, {"num_groups": 2}, r"hn was given num_groups twice: 4 in the spec, 2 as an option"),
@@ -159,7 +168,11 @@ def test_options_complete_what_a_spec_leaves_open():
     assert anynorm.make("gbgn", 8, num_samples=2, num_groups=4).spec == "gbgn:2,4"
     assert anynorm.make("gn/en", 8, num_groups=4).spec == "gn:4/en:4"
     assert anynorm.make("bn", 8, batch_size=4).spec == "bn"
-    assert anynorm.make("adain", 8, affine=False).spec == "adain.style"
+    assert anynorm.make("adain", 8, affine=False).spec == "adain"
+    assert anynorm.make("saadain", 8, affine=False).spec == "in.style"
+    assert anynorm.make("hn:4", 8, affine=False).spec == "hn:4.none"
+    assert anynorm.make("bn.none", 8, affine=False).spec == "bn.none"
+    assert anynorm.make("auxbn@2", 8, affine=False).spec == "bn.domnone@2"
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from anynorm import kernels
-from anynorm.core.condition import read_labels, read_style
+from anynorm.core.condition import is_readable, read_labels, read_style
 from anynorm.core.cut import Cut
 from anynorm.core.keeper import is_recomputing
 from anynorm.core.moments import Moments
@@ -24,6 +23,8 @@ Shape = tuple[int, int, int]
 
 def check_input(norm: State, x: Tensor) -> None:
     """Refuse an x that the norm has no meaning for."""
+    if not isinstance(x, Tensor):
+        raise ShapeError(f"A norm takes a tensor (n, c, …), not a {type(x).__name__}. Layer {norm.spec!r}.")
     reason = _misfit(norm, x)
     if reason:
         raise ShapeError(f"{reason} Layer {norm.spec!r} of {norm.num_features} channels, input {x.dtype} {tuple(x.shape)}.")
@@ -40,10 +41,10 @@ def _misfit(norm: State, x: Tensor) -> str:
         hint = "The last axis fits: move it to axis 1." if moved else f"Make the norm with {c} channels."
         return f"Axis 1 holds {c} channels, not {norm.num_features}. {hint}"
     s = math.prod(x.shape[2:])
-    if s == 0:
-        return "There are no positions to normalise."
-    looking = [cut for cut in norm.cuts if not cut.is_ghost or norm.uses_batch]
-    misfits = [cut.misfit((n, c, s)) for cut in looking]
+    looking = [cut for cut in norm.cuts if norm.uses_batch or not cut.pools_samples]
+    if s == 0 and looking:
+        return f"{looking[0]} takes statistics over positions, and there are none. Give an input without axes of length 0."
+    misfits = [cut.misfit((n, c, s)) for cut in norm.cuts if cut in looking or not cut.is_ghost]
     single = _single(norm, (n, c, s)) if norm.training else None
     return next(filter(None, misfits), _one_value(single) if single else "")
 
@@ -70,11 +71,14 @@ def _values(norm: State, cut: Cut, shape: Shape) -> int:
 
 
 def check_shared(norm: State, by_cut: list[Moments | None]) -> None:
-    """Refuse statistics of one value where domains or processes share the samples out, so that only the counts tell."""
-    if not (norm.training and norm.shares_samples) or torch.compiler.is_compiling():
+    """Refuse statistics of one value where domains or processes share the samples out, so that only the counts tell.
+
+    Compiled code and devices that would have to stop for the answer are not asked: a variance of 0 is kept there.
+    """
+    if not (norm.training and norm.shares_samples):
         return
     for cut, moments in zip(norm.cuts, by_cut, strict=True):
-        if moments is not None and cut.pools_samples and bool((moments.count == 1).any()):
+        if moments is not None and cut.pools_samples and is_readable(moments.count) and bool((moments.count == 1).any()):
             raise ShapeError(f"{_one_value(cut)} Layer {norm.spec!r} of {norm.num_features} channels.")
 
 
@@ -93,7 +97,7 @@ def read_condition(norm: State, x: Tensor, condition: Any) -> Any:
         if condition is None:
             raise ConditionError(_unconditioned(norm))
         if norm.parts.takes_style:
-            return read_style(condition, x, kernels.moments, norm.eps)
+            return read_style(condition, x, moments=kernels.moments, eps=norm.eps)
         return read_labels(condition, x, norm.parts.classes)
     except ConditionError as error:
         raise ConditionError(f"{error} Layer {norm.spec!r}, input {tuple(x.shape)}.") from None

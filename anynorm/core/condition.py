@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from anynorm.core.affine import standardise
 from anynorm.core.moments import Moments, table_dtype
 from anynorm.errors import ConditionError
 
@@ -39,22 +40,22 @@ def _wrong_label(condition: Any, n: int, classes: int) -> str:
             return f"The condition is a tensor of {condition.dtype}, not of class or domain numbers."
         if condition.dim() > 1 or (condition.dim() == 1 and condition.shape[0] != n):
             return f"The condition has shape {tuple(condition.shape)}, the batch {n} samples."
-        values = [int(condition.min()), int(condition.max())] if n and _is_readable(condition) else []
-    elif isinstance(condition, Integral) and not isinstance(condition, bool):
-        values = [int(condition)]
-    else:
+        values = [int(condition.long().min()), int(condition.long().max())] if n and is_readable(condition) else []
+    elif isinstance(condition, bool) or not isinstance(condition, Integral):
         return f"The condition is a {type(condition).__name__}, not a class or domain."
+    else:
+        values = [int(condition)]
     outside = [value for value in values if not 0 <= value < classes]
     return f"The condition holds {outside[0]}; there are {classes} classes or domains." if outside else ""
 
 
-def _is_readable(condition: Tensor) -> bool:
-    """Whether looking at values neither breaks a trace nor stalls a device, whose own indexing refuses them anyway."""
-    traced = torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(condition)
-    return condition.device.type == "cpu" and not traced
+def is_readable(tensor: Tensor) -> bool:
+    """Whether looking at values neither breaks a trace nor stalls a device, whose own indexing refuses wrong labels anyway."""
+    traced = torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return type(tensor) in (Tensor, nn.Parameter) and tensor.device.type == "cpu" and not traced
 
 
-def read_style(condition: Any, x: Tensor, moments: Callable[[Tensor, int], Moments], eps: float) -> tuple[Tensor, Tensor]:
+def read_style(condition: Any, x: Tensor, *, moments: Callable[[Tensor, int], Moments], eps: float) -> tuple[Tensor, Tensor]:
     """Turn style features or moments into (mean, std), each (n or 1, c); std = sqrt(var + ε), as x's own."""
     pair = isinstance(condition, tuple | list)
     tensors = list(condition) if pair else [condition]
@@ -66,7 +67,8 @@ def read_style(condition: Any, x: Tensor, moments: Callable[[Tensor, int], Momen
         mean, std = (tensor.to(x.device, table_dtype(x)) for tensor in tensors)
         return mean, std
     found = moments(tensors[0].to(x.device), 1)
-    return found.mean[..., 0], (found.var[..., 0] + eps).sqrt()
+    inverse, _ = standardise(found.var[..., 0], eps)
+    return found.mean[..., 0], inverse.reciprocal()
 
 
 def _wrong_style(tensors: list[Any], x: Tensor, expected: int) -> str:
@@ -78,7 +80,7 @@ def _wrong_style(tensors: list[Any], x: Tensor, expected: int) -> str:
             kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
             return f"The condition is no style but {kind}."
         fits = tensor.dim() == 2 if expected == 2 else tensor.dim() > 2
-        if not fits or tensor.shape[0] not in (1, n) or tensor.shape[1] != c:
+        if not fits or tensor.shape[0] not in (1, n) or tensor.shape[1] != c or 0 in tensor.shape[2:]:
             return f"The style has shape {tuple(tensor.shape)}."
     return ""
 
@@ -96,16 +98,18 @@ def condition(model: nn.Module, value: Any) -> Iterator[None]:
     ...     model(torch.randn(2, 3, 6, 6)).shape
     torch.Size([2, 8, 4, 4])
     """
-    layers = [module for module in model.modules() if getattr(module, "takes_condition", False)]
+    layers: list[Any] = [module for module in model.modules() if getattr(module, "takes_condition", False)]
     if not layers:
         raise ConditionError(
             f"no layer of this {type(model).__name__} takes a condition. Norms that do: ccbn@K, sabn@K, auxbn@K, adain, …"
         )
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = torch.tensor(value)  # compiled code would be compiled again for each number
     before = [layer.told for layer in layers]
     try:
         for layer in layers:
-            layer.told = value
+            layer.tell(value)
         yield
     finally:
         for layer, old in zip(layers, before, strict=True):
-            layer.told = old
+            layer.tell(old)

@@ -33,7 +33,8 @@ def divisors(number: int) -> list[int]:
     return [k for k in range(1, number + 1) if number % k == 0]
 
 
-def _listed(numbers: list[int], most: int = 12) -> str:
+def listed(numbers: list[int], most: int = 12) -> str:
+    """Write numbers out, leaving out the middle of many."""
     shown = " ".join(map(str, numbers[:most]))
     return shown if len(numbers) <= most else f"{shown} … {numbers[-1]}"
 
@@ -81,7 +82,7 @@ class Cut:
         if self.channels != ALL and num_features % self.channels:
             raise SpecError(
                 f"{self} cuts {num_features} channels into {self.channels} equal parts; {num_features} is not "
-                f"divisible by {self.channels}. Usable: {_listed(divisors(num_features))}."
+                f"divisible by {self.channels}. Usable: {listed(divisors(num_features))}."
             )
         return self
 
@@ -100,11 +101,11 @@ class Cut:
                 f"{self.samples_per_part}. Use such a batch size and drop_last=True, or en for the whole batch."
             )
         if self.space != ALL and s % self.space:
-            wanted = c * self.space
-            nearest = min((k * c for k in divisors(s)), key=lambda groups: (abs(groups - wanted), groups))
+            nearest = min(divisors(s), key=lambda strips: (abs(strips - self.space), strips))
+            usable = f"bgn:{nearest * c}" if self.samples == 1 and self.channels == ALL else f"{nearest} strips"
             return (
-                f"{self} cuts the {s} positions of each of {c} channels into {self.space} equal strips, {wanted} groups in "
-                f"all; {s} is not divisible by {self.space}. Nearest usable: bgn:{nearest}."
+                f"{self} cuts the {s} positions of each of {c} channels into {self.space} equal strips; {s} is not divisible by "
+                f"{self.space}. Nearest usable: {usable}."
             )
         return ""
 
@@ -149,4 +150,6 @@ def nearest_groups(groups: int, num_features: int) -> int:
     >>> nearest_groups(128, 48), nearest_groups(64, 96)
     (96, 48)
     """
-    return max(g for g in range(1, groups + 1) if num_features % g == 0 or g % num_features == 0)
+    if groups >= num_features:
+        return groups // num_features * num_features
+    return max(g for g in divisors(num_features) if g <= groups)

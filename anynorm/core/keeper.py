@@ -19,6 +19,7 @@ from anynorm.core.moments import Moments, pool
 from anynorm.core.parts import Parts
 from anynorm.core.population import Cumulative, Kept, Observed, Population, Running
 from anynorm.core.sync import Reach
+from anynorm.errors import SpecError
 
 
 class Batch(NamedTuple):
@@ -66,12 +67,26 @@ class Keeper(nn.Module):
         self.population = policy_of(momentum)
 
     @property
+    def keeps_population(self) -> bool:
+        """Whether there is something kept; buffers set to None, as some adaptation methods do, are not."""
+        return bool(self._kept) and all(
+            [getattr(self, name) is not None for pair in self._kept.values() for name in pair if name]
+        )
+
+    @property
     def learns_population(self) -> bool:
         """Whether a forward pass moves what is kept."""
-        return self.training and self.track_running_stats and self._population.learns
+        return self.training and self.track_running_stats and self.population.learns and self.keeps_population
+
+    @property
+    def uses_batch(self) -> bool:
+        """Whether cuts that pool over samples look at the batch, or at what is kept."""
+        return not self.keeps_population or (self.training and self.population.learns)
 
     def _register_kept(self, policy: Population, like: Tensor) -> None:
         """Register the buffers a policy wants and drop those it does not, leaving the values of the rest."""
+        if not isinstance(policy, Population):
+            raise SpecError(f"{policy!r} is no policy of anynorm.core.population: Running(0.1) Cumulative() Pooled() Frozen().")
         self._population = policy
         self._kept = self._kept_names() if self.track_running_stats else {}
         domains = (self.parts.ending.domains,) if self.parts.ending.domains else ()
@@ -108,21 +123,31 @@ class Keeper(nn.Module):
         mean, var = (torch.zeros_like(there) if buffer is None else buffer for buffer in found)
         return Kept(mean.to(dtype, copy=True).reshape(shape), var.to(dtype, copy=True).reshape(shape))
 
-    @torch.no_grad()
     def keep(self, batch: Batch) -> None:
         """Move what is kept by one batch, all of it or nothing; a domain without samples stays where it is."""
-        columns, batches = batch.columns, self.num_batches_tracked
-        if columns is None or batches is None or not self.learns_population or is_recomputing():
-            return
+        if batch.columns is not None and self.learns_population and not is_recomputing():
+            with torch.no_grad():  # not around the question: exported graphs of inference would carry an empty region
+                self._move(batch, batch.columns)
+
+    def _move(self, batch: Batch, columns: Moments) -> None:
         new_values = columns.count.expand_as(columns.mean)[:, :1].sum((1, 2), keepdim=True)
         present = new_values > 0
-        moved = {"num_batches_tracked": batches.reshape(-1, 1, 1) + present}
-        values = new_values
+        if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+            present = present & ~recomputing(new_values)
+        moved: dict[str, Tensor] = {}
+        batches = values = new_values
+        if self.num_batches_tracked is not None:
+            batches = moved["num_batches_tracked"] = self.num_batches_tracked.reshape(-1, 1, 1) + present
         if self._population.pools and self.num_values_tracked is not None:
             values = moved["num_values_tracked"] = self.num_values_tracked.reshape(-1, 1, 1) + new_values
         for index, names in self._kept.items():
-            average, whole = self._average(index, batch), pool_columns(self.cuts[index], columns)
-            seen = Observed(average, whole, moved["num_batches_tracked"], values, new_values)
+            seen = Observed(
+                average=self._average(index, batch),
+                whole=pool_columns(self.cuts[index], columns),
+                batches=batches,
+                values=values,
+                new_values=new_values,
+            )
             kept = self.read_kept(index, columns.mean.dtype)
             for name, old, new in zip(names, kept, self._population.step(kept, seen), strict=True):
                 if name:
@@ -163,9 +188,22 @@ def pool_columns(cut: Cut, columns: Moments) -> Moments:
 
 def policy_of(momentum: float | None) -> Population:
     """Give the policy that torch's `momentum` stands for."""
+    if momentum is not None and not (isinstance(momentum, int | float) and 0 <= momentum <= 1):
+        raise SpecError(f"momentum={momentum!r} is no weight of the newest batch; it is a number from 0 to 1, or None.")
     return Cumulative() if momentum is None else Running(momentum)
 
 
 def is_recomputing() -> bool:
-    """Whether activation checkpointing runs a forward pass again, inside backward."""
+    """Whether activation checkpointing runs a forward pass again, inside backward; compiled code asks when it runs."""
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+
+
+@torch.library.custom_op("anynorm::recomputing", mutates_args=())
+def recomputing(like: Tensor) -> Tensor:
+    """Answer `is_recomputing` when compiled code runs: a trace cannot know."""
+    return torch.full((), torch._C._current_graph_task_id() != -1, device=like.device)
+
+
+@recomputing.register_fake
+def _(like: Tensor) -> Tensor:
+    return torch.empty((), dtype=torch.bool, device=like.device)

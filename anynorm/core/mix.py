@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from anynorm.core.cut import divisors, listed
 from anynorm.errors import SpecError
 
 
@@ -29,6 +30,10 @@ class Soft:
         """Turn λ (…, k) into weights that sum to 1."""
         return logits.softmax(-1)
 
+    def weigh(self, weight: Tensor, table: Tensor) -> Tensor:
+        """Take a share of a table."""
+        return weight * table
+
 
 @dataclass(frozen=True)
 class Hard:
@@ -41,6 +46,10 @@ class Hard:
         """Turn λ (…, k) into a one-hot; ties go to the first cut."""
         return torch.nn.functional.one_hot(logits.argmax(-1), logits.shape[-1]).to(logits.dtype)
 
+    def weigh(self, weight: Tensor, table: Tensor) -> Tensor:
+        """Take a table or nothing of it: 0 · NaN is NaN, and what is not chosen must not show."""
+        return torch.where(weight > 0, table, 0.0)
+
 
 Weighing = Soft | Hard
 
@@ -49,8 +58,8 @@ def check_groups(weighing: Weighing, num_features: int) -> None:
     """Refuse groups that do not divide the channels."""
     if num_features % weighing.groups:
         raise SpecError(
-            f"groups:{weighing.groups} gives each of {weighing.groups} channel groups its own weights; {num_features} "
-            f"channels are not divisible by {weighing.groups}."
+            f"{weighing.groups} channel groups cannot each have weights of their own: {num_features} channels are not "
+            f"divisible by {weighing.groups}. Usable: {listed(divisors(num_features))}."
         )
 
 
@@ -59,7 +68,7 @@ def logits_shape(weighing: Weighing, cuts: int) -> tuple[int, ...]:
     return (cuts,) if weighing.groups == 1 else (weighing.groups, cuts)
 
 
-def mix(tables: Sequence[Tensor], weights: Tensor | None) -> Tensor:
+def mix(tables: Sequence[Tensor], weighing: Weighing, weights: Tensor | None) -> Tensor:
     """Weigh tables that broadcast to (n, c, t); a single table passes as it is.
 
     Args:
@@ -67,4 +76,5 @@ def mix(tables: Sequence[Tensor], weights: Tensor | None) -> Tensor:
     """
     if weights is None:
         return tables[0]
-    return sum((weights[:, k, None] * table for k, table in enumerate(tables)), start=torch.zeros_like(tables[0]))
+    shares = (weighing.weigh(weights[:, k, None], table) for k, table in enumerate(tables))
+    return sum(shares, start=torch.zeros_like(tables[0]))

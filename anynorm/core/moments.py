@@ -38,17 +38,17 @@ def table_dtype(x: Tensor) -> torch.dtype:
     return torch.float32 if narrow and x.dtype != torch.float64 else torch.float64
 
 
-def union(moments: Moments, total: Callable[[Tensor], Tensor], spread: Callable[[Tensor], Tensor]) -> Moments:
+def union(moments: Moments, total: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor]) -> Moments:
     """Pool members into unions.
 
     Args:
         total: sums a table over the members of each union.
-        spread: gives each member its union's entry.
+        back: gives each member its union's entry.
     """
     count = total(moments.count)
     share = 1 / count.clamp(min=1)
     mean = total(moments.count * moments.mean) * share
-    var = total(moments.count * (moments.var + (moments.mean - spread(mean)).square())) * share
+    var = total(moments.count * (moments.var + (moments.mean - back(mean)).square())) * share
     return Moments(mean, var, count)
 
 
@@ -63,10 +63,10 @@ def pool(moments: Moments, parts: tuple[int, int, int]) -> Moments:
     def total(table: Tensor) -> Tensor:
         return table.reshape(split).sum((1, 3, 5)).reshape(parts)
 
-    def share(table: Tensor) -> Tensor:
+    def back(table: Tensor) -> Tensor:
         return table.reshape(kept).expand(split).reshape(sizes)
 
-    return union(moments._replace(count=moments.count.expand(sizes)), total, share)
+    return union(moments._replace(count=moments.count.expand(sizes)), total, back)
 
 
 def pool_samples(moments: Moments, labels: Tensor | None, domains: int) -> Moments:
@@ -79,10 +79,10 @@ def pool_samples(moments: Moments, labels: Tensor | None, domains: int) -> Momen
     def total(table: Tensor) -> Tensor:
         return zeros.index_add(0, labels, table)
 
-    def share(table: Tensor) -> Tensor:
+    def back(table: Tensor) -> Tensor:
         return table.index_select(0, labels)
 
-    return union(moments._replace(count=moments.count.expand(n, c, t)), total, share)
+    return union(moments._replace(count=moments.count.expand(n, c, t)), total, back)
 
 
 def pool_members(moments: Moments) -> Moments:

@@ -47,8 +47,7 @@ class Norm(State):
         given = read_condition(self, x, self.told if condition is None else condition)
         batch = self._observe(x, given)
         mean, var = self._mix(self._recall(batch, x, given))
-        a, b = self._affine(var, given)
-        y = kernels.scale(x, mean, a, b)
+        y = kernels.scale(x, mean, self._affine(var, given))
         self.keep(batch)
         return y
 
@@ -90,8 +89,9 @@ class Norm(State):
 
     def _mix(self, by_cut: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         """Weigh the cuts of the mean and those of the variance."""
-        mean = mix([by_cut[k][0] for k in self.mean_cuts], self.weights("mean", by_cut[0][0].dtype))
-        var = mix([by_cut[k][1] for k in self.var_cuts], self.weights("var", by_cut[0][1].dtype))
+        weighing, dtype = self.parts.weighing, by_cut[0][0].dtype
+        mean = mix([by_cut[k][0] for k in self.mean_cuts], weighing, self.weights("mean", dtype))
+        var = mix([by_cut[k][1] for k in self.var_cuts], weighing, self.weights("var", dtype))
         return mean, var
 
     def _affine(self, var: Tensor, given: Any) -> Coefficients:
@@ -118,22 +118,24 @@ class Norm(State):
         >>> anynorm.make("sabn@10", 64).merge().spec
         'bn.cc@10'
         """
-        shared, own = self.weight, self._parameters.get("class_weight")
-        if shared is None or own is None:
+        shared, own = ("weight", "bias"), ("class_weight", "class_bias")
+        if [stage.names for stage in self.parts.ending.affine] != [shared, own]:
             raise SpecError(f"{self.spec} is no sandwich of a shared and a class affine: there is nothing to merge.")
+        inner, outer = ((getattr(self, gamma), getattr(self, beta)) for gamma, beta in (shared, own))
         merged = Norm(
             self.parts.merged(),
             self.num_features,
             eps=self.eps,
             population=self.population,
             track_running_stats=self.track_running_stats,
-            device=own.device,
-            dtype=own.dtype,
+            device=outer[0].device,
+            dtype=outer[0].dtype,
         )
-        state = self.state_dict()
-        inner = state.pop("weight"), state.pop("bias")
-        outer = state.pop("class_weight"), state.pop("class_bias")
-        state["class_weight"], state["class_bias"] = chain(inner, outer)
-        merged.load_state_dict(state)
+        with torch.no_grad():
+            for name in [*merged._buffers, "mean_weight", "var_weight"]:
+                if getattr(merged, name) is not None:
+                    getattr(merged, name).copy_(getattr(self, name))
+            for name, value in zip(own, chain(inner, outer), strict=True):
+                getattr(merged, name).copy_(value)
         merged.reach = self.reach
         return merged.train(self.training)

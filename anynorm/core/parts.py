@@ -6,7 +6,8 @@ Two norms are the same when their parts are equal, whatever they are called: hn:
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from numbers import Integral
+from typing import Any, NamedTuple
 
 from anynorm.core.affine import PerChannel, PerClass, Stage, Style
 from anynorm.core.cut import ALL, Cut, JointCut
@@ -14,6 +15,13 @@ from anynorm.core.mix import Hard, Soft, Weighing, check_groups
 from anynorm.errors import SpecError
 
 AnyCut = Cut | JointCut
+
+
+def check_features(num_features: Any, spec: object) -> int:
+    """Refuse what is no channel count."""
+    if isinstance(num_features, bool) or not isinstance(num_features, Integral) or num_features < 1:
+        raise SpecError(f"{spec} needs a channel count of at least 1; num_features={num_features!r} came.")
+    return int(num_features)
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,7 @@ def endings(classes: int) -> dict[str, Ending]:
         "style": Ending((Style(),)),
         "sastyle": Ending((shared, Style())),
         "dom": Ending((shared,), classes),
+        "domnone": Ending((), classes),
         "aux": Ending((whole,), classes),
         "saaux": Ending((shared, own), classes),
     }
@@ -95,6 +104,16 @@ class Parts:
         """Join a shared and a class affine into one class affine."""
         own = self.ending.affine[-1]
         return replace(self, ending=replace(self.ending, affine=(own,)), name="")
+
+    def without_affine(self) -> Parts:
+        """Leave out what would be learned after normalising; a style and the statistics of domains stay."""
+        if self.classes and not self.ending.domains:
+            raise SpecError(f"{self} is its affine: affine=False would leave nothing for the condition to choose.")
+        ending = "domnone" if self.ending.domains else ("style" if self.takes_style else "none")
+        bare = self.with_ending(ending, self.ending.domains)
+        if bare == self:
+            return self
+        return replace(bare, name=f"{self.name}.none") if self.ending == endings(0)[""] else bare
 
     def with_ending(self, name: str, classes: int = 0) -> Parts:
         """Give the norm another affine (and so no zoo name)."""

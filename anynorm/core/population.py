@@ -46,7 +46,7 @@ class Observed(NamedTuple):
 
 
 def _blend(kept: Kept, average: Kept, rate: Tensor | float) -> Kept:
-    return Kept(*(old + rate * (new - old) for old, new in zip(kept, average, strict=True)))
+    return Kept(*((1 - rate) * old + rate * new for old, new in zip(kept, average, strict=True)))
 
 
 @dataclass(frozen=True)

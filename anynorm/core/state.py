@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from anynorm.core.keeper import Keeper, policy_of
 from anynorm.core.mix import logits_shape
-from anynorm.core.parts import Parts
+from anynorm.core.parts import Parts, check_features
 from anynorm.core.population import Cumulative, Population, Running
 from anynorm.core.sync import Alone, Together
 from anynorm.errors import ShapeError, SpecError, StateError
@@ -46,17 +46,20 @@ class State(Keeper):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        if not isinstance(num_features, int) or num_features < 1:
-            raise SpecError(f"{parts} needs a channel count of at least 1; num_features={num_features!r} came.")
-        if not 0 <= eps < 1:
+        if not isinstance(parts, Parts):
+            raise SpecError(
+                f"Norm is made from parts, not from {parts!r}; anynorm.make(spec, num_features) makes one from a spec."
+            )
+        if not isinstance(eps, int | float) or not 0 <= eps < 1:
             raise SpecError(f"eps={eps!r} is no small number to add to a variance; 1e-5 is usual. Groups are num_groups=….")
-        self.parts, self.num_features, self.eps = parts, num_features, eps
-        self.cuts, self.mean_cuts, self.var_cuts = parts.fit(num_features)
+        self.parts, self.num_features, self.eps = parts, check_features(num_features, parts), eps
+        self.cuts, self.mean_cuts, self.var_cuts = parts.fit(self.num_features)
         self.track_running_stats = track_running_stats and self.pools_samples
         self.reach = Alone()
         self.told: Any = None
         self._register_parameters(device, dtype)
-        self._register_kept(population or policy_of(momentum), torch.empty((), device=device, dtype=dtype))
+        policy = policy_of(momentum) if population is None else population
+        self._register_kept(policy, torch.empty((), device=device, dtype=dtype))
         self.reset_parameters()
 
     @property
@@ -68,11 +71,6 @@ class State(Keeper):
     def pools_samples(self) -> bool:
         """Whether a statistic mixes samples, so that there is a population to keep and something to synchronise."""
         return any([cut.pools_samples for cut in self.cuts])
-
-    @property
-    def uses_batch(self) -> bool:
-        """Whether cuts that pool over samples look at the batch, or at what is kept."""
-        return not self.track_running_stats or self.learns_population
 
     @property
     def shares_samples(self) -> bool:
@@ -111,8 +109,10 @@ class State(Keeper):
                 nn.init.ones_(logits)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, *rest: Any) -> None:
-        if self.num_batches_tracked is not None and (local_metadata.get("version") or 0) < 2:
-            state_dict.setdefault(prefix + "num_batches_tracked", torch.zeros_like(self.num_batches_tracked))
+        tally = self.num_batches_tracked
+        if tally is not None and (local_metadata.get("version") or 0) < 2:
+            device = "cpu" if tally.is_meta else tally.device
+            state_dict.setdefault(prefix + "num_batches_tracked", torch.zeros_like(tally, device=device))
         for name, tensor in {**self._parameters, **self._buffers}.items():
             loaded = state_dict.get(prefix + name)
             if tensor is not None and isinstance(loaded, Tensor):
@@ -120,7 +120,7 @@ class State(Keeper):
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
 
     def _check_loaded(self, key: str, loaded: Tensor, tensor: Tensor) -> None:
-        if loaded.shape != tensor.shape:
+        if loaded.shape != tensor.shape and not (tensor.dim() == 0 and loaded.shape == (1,)):  # as torch's old tallies were
             raise ShapeError(
                 f"state_dict holds '{key}' of shape {tuple(loaded.shape)}; {self.spec} of {self.num_features} channels keeps "
                 f"{tuple(tensor.shape)}. Make the layer with the checkpoint's spec and channel count."
@@ -130,6 +130,10 @@ class State(Keeper):
                 f"state_dict holds {int(loaded.isnan().sum())} NaN of {loaded.numel()} values in '{key}' ({self.spec}): the "
                 f"run that wrote it had diverged. Load an earlier one, or replace them by torch.nan_to_num."
             )
+
+    def tell(self, condition: Any) -> None:
+        """Set the condition of coming passes; a parameter given as style does not become the layer's own."""
+        object.__setattr__(self, "told", condition)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what a `with condition(…)` block told: a copy made inside one is outside it."""

@@ -123,6 +123,8 @@ def sync(model: nn.Module, group: Any = None, *, on: bool = True) -> list[str]:
     >>> anynorm.sync(nn.Sequential(anynorm.make("bn", 8), anynorm.make("gn:2", 8)))
     ['0']
     """
+    if on and group is not None and dist.get_rank(group) < 0:
+        raise AnynormError("This process is not in the group given to sync: call it with a group that holds this rank.")
     reach: Reach = Together(group) if on else Alone()
     found = list(pooling_norms(model))
     for _, module in found:

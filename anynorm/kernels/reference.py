@@ -36,11 +36,12 @@ def moments(x: Tensor, strips: int) -> Moments:
     return Moments(mean.squeeze(-1), var.to(wide), torch.full((1, 1, 1), rows.shape[-1], dtype=wide, device=x.device))
 
 
-def scale(x: Tensor, mean: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Give y = a (x − mean) + b in x's dtype and memory format; mean, a and b broadcast to (n, c, strips).
+def scale(x: Tensor, mean: Tensor, coefficients: tuple[Tensor, Tensor]) -> Tensor:
+    """Give y = a (x − mean) + b in x's dtype and memory format; mean and the coefficients a, b broadcast to (n, c, strips).
 
     The rounding of `mean` to x's precision is paid back in b.
     """
+    a, b = coefficients
     values = _working(x)
     shift = mean.detach().to(values.dtype)
     rest = b - a * (mean - shift)

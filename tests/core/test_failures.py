@@ -4,9 +4,11 @@ import copy
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import anynorm
 from anynorm import kernels
+from anynorm.core.population import Frozen
 from anynorm.errors import StateError
 from tests.helpers import ROWS, condition_for, data, make, same_state
 
@@ -24,7 +26,8 @@ from tests.helpers import ROWS, condition_for, data, make, same_state
         (torch.zeros(2, 8, 3, dtype=torch.int64), r"takes floating-point values, not torch.int64\. Call \.float\(\)"),
         (torch.zeros(2, 8, 3, dtype=torch.bool), r"not torch.bool"),
         (torch.zeros(2, 8, 3, dtype=torch.complex64), r"not torch.complex64"),
-        (torch.zeros(2, 8, 0, 3), r"no positions to normalise"),
+        (torch.zeros(2, 8, 0, 3), r"in takes statistics over positions, and there are none"),
+        ([[1.0]], r"A norm takes a tensor \(n, c, …\), not a list\. Layer 'sn'"),
         (
             torch.zeros(1, 8),
             r"bn would take a statistic from one value in training.*Give more samples or positions, call \.eval\(\)",
@@ -55,7 +58,7 @@ def test_an_input_that_does_not_fit_is_refused_and_nothing_is_kept(x, message):
         (
             "bgn:32",
             (3, 8, 6),
-            r"cuts the 6 positions of each of 8 channels into 4 equal strips, 32 groups in all; 6 is not divisible by 4",
+            r"cuts the 6 positions of each of 8 channels into 4 equal strips; 6 is not divisible by 4",
         ),
         ("bgn:32", (3, 8, 3, 3), r"Nearest usable: bgn:24"),
     ],
@@ -112,6 +115,55 @@ def test_nan_in_a_state_dict_names_the_key_and_how_many():
     same_state(norm, before)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"population": "frozen"}, r"'frozen' is no policy of anynorm.core.population: Running\(0\.1\)"),
+        ({"population": Frozen}, r"is no policy"),
+        ({"momentum": "a"}, r"momentum='a' is no weight of the newest batch; it is a number from 0 to 1, or None"),
+        ({"momentum": float("nan")}, r"momentum=nan is no weight"),
+        ({"momentum": 2}, r"momentum=2 is no weight"),
+        ({"eps": None}, r"eps=None is no small number"),
+    ],
+)
+def test_options_without_meaning_are_refused(options, message):
+    with pytest.raises(anynorm.SpecError, match=message):
+        anynorm.make("bn", 8, **options)
+
+
+def test_a_norm_made_from_a_string_is_told_of_make():
+    with pytest.raises(
+        anynorm.SpecError, match=r"Norm is made from parts, not from 'bn'; anynorm.make\(spec, num_features\) makes"
+    ):
+        anynorm.Norm("bn", 8)  # type: ignore[arg-type]
+
+
+def test_a_style_without_positions_is_refused():
+    with pytest.raises(anynorm.ConditionError, match=r"style has shape \(4, 8, 0\)"):
+        anynorm.make("adain", 8)(data(4, 8, 3), torch.zeros(4, 8, 0))
+
+
+def test_inputs_without_positions_pass_where_only_kept_statistics_are_used():
+    assert make("bn", channels=8).eval()(torch.zeros(2, 8, 0)).shape == (2, 8, 0)
+
+
+def test_tallies_of_old_checkpoints_load():
+    state = make("bn", channels=8).state_dict()
+    state["num_batches_tracked"] = torch.tensor([7])
+    norm = make("bn", channels=8)
+    norm.load_state_dict(state)
+    assert norm.num_batches_tracked == 7
+
+
+def test_variances_past_float16_are_kept_as_infinite_as_torch_keeps_them():
+    ours, theirs = anynorm.make("bn", 8).half(), torch.nn.BatchNorm2d(8).half()
+    for _ in range(2):
+        x = data(4, 8, 4, 4, std=2000.0, dtype=torch.float16)
+        ours(x), theirs(x)
+        assert torch.equal(ours.running_var.isinf(), theirs.running_var.isinf())
+        assert not ours.running_var.isnan().any()
+
+
 def test_missing_and_unexpected_keys_are_torchs_to_report():
     with pytest.raises(RuntimeError, match="Missing key"):
         make("bn", channels=8).load_state_dict({})
@@ -123,3 +175,16 @@ def test_meta_tensors_load_by_assignment():
         norm = anynorm.make("sn", 8)
     norm.load_state_dict(make("sn", channels=8).state_dict(), assign=True)
     assert norm(data(2, 8, 3)).isfinite().all()
+    with torch.device("meta"):
+        norm = anynorm.make("bn", 8)
+    old = {key: value for key, value in make("bn", channels=8).state_dict().items() if key != "num_batches_tracked"}
+    norm.load_state_dict(old, assign=True)
+    assert norm(data(2, 8, 3)).isfinite().all()
+
+
+def test_layers_on_meta_and_fake_tensors_give_shapes():
+    norm = anynorm.make("auxbn@2", 8, device="meta")
+    assert norm(torch.empty(4, 8, 3, device="meta"), torch.zeros(4, dtype=torch.long, device="meta")).shape == (4, 8, 3)
+    with FakeTensorMode() as mode:
+        fake = anynorm.make("auxbn@2", 8)
+        assert fake(mode.from_tensor(data(4, 8, 3)), mode.from_tensor(torch.zeros(4, dtype=torch.long))).shape == (4, 8, 3)

@@ -110,6 +110,53 @@ def test_a_compiled_and_checkpointed_layer_moves_its_statistics_once():
     same_state(other, one)
 
 
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("spec", ["bn", "hn:4", "sn", "sn.aux@2"])
+def test_a_checkpointed_compiled_layer_moves_its_statistics_once(spec, reentrant):
+    torch._dynamo.reset()
+    one, other = make(spec), make(spec)
+    x, label = data(4, CHANNELS, 4, 4).requires_grad_(), torch.tensor([0, 1, 1, 0])
+    compiled = torch.compile(other, fullgraph=True, backend="aot_eager")
+    for _ in range(2):
+        checkpoint(compiled, x, label, use_reentrant=reentrant).sum().backward()
+        one(x, label)
+    same_state(other, one)
+
+
+def test_tracking_switched_off_later_and_buffers_set_to_none_are_as_on_torchs_layers():
+    x = data(4, 8, 3, 3)
+    nothing = {"running_mean": None, "running_var": None}
+    for change in ({"track_running_stats": False}, nothing, {"track_running_stats": False, **nothing}):
+        ours, theirs = anynorm.make("bn", 8), nn.BatchNorm2d(8)
+        for training in (True, False, True, False):
+            same(ours.train(training)(x), theirs.train(training)(x))
+            for layer in (ours, theirs):
+                for name, value in change.items():
+                    setattr(layer, name, value)
+    late, theirs = anynorm.make("bn", 8, track_running_stats=False), nn.BatchNorm2d(8, track_running_stats=False)
+    late.track_running_stats = theirs.track_running_stats = True
+    same(late.eval()(x), theirs.eval()(x))
+
+
+def test_hard_weights_let_nothing_through_of_what_is_not_chosen():
+    x = data(4, 8, 3, 3)
+    x[0, 0, 0, 0] = float("nan")
+    norm = anynorm.make("sn.hard", 8)  # ties go to the first cut, in
+    same(norm(x)[1:], anynorm.make("in", 8)(x)[1:])
+
+
+def test_a_parametrised_sandwich_merges():
+    class Double(nn.Module):
+        def forward(self, weight):
+            return 2 * weight
+
+    x, label = data(4, 8, 3, 3), torch.tensor([0, 1, 2, 0])
+    for name in ("weight", "class_weight"):
+        norm = make("sabn@3", channels=8)
+        torch.nn.utils.parametrize.register_parametrization(norm, name, Double())
+        same(norm.eval().merge()(x, label), norm(x, label))
+
+
 @pytest.mark.parametrize("spec", ["sn"])
 def test_inductor_gives_the_same(spec):
     torch._dynamo.reset()
@@ -129,7 +176,7 @@ def test_statistics_do_not_move_when_a_training_graph_is_exported():
     same_state(norm, before)
 
 
-def test_dataparallel_style_replicas_and_shared_layers_share_statistics():
+def test_a_layer_used_twice_in_a_model_counts_two_batches():
     shared = make("bn")
     model = nn.Sequential(shared, shared)
     model(data(4, CHANNELS, 3))

@@ -141,6 +141,13 @@ def unsynchronised(rank):
     anynorm.sync(other, on=False)
     if rank == 1:
         same(other(WHOLE), make("bn")(WHOLE))
+    untracked = make("bn", track_running_stats=False).eval()
+    anynorm.sync(untracked)
+    same(untracked(part(rank, 3)), make("bn", track_running_stats=False).eval()(part(rank, 3)))
+    lonely = dist.new_group([0])
+    if rank == 1:
+        with pytest.raises(anynorm.AnynormError, match="This process is not in the group"):
+            anynorm.sync(make("bn"), lonely)
     kept = make("gbgn:2,4", population=Pooled())
     anynorm.sync(kept)
     kept(part(rank, 2))

@@ -1,0 +1,5 @@
+"""Run the command line by `python -m anynorm`."""
+
+from anynorm.cli import main
+
+main()
