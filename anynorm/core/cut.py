@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from anynorm.core.moments import Moments, pool
 from anynorm.errors import SpecError
 
 ALL = 0
@@ -91,6 +92,16 @@ class Cut:
         n, c, s = shape
         samples = n // self.samples_per_part if self.samples == ALL else self.samples
         return samples, self.channels or c, self.space or s
+
+    def pool_rows(self, rows: Moments) -> Moments:
+        """Pool a table (n, c, strips)."""
+        n, c, t = rows.mean.shape
+        return pool(rows, self.parts((n, c, t)))
+
+    def pool_columns(self, columns: Moments) -> Moments:
+        """Pool a table (domains or 1, c, strips) over channels and strips alone: its samples are pooled already."""
+        domains, c, t = columns.mean.shape
+        return pool(columns, (domains, *self.parts((1, c, t))[1:]))
 
     def misfit(self, shape: tuple[int, int, int]) -> str:
         """Say why the samples or positions of an (n, c, s) shape do not divide; empty where they do."""

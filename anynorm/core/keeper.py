@@ -9,27 +9,17 @@ num_values_tracked            positions seen, for `Pooled` alone      () or (dom
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from anynorm.core.cut import Cut
-from anynorm.core.moments import Moments, pool
+from anynorm.core.moments import Moments
 from anynorm.core.parts import Parts
 from anynorm.core.population import Cumulative, Kept, Observed, Population, Running
 from anynorm.core.sync import Reach
+from anynorm.core.task import Batch
 from anynorm.errors import SpecError
-
-
-class Batch(NamedTuple):
-    """What a forward pass takes from x.
-
-    `columns` are the moments over all samples, of each domain; `by_cut` those of each cut. None: the population serves.
-    """
-
-    columns: Moments | None
-    by_cut: list[Moments | None]
 
 
 class Keeper(nn.Module):
@@ -143,7 +133,7 @@ class Keeper(nn.Module):
         for index, names in self._kept.items():
             seen = Observed(
                 average=self._average(index, batch),
-                whole=pool_columns(self.cuts[index], columns),
+                whole=self.cuts[index].pool_columns(columns),
                 batches=batches,
                 values=values,
                 new_values=new_values,
@@ -172,18 +162,6 @@ class Keeper(nn.Module):
         for name, buffer in self._buffers.items():
             if buffer is not None:
                 buffer.fill_(1 if name.startswith("running_var") else 0)
-
-
-def pool_rows(cut: Cut, rows: Moments) -> Moments:
-    """Pool a table (n, c, strips) by a cut."""
-    n, c, t = rows.mean.shape
-    return pool(rows, cut.parts((n, c, t)))
-
-
-def pool_columns(cut: Cut, columns: Moments) -> Moments:
-    """Pool a table (domains or 1, c, strips) over channels and strips alone: its samples are pooled already."""
-    domains, c, t = columns.mean.shape
-    return pool(columns, (domains, *cut.parts((1, c, t))[1:]))
 
 
 def policy_of(momentum: float | None) -> Population:

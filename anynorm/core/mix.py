@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,26 +21,41 @@ from anynorm.errors import SpecError
 
 
 @dataclass(frozen=True)
-class Soft:
-    """Weighs cuts by a softmax, one for each group of channels."""
+class Weighing:
+    """Weighs cuts, for all channels alike or for each of some groups of them."""
 
     groups: int = 1
+    learns: ClassVar[bool]
+
+    def weights(self, logits: Tensor) -> Tensor:
+        """Turn λ (…, k) into weights."""
+        raise NotImplementedError
+
+    def weigh(self, weight: Tensor, table: Tensor) -> Tensor:
+        """Take a share of a table."""
+        return weight * table
+
+    def spread(self, logits: Tensor, channels: int) -> Tensor:
+        """Turn λ into weights (1, k), or (channels, k) where groups of channels weigh on their own."""
+        weights = self.weights(logits)
+        return weights[None] if self.groups == 1 else weights.repeat_interleave(channels // self.groups, dim=0)
+
+
+@dataclass(frozen=True)
+class Soft(Weighing):
+    """Weighs cuts by a softmax."""
+
     learns = True
 
     def weights(self, logits: Tensor) -> Tensor:
         """Turn λ (…, k) into weights that sum to 1."""
         return logits.softmax(-1)
 
-    def weigh(self, weight: Tensor, table: Tensor) -> Tensor:
-        """Take a share of a table."""
-        return weight * table
-
 
 @dataclass(frozen=True)
-class Hard:
-    """Takes the cut of the largest λ alone, one for each group of channels."""
+class Hard(Weighing):
+    """Takes the cut of the largest λ alone."""
 
-    groups: int = 1
     learns = False
 
     def weights(self, logits: Tensor) -> Tensor:
@@ -49,9 +65,6 @@ class Hard:
     def weigh(self, weight: Tensor, table: Tensor) -> Tensor:
         """Take a table or nothing of it: 0 · NaN is NaN, and what is not chosen must not show."""
         return torch.where(weight > 0, table, 0.0)
-
-
-Weighing = Soft | Hard
 
 
 def check_groups(weighing: Weighing, num_features: int) -> None:
@@ -69,11 +82,7 @@ def logits_shape(weighing: Weighing, cuts: int) -> tuple[int, ...]:
 
 
 def mix(tables: Sequence[Tensor], weighing: Weighing, weights: Tensor | None) -> Tensor:
-    """Weigh tables that broadcast to (n, c, t); a single table passes as it is.
-
-    Args:
-        weights: (1, k), or (c, k) where groups of channels weigh on their own.
-    """
+    """Weigh tables that broadcast to (n, c, t) by weights (1 or c, k); a single table, which has none, passes as it is."""
     if weights is None:
         return tables[0]
     shares = (weighing.weigh(weights[:, k, None], table) for k, table in enumerate(tables))

@@ -11,7 +11,72 @@ import math
 import torch
 from torch import Tensor
 
-from anynorm.core.moments import Moments, table_dtype
+from anynorm.core.affine import Coefficients, chain, standardise
+from anynorm.core.mix import mix
+from anynorm.core.moments import Moments, pool_samples, spread, table_dtype
+from anynorm.core.task import Batch, Owned, Task
+
+
+def normalise(task: Task, x: Tensor, owned: Owned) -> tuple[Tensor, Batch]:
+    """Do a pass: y, and what was taken from x for the population."""
+    batch = _observe(task, x)
+    mean, var = _mix(task, _recall(task, x, batch), owned)
+    return scale(x, mean, _affine(task, var, owned)), batch
+
+
+def _observe(task: Task, x: Tensor) -> Batch:
+    """Take the moments of x that this pass needs, pooled by each cut."""
+    if None not in task.kept:
+        return Batch(None, [None for _ in task.kept])
+    rows = moments(x, task.strips(x))
+    looking = [cut for cut, kept in zip(task.fitted.cuts, task.kept, strict=True) if kept is None]
+    columns = None
+    if any([cut.pools_samples for cut in looking]):
+        columns = task.reach.unite(pool_samples(rows, task.labels if task.domains else None, task.domains))
+    by_cut: list[Moments | None] = []
+    for cut, kept in zip(task.fitted.cuts, task.kept, strict=True):
+        if kept is not None:
+            by_cut.append(None)
+        elif columns is not None and cut.pools_samples and not cut.is_ghost:
+            by_cut.append(cut.pool_columns(columns))
+        else:
+            by_cut.append(cut.pool_rows(rows))
+    return Batch(columns, by_cut)
+
+
+def _recall(task: Task, x: Tensor, batch: Batch) -> list[tuple[Tensor, Tensor]]:
+    """Give mean and variance of each cut, from the batch or from what is kept, as tables that broadcast to (n, c, strips)."""
+    found = []
+    shape = (x.shape[0], x.shape[1], task.strips(x))
+    for cut, kept, seen in zip(task.fitted.cuts, task.kept, batch.by_cut, strict=True):
+        source = kept if seen is None else seen
+        assert source is not None  # each cut looks at the batch or is served
+        mean, var = source[0], source[1]
+        if task.domains and task.labels is not None and cut.pools_samples:
+            mean, var = mean.index_select(0, task.labels), var.index_select(0, task.labels)
+        found.append((spread(mean, shape), spread(var, shape)))
+    return found
+
+
+def _mix(task: Task, by_cut: list[tuple[Tensor, Tensor]], owned: Owned) -> tuple[Tensor, Tensor]:
+    """Weigh the cuts of the mean and those of the variance."""
+    weighing, channels = task.parts.weighing, task.channels
+    mixed = []
+    for side, (cuts, logits) in enumerate(((task.fitted.mean, owned.mean_weight), (task.fitted.var, owned.var_weight))):
+        tables = [by_cut[k][side] for k in cuts]
+        weights = None if logits is None else weighing.spread(logits.to(tables[0].dtype), channels)
+        mixed.append(mix(tables, weighing, weights))
+    return mixed[0], mixed[1]
+
+
+def _affine(task: Task, var: Tensor, owned: Owned) -> Coefficients:
+    """Give a and b of y = a (x − mean) + b."""
+    coefficients = standardise(var, task.eps)
+    for stage in task.parts.ending.affine:
+        condition = (owned.style_mean, owned.style_std) if task.parts.takes_style else task.labels
+        gamma, beta = stage(owned.of(stage), condition)
+        coefficients = chain(coefficients, (gamma.to(var.dtype), beta.to(var.dtype)))
+    return coefficients
 
 
 def _working(x: Tensor) -> Tensor:
