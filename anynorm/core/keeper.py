@@ -115,12 +115,11 @@ class Keeper(nn.Module):
 
     def keep(self, batch: Batch) -> None:
         """Move what is kept by one batch, all of it or nothing; a domain without samples stays where it is."""
-        if batch.columns is not None and self.learns_population and not is_recomputing():
+        if batch.values is not None and self.learns_population and not is_recomputing():
             with torch.no_grad():  # not around the question: exported graphs of inference would carry an empty region
-                self._move(batch, batch.columns)
+                self._move(batch, batch.values)
 
-    def _move(self, batch: Batch, columns: Moments) -> None:
-        new_values = columns.count.expand_as(columns.mean)[:, :1].sum((1, 2), keepdim=True)
+    def _move(self, batch: Batch, new_values: Tensor) -> None:
         present = new_values > 0
         if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
             present = present & ~recomputing(new_values)
@@ -133,18 +132,26 @@ class Keeper(nn.Module):
         for index, names in self._kept.items():
             seen = Observed(
                 average=self._average(index, batch),
-                whole=self.cuts[index].pool_columns(columns),
+                whole=self._whole(index, batch),
                 batches=batches,
                 values=values,
                 new_values=new_values,
             )
-            kept = self.read_kept(index, columns.mean.dtype)
+            kept = self.read_kept(index, new_values.dtype)
             for name, old, new in zip(names, kept, self._population.step(kept, seen), strict=True):
                 if name:
                     moved[name] = torch.where(present, new, old)
         for name, new in moved.items():
             buffer = getattr(self, name)
             buffer.copy_(new.reshape(buffer.shape))
+
+    def _whole(self, index: int, batch: Batch) -> Moments:
+        """Give the moments of all values of a cut's channel parts, of each domain."""
+        moments = batch.by_cut[index]
+        if self.cuts[index].is_ghost and batch.columns is not None:
+            return self.cuts[index].pool_columns(batch.columns)
+        assert moments is not None  # every cut of a layer that learns its population looks at the batch
+        return moments
 
     def _average(self, index: int, batch: Batch) -> Kept:
         """Average what a cut's sample parts show, over processes too; but for GBGN there is one part."""

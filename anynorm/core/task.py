@@ -39,11 +39,13 @@ class Owned(NamedTuple):
 class Batch(NamedTuple):
     """What a pass took from x.
 
-    `columns` are the moments over all samples, of each domain; `by_cut` those of each cut. None: the population served.
+    `by_cut` are the moments of each cut's parts; None: the population served. `columns` are those of each channel and strip over
+    all samples of each domain, and `values` counts the positions behind them; None: no cut that pools over samples looked.
     """
 
-    columns: Moments | None
     by_cut: list[Moments | None]
+    columns: Moments | None = None
+    values: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)

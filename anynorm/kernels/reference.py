@@ -27,7 +27,7 @@ def normalise(task: Task, x: Tensor, owned: Owned) -> tuple[Tensor, Batch]:
 def _observe(task: Task, x: Tensor) -> Batch:
     """Take the moments of x that this pass needs, pooled by each cut."""
     if None not in task.kept:
-        return Batch(None, [None for _ in task.kept])
+        return Batch([None for _ in task.kept])
     rows = moments(x, task.strips(x))
     looking = [cut for cut, kept in zip(task.fitted.cuts, task.kept, strict=True) if kept is None]
     columns = None
@@ -41,7 +41,8 @@ def _observe(task: Task, x: Tensor) -> Batch:
             by_cut.append(cut.pool_columns(columns))
         else:
             by_cut.append(cut.pool_rows(rows))
-    return Batch(columns, by_cut)
+    values = None if columns is None else columns.count.expand_as(columns.mean)[:, :1].sum((1, 2), keepdim=True)
+    return Batch(by_cut, columns, values)
 
 
 def _recall(task: Task, x: Tensor, batch: Batch) -> list[tuple[Tensor, Tensor]]:

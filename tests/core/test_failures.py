@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import anynorm
 from anynorm.core.population import Frozen
 from anynorm.errors import StateError
-from anynorm.kernels import reference
+from anynorm.kernels import passes, reference
 from tests.helpers import ROWS, condition_for, data, make, same_state
 
 
@@ -86,7 +86,8 @@ def test_a_pass_that_fails_at_its_very_end_moves_no_statistic(spec, monkeypatch)
     def out_of_memory(*_):
         raise MemoryError
 
-    monkeypatch.setattr(reference, "scale", out_of_memory)
+    for module, name in ((reference, "scale"), (passes, "flat_scale"), (passes, "last_scale")):
+        monkeypatch.setattr(module, name, out_of_memory)
     with pytest.raises(MemoryError):
         norm(x, condition_for(norm, x))
     same_state(norm, before)

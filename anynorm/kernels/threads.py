@@ -1,0 +1,45 @@
+"""Sharing a pass out: torch's thread count is obeyed, a forked child starts its own threads, and Python threads do not meet.
+
+Kernels are serial and let go of the interpreter; a range of rows goes to each thread, always the same one for the same number
+of threads, so that results are the same from run to run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+
+SMALLEST = 1 << 17  # values that are worth waking a thread for
+_pool: ThreadPoolExecutor | None = None
+
+
+def _forget() -> None:
+    global _pool  # noqa: PLW0603  # the threads of a parent do not exist in its forked child
+    _pool = None
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def run(kernel: Callable[..., None], values: int, rows: int, arguments: tuple[Any, ...]) -> None:
+    """Call kernel(*arguments, lo, hi) over [0, rows), in parallel where `values` make it worth while."""
+    threads = min(torch.get_num_threads(), rows, max(1, values // SMALLEST))
+    if threads <= 1:
+        kernel(*arguments, 0, rows)
+        return
+    ends = [rows * k // threads for k in range(threads + 1)]
+    others = [_workers().submit(kernel, *arguments, ends[k], ends[k + 1]) for k in range(1, threads)]
+    kernel(*arguments, 0, ends[1])
+    for other in others:
+        other.result()
+
+
+def _workers() -> ThreadPoolExecutor:
+    global _pool  # noqa: PLW0603
+    if _pool is None:
+        _pool = ThreadPoolExecutor(max_workers=max(1, (os.cpu_count() or 1) - 1), thread_name_prefix="anynorm")
+    return _pool
