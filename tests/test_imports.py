@@ -34,8 +34,8 @@ def loaded_by(code: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
-def test_importing_and_using_anynorm_loads_torch_and_nothing_heavy():
-    loaded = loaded_by("import anynorm, torch; anynorm.make('sn', 8)(torch.zeros(2, 8, 3))")
+def test_importing_anynorm_and_making_norms_loads_torch_and_nothing_heavy():
+    loaded = loaded_by("import anynorm, torch; anynorm.make('sn', 8)(torch.zeros(2, 8, 3, dtype=torch.float64))")
     heavy = {
         "numba",
         "rich",
@@ -86,8 +86,9 @@ def test_imports_go_up_the_map_only(path):
         if top == "anynorm" and rest:
             assert LEVELS[rest.split(".")[0]] <= LEVELS[part], f"{path.name} imports {name}"
     if part in ("core", "kernels"):
+        numba = {"numpy", "numba", "llvmlite"} if path.stem in ("cpu", "geometry", "passes", "tables") else set()
         outside = {name.split(".")[0] for name in imports} - set(sys.stdlib_module_names)
-        assert outside <= {"torch", "anynorm"}
+        assert outside <= {"torch", "anynorm"} | numba
 
 
 def test_the_public_surface_is_small_and_whole():

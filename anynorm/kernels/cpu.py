@@ -17,7 +17,7 @@ from anynorm.core.moments import Moments, pool_samples
 from anynorm.core.task import Batch, Owned, Task
 from anynorm.kernels import passes, reference, tables
 from anynorm.kernels.geometry import Layout, Places, layout_of, places, places_by_domain
-from anynorm.kernels.threads import run
+from anynorm.kernels.threads import compiling, run
 
 
 class Plan(NamedTuple):
@@ -148,29 +148,35 @@ class _Pass(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, task: Task, taken: list[Batch], x: Tensor, *owned: Any) -> Tensor:
         work = _work(task, x, Owned(*owned))
-        layout, _, plan, affine = work
-        xs = layout.array(x)
-        M, V = _kept(task, plan)
-        mean = var = None
-        if None in task.kept:
-            mean, var = np.empty((2, layout.samples, layout.columns))
-            _over(passes.flat_moments, passes.last_moments, layout, (xs, *layout.tables(mean, var)))
-            tables.pool(plan, mean, var, M, V)
-        k, a, b = np.empty((3, layout.samples, layout.columns), np.float32)
-        tables.coefficients(plan, affine, M, V, k, a, b)
-        y = torch.empty_like(x)
-        _over(passes.flat_scale, passes.last_scale, layout, (xs, layout.array(y), *layout.tables(k, a, b)))
-        taken.append(_batch(task, work, (M, V), (mean, var)))
         ctx.task, ctx.work = task, work
         ctx.save_for_backward(x, *owned)
-        return y
+        with compiling(("forward", x.dtype, work.layout.last)):
+            return _forward(task, work, x, taken)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Any:
         x, *owned = ctx.saved_tensors
         if torch.is_grad_enabled():
             return None, None, *_by_reference(ctx, x, Owned(*owned), dy)
-        return None, None, *_closed_form(ctx, x, Owned(*owned), dy)
+        with compiling(("backward", x.dtype, ctx.work.layout.last)):
+            return None, None, *_closed_form(ctx, x, Owned(*owned), dy)
+
+
+def _forward(task: Task, work: Work, x: Tensor, taken: list[Batch]) -> Tensor:
+    layout, _, plan, affine = work
+    xs = layout.array(x)
+    M, V = _kept(task, plan)
+    mean = var = None
+    if None in task.kept:
+        mean, var = np.empty((2, layout.samples, layout.columns))
+        _over(passes.flat_moments, passes.last_moments, layout, (xs, *layout.tables(mean, var)))
+        tables.pool(plan, mean, var, M, V)
+    k, a, b = np.empty((3, layout.samples, layout.columns), np.float32)
+    tables.coefficients(plan, affine, M, V, k, a, b)
+    y = torch.empty_like(x)
+    _over(passes.flat_scale, passes.last_scale, layout, (xs, layout.array(y), *layout.tables(k, a, b)))
+    taken.append(_batch(task, work, (M, V), (mean, var)))
+    return y
 
 
 def _over(flat: Any, last: Any, layout: Layout, arguments: tuple[Any, ...]) -> None:

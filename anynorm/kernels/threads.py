@@ -7,14 +7,18 @@ of threads, so that results are the same from run to run.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import sys
+import threading
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 SMALLEST = 1 << 17  # values that are worth waking a thread for
 _pool: ThreadPoolExecutor | None = None
+_ready: set[Hashable] = set()
 
 
 def _forget() -> None:
@@ -36,6 +40,22 @@ def run(kernel: Callable[..., None], values: int, rows: int, arguments: tuple[An
     kernel(*arguments, 0, ends[1])
     for other in others:
         other.result()
+
+
+@contextmanager
+def compiling(what: Hashable) -> Iterator[None]:
+    """Say that kernels are compiled, once for each machine, where what is done first takes more than a second."""
+    if what in _ready:
+        yield
+        return
+    said = threading.Timer(1.0, sys.stderr.write, ["anynorm: compiling its CPU kernels; they are kept for the next time.\n"])
+    said.daemon = True
+    said.start()
+    try:
+        yield
+    finally:
+        said.cancel()
+        _ready.add(what)
 
 
 def _workers() -> ThreadPoolExecutor:

@@ -1,0 +1,283 @@
+"""The CPU kernels: the same numbers as the reference, x alone saved, and no harm under forks, threads or without numba."""
+
+import copy
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import anynorm
+from anynorm import kernels
+from anynorm.kernels import passes, threads
+from tests.helpers import ROWS, condition_for, data, make, same
+
+LIVE = [spec for spec in ROWS if "pn" not in spec]
+
+
+def both(norm, x, condition=None, dtype=torch.float32):
+    """Output, gradients and state by each of the two."""
+    results = []
+    for name in ("reference", "cpu"):
+        layer = copy.deepcopy(norm)
+        given = x.detach().clone(memory_format=torch.preserve_format).requires_grad_()
+        with kernels.use(name):
+            y = layer(given, condition)
+        (y.float() * torch.linspace(-1, 1, y.numel()).reshape(y.shape)).sum().backward()
+        grads = [p.grad for p in layer.parameters() if p.grad is not None]
+        results.append((y.detach(), given.grad, *grads, *layer.buffers()))
+    return results
+
+
+@pytest.mark.parametrize("spec", LIVE)
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("layout", ["rows", "channels_last", "vectors", "video"])
+def test_every_norm_on_the_fast_path_is_the_reference(spec, training, layout):
+    shape = {"rows": (4, 16, 6, 8), "channels_last": (4, 16, 6, 8), "vectors": (4, 16), "video": (4, 16, 2, 4, 4)}[layout]
+    x = data(*shape)
+    x = x.to(memory_format=torch.channels_last) if layout == "channels_last" else x
+    norm = make(spec)
+    norm.train(training)
+    try:
+        reference, cpu = both(norm, x, condition_for(norm, x))
+    except anynorm.ShapeError:
+        assert layout == "vectors"
+        return
+    scale = max(1.0, *(float(t.abs().max()) for t in reference[:2]))  # a variance of 0 (vectors) multiplies by 1/sqrt(eps)
+    for a, b in zip(reference, cpu, strict=True):
+        same(b, a, rtol=1e-4, atol=2e-5 * scale)
+
+
+@given(
+    spec=st.sampled_from(
+        ["bn", "in", "ln", "gn:2", "en:2", "hn:2", "sn", "sn:2", "sn.hard", "bn/bn+en", "gbgn:2,2", "sabn@3", "sn.aux@3"]
+    ),
+    samples=st.integers(1, 3),
+    channels=st.sampled_from([2, 4, 6]),
+    space=st.lists(st.integers(1, 9), min_size=1, max_size=3),
+    last=st.booleans(),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    threads=st.integers(1, 2),
+)
+def test_any_shape_format_dtype_and_thread_count_is_the_reference(spec, samples, channels, space, last, dtype, threads):
+    x = data(2 * samples, channels, *space).to(dtype)
+    if last and x.dim() > 3:
+        x = x.to(memory_format=torch.channels_last if x.dim() == 4 else torch.channels_last_3d)
+    norm = make(spec, channels=channels)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        reference, cpu = both(norm, x, condition_for(norm, x))
+    except anynorm.ShapeError as error:
+        assert "one value" in str(error)
+        return
+    finally:
+        torch.set_num_threads(before)
+    scale = max(1.0, float(reference[1].float().abs().max()))
+    digits = 2e-5 if dtype == torch.float32 else 2e-2
+    for a, b in zip(reference, cpu, strict=True):
+        same(b.float(), a.float(), rtol=10 * digits, atol=digits * scale)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_at_a_mean_of_ten_thousand_deviations_and_in_rows_of_a_million_six_digits_hold(last):
+    x = data(2, 4, 1000, 1000, mean=1e4, std=1.0)
+    x = x.to(memory_format=torch.channels_last) if last else x
+    exact = x.double().flatten(2)
+    norm = anynorm.make("bn", 4, momentum=1.0, dtype=torch.float32)
+    with kernels.use("cpu"):
+        y = norm(x)
+    mean, var = exact.mean((0, 2)), exact.var((0, 2), correction=0)
+    expected = (exact - mean[:, None]) / (var[:, None] + norm.eps).sqrt()
+    same(y.flatten(2).double(), expected, rtol=1e-6, atol=1e-6)
+    same(norm.running_var.double(), exact.var((0, 2)), rtol=1e-6, atol=0.0)
+
+
+@pytest.mark.parametrize("spec", ["bn", "sn", "hn:8", "sabn@3"])
+@pytest.mark.parametrize("threads_", [1, 2])
+def test_results_are_the_same_to_the_bit_from_run_to_run(spec, threads_, monkeypatch):
+    monkeypatch.setattr(threads, "SMALLEST", 64)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads_)
+    try:
+        for memory_format in (torch.contiguous_format, torch.channels_last):
+            x = data(5, 16, 9, 9).to(memory_format=memory_format)
+            norm = make(spec)
+            _, first = both(norm, x, condition_for(norm, x))
+            _, second = both(norm, x, condition_for(norm, x))
+            for a, b in zip(first, second, strict=True):
+                assert torch.equal(a, b)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("spec", ["bn", "sn", "hn:8", "bgn:32", "gn:8"])
+def test_nothing_the_size_of_x_is_saved_but_x(spec):
+    saved = []
+    norm, x = make(spec), data(4, 16, 16, 16).requires_grad_()
+
+    def pack(tensor):
+        saved.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), kernels.use("cpu"):
+        y = norm(x)
+    assert sum(t.numel() == x.numel() for t in saved) == 1
+    assert any(t.data_ptr() == x.data_ptr() for t in saved)
+    assert sum(t.numel() * t.element_size() for t in saved) <= 1.02 * x.numel() * x.element_size()
+    assert sum(array.nbytes for array in y.grad_fn.work.plan if hasattr(array, "nbytes")) < x.numel() * x.element_size() / 4
+
+
+def test_four_passes_are_made(monkeypatch):
+    made: list[str] = []
+    for name in ("flat_moments", "flat_scale", "flat_sums", "flat_spread"):
+        kernel = getattr(passes, name)
+
+        def counted(*arguments, name=name, kernel=kernel):
+            made.append(name)
+            kernel(*arguments)
+
+        monkeypatch.setattr(passes, name, counted)
+    norm, x = make("sn"), data(4, 16, 8, 8).requires_grad_()
+    norm(x).sum().backward()
+    assert made == ["flat_moments", "flat_scale", "flat_sums", "flat_spread"]
+    made.clear()
+    make("hn:4").eval()(x.detach())
+    assert made == ["flat_scale"]
+
+
+def test_second_derivatives_are_those_of_the_reference():
+    results = []
+    for name in ("reference", "cpu"):
+        norm, x = make("sn"), data(4, 16, 4, 4).requires_grad_()
+        with kernels.use(name):
+            (grad,) = torch.autograd.grad((norm(x) ** 3).sum(), x, create_graph=True)
+        results.append(torch.autograd.grad((grad**2).sum(), [x, *norm.parameters()]))
+    for a, b in zip(*results, strict=True):
+        same(b, a, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("x", "spec", "reason"),
+    [
+        (torch.zeros(2, 16, 4, dtype=torch.float64), "bn", "the input is of torch.float64"),
+        (torch.zeros(2, 16, 4, dtype=torch.float16), "bn", "the input is of torch.float16"),
+        (torch.zeros(2, 16, 4), "pn", "a cut leaves each position on its own"),
+        (torch.zeros(2, 16, 8)[..., ::2], "bn", "rows are not dense"),
+        (torch.zeros(2, 16, 4, device="meta"), "bn", "another device"),
+    ],
+)
+def test_what_the_kernels_do_not_do_is_refused_when_asked_for_and_done_by_the_reference_otherwise(x, spec, reason):
+    with pytest.raises(anynorm.AnynormError, match=f"The cpu kernels do not do this pass: .*{reason}"), kernels.use("cpu"):
+        make(spec)(x)
+    if not x.is_meta:
+        make(spec)(x)
+    with pytest.raises(anynorm.AnynormError, match=r"no kernels called 'gpu'\. Known: auto reference cpu"), kernels.use("gpu"):
+        pass
+
+
+def test_weights_changed_between_forward_and_backward_are_an_error_as_in_torch():
+    norm, x = make("bn"), data(4, 16, 4, 4).requires_grad_()
+    y = norm(x)
+    with torch.no_grad():
+        norm.weight.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_two_python_threads_run_different_layers_at_once(monkeypatch):
+    monkeypatch.setattr(threads, "SMALLEST", 64)
+    norms = [make(spec).eval() for spec in ("sn", "gn:8")]
+    x = data(8, 16, 16, 16)
+    expected = [norm(x) for norm in norms]
+    wrong: list[int] = []
+
+    def work(k):
+        torch.set_num_threads(2)
+        for _ in range(40):
+            if not torch.equal(norms[k](x), expected[k]):
+                wrong.append(k)
+
+    running = [threading.Thread(target=work, args=(k,)) for k in range(2)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    torch.set_num_threads(1)
+    assert not wrong
+
+
+def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    start = "import torch, anynorm\nfrom anynorm import kernels\n"
+    env = {**os.environ, **environment}
+    return subprocess.run(
+        [sys.executable, "-c", start + code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=env,
+        timeout=300,
+        cwd=environment.get("HOME"),
+    )
+
+
+FORKED = """
+import multiprocessing, os
+from anynorm.kernels import threads
+threads.SMALLEST = 64
+torch.set_num_threads(2)
+norm, x = anynorm.make("sn", 16).eval(), torch.randn(8, 16, 16, 16)
+expected = norm(x)
+def work(pipe):
+    pipe.send(torch.equal(norm(x), expected))
+ours, theirs = multiprocessing.get_context("fork").Pipe()
+child = multiprocessing.get_context("fork").Process(target=work, args=(theirs,))
+child.start()
+assert ours.poll(60) and ours.recv()
+child.join()
+assert child.exitcode == 0
+class Set(torch.utils.data.Dataset):
+    def __len__(self): return 4
+    def __getitem__(self, k): return norm(x)[k].detach()
+batches = list(torch.utils.data.DataLoader(Set(), batch_size=2, num_workers=2, multiprocessing_context="fork"))
+assert torch.equal(torch.cat(batches), expected[:4])
+"""
+
+
+def test_a_forked_child_and_data_workers_run_layers_after_their_parent_did():
+    done = run(FORKED)
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_numba_the_reference_runs_and_says_so_once():
+    done = run(
+        "import sys, warnings\nsys.modules['numba'] = None\n"
+        "with warnings.catch_warnings(record=True) as said:\n"
+        "    warnings.simplefilter('always')\n"
+        "    for _ in range(3): anynorm.make('sn', 8)(torch.randn(2, 8, 4, 4))\n"
+        "assert len(said) == 1, said\nassert 'numba cannot be used' in str(said[0].message)\n"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_compiled_kernels_are_kept_where_there_is_a_place_and_not_missed_where_there_is_none(tmp_path):
+    package = tmp_path / "site" / "anynorm"
+    shutil.copytree(Path(anynorm.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    (package / "kernels" / "__pycache__").write_text("nothing can be written here")
+    code = "anynorm.make('bn', 8)(torch.randn(2, 8, 4, 4))\n"
+    code += f"    assert anynorm.__file__.startswith({str(tmp_path)!r}), anynorm.__file__"
+    places = {"PYTHONPATH": str(package.parent), "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = run(f"with kernels.use('cpu'):\n    {code}", **places)
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.rglob("*.nbi"))
+    assert "compiling its CPU kernels" in done.stderr
+    nowhere = tmp_path / "file"
+    nowhere.write_text("")
+    done = run(f"with kernels.use('cpu'):\n    {code}", **{**places, "NOHOME": "", "XDG_CACHE_HOME": str(nowhere)})
+    assert done.returncode == 0, done.stderr
