@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test format clean
+.PHONY: setup demo test bench format clean
 
 setup: .venv/ready
 
@@ -22,6 +22,9 @@ test: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2
+
+bench: setup
+	$(BIN)/python benchmarks/layers.py
 
 format: setup
 	$(BIN)/ruff format .

@@ -8,14 +8,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from anynorm import kernels
 from anynorm.core.condition import is_readable, read_labels, read_style
 from anynorm.core.cut import Cut
 from anynorm.core.keeper import is_recomputing
-from anynorm.core.moments import Moments
 from anynorm.core.state import State
+from anynorm.core.task import Batch
 from anynorm.errors import ConditionError, ShapeError
 
 Shape = tuple[int, int, int]
@@ -25,9 +26,14 @@ def check_input(norm: State, x: Tensor) -> None:
     """Refuse an x that the norm has no meaning for."""
     if not isinstance(x, Tensor):
         raise ShapeError(f"A norm takes a tensor (n, c, …), not a {type(x).__name__}. Layer {norm.spec!r}.")
+    key = None if torch.compiler.is_compiling() else (x.shape, x.dtype, norm.training, norm.uses_batch, norm.shares_samples)
+    if key is not None and key == norm.admitted:
+        return
     reason = _misfit(norm, x)
     if reason:
         raise ShapeError(f"{reason} Layer {norm.spec!r} of {norm.num_features} channels, input {x.dtype} {tuple(x.shape)}.")
+    if key is not None:
+        norm.admitted = key  # the same kind of input need not be looked at again
 
 
 def _misfit(norm: State, x: Tensor) -> str:
@@ -70,14 +76,14 @@ def _values(norm: State, cut: Cut, shape: Shape) -> int:
     return math.prod([whole // part if part else 0 for whole, part in zip(shape, cut.parts(shape), strict=True)])
 
 
-def check_shared(norm: State, by_cut: list[Moments | None]) -> None:
+def check_shared(norm: State, batch: Batch) -> None:
     """Refuse statistics of one value where domains or processes share the samples out, so that only the counts tell.
 
     Compiled code and devices that would have to stop for the answer are not asked: a variance of 0 is kept there.
     """
     if not (norm.training and norm.shares_samples):
         return
-    for cut, moments in zip(norm.cuts, by_cut, strict=True):
+    for cut, moments in zip(norm.cuts, batch.by_cut, strict=True):
         if moments is not None and cut.pools_samples and is_readable(moments.count) and bool((moments.count == 1).any()):
             raise ShapeError(f"{_one_value(cut)} Layer {norm.spec!r} of {norm.num_features} channels.")
 

@@ -117,7 +117,29 @@ class Keeper(nn.Module):
         """Move what is kept by one batch, all of it or nothing; a domain without samples stays where it is."""
         if batch.values is not None and self.learns_population and not is_recomputing():
             with torch.no_grad():  # not around the question: exported graphs of inference would carry an empty region
-                self._move(batch, batch.values)
+                plain = isinstance(self._population, Running | Cumulative) and not self.parts.ending.domains
+                if not plain or torch.compiler.is_compiling():
+                    self._move(batch, batch.values)
+                elif float(batch.values) > 0:
+                    self._move_plainly(batch)
+
+    def _move_plainly(self, batch: Batch) -> None:
+        """Move one set of averages in place: what `_move` does, in a few small operations."""
+        assert isinstance(self._population, Running | Cumulative)
+        buffers, news = [], []
+        for index, names in self._kept.items():
+            for name, new in zip(names, self._average(index, batch), strict=True):
+                if name:
+                    buffers.append(getattr(self, name))
+                    news.append(new.reshape(buffers[-1].shape).to(buffers[-1].dtype))
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+        rate = self._population.newest(self.num_batches_tracked)
+        for buffer, new in zip(buffers, news, strict=True):
+            if isinstance(rate, float):
+                buffer.mul_(1 - rate).add_(new, alpha=rate)
+            else:
+                buffer.mul_(1 - rate).add_(rate * new)
 
     def _move(self, batch: Batch, new_values: Tensor) -> None:
         present = new_values > 0
@@ -155,12 +177,10 @@ class Keeper(nn.Module):
 
     def _average(self, index: int, batch: Batch) -> Kept:
         """Average what a cut's sample parts show, over processes too; but for GBGN there is one part."""
-        moments = batch.by_cut[index]
-        assert moments is not None  # every cut of a layer that learns its population looks at the batch
-        average = Kept(moments.mean, moments.unbiased_var())
+        average = batch.average(index)
         if not self.cuts[index].is_ghost:
             return average
-        parts = moments.mean.shape[0]
+        parts = average.mean.shape[0]
         local = [table.sum(0, keepdim=True) / max(parts, 1) for table in average]
         return Kept(*self.reach.average(local, local[0].new_full((1, 1, 1), parts)))
 

@@ -45,7 +45,7 @@ class Norm(State):
         check_input(self, x)
         given = read_condition(self, x, self.told if condition is None else condition)
         y, batch = kernels.normalise(self._task(x, given), x, self._owned(given))
-        check_shared(self, batch.by_cut)
+        check_shared(self, batch)
         self.keep(batch)
         return y
 

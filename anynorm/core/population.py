@@ -57,9 +57,13 @@ class Running:
     learns = True
     pools = False
 
+    def newest(self, batches: Tensor | None) -> Tensor | float:
+        """Weight of the newest of so many batches."""
+        return self.rate
+
     def step(self, kept: Kept, seen: Observed) -> Kept:
         """Blend a batch into what is kept."""
-        return _blend(kept, seen.average, self.rate)
+        return _blend(kept, seen.average, self.newest(seen.batches))
 
 
 @dataclass(frozen=True)
@@ -69,9 +73,13 @@ class Cumulative:
     learns = True
     pools = False
 
+    def newest(self, batches: Tensor | None) -> Tensor | float:
+        """Weight of the newest of so many batches: that of any other."""
+        return 1.0 if batches is None else 1 / batches.clamp(min=1)
+
     def step(self, kept: Kept, seen: Observed) -> Kept:
         """Blend a batch with the weight of one among those seen."""
-        return _blend(kept, seen.average, 1 / seen.batches.clamp(min=1))
+        return _blend(kept, seen.average, self.newest(seen.batches))
 
 
 @dataclass(frozen=True)

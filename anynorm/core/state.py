@@ -57,6 +57,7 @@ class State(Keeper):
         self.track_running_stats = track_running_stats and self.pools_samples
         self.reach = Alone()
         self.told: Any = None
+        self.admitted: Any = None
         self._register_parameters(device, dtype)
         policy = policy_of(momentum) if population is None else population
         self._register_kept(policy, torch.empty((), device=device, dtype=dtype))

@@ -47,6 +47,12 @@ class Batch(NamedTuple):
     columns: Moments | None = None
     values: Tensor | None = None
 
+    def average(self, index: int) -> Kept:
+        """Give what is to be kept of a cut whose samples are one part: its means and unbiased variances."""
+        moments = self.by_cut[index]
+        assert moments is not None  # only asked of cuts that looked
+        return Kept(moments.mean, moments.unbiased_var())
+
 
 @dataclass(frozen=True, eq=False)
 class Task:

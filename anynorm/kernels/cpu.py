@@ -6,6 +6,7 @@ second derivative is taken through the reference.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,10 +15,12 @@ from torch import Tensor
 
 from anynorm.core.mix import Hard
 from anynorm.core.moments import Moments, pool_samples
+from anynorm.core.parts import Fitted
+from anynorm.core.population import Kept
 from anynorm.core.task import Batch, Owned, Task
 from anynorm.kernels import passes, reference, tables
 from anynorm.kernels.geometry import Layout, Places, layout_of, places, places_by_domain
-from anynorm.kernels.threads import compiling, run
+from anynorm.kernels.threads import Announced, run
 
 
 class Plan(NamedTuple):
@@ -65,14 +68,9 @@ class Work(NamedTuple):
     affine: Affine
 
 
-def fits(task: Task, x: Tensor) -> bool:
-    """Whether x lies in memory as the passes want it."""
-    return layout_of(x, task.strips(x), apart=_tells_samples_apart(task)) is not None
-
-
 def normalise(task: Task, x: Tensor, owned: Owned) -> tuple[Tensor, Batch]:
     """Do a pass: y, and what was taken from x for the population."""
-    taken: list[Batch] = []
+    taken: list[Any] = []
     y: Tensor = _Pass.apply(task, taken, x, *owned)  # type: ignore[no-untyped-call]
     return y, taken[0]
 
@@ -83,54 +81,70 @@ def _tells_samples_apart(task: Task) -> bool:
 
 def _work(task: Task, x: Tensor, owned: Owned) -> Work:
     layout = layout_of(x, task.strips(x), apart=_tells_samples_apart(task))
-    assert layout is not None  # `fits` was asked
-    cuts = task.fitted.cuts
-    labels = None if task.labels is None else task.labels.numpy()
-    pooled = tuple(kept is not None or cut.samples == 1 for cut, kept in zip(cuts, task.kept, strict=True))
-    by_domain = labels is not None and task.domains
-    where = places_by_domain(cuts, pooled, layout, labels, task.domains) if by_domain else places(cuts, pooled, layout)
-    on_mean, on_var = ([k in side for k in range(len(cuts))] for side in (task.fitted.mean, task.fitted.var))
-    plan = Plan(
-        *where[:5],
-        looks=np.array([kept is None for kept in task.kept]),
-        on_mean=np.array(on_mean),
-        on_var=np.array(on_var),
-        wm=_weights(task, task.fitted.mean, owned.mean_weight, where),
-        wv=_weights(task, task.fitted.var, owned.var_weight, where),
-        length=float(layout.length),
-    )
+    assert layout is not None  # the choice of kernels has looked
+    looks = tuple([kept is None for kept in task.kept])
+    if task.domains and task.labels is not None:
+        where = places_by_domain(task.fitted.cuts, _pooled(task.fitted, looks), layout, task.labels.numpy(), task.domains)
+        plan = _plan(task.fitted, looks, layout, where)
+    else:
+        where, plan = _cached_plan(task.fitted, looks, layout)
+    if owned.mean_weight is not None:
+        plan = plan._replace(wm=_weights(task, task.fitted.mean, owned.mean_weight, where))
+    if owned.var_weight is not None:
+        plan = plan._replace(wv=_weights(task, task.fitted.var, owned.var_weight, where))
     return Work(layout, where, plan, _affine(task, layout, owned, where))
 
 
-def _weights(task: Task, side: tuple[int, ...], logits: Tensor | None, where: Places) -> Any:
+def _pooled(fitted: Fitted, looks: tuple[bool, ...]) -> tuple[bool, ...]:
+    """Tell for each cut whether all samples (of a domain) share its statistics, as they do those of a population."""
+    return tuple([cut.samples == 1 or not look for cut, look in zip(fitted.cuts, looks, strict=True)])
+
+
+def _plan(fitted: Fitted, looks: tuple[bool, ...], layout: Layout, where: Places) -> Plan:
+    """Lay out the tables of a pass, with all weight on a side's first cut."""
+    on_mean, on_var = (np.array([k in side for k in range(len(fitted.cuts))]) for side in (fitted.mean, fitted.var))
+    wm, wv = (np.array([[float(k == side[0])] for k in range(len(fitted.cuts))]) for side in (fitted.mean, fitted.var))
+    return Plan(*where[:5], np.array(looks), on_mean, on_var, wm, wv, float(layout.length))
+
+
+@lru_cache(maxsize=256)
+def _cached_plan(fitted: Fitted, looks: tuple[bool, ...], layout: Layout) -> tuple[Places, Plan]:
+    where = places(fitted.cuts, _pooled(fitted, looks), layout)
+    return where, _plan(fitted, looks, layout, where)
+
+
+def _weights(task: Task, side: tuple[int, ...], logits: Tensor, where: Places) -> Any:
     """Lay the weights of one side over (cuts, 1 or columns)."""
     weights = np.zeros((len(task.fitted.cuts), 1 if task.parts.weighing.groups == 1 else len(where.channel)))
-    if logits is None:
-        weights[side[0]] = 1.0
-        return weights
     by_group = task.parts.weighing.weights(logits.detach().double()).numpy().reshape(-1, len(side))
     group = where.channel * len(by_group) // task.channels if len(by_group) > 1 else 0
     weights[list(side)] = by_group[group].reshape(-1, len(side)).T
     return weights
 
 
+@lru_cache(maxsize=256)
+def _neutral(columns: int, samples: int) -> tuple[Any, Any, Any]:
+    """Make the affine that leaves everything as it is: ones, zeros, and no labels."""
+    return np.ones(columns, np.float32), np.zeros(columns, np.float32), np.zeros(samples, np.int64)
+
+
 def _affine(task: Task, layout: Layout, owned: Owned, where: Places) -> Affine:
     """Lay the affine over columns."""
-    gamma, beta = (_laid(owned.weight, where), _laid(owned.bias, where)) if owned.weight is not None else (None, None)
-    ones, zeros = np.ones(layout.columns), np.zeros(layout.columns)
-    labels = np.zeros(layout.samples, np.int64)
-    own_gamma, own_beta = ones[None], zeros[None]
+    gamma, beta, labels = _neutral(layout.columns, layout.samples)
+    own_gamma, own_beta = gamma[None], beta[None]
+    if owned.weight is not None:
+        gamma, beta = _laid(owned.weight, where), _laid(owned.bias, where)
     if owned.class_weight is not None and task.labels is not None:
         own_gamma, own_beta, labels = _laid(owned.class_weight, where), _laid(owned.class_bias, where), task.labels.numpy()
     elif owned.style_std is not None:
         own_gamma, own_beta = _laid(owned.style_std, where), _laid(owned.style_mean, where)
         labels = np.arange(layout.samples) if len(own_gamma) > 1 else labels
-    return Affine(ones if gamma is None else gamma, zeros if beta is None else beta, own_gamma, own_beta, labels, task.eps)
+    return Affine(gamma, beta, own_gamma, own_beta, labels, task.eps)
 
 
 def _laid(tensor: Any, where: Places) -> Any:
-    """Lay a tensor (…, c) over columns, in double."""
-    array = tensor.detach().double().numpy()
+    """Lay a tensor (…, c) over columns, in float32."""
+    array = tensor.detach().float().numpy()
     return array if array.shape[-1] == len(where.channel) else np.ascontiguousarray(array[..., where.channel])
 
 
@@ -146,11 +160,11 @@ class _Pass(torch.autograd.Function):
     """One pass forwards and backwards; x is all that is saved."""
 
     @staticmethod
-    def forward(ctx: Any, task: Task, taken: list[Batch], x: Tensor, *owned: Any) -> Tensor:
+    def forward(ctx: Any, task: Task, taken: list[Any], x: Tensor, *owned: Any) -> Tensor:
         work = _work(task, x, Owned(*owned))
         ctx.task, ctx.work = task, work
         ctx.save_for_backward(x, *owned)
-        with compiling(("forward", x.dtype, work.layout.last)):
+        with Announced(("forward", x.dtype, work.layout.last)):
             return _forward(task, work, x, taken)
 
     @staticmethod
@@ -158,11 +172,11 @@ class _Pass(torch.autograd.Function):
         x, *owned = ctx.saved_tensors
         if torch.is_grad_enabled():
             return None, None, *_by_reference(ctx, x, Owned(*owned), dy)
-        with compiling(("backward", x.dtype, ctx.work.layout.last)):
+        with Announced(("backward", x.dtype, ctx.work.layout.last)):
             return None, None, *_closed_form(ctx, x, Owned(*owned), dy)
 
 
-def _forward(task: Task, work: Work, x: Tensor, taken: list[Batch]) -> Tensor:
+def _forward(task: Task, work: Work, x: Tensor, taken: list[Any]) -> Tensor:
     layout, _, plan, affine = work
     xs = layout.array(x)
     M, V = _kept(task, plan)
@@ -175,7 +189,7 @@ def _forward(task: Task, work: Work, x: Tensor, taken: list[Batch]) -> Tensor:
     tables.coefficients(plan, affine, M, V, k, a, b)
     y = torch.empty_like(x)
     _over(passes.flat_scale, passes.last_scale, layout, (xs, layout.array(y), *layout.tables(k, a, b)))
-    taken.append(_batch(task, work, (M, V), (mean, var)))
+    taken.append(Taken(task, work, (M, V), (mean, var)))
     return y
 
 
@@ -195,38 +209,54 @@ def _kept(task: Task, plan: Plan) -> tuple[Any, Any]:
     return M, V
 
 
-def _batch(task: Task, work: Work, statistics: tuple[Any, Any], rows: tuple[Any, Any]) -> Batch:
-    """Hand over what was taken from x, in the tables of the reference."""
-    layout, _, plan, _ = work
-    by_cut: list[Moments | None] = []
-    for k, (cut, kept) in enumerate(zip(task.fitted.cuts, task.kept, strict=True)):
-        if kept is not None or not cut.pools_samples:
-            by_cut.append(None)
-            continue
-        here = slice(plan.offset[k], plan.offset[k + 1])
-        shape = (-1, cut.channels or layout.channels, cut.space or layout.strips)
+class Taken:
+    """A `Batch` whose tables are laid out as the reference's when they are asked for."""
+
+    def __init__(self, task: Task, work: Work, statistics: tuple[Any, Any], rows: tuple[Any, Any]) -> None:
+        self.task, self.work, self.statistics, self.rows = task, work, statistics, rows
+        looks = [kept is None and cut.pools_samples for cut, kept in zip(task.fitted.cuts, task.kept, strict=True)]
+        self.looks, self.positions = looks, work.layout.length * work.layout.strips
+
+    def average(self, index: int) -> Kept:
+        """Give what is to be kept of a cut: means and unbiased variances, (sample parts, c parts, t parts)."""
+        plan, (means, variances) = self.work.plan, self.statistics
+        here = slice(plan.offset[index], plan.offset[index + 1])
         count = plan.members[here] * plan.length
-        by_cut.append(
-            Moments(*(torch.from_numpy(table.copy()).reshape(shape) for table in (*(t[here] for t in statistics), count)))
-        )
-    if not any(by_cut):
-        return Batch(by_cut)
-    return Batch(by_cut, *_columns(task, layout, rows))
+        unbiased = variances[here] * (count / np.maximum(count - 1, 1))
+        return Kept(*(torch.from_numpy(table.reshape(self._shape(index))) for table in (means[here], unbiased)))
 
+    def _shape(self, index: int) -> tuple[int, int, int]:
+        cut, layout = self.task.fitted.cuts[index], self.work.layout
+        return -1, cut.channels or layout.channels, cut.space or layout.strips
 
-def _columns(task: Task, layout: Layout, rows: tuple[Any, Any]) -> tuple[Moments | None, Tensor]:
-    """Give the moments over all samples where GBGN needs them, and the positions behind each domain."""
-    positions = layout.length * layout.strips
-    if task.domains and task.labels is not None:
-        return None, (torch.bincount(task.labels, minlength=task.domains) * positions).double().reshape(-1, 1, 1)
-    values = torch.full((1, 1, 1), float(layout.samples * positions), dtype=torch.float64)
-    if not any(cut.is_ghost for cut in task.fitted.cuts):
-        return None, values
-    shape = (layout.samples, layout.strips, layout.channels) if layout.last else (layout.samples, layout.channels, layout.strips)
-    mean, var = (torch.from_numpy(table).reshape(shape) for table in rows)
-    mean, var = (mean.transpose(1, 2), var.transpose(1, 2)) if layout.last else (mean, var)
-    count = torch.full((1, 1, 1), float(layout.length), dtype=torch.float64)
-    return pool_samples(Moments(mean, var, count), None, 0), values
+    @property
+    def by_cut(self) -> list[Moments | None]:
+        """Moments of each cut that pools over samples and looked."""
+        plan = self.work.plan
+        tables = (*self.statistics, plan.members * plan.length)
+        found: list[Moments | None] = []
+        for k, looks in enumerate(self.looks):
+            here = slice(plan.offset[k], plan.offset[k + 1])
+            found.append(Moments(*(torch.from_numpy(t[here].reshape(self._shape(k))) for t in tables)) if looks else None)
+        return found
+
+    @property
+    def values(self) -> Tensor | float | None:
+        """Positions behind the statistics, of each domain; None where no cut that pools over samples looked."""
+        if not any(self.looks):
+            return None
+        if self.task.domains and self.task.labels is not None:
+            return (torch.bincount(self.task.labels, minlength=self.task.domains) * self.positions).double().reshape(-1, 1, 1)
+        return torch.full((1, 1, 1), float(self.work.layout.samples * self.positions), dtype=torch.float64)
+
+    @property
+    def columns(self) -> Moments | None:
+        """Moments of each channel and strip over all samples, which only GBGN asks for."""
+        layout = self.work.layout
+        shape = (layout.samples, *((layout.strips, layout.channels) if layout.last else (layout.channels, layout.strips)))
+        mean, var = (torch.from_numpy(table.reshape(shape)) for table in self.rows)
+        mean, var = (mean.transpose(1, 2), var.transpose(1, 2)) if layout.last else (mean, var)
+        return pool_samples(Moments(mean, var, torch.full((1, 1, 1), float(layout.length), dtype=torch.float64)), None, 0)
 
 
 def _closed_form(ctx: Any, x: Tensor, owned: Owned, dy: Tensor) -> list[Tensor | None]:
@@ -240,7 +270,7 @@ def _closed_form(ctx: Any, x: Tensor, owned: Owned, dy: Tensor) -> list[Tensor |
     tables.pool(plan, mean, var, M, V)
     k, a, p, q = np.empty((4, layout.samples, layout.columns), np.float32)
     dwm, dwv = np.zeros_like(plan.wm), np.zeros_like(plan.wv)
-    grads = Grads(*(np.zeros_like(table) for table in affine[:4]))
+    grads = Grads(*(np.zeros(table.shape) for table in affine[:4]))
     tables.gradients(plan, affine, M, V, mean, g1, g2, k, a, p, q, dwm, dwv, grads)
     dx = None
     if ctx.needs_input_grad[2]:

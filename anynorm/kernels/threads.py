@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -42,20 +41,24 @@ def run(kernel: Callable[..., None], values: int, rows: int, arguments: tuple[An
         other.result()
 
 
-@contextmanager
-def compiling(what: Hashable) -> Iterator[None]:
-    """Say that kernels are compiled, once for each machine, where what is done first takes more than a second."""
-    if what in _ready:
-        yield
-        return
-    said = threading.Timer(1.0, sys.stderr.write, ["anynorm: compiling its CPU kernels; they are kept for the next time.\n"])
-    said.daemon = True
-    said.start()
-    try:
-        yield
-    finally:
-        said.cancel()
-        _ready.add(what)
+class Announced:
+    """Says that kernels are compiled, once for each machine, where what is done first takes more than a second."""
+
+    def __init__(self, what: Hashable) -> None:
+        self.what = what
+        self.timer: threading.Timer | None = None
+
+    def __enter__(self) -> None:
+        if self.what not in _ready:
+            message = "anynorm: compiling its CPU kernels; they are kept for the next time.\n"
+            self.timer = threading.Timer(1.0, sys.stderr.write, [message])
+            self.timer.daemon = True
+            self.timer.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            _ready.add(self.what)
 
 
 def _workers() -> ThreadPoolExecutor:

@@ -4,7 +4,19 @@ import pytest
 
 from anynorm import kernels
 
-TRACED = ("compile", "export", "onnx", "inductor", "trace", "process", "rank", "ddp", "double_precision", "vmap", "forward_mode")
+TRACED = (
+    "compile",
+    "export",
+    "onnx",
+    "inductor",
+    "trace",
+    "process",
+    "rank",
+    "ddp",
+    "vmap",
+    "forward_mode",
+    "first_and_second_order",
+)
 
 
 def pytest_generate_tests(metafunc):
