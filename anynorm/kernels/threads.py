@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-SMALLEST = 1 << 17  # values that are worth waking a thread for
+SMALLEST = 1 << 19  # values a thread must have to be worth waking: below 4 MB two threads took as long as one, or longer
 _pool: ThreadPoolExecutor | None = None
 _ready: set[Hashable] = set()
 

@@ -153,6 +153,17 @@ def test_four_passes_are_made(monkeypatch):
     assert made == ["flat_scale"]
 
 
+@pytest.mark.parametrize("spec", ["bn", "sn", "hn:4", "gn:4", "sn.hard"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_nan_and_infinity_go_where_the_reference_lets_them(spec, value, memory_format):
+    x = data(4, 16, 4, 4).to(memory_format=memory_format)
+    x[0, 0, 0, 0] = value
+    reference, cpu = both(make(spec), x)
+    for a, b in zip(reference, cpu, strict=True):
+        assert torch.equal(a.isfinite(), b.isfinite())
+
+
 def test_second_derivatives_are_those_of_the_reference():
     results = []
     for name in ("reference", "cpu"):
