@@ -13,6 +13,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from anynorm.core.condition import is_readable
 from anynorm.core.cut import Cut
 from anynorm.core.moments import Moments
 from anynorm.core.parts import Parts
@@ -117,15 +118,14 @@ class Keeper(nn.Module):
         """Move what is kept by one batch, all of it or nothing; a domain without samples stays where it is."""
         if batch.values is not None and self.learns_population and not is_recomputing():
             with torch.no_grad():  # not around the question: exported graphs of inference would carry an empty region
-                plain = isinstance(self._population, Running | Cumulative) and not self.parts.ending.domains
-                if not plain or torch.compiler.is_compiling():
+                policy, plain = self._population, not self.parts.ending.domains and is_readable(batch.values)
+                if not plain or not isinstance(policy, Running | Cumulative):
                     self._move(batch, batch.values)
                 elif float(batch.values) > 0:
-                    self._move_plainly(batch)
+                    self._move_plainly(batch, policy)
 
-    def _move_plainly(self, batch: Batch) -> None:
-        """Move one set of averages in place: what `_move` does, in a few small operations."""
-        assert isinstance(self._population, Running | Cumulative)
+    def _move_plainly(self, batch: Batch, policy: Running | Cumulative) -> None:
+        """Move one set of averages in place: what `_move` does, in a few small operations of the CPU."""
         buffers, news = [], []
         for index, names in self._kept.items():
             for name, new in zip(names, self._average(index, batch), strict=True):
@@ -134,14 +134,12 @@ class Keeper(nn.Module):
                     news.append(new.reshape(buffers[-1].shape).to(buffers[-1].dtype))
         if self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
-        rate = self._population.newest(self.num_batches_tracked)
+        rate = float(policy.newest(self.num_batches_tracked))
         for buffer, new in zip(buffers, news, strict=True):
-            if isinstance(rate, float):
-                buffer.mul_(1 - rate).add_(new, alpha=rate)
-            else:
-                buffer.mul_(1 - rate).add_(rate * new)
+            buffer.mul_(1 - rate).add_(new, alpha=rate)
 
     def _move(self, batch: Batch, new_values: Tensor) -> None:
+        """Move everything without looking at a value, so that nothing stalls and everything traces."""
         present = new_values > 0
         if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
             present = present & ~recomputing(new_values)

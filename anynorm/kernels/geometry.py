@@ -70,7 +70,7 @@ def layout_of(x: Tensor, strips: int, apart: bool) -> Layout | None:
 
 
 class Places(NamedTuple):
-    """Where each statistic lives; see `Plan` in tables."""
+    """Where each statistic lives; see `Plan` in work."""
 
     samples: Any
     columns: Any

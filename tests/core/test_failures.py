@@ -184,8 +184,9 @@ def test_meta_tensors_load_by_assignment():
 
 
 def test_layers_on_meta_and_fake_tensors_give_shapes():
-    norm = anynorm.make("auxbn@2", 8, device="meta")
-    assert norm(torch.empty(4, 8, 3, device="meta"), torch.zeros(4, dtype=torch.long, device="meta")).shape == (4, 8, 3)
-    with FakeTensorMode() as mode:
-        fake = anynorm.make("auxbn@2", 8)
-        assert fake(mode.from_tensor(data(4, 8, 3)), mode.from_tensor(torch.zeros(4, dtype=torch.long))).shape == (4, 8, 3)
+    for spec in ("bn", "sn", "hn:2", "gn:2", "auxbn@2", "sabn@2"):
+        norm = anynorm.make(spec, 8, device="meta")
+        assert norm(torch.empty(4, 8, 3, device="meta"), torch.zeros(4, dtype=torch.long, device="meta")).shape == (4, 8, 3)
+        with FakeTensorMode() as mode:
+            fake = anynorm.make(spec, 8)
+            assert fake(mode.from_tensor(data(4, 8, 3)), mode.from_tensor(torch.zeros(4, dtype=torch.long))).shape == (4, 8, 3)
