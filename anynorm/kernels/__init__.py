@@ -103,6 +103,7 @@ def _load_cpu() -> ModuleType | None:
         try:
             from anynorm.kernels import cpu
 
+            cpu.probe()
             _cpu = cpu
         except Exception as error:  # whatever numba raises, norms must work
             _cpu_missing = f"{type(error).__name__}: {error}"

@@ -12,9 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from anynorm.core.cut import ALL, Cut
 from anynorm.core.mix import Hard
 from anynorm.core.moments import Moments, pool_samples
+from anynorm.core.parts import Fitted, Parts
 from anynorm.core.population import Kept
+from anynorm.core.sync import Alone
 from anynorm.core.task import Batch, Owned, Task
 from anynorm.kernels import passes, reference, tables
 from anynorm.kernels.geometry import Layout, Places
@@ -35,6 +38,15 @@ def _folded(array: Any, layout: Layout) -> Any:
         return array
     shape = (layout.strips, layout.channels) if layout.last else (layout.channels, layout.strips)
     return array.reshape(*array.shape[:-1], *shape).sum(-2 if layout.last else -1)
+
+
+def probe() -> None:
+    """Do a small pass forwards and backwards: whatever is wrong with numba or its cache shows here."""
+    cut = Cut(1, ALL, 1)
+    task = Task(Parts((cut,), (cut,)), Fitted((cut,), (0,), (0,)), 2, eps=1e-5, kept=[None], labels=None, reach=Alone())
+    with torch.enable_grad():
+        y, _ = normalise(task, torch.ones(2, 2, 2, requires_grad=True), Owned(torch.ones(2), torch.zeros(2)))
+    y.sum().backward()  # type: ignore[no-untyped-call]
 
 
 class _Pass(torch.autograd.Function):
@@ -65,9 +77,9 @@ def _forward(task: Task, work: Work, x: Tensor, taken: list[Any]) -> Tensor:
     if None in task.kept:
         mean, var = np.empty((2, layout.samples, layout.columns))
         _over(passes.flat_moments, passes.last_moments, layout, (xs, *layout.tables(mean, var)))
-        tables.pool(plan, mean, var, M, V)
+        tables.pool(tuple(plan), mean, var, M, V)
     k, a, b = np.empty((3, layout.samples, layout.columns), np.float32)
-    tables.coefficients(plan, affine, M, V, k, a, b)
+    tables.coefficients(tuple(plan), tuple(affine), M, V, k, a, b)
     y = torch.empty_like(x)
     _over(passes.flat_scale, passes.last_scale, layout, (xs, layout.array(y), *layout.tables(k, a, b)))
     taken.append(Taken(task, work, (M, V), (mean, var)))
@@ -148,11 +160,11 @@ def _closed_form(ctx: Any, x: Tensor, owned: Owned, dy: Tensor) -> list[Tensor |
     M, V = _kept(task, plan)
     mean, var, g1, g2 = np.empty((4, layout.samples, layout.columns))
     _over(passes.flat_sums, passes.last_sums, layout, (xs, dys, *layout.tables(mean, var, g1, g2)))
-    tables.pool(plan, mean, var, M, V)
+    tables.pool(tuple(plan), mean, var, M, V)
     k, a, p, q = np.empty((4, layout.samples, layout.columns), np.float32)
     dwm, dwv = np.zeros_like(plan.wm), np.zeros_like(plan.wv)
     grads = Grads(*(np.zeros(table.shape) for table in affine[:4]))
-    tables.gradients(plan, affine, M, V, mean, g1, g2, k, a, p, q, dwm, dwv, grads)
+    tables.gradients(tuple(plan), tuple(affine), M, V, mean, g1, g2, k, a, p, q, dwm, dwv, tuple(grads))
     dx = None
     if ctx.needs_input_grad[2]:
         dx = torch.empty_like(x)

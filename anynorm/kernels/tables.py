@@ -8,6 +8,9 @@ and from g₁ = Σ dy, t = Σ dy (x − μ) of each row:
 
     dβ = g₁      dγ = r t      dμ = −a g₁      dσ² = −½ γ r³ t      dMₖ = Σ wₖ dμ      dVₖ = Σ w'ₖ dσ²
     dx = a dy + Σₖ (dMₖ + 2 dVₖ (x − Mₖ)) / countₖ          over the cuts that look at the batch
+
+`plan`, `affine` and `grads` come as plain tuples in the order of their classes in work: numba's cache on disk would otherwise
+hold the classes by name, and a later version that has moved one could not read it.
 """
 
 from __future__ import annotations
@@ -55,27 +58,28 @@ def _sum(table, base, columns, row):
 @kernel
 def pool(plan, mean, var, M, V):
     """Pool rows by each cut that looks at the batch: law of total variance."""
+    samples, columns_of, offset, width, members, looks, on_mean, on_var, wm, wv, length = plan
     laid = np.empty(mean.shape[1])
-    for k in range(plan.width.shape[0]):
-        if not plan.looks[k]:
+    for k in range(width.shape[0]):
+        if not looks[k]:
             continue
-        lo, hi, columns = plan.offset[k], plan.offset[k + 1], plan.columns[k]
+        lo, hi, columns = offset[k], offset[k + 1], columns_of[k]
         for i in range(lo, hi):
             M[i] = 0.0
             V[i] = 0.0
         for n in range(mean.shape[0]):
-            _sum(M, lo + plan.samples[k, n] * plan.width[k], columns, mean[n])
+            _sum(M, lo + samples[k, n] * width[k], columns, mean[n])
         for i in range(lo, hi):
-            M[i] /= max(plan.members[i], 1.0)
+            M[i] /= max(members[i], 1.0)
         for n in range(mean.shape[0]):
-            base = lo + plan.samples[k, n] * plan.width[k]
+            base = lo + samples[k, n] * width[k]
             _lay(laid, M, base, columns)
             for j in range(laid.shape[0]):
                 d = mean[n, j] - laid[j]
                 laid[j] = var[n, j] + d * d
             _sum(V, base, columns, laid)
         for i in range(lo, hi):
-            V[i] /= max(plan.members[i], 1.0)
+            V[i] /= max(members[i], 1.0)
 
 
 @kernel
@@ -94,30 +98,32 @@ def _add(out, weights, row):
 @kernel
 def _mix(plan, n, M, V, mu, sigma, laid):
     """Mix the statistics of one sample: μ and σ² of each column."""
+    samples, columns_of, offset, width, members, looks, on_mean, on_var, wm, wv, length = plan
     mu[:] = 0.0
     sigma[:] = 0.0
-    for k in range(plan.width.shape[0]):
-        base = plan.offset[k] + plan.samples[k, n] * plan.width[k]
-        if plan.on_mean[k]:
-            _lay(laid, M, base, plan.columns[k])
-            _add(mu, plan.wm[k], laid)
-        if plan.on_var[k]:
-            _lay(laid, V, base, plan.columns[k])
-            _add(sigma, plan.wv[k], laid)
+    for k in range(width.shape[0]):
+        base = offset[k] + samples[k, n] * width[k]
+        if on_mean[k]:
+            _lay(laid, M, base, columns_of[k])
+            _add(mu, wm[k], laid)
+        if on_var[k]:
+            _lay(laid, V, base, columns_of[k])
+            _add(sigma, wv[k], laid)
 
 
 @kernel
 def coefficients(plan, affine, M, V, k, a, b):
     """Give k, a, b of y = a (x − k) + b for each sample and column, in float32: k is μ rounded, and b pays for it."""
+    gamma_of, beta_of, own_gamma, own_beta, labels, eps = affine
     columns = k.shape[1]
     mu, sigma, laid = np.empty(columns), np.empty(columns), np.empty(columns)
     for n in range(k.shape[0]):
         _mix(plan, n, M, V, mu, sigma, laid)
-        own = affine.labels[n]
+        own = labels[n]
         for j in range(columns):
-            gamma = affine.own_gamma[own, j] * affine.gamma[j]
-            beta = affine.own_gamma[own, j] * affine.beta[j] + affine.own_beta[own, j]
-            scale = gamma / np.sqrt(sigma[j] + affine.eps)
+            gamma = own_gamma[own, j] * gamma_of[j]
+            beta = own_gamma[own, j] * beta_of[j] + own_beta[own, j]
+            scale = gamma / np.sqrt(sigma[j] + eps)
             centre = np.float32(mu[j])
             k[n, j] = centre
             a[n, j] = scale
@@ -127,47 +133,50 @@ def coefficients(plan, affine, M, V, k, a, b):
 @kernel
 def gradients(plan, affine, M, V, mean, g1, g2, k, a, p, q, dwm, dwv, grads):
     """Give k, a, p, q of dx = a dy + p (x − k) + q, and the gradients of weights and affine."""
+    samples, columns_of, offset, width, members, looks, on_mean, on_var, wm, wv, length = plan
+    gamma_of, beta_of, own_gamma, own_beta, labels, eps = affine
+    d_gamma, d_beta, d_own_gamma, d_own_beta = grads
     columns = k.shape[1]
     mu, sigma, laid, t = np.empty(columns), np.empty(columns), np.empty(columns), np.empty(columns)
     dM, dV = np.zeros(M.shape[0]), np.zeros(V.shape[0])
     for n in range(k.shape[0]):
         _mix(plan, n, M, V, mu, sigma, laid)
-        own = affine.labels[n]
+        own = labels[n]
         for j in range(columns):
-            gamma = affine.own_gamma[own, j] * affine.gamma[j]
-            r = 1.0 / np.sqrt(sigma[j] + affine.eps)
+            gamma = own_gamma[own, j] * gamma_of[j]
+            r = 1.0 / np.sqrt(sigma[j] + eps)
             up = g2[n, j] + (mean[n, j] - mu[j]) * g1[n, j]
             dgamma = r * up
-            grads.own_gamma[own, j] += dgamma * affine.gamma[j] + g1[n, j] * affine.beta[j]
-            grads.own_beta[own, j] += g1[n, j]
-            grads.gamma[j] += dgamma * affine.own_gamma[own, j]
-            grads.beta[j] += g1[n, j] * affine.own_gamma[own, j]
+            d_own_gamma[own, j] += dgamma * gamma_of[j] + g1[n, j] * beta_of[j]
+            d_own_beta[own, j] += g1[n, j]
+            d_gamma[j] += dgamma * own_gamma[own, j]
+            d_beta[j] += g1[n, j] * own_gamma[own, j]
             a[n, j] = gamma * r
             mu[j] = -gamma * r * g1[n, j]
             sigma[j] = -0.5 * gamma * r * r * r * up
-        for i in range(plan.width.shape[0]):
-            base = plan.offset[i] + plan.samples[i, n] * plan.width[i]
-            if plan.on_mean[i]:
-                _back(dM, dwm[i], base, plan.columns[i], plan.wm[i], mu, M, laid, t)
-            if plan.on_var[i]:
-                _back(dV, dwv[i], base, plan.columns[i], plan.wv[i], sigma, V, laid, t)
+        for i in range(width.shape[0]):
+            base = offset[i] + samples[i, n] * width[i]
+            if on_mean[i]:
+                _back(dM, dwm[i], base, columns_of[i], wm[i], mu, M, laid, t)
+            if on_var[i]:
+                _back(dV, dwv[i], base, columns_of[i], wv[i], sigma, V, laid, t)
     for n in range(k.shape[0]):
         mu[:] = 0.0
         sigma[:] = 0.0
-        for i in range(plan.width.shape[0]):
-            if plan.looks[i]:
-                base = plan.offset[i] + plan.samples[i, n] * plan.width[i]
-                _lay(laid, plan.members, base, plan.columns[i])
+        for i in range(width.shape[0]):
+            if looks[i]:
+                base = offset[i] + samples[i, n] * width[i]
+                _lay(laid, members, base, columns_of[i])
                 for j in range(columns):
-                    t[j] = 1.0 / (laid[j] * plan.length)
-                _lay(laid, dM, base, plan.columns[i])
+                    t[j] = 1.0 / (laid[j] * length)
+                _lay(laid, dM, base, columns_of[i])
                 for j in range(columns):
                     mu[j] += laid[j] * t[j]
-                _lay(laid, dV, base, plan.columns[i])
+                _lay(laid, dV, base, columns_of[i])
                 for j in range(columns):
                     t[j] *= 2.0 * laid[j]
                     sigma[j] += t[j]
-                _lay(laid, M, base, plan.columns[i])
+                _lay(laid, M, base, columns_of[i])
                 for j in range(columns):
                     mu[j] += t[j] * (mean[n, j] - laid[j])
         for j in range(columns):

@@ -278,6 +278,19 @@ def test_without_numba_the_reference_runs_and_says_so_once():
     assert done.returncode == 0, done.stderr
 
 
+def test_a_cache_that_cannot_be_read_costs_the_kernels_and_nothing_else(tmp_path):
+    package = tmp_path / "site" / "anynorm"
+    shutil.copytree(Path(anynorm.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    places = {"PYTHONPATH": str(package.parent), "HOME": str(tmp_path)}
+    run("anynorm.make('bn', 8)(torch.randn(2, 8, 4, 4))", **places)
+    for index in package.rglob("*.nbi"):
+        index.write_bytes(b"not an index")
+    assert list(package.rglob("*.nbi"))
+    done = run("print(anynorm.make('bn', 8)(torch.randn(2, 8, 4, 4)).shape)", **places)
+    assert done.returncode == 0, done.stderr
+    assert "numba cannot be used" in done.stderr
+
+
 def test_compiled_kernels_are_kept_where_there_is_a_place_and_not_missed_where_there_is_none(tmp_path):
     package = tmp_path / "site" / "anynorm"
     shutil.copytree(Path(anynorm.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
