@@ -9,6 +9,7 @@ Variances are mixed, not standard deviations, and ε is added afterwards.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -21,15 +22,15 @@ from anynorm.errors import SpecError
 
 
 @dataclass(frozen=True)
-class Weighing:
+class Weighing(ABC):
     """Weighs cuts, for all channels alike or for each of some groups of them."""
 
     groups: int = 1
     learns: ClassVar[bool]
 
+    @abstractmethod
     def weights(self, logits: Tensor) -> Tensor:
         """Turn λ (…, k) into weights."""
-        raise NotImplementedError
 
     def weigh(self, weight: Tensor, table: Tensor) -> Tensor:
         """Take a share of a table."""
