@@ -6,6 +6,7 @@ second derivative is taken through the reference.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -41,12 +42,18 @@ def _folded(array: Any, layout: Layout) -> Any:
 
 
 def probe() -> None:
-    """Do a small pass forwards and backwards: whatever is wrong with numba or its cache shows here."""
+    """Do a small pass forwards and backwards: whatever is wrong with numba or its cache shows here.
+
+    Autograd has no part in it: the first use of all may be inside inference_mode, or a checkpoint that counts what is saved.
+    """
     cut = Cut(1, ALL, 1)
     task = Task(Parts((cut,), (cut,)), Fitted((cut,), (0,), (0,)), 2, eps=1e-5, kept=[None], labels=None, reach=Alone())
-    with torch.enable_grad():
-        y, _ = normalise(task, torch.ones(2, 2, 2, requires_grad=True), Owned(torch.ones(2), torch.zeros(2)))
-    y.sum().backward()  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        x = torch.ones(2, 2, 2, dtype=torch.float32, device="cpu")
+        work = lay_out(task, x, Owned())
+        with Announced("probe"):
+            _forward(task, work, x, [])
+            _closed_form(SimpleNamespace(task=task, work=work, needs_input_grad=(False, False, True)), x, Owned(), x)
 
 
 class _Pass(torch.autograd.Function):
@@ -134,13 +141,13 @@ class Taken:
         return found
 
     @property
-    def values(self) -> Tensor | float | None:
+    def values(self) -> Tensor | None:
         """Positions behind the statistics, of each domain; None where no cut that pools over samples looked."""
         if not any(self.looks):
             return None
         if self.task.domains and self.task.labels is not None:
             return (torch.bincount(self.task.labels, minlength=self.task.domains) * self.positions).double().reshape(-1, 1, 1)
-        return torch.full((1, 1, 1), float(self.work.layout.samples * self.positions), dtype=torch.float64)
+        return torch.full((1, 1, 1), float(self.work.layout.samples * self.positions), dtype=torch.float64, device="cpu")
 
     @property
     def columns(self) -> Moments | None:
@@ -149,7 +156,8 @@ class Taken:
         shape = (layout.samples, *((layout.strips, layout.channels) if layout.last else (layout.channels, layout.strips)))
         mean, var = (torch.from_numpy(table.reshape(shape)) for table in self.rows)
         mean, var = (mean.transpose(1, 2), var.transpose(1, 2)) if layout.last else (mean, var)
-        return pool_samples(Moments(mean, var, torch.full((1, 1, 1), float(layout.length), dtype=torch.float64)), None, 0)
+        count = torch.full((1, 1, 1), float(layout.length), dtype=torch.float64, device="cpu")
+        return pool_samples(Moments(mean, var, count), None, 0)
 
 
 def _closed_form(ctx: Any, x: Tensor, owned: Owned, dy: Tensor) -> list[Tensor | None]:

@@ -267,6 +267,25 @@ def test_a_forked_child_and_data_workers_run_layers_after_their_parent_did():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(
+    "first",
+    [
+        "with torch.inference_mode(): norm(x)",
+        "checkpoint(norm, x.requires_grad_(), use_reentrant=False).sum().backward()",
+        "checkpoint(norm, x.requires_grad_(), use_reentrant=True).sum().backward()",
+        "with torch.device('meta'): norm(x)",
+        "torch.set_default_dtype(torch.float64); norm(x)",
+        "with torch.autocast('cpu', dtype=torch.bfloat16): norm(x)",
+    ],
+)
+def test_the_first_pass_of_all_may_be_anywhere(first):
+    done = run(
+        "import warnings\nfrom torch.utils.checkpoint import checkpoint\nwarnings.simplefilter('error', UserWarning)\n"
+        f"norm, x = anynorm.make('sn', 8), torch.randn(2, 8, 4, 4)\n{first}\nassert kernels._cpu is not None\n"
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_without_numba_the_reference_runs_and_says_so_once():
     done = run(
         "import sys, warnings\nsys.modules['numba'] = None\n"
