@@ -1,10 +1,11 @@
 """Time every norm against torch's layers, the published formulation of SN, and the memory traffic that no norm can avoid.
 
-    python benchmarks/layers.py [--minutes 8] [--threads 1,2] [--json out.json]
+    python benchmarks/layers.py [--minutes 8] [--threads 1,2] [--compile] [--json out.json] [--plot out.png]
 
 Everything of a shape runs interleaved in one loop and the best time of each counts: the machine may be shared, so only ratios
 of one run mean anything. Outputs and gradients are freshly allocated, as a network's are. The traffic limit is what four
 passes read and write (read x; read x, write y; read x, dy; read x, dy, write dx), done by torch's sum, copy, dot and add.
+Memory is counted in bytes that autograd keeps for backward, and as the peak of a process of its own over a training step.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ import argparse
 import json
 import os
 import platform
+import random
+import resource
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -24,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 import anynorm
+from anynorm import kernels
 
 SPECS = [
     "bn",
@@ -53,6 +58,20 @@ def shapes() -> list[tuple[int, ...]]:
     found: list[tuple[int, ...]] = [(n, c, s, s) for n in (2, 8, 32) for c, s in RESNET50 if n * c * s * s < 2**24]
     found += [(n, c, s, s) for n in (4, 128) for c, s in RESNET20]
     return [*found, (2, 64, 8, 28, 28), (256, 512)]
+
+
+class ByReference(nn.Module):
+    """Run a norm by the reference kernels."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise x."""
+        with kernels.use("reference"):
+            y: Tensor = self.norm(x)
+            return y
 
 
 class PublishedSwitchNorm(nn.Module):
@@ -86,7 +105,7 @@ class PublishedSwitchNorm(nn.Module):
         return (y * self.weight[None, :, None] + self.bias[None, :, None]).reshape(x.shape)
 
 
-def candidates(shape: tuple[int, ...]) -> dict[str, nn.Module]:
+def candidates(shape: tuple[int, ...], *, compiled: bool = False) -> dict[str, nn.Module]:
     """Make everything that is timed at a shape; specs that do not fit are left out."""
     c = shape[1]
     batch_norm: dict[int, Any] = {2: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
@@ -94,11 +113,14 @@ def candidates(shape: tuple[int, ...]) -> dict[str, nn.Module]:
         "nn.BatchNorm": batch_norm[len(shape)](c),
         "nn.GroupNorm": nn.GroupNorm(min(32, c), c),
         "published SN": PublishedSwitchNorm(c),
+        "sn by reference": ByReference(anynorm.make("sn", c)),
     }
+    if compiled:
+        found["sn compiled"] = torch.compile(anynorm.make("sn", c))
     for spec in SPECS:
         try:
             norm = anynorm.make(spec, c)
-            norm(torch.zeros(shape), 0)
+            norm(torch.zeros(2, *shape[1:]), 0)
         except anynorm.AnynormError:
             continue
         norm.reset_running_stats()
@@ -138,15 +160,62 @@ def traffic(x: Tensor, dy: Tensor, mode: str) -> Callable[[], None]:
     return run
 
 
+def copy(x: Tensor) -> Callable[[], None]:
+    """Make a plain copy of x into a new tensor."""
+
+    def run() -> None:
+        torch.empty_like(x).copy_(x)
+
+    return run
+
+
+def saved_bytes(module: nn.Module, x: Tensor) -> int:
+    """Count the bytes that autograd keeps for backward, x among them; tables that our kernels keep beside it too."""
+    saved: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        saved[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+        return tensor
+
+    condition = [0] if getattr(module, "takes_condition", False) else []
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        y = module.train()(x.detach().requires_grad_(), *condition)
+    call = getattr(y.grad_fn, "call", None)
+    tables = [] if call is None else [call.kept, *([] if call.statistics is None else [call.statistics])]
+    return sum(saved.values()) + sum(int(table.nbytes) for table in tables)
+
+
+def peak_megabytes(name: str, shape: tuple[int, ...]) -> float:
+    """Take the peak of memory of a training step of eight such layers in a row, above that of x, in a process of its own."""
+    command = [sys.executable, __file__, "--peak", name, "--shape", "x".join(map(str, shape))]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def print_peak(name: str, shape: tuple[int, ...]) -> None:
+    """Do what `peak_megabytes` measures."""
+    torch.set_num_threads(1)
+    condition = [0] if "@" in name else []
+    layers = [candidates(shape)[name] for _ in range(8)]
+    small = torch.randn(2, *shape[1:], requires_grad=True)
+    layers[0](small, *condition).sum().backward()
+    x = torch.randn(shape, requires_grad=True)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    h = x
+    for layer in layers:
+        h = layer(h, *condition)
+    h.backward(torch.ones_like(h))  # type: ignore[no-untyped-call]
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+
+
 def best(calls: dict[str, Callable[[], None]], seconds: float) -> dict[str, float]:
-    """Take the best time of each call, all interleaved."""
+    """Take the best time of each call, all interleaved and in another order each round: a neighbour's memory shows."""
     for call in calls.values():
         call()
     times = dict.fromkeys(calls, float("inf"))
     end = time.perf_counter() + seconds
     rounds = 0
     while rounds < 3 or time.perf_counter() < end:
-        for name, call in calls.items():
+        for name, call in random.sample(sorted(calls.items()), len(calls)):
             start = time.perf_counter()
             call()
             times[name] = min(times[name], time.perf_counter() - start)
@@ -154,15 +223,16 @@ def best(calls: dict[str, Callable[[], None]], seconds: float) -> dict[str, floa
     return times
 
 
-def measure(shape: tuple[int, ...], threads: int, seconds: float) -> dict[str, Any]:
+def measure(shape: tuple[int, ...], threads: int, seconds: float, *, compiled: bool) -> dict[str, Any]:
     """Time everything at one shape."""
     torch.set_num_threads(threads)
     x, dy = torch.randn(shape), torch.randn(shape)
-    modules = candidates(shape)
+    modules = candidates(shape, compiled=compiled)
     row: dict[str, Any] = {"shape": list(shape), "threads": threads, "megabytes": x.numel() * 4 / 1e6, "seconds": {}}
     for mode in MODES:
         calls = {name: step(module, x, dy, mode) for name, module in modules.items()}
-        row["seconds"][mode] = best(calls | {"traffic": traffic(x, dy, mode)}, seconds)
+        row["seconds"][mode] = best(calls | {"traffic": traffic(x, dy, mode), "copy": copy(x)}, seconds)
+    row["saved"] = {name: saved_bytes(module, x) / (x.numel() * 4) for name, module in modules.items() if name != "sn compiled"}
     return row
 
 
@@ -177,6 +247,7 @@ def targets(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         "ours / nn.GroupNorm": ([t[s] / t["nn.GroupNorm"] for _, t, s in ours], (1.1, 1.5), "most"),
         "published SN / our sn": ([t["published SN"] / t[s] for _, t, s in switch], (10.0, 5.0), "least"),
         "ours / traffic limit, 6 MB and more": ([t[s] / t["traffic"] for _, t, s in large], (1.4, None), "most"),
+        "bytes saved for backward / bytes of x": ([row["saved"][s] for row, _, s in ours], (1.02, 1.05), "most"),
     }
     found = []
     for name, (values, (median, worst), kind) in ratios.items():
@@ -189,14 +260,57 @@ def targets(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def show(rows: list[dict[str, Any]], threads: int) -> None:
     """Print forward + backward as ratios to nn.BatchNorm, above 1 is faster, with the traffic limit beside."""
-    columns = ["nn.GroupNorm", "published SN", "bn", "gn:32", "hn:32", "sn", "bgn:32", "sabn@10", "traffic"]
+    columns = [
+        "nn.GroupNorm",
+        "published SN",
+        "sn by reference",
+        "sn compiled",
+        "bn",
+        "gn:32",
+        "hn:32",
+        "sn",
+        "bgn:32",
+        "sabn@10",
+    ]
+    columns = [*(name for name in columns if any(name in row["seconds"][MODES[2]] for row in rows)), "traffic", "copy"]
     print(f"\nforward + backward, {threads} thread(s): time of nn.BatchNorm / time of each")
-    print(f"{'shape':>20} {'MB':>7} {'BatchNorm ms':>13} " + " ".join(f"{column:>12}" for column in columns))
+    print(f"{'shape':>20} {'MB':>7} {'BatchNorm ms':>13} " + " ".join(f"{column:>{max(8, len(column))}}" for column in columns))
     for row in (row for row in rows if row["threads"] == threads):
         times = row["seconds"][MODES[2]]
-        cells = [f"{times['nn.BatchNorm'] / times[name]:>12.2f}" if name in times else f"{'-':>12}" for name in columns]
+        ratios = [f"{times['nn.BatchNorm'] / times[name]:.2f}" if name in times else "-" for name in columns]
+        cells = [f"{ratio:>{max(8, len(name))}}" for name, ratio in zip(columns, ratios, strict=True)]
         shape = "×".join(map(str, row["shape"]))
         print(f"{shape:>20} {row['megabytes']:>7.2f} {times['nn.BatchNorm'] * 1e3:>13.3f} {' '.join(cells)}")
+
+
+def show_peaks(shape: tuple[int, ...]) -> dict[str, float]:
+    """Print the peak memory of a training step of eight layers in a row."""
+    names = ["nn.BatchNorm", "nn.GroupNorm", "published SN", "sn by reference", "bn", "hn:32", "sn", "sabn@10"]
+    peaks = {name: peak_megabytes(name, shape) for name in names}
+    size = 4e-6 * torch.Size(shape).numel()
+    print(f"\npeak memory of a training step of eight layers at {'×'.join(map(str, shape))}, in tensors of x ({size:.1f} MB)")
+    print("  ".join(f"{name} {peak * 1.048576 / size:.1f}" for name, peak in peaks.items()))
+    return peaks
+
+
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """Plot time of nn.BatchNorm / ours against the size of x, one dot a spec and shape, a panel a thread count."""
+    from matplotlib.figure import Figure
+
+    counts = sorted({row["threads"] for row in rows})
+    figure = Figure(figsize=(5.5 * len(counts), 4.2), layout="constrained")
+    for ax, threads in zip(figure.subplots(1, len(counts), sharey=True, squeeze=False)[0], counts, strict=True):
+        for name in ("gn:32", "hn:32", "sn", "bn", "nn.GroupNorm", "published SN", "traffic"):
+            found = [(row["megabytes"], row["seconds"][MODES[2]]) for row in rows if row["threads"] == threads]
+            points = sorted((size, times["nn.BatchNorm"] / times[name]) for size, times in found if name in times)
+            ours = name in SPECS
+            ax.plot(*zip(*points, strict=True), "o" if ours else ".", label=name, alpha=1 if ours else 0.5, markersize=5)
+        ax.axhline(1, color="black", linewidth=1)
+        ax.set(xscale="log", yscale="log", xlabel="size of x (MB)", title=f"{threads} thread{'s' if threads > 1 else ''}")
+        ax.set_ylabel("time of nn.BatchNorm / time")
+        ax.legend(fontsize=8)
+    figure.suptitle("forward + backward, float32: above 1 is faster than nn.BatchNorm")
+    figure.savefig(path, dpi=120)
 
 
 def main() -> None:
@@ -205,16 +319,24 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=8.0, help="time for the whole run")
     parser.add_argument("--threads", default=f"1,{torch.get_num_threads()}", help="thread counts, such as 1,2")
     parser.add_argument("--json", type=Path, help="write all figures here")
+    parser.add_argument("--plot", type=Path, help="draw the ratios here")
+    parser.add_argument("--compile", action="store_true", help="time torch.compile of the reference too (minutes of compiling)")
+    parser.add_argument("--peak", help=argparse.SUPPRESS)
+    parser.add_argument("--shape", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.peak:
+        print_peak(arguments.peak, tuple(int(size) for size in arguments.shape.split("x")))
+        return
     counts = sorted({int(count) for count in arguments.threads.split(",")})
     cells = [(shape, threads) for threads in counts for shape in shapes()]
     seconds = arguments.minutes * 60 / len(cells) / len(MODES) * 0.8
     rows = []
     for k, (shape, threads) in enumerate(cells):
-        rows.append(measure(shape, threads, seconds))
+        rows.append(measure(shape, threads, seconds, compiled=arguments.compile))
         print(f"\r{k + 1}/{len(cells)}", end="", file=sys.stderr, flush=True)
     for threads in counts:
         show(rows, threads)
+    peaks = show_peaks((32, 64, 56, 56))
     machine = f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}, Python {platform.python_version()}"
     print(f"\n{machine}")
     for target in targets(rows):
@@ -223,7 +345,10 @@ def main() -> None:
         worst = "" if wanted[1] is None else f", worst {target['worst']:.2f} (wanted {wanted[1]}: {holds[1]})"
         print(f"{target['ratio']}: median {target['median']:.2f} (wanted {wanted[0]}: {holds[0]}){worst}")
     if arguments.json:
-        arguments.json.write_text(json.dumps({"machine": machine, "rows": rows, "targets": targets(rows)}, indent=1))
+        found = {"machine": machine, "rows": rows, "targets": targets(rows), "peak_megabytes": peaks}
+        arguments.json.write_text(json.dumps(found, indent=1))
+    if arguments.plot:
+        draw(rows, arguments.plot)
 
 
 if __name__ == "__main__":

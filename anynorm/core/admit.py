@@ -16,24 +16,24 @@ from anynorm.core.condition import is_readable, read_labels, read_style
 from anynorm.core.cut import Cut
 from anynorm.core.keeper import is_recomputing
 from anynorm.core.state import State
-from anynorm.core.task import Batch
+from anynorm.core.task import Batch, Task
 from anynorm.errors import ConditionError, ShapeError
 
 Shape = tuple[int, int, int]
 
 
-def check_input(norm: State, x: Tensor) -> None:
+def check_input(norm: State, task: Task, x: Tensor) -> None:
     """Refuse an x that the norm has no meaning for."""
     if not isinstance(x, Tensor):
         raise ShapeError(f"A norm takes a tensor (n, c, …), not a {type(x).__name__}. Layer {norm.spec!r}.")
-    key = None if torch.compiler.is_compiling() else (x.shape, x.dtype, norm.training, norm.uses_batch, norm.shares_samples)
-    if key is not None and key == norm.admitted:
+    key = None if torch.compiler.is_compiling() else (x.shape, x.dtype)
+    if key is not None and key in task.admitted:
         return
     reason = _misfit(norm, x)
     if reason:
         raise ShapeError(f"{reason} Layer {norm.spec!r} of {norm.num_features} channels, input {x.dtype} {tuple(x.shape)}.")
     if key is not None:
-        norm.admitted = key  # the same kind of input need not be looked at again
+        task.admitted.add(key)  # the same kind of input need not be looked at again
 
 
 def _misfit(norm: State, x: Tensor) -> str:

@@ -13,11 +13,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from anynorm.core.condition import is_readable
 from anynorm.core.cut import Cut
 from anynorm.core.moments import Moments
 from anynorm.core.parts import Parts
-from anynorm.core.population import Cumulative, Kept, Observed, Population, Running
+from anynorm.core.population import Cumulative, Kept, Observed, Population, Running, tables_of
 from anynorm.core.sync import Reach
 from anynorm.core.task import Batch
 from anynorm.errors import SpecError
@@ -60,8 +59,8 @@ class Keeper(nn.Module):
     @property
     def keeps_population(self) -> bool:
         """Whether there is something kept; buffers set to None, as some adaptation methods do, are not."""
-        return bool(self._kept) and all(
-            [getattr(self, name) is not None for pair in self._kept.values() for name in pair if name]
+        return bool(self._kept) and not any(
+            [self._buffers[name] is None for pair in self._kept.values() for name in pair if name]
         )
 
     @property
@@ -106,38 +105,36 @@ class Keeper(nn.Module):
         _, channels, strips = self.cuts[index].parts((1, self.num_features, 1))
         return channels, strips
 
-    def read_kept(self, index: int, dtype: torch.dtype) -> Kept:
-        """Copy what is kept for a cut into tables (domains or 1, c parts, t parts); a side that is not kept reads 0."""
-        shape = (self.parts.ending.domains or 1, *self._kept_parts(index))
-        found = [self._buffers[name] if name else None for name in self._kept[index]]
-        there = next(buffer for buffer in found if buffer is not None)
-        mean, var = (torch.zeros_like(there) if buffer is None else buffer for buffer in found)
-        return Kept(mean.to(dtype, copy=True).reshape(shape), var.to(dtype, copy=True).reshape(shape))
+    def kept_of(self, index: int) -> tuple[Tensor | None, Tensor | None]:
+        """Give the buffers of a cut's mean and variance; None where a side is not kept."""
+        mean, var = self._kept[index]
+        return self._buffers[mean] if mean else None, self._buffers[var] if var else None
 
     def keep(self, batch: Batch) -> None:
         """Move what is kept by one batch, all of it or nothing; a domain without samples stays where it is."""
-        if batch.values is not None and self.learns_population and not is_recomputing():
-            with torch.no_grad():  # not around the question: exported graphs of inference would carry an empty region
-                policy, plain = self._population, not self.parts.ending.domains and is_readable(batch.values)
-                if not plain or not isinstance(policy, Running | Cumulative):
-                    self._move(batch, batch.values)
-                elif float(batch.values) > 0:
-                    self._move_plainly(batch, policy)
+        if self.learns_population and batch.looked and not is_recomputing():
+            policy = self._population
+            if isinstance(policy, Running | Cumulative) and batch.is_plain:
+                self._move_plainly(batch, policy)
+            elif batch.values is not None:
+                self._move(batch, batch.values)
 
     def _move_plainly(self, batch: Batch, policy: Running | Cumulative) -> None:
         """Move one set of averages in place: what `_move` does, in a few small operations of the CPU."""
-        buffers, news = [], []
-        for index, names in self._kept.items():
-            for name, new in zip(names, self._average(index, batch), strict=True):
-                if name:
-                    buffers.append(getattr(self, name))
-                    news.append(new.reshape(buffers[-1].shape).to(buffers[-1].dtype))
-        if self.num_batches_tracked is not None:
-            self.num_batches_tracked.add_(1)
-        rate = float(policy.newest(self.num_batches_tracked))
-        for buffer, new in zip(buffers, news, strict=True):
-            buffer.mul_(1 - rate).add_(new, alpha=rate)
+        tally = self._buffers["num_batches_tracked"]
+        if tally is not None:
+            tally.add_(1)
+        rate = float(policy.newest(tally))
+        for index in self._kept:
+            buffers = self.kept_of(index)
+            if not self.cuts[index].is_ghost and batch.blend(index, buffers, rate):
+                continue
+            with torch.no_grad():
+                for buffer, new in zip(buffers, self._average(index, batch), strict=True):
+                    if buffer is not None:
+                        buffer.mul_(1 - rate).add_(new.reshape(buffer.shape).to(buffer.dtype), alpha=rate)
 
+    @torch.no_grad()
     def _move(self, batch: Batch, new_values: Tensor) -> None:
         """Move everything without looking at a value, so that nothing stalls and everything traces."""
         present = new_values > 0
@@ -157,7 +154,8 @@ class Keeper(nn.Module):
                 values=values,
                 new_values=new_values,
             )
-            kept = self.read_kept(index, new_values.dtype)
+            shape = (self.parts.ending.domains or 1, *self._kept_parts(index))
+            kept = tables_of(self.kept_of(index), shape, new_values.dtype)
             for name, old, new in zip(names, kept, self._population.step(kept, seen), strict=True):
                 if name:
                     moved[name] = torch.where(present, new, old)

@@ -13,12 +13,13 @@ from torch import Tensor
 from anynorm import kernels
 from anynorm.core.admit import check_input, check_shared, read_condition
 from anynorm.core.affine import chain
-from anynorm.core.moments import table_dtype
 from anynorm.core.parts import Fitted
 from anynorm.core.state import State
 from anynorm.core.sync import Alone
-from anynorm.core.task import Owned, Task
+from anynorm.core.task import Given, Owned, Task
 from anynorm.errors import SpecError
+
+ALONE = Alone()
 
 
 class Norm(State):
@@ -42,28 +43,34 @@ class Norm(State):
         Args:
             condition: see `anynorm.core.condition`; ignored by norms that take none, so any spec fits any model.
         """
-        check_input(self, x)
-        given = read_condition(self, x, self.told if condition is None else condition)
-        y, batch = kernels.normalise(self._task(x, given), x, self._owned(given))
+        task = self._task()
+        check_input(self, task, x)
+        told = read_condition(self, x, self.told if condition is None else condition)
+        kept = tuple([None if look else self.kept_of(index) for index, look in enumerate(task.looks)])
+        given = Given(kept, told if self.parts.classes else None)
+        y, batch = kernels.normalise(task, x, self._owned(told), given)
         check_shared(self, batch)
         self.keep(batch)
         return y
 
-    def _task(self, x: Tensor, given: Any) -> Task:
-        """Say what this pass does, apart from the tensors that gradients belong to."""
-        looks = [self.uses_batch or not cut.pools_samples for cut in self.cuts]
-        kept = [None if look else self.read_kept(index, table_dtype(x)) for index, look in enumerate(looks)]
-        labels = given if self.parts.classes else None
-        reach = self.reach if self.training else Alone()
-        fitted = Fitted(self.cuts, self.mean_cuts, self.var_cuts)
-        return Task(self.parts, fitted, self.num_features, eps=self.eps, kept=kept, labels=labels, reach=reach)
+    def _task(self) -> Task:
+        """Say what a pass does, apart from its tensors; it is the same until the mode of the layer changes."""
+        reach, uses_batch = self.reach if self.training else ALONE, self.uses_batch
+        mode = (self.training, uses_batch, reach, self.eps)
+        task = None if torch.compiler.is_compiling() else self.tasks.get(mode)
+        if task is None:
+            looks = tuple([uses_batch or not cut.pools_samples for cut in self.cuts])
+            fitted = Fitted(self.cuts, self.mean_cuts, self.var_cuts)
+            task = Task(self.parts, fitted, self.num_features, eps=self.eps, looks=looks, reach=reach)
+            if not torch.compiler.is_compiling():
+                self.tasks[mode] = task
+        return task
 
-    def _owned(self, given: Any) -> Owned:
+    def _owned(self, told: Any) -> Owned:
         """Collect the tensors that gradients belong to."""
-        parameters = {name: getattr(self, name) for stage in self.parts.ending.affine for name in stage.names}
-        style_mean, style_std = given if self.parts.takes_style else (None, None)
-        logits = {"mean_weight": self.mean_weight, "var_weight": self.var_weight}
-        return Owned(**parameters, **logits, style_mean=style_mean, style_std=style_std)
+        own = self._parameters  # a parametrized tensor is not there, but an attribute
+        owned = [own[name] if name in own else getattr(self, name) for name in Owned._fields[:6]]
+        return Owned(*owned, *(told if self.parts.takes_style else ()))
 
     def weights(self, side: str) -> Tensor | None:
         """Give the weights of the cuts of the `mean` or the `var`: (1, k), or (c, k) with groups; None for a single cut."""

@@ -63,6 +63,8 @@ class Parts:
 
     Args:
         name: what the zoo calls it; it takes no part in equality.
+
+    `classes` says how many classes or domains a condition chooses among, `takes_style` whether it is a style.
     """
 
     mean: tuple[AnyCut, ...]
@@ -70,6 +72,14 @@ class Parts:
     weighing: Weighing = Soft()
     ending: Ending = Ending((PerChannel(),))
     name: str = field(default="", compare=False)
+    classes: int = field(init=False, repr=False, compare=False)
+    takes_style: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Work out what is asked in every pass."""
+        classes = [stage.classes for stage in self.ending.affine if isinstance(stage, PerClass)]
+        object.__setattr__(self, "classes", max([self.ending.domains, *classes]))
+        object.__setattr__(self, "takes_style", any(isinstance(stage, Style) for stage in self.ending.affine))
 
     def __str__(self) -> str:
         return self.name or self.spelled()
@@ -89,16 +99,6 @@ class Parts:
             text += ".hard"
         ending = next(name for name, ending in endings(self.classes).items() if ending == self.ending)
         return text + (f".{ending}" if ending else "") + (f"@{self.classes}" if self.classes else "")
-
-    @property
-    def classes(self) -> int:
-        """How many classes or domains a condition chooses among; 0 where it does not."""
-        return max([self.ending.domains, *(stage.classes for stage in self.ending.affine if isinstance(stage, PerClass))])
-
-    @property
-    def takes_style(self) -> bool:
-        """Whether the condition is a style."""
-        return any(isinstance(stage, Style) for stage in self.ending.affine)
 
     def merged(self) -> Parts:
         """Join a shared and a class affine into one class affine."""

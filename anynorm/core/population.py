@@ -45,6 +45,13 @@ class Observed(NamedTuple):
     new_values: Tensor
 
 
+def tables_of(buffers: tuple[Tensor | None, Tensor | None], shape: tuple[int, int, int], dtype: torch.dtype) -> Kept:
+    """Copy what a layer keeps of a cut into tables; a side that is not kept reads 0."""
+    there = next(buffer for buffer in buffers if buffer is not None)
+    mean, var = (torch.zeros_like(there) if buffer is None else buffer for buffer in buffers)
+    return Kept(mean.to(dtype, copy=True).reshape(shape), var.to(dtype, copy=True).reshape(shape))
+
+
 def _blend(kept: Kept, average: Kept, rate: Tensor | float) -> Kept:
     return Kept(*((1 - rate) * old + rate * new for old, new in zip(kept, average, strict=True)))
 

@@ -28,8 +28,8 @@ class State(Keeper):
     _version = 2
     weight: nn.Parameter | None
     bias: nn.Parameter | None
-    class_weight: nn.Parameter
-    class_bias: nn.Parameter
+    class_weight: nn.Parameter | None
+    class_bias: nn.Parameter | None
     mean_weight: nn.Parameter | None
     var_weight: nn.Parameter | None
 
@@ -57,7 +57,7 @@ class State(Keeper):
         self.track_running_stats = track_running_stats and self.pools_samples
         self.reach = Alone()
         self.told: Any = None
-        self.admitted: Any = None
+        self.tasks: dict[Any, Any] = {}
         self._register_parameters(device, dtype)
         policy = policy_of(momentum) if population is None else population
         self._register_kept(policy, torch.empty((), device=device, dtype=dtype))
@@ -89,8 +89,8 @@ class State(Keeper):
         return any(stage.names for stage in self.parts.ending.affine)
 
     def _register_parameters(self, device: Any, dtype: Any) -> None:
-        self.register_parameter("weight", None)
-        self.register_parameter("bias", None)
+        for name in ("weight", "bias", "class_weight", "class_bias"):
+            self.register_parameter(name, None)
         for stage in self.parts.ending.affine:
             for name in stage.names:
                 empty = torch.empty(stage.shape(self.num_features), device=device, dtype=dtype)
@@ -137,8 +137,8 @@ class State(Keeper):
         object.__setattr__(self, "told", condition)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what a `with condition(…)` block told: a copy made inside one is outside it."""
-        return {**self.__dict__, "told": None}
+        """Leave out what a `with condition(…)` block told (a copy made inside one is outside it) and what can be made again."""
+        return {**self.__dict__, "told": None, "tasks": {}}
 
     def extra_repr(self) -> str:
         """Show spec, channels and options."""

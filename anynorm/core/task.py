@@ -1,17 +1,18 @@
-"""One pass as a value: what is to be done with x, apart from the tensors that gradients belong to.
+"""One pass as values: what is to be done with x, the tensors that gradients belong to, and those that are only read.
 
-A backend computes `normalise(task, x, owned)`: nothing but this value, x and the owned tensors reaches it.
+A backend computes `normalise(task, x, owned, given)`: nothing else reaches it.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from anynorm.core.affine import Stage
+from anynorm.core.affine import PerClass, Stage
+from anynorm.core.condition import is_readable
 from anynorm.core.cut import ALL
 from anynorm.core.moments import Moments
 from anynorm.core.parts import Fitted, Parts
@@ -36,6 +37,17 @@ class Owned(NamedTuple):
         return [getattr(self, name) for name in stage.names]
 
 
+class Given(NamedTuple):
+    """The tensors that a pass reads, and that no gradient belongs to.
+
+    `kept` is for each cut the population that serves, as the layer keeps it; None where the batch is looked at. `labels` are the
+    class or domain of each sample.
+    """
+
+    kept: tuple[tuple[Tensor | None, Tensor | None] | None, ...]
+    labels: Tensor | None
+
+
 class Batch(NamedTuple):
     """What a pass took from x.
 
@@ -47,6 +59,21 @@ class Batch(NamedTuple):
     columns: Moments | None = None
     values: Tensor | None = None
 
+    @property
+    def looked(self) -> bool:
+        """Whether a cut that pools over samples looked."""
+        return self.values is not None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is one set of averages of some values, which can be told without a stop."""
+        values = self.values
+        return values is not None and values.numel() == 1 and is_readable(values) and float(values) > 0
+
+    def blend(self, index: int, buffers: tuple[Tensor | None, Tensor | None], rate: float) -> bool:
+        """Blend a cut's averages into buffers in one go, where a backend knows how; say whether it was done."""
+        return False
+
     def average(self, index: int) -> Kept:
         """Give what is to be kept of a cut whose samples are one part: its means and unbiased variances."""
         moments = self.by_cut[index]
@@ -56,11 +83,10 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What one pass does.
+    """What a pass does: the same from pass to pass, so that inputs once admitted and plans once made are kept with it.
 
     Args:
-        kept: for each cut the population that serves; None where the batch is looked at.
-        labels: the class or domain of each sample.
+        looks: for each cut whether it looks at the batch, or is served by a population.
         reach: whose samples are pooled.
     """
 
@@ -68,14 +94,25 @@ class Task:
     fitted: Fitted
     channels: int
     eps: float
-    kept: list[Kept | None]
-    labels: Tensor | None
+    looks: tuple[bool, ...]
     reach: Reach
+    admitted: set[Any] = field(default_factory=set, repr=False)
+    plans: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     @property
     def domains(self) -> int:
         """How many domains have statistics of their own; 0 where all samples share them."""
         return self.parts.ending.domains
+
+    @property
+    def has_class_affine(self) -> bool:
+        """Whether each class has an affine of its own."""
+        return any(isinstance(stage, PerClass) for stage in self.parts.ending.affine)
+
+    def kept_shape(self, index: int) -> tuple[int, int, int]:
+        """Give the shape of what is kept of a cut: (domains or 1, c parts, t parts)."""
+        _, channels, strips = self.fitted.cuts[index].parts((1, self.channels, 1))
+        return self.domains or 1, channels, strips
 
     def strips(self, x: Tensor) -> int:
         """Count the strips that the positions are divided into, fine enough for every cut."""

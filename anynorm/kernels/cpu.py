@@ -1,12 +1,11 @@
 """Every norm of the algebra in four passes over x, for eager CPU tensors of float32 and bfloat16.
 
-Forward: moments, tables, scale. Backward: sums (with the moments again, so that nothing is saved but x), tables, spread. A
-second derivative is taken through the reference.
+Forward: moments, tables, scale. Backward: sums, tables, spread. x is all that is saved, with the statistics where they are few;
+where each row has its own they are taken again. A second derivative is taken through the reference.
 """
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,31 +13,48 @@ import torch
 from torch import Tensor
 
 from anynorm.core.cut import ALL, Cut
-from anynorm.core.mix import Hard
 from anynorm.core.moments import Moments, pool_samples
 from anynorm.core.parts import Fitted, Parts
 from anynorm.core.population import Kept
 from anynorm.core.sync import Alone
-from anynorm.core.task import Batch, Owned, Task
-from anynorm.kernels import passes, reference, tables
-from anynorm.kernels.geometry import Layout, Places
-from anynorm.kernels.threads import Announced, run
-from anynorm.kernels.work import Grads, Plan, Work, lay_out
+from anynorm.core.task import Batch, Given, Owned, Task
+from anynorm.kernels import reference, whole
+from anynorm.kernels.plan import Plan, find_unfit, make_plan
+from anynorm.kernels.team import Announced, scratch_of, team
 
 
-def normalise(task: Task, x: Tensor, owned: Owned) -> tuple[Tensor, Batch]:
+def plan_for(task: Task, x: Tensor) -> Plan | str:
+    """Find how a pass is laid out, or why it cannot be."""
+    key = (x.shape, x.stride(), x.dtype, torch.get_num_threads())
+    plan: Plan | str | None = task.plans.get(key)
+    if plan is None:
+        if len(task.plans) > 63:
+            task.plans.clear()
+        plan = task.plans[key] = find_unfit(task, x) or make_plan(task, x)
+    return plan
+
+
+PLACES = {
+    "weight": whole.WEIGHT,
+    "bias": whole.BIAS,
+    "class_weight": whole.OWN_WEIGHT,
+    "class_bias": whole.OWN_BIAS,
+    "style_std": whole.OWN_WEIGHT,
+    "style_mean": whole.OWN_BIAS,
+    "mean_weight": whole.MEAN_LOGITS,
+    "var_weight": whole.VAR_LOGITS,
+}
+
+
+def normalise(task: Task, plan: Plan, x: Tensor, owned: Owned, given: Given) -> tuple[Tensor, Batch]:
     """Do a pass: y, and what was taken from x for the population."""
-    taken: list[Any] = []
-    y: Tensor = _Pass.apply(task, taken, x, *owned)  # type: ignore[no-untyped-call]
-    return y, taken[0]
-
-
-def _folded(array: Any, layout: Layout) -> Any:
-    """Add the strips of each channel up again."""
-    if layout.strips == 1:
-        return array
-    shape = (layout.strips, layout.channels) if layout.last else (layout.channels, layout.strips)
-    return array.reshape(*array.shape[:-1], *shape).sum(-2 if layout.last else -1)
+    there = {name: tensor for name, tensor in zip(Owned._fields, owned, strict=True) if tensor is not None}
+    call = Call(task, plan, list(there), given)
+    if torch.is_grad_enabled() and (x.requires_grad or any([tensor.requires_grad for tensor in there.values()])):
+        y: Tensor = _Pass.apply(call, x, *there.values())  # type: ignore[no-untyped-call]
+    else:
+        y = call.forward(x, *there.values())
+    return y, call.give_batch()  # type: ignore[return-value]
 
 
 def probe() -> None:
@@ -47,179 +63,220 @@ def probe() -> None:
     Autograd has no part in it: the first use of all may be inside inference_mode, or a checkpoint that counts what is saved.
     """
     cut = Cut(1, ALL, 1)
-    task = Task(Parts((cut,), (cut,)), Fitted((cut,), (0,), (0,)), 2, eps=1e-5, kept=[None], labels=None, reach=Alone())
-    with torch.no_grad():
+    task = Task(Parts((cut,), (cut,)), Fitted((cut,), (0,), (0,)), 2, eps=1e-5, looks=(True,), reach=Alone())
+    with torch.no_grad(), Announced():
         x = torch.ones(2, 2, 2, dtype=torch.float32, device="cpu")
-        work = lay_out(task, x, Owned())
-        with Announced("probe"):
-            _forward(task, work, x, [])
-            _closed_form(SimpleNamespace(task=task, work=work, needs_input_grad=(False, False, True)), x, Owned(), x)
+        call = Call(task, make_plan(task, x), [], Given((None,), None))
+        call.forward(x)
+        call.backward(x, [], x, [True])
 
 
 class _Pass(torch.autograd.Function):
-    """One pass forwards and backwards; x is all that is saved."""
+    """One pass forwards and backwards."""
 
     @staticmethod
-    def forward(ctx: Any, task: Task, taken: list[Any], x: Tensor, *owned: Any) -> Tensor:
-        work = lay_out(task, x, Owned(*owned))
-        ctx.task, ctx.work = task, work
+    def forward(ctx: Any, call: Call, x: Tensor, *owned: Tensor) -> Tensor:
+        ctx.call = call
         ctx.save_for_backward(x, *owned)
-        with Announced(("forward", x.dtype, work.layout.last)):
-            return _forward(task, work, x, taken)
+        return call.forward(x, *owned)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Any:
         x, *owned = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            return None, None, *_by_reference(ctx, x, Owned(*owned), dy)
-        with Announced(("backward", x.dtype, ctx.work.layout.last)):
-            return None, None, *_closed_form(ctx, x, Owned(*owned), dy)
+        call: Call = ctx.call
+        gradients = call.backward_by_reference if torch.is_grad_enabled() else call.backward
+        return None, *gradients(x, owned, dy, ctx.needs_input_grad[1:])
 
 
-def _forward(task: Task, work: Work, x: Tensor, taken: list[Any]) -> Tensor:
-    layout, _, plan, affine = work
-    xs = layout.array(x)
-    M, V = _kept(task, plan)
-    mean = var = None
-    if None in task.kept:
-        mean, var = np.empty((2, layout.samples, layout.columns))
-        _over(passes.flat_moments, passes.last_moments, layout, (xs, *layout.tables(mean, var)))
-        tables.pool(tuple(plan), mean, var, M, V)
-    k, a, b = np.empty((3, layout.samples, layout.columns), np.float32)
-    tables.coefficients(tuple(plan), tuple(affine), M, V, k, a, b)
-    y = torch.empty_like(x)
-    _over(passes.flat_scale, passes.last_scale, layout, (xs, layout.array(y), *layout.tables(k, a, b)))
-    taken.append(Taken(task, work, (M, V), (mean, var)))
-    return y
+class Call:
+    """One pass, forwards and, with what is left of it then, backwards."""
+
+    __slots__ = ("batch", "kept", "labels", "names", "places", "plan", "statistics", "task")
+
+    def __init__(self, task: Task, plan: Plan, names: list[str], given: Given) -> None:
+        self.task, self.plan, self.names = task, plan, names
+        self.labels = None if given.labels is None else given.labels.clone(memory_format=torch.contiguous_format)
+        self.batch: Taken | None = None
+        self.places: Any = plan.places
+        if self.labels is not None and plan.where_by_label:
+            where = plan.places[0].copy()
+            where[plan.where_by_label] = self.labels.numpy()
+            self.places = (where, *plan.places[1:])
+        self.kept = plan.none_kept
+        if plan.kept:
+            self.kept = np.empty((2, plan.kept))
+            alive = [None if buffer is None else _plain(buffer) for kept in given.kept for buffer in kept or (None, None)]
+            whole.read(self.places, np.array([0 if t is None else t.data_ptr() for t in alive]).reshape(-1, 2), self.kept)
+
+    def forward(self, x: Tensor, *owned: Tensor) -> Tensor:
+        """Normalise x."""
+        plan = self.plan
+        y = torch.empty_like(x)
+        rows, statistics, scratch = plan.take(scratch_of(plan.scratch), backward=False)
+        plain = [_plain(tensor) for tensor in self._laid(owned)]
+        whole.forward(
+            self.places, plan.shape, plan.channel_of, team(plan.layout.last, plan.width), self._addresses(plain, True),
+            x.data_ptr(), y.data_ptr(), self.kept, statistics, rows, scratch, self.task.eps,
+        )  # fmt: skip
+        self.statistics = None if plan.anew else statistics
+        self.batch = Taken(self.task, plan, self.labels, statistics, rows)
+        return y
+
+    def give_batch(self) -> Taken:
+        """Hand over what was taken from x: only what backward needs stays."""
+        batch, self.batch = self.batch, None
+        assert batch is not None  # forward has left it
+        return batch
+
+    def backward(self, x: Tensor, owned: list[Tensor], dy: Tensor, needs: list[bool]) -> list[Tensor | None]:
+        """Give the gradients of x and of what is owned."""
+        plan = self.plan
+        if dy.stride() != x.stride() or dy.dtype != x.dtype:
+            dy = torch.empty_like(x).copy_(dy)
+        dx = torch.empty_like(x) if needs[0] else None
+        plain = [_plain(tensor) for tensor in self._laid(owned)]
+        found = [torch.empty_like(tensor) if need else None for tensor, need in zip(plain, needs[1:], strict=True)]
+        _, statistics, scratch = plan.take(scratch_of(plan.scratch), backward=True)
+        statistics = statistics if self.statistics is None else self.statistics
+        whole.backward(
+            self.places, plan.shape, plan.channel_of, team(plan.layout.last, plan.width), self._addresses(plain, True),
+            self._addresses(found, False), x.data_ptr(), dy.data_ptr(), 0 if dx is None else dx.data_ptr(), self.kept,
+            statistics, scratch, self.task.eps,
+        )  # fmt: skip
+        return [dx, *(None if grad is None else _fitted(grad, tensor) for grad, tensor in zip(found, owned, strict=True))]
+
+    def backward_by_reference(self, x: Tensor, owned: list[Tensor], dy: Tensor, needs: list[bool]) -> list[Tensor | None]:
+        """Give gradients that have gradients themselves."""
+        inputs = [x, *owned]
+        wanted = [k for k, needed in enumerate(needs) if needed]
+        with torch.enable_grad():
+            named = Owned(**dict(zip(self.names, owned, strict=True)))
+            y, _ = reference.normalise(self.task, x, named, Given(self._recalled(), self.labels))
+            found = torch.autograd.grad(y, [inputs[k] for k in wanted], dy, create_graph=True, allow_unused=True)
+        grads: list[Tensor | None] = [None for _ in inputs]
+        for k, grad in zip(wanted, found, strict=True):
+            grads[k] = grad
+        return grads
+
+    def _recalled(self) -> tuple[Kept | None, ...]:
+        """Give what was kept when forward ran."""
+        found: list[Kept | None] = []
+        at = 0
+        for look, (lo, hi) in zip(self.task.looks, self.plan.ends, strict=True):
+            found.append(None if look else Kept(*torch.from_numpy(self.kept[:, at : at + hi - lo])))
+            at += 0 if look else hi - lo
+        return tuple(found)
+
+    def _laid(self, owned: Any) -> Any:
+        """Give a style to each sample, where one serves all."""
+        if not self.task.parts.takes_style:
+            return owned
+        n = self.plan.layout.samples
+        return [t.expand(n, -1) if name.startswith("style") else t for name, t in zip(self.names, owned, strict=True)]
+
+    def _addresses(self, tensors: list[Any], reading: bool) -> Any:
+        """Put addresses in the places that `whole` names; kinds and labels are among what is read."""
+        found = [0, 0, 0, 0, 0, 0, 0, 0]
+        for name, tensor in zip(self.names, tensors, strict=True):
+            found[PLACES[name]] = 0 if tensor is None else tensor.data_ptr()
+        if reading:
+            labels = 0 if self.labels is None else self.labels.data_ptr()
+            found[whole.KIND] = self.plan.kind_at or labels
+            found[whole.LABEL] = self.plan.label_at or labels
+        return np.array(found)
 
 
-def _over(flat: Any, last: Any, layout: Layout, arguments: tuple[Any, ...]) -> None:
-    """Run a pass, flat or last, on as many threads as it is worth."""
-    rows = arguments[0].shape[0]
-    run(last if layout.last else flat, arguments[0].size, rows, arguments)
+def _plain(tensor: Tensor) -> Tensor:
+    """Give a tensor as contiguous float32, itself where it is so."""
+    return tensor if tensor.dtype is torch.float32 and tensor.is_contiguous() else tensor.detach().float().contiguous()
 
 
-def _kept(task: Task, plan: Plan) -> tuple[Any, Any]:
-    """Make tables for all statistics, and fill in those of the population."""
-    M, V = np.empty((2, plan.offset[-1]))
-    for k, kept in enumerate(task.kept):
-        if kept is not None:
-            for table, value in zip((M, V), kept, strict=True):
-                table[plan.offset[k] : plan.offset[k + 1]] = value.numpy().ravel()
-    return M, V
+def _fitted(grad: Tensor, tensor: Tensor) -> Tensor:
+    if grad.shape != tensor.shape:
+        grad = grad.sum(0, keepdim=True)
+    return grad if grad.dtype == tensor.dtype else grad.to(tensor.dtype)
 
 
 class Taken:
-    """A `Batch` whose tables are laid out as the reference's when they are asked for."""
+    """A `Batch` whose tables are laid out as the reference's when they are asked for; it lasts until the thread's next pass."""
 
-    def __init__(self, task: Task, work: Work, statistics: tuple[Any, Any], rows: tuple[Any, Any]) -> None:
-        self.task, self.work, self.statistics, self.rows = task, work, statistics, rows
-        looks = [kept is None and cut.pools_samples for cut, kept in zip(task.fitted.cuts, task.kept, strict=True)]
-        self.looks, self.positions = looks, work.layout.length * work.layout.strips
+    __slots__ = ("labels", "plan", "rows", "tables", "task")
+
+    def __init__(self, task: Task, plan: Plan, labels: Tensor | None, tables: Any, rows: Any) -> None:
+        self.task, self.plan, self.labels, self.tables, self.rows = task, plan, labels, tables, rows
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is one set of averages, and values that can be looked at."""
+        return not self.task.domains
+
+    @property
+    def looked(self) -> bool:
+        """Whether a cut that pools over samples looked."""
+        return self.plan.looks_at_samples
+
+    def blend(self, index: int, buffers: tuple[Tensor | None, Tensor | None], rate: float) -> bool:
+        """Blend means and unbiased variances of a cut into buffers."""
+        there = [buffer for buffer in buffers if buffer is not None]
+        for buffer in there:
+            if buffer.dtype is not torch.float32 or type(buffer) is not Tensor or not buffer.is_cpu or not buffer.is_contiguous():
+                return False
+        mean, var = buffers
+        addresses = (0 if mean is None else mean.data_ptr(), 0 if var is None else var.data_ptr())
+        whole.blend(self.tables, *self.plan.ends[index], *addresses, self.plan.bessel[index], rate)
+        torch.autograd.graph.increment_version(there)
+        return True
 
     def average(self, index: int) -> Kept:
         """Give what is to be kept of a cut: means and unbiased variances, (sample parts, c parts, t parts)."""
-        plan, (means, variances) = self.work.plan, self.statistics
-        here = slice(plan.offset[index], plan.offset[index + 1])
-        count = plan.members[here] * plan.length
-        unbiased = variances[here] * (count / np.maximum(count - 1, 1))
-        return Kept(*(torch.from_numpy(table.reshape(self._shape(index))) for table in (means[here], unbiased)))
+        moments = self.by_cut[index]
+        assert moments is not None  # only asked of cuts that looked
+        return Kept(moments.mean, moments.unbiased_var())
+
+    def _cut(self, index: int) -> Any:
+        lo, hi = self.plan.ends[index]
+        return self.tables[:, lo:hi]
 
     def _shape(self, index: int) -> tuple[int, int, int]:
-        cut, layout = self.task.fitted.cuts[index], self.work.layout
+        cut, layout = self.task.fitted.cuts[index], self.plan.layout
         return -1, cut.channels or layout.channels, cut.space or layout.strips
 
     @property
     def by_cut(self) -> list[Moments | None]:
         """Moments of each cut that pools over samples and looked."""
-        plan = self.work.plan
-        tables = (*self.statistics, plan.members * plan.length)
         found: list[Moments | None] = []
-        for k, looks in enumerate(self.looks):
-            here = slice(plan.offset[k], plan.offset[k + 1])
-            found.append(Moments(*(torch.from_numpy(t[here].reshape(self._shape(k))) for t in tables)) if looks else None)
+        for index, (look, cut) in enumerate(zip(self.task.looks, self.task.fitted.cuts, strict=True)):
+            if not (look and cut.pools_samples):
+                found.append(None)
+                continue
+            mean, var = (torch.from_numpy(table).reshape(self._shape(index)) for table in self._cut(index))
+            found.append(Moments(mean, var, self._count(mean)))
         return found
+
+    def _count(self, mean: Tensor) -> Tensor:
+        """Count the values behind each statistic of a cut."""
+        if self.task.domains and self.values is not None:
+            return self.values * self.plan.layout.channels / mean[0].numel() + torch.zeros_like(mean)
+        return torch.full_like(mean, self.plan.values / mean.numel())
 
     @property
     def values(self) -> Tensor | None:
         """Positions behind the statistics, of each domain; None where no cut that pools over samples looked."""
-        if not any(self.looks):
+        if not self.looked:
             return None
-        if self.task.domains and self.task.labels is not None:
-            return (torch.bincount(self.task.labels, minlength=self.task.domains) * self.positions).double().reshape(-1, 1, 1)
-        return torch.full((1, 1, 1), float(self.work.layout.samples * self.positions), dtype=torch.float64, device="cpu")
+        layout = self.plan.layout
+        if self.task.domains and self.labels is not None:
+            samples = torch.bincount(self.labels, minlength=self.task.domains)
+            return (samples * layout.length * layout.strips).double().reshape(-1, 1, 1)
+        positions = float(layout.samples * layout.length * layout.strips)
+        return torch.full((1, 1, 1), positions, dtype=torch.float64, device="cpu")
 
     @property
     def columns(self) -> Moments | None:
         """Moments of each channel and strip over all samples, which only GBGN asks for."""
-        layout = self.work.layout
+        layout = self.plan.layout
         shape = (layout.samples, *((layout.strips, layout.channels) if layout.last else (layout.channels, layout.strips)))
         mean, var = (torch.from_numpy(table.reshape(shape)) for table in self.rows)
         mean, var = (mean.transpose(1, 2), var.transpose(1, 2)) if layout.last else (mean, var)
         count = torch.full((1, 1, 1), float(layout.length), dtype=torch.float64, device="cpu")
         return pool_samples(Moments(mean, var, count), None, 0)
-
-
-def _closed_form(ctx: Any, x: Tensor, owned: Owned, dy: Tensor) -> list[Tensor | None]:
-    task: Task = ctx.task
-    layout, where, plan, affine = ctx.work
-    dy = dy.to(x.dtype).contiguous(memory_format=layout.format)
-    xs, dys = layout.array(x), layout.array(dy)
-    M, V = _kept(task, plan)
-    mean, var, g1, g2 = np.empty((4, layout.samples, layout.columns))
-    _over(passes.flat_sums, passes.last_sums, layout, (xs, dys, *layout.tables(mean, var, g1, g2)))
-    tables.pool(tuple(plan), mean, var, M, V)
-    k, a, p, q = np.empty((4, layout.samples, layout.columns), np.float32)
-    dwm, dwv = np.zeros_like(plan.wm), np.zeros_like(plan.wv)
-    grads = Grads(*(np.zeros(table.shape) for table in affine[:4]))
-    tables.gradients(tuple(plan), tuple(affine), M, V, mean, g1, g2, k, a, p, q, dwm, dwv, tuple(grads))
-    dx = None
-    if ctx.needs_input_grad[2]:
-        dx = torch.empty_like(x)
-        _over(passes.flat_spread, passes.last_spread, layout, (xs, dys, layout.array(dx), *layout.tables(k, a, p, q)))
-    own = owned.class_weight is not None
-    found = Owned(
-        weight=grads.gamma,
-        bias=grads.beta,
-        class_weight=grads.own_gamma if own else None,
-        class_bias=grads.own_beta if own else None,
-        mean_weight=_back_to_logits(task, task.fitted.mean, (owned.mean_weight, plan.wm, dwm), where),
-        var_weight=_back_to_logits(task, task.fitted.var, (owned.var_weight, plan.wv, dwv), where),
-        style_mean=None if own else grads.own_beta,
-        style_std=None if own else grads.own_gamma,
-    )
-    return [dx, *(_given_back(t, array, layout) for t, array in zip(owned, found, strict=True))]
-
-
-def _given_back(tensor: Tensor | None, grad: Any, layout: Layout) -> Tensor | None:
-    if tensor is None or grad is None:
-        return None
-    folded = grad if grad.shape == tuple(tensor.shape) else _folded(grad, layout)
-    return torch.from_numpy(np.ascontiguousarray(folded)).reshape(tensor.shape).to(tensor.dtype)
-
-
-def _back_to_logits(task: Task, side: tuple[int, ...], weighed: tuple[Tensor | None, Any, Any], where: Places) -> Any:
-    """Turn gradients of weights (cuts, 1 or columns) into those of λ: dλ = w (dw − Σ w dw)."""
-    logits, weights, grads = weighed
-    if logits is None or isinstance(task.parts.weighing, Hard):
-        return None
-    groups = task.parts.weighing.groups
-    group = where.channel * groups // task.channels if groups > 1 else np.zeros(1, np.int64)
-    w, dw = weights[list(side)].T, grads[list(side)].T
-    by_group = w * (dw - (w * dw).sum(1, keepdims=True))
-    total = np.zeros((groups, len(side)))
-    np.add.at(total, group, by_group)
-    return total
-
-
-def _by_reference(ctx: Any, x: Tensor, owned: Owned, dy: Tensor) -> list[Tensor | None]:
-    """Take gradients that have gradients themselves."""
-    inputs: list[Any] = [x, *owned]
-    wanted = [k for k, needed in enumerate(ctx.needs_input_grad[2:]) if needed]
-    with torch.enable_grad():
-        y, _ = reference.normalise(ctx.task, x, owned)
-        found = torch.autograd.grad(y, [inputs[k] for k in wanted], dy, create_graph=True, allow_unused=True)
-    grads: list[Tensor | None] = [None for _ in inputs]
-    for k, grad in zip(wanted, found, strict=True):
-        grads[k] = grad
-    return grads

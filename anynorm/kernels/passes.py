@@ -1,156 +1,127 @@
-"""The four passes over the big tensor, in numba: each a serial loop over a range, so that threads can share them out.
+"""The four passes over the big tensor: each a serial loop over a range, so that threads can share them out.
 
     moments   read x                mean and variance of each row
     scale     read x, write y       y = a (x − k) + b
-    sums      read x, dy            Σ dy and Σ dy (x − mean) of each row, and its moments again, so that nothing is saved but x
+    sums      read x, dy            Σ dy and Σ dy (x − k) of each row; with the moments again where k is the row's own mean
     spread    read x, dy, write dx  dx = a dy + p (x − k) + q
 
-A row is one (sample, channel, strip). Flat: rows are contiguous, x is (rows, length) and tables are (rows,). Last: channels
-are contiguous, x is (samples · strips, length, channels) and tables are (samples · strips, channels). Sums run in float32
-lanes over blocks that stay in a cache, each around its own mean; blocks are united in double. bfloat16 comes as uint16 and is
-widened on the way.
+A row is one (sample, channel, strip). Tables of rows (mean, var, g1, g2) are (samples, columns); those of coefficients
+(k, a, b or p, q) are (kinds, columns), where samples that are treated alike are of one kind. Flat: rows are contiguous in
+memory. Last: channels are, and a column is a (strip, channel). Sums run in float32 lanes over blocks that stay in a cache, each
+around its own mean; blocks are united in double.
+
+A pass is called through the address of a callback with the address of a job: int64 numbers, named by their places below.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic, overload
+from numba import carray
 
-FAST = {"reassoc", "contract", "arcp", "nsz"}  # sums may be reordered into lanes; NaN and infinity keep their meaning
+from anynorm.kernels.native import ask, callback, float32_at, float64_at, inlined, int64_at, kernel, load, store, uint16_at
+
+MOMENTS, SCALE, SUMS, SUMS_ANEW, SPREAD = range(5)
+(
+    OP, THREADS, NUMBER, X, DY, OUT, SAMPLES, STRIPS, CHANNELS, LENGTH, KINDS, KIND, MEAN, VAR, G1, G2, K, A, B, Q, SIZE
+) = range(21)  # fmt: skip
+
 BLOCK = 1024  # values a block: 4 KB of float32, read twice from the first cache
 TILE = 16384  # values a tile of positions × channels: 64 KB, read twice from the second; sums of 128 keep their digits
 
 
-def kernel(function: Any) -> Any:
-    """Compile on first use, keep on disk where there is a place for it, and let other threads run meanwhile."""
-    options = {"nogil": True, "fastmath": FAST, "error_model": "numpy"}
-    try:
-        return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # neither beside this file nor in the user's cache directory can be written
-        return numba.njit(**options)(function)
+@inlined
+def _block_moments(part, share):
+    """Give mean and variance of a block; `share` is 1 / its size, for a division costs as much as the rest of a short row."""
+    total = np.float32(0)
+    for j in range(part.shape[0]):
+        total += load(part[j])
+    centre = total * np.float32(share)
+    d1 = d2 = np.float32(0)
+    for j in range(part.shape[0]):
+        d = load(part[j]) - centre
+        d1 += d
+        d2 += d * d
+    rest = np.float64(d1) * share
+    return centre + rest, max(np.float64(d2) * share - rest * rest, 0.0)
 
 
-@intrinsic
-def _as_float(context: Any, bits: Any) -> Any:
-    """Read 32 bits as a float32."""
-    return types.float32(types.uint32), lambda _, builder, __, args: builder.bitcast(args[0], ir.FloatType())
+@inlined
+def _row_moments(row, share):
+    """Give mean and variance of a row; `share` is 1 / its size."""
+    size = row.shape[0]
+    if size <= BLOCK:
+        return _block_moments(row, share)
+    m = q = n = 0.0
+    for start in range(0, size, BLOCK):
+        part = row[start : min(start + BLOCK, size)]
+        count = part.shape[0]
+        centre, var = _block_moments(part, 1.0 / count)
+        delta = centre - m
+        q += count * var + delta * delta * n * count / (n + count)
+        n += count
+        m += delta * count / n
+    return m, q * share
 
 
-@intrinsic
-def _as_bits(context: Any, value: Any) -> Any:
-    """Read a float32 as 32 bits."""
-    return types.uint32(types.float32), lambda _, builder, __, args: builder.bitcast(args[0], ir.IntType(32))
-
-
-def load(value):
-    """Widen a value to float32."""
-
-
-def store(out, index, value):
-    """Write a float32, rounded to the nearest even bfloat16 where that is what `out` holds."""
-
-
-@overload(load)
-def _load(value):
-    if value == types.uint16:
-        return lambda value: _as_float(np.uint32(value) << np.uint32(16))
-    return lambda value: value
-
-
-@overload(store)
-def _store(out, index, value):
-    def plain(out, index, value):
-        out[index] = value
-
-    def rounded(out, index, value):
-        bits = _as_bits(value)
-        up = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-        out[index] = np.uint16(up) if value == value else np.uint16(0x7FC0)
-
-    return rounded if out.dtype == types.uint16 else plain
+@inlined
+def _row_sums(row, up, centre):
+    """Give Σ dy and Σ dy (x − centre) of a row."""
+    size = row.shape[0]
+    s = t = 0.0
+    for start in range(0, size, BLOCK):
+        part, ups = row[start : min(start + BLOCK, size)], up[start : min(start + BLOCK, size)]
+        s1 = s2 = np.float32(0)
+        for j in range(part.shape[0]):
+            g = load(ups[j])
+            s1 += g
+            s2 += g * (load(part[j]) - centre)
+        s += np.float64(s1)
+        t += np.float64(s2)
+    return s, t
 
 
 @kernel
 def flat_moments(x, mean, var, lo, hi):
-    size = x.shape[1]
+    share = 1.0 / x.shape[1]
     for r in range(lo, hi):
-        m = q = n = 0.0
-        for start in range(0, size, BLOCK):
-            part = x[r, start : min(start + BLOCK, size)]
-            count = part.shape[0]
-            total = np.float32(0)
-            for j in range(count):
-                total += load(part[j])
-            centre = total / np.float32(count)
-            d1 = d2 = np.float32(0)
-            for j in range(count):
-                d = load(part[j]) - centre
-                d1 += d
-                d2 += d * d
-            rest = np.float64(d1) / count
-            delta = centre + rest - m
-            q += np.float64(d2) - count * rest * rest + delta * delta * n * count / (n + count)
-            n += count
-            m += delta * count / n
-        mean[r] = m
-        var[r] = max(q, 0.0) / n
+        mean[r], var[r] = _row_moments(x[r], share)
 
 
 @kernel
-def flat_sums(x, dy, mean, var, g1, g2, lo, hi):
-    size = x.shape[1]
+def flat_sums(x, dy, kind, columns, g1, g2, k, lo, hi):
     for r in range(lo, hi):
-        m = q = n = s = t = 0.0
-        for start in range(0, size, BLOCK):
-            part = x[r, start : min(start + BLOCK, size)]
-            up = dy[r, start : min(start + BLOCK, size)]
-            count = part.shape[0]
-            total = np.float32(0)
-            for j in range(count):
-                total += load(part[j])
-            centre = total / np.float32(count)
-            d1 = d2 = s1 = s2 = np.float32(0)
-            for j in range(count):
-                d = load(part[j]) - centre
-                g = load(up[j])
-                d1 += d
-                d2 += d * d
-                s1 += g
-                s2 += g * d
-            rest = np.float64(d1) / count
-            delta = centre + rest - m
-            q += np.float64(d2) - count * rest * rest + delta * delta * n * count / (n + count)
-            n += count
-            m += delta * count / n
-            s += np.float64(s1)
-            t += np.float64(s2) + np.float64(centre) * np.float64(s1)
-        mean[r] = m
-        var[r] = max(q, 0.0) / n
-        g1[r] = s
-        g2[r] = t - m * s
+        g1[r], g2[r] = _row_sums(x[r], dy[r], k[kind[r // columns] * columns + r % columns])
 
 
 @kernel
-def flat_scale(x, y, k, a, b, lo, hi):
+def flat_sums_anew(x, dy, mean, var, g1, g2, k, lo, hi):
+    share = 1.0 / x.shape[1]
     for r in range(lo, hi):
-        kr, ar, br = k[r], a[r], b[r]
+        mean[r], var[r] = _row_moments(x[r], share)
+        k[r] = np.float32(mean[r])
+        g1[r], g2[r] = _row_sums(x[r], dy[r], k[r])
+
+
+@kernel
+def flat_scale(x, y, kind, columns, k, a, b, lo, hi):
+    for r in range(lo, hi):
+        i = kind[r // columns] * columns + r % columns
+        ki, ai, bi = k[i], a[i], b[i]
         row, out = x[r], y[r]
         for j in range(row.shape[0]):
-            store(out, j, (load(row[j]) - kr) * ar + br)
+            store(out, j, (load(row[j]) - ki) * ai + bi)
 
 
 @kernel
-def flat_spread(x, dy, dx, k, a, p, q, lo, hi):
+def flat_spread(x, dy, dx, kind, columns, k, a, p, q, lo, hi):
     for r in range(lo, hi):
-        kr, ar, pr, qr = k[r], a[r], p[r], q[r]
+        i = kind[r // columns] * columns + r % columns
+        ki, ai, pi, qi = k[i], a[i], p[i], q[i]
         row, up, out = x[r], dy[r], dx[r]
         for j in range(row.shape[0]):
-            store(out, j, load(up[j]) * ar + ((load(row[j]) - kr) * pr + qr))
+            store(out, j, load(up[j]) * ai + ((load(row[j]) - ki) * pi + qi))
 
 
 @kernel
@@ -162,6 +133,12 @@ def last_moments(x, mean, var, lo, hi):
     d2 = np.empty(channels, np.float32)
     for n in range(lo, hi):
         m, q, done = mean[n], var[n], 0.0
+        if length == 1:
+            row = x[n, 0]
+            for c in range(channels):
+                m[c] = np.float64(load(row[c]))
+                q[c] = m[c] - m[c]  # 0, or NaN
+            continue
         m[:] = 0
         q[:] = 0
         for start in range(0, length, tile):
@@ -193,37 +170,47 @@ def last_moments(x, mean, var, lo, hi):
 
 
 @kernel
-def last_sums(x, dy, mean, var, g1, g2, lo, hi):
-    length, channels = x.shape[1:]
+def _unit_sums(x, dy, g1, g2, centre, s1, s2):
+    length, channels = x.shape
     tile = min(128, max(8, TILE // channels))
-    centre = np.empty(channels, np.float32)
-    s1 = np.empty(channels, np.float32)
-    s2 = np.empty(channels, np.float32)
-    last_moments(x, mean, var, lo, hi)
-    for n in range(lo, hi):
-        for c in range(channels):
-            centre[c] = np.float32(mean[n, c])
-        g1[n] = 0
-        g2[n] = 0
-        for start in range(0, length, tile):
-            part, ups = x[n, start : min(start + tile, length)], dy[n, start : min(start + tile, length)]
-            s1[:] = 0
-            s2[:] = 0
-            for s in range(part.shape[0]):
-                row, up = part[s], ups[s]
-                for c in range(channels):
-                    g = load(up[c])
-                    s1[c] += g
-                    s2[c] += g * (load(row[c]) - centre[c])
+    g1[:] = 0
+    g2[:] = 0
+    for start in range(0, length, tile):
+        s1[:] = 0
+        s2[:] = 0
+        for s in range(start, min(start + tile, length)):
+            row, up = x[s], dy[s]
             for c in range(channels):
-                g1[n, c] += np.float64(s1[c])
-                g2[n, c] += np.float64(s2[c]) + (np.float64(centre[c]) - mean[n, c]) * np.float64(s1[c])
+                g = load(up[c])
+                s1[c] += g
+                s2[c] += g * (load(row[c]) - centre[c])
+        for c in range(channels):
+            g1[c] += np.float64(s1[c])
+            g2[c] += np.float64(s2[c])
 
 
 @kernel
-def last_scale(x, y, k, a, b, lo, hi):
+def last_sums(x, dy, kind, strips, g1, g2, k, lo, hi):
+    s1, s2 = np.empty(x.shape[2], np.float32), np.empty(x.shape[2], np.float32)
     for n in range(lo, hi):
-        kn, an, bn = k[n], a[n], b[n]
+        _unit_sums(x[n], dy[n], g1[n], g2[n], k[kind[n // strips] * strips + n % strips], s1, s2)
+
+
+@kernel
+def last_sums_anew(x, dy, mean, var, g1, g2, k, lo, hi):
+    s1, s2 = np.empty(x.shape[2], np.float32), np.empty(x.shape[2], np.float32)
+    for n in range(lo, hi):
+        last_moments(x, mean, var, n, n + 1)
+        for c in range(x.shape[2]):
+            k[n, c] = np.float32(mean[n, c])
+        _unit_sums(x[n], dy[n], g1[n], g2[n], k[n], s1, s2)
+
+
+@kernel
+def last_scale(x, y, kind, strips, k, a, b, lo, hi):
+    for n in range(lo, hi):
+        i = kind[n // strips] * strips + n % strips
+        kn, an, bn = k[i], a[i], b[i]
         for s in range(x.shape[1]):
             row, out = x[n, s], y[n, s]
             for c in range(row.shape[0]):
@@ -231,10 +218,104 @@ def last_scale(x, y, k, a, b, lo, hi):
 
 
 @kernel
-def last_spread(x, dy, dx, k, a, p, q, lo, hi):
+def last_spread(x, dy, dx, kind, strips, k, a, p, q, lo, hi):
     for n in range(lo, hi):
-        kn, an, pn, qn = k[n], a[n], p[n], q[n]
+        i = kind[n // strips] * strips + n % strips
+        kn, an, pn, qn = k[i], a[i], p[i], q[i]
         for s in range(x.shape[1]):
             row, up, out = x[n, s], dy[n, s], dx[n, s]
             for c in range(row.shape[0]):
                 store(out, c, load(up[c]) * an[c] + ((load(row[c]) - kn[c]) * pn[c] + qn[c]))
+
+
+@kernel
+def _range(job, rows):
+    """Give this thread's range of rows, always the same one for the same number of threads."""
+    threads = job[THREADS]
+    thread = ask(job[NUMBER]) if threads > 1 else 0
+    return rows * thread // threads, rows * (thread + 1) // threads
+
+
+@kernel
+def _flat(job, x_at, dy_at, out_at):
+    columns, kinds = job[STRIPS] * job[CHANNELS], job[KINDS] * job[STRIPS] * job[CHANNELS]
+    rows = job[SAMPLES] * columns
+    shape = (rows, job[LENGTH])
+    x, dy, out = carray(x_at, shape), carray(dy_at, shape), carray(out_at, shape)
+    kind = carray(int64_at(job[KIND]), job[SAMPLES])
+    mean, var = carray(float64_at(job[MEAN]), rows), carray(float64_at(job[VAR]), rows)
+    g1, g2 = carray(float64_at(job[G1]), rows), carray(float64_at(job[G2]), rows)
+    k, a = carray(float32_at(job[K]), kinds), carray(float32_at(job[A]), kinds)
+    b, q = carray(float32_at(job[B]), kinds), carray(float32_at(job[Q]), kinds)
+    lo, hi = _range(job, rows)
+    if job[OP] == MOMENTS:
+        flat_moments(x, mean, var, lo, hi)
+    elif job[OP] == SCALE:
+        flat_scale(x, out, kind, columns, k, a, b, lo, hi)
+    elif job[OP] == SUMS:
+        flat_sums(x, dy, kind, columns, g1, g2, k, lo, hi)
+    elif job[OP] == SUMS_ANEW:
+        flat_sums_anew(x, dy, mean, var, g1, g2, k, lo, hi)
+    else:
+        flat_spread(x, dy, out, kind, columns, k, a, b, q, lo, hi)
+
+
+@kernel
+def _last(job, x_at, dy_at, out_at):
+    strips, channels = job[STRIPS], job[CHANNELS]
+    units = job[SAMPLES] * strips
+    shape, rows, kinds = (units, job[LENGTH], channels), (units, channels), (job[KINDS] * strips, channels)
+    x, dy, out = carray(x_at, shape), carray(dy_at, shape), carray(out_at, shape)
+    kind = carray(int64_at(job[KIND]), job[SAMPLES])
+    mean, var = carray(float64_at(job[MEAN]), rows), carray(float64_at(job[VAR]), rows)
+    g1, g2 = carray(float64_at(job[G1]), rows), carray(float64_at(job[G2]), rows)
+    k, a = carray(float32_at(job[K]), kinds), carray(float32_at(job[A]), kinds)
+    b, q = carray(float32_at(job[B]), kinds), carray(float32_at(job[Q]), kinds)
+    lo, hi = _range(job, units)
+    if job[OP] == MOMENTS:
+        last_moments(x, mean, var, lo, hi)
+    elif job[OP] == SCALE:
+        last_scale(x, out, kind, strips, k, a, b, lo, hi)
+    elif job[OP] == SUMS:
+        last_sums(x, dy, kind, strips, g1, g2, k, lo, hi)
+    elif job[OP] == SUMS_ANEW:
+        last_sums_anew(x, dy, mean, var, g1, g2, k, lo, hi)
+    else:
+        last_spread(x, dy, out, kind, strips, k, a, b, q, lo, hi)
+
+
+def _flat_float32(address):
+    job = carray(int64_at(address), SIZE)
+    _flat(job, float32_at(job[X]), float32_at(job[DY]), float32_at(job[OUT]))
+
+
+def _flat_bfloat16(address):
+    job = carray(int64_at(address), SIZE)
+    _flat(job, uint16_at(job[X]), uint16_at(job[DY]), uint16_at(job[OUT]))
+
+
+def _last_float32(address):
+    job = carray(int64_at(address), SIZE)
+    _last(job, float32_at(job[X]), float32_at(job[DY]), float32_at(job[OUT]))
+
+
+def _last_bfloat16(address):
+    job = carray(int64_at(address), SIZE)
+    _last(job, uint16_at(job[X]), uint16_at(job[DY]), uint16_at(job[OUT]))
+
+
+BODIES: dict[tuple[bool, int], Any] = {
+    (False, 4): _flat_float32,
+    (False, 2): _flat_bfloat16,
+    (True, 4): _last_float32,
+    (True, 2): _last_bfloat16,
+}
+_compiled: dict[tuple[bool, int], Any] = {}
+
+
+def body(last: bool, width: int) -> int:
+    """Give the address of the passes for a layout and a width of values in bytes, compiled at first use."""
+    key = (last, width)
+    if key not in _compiled:
+        _compiled[key] = callback(BODIES[key])
+    return int(_compiled[key].address)

@@ -14,28 +14,29 @@ from torch import Tensor
 from anynorm.core.affine import Coefficients, chain, standardise
 from anynorm.core.mix import mix
 from anynorm.core.moments import Moments, pool_samples, spread, table_dtype
-from anynorm.core.task import Batch, Owned, Task
+from anynorm.core.population import tables_of
+from anynorm.core.task import Batch, Given, Owned, Task
 
 
-def normalise(task: Task, x: Tensor, owned: Owned) -> tuple[Tensor, Batch]:
+def normalise(task: Task, x: Tensor, owned: Owned, given: Given) -> tuple[Tensor, Batch]:
     """Do a pass: y, and what was taken from x for the population."""
-    batch = _observe(task, x)
-    mean, var = _mix(task, _recall(task, x, batch), owned)
-    return scale(x, mean, _affine(task, var, owned)), batch
+    batch = _observe(task, x, given)
+    mean, var = _mix(task, _recall(task, x, batch, given), owned)
+    return scale(x, mean, _affine(task, var, owned, given)), batch
 
 
-def _observe(task: Task, x: Tensor) -> Batch:
+def _observe(task: Task, x: Tensor, given: Given) -> Batch:
     """Take the moments of x that this pass needs, pooled by each cut."""
-    if None not in task.kept:
-        return Batch([None for _ in task.kept])
+    if not any(task.looks):
+        return Batch([None for _ in task.looks])
     rows = moments(x, task.strips(x))
-    looking = [cut for cut, kept in zip(task.fitted.cuts, task.kept, strict=True) if kept is None]
+    looking = [cut for cut, look in zip(task.fitted.cuts, task.looks, strict=True) if look]
     columns = None
     if any([cut.pools_samples for cut in looking]):
-        columns = task.reach.unite(pool_samples(rows, task.labels if task.domains else None, task.domains))
+        columns = task.reach.unite(pool_samples(rows, given.labels if task.domains else None, task.domains))
     by_cut: list[Moments | None] = []
-    for cut, kept in zip(task.fitted.cuts, task.kept, strict=True):
-        if kept is not None:
+    for cut, look in zip(task.fitted.cuts, task.looks, strict=True):
+        if not look:
             by_cut.append(None)
         elif columns is not None and cut.pools_samples and not cut.is_ghost:
             by_cut.append(cut.pool_columns(columns))
@@ -45,16 +46,18 @@ def _observe(task: Task, x: Tensor) -> Batch:
     return Batch(by_cut, columns, values)
 
 
-def _recall(task: Task, x: Tensor, batch: Batch) -> list[tuple[Tensor, Tensor]]:
+def _recall(task: Task, x: Tensor, batch: Batch, given: Given) -> list[tuple[Tensor, Tensor]]:
     """Give mean and variance of each cut, from the batch or from what is kept, as tables that broadcast to (n, c, strips)."""
     found = []
     shape = (x.shape[0], x.shape[1], task.strips(x))
-    for cut, kept, seen in zip(task.fitted.cuts, task.kept, batch.by_cut, strict=True):
-        source = kept if seen is None else seen
-        assert source is not None  # each cut looks at the batch or is served
-        mean, var = source[0], source[1]
-        if task.domains and task.labels is not None and cut.pools_samples:
-            mean, var = mean.index_select(0, task.labels), var.index_select(0, task.labels)
+    for index, (cut, kept, seen) in enumerate(zip(task.fitted.cuts, given.kept, batch.by_cut, strict=True)):
+        if seen is not None:
+            mean, var = seen.mean, seen.var
+        else:
+            assert kept is not None  # each cut looks at the batch or is served
+            mean, var = tables_of(kept, task.kept_shape(index), table_dtype(x))
+        if task.domains and given.labels is not None and cut.pools_samples:
+            mean, var = mean.index_select(0, given.labels), var.index_select(0, given.labels)
         found.append((spread(mean, shape), spread(var, shape)))
     return found
 
@@ -70,11 +73,11 @@ def _mix(task: Task, by_cut: list[tuple[Tensor, Tensor]], owned: Owned) -> tuple
     return mixed[0], mixed[1]
 
 
-def _affine(task: Task, var: Tensor, owned: Owned) -> Coefficients:
+def _affine(task: Task, var: Tensor, owned: Owned, given: Given) -> Coefficients:
     """Give a and b of y = a (x − mean) + b."""
     coefficients = standardise(var, task.eps)
     for stage in task.parts.ending.affine:
-        condition = (owned.style_mean, owned.style_std) if task.parts.takes_style else task.labels
+        condition = (owned.style_mean, owned.style_std) if task.parts.takes_style else given.labels
         gamma, beta = stage(owned.of(stage), condition)
         coefficients = chain(coefficients, (gamma.to(var.dtype), beta.to(var.dtype)))
     return coefficients

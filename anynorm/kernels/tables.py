@@ -1,203 +1,288 @@
-"""Everything between the passes, on tables of n × columns numbers, forwards and backwards in closed form.
+"""Everything between the passes, on tables of kinds × columns numbers, forwards and backwards in closed form.
 
-A column is one (channel, strip). With row moments m, v, and for each cut k its parts' statistics M, V (from the rows, or kept):
+A column is one (channel, strip); samples that are treated alike are of one kind: all of them where statistics and affine are
+shared, each class or domain, or each sample. With row moments m, v, and for each cut i its parts' statistics M, V (from the rows,
+or kept):
 
-    μ = Σ wₖ Mₖ      σ² = Σ w'ₖ Vₖ      r = 1/sqrt(σ² + ε)      γ, β: shared, then own     a = γ r     y = a (x − μ) + β
+    μ = Σ wᵢ Mᵢ      σ² = Σ w'ᵢ Vᵢ      r = 1/sqrt(σ² + ε)      γ, β: shared, then own     a = γ r     y = a (x − μ) + β
 
-and from g₁ = Σ dy, t = Σ dy (x − μ) of each row:
+and from g = Σ dy, t = Σ dy (x − μ) of each kind and column:
 
-    dβ = g₁      dγ = r t      dμ = −a g₁      dσ² = −½ γ r³ t      dMₖ = Σ wₖ dμ      dVₖ = Σ w'ₖ dσ²
-    dx = a dy + Σₖ (dMₖ + 2 dVₖ (x − Mₖ)) / countₖ          over the cuts that look at the batch
+    dβ = g      dγ = r t      dμ = −a g      dσ² = −½ γ r³ t      dMᵢ = Σ wᵢ dμ      dVᵢ = Σ w'ᵢ dσ²
+    dx = a dy + Σᵢ (dMᵢ + 2 dVᵢ (x − Mᵢ)) / countᵢ          over the cuts that look at the batch
 
-`plan`, `affine` and `grads` come as plain tuples in the order of their classes in work: numba's cache on disk would otherwise
-hold the classes by name, and a later version that has moved one could not read it.
+`places` and `affine` come as plain tuples in the order of their classes in plan: numba's cache on disk would otherwise hold the
+classes by name, and a later version that has moved one could not read it.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from anynorm.kernels.passes import kernel
+from anynorm.kernels.native import kernel
 
 
 @kernel
-def _lay(row, table, base, columns):
+def lay(row, table, base, columns):
     """Give each column its part's entry; `columns` holds the size of contiguous parts (0: none such), then each column's part."""
-    block, part = columns[0], columns[1:]
+    block, entries = columns[0], table[base:]
     if block == 1:
         for j in range(row.shape[0]):
-            row[j] = table[base + j]
+            row[j] = entries[j]
     elif block > 1:
-        for g in range(row.shape[0] // block):
-            value = table[base + g]
-            for j in range(g * block, (g + 1) * block):
-                row[j] = value
+        grid = row.reshape(-1, block)
+        for g in range(grid.shape[0]):
+            value = entries[g]
+            for j in range(block):
+                grid[g, j] = value
     else:
         for j in range(row.shape[0]):
-            row[j] = table[base + part[j]]
+            row[j] = entries[columns[1 + j]]
 
 
 @kernel
-def _sum(table, base, columns, row):
-    """Add each column to its part's entry."""
-    block, part = columns[0], columns[1:]
+def _sum(table, base, columns, row, weight):
+    """Add each column, weighed, to its part's entry."""
+    block, entries = columns[0], table[base:]
     if block == 1:
         for j in range(row.shape[0]):
-            table[base + j] += row[j]
+            entries[j] += weight * row[j]
     elif block > 1:
-        for g in range(row.shape[0] // block):
+        grid = row.reshape(-1, block)
+        for g in range(grid.shape[0]):
             total = 0.0
-            for j in range(g * block, (g + 1) * block):
-                total += row[j]
-            table[base + g] += total
+            for j in range(block):
+                total += grid[g, j]
+            entries[g] += weight * total
     else:
         for j in range(row.shape[0]):
-            table[base + part[j]] += row[j]
+            entries[columns[1 + j]] += weight * row[j]
 
 
 @kernel
-def pool(plan, mean, var, M, V):
+def count(places, kind, members):
+    """Count the rows behind each statistic."""
+    where, columns_of, offset, width, looks, mean_cuts, var_cuts = places
+    members[:] = 0.0
+    for i in range(width.shape[0]):
+        block = (columns_of.shape[1] - 1) // width[i]
+        for n in range(kind.shape[0]):
+            entries = members[offset[i] + where[i, kind[n]] * width[i] :]
+            for g in range(width[i]):
+                entries[g] += block
+
+
+@kernel
+def pool(places, kind, members, mean, var, M, V, laid):
     """Pool rows by each cut that looks at the batch: law of total variance."""
-    samples, columns_of, offset, width, members, looks, on_mean, on_var, wm, wv, length = plan
-    laid = np.empty(mean.shape[1])
-    for k in range(width.shape[0]):
-        if not looks[k]:
+    where, columns_of, offset, width, looks, mean_cuts, var_cuts = places
+    samples, size = mean.shape
+    for i in range(width.shape[0]):
+        lo, hi, columns = offset[i], offset[i + 1], columns_of[i]
+        if not looks[i]:
             continue
-        lo, hi, columns = offset[k], offset[k + 1], columns_of[k]
-        for i in range(lo, hi):
-            M[i] = 0.0
-            V[i] = 0.0
-        for n in range(mean.shape[0]):
-            _sum(M, lo + samples[k, n] * width[k], columns, mean[n])
-        for i in range(lo, hi):
-            M[i] /= max(members[i], 1.0)
-        for n in range(mean.shape[0]):
-            base = lo + samples[k, n] * width[k]
-            _lay(laid, M, base, columns)
-            for j in range(laid.shape[0]):
-                d = mean[n, j] - laid[j]
-                laid[j] = var[n, j] + d * d
-            _sum(V, base, columns, laid)
-        for i in range(lo, hi):
-            V[i] /= max(members[i], 1.0)
+        own = hi - lo == samples * size and columns[0] == 1  # whether each row is a part
+        for n in range(samples):
+            own = own and where[i, kind[n]] == n  # as many domains as samples are none
+        if own:
+            M[lo:hi] = mean.reshape(-1)
+            V[lo:hi] = var.reshape(-1)
+            continue
+        M[lo:hi] = 0.0
+        V[lo:hi] = 0.0
+        for n in range(samples):
+            _sum(M, lo + where[i, kind[n]] * width[i], columns, mean[n], 1.0)
+        for p in range(lo, hi):
+            M[p] /= max(members[p], 1.0)
+        for n in range(samples):
+            base = lo + where[i, kind[n]] * width[i]
+            lay(laid, M, base, columns)
+            m, v = mean[n], var[n]
+            for j in range(size):
+                d = m[j] - laid[j]
+                laid[j] = v[j] + d * d
+            _sum(V, base, columns, laid, 1.0)
+        for p in range(lo, hi):
+            V[p] /= max(members[p], 1.0)
 
 
 @kernel
-def _add(out, weights, row):
-    """Add a weighed row; weights are one for all columns, or one each, and 0 lets nothing through, not even NaN."""
-    if weights.shape[0] == 1:
-        if weights[0] != 0.0:
-            for j in range(out.shape[0]):
-                out[j] += weights[0] * row[j]
-    else:
-        for j in range(out.shape[0]):
-            if weights[j] != 0.0:
-                out[j] += weights[j] * row[j]
+def soften(logits, hard, weights):
+    """Turn λ (groups, cuts) into weights: a softmax, or a one-hot of the first largest."""
+    groups, cuts = logits.shape
+    for g in range(groups):
+        top = 0
+        for i in range(cuts):
+            if logits[g, i] > logits[g, top] or (np.isnan(logits[g, i]) and not np.isnan(logits[g, top])):
+                top = i
+        total = 0.0
+        for i in range(cuts):
+            chosen = 1.0 if i == top else 0.0
+            weights[g, i] = chosen if hard else np.exp(np.float64(logits[g, i]) - np.float64(logits[g, top]))
+            total += weights[g, i]
+        for i in range(cuts):
+            weights[g, i] /= total
 
 
 @kernel
-def _mix(plan, n, M, V, mu, sigma, laid):
-    """Mix the statistics of one sample: μ and σ² of each column."""
-    samples, columns_of, offset, width, members, looks, on_mean, on_var, wm, wv, length = plan
-    mu[:] = 0.0
-    sigma[:] = 0.0
-    for k in range(width.shape[0]):
-        base = offset[k] + samples[k, n] * width[k]
-        if on_mean[k]:
-            _lay(laid, M, base, columns_of[k])
-            _add(mu, wm[k], laid)
-        if on_var[k]:
-            _lay(laid, V, base, columns_of[k])
-            _add(sigma, wv[k], laid)
+def _mix(places, side, s, weights, table, mixed, laid):
+    """Mix one side's statistics for a kind; a weight of 0 lets nothing through, not even NaN."""
+    where, columns_of, offset, width, looks, mean_cuts, var_cuts = places
+    if side.shape[0] == 1:
+        i = side[0]
+        lay(mixed, table, offset[i] + where[i, s] * width[i], columns_of[i])
+        return
+    groups = weights.shape[0]
+    mixed[:] = 0.0
+    by_group, laid_by_group = mixed.reshape(groups, -1), laid.reshape(groups, -1)
+    for c in range(side.shape[0]):
+        i = side[c]
+        lay(laid, table, offset[i] + where[i, s] * width[i], columns_of[i])
+        for g in range(groups):
+            w = weights[g, c]
+            if w != 0.0:
+                for j in range(by_group.shape[1]):
+                    by_group[g, j] += w * laid_by_group[g, j]
 
 
 @kernel
-def coefficients(plan, affine, M, V, k, a, b):
-    """Give k, a, b of y = a (x − k) + b for each sample and column, in float32: k is μ rounded, and b pays for it."""
-    gamma_of, beta_of, own_gamma, own_beta, labels, eps = affine
+def _invert(places, side, s, weights, table, eps, r, laid):
+    """Give 1/sqrt(σ² + ε) of each column; where one cut alone has the variance it is taken of the parts, which are fewer."""
+    where, columns_of, offset, width, looks, mean_cuts, var_cuts = places
+    if side.shape[0] == 1 and columns_of[side[0], 0] > 1:
+        i = side[0]
+        grid, entries = r.reshape(width[i], -1), table[offset[i] + where[i, s] * width[i] :]
+        for g in range(width[i]):
+            value = np.float32(1) / np.sqrt(np.float32(entries[g] + eps))
+            for j in range(grid.shape[1]):
+                grid[g, j] = value
+        return
+    _mix(places, side, s, weights, table, r, laid)
+    for j in range(r.shape[0]):
+        r[j] = np.float32(1) / np.sqrt(
+            np.float32(r[j] + eps)
+        )  # its digits end in float32 anyway, and double takes four times as long
+
+
+@kernel
+def coefficients(places, affine, M, V, eps, k, a, b, work):
+    """Give k, a, b of y = a (x − k) + b for each kind, in float32: k is μ rounded, and b pays for it."""
+    weights, gamma, beta, own_gamma, own_beta, label, channel_of = affine
+    mean_cuts, var_cuts = places[5], places[6]
     columns = k.shape[1]
-    mu, sigma, laid = np.empty(columns), np.empty(columns), np.empty(columns)
-    for n in range(k.shape[0]):
-        _mix(plan, n, M, V, mu, sigma, laid)
-        own = labels[n]
+    mu, r, laid, og, ob = work[0], work[1], work[2], work[3], work[4]
+    og[:] = 1.0
+    ob[:] = 0.0
+    for s in range(k.shape[0]):
+        _mix(places, mean_cuts, s, weights[0], M, mu, laid)
+        _invert(places, var_cuts, s, weights[1], V, eps, r, laid)
+        if own_gamma.shape[0]:
+            lay(og, own_gamma[label[s]], 0, channel_of)
+            lay(ob, own_beta[label[s]], 0, channel_of)
+        ks, as_, bs = k[s], a[s], b[s]
         for j in range(columns):
-            gamma = own_gamma[own, j] * gamma_of[j]
-            beta = own_gamma[own, j] * beta_of[j] + own_beta[own, j]
-            scale = gamma / np.sqrt(sigma[j] + eps)
+            scale = og[j] * gamma[j] * r[j]
             centre = np.float32(mu[j])
-            k[n, j] = centre
-            a[n, j] = scale
-            b[n, j] = beta - scale * (mu[j] - centre)
+            ks[j] = centre
+            as_[j] = np.float32(scale)
+            bs[j] = np.float32(og[j] * beta[j] + ob[j] - scale * (mu[j] - np.float64(centre)))
 
 
 @kernel
-def gradients(plan, affine, M, V, mean, g1, g2, k, a, p, q, dwm, dwv, grads):
-    """Give k, a, p, q of dx = a dy + p (x − k) + q, and the gradients of weights and affine."""
-    samples, columns_of, offset, width, members, looks, on_mean, on_var, wm, wv, length = plan
-    gamma_of, beta_of, own_gamma, own_beta, labels, eps = affine
-    d_gamma, d_beta, d_own_gamma, d_own_beta = grads
-    columns = k.shape[1]
-    mu, sigma, laid, t = np.empty(columns), np.empty(columns), np.empty(columns), np.empty(columns)
-    dM, dV = np.zeros(M.shape[0]), np.zeros(V.shape[0])
-    for n in range(k.shape[0]):
-        _mix(plan, n, M, V, mu, sigma, laid)
-        own = labels[n]
+def gradients(places, affine, statistics, members, length, eps, g1, g2, k, a, p, q, d_statistics, d_affine, work):
+    """Give a, p, q of dx = a dy + p (x − k) + q, with k as it is, and the gradients of weights and affine."""
+    where, columns_of, offset, width, looks, mean_cuts, var_cuts = places
+    weights, gamma, beta, own_gamma, own_beta, label, channel_of = affine
+    kinds, columns = k.shape
+    M, V = statistics[0], statistics[1]
+    dM, dV = d_statistics[0], d_statistics[1]
+    d_weights, d_gamma, d_beta, d_own_gamma, d_own_beta = d_affine
+    mu, r, laid, og, dgamma, dmu, dsigma = work[0], work[1], work[2], work[3], work[4], work[5], work[6]
+    og[:] = 1.0
+    for s in range(kinds):
+        _mix(places, mean_cuts, s, weights[0], M, mu, laid)
+        _invert(places, var_cuts, s, weights[1], V, eps, r, laid)
+        g, gx, ks, as_ = g1[s], g2[s], k[s], a[s]
+        if own_gamma.shape[0]:
+            lay(og, own_gamma[label[s]], 0, channel_of)
         for j in range(columns):
-            gamma = own_gamma[own, j] * gamma_of[j]
-            r = 1.0 / np.sqrt(sigma[j] + eps)
-            up = g2[n, j] + (mean[n, j] - mu[j]) * g1[n, j]
-            dgamma = r * up
-            d_own_gamma[own, j] += dgamma * gamma_of[j] + g1[n, j] * beta_of[j]
-            d_own_beta[own, j] += g1[n, j]
-            d_gamma[j] += dgamma * own_gamma[own, j]
-            d_beta[j] += g1[n, j] * own_gamma[own, j]
-            a[n, j] = gamma * r
-            mu[j] = -gamma * r * g1[n, j]
-            sigma[j] = -0.5 * gamma * r * r * r * up
-        for i in range(width.shape[0]):
-            base = offset[i] + samples[i, n] * width[i]
-            if on_mean[i]:
-                _back(dM, dwm[i], base, columns_of[i], wm[i], mu, M, laid, t)
-            if on_var[i]:
-                _back(dV, dwv[i], base, columns_of[i], wv[i], sigma, V, laid, t)
-    for n in range(k.shape[0]):
-        mu[:] = 0.0
-        sigma[:] = 0.0
+            t = gx[j] + (np.float64(ks[j]) - mu[j]) * g[j]
+            scale = og[j] * gamma[j] * r[j]
+            dgamma[j] = r[j] * t
+            dmu[j] = -scale * g[j]
+            dsigma[j] = -0.5 * scale * r[j] * dgamma[j]
+            as_[j] = np.float32(scale)
+        if own_gamma.shape[0]:
+            for j in range(columns):
+                laid[j] = dgamma[j] * gamma[j] + g[j] * beta[j]
+            _sum(d_own_gamma[label[s]], 0, channel_of, laid, 1.0)
+            _sum(d_own_beta[label[s]], 0, channel_of, g, 1.0)
+            for j in range(columns):
+                d_gamma[j] += dgamma[j] * og[j]
+                d_beta[j] += g[j] * og[j]
+        else:
+            for j in range(columns):
+                d_gamma[j] += dgamma[j]
+                d_beta[j] += g[j]
+        _back(places, mean_cuts, s, weights[0], dmu, M, dM, d_weights[0], laid)
+        _back(places, var_cuts, s, weights[1], dsigma, V, dV, d_weights[1], laid)
+    for i in range(dM.shape[0]):
+        dM[i] /= max(members[i], 1.0) * length
+        dV[i] *= 2.0 / (max(members[i], 1.0) * length)
+    for s in range(kinds):
+        dmu[:] = 0.0
+        dsigma[:] = 0.0
+        ks, ps, qs = k[s], p[s], q[s]
         for i in range(width.shape[0]):
             if looks[i]:
-                base = offset[i] + samples[i, n] * width[i]
-                _lay(laid, members, base, columns_of[i])
+                base = offset[i] + where[i, s] * width[i]
+                lay(laid, dM, base, columns_of[i])
                 for j in range(columns):
-                    t[j] = 1.0 / (laid[j] * length)
-                _lay(laid, dM, base, columns_of[i])
+                    dmu[j] += laid[j]
+                lay(laid, dV, base, columns_of[i])
+                lay(mu, M, base, columns_of[i])
                 for j in range(columns):
-                    mu[j] += laid[j] * t[j]
-                _lay(laid, dV, base, columns_of[i])
-                for j in range(columns):
-                    t[j] *= 2.0 * laid[j]
-                    sigma[j] += t[j]
-                _lay(laid, M, base, columns_of[i])
-                for j in range(columns):
-                    mu[j] += t[j] * (mean[n, j] - laid[j])
+                    dsigma[j] += laid[j]
+                    dmu[j] += laid[j] * (np.float64(ks[j]) - mu[j])
         for j in range(columns):
-            centre = np.float32(mean[n, j])
-            k[n, j] = centre
-            p[n, j] = sigma[j]
-            q[n, j] = mu[j] + sigma[j] * (centre - mean[n, j])
+            ps[j] = np.float32(dsigma[j])
+            qs[j] = np.float32(dmu[j])
 
 
 @kernel
-def _back(dtable, dweights, base, columns, weights, upstream, table, laid, share):
-    """Send the gradient of a mixed row back to one cut's statistics and weights."""
-    _lay(laid, table, base, columns)
-    if weights.shape[0] == 1:
-        total = 0.0
-        for j in range(laid.shape[0]):
-            total += upstream[j] * laid[j]
-            share[j] = weights[0] * upstream[j]
-        dweights[0] += total
-    else:
-        for j in range(laid.shape[0]):
-            dweights[j] += upstream[j] * laid[j]
-            share[j] = weights[j] * upstream[j]
-    _sum(dtable, base, columns, share)
+def _back(places, side, s, weights, upstream, table, d_table, d_weights, laid):
+    """Send the gradient of a mixed row back to the cuts' statistics and weights."""
+    where, columns_of, offset, width, looks, mean_cuts, var_cuts = places
+    groups = weights.shape[0]
+    up, by_group = upstream.reshape(groups, -1), laid.reshape(groups, -1)
+    for c in range(side.shape[0]):
+        i = side[c]
+        base = offset[i] + where[i, s] * width[i]
+        if side.shape[0] == 1:
+            _sum(d_table, base, columns_of[i], upstream, 1.0)
+            continue
+        lay(laid, table, base, columns_of[i])
+        for g in range(groups):
+            total = 0.0
+            for j in range(up.shape[1]):
+                total += up[g, j] * by_group[g, j]
+            d_weights[g, c] += total
+        if groups == 1:
+            _sum(d_table, base, columns_of[i], upstream, weights[0, c])
+            continue
+        for g in range(groups):
+            for j in range(up.shape[1]):
+                by_group[g, j] = weights[g, c] * up[g, j]
+        _sum(d_table, base, columns_of[i], laid, 1.0)
+
+
+@kernel
+def soften_back(weights, d_weights, hard, out):
+    """Turn gradients of weights into those of λ: dλ = w (dw − Σ w dw); a one-hot has none."""
+    groups, cuts = weights.shape
+    for g in range(groups):
+        inner = 0.0
+        for i in range(cuts):
+            inner += weights[g, i] * d_weights[g, i]
+        for i in range(cuts):
+            out[g, i] = 0.0 if hard else weights[g, i] * (d_weights[g, i] - inner)

@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import anynorm
 from anynorm.core.population import Frozen
 from anynorm.errors import StateError
-from anynorm.kernels import passes, reference
+from anynorm.kernels import reference, whole
 from tests.helpers import ROWS, condition_for, data, make, same_state
 
 
@@ -82,11 +82,12 @@ def test_the_same_shapes_pass_in_inference(spec, shape):
 def test_a_pass_that_fails_at_its_very_end_moves_no_statistic(spec, monkeypatch):
     norm, x = make(spec), data(4, 16, 4, 4)
     before = copy.deepcopy(norm)
+    copy.deepcopy(norm)(x, condition_for(norm, x))  # the kernels are there
 
     def out_of_memory(*_):
         raise MemoryError
 
-    for module, name in ((reference, "scale"), (passes, "flat_scale"), (passes, "last_scale")):
+    for module, name in ((reference, "scale"), (whole, "forward")):
         monkeypatch.setattr(module, name, out_of_memory)
     with pytest.raises(MemoryError):
         norm(x, condition_for(norm, x))

@@ -68,7 +68,7 @@ def affine(norm, condition):
     pairs = []
     if norm.weight is not None:
         pairs.append((norm.weight.double()[None, :, None], norm.bias.double()[None, :, None]))
-    if hasattr(norm, "class_weight"):
+    if norm.class_weight is not None:
         pairs.append((norm.class_weight.double()[condition][..., None], norm.class_bias.double()[condition][..., None]))
     if norm.parts.takes_style:
         style = condition.double().flatten(2)
