@@ -15,7 +15,6 @@ import json
 import os
 import platform
 import random
-import resource
 import statistics
 import subprocess
 import sys
@@ -170,11 +169,13 @@ def copy(x: Tensor) -> Callable[[], None]:
 
 
 def saved_bytes(module: nn.Module, x: Tensor) -> int:
-    """Count the bytes that autograd keeps for backward, x among them; tables that our kernels keep beside it too."""
+    """Count the bytes kept for backward beside the layer's own parameters: x, and tables that our kernels keep with it."""
     saved: dict[int, int] = {}
+    own = {tensor.data_ptr() for tensor in [*module.parameters(), *module.buffers()]}
 
     def pack(tensor: Tensor) -> Tensor:
-        saved[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+        if tensor.data_ptr() not in own:
+            saved[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
         return tensor
 
     condition = [0] if getattr(module, "takes_condition", False) else []
@@ -199,12 +200,18 @@ def print_peak(name: str, shape: tuple[int, ...]) -> None:
     small = torch.randn(2, *shape[1:], requires_grad=True)
     layers[0](small, *condition).sum().backward()
     x = torch.randn(shape, requires_grad=True)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak starts again from here
+    before = _peak_kilobytes()
     h = x
     for layer in layers:
         h = layer(h, *condition)
     h.backward(torch.ones_like(h))  # type: ignore[no-untyped-call]
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+    print((_peak_kilobytes() - before) / 1024)
+
+
+def _peak_kilobytes() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
 
 def best(calls: dict[str, Callable[[], None]], seconds: float) -> dict[str, float]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from anynorm import kernels
-from anynorm.core.condition import is_readable, read_labels, read_style
+from anynorm.core.condition import read_labels, read_style
 from anynorm.core.cut import Cut
 from anynorm.core.keeper import is_recomputing
 from anynorm.core.state import State
@@ -83,8 +83,8 @@ def check_shared(norm: State, batch: Batch) -> None:
     """
     if not (norm.training and norm.shares_samples):
         return
-    for cut, moments in zip(norm.cuts, batch.by_cut, strict=True):
-        if moments is not None and cut.pools_samples and is_readable(moments.count) and bool((moments.count == 1).any()):
+    for index, cut in enumerate(norm.cuts):
+        if cut.pools_samples and batch.is_single(index):
             raise ShapeError(f"{_one_value(cut)} Layer {norm.spec!r} of {norm.num_features} channels.")
 
 

@@ -112,19 +112,21 @@ class Keeper(nn.Module):
 
     def keep(self, batch: Batch) -> None:
         """Move what is kept by one batch, all of it or nothing; a domain without samples stays where it is."""
-        if self.learns_population and batch.looked and not is_recomputing():
-            policy = self._population
-            if isinstance(policy, Running | Cumulative) and batch.is_plain:
-                self._move_plainly(batch, policy)
+        if batch.looked and self.learns_population and not is_recomputing():
+            policy, present = self._population, batch.present
+            plain = isinstance(policy, Running) or (isinstance(policy, Cumulative) and not self.parts.ending.domains)
+            if present is not None and plain:
+                self._move_plainly(batch, present)
             elif batch.values is not None:
                 self._move(batch, batch.values)
 
-    def _move_plainly(self, batch: Batch, policy: Running | Cumulative) -> None:
-        """Move one set of averages in place: what `_move` does, in a few small operations of the CPU."""
-        tally = self._buffers["num_batches_tracked"]
+    def _move_plainly(self, batch: Batch, present: Tensor | int) -> None:
+        """Move averages in place: what `_move` does, in a few small operations of the CPU."""
+        policy, tally = self._population, self._buffers["num_batches_tracked"]
+        assert isinstance(policy, Running | Cumulative)  # one rate for all that is kept
         if tally is not None:
-            tally.add_(1)
-        rate = float(policy.newest(tally))
+            tally.add_(present)
+        rate = policy.rate if isinstance(policy, Running) else float(policy.newest(tally))
         for index in self._kept:
             buffers = self.kept_of(index)
             if not self.cuts[index].is_ghost and batch.blend(index, buffers, rate):
@@ -132,7 +134,8 @@ class Keeper(nn.Module):
             with torch.no_grad():
                 for buffer, new in zip(buffers, self._average(index, batch), strict=True):
                     if buffer is not None:
-                        buffer.mul_(1 - rate).add_(new.reshape(buffer.shape).to(buffer.dtype), alpha=rate)
+                        weight = rate if isinstance(present, int) else rate * present[:, None].to(buffer.dtype)
+                        buffer.mul_(1 - weight).add_(weight * new.reshape(buffer.shape).to(buffer.dtype))
 
     @torch.no_grad()
     def _move(self, batch: Batch, new_values: Tensor) -> None:

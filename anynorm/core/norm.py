@@ -13,6 +13,7 @@ from torch import Tensor
 from anynorm import kernels
 from anynorm.core.admit import check_input, check_shared, read_condition
 from anynorm.core.affine import chain
+from anynorm.core.cut import Cut
 from anynorm.core.parts import Fitted
 from anynorm.core.state import State
 from anynorm.core.sync import Alone
@@ -60,8 +61,7 @@ class Norm(State):
         task = None if torch.compiler.is_compiling() else self.tasks.get(mode)
         if task is None:
             looks = tuple([uses_batch or not cut.pools_samples for cut in self.cuts])
-            fitted = Fitted(self.cuts, self.mean_cuts, self.var_cuts)
-            task = Task(self.parts, fitted, self.num_features, eps=self.eps, looks=looks, reach=reach)
+            task = Task(self.parts, self._fitted(), self.num_features, eps=self.eps, looks=looks, reach=reach)
             if not torch.compiler.is_compiling():
                 self.tasks[mode] = task
         return task
@@ -76,6 +76,37 @@ class Norm(State):
         """Give the weights of the cuts of the `mean` or the `var`: (1, k), or (c, k) with groups; None for a single cut."""
         logits = getattr(self, f"{side}_weight")
         return None if logits is None else self.parts.weighing.spread(logits, self.num_features)
+
+    def used_cuts(self) -> list[Cut]:
+        """List the cuts that have a share in the mean or the variance; a weight of 0 has none."""
+        used: set[int] = set()
+        for side, cuts in (("mean", self.mean_cuts), ("var", self.var_cuts)):
+            weights = self.weights(side)
+            used |= {cut for k, cut in enumerate(cuts) if weights is None or bool((weights[:, k] > 0).any())}
+        return [self.cuts[index] for index in sorted(used)]
+
+    @torch.no_grad()
+    def fixed_affine(self, condition: Any = None) -> tuple[Tensor, Tensor]:
+        """Give A and B of y = A x + B for each channel, in double, where every statistic that has a share is kept.
+
+        >>> import anynorm
+        >>> scale, shift = anynorm.make("hn:4", 8, eps=0.0).fixed_affine()
+        >>> scale.tolist() == [1.0] * 8, shift.tolist() == [0.0] * 8
+        (True, True)
+        """
+        like = next(iter([*self.buffers(), *self.parameters()]))
+        x = torch.zeros(1, self.num_features, 1, dtype=torch.float64, device=like.device)
+        told = read_condition(self, x, condition)
+        looks = tuple([not cut.pools_samples for cut in self.cuts])
+        task = Task(self.parts, self._fitted(), self.num_features, eps=self.eps, looks=looks, reach=ALONE)
+        kept = tuple([None if look else self.kept_of(index) for index, look in enumerate(looks)])
+        given = Given(kept, told if self.parts.classes else None)
+        mean, (a, b), _ = kernels.coefficients(task, x, self._owned(told), given)
+        scale = a.expand(1, self.num_features, 1).flatten()
+        return scale, (b - a * mean).expand(1, self.num_features, 1).flatten()
+
+    def _fitted(self) -> Fitted:
+        return Fitted(self.cuts, self.mean_cuts, self.var_cuts)
 
     def merge(self) -> Norm:
         """Turn a sandwich into one affine a class, with the same output: γ'ᵢ = γᵢ γ_sa, β'ᵢ = γᵢ β_sa + βᵢ (sabn).

@@ -65,10 +65,17 @@ class Batch(NamedTuple):
         return self.values is not None
 
     @property
-    def is_plain(self) -> bool:
-        """Whether there is one set of averages of some values, which can be told without a stop."""
+    def present(self) -> Tensor | int | None:
+        """Say which domains have samples, 1 or 0; 1 where there are no domains. None: that cannot be told without a stop."""
         values = self.values
-        return values is not None and values.numel() == 1 and is_readable(values) and float(values) > 0
+        if values is None or values.numel() > 1 or not is_readable(values) or not float(values):
+            return None
+        return 1
+
+    def is_single(self, index: int) -> bool:
+        """Whether a cut took a statistic from one value, as far as that can be told without a stop."""
+        moments = self.by_cut[index]
+        return moments is not None and is_readable(moments.count) and bool((moments.count == 1).any())
 
     def blend(self, index: int, buffers: tuple[Tensor | None, Tensor | None], rate: float) -> bool:
         """Blend a cut's averages into buffers in one go, where a backend knows how; say whether it was done."""

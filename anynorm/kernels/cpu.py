@@ -106,7 +106,7 @@ class Call:
         if plan.kept:
             self.kept = np.empty((2, plan.kept))
             alive = [None if buffer is None else _plain(buffer) for kept in given.kept for buffer in kept or (None, None)]
-            whole.read(self.places, np.array([0 if t is None else t.data_ptr() for t in alive]).reshape(-1, 2), self.kept)
+            whole.read(self.places, np.array([0 if buffer is None else buffer.data_ptr() for buffer in alive]), self.kept)
 
     def forward(self, x: Tensor, *owned: Tensor) -> Tensor:
         """Normalise x."""
@@ -206,9 +206,20 @@ class Taken:
         self.task, self.plan, self.labels, self.tables, self.rows = task, plan, labels, tables, rows
 
     @property
-    def is_plain(self) -> bool:
-        """Whether there is one set of averages, and values that can be looked at."""
-        return not self.task.domains
+    def samples(self) -> Any:
+        """Count the samples, of each domain where there are such."""
+        if self.task.domains and self.labels is not None:
+            return np.bincount(self.labels.numpy(), minlength=self.task.domains)
+        return self.plan.samples
+
+    @property
+    def present(self) -> Tensor | int:
+        """Say which domains have samples, 1 or 0; 1 where there are no domains."""
+        return torch.from_numpy((self.samples > 0).astype(np.int64)) if self.task.domains else 1
+
+    def is_single(self, index: int) -> bool:
+        """Whether a cut took a statistic from one value."""
+        return self.looked and self.plan.values[index] == 1 and bool((self.samples == 1).any())
 
     @property
     def looked(self) -> bool:
@@ -223,7 +234,7 @@ class Taken:
                 return False
         mean, var = buffers
         addresses = (0 if mean is None else mean.data_ptr(), 0 if var is None else var.data_ptr())
-        whole.blend(self.tables, *self.plan.ends[index], *addresses, self.plan.bessel[index], rate)
+        whole.blend(self.tables, *self.plan.ends[index], *addresses, self.samples, self.plan.values[index], rate)
         torch.autograd.graph.increment_version(there)
         return True
 
@@ -250,14 +261,11 @@ class Taken:
                 found.append(None)
                 continue
             mean, var = (torch.from_numpy(table).reshape(self._shape(index)) for table in self._cut(index))
-            found.append(Moments(mean, var, self._count(mean)))
+            samples = torch.from_numpy(self.samples).double().reshape(-1, 1, 1)
+            whole_batch = samples * self.plan.values[index]
+            parts = mean.shape[0] if cut.is_ghost else 1  # the samples of one part
+            found.append(Moments(mean, var, (whole_batch / parts).expand_as(mean)))
         return found
-
-    def _count(self, mean: Tensor) -> Tensor:
-        """Count the values behind each statistic of a cut."""
-        if self.task.domains and self.values is not None:
-            return self.values * self.plan.layout.channels / mean[0].numel() + torch.zeros_like(mean)
-        return torch.full_like(mean, self.plan.values / mean.numel())
 
     @property
     def values(self) -> Tensor | None:
@@ -265,11 +273,8 @@ class Taken:
         if not self.looked:
             return None
         layout = self.plan.layout
-        if self.task.domains and self.labels is not None:
-            samples = torch.bincount(self.labels, minlength=self.task.domains)
-            return (samples * layout.length * layout.strips).double().reshape(-1, 1, 1)
-        positions = float(layout.samples * layout.length * layout.strips)
-        return torch.full((1, 1, 1), positions, dtype=torch.float64, device="cpu")
+        positions = layout.samples * layout.length * layout.strips / self.plan.samples[0]  # of one sample
+        return torch.from_numpy(self.samples * positions).reshape(-1, 1, 1)
 
     @property
     def columns(self) -> Moments | None:

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from anynorm.core.cut import ALL
 from anynorm.core.mix import Hard
-from anynorm.core.moments import Moments
 from anynorm.core.sync import Together
 from anynorm.core.task import Task
 
@@ -70,8 +69,8 @@ class Plan:
         rows: how many rows there are, where moments of them are taken.
         scratch: how many numbers a pass works on.
         anew: whether there are so many statistics that backward takes them again, instead of keeping them beside x.
-        values: how many values x has.
-        bessel: for each cut, what makes its variance unbiased.
+        values: how many values of one sample are behind each statistic of a cut.
+        samples: how many samples x has, as an array.
         width: bytes a value.
     """
 
@@ -92,8 +91,8 @@ class Plan:
     rows: int
     scratch: int
     anew: bool
-    values: int
-    bessel: list[float]
+    values: list[float]
+    samples: Any
     width: int
 
     def take(self, scratch: Any, *, backward: bool) -> tuple[Any, Any, Any]:
@@ -158,8 +157,8 @@ def make_plan(task: Task, x: Tensor) -> Plan:
         rows=rows if any(looks) else 0,
         scratch=4 * rows + 5 * sum(parts) + (4 * kinds + 2 * own_rows + 16) * layout.columns + 8 * weighing.groups * len(cuts),
         anew=anew,
-        values=x.numel(),
-        bessel=[_bessel(x.numel() / size) for size in parts],
+        values=[x.numel() / x.shape[0] / channels for channels in map(int, places.width)],
+        samples=np.array([x.shape[0]]),
         width=x.element_size(),
     )
 
@@ -214,8 +213,3 @@ def _described(part: Any) -> Any:
     """Put the size of contiguous equal parts before a row of parts; 0 where they are not such."""
     block = len(part) // (part.max() + 1)
     return np.concatenate([[block if (part == np.arange(len(part)) // block).all() else 0], part])
-
-
-def _bessel(count: float) -> float:
-    one = torch.ones((), dtype=torch.float64, device="cpu")
-    return float(Moments(0 * one, one, count * one).unbiased_var())

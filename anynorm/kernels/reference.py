@@ -20,9 +20,15 @@ from anynorm.core.task import Batch, Given, Owned, Task
 
 def normalise(task: Task, x: Tensor, owned: Owned, given: Given) -> tuple[Tensor, Batch]:
     """Do a pass: y, and what was taken from x for the population."""
+    mean, affine, batch = coefficients(task, x, owned, given)
+    return scale(x, mean, affine), batch
+
+
+def coefficients(task: Task, x: Tensor, owned: Owned, given: Given) -> tuple[Tensor, Coefficients, Batch]:
+    """Give mean, a and b of y = a (x − mean) + b, and what was taken from x for the population."""
     batch = _observe(task, x, given)
     mean, var = _mix(task, _recall(task, x, batch, given), owned)
-    return scale(x, mean, _affine(task, var, owned, given)), batch
+    return mean, _affine(task, var, owned, given), batch
 
 
 def _observe(task: Task, x: Tensor, given: Given) -> Batch:

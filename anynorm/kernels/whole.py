@@ -106,7 +106,7 @@ def read(places, addresses, kept):
         if not looks[i]:
             parts = offset[i + 1] - offset[i]
             for side in range(2):
-                address = addresses[i, side]
+                address = addresses[2 * i + side]
                 values = carray(float32_at(address), parts)
                 for p in range(parts):
                     kept[side, at + p] = values[p] if address else 0.0
@@ -139,14 +139,23 @@ def forward(all_places, shape, all_channels, team, owned, x, y, kept, all_statis
 
 
 @kernel
-def blend(tables, lo, hi, mean, var, bessel, rate):
-    """Blend the averages of a cut into those kept: (1 − rate) s + rate new."""
-    for side in range(2):
-        address, factor = (mean, 1.0) if side == 0 else (var, bessel)
-        if address:
-            kept = carray(float32_at(address), hi - lo)
-            for p in range(hi - lo):
-                kept[p] = np.float32((1.0 - rate) * kept[p] + rate * (factor * tables[side, lo + p]))
+def blend(tables, lo, hi, mean, var, samples, values, rate):
+    """Blend means and unbiased variances of a cut into those kept: (1 − rate) s + rate new, in each domain that has samples.
+
+    Args:
+        samples: of each domain; one number where there are none.
+        values: of one sample behind each statistic.
+    """
+    parts = (hi - lo) // samples.shape[0]
+    for d in range(samples.shape[0]):
+        count = samples[d] * values
+        bessel = count / max(count - 1.0, 1.0)
+        for side in range(2):
+            address, factor = (mean, 1.0) if side == 0 else (var, bessel)
+            if address and samples[d]:
+                kept, new = carray(float32_at(address), hi - lo), tables[side, lo:hi]
+                for p in range(d * parts, (d + 1) * parts):
+                    kept[p] = np.float32((1.0 - rate) * kept[p] + rate * (factor * new[p]))
 
 
 @kernel

@@ -296,6 +296,58 @@ def test_the_first_pass_of_all_may_be_anywhere(first):
     assert done.returncode == 0, done.stderr
 
 
+def test_where_torch_has_no_openmp_to_share_a_thread_does_it_alone(monkeypatch):
+    norm, x = make("sn").eval(), data(8, 16, 16, 16)
+    expected = norm(x)
+    monkeypatch.setattr(team, "_entries", (0, 0))
+    monkeypatch.setattr(team, "_teams", {})
+    monkeypatch.setattr(team, "SMALLEST", 64)
+    with kernels.use("cpu"):
+        assert torch.equal(norm(x), expected)
+    assert [crew[0] for crew in team._teams.values()] == [1]
+
+
+def test_torch_s_thread_count_is_obeyed(monkeypatch):
+    monkeypatch.setattr(team, "SMALLEST", 64)
+    monkeypatch.setattr(team, "_teams", {})
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            make("bn")(data(8, 16, 16, 16))
+    finally:
+        torch.set_num_threads(before)
+    assert [crew[0] for crew in team._teams.values()] == [1, 2, 3]
+
+
+def test_several_processes_compile_into_one_cache_at_once(tmp_path):
+    package = tmp_path / "site" / "anynorm"
+    shutil.copytree(Path(anynorm.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    code = "import torch, anynorm\nfrom anynorm import kernels\nwith kernels.use('cpu'):\n    x = torch.randn(4, 8, 4, 4)\n"
+    code += "    y = anynorm.make('bn', 8)(x)\ntorch.testing.assert_close(y, torch.nn.BatchNorm2d(8)(x))"
+    env = {**os.environ, "PYTHONPATH": str(package.parent), "HOME": str(tmp_path)}
+    started = [
+        subprocess.Popen([sys.executable, "-c", code], env=env, cwd=tmp_path, stderr=subprocess.PIPE, text=True) for _ in range(3)
+    ]
+    for process in started:
+        _, said = process.communicate(timeout=300)
+        assert process.returncode == 0, said
+    assert list(package.rglob("*.nbi"))
+
+
+def test_a_change_in_any_kernel_file_is_seen_by_what_is_kept_on_disk(tmp_path):
+    package = tmp_path / "site" / "anynorm"
+    shutil.copytree(Path(anynorm.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    places = {"PYTHONPATH": str(package.parent), "HOME": str(tmp_path)}
+    stamp = "from anynorm.kernels import native, whole\nstamp = whole.forward._cache._cache_file._source_stamp\n"
+    stamp += "print(stamp == native._STAMP, stamp)"
+    first = run(stamp, **places).stdout.split()
+    (package / "kernels" / "tables.py").write_text((package / "kernels" / "tables.py").read_text() + "\n")
+    second = run(stamp, **places).stdout.split()
+    assert first[0] == second[0] == "True"
+    assert first[1] != second[1]
+
+
 def test_without_numba_the_reference_runs_and_says_so_once():
     done = run(
         "import sys, warnings\nsys.modules['numba'] = None\n"
