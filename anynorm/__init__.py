@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from anynorm.api import *  # noqa: F403
     from anynorm.api import __all__ as __all__
+    from anynorm.errors import ConditionError, FoldError, ShapeError, SpecError, StateError, SurgeryError  # noqa: F401
 
 __version__ = "0.1.0"
 
@@ -25,6 +26,9 @@ def __getattr__(name: str) -> Any:
         return import_module(f"anynorm.{name}")
     api = import_module("anynorm.api")
     globals().update({known: getattr(api, known) for known in [*api.__all__, "__all__"]})
+    errors = import_module("anynorm.errors")
+    if name not in globals() and hasattr(errors, name):
+        return getattr(errors, name)
     if name not in globals():
         raise AttributeError(f"module 'anynorm' has no attribute {name!r}. It has: {' '.join(api.__all__)}.")
     return globals()[name]

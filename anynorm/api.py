@@ -1,9 +1,9 @@
-"""The public surface, in one place."""
+"""The public surface, in one place. The errors are in `anynorm.errors`, and reached as `anynorm.SpecError` and so on too."""
 
 from anynorm.core.condition import condition
 from anynorm.core.norm import Norm
 from anynorm.core.sync import sync
-from anynorm.errors import AnynormError, ConditionError, ShapeError, SpecError
+from anynorm.errors import AnynormError
 from anynorm.rows import (
     AdaIN,
     AuxBatchNorm,
@@ -20,13 +20,18 @@ from anynorm.rows import (
     make,
     zoo,
 )
+from anynorm.surgery.convert import convert
+from anynorm.surgery.fold import fold
+from anynorm.surgery.freeze import freeze, split_decay, unfreeze
+from anynorm.surgery.recalibrate import recalibrate
+from anynorm.surgery.settle import harden, merge
+from anynorm.surgery.xbn import xbn
 
 __all__ = [
     "AdaIN",
     "AnynormError",
     "AuxBatchNorm",
     "BatchGroupNorm",
-    "ConditionError",
     "ConditionalBatchNorm",
     "ExtendedNorm",
     "GeneralBatchGroupNorm",
@@ -36,11 +41,18 @@ __all__ = [
     "SandwichAdaIN",
     "SandwichAuxBatchNorm",
     "SandwichBatchNorm",
-    "ShapeError",
-    "SpecError",
     "SwitchNorm",
     "condition",
+    "convert",
+    "fold",
+    "freeze",
+    "harden",
     "make",
+    "merge",
+    "recalibrate",
+    "split_decay",
     "sync",
+    "unfreeze",
+    "xbn",
     "zoo",
 ]

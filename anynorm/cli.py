@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -102,6 +103,104 @@ def _shape(text: str) -> tuple[int, ...]:
     if len(sizes) < 2 or min(sizes) < 1:
         raise ShapeError(f"--shape {text!r} is no shape; write N,C,H,W with whole numbers from 1, such as 8,32,8,8.")
     return sizes
+
+
+Model = Annotated[str, typer.Option("--model", help="package.module:factory, called without arguments.")]
+Checkpoint = Annotated[Path | None, typer.Option(help="A state_dict to load, .safetensors or torch's.")]
+Out = Annotated[Path | None, typer.Option(help="Where to write the changed state_dict, as safetensors.")]
+Data = Annotated[str, typer.Option(help="Inputs: an .npz, .npy or .pt file of (n, c, …), or package.module:factory.")]
+Paths = Annotated[
+    list[str] | None, typer.Option("--where", help="Paths of norms, such as 'layer3.*'; may be given more than once.")
+]
+
+
+@app.command()
+def inspect(model: Model, checkpoint: Checkpoint = None, as_json: AsJson = False) -> None:
+    """List a model's norms: path, class, spec, channels, what is kept."""
+    from anynorm.surgery.files import load_model
+    from anynorm.surgery.inspect import inspect as look
+
+    _print_report(look(load_model(model, checkpoint)), as_json)
+
+
+@app.command()
+def convert(
+    spec: Annotated[str, typer.Argument(help="The norm to put in, such as gn:32.")],
+    model: Model,
+    checkpoint: Checkpoint = None,
+    where: Paths = None,
+    fit: Annotated[str | None, typer.Option(help="Calibration inputs on which γ and β are solved.")] = None,
+    groups: Annotated[str, typer.Option(help="exact, or nearest: the nearest group number that divides the channels.")] = "exact",
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Replace a model's norms, carrying over what can be."""
+    from anynorm.surgery.files import load_model, read_batches
+
+    loaded = load_model(model, checkpoint).eval()
+    data = None if fit is None else list(read_batches(fit))
+    _finish(anynorm.convert(loaded, spec, where, fit=data, groups=groups), out, as_json)
+
+
+@app.command()
+def xbn(
+    model: Model,
+    norm: Annotated[str, typer.Option(help="The batch-free norm put in.")] = "gn:64",
+    position: Annotated[int, typer.Option(help="Which norm of each block: 1, 2 or 3.")] = 2,
+    every: Annotated[int, typer.Option(help="Every so many blocks: 1, 2, 4 or 8.")] = 1,
+    stem: Annotated[bool, typer.Option(help="The norm before the first block too.")] = False,
+    checkpoint: Checkpoint = None,
+    fit: Annotated[str | None, typer.Option(help="Calibration inputs on which γ and β are solved.")] = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make the residual blocks of a model XBNBlocks."""
+    from anynorm.surgery.files import load_model, read_batches
+
+    loaded = load_model(model, checkpoint).eval()
+    data = None if fit is None else list(read_batches(fit))
+    _finish(anynorm.xbn(loaded, norm, position, every, stem, fit=data), out, as_json)
+
+
+@app.command()
+def fold(model: Model, data: Data, checkpoint: Checkpoint = None, out: Out = None, as_json: AsJson = False) -> None:
+    """Fold norms with fixed statistics into the layers beside them; the first batch of --data is the example."""
+    from anynorm.surgery.files import load_model, read_batches
+
+    loaded = load_model(model, checkpoint).eval()
+    _finish(anynorm.fold(loaded, next(iter(read_batches(data, 2)))), out, as_json)
+
+
+@app.command()
+def recalibrate(
+    model: Model,
+    data: Data,
+    batches: Annotated[int | None, typer.Option(help="How many batches; all, if not given.")] = None,
+    batch_size: Annotated[int, typer.Option(help="Samples a batch, where --data is a file.")] = 64,
+    estimator: Annotated[str, typer.Option(help="pooled or averaged.")] = "pooled",
+    checkpoint: Checkpoint = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Estimate the kept statistics of a model's norms again."""
+    from anynorm.surgery.files import load_model, read_batches
+
+    loaded = load_model(model, checkpoint)
+    _finish(anynorm.recalibrate(loaded, read_batches(data, batch_size), batches, estimator=estimator), out, as_json)
+
+
+def _finish(report: Any, out: Path | None, as_json: bool) -> None:
+    """Write the changed model and print the report."""
+    if out is not None:
+        from anynorm.surgery.files import save_model
+
+        save_model(report.model, out)
+        report.finding += f" Written to {out}."
+    _print_report(report, as_json)
+
+
+def _print_report(report: Any, as_json: bool) -> None:
+    sys.stdout.write((report.json() if as_json else report.table()) + "\n")
 
 
 def _console() -> Console:

@@ -22,3 +22,11 @@ class ConditionError(AnynormError):
 
 class StateError(AnynormError):
     """Tells that a state_dict holds values no norm can work with."""
+
+
+class SurgeryError(AnynormError):
+    """Tells that a model cannot be changed as was asked; it is as it was."""
+
+
+class FoldError(SurgeryError):
+    """Tells that a norm has no fixed (a, b), or no neighbour that can take them."""

@@ -315,7 +315,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
         ax.axhline(1, color="black", linewidth=1)
         ax.set(xscale="log", yscale="log", xlabel="size of x (MB)", title=f"{threads} thread{'s' if threads > 1 else ''}")
         ax.set_ylabel("time of nn.BatchNorm / time")
-        ax.legend(fontsize=8)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=8)
     figure.suptitle("forward + backward, float32: above 1 is faster than nn.BatchNorm")
     figure.savefig(path, dpi=120)
 

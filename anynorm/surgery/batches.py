@@ -1,0 +1,58 @@
+"""Batches of somebody else's loader: tensors, tuples whose first entry is x, or dictionaries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anynorm.errors import SurgeryError
+
+
+def gather(data: Any, most: int | None = None) -> Any:
+    """Join calibration batches into one; a tensor, or a single batch, is one already."""
+    if isinstance(data, Tensor | dict):
+        return data
+    batches = []
+    seen = 0
+    for batch in data:
+        batches.append(batch)
+        seen += size_of(batch)
+        if most is not None and seen >= most:
+            break
+    if not batches:
+        raise SurgeryError("The calibration data holds no batch.")
+    return _join(batches)
+
+
+def _join(batches: list[Any]) -> Any:
+    first = batches[0]
+    if isinstance(first, Tensor):
+        return torch.cat(batches)
+    if isinstance(first, dict):
+        return {key: _join([batch[key] for batch in batches]) for key in first}
+    if isinstance(first, tuple | list):
+        return tuple(_join([batch[k] for batch in batches]) for k in range(len(first)))
+    return first
+
+
+def size_of(batch: Any) -> int:
+    """Count the samples of a batch."""
+    if isinstance(batch, Tensor):
+        return len(batch) if batch.dim() else 1
+    values = batch.values() if isinstance(batch, dict) else batch
+    return next(size_of(value) for value in values)
+
+
+def inputs_of(batch: Any, *, twice: bool = False) -> tuple[Any, ...]:
+    """Give what a model is called with: a tensor, the first of a tuple, or a dictionary; twice over along the samples."""
+    if isinstance(batch, tuple | list):
+        batch = batch[0]
+    return (_twice(batch) if twice else batch,)
+
+
+def _twice(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return torch.cat([value, value]) if value.dim() else value
+    return {key: _twice(one) for key, one in value.items()} if isinstance(value, dict) else value

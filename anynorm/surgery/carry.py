@@ -1,0 +1,132 @@
+"""What becomes of a norm's tensors when another takes its place.
+
+γ, β            kept; given to each class where the new norm has an affine a class; lost to a style
+class γ, β      kept where the new norm has as many classes; a sandwich is merged where there is no shared affine to hold it
+statistics      kept for the same cut; pooled exactly where the new cut unites the old one's parts (bn → en, bgn, hn);
+                given to each domain and strip; lost where the new cut is finer (en → bn) or domains would be mixed
+λ               kept for the same cuts
+ε, rate, mode   kept
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from anynorm.core.affine import chain
+from anynorm.core.cut import ALL, Cut
+from anynorm.core.moments import Moments, pool
+from anynorm.core.norm import Norm
+from anynorm.surgery.reading import Reading
+
+_OWN = ("class_weight", "class_bias")
+_SHARED = ("weight", "bias")
+
+
+@torch.no_grad()
+def carry(reading: Reading, norm: Norm) -> tuple[list[str], list[str]]:
+    """Fill a new norm with what the old one had, and say what was carried and what was lost."""
+    carried: list[str] = []
+    lost: list[str] = []
+    for done, words in (_carry_affine(reading, norm), _carry_statistics(reading, norm), _carry_weights(reading, norm)):
+        (carried if done else lost).extend(words)
+    tally = reading.tensors.get("num_batches_tracked")
+    if tally is not None and norm.num_batches_tracked is not None and "statistics" in carried:
+        norm.num_batches_tracked.copy_(tally if tally.shape == norm.num_batches_tracked.shape else tally.max())
+    return carried, lost
+
+
+def _carry_affine(reading: Reading, norm: Norm) -> tuple[bool, list[str]]:
+    old = reading.tensors
+    shared = [old[name] for name in _SHARED] if "weight" in old and "bias" in old else None
+    if "weight" in old and shared is None:  # torch's bias=False
+        shared = [old["weight"], torch.zeros_like(old["weight"])]
+    own = [old[name] for name in _OWN] if "class_weight" in old else None
+    if shared is None and own is None:
+        _reset_classes(norm)
+        return True, []
+    if norm.weight is None and norm.class_weight is None:
+        return False, ["γ, β"]
+    same_classes = own is not None and norm.class_weight is not None and own[0].shape == norm.class_weight.shape
+    if own is not None and not same_classes:
+        _fill(norm, _SHARED, shared)
+        _reset_classes(norm)
+        return False, ["γ, β of the classes"]
+    if own is not None and shared is not None and norm.weight is None:
+        own, shared = list(chain((shared[0], shared[1]), (own[0], own[1]))), None
+    if own is not None:
+        _fill(norm, _OWN, own)
+    elif norm.weight is None and shared is not None:
+        _fill(norm, _OWN, shared)
+        shared = None
+    else:
+        _reset_classes(norm)
+    _fill(norm, _SHARED, shared)
+    return True, ["γ, β"]
+
+
+def _fill(norm: Norm, names: tuple[str, str], values: list[Tensor] | None) -> None:
+    for name, value in zip(names, values or [], strict=False):
+        tensor = getattr(norm, name)
+        if tensor is not None:
+            tensor.copy_(value.expand_as(tensor))
+            tensor.requires_grad_(value.requires_grad)
+
+
+def _reset_classes(norm: Norm) -> None:
+    """Let an own affine that nothing was known of do nothing, so that the function stays."""
+    if norm.class_weight is not None and norm.class_bias is not None:
+        norm.class_weight.fill_(1)
+        norm.class_bias.fill_(0)
+
+
+def _carry_statistics(reading: Reading, norm: Norm) -> tuple[bool, list[str]]:
+    if not norm.keeps_population:
+        return False, ["statistics"] if reading.kept else []
+    found = [_statistics(reading, norm, index) for index in norm._kept]
+    if None in found:
+        return False, ["statistics: recalibrate"] if reading.kept else ["no statistics: recalibrate"]
+    for index, tables in zip(norm._kept, found, strict=True):
+        for buffer, table in zip(norm.kept_of(index), tables or (), strict=True):
+            if buffer is not None:
+                buffer.copy_(table.reshape(-1).expand_as(buffer))
+    return True, ["statistics"]
+
+
+def _statistics(reading: Reading, norm: Norm, index: int) -> tuple[Tensor, Tensor] | None:
+    """Find the mean and variance of a cut among what was kept, or unite them."""
+    cut, domains = norm.cuts[index], norm.parts.ending.domains
+    old_domains = reading.parts.ending.domains
+    if old_domains not in (0, domains):
+        return None
+    for old, (mean, var) in reading.kept.items():
+        shape = (old_domains or 1, old.channels or norm.num_features, old.space)
+        wanted = (cut.channels or norm.num_features, cut.space)
+        if (old.channels, old.space) == (cut.channels, cut.space):
+            zeros = next(table for table in (mean, var) if table is not None).new_zeros(())
+            return zeros if mean is None else mean, zeros if var is None else var
+        if mean is None or var is None or old.space != 1 or shape[1] % wanted[0]:
+            continue
+        if wanted[1] == 1:
+            rows = Moments(
+                mean.double().reshape(shape), var.double().reshape(shape), torch.ones_like(mean, dtype=torch.float64)[0]
+            )
+            united = pool(rows._replace(count=rows.count.reshape(1, 1, 1)), (shape[0], wanted[0], 1))
+            return united.mean, united.var
+        if old == Cut(1, ALL, 1) and not old_domains:  # strips of a channel are taken to be alike
+            return mean.repeat_interleave(wanted[1]), var.repeat_interleave(wanted[1])
+    return None
+
+
+def _carry_weights(reading: Reading, norm: Norm) -> tuple[bool, list[str]]:
+    same = (reading.parts.mean, reading.parts.var) == (norm.parts.mean, norm.parts.var)
+    found = False
+    for name in ("mean_weight", "var_weight"):
+        old, new = reading.tensors.get(name), getattr(norm, name)
+        if old is None:
+            continue
+        if new is None or not same or old.shape != new.shape:
+            return False, ["λ"]
+        new.copy_(old)
+        found = True
+    return True, ["λ"] if found else []

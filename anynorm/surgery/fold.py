@@ -1,0 +1,178 @@
+"""Norms with fixed statistics go into the convolutions and linear layers beside them: y = A x + B for each channel.
+
+layer, then norm      W ← A W          c ← A c + B
+norm, then layer      W ← W A          c ← c + W B        not where zero padding would stand for A·0 + B
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anynorm.core.norm import Norm
+from anynorm.errors import FoldError, SurgeryError
+from anynorm.surgery.reading import Reading
+from anynorm.surgery.replace import replacement
+from anynorm.surgery.report import Report
+from anynorm.surgery.trace import Trace, trace_example
+from anynorm.surgery.walk import Ledger, Site, Where, all_or_nothing, check_model, choose, find_sites
+
+LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Linear)
+TOLERANCE = 1e-3  # of the output's size: past that the fold is wrong, not rounded
+
+
+def fold(model: nn.Module, example: Any, where: Where = None, *, condition: Any = None) -> Report:
+    """Fold norms into the layers beside them, in place, for inference; what cannot be folded is named with the reason.
+
+    Args:
+        example: an input, or a tuple of inputs; the model runs on it to find neighbours, and again to compare outputs.
+        condition: the class or domain that conditional norms are folded for.
+    """
+    check_model(model)
+    inputs = tuple(example) if isinstance(example, tuple | list) else (example,)
+    sites = choose(find_sites(model), where)
+    if not sites:
+        raise SurgeryError(f"This {type(model).__name__} has no norm that is known: there is nothing to fold.")
+    layers = [module for module in model.modules() if type(module) in LAYERS]
+    trace, before = trace_example(model, inputs, [*layers, *(site.module for site in sites)])
+    rows: list[dict[str, Any]] = []
+    paths = {id(module): path for path, module in model.named_modules()}
+    with all_or_nothing() as ledger, torch.no_grad():
+        for site in sites:
+            row: dict[str, Any] = {"path": site.path, "norm": _called(site)}
+            try:
+                layer, side = _neighbour(site, trace, layers)
+                scale, shift = _coefficients(site, condition)
+                _check_layer(layer, side, scale, shift)
+                _absorb(layer, side, (scale, shift), ledger)
+                ledger.put(site, _rest(site))
+                row |= {"into": paths[id(layer)], "side": side}
+            except FoldError as reason:
+                row["left"] = str(reason)
+            rows.append(row)
+        error = _compare(model, inputs, before)
+        if error > TOLERANCE:
+            raise SurgeryError(f"Folding changed the output by {error:.2g} of its size; nothing was changed.")
+    folded = sum("into" in row for row in rows)
+    words = f"{folded} of {len(rows)} norms folded; the output moved by {error:.1g} of its size."
+    return Report(model, rows, words, ledger.undo)
+
+
+def _called(site: Site) -> str:
+    return site.reading.spec if isinstance(site.reading, Reading) else type(site.module).__name__
+
+
+def _compare(model: nn.Module, inputs: tuple[Any, ...], before: Any) -> float:
+    _, after = trace_example(model, inputs, [])
+    pairs = zip(torch.utils._pytree.tree_leaves(before), torch.utils._pytree.tree_leaves(after), strict=True)
+    errors = [float((new - old).abs().max() / old.abs().max().clamp(min=1e-12)) for old, new in pairs if isinstance(old, Tensor)]
+    return max(errors, default=0.0)
+
+
+def _neighbour(site: Site, trace: Trace, layers: list[nn.Module]) -> tuple[nn.Module, str]:
+    """Find the layer that can take a norm in."""
+    calls = trace.of(site.module)
+    if len(calls) != 1:
+        raise FoldError(f"the example reaches it {len(calls)} times" if calls else "the example does not reach it")
+    call = calls[0]
+    vectors = isinstance(call.taken, Tensor) and call.taken.dim() == 2
+    layers = [layer for layer in layers if vectors or not isinstance(layer, nn.Linear)]  # elsewhere its features are no channels
+    for layer in layers:
+        made = [other for other in trace.of(layer) if other.given is call.taken]
+        if made and len(trace.of(layer)) == 1:
+            if trace.users(call.taken) == [site.module]:
+                return layer, "before"
+            raise FoldError("the layer before it gives its output to others too")
+    users = trace.users(call.given)
+    for layer in layers:
+        taken = [other for other in trace.of(layer) if other.taken is call.given]
+        if taken and len(trace.of(layer)) == 1 and users == [layer]:
+            return layer, "after"
+    raise FoldError("no convolution or linear layer is directly before or after it")
+
+
+def _coefficients(site: Site, condition: Any) -> tuple[Tensor, Tensor]:
+    """Give A and B of y = A x + B for each channel, in double."""
+    reading = site.reading
+    if isinstance(reading, str):
+        raise FoldError(reading)
+    norm = site.module if isinstance(site.module, Norm) else replacement(site, reading, reading.spec, {})[0]
+    live = [str(cut) for cut in norm.used_cuts() if not cut.pools_samples]
+    if live or not norm.keeps_population:
+        which = live[0] if live else norm.spec
+        raise FoldError(f"the statistics of {which} come from each input, so no fixed (a, b) exists")
+    if any(cut.space != 1 for cut in norm.used_cuts()):
+        raise FoldError("its statistics differ from position to position")
+    if norm.takes_condition and condition is None:
+        raise FoldError("it is conditional: give condition=…, the class or domain to fold for")
+    if norm.parts.takes_style:
+        raise FoldError("its affine is a style, which comes with each input")
+    return norm.fixed_affine(condition)
+
+
+def _check_layer(layer: Any, side: str, scale: Tensor, shift: Tensor) -> None:
+    if hasattr(layer, "parametrizations"):
+        raise FoldError("the layer beside it is parametrized")
+    channels = _channels(layer, side)
+    if channels != len(scale):
+        raise FoldError(f"the layer beside it has {channels} channels there, and the norm {len(scale)}")
+    if side == "before" or isinstance(layer, nn.Linear):
+        return
+    if layer.transposed:
+        raise FoldError("a transposed convolution after it spreads the shift unevenly at its edges")
+    padded = layer.padding != "valid" if isinstance(layer.padding, str) else any(layer.padding)
+    if padded and layer.padding_mode == "zeros" and bool(shift.any()):
+        raise FoldError("the convolution after it pads with zeros, where the norm would have given its shift")
+
+
+def _channels(layer: Any, side: str) -> int:
+    if isinstance(layer, nn.Linear):
+        return layer.out_features if side == "before" else layer.in_features
+    return int(layer.out_channels if side == "before" else layer.in_channels)
+
+
+def _absorb(layer: Any, side: str, coefficients: tuple[Tensor, Tensor], ledger: Ledger) -> None:
+    """Put A and B into a layer's weight and bias."""
+    scale, shift = coefficients
+    weight, bias = layer.weight.double(), layer.bias
+    outputs = _channels(layer, "before")
+    old_bias = torch.zeros(outputs, dtype=torch.float64, device=weight.device) if bias is None else bias.double()
+    if side == "before":
+        shape = _output_shape(layer, weight)
+        new_weight = (weight.reshape(shape) * scale.reshape(_at_outputs(layer, shape))).reshape(weight.shape)
+        new_bias = scale * old_bias + shift
+    else:
+        groups = getattr(layer, "groups", 1)
+        by_group = weight.reshape(groups, outputs // groups, weight.shape[1], -1)
+        new_weight = (by_group * scale.reshape(groups, 1, -1, 1)).reshape(weight.shape)
+        new_bias = old_bias + (by_group * shift.reshape(groups, 1, -1, 1)).sum((2, 3)).reshape(-1)
+    _set(layer, new_weight, new_bias, ledger)
+
+
+def _output_shape(layer: Any, weight: Tensor) -> tuple[int, ...]:
+    """See the output channels of a weight as one axis, or as groups and channels of each where it is transposed."""
+    if getattr(layer, "transposed", False):
+        return (layer.groups, weight.shape[0] // layer.groups, weight.shape[1], -1)
+    return (weight.shape[0], -1)
+
+
+def _at_outputs(layer: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (shape[0], 1, shape[2], 1) if getattr(layer, "transposed", False) else (-1, 1)
+
+
+def _set(layer: Any, weight: Tensor, bias: Tensor, ledger: Ledger) -> None:
+    old = dict(layer._parameters)
+    ledger.backs.append(lambda: layer._parameters.update(old))
+    for name, value in (("weight", weight), ("bias", bias)):
+        needs = layer.weight.requires_grad
+        layer._parameters[name] = nn.Parameter(value.to(old["weight"].dtype), requires_grad=needs)
+
+
+def _rest(site: Site) -> nn.Module:
+    """Give what stays in a folded norm's place: what ran after it, or nothing."""
+    then = list(site.reading.then.values()) if isinstance(site.reading, Reading) else []
+    rest = nn.Sequential(*then) if then else nn.Identity()
+    rest.training = site.module.training
+    return rest

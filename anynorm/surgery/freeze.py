@@ -1,0 +1,115 @@
+"""Norms that stay as they are through `model.train()`: their statistics, their affine, or both."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from anynorm.core.norm import Norm
+from anynorm.core.population import Frozen, Population, Running
+from anynorm.errors import SurgeryError
+from anynorm.surgery.reading import Reading
+from anynorm.surgery.replace import replacement
+from anynorm.surgery.report import Report
+from anynorm.surgery.walk import Ledger, Site, Where, all_or_nothing, check_model, choose, find_sites
+
+
+def freeze(model: nn.Module, where: Where = None, *, statistics: bool = True, affine: bool = True) -> Report:
+    """Freeze norms, in place: train mode normalises by what is kept, and γ, β and λ take no gradient.
+
+    torch's norms become ours where their statistics are frozen: theirs would look at the batch again after `model.train()`.
+    """
+    return _set(model, where, statistics=statistics, affine=affine, frozen=True)
+
+
+def unfreeze(model: nn.Module, where: Where = None, *, statistics: bool = True, affine: bool = True) -> Report:
+    """Let frozen norms learn again, in place; each keeps statistics as it did before it was frozen."""
+    return _set(model, where, statistics=statistics, affine=affine, frozen=False)
+
+
+def _set(model: nn.Module, where: Where, *, statistics: bool, affine: bool, frozen: bool) -> Report:
+    check_model(model)
+    if not (statistics or affine):
+        raise SurgeryError("Nothing is asked for: statistics and affine are both False.")
+    sites = [site for site in choose(find_sites(model), where) if isinstance(site.reading, Reading)]
+    if not sites:
+        raise SurgeryError(f"This {type(model).__name__} has no norm that is known.")
+    rows: list[dict[str, Any]] = []
+    changed = model
+    with all_or_nothing() as ledger:
+        for site in sites:
+            done = []
+            norm = site.module
+            if statistics and isinstance(site.reading, Reading) and site.reading.kept:
+                norm = _ours(site, ledger) if frozen else norm
+                if isinstance(norm, Norm) and isinstance(norm.population, Frozen) != frozen:
+                    _set_policy(norm, frozen, ledger)
+                    done.append("statistics")
+            if affine:
+                done += _set_affine(norm, not frozen, ledger)
+            changed = norm if not site.holders else changed
+            rows.append({"path": site.path, "norm": type(norm).__name__, "changed": done})
+    count = sum(bool(row["changed"]) for row in rows)
+    return Report(changed, rows, f"{count} of {len(rows)} norms {'frozen' if frozen else 'learn again'}.", ledger.undo)
+
+
+def _ours(site: Site, ledger: Ledger) -> Norm:
+    """Give a site's norm, made ours if it is torch's."""
+    if isinstance(site.module, Norm):
+        return site.module
+    assert isinstance(site.reading, Reading)  # sites that cannot be read are left out
+    norm, _, _ = replacement(site, site.reading, site.reading.spec, {})
+    ledger.put(site, norm)
+    return norm
+
+
+def _set_policy(norm: Norm, frozen: bool, ledger: Ledger) -> None:
+    before = norm.population
+    earlier: Population = getattr(norm, "before_freezing", Running())
+    ledger.backs.append(lambda: setattr(norm, "population", before))
+    if frozen:
+        norm.before_freezing = before  # type: ignore[assignment]
+    norm.population = Frozen() if frozen else earlier
+
+
+def _set_affine(module: nn.Module, learns: bool, ledger: Ledger) -> list[str]:
+    changed = []
+    for name, parameter in module.named_parameters(recurse=False):
+        if parameter.requires_grad != learns and not (learns and _is_fixed(module, name)):
+            ledger.backs.append(lambda parameter=parameter: parameter.requires_grad_(not learns))  # type: ignore[misc]
+            parameter.requires_grad_(learns)
+            changed.append(name)
+    return changed
+
+
+def _is_fixed(module: nn.Module, name: str) -> bool:
+    """Whether a parameter never learns: λ of a norm that takes the largest alone."""
+    return isinstance(module, Norm) and name in ("mean_weight", "var_weight") and not module.parts.weighing.learns
+
+
+def split_decay(model: nn.Module, weight_decay: float, *, biases: bool = False) -> list[dict[str, Any]]:
+    """Give parameter groups for an optimizer: norms and switches without weight decay, everything else with it.
+
+    Args:
+        biases: leave biases of other layers without decay too.
+
+    >>> import anynorm
+    >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), anynorm.make("sn", 8))
+    >>> [(len(group["params"]), group["weight_decay"]) for group in split_decay(model, 1e-4)]
+    [(2, 0.0001), (4, 0.0)]
+    """
+    norms = {id(parameter) for site in find_sites(model) for parameter in site.module.parameters(recurse=False)}
+    parametrized = {
+        id(parameter)
+        for site in find_sites(model)
+        if hasattr(site.module, "parametrizations")
+        for parameter in site.module.parametrizations.parameters()  # type: ignore[union-attr]
+    }
+    plain: list[torch.nn.Parameter] = []
+    bare: list[torch.nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        is_bare = id(parameter) in norms | parametrized or (biases and name.rpartition(".")[2] == "bias")
+        (bare if is_bare else plain).append(parameter)
+    return [{"params": plain, "weight_decay": weight_decay}, {"params": bare, "weight_decay": 0.0}]

@@ -1,0 +1,196 @@
+"""What a module of somebody else's does, in the words of the algebra: which norm it is, and what it owns.
+
+    nn.BatchNorm1d/2d/3d, SyncBatchNorm, frozen ones       bn
+    nn.InstanceNorm1d/2d/3d                                in
+    nn.GroupNorm                                           gn:g
+    nn.LayerNorm over (c, …), all axes of a sample         ln
+    LayerNorm2d of torchvision and timm                    pn
+    ours                                                   themselves
+
+Classes of other packages are known by the names of their bases, so that nothing need be imported. A class that is not known is
+added by `register`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from anynorm.core.cut import ALL, Cut
+from anynorm.core.norm import Norm
+from anynorm.core.parts import Parts
+from anynorm.core.population import Frozen, Population
+from anynorm.core.sync import Alone, Reach, Together
+from anynorm.spec import parse
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A norm as it was found.
+
+    Args:
+        momentum: torch's; None where all batches weigh alike.
+        population: another policy than `momentum` says.
+        tensors: parameters under the names of our layers, and the tally of batches.
+        kept: the mean and variance kept for each cut.
+        then: modules that run on the norm's output, as part of it, by name.
+    """
+
+    parts: Parts
+    channels: int
+    eps: float
+    momentum: float | None = 0.1
+    population: Population | None = None
+    tracks: bool = False
+    reach: Reach = field(default_factory=Alone)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    kept: dict[Cut, tuple[Tensor | None, Tensor | None]] = field(default_factory=dict)
+    then: dict[str, nn.Module] = field(default_factory=dict)
+
+    @property
+    def spec(self) -> str:
+        """The spec of what was found."""
+        return str(self.parts)
+
+
+Reader = Callable[[Any], Reading | str]
+_READERS: dict[str, Reader] = {}
+_FUSED = ("drop", "act", "activation")
+
+
+def register(name: str, reader: Reader) -> None:
+    """Teach the reading of a class by its name, with or without its module; subclasses are read likewise.
+
+    Args:
+        reader: gives the `Reading`, or the reason there is none.
+    """
+    _READERS[name] = reader
+
+
+def read(module: nn.Module) -> Reading | str | None:
+    """Read a module: what norm it is, or why it cannot be read; None where it is no norm."""
+    if isinstance(module, Norm):
+        return _read_ours(module)
+    for kind in type(module).__mro__:
+        reader = _READERS.get(f"{kind.__module__}.{kind.__qualname__}") or _READERS.get(kind.__name__)
+        if reader is not None:
+            found = reader(module)
+            return found if isinstance(found, str) else _check_forward(module, kind, found)
+    return None
+
+
+def _check_forward(module: nn.Module, kind: type, found: Reading) -> Reading | str:
+    """See to it that a subclass adds nothing but an activation that can be kept."""
+    own = _unparametrized(type(module)).forward
+    fused = {name: child for name, child in module.named_children() if name in _FUSED}
+    if fused or own is kind.forward:  # type: ignore[attr-defined]
+        return replace(found, then=fused)
+    return f"{type(module).__name__} has a forward of its own, and what it does beside normalising would be lost"
+
+
+def _unparametrized(kind: Any) -> Any:
+    """Give the class below the one that torch's parametrizations put on top."""
+    return kind.__bases__[0] if kind.__name__.startswith("Parametrized") else kind
+
+
+def _tensors(module: nn.Module, *names: str) -> dict[str, Tensor]:
+    found = {name: getattr(module, name, None) for name in names}
+    return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+
+def _read_ours(norm: Norm) -> Reading:
+    names = ("weight", "bias", "class_weight", "class_bias", "mean_weight", "var_weight", "num_batches_tracked")
+    return Reading(
+        norm.parts,
+        norm.num_features,
+        norm.eps,
+        population=norm.population,
+        tracks=norm.track_running_stats,
+        reach=norm.reach,
+        tensors=_tensors(norm, *names),
+        kept={norm.cuts[index]: norm.kept_of(index) for index in norm._kept} if norm.keeps_population else {},
+        then={name: child for name, child in norm.named_children() if name in _FUSED},
+    )
+
+
+def _kept(module: Any) -> dict[Cut, tuple[Tensor | None, Tensor | None]]:
+    mean, var = getattr(module, "running_mean", None), getattr(module, "running_var", None)
+    return {} if mean is None or var is None else {Cut(1, ALL, 1): (mean, var)}
+
+
+def _plain(spec: str, affine: bool) -> Parts:
+    parts = parse(spec)
+    return parts if affine else parts.without_affine()
+
+
+def _read_batch_norm(module: _BatchNorm) -> Reading | str:
+    if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
+        return "its channel count is not known before the first pass: give the model one"
+    group = getattr(module, "process_group", None)
+    return Reading(
+        _plain("bn", module.affine),
+        module.num_features,
+        module.eps,
+        momentum=module.momentum,
+        tracks=module.track_running_stats,
+        reach=Together(group) if isinstance(module, nn.SyncBatchNorm) else Alone(),
+        tensors=_tensors(module, "weight", "bias", "num_batches_tracked"),
+        kept=_kept(module),
+    )
+
+
+def _read_frozen(module: Any) -> Reading | str:
+    tensors, kept = _tensors(module, "weight", "bias"), _kept(module)
+    if not kept:
+        return f"{type(module).__name__} keeps no running_mean and running_var"
+    eps, channels = float(getattr(module, "eps", 0.0)), len(module.running_mean)
+    parts = _plain("bn", "weight" in tensors)
+    return Reading(parts, channels, eps, population=Frozen(), tracks=True, tensors=tensors, kept=kept)
+
+
+def _read_instance_norm(module: _InstanceNorm) -> Reading | str:
+    if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
+        return "its channel count is not known before the first pass: give the model one"
+    if module.track_running_stats:
+        return "an InstanceNorm that keeps running statistics normalises by them in eval mode, which no norm of the algebra does"
+    return Reading(_plain("in", module.affine), module.num_features, module.eps, tensors=_tensors(module, "weight", "bias"))
+
+
+def _read_group_norm(module: nn.GroupNorm) -> Reading:
+    parts = _plain(f"gn:{module.num_groups}", module.affine)
+    return Reading(parts, module.num_channels, module.eps, tensors=_tensors(module, "weight", "bias"))
+
+
+def _read_layer_norm(module: nn.LayerNorm) -> Reading | str:
+    shape = tuple(module.normalized_shape)
+    if len(shape) < 2:
+        return f"LayerNorm over the last axis alone ({shape[0]}) is not channel-first: there is no axis 1 of channels it looks at"
+    tensors = _tensors(module, "weight", "bias")
+    by_channel = {name: tensor.reshape(shape[0], -1) for name, tensor in tensors.items()}
+    if any(bool((rows != rows[:, :1]).any()) for rows in by_channel.values()):
+        return "its affine differs from position to position, and ours has one γ and β a channel"
+    flat = {name: rows[:, 0] for name, rows in by_channel.items()}
+    return Reading(_plain("ln", bool(tensors)), shape[0], module.eps, tensors=flat)
+
+
+def _read_positional(module: nn.LayerNorm) -> Reading:
+    tensors = _tensors(module, "weight", "bias")
+    return Reading(_plain("pn", bool(tensors)), module.normalized_shape[0], module.eps, tensors=tensors)
+
+
+register("torch.nn.modules.batchnorm._BatchNorm", _read_batch_norm)
+register("torch.nn.modules.batchnorm.SyncBatchNorm", _read_batch_norm)
+register("torch.nn.modules.instancenorm._InstanceNorm", _read_instance_norm)
+register("torch.nn.modules.normalization.GroupNorm", _read_group_norm)
+register("torch.nn.modules.normalization.LayerNorm", _read_layer_norm)
+for _name in ("timm.layers.norm.GroupNorm", "timm.layers.norm.GroupNorm1"):
+    register(_name, _read_group_norm)
+for _name in ("FrozenBatchNorm", "FrozenBatchNorm2d", "FrozenBatchNormAct2d"):
+    register(_name, _read_frozen)
+for _name in ("LayerNorm2d", "LayerNormAct2d"):
+    register(_name, _read_positional)

@@ -1,0 +1,96 @@
+"""Making the norm that takes another's place: the same device, dtype, mode, hooks, parametrizations and fused activation."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from anynorm.core.cut import divisors, nearest_groups
+from anynorm.core.norm import Norm
+from anynorm.named import ROWS
+from anynorm.rows import make
+from anynorm.surgery.carry import carry
+from anynorm.surgery.reading import Reading
+from anynorm.surgery.walk import Site
+
+
+class Fused(Norm):
+    """A norm with what ran after it in the module it stands for, such as a dropout and an activation."""
+
+    then: tuple[str, ...]
+
+    def forward(self, x: Tensor, condition: Any = None) -> Tensor:
+        """Normalise x and go on."""
+        y = super().forward(x, condition)
+        for name in self.then:
+            y = getattr(self, name)(y)
+        return y
+
+
+def replacement(site: Site, reading: Reading, spec: str, options: dict[str, Any]) -> tuple[Norm, list[str], list[str]]:
+    """Make what takes a site's place, and say what it carries on and what is lost."""
+    like = next((t for t in [*reading.tensors.values(), *_kept(reading)] if t.is_floating_point()), None)
+    settings: dict[str, Any] = {"eps": reading.eps, "momentum": reading.momentum, "population": reading.population}
+    settings |= {} if like is None else {"device": like.device, "dtype": like.dtype}
+    pooled = any(cut.pools_samples for cut in reading.parts.fit(reading.channels).cuts)
+    settings["track_running_stats"] = reading.tracks or not pooled
+    norm = make(spec, reading.channels, **(settings | options))
+    if reading.then:
+        norm.__class__ = Fused
+        vars(norm)["then"] = tuple(reading.then)
+        for name, child in reading.then.items():
+            norm.add_module(name, child)
+    norm.reach = reading.reach
+    carried, lost = carry(reading, norm)
+    _copy_surroundings(site.module, norm)
+    return norm.train(site.module.training), carried, lost
+
+
+def _kept(reading: Reading) -> list[Tensor]:
+    return [tensor for pair in reading.kept.values() for tensor in pair if tensor is not None]
+
+
+def _copy_surroundings(old: nn.Module, new: nn.Module) -> None:
+    """Give hooks and parametrizations on; children keep their own mode."""
+    modes = {child: child.training for child in new.children()}
+    for name, hooks in vars(old).items():
+        if name.endswith(("hooks", "hooks_with_kwargs", "hooks_always_called")) and isinstance(hooks, dict) and hooks:
+            vars(new)[name] = hooks
+    for name, chain in getattr(old, "parametrizations", {}).items():
+        if getattr(new, name, None) is not None:
+            for step in chain:
+                parametrize.register_parametrization(new, name, step, unsafe=True)
+            with torch.no_grad():
+                fresh = dict(new.parametrizations[name].named_parameters(recurse=False))  # type: ignore[index, union-attr, operator]
+                for inner, value in chain.named_parameters(recurse=False):
+                    fresh[inner].copy_(value)
+    for child, mode in modes.items():
+        child.train(mode)
+
+
+def _nearest(wanted: int, numbers: list[int]) -> int:
+    return min(numbers, key=lambda number: (abs(number - wanted), number))
+
+
+def nearest_spec(spec: str, channels: int) -> str:
+    """Write the nearest group numbers that fit a channel count.
+
+    >>> nearest_spec("gn:32", 48), nearest_spec("bn/en:32", 24), nearest_spec("bgn:64", 48), nearest_spec("gbgn:4,32", 48)
+    ('gn:24', 'bn/en:24', 'bgn:48', 'gbgn:4,24')
+    """
+
+    def fit(term: re.Match[str]) -> str:
+        row = ROWS.get(term[1])
+        plain = [] if row is None else [argument for argument in row.arguments if argument.startswith("num_")]
+        numbers = [int(number) for number in term[2].split(",")]
+        for k, argument in enumerate(plain[: len(numbers)]):
+            if argument == "num_groups" and channels % numbers[k]:
+                below = nearest_groups(numbers[k], channels)
+                numbers[k] = below if term[1] == "bgn" else _nearest(numbers[k], divisors(channels))
+        return f"{term[1]}:{','.join(map(str, numbers))}"
+
+    return re.sub(r"([a-z]+):(\d+(?:,\d+)*)", fit, spec)

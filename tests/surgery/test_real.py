@@ -1,0 +1,71 @@
+"""Surgery on networks nobody here trained."""
+
+import pytest
+import torch
+from torch import nn
+
+import anynorm
+from tests.helpers import same
+from tests.real import accuracy, cifar, needs_shared, pretrained
+
+pytestmark = [needs_shared, pytest.mark.slow]
+
+# accuracy that 512 unlabelled images must give back, a point below the prototype's for its other test images
+WANTED = {
+    20: {"ln": 89.1, "gn:4": 86.5, "gn:8": 83.3, "sn": 85.7, "hn": 90.7, "xbn": 87.1},
+    56: {"ln": 90.9, "gn:4": 88.9, "gn:8": 85.6, "sn": 87.1, "hn": 92.0, "xbn": 90.6},
+}
+
+
+@pytest.fixture(scope="module")
+def images():
+    train, _ = cifar("train")
+    chosen = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))[:512]
+    return train[chosen], *cifar("test")
+
+
+def changed(depth, spec, fit):
+    model = pretrained(depth)
+    if spec == "xbn":
+        anynorm.xbn(model, "gn:8", position=1, fit=fit)
+    else:
+        anynorm.convert(model, spec, fit=fit)
+    return model
+
+
+def test_bn_for_bn_leaves_a_pretrained_network_as_it_was(images):
+    model, twin = pretrained(56), pretrained(56)
+    anynorm.convert(model, "bn")
+    x = images[1][:64]
+    same(model(x), twin(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("spec", list(WANTED[20]))
+def test_a_fitted_resnet20_keeps_its_accuracy(spec, images):
+    fit, x, y = images
+    assert accuracy(changed(20, spec, fit), x, y) >= WANTED[20][spec]
+
+
+@pytest.mark.parametrize("spec", ["ln", "hn"])
+def test_a_fitted_resnet56_keeps_its_accuracy(spec, images):
+    fit, x, y = images
+    assert accuracy(changed(56, spec, fit), x[:4000], y[:4000]) >= WANTED[56][spec]
+
+
+def test_recalibration_brings_back_a_network_whose_statistics_were_reset(images):
+    fit, x, y = images
+    model = pretrained(20)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.reset_running_stats()
+    assert accuracy(model, x[:2000], y[:2000]) < 30
+    anynorm.recalibrate(model, fit.split(128))
+    assert accuracy(model, x, y) > 90.5
+
+
+def test_folding_a_pretrained_network_changes_nothing(images):
+    model = changed(20, "hn", images[0])
+    expected = model(images[1][:64])
+    report = anynorm.fold(model, images[1][:2])
+    assert all("into" in row for row in report)
+    same(model(images[1][:64]), expected, rtol=1e-4, atol=1e-4)

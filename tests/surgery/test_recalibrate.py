@@ -1,0 +1,110 @@
+"""Statistics estimated again: exact, for ours and torch's, and nothing changed when it fails."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import anynorm
+from anynorm.core.population import Frozen
+from tests.helpers import data, same
+from tests.surgery.test_convert import network, trained
+
+BATCHES = [data(n, 3, 8, 8, mean=0.5, std=2.0) for n in (5, 3, 8)]
+
+
+def first_norm_input(model):
+    return model[0](torch.cat(BATCHES)).detach()
+
+
+@pytest.mark.parametrize("spec", [None, "bn", "hn:4", "sn", "bgn:4"])
+def test_the_pooled_estimator_is_exact_for_unequal_batches(spec):
+    model = trained(network())
+    if spec:
+        anynorm.convert(model, spec)
+    anynorm.recalibrate(model, BATCHES)
+    seen = first_norm_input(model).transpose(0, 1).flatten(1)
+    same(model[1].running_mean, seen.mean(1) if spec != "bgn:4" else seen.reshape(4, -1).mean(1), rtol=1e-4, atol=1e-5)
+    parts = {"hn:4": 4, "bgn:4": 4}.get(spec, 16)
+    same(model[1].running_var, seen.reshape(parts, -1).var(1), rtol=1e-4, atol=1e-5)
+
+
+def test_the_averaged_estimator_weighs_batches_alike():
+    model = trained(network())
+    anynorm.recalibrate(model, BATCHES, estimator="averaged")
+    each = [model[0](batch).mean((0, 2, 3)) for batch in BATCHES]
+    same(model[1].running_mean, torch.stack(each).mean(0), rtol=1e-4, atol=1e-5)
+
+
+def test_everything_but_statistics_stays_and_dropout_is_off():
+    model = nn.Sequential(nn.Dropout(0.9), nn.BatchNorm2d(3), nn.Dropout(0.5)).train()
+    model[2].eval()
+    modes = [module.training for module in model.modules()]
+    weight = model[1].weight.clone()
+    report = anynorm.recalibrate(model, BATCHES)
+    same(model[1].running_mean, torch.cat(BATCHES).mean((0, 2, 3)), rtol=1e-4, atol=1e-5)
+    same(model[1].weight, weight)
+    assert [module.training for module in model.modules()] == modes
+    assert isinstance(model[1], nn.BatchNorm2d)
+    assert "16 samples (pooled)" in report.finding
+    report.undo()
+    same(model[1].running_mean, torch.zeros(3))
+    assert int(model[1].num_batches_tracked) == 0
+
+
+def test_a_network_whose_statistics_were_reset_is_itself_again():
+    model = trained(network())
+    anynorm.recalibrate(model, BATCHES)
+    expected = model.eval()(BATCHES[0])
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.reset_running_stats()
+    assert not torch.allclose(model(BATCHES[0]), expected, atol=0.1)
+    anynorm.recalibrate(model, BATCHES)
+    same(model(BATCHES[0]), expected)
+
+
+@pytest.mark.parametrize("how", ["raises", "ends early", "is empty"])
+def test_a_loader_that_fails_or_ends_leaves_everything_as_it_was(how):
+    model = trained(network())
+    before = copy.deepcopy(model.state_dict())
+
+    def loader():
+        if how != "is empty":
+            yield BATCHES[0]
+        if how == "raises":
+            raise OSError("disk")
+
+    error = OSError if how == "raises" else anynorm.AnynormError
+    with pytest.raises(error, match=r"disk|loader gave"):
+        anynorm.recalibrate(model, loader(), 2 if how == "ends early" else None)
+    for key, value in model.state_dict().items():
+        same(value, before[key])
+    assert all(isinstance(model[k], nn.BatchNorm2d) for k in (1,))
+
+
+def test_any_forward_conditions_tuples_and_frozen_norms():
+    model = trained(network())
+    anynorm.convert(model, "sabn@2")
+    model[1].population = Frozen()
+    kept = model[1].running_mean.clone()
+
+    def forward(model, batch):
+        x, labels = batch
+        with anynorm.condition(model, labels):
+            model(x)
+
+    loader = [(x, torch.arange(len(x)) % 2) for x in BATCHES]
+    report = anynorm.recalibrate(model, loader, forward=forward)
+    same(model[1].running_mean, kept)
+    assert "1" not in [row["path"] for row in report]
+    with pytest.raises(anynorm.AnynormError, match="needs the class or domain"):
+        anynorm.recalibrate(model, loader)
+
+
+def test_what_is_asked_wrongly_is_said():
+    with pytest.raises(anynorm.SurgeryError, match="estimator='mean' is none of pooled averaged"):
+        anynorm.recalibrate(network(), BATCHES, estimator="mean")
+    with pytest.raises(anynorm.SurgeryError, match="nothing to recalibrate"):
+        anynorm.recalibrate(nn.Sequential(nn.GroupNorm(2, 4)), BATCHES)
