@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from anynorm.api import *  # noqa: F403
     from anynorm.api import __all__ as __all__
-    from anynorm.errors import ConditionError, FoldError, ShapeError, SpecError, StateError, SurgeryError  # noqa: F401
+    from anynorm.errors import ConditionError as ConditionError
+    from anynorm.errors import FoldError as FoldError
+    from anynorm.errors import ShapeError as ShapeError
+    from anynorm.errors import SpecError as SpecError
+    from anynorm.errors import StateError as StateError
+    from anynorm.errors import SurgeryError as SurgeryError
 
 __version__ = "0.1.0"
 

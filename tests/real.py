@@ -31,7 +31,8 @@ class Block(nn.Module):
         """Add the shortcut."""
         y = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
         shortcut = nn.functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.extra, self.extra))
-        return (y + shortcut).relu()
+        total: Tensor = y + shortcut
+        return total.relu()
 
 
 class CifarResNet(nn.Module):
@@ -51,7 +52,8 @@ class CifarResNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Give logits."""
         y = self.layer3(self.layer2(self.layer1(self.bn1(self.conv1(x)).relu())))
-        return self.linear(y.mean((2, 3)))
+        logits: Tensor = self.linear(y.mean((2, 3)))
+        return logits
 
 
 def pretrained(depth: int) -> CifarResNet:

@@ -1,6 +1,7 @@
 """What becomes of a norm's tensors when another takes its place.
 
-γ, β            kept; given to each class where the new norm has an affine a class; lost to a style
+γ, β            kept; rescaled where old and new statistics are all kept, so that inference gives the same output; given to
+                each class where the new norm has an affine a class; lost to a style
 class γ, β      kept where the new norm has as many classes; a sandwich is merged where there is no shared affine to hold it
 statistics      kept for the same cut; pooled exactly where the new cut unites the old one's parts (bn → en, bgn, hn);
                 given to each domain and strip; lost where the new cut is finer (en → bn) or domains would be mixed
@@ -33,7 +34,25 @@ def carry(reading: Reading, norm: Norm) -> tuple[list[str], list[str]]:
     tally = reading.tensors.get("num_batches_tracked")
     if tally is not None and norm.num_batches_tracked is not None and "statistics" in carried:
         norm.num_batches_tracked.copy_(tally if tally.shape == norm.num_batches_tracked.shape else tally.max())
+    if {"γ, β", "statistics"} <= set(carried) and _rescale(reading, norm):
+        carried[carried.index("γ, β")] = "γ, β rescaled"
     return carried, lost
+
+
+def _rescale(reading: Reading, norm: Norm) -> bool:
+    """Set γ and β so that y = A x + B stays what it was, where the old norm is bn and the new one has fixed A and B too."""
+    fixed = all(cut.pools_samples and cut.space == 1 for cut in norm.used_cuts())
+    bn = Cut(1, ALL, 1)
+    was_bn, is_bn = (parts.mean == parts.var == (bn,) for parts in (reading.parts, norm.parts))
+    if not was_bn or is_bn or not fixed or norm.weight is None or norm.bias is None or norm.class_weight is not None:
+        return False
+    mean, var = (table.double() for table in reading.kept[bn] if table is not None)
+    gamma, beta = norm.weight.double(), norm.bias.double()
+    wanted, now = gamma * (var + reading.eps).rsqrt(), norm.fixed_affine()
+    ratio = torch.where(now[0] != 0, wanted / now[0], 1.0)
+    norm.weight.copy_(gamma * ratio)
+    norm.bias.copy_(beta - wanted * mean + (beta - now[1]) * ratio)
+    return True
 
 
 def _carry_affine(reading: Reading, norm: Norm) -> tuple[bool, list[str]]:

@@ -75,7 +75,7 @@ def read_batches(text: str, batch_size: int = 64) -> Iterator[Tensor]:
     """Read inputs: an .npz, .npy or .pt file of (n, c, …), or what `package.module:factory` gives."""
     path = Path(text)
     if path.suffix in (".npz", ".npy", ".pt", ".pth"):
-        yield from _read_file(path).split(batch_size)
+        yield from torch.split(_read_file(path), batch_size)
         return
     found = call_named(text)
     yield from ([found] if isinstance(found, Tensor) else found)

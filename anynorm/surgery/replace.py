@@ -65,7 +65,7 @@ def _copy_surroundings(old: nn.Module, new: nn.Module) -> None:
             for step in chain:
                 parametrize.register_parametrization(new, name, step, unsafe=True)
             with torch.no_grad():
-                fresh = dict(new.parametrizations[name].named_parameters(recurse=False))  # type: ignore[index, union-attr, operator]
+                fresh = dict(new.parametrizations[name].named_parameters(recurse=False))  # type: ignore[index, union-attr]
                 for inner, value in chain.named_parameters(recurse=False):
                     fresh[inner].copy_(value)
     for child, mode in modes.items():

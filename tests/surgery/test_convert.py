@@ -1,6 +1,8 @@
 """Norms change places: what is carried, what is kept around them, and nothing half done."""
 
 import copy
+import json
+from typing import Any
 
 import pytest
 import torch
@@ -29,7 +31,7 @@ class Residual(nn.Module):
         return (y + (x if self.downsample is None else self.downsample(x))).relu()
 
 
-def network(norm=nn.BatchNorm2d) -> nn.Sequential:
+def network(norm=nn.BatchNorm2d) -> Any:
     torch.manual_seed(0)
     stem = [nn.Conv2d(3, 16, 3, 1, 1, bias=False), norm(16), nn.ReLU()]
     return nn.Sequential(*stem, Residual(16, 16, norm=norm), Residual(16, 32, 2, norm=norm), nn.Flatten(2))
@@ -65,7 +67,7 @@ def test_bn_becomes_bn_with_the_same_outputs_in_both_modes_and_the_same_state_di
 
 @pytest.mark.parametrize("spec", ["en", "en:4", "hn:4", "bgn:4", "bgn:8", "gbgn:2,4"])
 def test_statistics_of_coarser_cuts_are_the_union_of_the_channels(spec):
-    model = nn.Sequential(nn.BatchNorm2d(8))
+    model: Any = nn.Sequential(nn.BatchNorm2d(8))
     x = data(16, 8, 6, 6) * torch.linspace(0.5, 3, 8)[:, None, None] + torch.linspace(-2, 2, 8)[:, None, None]
     model[0].momentum = 1.0
     model(x)
@@ -87,12 +89,24 @@ def test_every_norm_goes_into_a_network_and_back(spec):
     same(model.eval()(X), twin.eval()(X))
 
 
+@pytest.mark.parametrize("spec", ["hn", "hn:4", "en:8", "bgn:4", "bgn:16", "gbgn:2,4"])
+def test_norms_with_kept_statistics_take_bn_s_place_without_changing_inference(spec):
+    model = trained(network()).eval()
+    with torch.no_grad():
+        model[1].weight[3] = 0.0
+    expected = model(X)
+    report = anynorm.convert(model, spec, groups="nearest")
+    assert "γ, β rescaled" in report["1"]["carried"] or spec == "bgn:16"
+    same(model(X), expected, rtol=1e-4, atol=1e-4)
+
+
 def test_conditional_norms_take_their_class_count_and_start_with_the_old_function():
     model = trained(network()).eval()
     expected = model(X)
     for spec, count in (("ccbn", "num_classes"), ("sabn", "num_classes"), ("auxbn", "num_domains"), ("saauxbn", "num_domains")):
         changed = copy.deepcopy(model)
-        report = anynorm.convert(changed, spec, **{count: 3})
+        options: dict[str, Any] = {count: 3}
+        report = anynorm.convert(changed, spec, **options)
         assert report["1"]["is"] == f"{spec}@3"
         with anynorm.condition(changed, torch.tensor([0, 1, 2, 0])):
             same(changed(X), expected, rtol=1e-4, atol=1e-5)
@@ -118,7 +132,7 @@ def test_bgn_takes_the_batch_size():
 def test_torch_s_norms_are_read_as_what_they_are(module, shape, spec):
     if shape[1:] == (8,):
         module(data(6, 8))
-    reading = read(module)
+    reading: Any = read(module)
     assert reading.spec == spec
     model, x = nn.Sequential(copy.deepcopy(module)), data(*shape)
     anynorm.convert(model, spec)
@@ -131,7 +145,7 @@ def test_what_cannot_be_read_is_left_and_named():
         def forward(self, x):
             return super().forward(x).tanh()
 
-    model = nn.Sequential(nn.BatchNorm2d(4), Odd(4), nn.LayerNorm(4), nn.InstanceNorm2d(4, track_running_stats=True))
+    model: Any = nn.Sequential(nn.BatchNorm2d(4), Odd(4), nn.LayerNorm(4), nn.InstanceNorm2d(4, track_running_stats=True))
     report = anynorm.convert(model, "gn:2")
     assert [type(module) for module in model[1:]] == [Odd, nn.LayerNorm, nn.InstanceNorm2d]
     assert "would be lost" in report["1"]["lost"][0]
@@ -238,7 +252,7 @@ def test_shared_modules_stay_shared_and_the_order_of_parameters_stays():
 
 
 def test_device_dtype_mode_gradients_hooks_and_parametrizations_are_kept():
-    model = nn.Sequential(nn.BatchNorm2d(4).double().eval(), nn.BatchNorm2d(4))
+    model: Any = nn.Sequential(nn.BatchNorm2d(4).double().eval(), nn.BatchNorm2d(4))
     model[0].weight.requires_grad_(False)
     called = []
     model[0].register_forward_hook(lambda *_: called.append(1))
@@ -299,7 +313,7 @@ def test_wrapped_and_scripted_models_are_refused_with_the_reason():
     with pytest.raises(anynorm.SurgeryError, match="TorchScript"):
         anynorm.convert(torch.jit.trace(network().eval(), X), "bn")
     with pytest.raises(anynorm.SurgeryError, match="not a str"):
-        anynorm.convert("resnet", "bn")
+        anynorm.convert("resnet", "bn")  # type: ignore[arg-type]
 
 
 def test_a_failure_half_way_leaves_the_model_as_it_was(monkeypatch):
@@ -321,6 +335,4 @@ def test_a_report_is_a_table_and_data():
     report = anynorm.convert(network(), "gn:4")
     assert report.table().splitlines()[0].split() == ["path", "was", "is", "channels", "carried", "lost"]
     assert report.table().splitlines()[-1] == "6 of 6 norms are now gn:4."
-    import json
-
     assert json.loads(report.json())["rows"][0]["path"] == "1"

@@ -1,6 +1,7 @@
 """Fitting: new layers do what the old ones did, as far as γ and β can make them."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ def relative(a, b):
     return float(((a - b).norm() / b.norm()).detach())
 
 
-@pytest.mark.parametrize("spec", ["ln", "gn:4", "hn:4", "sn", "bgn:4"])
+@pytest.mark.parametrize("spec", ["ln", "gn:4", "sn"])
 def test_fitted_networks_are_nearer_to_the_original_than_plain_ones(spec):
     original = trained(network()).eval()
     expected = original(IMAGES)
@@ -29,8 +30,16 @@ def test_fitted_networks_are_nearer_to_the_original_than_plain_ones(spec):
         assert row["error_after"] <= row["error_before"] + 1e-6
 
 
+@pytest.mark.parametrize("spec", ["hn:4", "bgn:4"])
+def test_norms_that_fit_without_data_stay_so(spec):
+    model = trained(network()).eval()
+    expected = model(IMAGES)
+    anynorm.convert(model, spec, fit=IMAGES)
+    assert relative(model(IMAGES), expected) < 1e-5
+
+
 def test_a_single_layer_is_the_least_squares_solution():
-    model = nn.Sequential(nn.BatchNorm2d(4)).eval()
+    model: Any = nn.Sequential(nn.BatchNorm2d(4)).eval()
     x = data(32, 4, 5, 5) * torch.tensor([0.5, 1, 2, 4])[:, None, None]
     target = model(x).detach().transpose(0, 1).flatten(1).double()
     anynorm.convert(model, "gn:2", fit=x)

@@ -1,6 +1,7 @@
 """Statistics estimated again: exact, for ours and torch's, and nothing changed when it fails."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -38,7 +39,7 @@ def test_the_averaged_estimator_weighs_batches_alike():
 
 
 def test_everything_but_statistics_stays_and_dropout_is_off():
-    model = nn.Sequential(nn.Dropout(0.9), nn.BatchNorm2d(3), nn.Dropout(0.5)).train()
+    model: Any = nn.Sequential(nn.Dropout(0.9), nn.BatchNorm2d(3), nn.Dropout(0.5)).train()
     model[2].eval()
     modes = [module.training for module in model.modules()]
     weight = model[1].weight.clone()

@@ -1,13 +1,14 @@
 """Freezing, merging, hardening, and groups for weight decay."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 import anynorm
-from tests.helpers import data, same
+from tests.helpers import same
 from tests.surgery.test_convert import X, network, trained
 
 
@@ -93,7 +94,7 @@ def test_switches_harden_to_their_largest_weight_and_drop_the_rest(chosen, spec)
 
 
 def test_groups_that_chose_differently_keep_weights_of_zero_and_one():
-    model = nn.Sequential(anynorm.make("sn:2", 8))
+    model: Any = nn.Sequential(anynorm.make("sn:2", 8))
     with torch.no_grad():
         model[0].mean_weight.copy_(torch.tensor([[9.0, 0, 0], [0, 0, 9.0]]))
     report = anynorm.harden(model)
@@ -111,4 +112,3 @@ def test_norm_and_switch_parameters_go_without_weight_decay():
     assert {names[id(p)] for p in bare["params"]} >= {"1.weight", "1.bias", "1.mean_weight", "1.var_weight"}
     assert len(decayed["params"]) + len(bare["params"]) == len(list(model.parameters()))
     torch.optim.SGD([decayed, bare], lr=0.1)
-    assert data is not None
