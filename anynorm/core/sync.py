@@ -120,7 +120,7 @@ def sync(model: nn.Module, group: Any = None, *, on: bool = True) -> list[str]:
         group: the process group; None is the default group.
 
     >>> import anynorm
-    >>> anynorm.sync(nn.Sequential(anynorm.make("bn", 8), anynorm.make("gn:2", 8)))
+    >>> sync(nn.Sequential(anynorm.make("bn", 8), anynorm.make("gn:2", 8)))
     ['0']
     """
     if on and group is not None and dist.get_rank(group) < 0:

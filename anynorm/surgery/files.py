@@ -52,9 +52,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     if not path.exists():
         raise SurgeryError(f"There is no file {path}.")
     if path.suffix == ".safetensors":
-        from safetensors.torch import load_file
-
-        return load_file(path)
+        return dict(_safetensors().load_file(path))
     found = torch.load(path, map_location="cpu", weights_only=True)
     for key in ("state_dict", "model"):
         if isinstance(found, dict) and isinstance(found.get(key), dict):
@@ -64,11 +62,16 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     return {key.removeprefix("module."): value for key, value in found.items()}
 
 
+def _safetensors() -> Any:
+    try:
+        return import_module("safetensors.torch")
+    except ImportError:
+        raise SurgeryError("Checkpoints of this kind need the package safetensors: pip install safetensors.") from None
+
+
 def save_model(model: nn.Module, path: Path) -> None:
     """Write a model's state_dict as safetensors; tensors that share memory are written once each."""
-    from safetensors.torch import save_file
-
-    save_file({key: value.detach().clone().contiguous() for key, value in model.state_dict().items()}, path)
+    _safetensors().save_file({key: value.detach().clone().contiguous() for key, value in model.state_dict().items()}, path)
 
 
 def read_batches(text: str, batch_size: int = 64) -> Iterator[Tensor]:

@@ -35,7 +35,7 @@ def fold(model: nn.Module, example: Any, where: Where = None, *, condition: Any 
     sites = choose(find_sites(model), where)
     if not sites:
         raise SurgeryError(f"This {type(model).__name__} has no norm that is known: there is nothing to fold.")
-    layers = [module for module in model.modules() if isinstance(module, LAYERS)]
+    layers: list[nn.Module] = [module for module in model.modules() if isinstance(module, LAYERS)]
     trace, before = trace_example(model, inputs, [*layers, *(site.module for site in sites)])
     rows: list[dict[str, Any]] = []
     paths = {id(module): path for path, module in model.named_modules()}

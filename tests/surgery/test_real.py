@@ -6,7 +6,7 @@ from torch import nn
 
 import anynorm
 from tests.helpers import same
-from tests.real import accuracy, cifar, needs_shared, pretrained
+from tests.real import accuracy, cifar, efficientnet, needs_shared, photos, pretrained
 
 pytestmark = [needs_shared, pytest.mark.slow]
 
@@ -69,3 +69,46 @@ def test_folding_a_pretrained_network_changes_nothing(images):
     report = anynorm.fold(model, images[1][:2])
     assert all("into" in row for row in report)
     same(model(images[1][:64]), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def imagenet():
+    model, x = efficientnet(), photos()
+    with torch.no_grad():
+        logits = torch.cat([model(batch) for batch in x.split(25)])
+    return x, logits
+
+
+@torch.no_grad()
+def agreement(model, x, logits):
+    """How often a network's first choice is the original's, in percent."""
+    found = torch.cat([model.eval()(batch).argmax(1) for batch in x.split(25)])
+    return 100 * float((found == logits.argmax(1)).float().mean())
+
+
+@torch.no_grad()
+def test_efficientnet_keeps_its_output_under_bn_and_hn_and_folds_whole(imagenet):
+    x, logits = imagenet
+    for spec in ("bn", "hn"):
+        model = efficientnet()
+        anynorm.convert(model, spec)
+        same(model(x[:16]), logits[:16], rtol=1e-4, atol=1e-4)
+        report = anynorm.fold(model, x[:2])
+        assert len(report) == 49
+        assert all("into" in row for row in report)
+        same(model(x[:16]), logits[:16], rtol=1e-4, atol=1e-4)
+
+
+def test_efficientnet_fitted_with_ln_agrees_with_itself_more_often_than_not(imagenet):
+    x, logits = imagenet
+    plain, fitted = efficientnet(), efficientnet()
+    anynorm.convert(plain, "ln")
+    anynorm.convert(fitted, "ln", fit=x[:64])
+    assert agreement(plain, x[64:], logits[64:]) < 5
+    assert agreement(fitted, x[64:], logits[64:]) > 50
+
+
+def test_the_blocks_of_efficientnet_are_found():
+    report = anynorm.xbn(efficientnet(), "gn:8")
+    assert [row["path"] for row in report][:3] == ["_blocks.0._bn1", "_blocks.1._bn1", "_blocks.2._bn1"]
+    assert len(report) == 16

@@ -103,6 +103,19 @@ def test_groups_that_chose_differently_keep_weights_of_zero_and_one():
         anynorm.harden(network())
 
 
+def test_torch_s_batch_norms_are_synchronised_as_ours_and_come_back():
+    model = trained(network())
+    expected = copy.deepcopy(model)(X)
+    report = anynorm.sync(model)
+    assert len(report) == 6
+    assert model[1].reach == model[3].bn1.reach != anynorm.make("bn", 4).reach
+    same(model(X), expected, rtol=1e-4, atol=1e-5)
+    assert len(anynorm.sync(model, on=False)) == 6
+    assert model[1].reach == anynorm.make("bn", 4).reach
+    report.undo()
+    assert isinstance(model[1], nn.BatchNorm2d)
+
+
 def test_norm_and_switch_parameters_go_without_weight_decay():
     model = network()
     anynorm.convert(model, "sn")

@@ -1,0 +1,53 @@
+"""Statistics over all processes, for every norm of a model that pools over samples: ours, and torch's, which become ours.
+
+`nn.SyncBatchNorm` refuses the CPU and gloo; ours take any backend, and ranks that hold different numbers of samples or none.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from anynorm.core.norm import Norm
+from anynorm.core.sync import sync as sync_ours
+from anynorm.surgery.reading import Reading
+from anynorm.surgery.replace import replacement
+from anynorm.surgery.report import Report
+from anynorm.surgery.walk import all_or_nothing, check_model, find_sites
+
+
+def sync(model: nn.Module, group: Any = None, *, on: bool = True) -> Report:
+    """Make every norm of a model that pools over samples do so over all processes (or no more), in place.
+
+    Only training is synchronised; inference uses what was kept.
+
+    Args:
+        group: the process group; None is the default group.
+
+    >>> import anynorm
+    >>> print(anynorm.sync(nn.Sequential(anynorm.make("hn", 8), nn.BatchNorm2d(8), anynorm.make("gn:2", 8))))
+    path  was          is
+    0     hn           hn
+    1     BatchNorm2d  bn
+    2 norms are synchronised.
+    """
+    check_model(model)
+    changed = model
+    rows: list[dict[str, Any]] = []
+    with all_or_nothing() as ledger:
+        was: dict[str, str] = {}
+        for site in find_sites(model):
+            module: nn.Module = site.module
+            was[site.path] = module.spec if isinstance(module, Norm) else type(module).__name__
+            if on and isinstance(module, _BatchNorm) and isinstance(site.reading, Reading):
+                module, _, _ = replacement(site, site.reading, site.reading.spec, {})
+                ledger.put(site, module)
+                changed = changed if site.holders else module
+            if isinstance(module, Norm):
+                ledger.backs.append(lambda norm=module, reach=module.reach: setattr(norm, "reach", reach))  # type: ignore[misc]
+        for path in sync_ours(changed, group, on=on):
+            rows.append({"path": path, "was": was[path], "is": str(getattr(changed.get_submodule(path), "spec", ""))})
+    verb = "norm is" if len(rows) == 1 else "norms are"
+    return Report(changed, rows, f"{len(rows)} {verb} {'' if on else 'no longer '}synchronised.", ledger.undo)
