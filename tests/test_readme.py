@@ -10,10 +10,33 @@ README = (ROOT / "README.md").read_text()
 
 
 def test_the_example_prints_what_it_says():
-    (example,) = re.findall(r"```python\n(.*?)```", README, re.S)
+    example = re.findall(r"```python\n(.*?)```", README, re.S)[0]
     printed = subprocess.run([sys.executable, "-W", "error", "-c", example], capture_output=True, text=True, check=True).stdout
     assert printed.strip() == example.rstrip().rsplit("# ", 1)[1]
     assert len([line for line in example.splitlines() if line.strip()]) <= 12
+
+
+def test_the_surgery_example_runs():
+    example = re.findall(r"```python\n(.*?)```", README, re.S)[1]
+    start = """
+import torch, anynorm
+from torch import nn
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(64, 64, 3, padding=1), nn.BatchNorm2d(64)
+        self.last, self.bn2 = nn.Conv2d(64, 64, 1), nn.BatchNorm2d(64)
+    def forward(self, x):
+        return x + self.bn2(self.last(self.bn(self.conv(x)).relu()))
+model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64), Block())
+images = torch.randn(8, 3, 8, 8)
+loader, example = images.split(4), images[:2]
+"""
+    before, after = example.split("anynorm.recalibrate")
+    code = start + before + 'anynorm.convert(model, "bn")\nanynorm.recalibrate' + after  # a gn has no statistics to estimate
+    printed = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert printed.returncode == 0, printed.stderr
+    assert "error_after" in printed.stdout
 
 
 def test_the_drawing_is_what_the_command_draws():
