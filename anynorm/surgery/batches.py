@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from anynorm.errors import SurgeryError
+
+Forward = Callable[[nn.Module, Any], Any]
+
+
+def call(model: nn.Module, batch: Any) -> Any:
+    """Call a model with a batch: a tensor, the first of a tuple, or a dictionary."""
+    return model(batch[0] if isinstance(batch, tuple | list) else batch)
 
 
 def gather(data: Any, most: int | None = None) -> Any:
@@ -45,14 +53,10 @@ def size_of(batch: Any) -> int:
     return next(size_of(value) for value in values)
 
 
-def inputs_of(batch: Any, *, twice: bool = False) -> tuple[Any, ...]:
-    """Give what a model is called with: a tensor, the first of a tuple, or a dictionary; twice over along the samples."""
-    if isinstance(batch, tuple | list):
-        batch = batch[0]
-    return (_twice(batch) if twice else batch,)
-
-
-def _twice(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return torch.cat([value, value]) if value.dim() else value
-    return {key: _twice(one) for key, one in value.items()} if isinstance(value, dict) else value
+def twice(batch: Any) -> Any:
+    """Give every tensor of a batch twice over, along the samples."""
+    if isinstance(batch, Tensor):
+        return torch.cat([batch, batch]) if batch.dim() else batch
+    if isinstance(batch, dict):
+        return {key: twice(value) for key, value in batch.items()}
+    return tuple(twice(value) for value in batch) if isinstance(batch, tuple | list) else batch

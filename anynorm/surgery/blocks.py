@@ -1,8 +1,8 @@
 """Finding the residual blocks of a network, whoever wrote it.
 
-A block is the smallest module in which two ways from its input meet again, by an addition or by joining two tensors, and one of
-them goes through norms; so are its siblings of the same class, such as the blocks of MobileNetV2 that have no shortcut. The graph
-of a candidate is traced with torch.fx; where that fails, children are judged by their names.
+A block is the smallest module in which two ways from its input meet again, by an addition, or by joining to what met no norm, and
+one of them goes through more norms; so are its siblings of the same class, such as the blocks of MobileNetV2 that have no
+shortcut. The graph of a candidate is traced with torch.fx; where that fails, children are judged by their names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from anynorm.surgery.walk import Site
 
 _ADDITIONS = {operator.add, operator.iadd, torch.add, "add", "add_"}
 _JOINS = {torch.cat, torch.concat, torch.concatenate}
-_SHORTCUTS = ("downsample", "shortcut", "skip", "identity", "residual")
+_SHORTCUTS = ("downsample", "shortcut", "skip", "identity", "residual", "proj", "bypass")
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +69,7 @@ def find_blocks(model: nn.Module, sites: list[Site]) -> list[Block]:
 def _main_branch(module: nn.Module, norms: dict[int, Site]) -> list[Site] | None:
     """Give the norms of a block's main branch; None where it is no block."""
     count = sum(id(child) in norms for child in module.modules())
-    if count < 2 or isinstance(module, nn.Sequential | nn.ModuleList | nn.ModuleDict):
+    if count < 1 or isinstance(module, nn.Sequential | nn.ModuleList | nn.ModuleDict):
         return None
     try:
         graph = _Tracer(norms).trace(module)
@@ -96,9 +96,8 @@ def _in_graph(graph: fx.Graph, modules: dict[str, nn.Module], norms: dict[int, S
             continue
         counts = [[node for node in order if node in before[way] and node in normed] for way in ways]
         main, other = sorted(counts, key=len, reverse=True)
-        own = [node for node in main if node not in other] or main
-        if len(own) > 0 and before[ways[0]] != before[ways[1]] and len(main) > len(other):
-            return [normed[node] for node in own]
+        if len(main) > len(other) and not (join.target in _JOINS and other):
+            return [normed[node] for node in main]
     return None
 
 

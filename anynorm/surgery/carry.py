@@ -25,8 +25,12 @@ _SHARED = ("weight", "bias")
 
 
 @torch.no_grad()
-def carry(reading: Reading, norm: Norm) -> tuple[list[str], list[str]]:
-    """Fill a new norm with what the old one had, and say what was carried and what was lost."""
+def carry(reading: Reading, norm: Norm, *, parametrized: bool = False) -> tuple[list[str], list[str]]:
+    """Fill a new norm with what the old one had, and say what was carried and what was lost.
+
+    Args:
+        parametrized: γ or β will be computed from other tensors, and cannot be rescaled.
+    """
     carried: list[str] = []
     lost: list[str] = []
     for done, words in (_carry_affine(reading, norm), _carry_statistics(reading, norm), _carry_weights(reading, norm)):
@@ -34,8 +38,8 @@ def carry(reading: Reading, norm: Norm) -> tuple[list[str], list[str]]:
     tally = reading.tensors.get("num_batches_tracked")
     if tally is not None and norm.num_batches_tracked is not None and "statistics" in carried:
         norm.num_batches_tracked.copy_(tally if tally.shape == norm.num_batches_tracked.shape else tally.max())
-    if {"γ, β", "statistics"} <= set(carried) and _rescale(reading, norm):
-        carried[carried.index("γ, β")] = "γ, β rescaled"
+    if "statistics" in carried and not parametrized and _rescale(reading, norm):
+        carried[0] = f"{carried[0]} rescaled"
     return carried, lost
 
 
@@ -63,7 +67,7 @@ def _carry_affine(reading: Reading, norm: Norm) -> tuple[bool, list[str]]:
     own = [old[name] for name in _OWN] if "class_weight" in old else None
     if shared is None and own is None:
         _reset_classes(norm)
-        return True, []
+        return True, ["new γ, β"] if norm.affine else []
     if norm.weight is None and norm.class_weight is None:
         return False, ["γ, β"]
     same_classes = own is not None and norm.class_weight is not None and own[0].shape == norm.class_weight.shape
@@ -108,7 +112,8 @@ def _carry_statistics(reading: Reading, norm: Norm) -> tuple[bool, list[str]]:
     for index, tables in zip(norm._kept, found, strict=True):
         for buffer, table in zip(norm.kept_of(index), tables or (), strict=True):
             if buffer is not None:
-                buffer.copy_(table.reshape(-1).expand_as(buffer))
+                same = table.numel() == buffer.numel()
+                buffer.copy_(table.reshape(buffer.shape) if same else table.reshape(-1).expand_as(buffer))
     return True, ["statistics"]
 
 

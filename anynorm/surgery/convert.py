@@ -9,6 +9,7 @@ from torch import nn
 
 from anynorm.core.norm import Norm
 from anynorm.errors import SpecError, SurgeryError
+from anynorm.surgery.batches import Forward
 from anynorm.surgery.optimizer import move_optimizer
 from anynorm.surgery.replace import nearest_spec, replacement
 from anynorm.surgery.report import Report
@@ -21,6 +22,7 @@ def convert(
     where: Where = None,
     *,
     fit: Any = None,
+    forward: Forward | None = None,
     groups: str = "exact",
     optimizer: torch.optim.Optimizer | None = None,
     **options: Any,
@@ -32,6 +34,7 @@ def convert(
             list of such things.
         fit: calibration batches (a loader or a tensor) on which each new layer's γ and β are solved so that its output is the
             old layer's; see `anynorm.surgery.fit`.
+        forward: calls the model with the (doubled) batch to fit on, where it wants more than the batch's first entry.
         groups: `nearest` takes the nearest group number that divides a layer's channels; `exact` refuses.
         optimizer: its groups and state follow the parameters.
         options: as `anynorm.make` takes them: num_classes, num_domains, batch_size, eps, momentum, …
@@ -48,7 +51,7 @@ def convert(
     sites = choose(find_sites(model), where)
     if not sites:
         raise SurgeryError(f"This {type(model).__name__} has no norm that is known; see anynorm.surgery.reading.register.")
-    return replace_all(model, dict.fromkeys(sites, spec), fit=fit, groups=groups, optimizer=optimizer, options=options)
+    return replace_all(model, dict.fromkeys(sites, spec), fit=(fit, forward), groups=groups, optimizer=optimizer, options=options)
 
 
 def replace_all(
@@ -80,7 +83,7 @@ def replace_all(
         row |= {"is": made[site].spec, "channels": reading.channels, "carried": carried, "lost": lost}
     if wrong:
         more = [f"  … and {len(wrong) - 12} more."] if len(wrong) > 12 else []
-        hint = " groups='nearest' takes the nearest group number." if groups == "exact" else ""
+        hint = " groups='nearest' takes the nearest group number." if groups == "exact" and "divisible" in wrong[0] else ""
         raise SurgeryError(
             "\n".join([f"{len(wrong)} layers cannot be converted; nothing was changed.{hint}", *wrong[:12], *more])
         )
@@ -95,21 +98,18 @@ def _install(model: nn.Module, made: dict[Site, Norm], rows: list[dict[str, Any]
             ledger.put(site, norm)
         if optimizer is not None:
             move_optimizer(optimizer, [(site.module, norm) for site, norm in made.items()], ledger)
-        if fit is not None:
+        if fit[0] is not None:
             from anynorm.surgery.fit import solve
 
-            solve(changed, made, fit, rows)
-    report = Report(changed, rows, _finding(made, rows), ledger.undo)
-    if root is not None:
-        ledger.backs.insert(0, lambda: setattr(report, "model", model))
-    return report
+            solve(changed, made, *fit, rows=rows)
+    return Report(changed, rows, _finding(made, rows), ledger.undo, model)
 
 
 def _finding(made: dict[Site, Norm], rows: list[dict[str, Any]]) -> str:
     names = list(dict.fromkeys(norm.spec for norm in made.values()))
     shown = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
     verb = "is" if len(made) == 1 else "are"
-    text = f"{len(made)} of {len(rows)} norm{'s' if len(rows) > 1 else ''} {verb} now {shown or 'changed'}."
+    text = f"{len(made)} of {len(rows)} norm{'s' if len(rows) > 1 else ''} {verb} now {shown or 'another'}."
     left = [row["path"] for row in rows if "channels" not in row]
     return text + (f" Not converted: {', '.join(left)}; the reason is in their rows." if left else "")
 

@@ -14,7 +14,7 @@ All images are one batch, so memory is that of one forward pass without gradient
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,38 +23,62 @@ from torch import Tensor, nn
 from anynorm.core.norm import Norm
 from anynorm.core.population import Frozen, Running
 from anynorm.errors import SurgeryError
-from anynorm.surgery.batches import gather, inputs_of
+from anynorm.surgery.batches import Forward, call, gather, twice
 from anynorm.surgery.reading import Reading
 from anynorm.surgery.replace import replacement
 from anynorm.surgery.walk import Site, all_or_nothing
 
 RIDGE = 1e-6
+GOOD = 1e-4  # of the target's size: what is off by less has nothing to gain
 
 
 class Pair(nn.Module):
-    """Stands in a norm's place while it is fitted: the first half of a batch meets the old norm, the second the new one."""
+    """Stands in a norm's place while it is fitted: the first half of a batch meets the old norm, the second the new one.
 
-    def __init__(self, old: Norm, new: Norm, row: dict[str, Any]) -> None:
+    Args:
+        first: whether no pair has been met yet; there the halves must be the same.
+    """
+
+    def __init__(self, norms: tuple[Norm, Norm], row: dict[str, Any], first: list[bool]) -> None:
         super().__init__()
-        self.old, self.new, self.row = old, new, row
-        self.is_fitted = False
+        self.norms, self.row, self.first = norms, row, first  # a tuple is no child: conditions are told to the pair
+        self.calls = 0
+        self.told: Any = None
+
+    @property
+    def takes_condition(self) -> bool:
+        """Whether a norm of the pair wants a class, domain or style."""
+        return any(norm.takes_condition for norm in self.norms)
+
+    def tell(self, condition: Any) -> None:
+        """Set the condition of coming passes."""
+        self.told = condition
 
     def forward(self, x: Tensor, condition: Any = None) -> Tensor:
         """Fit the new norm if that is still to be done, and give both outputs."""
-        first, second = x.chunk(2)
-        target = Norm.forward(self.old, first, _half(condition, 0))
-        if not self.is_fitted:
-            _take_statistics(self.new, second, _half(condition, 1))
-            _solve(self.new, second, target, _half(condition, 1), self.row)
-            self.is_fitted = True
-        y = torch.cat([target, Norm.forward(self.new, second, _half(condition, 1))])
-        for name in getattr(self.new, "then", ()):
-            y = getattr(self.new, name)(y)
+        given = self.told if condition is None else condition
+        halves = x.chunk(2)
+        if len(halves) != 2 or len(halves[0]) != len(halves[1]) or (self.first[0] and not torch.equal(*halves)):
+            raise SurgeryError(
+                f"fit= runs the batch twice over, side by side, and at '{self.row['path']}' the two halves of the samples are "
+                "not what they were: the model moves the samples about, or adds some. Convert without fit=, and train."
+            )
+        self.first[0] = False
+        (old, new), (x_old, x_new) = self.norms, halves
+        target = Norm.forward(old, x_old, _half(given, 0))
+        if not self.calls:
+            _solve(new, x_new, target, _half(given, 1), self.row)
+        self.calls += 1
+        y = torch.cat([target, Norm.forward(new, x_new, _half(given, 1))])
+        for name in getattr(new, "then", ()):
+            y = getattr(new, name)(y)
         return y
 
 
 def _half(condition: Any, which: int) -> Any:
-    return condition.chunk(2)[which] if isinstance(condition, Tensor) and condition.dim() else condition
+    if isinstance(condition, tuple | list):
+        return tuple(_half(one, which) for one in condition)
+    return condition.chunk(2)[which] if isinstance(condition, Tensor) and condition.dim() and len(condition) > 1 else condition
 
 
 def _take_statistics(norm: Norm, x: Tensor, condition: Any) -> None:
@@ -75,63 +99,70 @@ def _take_statistics(norm: Norm, x: Tensor, condition: Any) -> None:
 
 
 def _solve(norm: Norm, x: Tensor, target: Tensor, condition: Any, row: dict[str, Any]) -> None:
-    """Set γ and β by least squares, and note the error before and after, relative to the target's size."""
-    before = Norm.forward(norm, x, condition)
-    row["error_before"] = _error(before, target)
-    if norm.weight is None or norm.bias is None:
-        row["error_after"] = row["error_before"]
+    """Set γ and β by least squares, and note the error before and after, relative to the target's size.
+
+    What fits as it is, is left; so is what has no γ and β of its own to set.
+    """
+    row["error_before"] = row["error_after"] = _error(Norm.forward(norm, x, condition), target)
+    if norm._parameters.get("weight") is None or norm._parameters.get("bias") is None:
+        row["lost"] = [*row.get("lost", []), "not fitted: no plain γ and β"]
         return
-    norm.weight.fill_(1)
-    norm.bias.fill_(0)
-    plain = Norm.forward(norm, x, condition).double().transpose(0, 1).flatten(1)
-    goal = target.double().transpose(0, 1).flatten(1)
-    mean, goal_mean = plain.mean(1), goal.mean(1)
-    centred = plain - mean[:, None]
-    var, cov = centred.square().mean(1), (centred * (goal - goal_mean[:, None])).mean(1)
-    gamma = cov / (var + RIDGE)
-    norm.weight.copy_(gamma)
-    norm.bias.copy_(goal_mean - gamma * mean)
+    if row["error_before"] < GOOD:
+        return
+    _take_statistics(norm, x, condition)
+    weight, bias = norm._parameters["weight"], norm._parameters["bias"]
+    assert weight is not None  # for the type checker: looked at above
+    assert bias is not None
+    base, by_weight, by_bias = (_rows(norm, (weight, bias), values, x, condition) for values in ((0, 0), (1, 0), (0, 1)))
+    u, v = by_weight - base, by_bias - base  # what γ and β are multiplied with: x̂ and 1, and a class's γ where there is one
+    rest = target.double().transpose(0, 1).flatten(1) - base
+    uu, uv, vv = ((one * other).mean(1) for one, other in ((u, u), (u, v), (v, v)))
+    ur, vr = (u * rest).mean(1), (v * rest).mean(1)
+    vv = vv.clamp(min=RIDGE)
+    gamma = (ur - uv * vr / vv) / (uu - uv * uv / vv + RIDGE)
+    weight.copy_(gamma)
+    bias.copy_((vr - gamma * uv) / vv)
     row["error_after"] = _error(Norm.forward(norm, x, condition), target)
+
+
+def _rows(norm: Norm, affine: tuple[Tensor, Tensor], values: tuple[int, int], x: Tensor, condition: Any) -> Tensor:
+    """Give a norm's output with some γ and β, a row a channel."""
+    for tensor, value in zip(affine, values, strict=True):
+        tensor.fill_(value)
+    return Norm.forward(norm, x, condition).double().transpose(0, 1).flatten(1)
 
 
 def _error(y: Tensor, target: Tensor) -> float:
     return float((y - target).norm() / target.norm().clamp(min=1e-12))
 
 
-def solve(
-    model: nn.Module,
-    made: dict[Site, Norm],
-    data: Any,
-    rows: list[dict[str, Any]],
-    forward: Callable[[nn.Module, Any], Any] | None = None,
-) -> None:
+def solve(model: nn.Module, made: dict[Site, Norm], data: Any, forward: Forward | None, *, rows: list[dict[str, Any]]) -> None:
     """Fit the new norms of a model on calibration batches."""
     batch = gather(data)
     by_path = {row["path"]: row for row in rows}
+    first = [True]
     pairs = {}
     for site, norm in made.items():
         assert isinstance(site.reading, Reading)  # what could not be read was not made
         old, _, _ = replacement(site, site.reading, site.reading.spec, {})
-        pairs[site] = Pair(old, norm, by_path[site.path])
-    modes = {module: module.training for module in model.modules()}
-    holders = {site: Site(site.paths, made[site], site.holders, site.reading) for site in made}
+        pairs[site] = Pair((old.eval(), norm.eval()), by_path[site.path], first)
+    modes = {module: module.training for module in [*model.modules(), *made.values()]} | {
+        norm: site.module.training for site, norm in made.items()
+    }
     root = next((pairs[site] for site in made if not site.holders), None)
     try:
         with all_or_nothing() as ledger, torch.no_grad():
             for site, pair in pairs.items():
-                ledger.put(holders[site], pair.eval())
+                ledger.put(replace(site, module=made[site]), pair.eval())
             whole = (model if root is None else root).eval()
-            (forward or _call)(whole, inputs_of(batch, twice=True))
+            (forward or call)(whole, twice(batch))
             ledger.undo()
     finally:
         for module, mode in modes.items():
             module.training = mode
-    missed = [site.path for site, pair in pairs.items() if not pair.is_fitted]
-    if len(missed) == len(pairs):
-        raise SurgeryError("The calibration batch reached none of the new norms. Give forward=… if the model needs more than x.")
-    for path in missed:
-        by_path[path]["lost"] = [*by_path[path].get("lost", []), "not fitted: the batch did not reach it"]
-
-
-def _call(model: nn.Module, inputs: tuple[Any, ...]) -> Any:
-    return model(*inputs)
+    if not any(pair.calls for pair in pairs.values()):
+        raise SurgeryError("The calibration batch reached none of the new norms.")
+    for site, pair in pairs.items():
+        if pair.calls != 1:
+            often = "fitted on the first of its calls alone" if pair.calls else "not fitted: the batch did not reach it"
+            by_path[site.path]["lost"] = [*by_path[site.path].get("lost", []), often]

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from anynorm.core.norm import Norm
 from anynorm.errors import FoldError, SurgeryError
 from anynorm.surgery.reading import Reading
-from anynorm.surgery.replace import replacement
+from anynorm.surgery.replace import copy_surroundings, replacement
 from anynorm.surgery.report import Report
-from anynorm.surgery.trace import Trace, trace_example
+from anynorm.surgery.trace import Trace, tensors_of, trace_example
 from anynorm.surgery.walk import Ledger, Site, Where, all_or_nothing, check_model, choose, find_sites
 
 LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Linear)
-TOLERANCE = 1e-3  # of the output's size: past that the fold is wrong, not rounded
+TOLERANCE = {torch.bfloat16: 0.1, torch.float16: 0.02}  # of the output's size; else 1e-3: past that a fold is wrong, not rounded
 
 
 def fold(model: nn.Module, example: Any, where: Where = None, *, condition: Any = None) -> Report:
@@ -37,27 +37,63 @@ def fold(model: nn.Module, example: Any, where: Where = None, *, condition: Any 
         raise SurgeryError(f"This {type(model).__name__} has no norm that is known: there is nothing to fold.")
     layers: list[nn.Module] = [module for module in model.modules() if isinstance(module, LAYERS)]
     trace, before = trace_example(model, inputs, [*layers, *(site.module for site in sites)])
-    rows: list[dict[str, Any]] = []
     paths = {id(module): path for path, module in model.named_modules()}
+    rows: dict[Site, dict[str, Any]] = {site: {"path": site.path, "norm": _called(site)} for site in sites}
+    plans: dict[Site, tuple[nn.Module, str, tuple[Tensor, Tensor]]] = {}
+    for site in sites:
+        try:
+            layer, side = _neighbour(site, trace, layers)
+            scale, shift = _coefficients(site, condition)
+            _check_layer(layer, side, scale, shift)
+            plans[site] = (layer, side, (scale, shift))
+        except FoldError as reason:
+            rows[site]["left"] = str(reason)
     with all_or_nothing() as ledger, torch.no_grad():
-        for site in sites:
-            row: dict[str, Any] = {"path": site.path, "norm": _called(site)}
-            try:
-                layer, side = _neighbour(site, trace, layers)
-                scale, shift = _coefficients(site, condition)
-                _check_layer(layer, side, scale, shift)
-                _absorb(layer, side, (scale, shift), ledger)
-                ledger.put(site, _rest(site))
-                row |= {"into": paths[id(layer)], "side": side}
-            except FoldError as reason:
-                row["left"] = str(reason)
-            rows.append(row)
+        for site, plan in plans.items():
+            _fold_one(site, plan, ledger)
+        if _differs(model, inputs, before):  # one of them is more than it seems: find out which
+            ledger.undo()
+            for site in [site for site, plan in plans.items() if not _alone(model, (site, plan), inputs, before)]:
+                rows[site]["left"] = f"folding it into '{paths[id(plans.pop(site)[0])]}' would change the output"
+            for site, plan in plans.items():
+                _fold_one(site, plan, ledger)
         error = _compare(model, inputs, before)
-        if error > TOLERANCE:
+        if _differs(model, inputs, before):
             raise SurgeryError(f"Folding changed the output by {error:.2g} of its size; nothing was changed.")
-    folded = sum("into" in row for row in rows)
-    words = f"{folded} of {len(rows)} norms folded; the output moved by {error:.1g} of its size."
-    return Report(model, rows, words, ledger.undo)
+    for site, (layer, side, _) in plans.items():
+        rows[site] |= {"into": paths[id(layer)], "side": side}
+    words = f"{len(plans)} of {len(rows)} norms folded; the output moved by {error:.1g} of its size."
+    return Report(model, list(rows.values()), words, ledger.undo)
+
+
+def _fold_one(site: Site, plan: tuple[nn.Module, str, tuple[Tensor, Tensor]], ledger: Ledger) -> None:
+    layer, side, coefficients = plan
+    _absorb(layer, side, coefficients, ledger)
+    ledger.put(site, Folded(site))
+
+
+def _alone(model: nn.Module, one: tuple[Site, Any], inputs: tuple[Any, ...], before: Any) -> bool:
+    """Whether a single norm can be folded without changing the output."""
+    with all_or_nothing() as ledger:
+        _fold_one(*one, ledger)
+        same = not _differs(model, inputs, before)
+        ledger.undo()
+    return same
+
+
+class Folded(nn.Module):
+    """Stays in the place of a folded norm: what ran after it, or nothing; a condition is no longer asked for."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self.then = nn.Sequential(*(site.reading.then.values() if isinstance(site.reading, Reading) else ()))
+        copy_surroundings(site.module, self)
+        self.training = site.module.training
+
+    def forward(self, x: Tensor, condition: Any = None) -> Tensor:
+        """Go on with x."""
+        y: Tensor = self.then(x)
+        return y
 
 
 def _called(site: Site) -> str:
@@ -65,10 +101,21 @@ def _called(site: Site) -> str:
 
 
 def _compare(model: nn.Module, inputs: tuple[Any, ...], before: Any) -> float:
+    """Give the largest change of an output, of its size; infinity where values are finite before or after, and not both."""
     _, after = trace_example(model, inputs, [])
-    pairs = zip(torch.utils._pytree.tree_leaves(before), torch.utils._pytree.tree_leaves(after), strict=True)
-    errors = [float((new - old).abs().max() / old.abs().max().clamp(min=1e-12)) for old, new in pairs if isinstance(old, Tensor)]
-    return max(errors, default=0.0)
+    errors = [0.0]
+    for old, new in zip(tensors_of(before), tensors_of(after), strict=True):
+        if old.is_floating_point() and old.numel():
+            finite = old.isfinite()
+            size = old[finite].abs().max().clamp(min=1e-12) if bool(finite.any()) else 1.0
+            change = (new[finite] - old[finite]).abs().max() / size if bool(finite.any()) else 0.0
+            errors.append(float(change) if torch.equal(finite, new.isfinite()) else float("inf"))
+    return max(errors)
+
+
+def _differs(model: nn.Module, inputs: tuple[Any, ...], before: Any) -> bool:
+    dtypes = [tensor.dtype for tensor in tensors_of(before)]
+    return not _compare(model, inputs, before) <= max([TOLERANCE.get(dtype, 1e-3) for dtype in dtypes], default=1e-3)
 
 
 def _neighbour(site: Site, trace: Trace, layers: list[nn.Module]) -> tuple[nn.Module, str]:
@@ -115,8 +162,8 @@ def _coefficients(site: Site, condition: Any) -> tuple[Tensor, Tensor]:
 
 
 def _check_layer(layer: Any, side: str, scale: Tensor, shift: Tensor) -> None:
-    if hasattr(layer, "parametrizations"):
-        raise FoldError("the layer beside it is parametrized")
+    if hasattr(layer, "parametrizations") or layer._parameters.get("weight") is None:
+        raise FoldError("the weight of the layer beside it is computed from others")
     channels = _channels(layer, side)
     if channels != len(scale):
         raise FoldError(f"the layer beside it has {channels} channels there, and the norm {len(scale)}")
@@ -168,13 +215,5 @@ def _set(layer: Any, weight: Tensor, bias: Tensor, ledger: Ledger) -> None:
     old = dict(layer._parameters)
     ledger.backs.append(lambda: layer._parameters.update(old))
     for name, value in (("weight", weight), ("bias", bias)):
-        needs = layer.weight.requires_grad
+        needs = (old["weight"] if old[name] is None else old[name]).requires_grad
         layer._parameters[name] = nn.Parameter(value.to(old["weight"].dtype), requires_grad=needs)
-
-
-def _rest(site: Site) -> nn.Module:
-    """Give what stays in a folded norm's place: what ran after it, or nothing."""
-    then = list(site.reading.then.values()) if isinstance(site.reading, Reading) else []
-    rest = nn.Sequential(*then) if then else nn.Identity()
-    rest.training = site.module.training
-    return rest

@@ -11,7 +11,7 @@ from anynorm.core.norm import Norm
 from anynorm.core.population import Frozen, Population, Running
 from anynorm.errors import SurgeryError
 from anynorm.surgery.reading import Reading
-from anynorm.surgery.replace import replacement
+from anynorm.surgery.replace import replacement, share_parameters
 from anynorm.surgery.report import Report
 from anynorm.surgery.walk import Ledger, Site, Where, all_or_nothing, check_model, choose, find_sites
 
@@ -33,7 +33,8 @@ def _set(model: nn.Module, where: Where, *, statistics: bool, affine: bool, froz
     check_model(model)
     if not (statistics or affine):
         raise SurgeryError("Nothing is asked for: statistics and affine are both False.")
-    sites = [site for site in choose(find_sites(model), where) if isinstance(site.reading, Reading)]
+    found = choose(find_sites(model), where)
+    sites = [site for site in found if isinstance(site.reading, Reading)]
     if not sites:
         raise SurgeryError(f"This {type(model).__name__} has no norm that is known.")
     rows: list[dict[str, Any]] = []
@@ -51,8 +52,9 @@ def _set(model: nn.Module, where: Where, *, statistics: bool, affine: bool, froz
                 done += _set_affine(norm, not frozen, ledger)
             changed = norm if not site.holders else changed
             rows.append({"path": site.path, "norm": type(norm).__name__, "changed": done})
-    count = sum(bool(row["changed"]) for row in rows)
-    return Report(changed, rows, f"{count} of {len(rows)} norms {'frozen' if frozen else 'learn again'}.", ledger.undo)
+    rows += [{"path": site.path, "norm": type(site.module).__name__, "left": site.reading} for site in found if site not in sites]
+    count = sum(bool(row.get("changed")) for row in rows)
+    return Report(changed, rows, f"{count} of {len(rows)} norms {'frozen' if frozen else 'learn again'}.", ledger.undo, model)
 
 
 def _ours(site: Site, ledger: Ledger) -> Norm:
@@ -61,6 +63,7 @@ def _ours(site: Site, ledger: Ledger) -> Norm:
         return site.module
     assert isinstance(site.reading, Reading)  # sites that cannot be read are left out
     norm, _, _ = replacement(site, site.reading, site.reading.spec, {})
+    share_parameters(site.module, norm)
     ledger.put(site, norm)
     return norm
 

@@ -20,18 +20,10 @@ def move_optimizer(optimizer: torch.optim.Optimizer, pairs: list[Pair], ledger: 
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise SurgeryError(f"optimizer= takes a torch.optim.Optimizer, not a {type(optimizer).__name__}.")
-    before = [list(group["params"]) for group in optimizer.param_groups]
-    state = dict(optimizer.state)
-
-    def back() -> None:
-        for group, params in zip(optimizer.param_groups, before, strict=True):
-            group["params"] = params
-        optimizer.state.clear()
-        optimizer.state.update(state)
-
-    ledger.backs.append(back)
     for old, new in pairs:
-        _move(optimizer, dict(old.named_parameters()), dict(new.named_parameters()))
+        before, after = dict(old.named_parameters()), dict(new.named_parameters())
+        ledger.backs.append(lambda before=before, after=after: _move(optimizer, after, before))  # type: ignore[misc]
+        _move(optimizer, before, after)
 
 
 def _move(optimizer: torch.optim.Optimizer, old: dict[str, Any], new: dict[str, Any]) -> None:
@@ -43,9 +35,9 @@ def _move(optimizer: torch.optim.Optimizer, old: dict[str, Any], new: dict[str, 
         for name, parameter in old.items()
         if held is parameter and id(parameter) not in kept
     }
-    if not places:
-        return
-    home = next(iter(places.values()))[0]
+    if not places and old:
+        return  # none of them is trained by this optimizer
+    home = next(iter(places.values()))[0] if places else optimizer.param_groups[0]
     for name, parameter in new.items():
         if any(parameter is held for group in optimizer.param_groups for held in group["params"]):
             continue

@@ -13,10 +13,13 @@ added by `register`.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
@@ -81,6 +84,8 @@ def read(module: nn.Module) -> Reading | str | None:
         if reader is not None:
             found = reader(module)
             return found if isinstance(found, str) else _check_forward(module, kind, found)
+    if re.search(r"Norm(\dd)?$", type(module).__name__) and not list(module.children()):
+        return f"{type(module).__name__} is not known; see anynorm.surgery.reading.register"
     return None
 
 
@@ -88,9 +93,32 @@ def _check_forward(module: nn.Module, kind: type, found: Reading) -> Reading | s
     """See to it that a subclass adds nothing but an activation that can be kept."""
     own = _unparametrized(type(module)).forward
     fused = {name: child for name, child in module.named_children() if name in _FUSED}
-    if fused or own is kind.forward:  # type: ignore[attr-defined]
+    if own is kind.forward or (fused and _runs_then(module, kind, found, fused)):  # type: ignore[attr-defined]
         return replace(found, then=fused)
     return f"{type(module).__name__} has a forward of its own, and what it does beside normalising would be lost"
+
+
+@torch.no_grad()
+def _runs_then(module: Any, kind: Any, found: Reading, fused: dict[str, nn.Module]) -> bool:
+    """See on a few numbers whether a module is a norm and then its fused children, and nothing else."""
+    if any(tensor.is_meta for tensor in found.tensors.values()):
+        return True
+    like = next((t for t in found.tensors.values() if t.is_floating_point()), torch.empty(()))
+    space = {"1": (5,), "3": (2, 3, 2)}.get("".join(re.findall(r"(\d)d$", kind.__name__ + type(module).__name__))[-1:], (3, 4))
+    x = torch.linspace(-2, 3, 2 * found.channels * math.prod(space), device=like.device, dtype=like.dtype)
+    modes = {child: child.training for child in module.modules()}
+    try:
+        module.eval()
+        x = x.reshape(2, found.channels, *space)
+        expected = kind.forward(module, x.clone())
+        for child in fused.values():
+            expected = child(expected)
+        return bool(torch.allclose(type(module).forward(module, x.clone()), expected, rtol=1e-3, atol=1e-4))
+    except Exception:  # whatever somebody's forward raises, it is not read
+        return False
+    finally:
+        for child, mode in modes.items():
+            child.training = mode
 
 
 def _unparametrized(kind: Any) -> Any:
@@ -172,15 +200,18 @@ def _read_layer_norm(module: nn.LayerNorm) -> Reading | str:
         return f"LayerNorm over the last axis alone ({shape[0]}) is not channel-first: there is no axis 1 of channels it looks at"
     tensors = _tensors(module, "weight", "bias")
     by_channel = {name: tensor.reshape(shape[0], -1) for name, tensor in tensors.items()}
-    if any(bool((rows != rows[:, :1]).any()) for rows in by_channel.values()):
+    if any(not rows.is_meta and bool((rows != rows[:, :1]).any()) for rows in by_channel.values()):
         return "its affine differs from position to position, and ours has one γ and β a channel"
     flat = {name: rows[:, 0] for name, rows in by_channel.items()}
     return Reading(_plain("ln", bool(tensors)), shape[0], module.eps, tensors=flat)
 
 
-def _read_positional(module: nn.LayerNorm) -> Reading:
+def _read_positional(module: Any) -> Reading | str:
     tensors = _tensors(module, "weight", "bias")
-    return Reading(_plain("pn", bool(tensors)), module.normalized_shape[0], module.eps, tensors=tensors)
+    shape = getattr(module, "normalized_shape", None) or tensors.get("weight", torch.empty(0)).shape
+    if len(shape) != 1 or not shape[0]:
+        return f"the channel count of this {type(module).__name__} cannot be told"
+    return Reading(_plain("pn", bool(tensors)), int(shape[0]), float(getattr(module, "eps", 1e-5)), tensors=tensors)
 
 
 register("torch.nn.modules.batchnorm._BatchNorm", _read_batch_norm)

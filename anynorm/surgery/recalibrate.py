@@ -9,7 +9,7 @@ is there. Frozen norms are left as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from anynorm.core.norm import Norm
 from anynorm.core.population import Cumulative, Frozen, Pooled
 from anynorm.core.sync import Together
 from anynorm.errors import SurgeryError
-from anynorm.surgery.batches import inputs_of, size_of
+from anynorm.surgery.batches import Forward, call, size_of
 from anynorm.surgery.progress import shown
 from anynorm.surgery.reading import Reading
 from anynorm.surgery.replace import replacement
@@ -28,7 +28,6 @@ from anynorm.surgery.report import Report
 from anynorm.surgery.walk import Ledger, Site, all_or_nothing, check_model, find_sites
 
 ESTIMATORS = {"pooled": Pooled, "averaged": Cumulative}
-Forward = Callable[[nn.Module, Any], Any]
 
 
 def recalibrate(
@@ -55,10 +54,12 @@ def recalibrate(
         raise SurgeryError(f"This {type(model).__name__} has no norm that learns statistics: there is nothing to recalibrate.")
     with all_or_nothing() as ledger:
         before = {site: _remember(site, ledger) for site in sites}
-        seen = _estimate(model, sites, loader, batches, ESTIMATORS[estimator](), forward)
-    rows: list[dict[str, Any]] = [{"path": site.path, **_moved(before[site])} for site in sites]
+        seen, reached = _estimate(model, sites, loader, batches, ESTIMATORS[estimator](), forward)
+    rows: list[dict[str, Any]] = [{"path": site.path, **_moved(before[site])} for site in sites if site in reached]
     worst = max(rows, key=lambda row: max(row["mean_moved"], row["deviation_moved"]))
-    words = f"{len(rows)} norms recalibrated on {seen} samples ({estimator}); moved most: {worst['path'] or 'the model itself'}."
+    words = f"{len(rows)} of {len(sites)} norms recalibrated on {seen} samples ({estimator}); "
+    words += f"moved most: {worst['path'] or 'the model itself'}."
+    rows += [{"path": site.path, "note": "no sample reached it: left as it was"} for site in sites if site not in reached]
     return Report(model, rows, words, ledger.undo)
 
 
@@ -92,11 +93,14 @@ def _moved(pairs: list[tuple[Tensor, Tensor]]) -> dict[str, float]:
     return {"mean_moved": float(moved), "deviation_moved": float((ratio - 1).abs().mean())}
 
 
-def _estimate(model: nn.Module, sites: list[Site], loader: Any, batches: int | None, policy: Any, forward: Any) -> int:
+def _estimate(
+    model: nn.Module, sites: list[Site], loader: Any, batches: int | None, policy: Any, forward: Any
+) -> tuple[int, list[Site]]:
     """Run the loader with norms that look at the batch, and write what they saw into those of the model."""
     modes = {module: module.training for module in model.modules()}
     root = next((site for site in sites if not site.holders), None)
     seen = count = 0
+    reached: list[Site] = []
     try:
         with all_or_nothing() as ledger, torch.no_grad():
             watchers = {site: _watcher(site, policy) for site in sites}
@@ -107,22 +111,21 @@ def _estimate(model: nn.Module, sites: list[Site], loader: Any, batches: int | N
                 watcher.training = True  # the norm alone: what runs after it infers
             whole = model if root is None else watchers[root]
             for batch in shown(loader, "recalibrating", batches):
-                (forward or _call)(whole, batch)
+                (forward or call)(whole, batch)
                 seen, count = seen + size_of(batch), count + 1
             if count == 0 or (batches is not None and count < batches):
                 wanted = "at least one" if batches is None else str(batches)
                 raise SurgeryError(f"The loader gave {count} batches; {wanted} were asked for. The statistics are as they were.")
+            reached += [site for site, norm in watchers.items() if int(norm.get_buffer("num_batches_tracked").sum()) > 0]
+            if not reached:
+                raise SurgeryError("The batches reached no norm. The statistics are as they were.")
             ledger.undo()
             for site, watcher in watchers.items():
                 _write(site, watcher)
     finally:
         for module, mode in modes.items():
             module.training = mode
-    return seen
-
-
-def _call(model: nn.Module, batch: Any) -> Any:
-    return model(*inputs_of(batch))
+    return seen, reached
 
 
 def _watcher(site: Site, policy: Any) -> Norm:
@@ -138,12 +141,15 @@ def _watcher(site: Site, policy: Any) -> Norm:
 
 
 def _write(site: Site, watcher: Norm) -> None:
+    """Write what was seen; a norm, or a domain, that no sample reached stays as it is."""
     assert isinstance(site.reading, Reading)  # what cannot be read does not learn
+    assert watcher.num_batches_tracked is not None  # it keeps statistics
+    reached = watcher.num_batches_tracked > 0
     for index in watcher._kept:
         for buffer, new in zip(site.reading.kept[watcher.cuts[index]], watcher.kept_of(index), strict=True):
             if buffer is not None and new is not None:
-                buffer.copy_(new.reshape(buffer.shape))
+                buffer.copy_(torch.where(reached.reshape(-1, 1) if reached.dim() else reached, new.reshape(buffer.shape), buffer))
     for name in ("num_batches_tracked", "num_values_tracked"):
         tally, new = getattr(site.module, name, None), getattr(watcher, name, None)
         if tally is not None and new is not None:
-            tally.copy_(new.reshape(tally.shape))
+            tally.copy_(torch.where(reached, new, tally).reshape(tally.shape))

@@ -39,22 +39,34 @@ def replacement(site: Site, reading: Reading, spec: str, options: dict[str, Any]
     pooled = any(cut.pools_samples for cut in reading.parts.fit(reading.channels).cuts)
     settings["track_running_stats"] = reading.tracks or not pooled
     norm = make(spec, reading.channels, **(settings | options))
-    if reading.then:
-        norm.__class__ = Fused
-        vars(norm)["then"] = tuple(reading.then)
-        for name, child in reading.then.items():
-            norm.add_module(name, child)
+    fuse(norm, reading.then)
     norm.reach = reading.reach
-    carried, lost = carry(reading, norm)
-    _copy_surroundings(site.module, norm)
+    carried, lost = carry(reading, norm, parametrized=hasattr(site.module, "parametrizations"))
+    copy_surroundings(site.module, norm)
     return norm.train(site.module.training), carried, lost
+
+
+def fuse(norm: Norm, then: dict[str, nn.Module]) -> None:
+    """Let modules run after a norm, as part of it."""
+    if then:
+        norm.__class__ = Fused
+        vars(norm)["then"] = tuple(then)
+        for name, child in then.items():
+            norm.add_module(name, child)
 
 
 def _kept(reading: Reading) -> list[Tensor]:
     return [tensor for pair in reading.kept.values() for tensor in pair if tensor is not None]
 
 
-def _copy_surroundings(old: nn.Module, new: nn.Module) -> None:
+def share_parameters(old: nn.Module, new: nn.Module) -> None:
+    """Let a norm of the same kind own the very parameters of the one it stands for, so that an optimizer goes on with them."""
+    for name, parameter in old._parameters.items():
+        if parameter is not None and new._parameters.get(name) is not None:
+            new._parameters[name] = parameter
+
+
+def copy_surroundings(old: nn.Module, new: nn.Module) -> None:
     """Give hooks and parametrizations on; children keep their own mode."""
     modes = {child: child.training for child in new.children()}
     for name, hooks in vars(old).items():
@@ -81,16 +93,23 @@ def nearest_spec(spec: str, channels: int) -> str:
 
     >>> nearest_spec("gn:32", 48), nearest_spec("bn/en:32", 24), nearest_spec("bgn:64", 48), nearest_spec("gbgn:4,32", 48)
     ('gn:24', 'bn/en:24', 'bgn:48', 'gbgn:4,24')
+    >>> nearest_spec("gn", 8), nearest_spec("gn", 64), nearest_spec("sn", 7), nearest_spec("gn.none", 6)
+    ('gn:8', 'gn', 'sn', 'gn:6.none')
     """
 
     def fit(term: re.Match[str]) -> str:
         row = ROWS.get(term[1])
         plain = [] if row is None else [argument for argument in row.arguments if argument.startswith("num_")]
-        numbers = [int(number) for number in term[2].split(",")]
+        written = term[2] or (str(row.arguments["num_groups"] or "") if row is not None and plain == ["num_groups"] else "")
+        if not written:
+            return term[0]
+        numbers = [int(number) for number in written.split(",")]
+        if not term[2] and channels % numbers[0] == 0:
+            return term[0]
         for k, argument in enumerate(plain[: len(numbers)]):
-            if argument == "num_groups" and channels % numbers[k]:
+            if argument == "num_groups" and numbers[k] and channels % numbers[k]:
                 below = nearest_groups(numbers[k], channels)
                 numbers[k] = below if term[1] == "bgn" else _nearest(numbers[k], divisors(channels))
         return f"{term[1]}:{','.join(map(str, numbers))}"
 
-    return re.sub(r"([a-z]+):(\d+(?:,\d+)*)", fit, spec)
+    return re.sub(r"\b([a-z]+)(?::(\d+(?:,\d+)*))?(?![\w:@])", fit, spec)

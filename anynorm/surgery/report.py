@@ -27,10 +27,12 @@ class Report:
     rows: list[dict[str, Any]]
     finding: str
     back: Callable[[], None] = field(repr=False, default=lambda: None)
+    original: nn.Module | None = field(repr=False, default=None)
 
     def undo(self) -> nn.Module:
         """Put everything back as it was, and give the model."""
         self.back()
+        self.model = self.original or self.model
         return self.model
 
     def __iter__(self) -> Iterator[dict[str, Any]]:

@@ -12,47 +12,52 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from anynorm.core.mix import Hard
 from anynorm.core.norm import Norm
 from anynorm.core.parts import Parts
 from anynorm.errors import SurgeryError
+from anynorm.surgery.optimizer import move_optimizer
+from anynorm.surgery.replace import copy_surroundings, fuse
 from anynorm.surgery.report import Report
 from anynorm.surgery.walk import Where, all_or_nothing, check_model, choose, find_sites
 
 Shorten = Callable[[Norm], Norm | None]
 
 
-def merge(model: nn.Module, where: Where = None) -> Report:
+def merge(model: nn.Module, where: Where = None, *, optimizer: Optimizer | None = None) -> Report:
     """Turn every sandwich of a shared and a class affine into one class affine, in place, with the same output."""
-    return _settle(model, where, _merged, "sandwich", "merged")
+    return _settle(model, where, _merged, words=("sandwich", "merged"), optimizer=optimizer)
 
 
-def harden(model: nn.Module, where: Where = None) -> Report:
+def harden(model: nn.Module, where: Where = None, *, optimizer: Optimizer | None = None) -> Report:
     """Turn every norm of mixed cuts into the cut of its largest weight, in place, dropping what is unused.
 
     Norms whose channel groups chose differently keep all cuts, with weights of 0 and 1.
     """
-    return _settle(model, where, _hardened, "norm of mixed cuts", "hardened")
+    return _settle(model, where, _hardened, words=("norm of mixed cuts", "hardened"), optimizer=optimizer)
 
 
-def _settle(model: nn.Module, where: Where, shorten: Shorten, what: str, done: str) -> Report:
+def _settle(model: nn.Module, where: Where, shorten: Shorten, *, words: tuple[str, str], optimizer: Optimizer | None) -> Report:
     check_model(model)
+    what, done = words
     rows: list[dict[str, Any]] = []
     changed = model
     with all_or_nothing() as ledger:
         for site in choose(find_sites(model), where):
             norm = shorten(site.module) if isinstance(site.module, Norm) else None
             if norm is not None and isinstance(site.module, Norm):
-                for name, hooks in vars(site.module).items():
-                    if "hooks" in name and isinstance(hooks, dict) and hooks:
-                        vars(norm)[name] = hooks
+                fuse(norm, {name: getattr(site.module, name) for name in getattr(site.module, "then", ())})
+                copy_surroundings(site.module, norm)
                 ledger.put(site, norm)
+                if optimizer is not None:
+                    move_optimizer(optimizer, [(site.module, norm)], ledger)
                 changed = norm if not site.holders else changed
                 rows.append({"path": site.path, "was": site.module.spec, "is": norm.spec})
     if not rows:
         raise SurgeryError(f"This {type(model).__name__} has no {what}: there is nothing to be {done}.")
-    return Report(changed, rows, f"{len(rows)} norm{'s' if len(rows) > 1 else ''} {done}.", ledger.undo)
+    return Report(changed, rows, f"{len(rows)} norm{'s' if len(rows) > 1 else ''} {done}.", ledger.undo, model)
 
 
 def _merged(norm: Norm) -> Norm | None:

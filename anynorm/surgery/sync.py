@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from anynorm.core.norm import Norm
 from anynorm.core.sync import sync as sync_ours
 from anynorm.surgery.reading import Reading
-from anynorm.surgery.replace import replacement
+from anynorm.surgery.replace import replacement, share_parameters
 from anynorm.surgery.report import Report
 from anynorm.surgery.walk import all_or_nothing, check_model, find_sites
 
@@ -43,6 +43,7 @@ def sync(model: nn.Module, group: Any = None, *, on: bool = True) -> Report:
             was[site.path] = module.spec if isinstance(module, Norm) else type(module).__name__
             if on and isinstance(module, _BatchNorm) and isinstance(site.reading, Reading):
                 module, _, _ = replacement(site, site.reading, site.reading.spec, {})
+                share_parameters(site.module, module)
                 ledger.put(site, module)
                 changed = changed if site.holders else module
             if isinstance(module, Norm):
@@ -50,4 +51,4 @@ def sync(model: nn.Module, group: Any = None, *, on: bool = True) -> Report:
         for path in sync_ours(changed, group, on=on):
             rows.append({"path": path, "was": was[path], "is": str(getattr(changed.get_submodule(path), "spec", ""))})
     verb = "norm is" if len(rows) == 1 else "norms are"
-    return Report(changed, rows, f"{len(rows)} {verb} {'' if on else 'no longer '}synchronised.", ledger.undo)
+    return Report(changed, rows, f"{len(rows)} {verb} {'' if on else 'no longer '}synchronised.", ledger.undo, model)

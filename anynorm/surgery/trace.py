@@ -51,7 +51,8 @@ class _Uses(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
-        if any(isinstance(leaf, Tensor) for leaf in tree_leaves(found)):
+        writes = getattr(func, "__name__", "") == "__setitem__"
+        if writes or any(isinstance(leaf, Tensor) for leaf in tree_leaves(found)):
             for leaf in tree_leaves((args, kwargs)):
                 if isinstance(leaf, Tensor):
                     self.trace.uses.setdefault(id(leaf), []).append(self.inside[-1] if self.inside else None)
@@ -95,7 +96,17 @@ def trace_example(model: nn.Module, example: tuple[Any, ...], modules: list[nn.M
     finally:
         for module, mode in modes.items():
             module.training = mode
-    for leaf in tree_leaves(output):
-        if isinstance(leaf, Tensor):
-            trace.uses.setdefault(id(leaf), []).append(None)  # whoever called the model uses it
+    for tensor in tensors_of(output):
+        trace.uses.setdefault(id(tensor), []).append(None)  # whoever called the model uses it
     return trace, output
+
+
+def tensors_of(value: Any) -> list[Tensor]:
+    """List the tensors in what a model gives, in containers and objects of any kind."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, dict):
+        return [tensor for one in value.values() for tensor in tensors_of(one)]
+    if isinstance(value, tuple | list):
+        return [tensor for one in value for tensor in tensors_of(one)]
+    return tensors_of(vars(value)) if hasattr(value, "__dict__") and not isinstance(value, nn.Module | type) else []

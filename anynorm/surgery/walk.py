@@ -42,16 +42,33 @@ class Ledger:
 
     backs: list[Callable[[], None]] = field(default_factory=list)
 
+    places: list[tuple[nn.Module, str, nn.Module]] = field(default_factory=list)
+
     def put(self, site: Site, module: nn.Module) -> None:
         """Put a module in all places of a site."""
         for holder, name in site.holders:
-            self.backs.append(lambda holder=holder, name=name: holder._modules.__setitem__(name, site.module))  # type: ignore[misc]
+            self.places.append((holder, name, module))
+            self.backs.append(lambda holder=holder, name=name: _put_back(holder, name, site.module))  # type: ignore[misc]
             holder._modules[name] = module
 
     def undo(self) -> None:
-        """Go all the way back."""
+        """Go all the way back; modules that were put back take the mode, device and dtype of those that go."""
+        for holder, name, module in self.places:
+            if self.backs and holder._modules.get(name) is not module:
+                raise SurgeryError(f"'{name}' has been replaced again since: undo the later operation first.")
+        self.places.clear()
         while self.backs:
             self.backs.pop()()
+
+
+def _put_back(holder: nn.Module, name: str, old: nn.Module) -> None:
+    new = holder._modules[name]
+    if new is not None and new is not old:
+        old.train(new.training)
+        like = next((tensor for tensor in [*new.parameters(), *new.buffers()] if tensor.is_floating_point()), None)
+        if like is not None and not any(tensor.is_meta for tensor in [*old.parameters(), *old.buffers(), like]):
+            old.to(like.device, like.dtype)
+    holder._modules[name] = old
 
 
 @contextmanager
@@ -109,6 +126,9 @@ def choose(sites: list[Site], where: Where) -> list[Site]:
     """  # noqa: D205
     if where is None:
         return sites
+    where = list(where) if isinstance(where, Iterable) and not isinstance(where, str) else where
+    if where == []:
+        raise SurgeryError("where=[] names no norm; leave it out to take all.")
     chosen = [site for site in sites if any(_fits(site, path, where) for path in site.paths)]
     wanted = list(where) if isinstance(where, list | tuple | set | frozenset) else [where]
     for one in wanted:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from anynorm.errors import SurgeryError
+from anynorm.surgery.batches import Forward
 from anynorm.surgery.blocks import Block, find_blocks
 from anynorm.surgery.convert import replace_all
 from anynorm.surgery.report import Report
@@ -22,6 +23,7 @@ def xbn(
     stem: bool = False,
     *,
     fit: Any = None,
+    forward: Forward | None = None,
     optimizer: torch.optim.Optimizer | None = None,
     **options: Any,
 ) -> Report:
@@ -29,10 +31,10 @@ def xbn(
 
     Args:
         norm: the norm put in; its group number is clipped to what divides a layer's channels.
-        position: which norm of a block: 1, 2 or 3 (XBNBlock-P1 to P3). In blocks of two, 1 and 2 are the first, 3 is the second.
+        position: which norm of a block: 1, 2 or 3 (XBNBlock-P1 to P3). In blocks of two, 1 and 2 are the first, 3 is the last.
         every: 2, 4 or 8 takes every second, fourth or eighth block (XBNBlock-D2 to D8).
         stem: the norm before the first block too.
-        fit: calibration batches, as in `convert`.
+        fit: calibration batches, and `forward`, as in `convert`.
     """
     check_model(model)
     sites = find_sites(model)
@@ -53,7 +55,7 @@ def xbn(
         if number % every == 0:
             site = _at(block, position)
             chosen[site], where[site.path] = norm, {"block": number, "of": len(block.norms)}
-    report = replace_all(model, chosen, fit=fit, groups="nearest", optimizer=optimizer, options=options)
+    report = replace_all(model, chosen, fit=(fit, forward), groups="nearest", optimizer=optimizer, options=options)
     report.rows[:] = [{"path": row["path"], **where[row["path"]], **row} for row in report.rows]
     taken = sum(1 for row in report.rows if row["block"] != "stem")
     report.finding = f"{taken} of {len(blocks)} residual blocks are XBNBlocks (P{position}, D{every}). {report.finding}"
@@ -62,7 +64,7 @@ def xbn(
 
 def _at(block: Block, position: int) -> Site:
     count = len(block.norms)
-    index = {1: 0, 2: 0, 3: 1}.get(position) if count == 2 else position - 1 if isinstance(position, int) else None
+    index = {1: 0, 2: 0, 3: count - 1}.get(position) if count <= 2 else position - 1 if isinstance(position, int) else None
     if index is None or not 0 <= index < count:
         raise SurgeryError(
             f"position={position!r} is not in block '{block.path}', which has {count} norm{'s' if count > 1 else ''} on its main "
