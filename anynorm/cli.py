@@ -131,6 +131,7 @@ def convert(
     where: Paths = None,
     fit: Annotated[str | None, typer.Option(help="Calibration inputs on which γ and β are solved.")] = None,
     groups: Annotated[str, typer.Option(help="exact, or nearest: the nearest group number that divides the channels.")] = "exact",
+    batch_size: Annotated[int | None, typer.Option(help="Samples a device in training, for bgn without a number.")] = None,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
@@ -139,7 +140,8 @@ def convert(
 
     loaded = load_model(model, checkpoint).eval()
     data = None if fit is None else list(read_batches(fit))
-    _finish(anynorm.convert(loaded, spec, where, fit=data, groups=groups), out, as_json)
+    options: dict[str, Any] = {} if batch_size is None else {"batch_size": batch_size}
+    _finish(anynorm.convert(loaded, spec, where, fit=data, groups=groups, **options), out, as_json)
 
 
 @app.command()
@@ -163,12 +165,19 @@ def xbn(
 
 
 @app.command()
-def fold(model: Model, data: Data, checkpoint: Checkpoint = None, out: Out = None, as_json: AsJson = False) -> None:
+def fold(
+    model: Model,
+    data: Data,
+    condition: Annotated[int | None, typer.Option(help="The class or domain that conditional norms are folded for.")] = None,
+    checkpoint: Checkpoint = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
     """Fold norms with fixed statistics into the layers beside them; the first batch of --data is the example."""
     from anynorm.surgery.files import load_model, read_batches
 
     loaded = load_model(model, checkpoint).eval()
-    _finish(anynorm.fold(loaded, next(iter(read_batches(data, 2)))), out, as_json)
+    _finish(anynorm.fold(loaded, next(iter(read_batches(data, 2))), condition=condition), out, as_json)
 
 
 @app.command()

@@ -78,6 +78,16 @@ def cifar(split: str) -> tuple[Tensor, Tensor]:
     return (images - MEAN[:, None, None]) / STD[:, None, None], torch.from_numpy(rows[:, 0].astype(np.int64))
 
 
+def augmented(images: Tensor) -> Tensor:
+    """Crop images out of a black margin of four pixels and flip half of them, as the networks were trained."""
+    black = (-MEAN / STD)[:, None, None]
+    framed = nn.functional.pad(images - black, (4, 4, 4, 4)) + black
+    chance = torch.Generator().manual_seed(1)
+    top, left = torch.randint(0, 9, (2, len(images)), generator=chance).tolist()
+    crops = torch.stack([image[:, i : i + 32, j : j + 32] for image, i, j in zip(framed, top, left, strict=True)])
+    return torch.where(torch.rand(len(images), 1, 1, 1, generator=chance) < 0.5, crops.flip(-1), crops)
+
+
 @torch.no_grad()
 def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
     """Give top-1 accuracy in percent, in eval mode."""
