@@ -9,23 +9,13 @@ A row is one (sample, channel, strip). Tables of rows (mean, var, g1, g2) are (s
 (k, a, b or p, q) are (kinds, columns), where samples that are treated alike are of one kind. Flat: rows are contiguous in
 memory. Last: channels are, and a column is a (strip, channel). Sums run in float32 lanes over blocks that stay in a cache, each
 around its own mean; blocks are united in double.
-
-A pass is called through the address of a callback with the address of a job: int64 numbers, named by their places below.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numba import carray
 
-from anynorm.kernels.native import ask, callback, float32_at, float64_at, inlined, int64_at, kernel, load, store, uint16_at
-
-MOMENTS, SCALE, SUMS, SUMS_ANEW, SPREAD = range(5)
-(
-    OP, THREADS, NUMBER, X, DY, OUT, SAMPLES, STRIPS, CHANNELS, LENGTH, KINDS, KIND, MEAN, VAR, G1, G2, K, A, B, Q, SIZE
-) = range(21)  # fmt: skip
+from anynorm.kernels.native import inlined, kernel, load, store
 
 BLOCK = 1024  # values a block: 4 KB of float32, read twice from the first cache
 TILE = 16384  # values a tile of positions × channels: 64 KB, read twice from the second; sums of 128 keep their digits
@@ -226,96 +216,3 @@ def last_spread(x, dy, dx, kind, strips, k, a, p, q, lo, hi):
             row, up, out = x[n, s], dy[n, s], dx[n, s]
             for c in range(row.shape[0]):
                 store(out, c, load(up[c]) * an[c] + ((load(row[c]) - kn[c]) * pn[c] + qn[c]))
-
-
-@kernel
-def _range(job, rows):
-    """Give this thread's range of rows, always the same one for the same number of threads."""
-    threads = job[THREADS]
-    thread = ask(job[NUMBER]) if threads > 1 else 0
-    return rows * thread // threads, rows * (thread + 1) // threads
-
-
-@kernel
-def _flat(job, x_at, dy_at, out_at):
-    columns, kinds = job[STRIPS] * job[CHANNELS], job[KINDS] * job[STRIPS] * job[CHANNELS]
-    rows = job[SAMPLES] * columns
-    shape = (rows, job[LENGTH])
-    x, dy, out = carray(x_at, shape), carray(dy_at, shape), carray(out_at, shape)
-    kind = carray(int64_at(job[KIND]), job[SAMPLES])
-    mean, var = carray(float64_at(job[MEAN]), rows), carray(float64_at(job[VAR]), rows)
-    g1, g2 = carray(float64_at(job[G1]), rows), carray(float64_at(job[G2]), rows)
-    k, a = carray(float32_at(job[K]), kinds), carray(float32_at(job[A]), kinds)
-    b, q = carray(float32_at(job[B]), kinds), carray(float32_at(job[Q]), kinds)
-    lo, hi = _range(job, rows)
-    if job[OP] == MOMENTS:
-        flat_moments(x, mean, var, lo, hi)
-    elif job[OP] == SCALE:
-        flat_scale(x, out, kind, columns, k, a, b, lo, hi)
-    elif job[OP] == SUMS:
-        flat_sums(x, dy, kind, columns, g1, g2, k, lo, hi)
-    elif job[OP] == SUMS_ANEW:
-        flat_sums_anew(x, dy, mean, var, g1, g2, k, lo, hi)
-    else:
-        flat_spread(x, dy, out, kind, columns, k, a, b, q, lo, hi)
-
-
-@kernel
-def _last(job, x_at, dy_at, out_at):
-    strips, channels = job[STRIPS], job[CHANNELS]
-    units = job[SAMPLES] * strips
-    shape, rows, kinds = (units, job[LENGTH], channels), (units, channels), (job[KINDS] * strips, channels)
-    x, dy, out = carray(x_at, shape), carray(dy_at, shape), carray(out_at, shape)
-    kind = carray(int64_at(job[KIND]), job[SAMPLES])
-    mean, var = carray(float64_at(job[MEAN]), rows), carray(float64_at(job[VAR]), rows)
-    g1, g2 = carray(float64_at(job[G1]), rows), carray(float64_at(job[G2]), rows)
-    k, a = carray(float32_at(job[K]), kinds), carray(float32_at(job[A]), kinds)
-    b, q = carray(float32_at(job[B]), kinds), carray(float32_at(job[Q]), kinds)
-    lo, hi = _range(job, units)
-    if job[OP] == MOMENTS:
-        last_moments(x, mean, var, lo, hi)
-    elif job[OP] == SCALE:
-        last_scale(x, out, kind, strips, k, a, b, lo, hi)
-    elif job[OP] == SUMS:
-        last_sums(x, dy, kind, strips, g1, g2, k, lo, hi)
-    elif job[OP] == SUMS_ANEW:
-        last_sums_anew(x, dy, mean, var, g1, g2, k, lo, hi)
-    else:
-        last_spread(x, dy, out, kind, strips, k, a, b, q, lo, hi)
-
-
-def _flat_float32(address):
-    job = carray(int64_at(address), SIZE)
-    _flat(job, float32_at(job[X]), float32_at(job[DY]), float32_at(job[OUT]))
-
-
-def _flat_bfloat16(address):
-    job = carray(int64_at(address), SIZE)
-    _flat(job, uint16_at(job[X]), uint16_at(job[DY]), uint16_at(job[OUT]))
-
-
-def _last_float32(address):
-    job = carray(int64_at(address), SIZE)
-    _last(job, float32_at(job[X]), float32_at(job[DY]), float32_at(job[OUT]))
-
-
-def _last_bfloat16(address):
-    job = carray(int64_at(address), SIZE)
-    _last(job, uint16_at(job[X]), uint16_at(job[DY]), uint16_at(job[OUT]))
-
-
-BODIES: dict[tuple[bool, int], Any] = {
-    (False, 4): _flat_float32,
-    (False, 2): _flat_bfloat16,
-    (True, 4): _last_float32,
-    (True, 2): _last_bfloat16,
-}
-_compiled: dict[tuple[bool, int], Any] = {}
-
-
-def body(last: bool, width: int) -> int:
-    """Give the address of the passes for a layout and a width of values in bytes, compiled at first use."""
-    key = (last, width)
-    if key not in _compiled:
-        _compiled[key] = callback(BODIES[key])
-    return int(_compiled[key].address)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from anynorm.kernels import passes
+from anynorm.kernels import jobs
 
 SMALLEST = 1 << 15  # values a thread must have to be worth waking
 _teams: dict[tuple[int, bool, int, int], Any] = {}
@@ -34,7 +34,7 @@ def team(last: bool, width: int) -> Any:
         with Announced():
             parallel, number = _find_openmp()
             threads = key[0] if parallel else 1
-            found = _teams[key] = np.array([threads, parallel, number, passes.body(last, width), SMALLEST])
+            found = _teams[key] = np.array([threads, parallel, number, jobs.body(last, width), SMALLEST])
     return found
 
 

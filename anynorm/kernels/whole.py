@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numba import carray
 
-from anynorm.kernels import passes
+from anynorm.kernels import jobs
 from anynorm.kernels.native import bare, bare_int, call, call_shared, float32_at, int64_at, kernel, take
 from anynorm.kernels.tables import coefficients, count, gradients, lay, pool, soften, soften_back
 
@@ -24,22 +24,22 @@ WORK = 7  # rows of columns that the tables are worked out on
 @kernel
 def _share(team, job, op, rows):
     """Do one pass over the big tensors, on as many threads as it is worth."""
-    values = job[passes.SAMPLES] * job[passes.STRIPS] * job[passes.CHANNELS] * job[passes.LENGTH]
-    job[passes.OP] = op
-    job[passes.THREADS] = max(1, min(team[THREADS], rows, values // team[LEAST]))
-    if job[passes.THREADS] > 1:
-        call_shared(team[PARALLEL], team[BODY], job.ctypes.data, job[passes.THREADS])
+    values = job[jobs.SAMPLES] * job[jobs.STRIPS] * job[jobs.CHANNELS] * job[jobs.LENGTH]
+    job[jobs.OP] = op
+    job[jobs.THREADS] = max(1, min(team[THREADS], rows, values // team[LEAST]))
+    if job[jobs.THREADS] > 1:
+        call_shared(team[PARALLEL], team[BODY], job.ctypes.data, job[jobs.THREADS])
     else:
         call(team[BODY], job.ctypes.data)
 
 
 @kernel
 def _new_job(shape, team, owned, x, dy, out):
-    job = np.zeros(passes.SIZE, np.int64)
-    job[passes.NUMBER], job[passes.X], job[passes.DY], job[passes.OUT] = team[NUMBER], x, dy, out
-    job[passes.SAMPLES], job[passes.STRIPS] = shape[SAMPLES], shape[STRIPS]
-    job[passes.CHANNELS], job[passes.LENGTH] = shape[CHANNELS], shape[LENGTH]
-    job[passes.KINDS], job[passes.KIND] = shape[KINDS], owned[KIND]
+    job = np.zeros(jobs.SIZE, np.int64)
+    job[jobs.NUMBER], job[jobs.X], job[jobs.DY], job[jobs.OUT] = team[NUMBER], x, dy, out
+    job[jobs.SAMPLES], job[jobs.STRIPS] = shape[SAMPLES], shape[STRIPS]
+    job[jobs.CHANNELS], job[jobs.LENGTH] = shape[CHANNELS], shape[LENGTH]
+    job[jobs.KINDS], job[jobs.KIND] = shape[KINDS], owned[KIND]
     return job
 
 
@@ -126,16 +126,16 @@ def forward(all_places, shape, all_channels, team, owned, x, y, kept, all_statis
     members = take(scratch, cursor, 1, 1, M.shape[0])[0, 0]
     job = _new_job(shape, team, owned, x, 0, y)
     if shape[LOOKS]:
-        job[passes.MEAN], job[passes.VAR] = rows[0].ctypes.data, rows[1].ctypes.data
-        _share(team, job, passes.MOMENTS, samples * columns)
+        job[jobs.MEAN], job[jobs.VAR] = rows[0].ctypes.data, rows[1].ctypes.data
+        _share(team, job, jobs.MOMENTS, samples * columns)
         count(places, kind, members)
         pool(places, kind, members, rows[0], rows[1], M, V, work[0])
     _recall(places, kept, M, V)
     tables = take(scratch, cursor, 2, kinds, columns).view(np.float32).reshape(4, kinds, columns)
     affine = _affine(places, shape, owned, channel_of, scratch, cursor)
     coefficients(places, affine, M, V, eps, tables[0], tables[1], tables[2], work)
-    job[passes.K], job[passes.A], job[passes.B] = tables[0].ctypes.data, tables[1].ctypes.data, tables[2].ctypes.data
-    _share(team, job, passes.SCALE, samples * columns)
+    job[jobs.K], job[jobs.A], job[jobs.B] = tables[0].ctypes.data, tables[1].ctypes.data, tables[2].ctypes.data
+    _share(team, job, jobs.SCALE, samples * columns)
 
 
 @kernel
@@ -203,16 +203,16 @@ def backward(all_places, shape, all_channels, team, owned, grads, x, dy, dx, kep
     tables = take(scratch, cursor, 2, kinds, columns).view(np.float32).reshape(4, kinds, columns)
     k, a, p, q = tables[0], tables[1], tables[2], tables[3]
     job = _new_job(shape, team, owned, x, dy, dx)
-    job[passes.G1], job[passes.G2], job[passes.K] = sums[0].ctypes.data, sums[1].ctypes.data, k.ctypes.data
+    job[jobs.G1], job[jobs.G2], job[jobs.K] = sums[0].ctypes.data, sums[1].ctypes.data, k.ctypes.data
     if shape[ANEW]:
         rows = take(scratch, cursor, 2, samples, columns)
-        job[passes.MEAN], job[passes.VAR] = rows[0].ctypes.data, rows[1].ctypes.data
-        _share(team, job, passes.SUMS_ANEW, samples * columns)
+        job[jobs.MEAN], job[jobs.VAR] = rows[0].ctypes.data, rows[1].ctypes.data
+        _share(team, job, jobs.SUMS_ANEW, samples * columns)
         pool(places, kind, members, rows[0], rows[1], M, V, work[0])
         _recall(places, kept, M, V)
     else:
         coefficients(places, affine, M, V, eps, k, a, p, work)
-        _share(team, job, passes.SUMS, samples * columns)
+        _share(team, job, jobs.SUMS, samples * columns)
     if not shape[APART]:
         reduced = take(scratch, cursor, 2, kinds, columns)
         _reduce(sums, kind, reduced)
@@ -235,5 +235,5 @@ def backward(all_places, shape, all_channels, team, owned, grads, x, dy, dx, kep
             w, dw = (affine[0][0], d_weights[0]) if i == 0 else (affine[0][1], d_weights[1])
             soften_back(w, dw, shape[HARD] != 0, carray(float32_at(grads[MEAN_LOGITS + i]), w.shape))
     if dx:
-        job[passes.A], job[passes.B], job[passes.Q] = a.ctypes.data, p.ctypes.data, q.ctypes.data
-        _share(team, job, passes.SPREAD, samples * columns)
+        job[jobs.A], job[jobs.B], job[jobs.Q] = a.ctypes.data, p.ctypes.data, q.ctypes.data
+        _share(team, job, jobs.SPREAD, samples * columns)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import anynorm
 from anynorm import kernels
-from anynorm.kernels import passes, team
+from anynorm.kernels import jobs, team
 from tests.helpers import ROWS, condition_for, data, make, same
 
 LIVE = [spec for spec in ROWS if "pn" not in spec]
@@ -141,26 +141,26 @@ def test_nothing_the_size_of_x_is_saved_but_x(spec):
 
 def test_four_passes_are_made(monkeypatch):
     made: list[int] = []
-    real = passes.body(False, 4)
+    real = jobs.body(False, 4)
     run = ctypes.CFUNCTYPE(None, ctypes.c_int64)
 
     @run
     def counted(job):
-        made.append(ctypes.cast(job, ctypes.POINTER(ctypes.c_int64))[passes.OP])
+        made.append(ctypes.cast(job, ctypes.POINTER(ctypes.c_int64))[jobs.OP])
         run(real)(job)
 
     address = ctypes.cast(counted, ctypes.c_void_p).value
-    monkeypatch.setattr(passes, "body", lambda last, width: address)
+    monkeypatch.setattr(jobs, "body", lambda last, width: address)
     monkeypatch.setattr(team, "_teams", {})
     x = data(4, 16, 8, 8).requires_grad_()
     make("sn")(x).sum().backward()
-    assert made == [passes.MOMENTS, passes.SCALE, passes.SUMS_ANEW, passes.SPREAD]
+    assert made == [jobs.MOMENTS, jobs.SCALE, jobs.SUMS_ANEW, jobs.SPREAD]
     made.clear()
     make("hn:4")(x).sum().backward()
-    assert made == [passes.MOMENTS, passes.SCALE, passes.SUMS, passes.SPREAD]
+    assert made == [jobs.MOMENTS, jobs.SCALE, jobs.SUMS, jobs.SPREAD]
     made.clear()
     make("hn:4").eval()(x.detach())
-    assert made == [passes.SCALE]
+    assert made == [jobs.SCALE]
 
 
 @pytest.mark.parametrize("spec", ["bn", "sn", "hn:4", "gn:4", "sn.hard"])
