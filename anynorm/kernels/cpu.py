@@ -1,7 +1,7 @@
 """Every norm of the algebra in four passes over x, for eager CPU tensors of float32 and bfloat16.
 
 Forward: moments, tables, scale. Backward: sums, tables, spread. x is all that is saved, with the statistics where they are few;
-where each row has its own they are taken again. A second derivative is taken through the reference.
+where they are many they are taken again. A second derivative is taken through the reference.
 """
 
 from __future__ import annotations

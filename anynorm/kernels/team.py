@@ -66,7 +66,8 @@ def _work_alone() -> None:
     _teams.clear()
 
 
-os.register_at_fork(after_in_child=_work_alone)
+if hasattr(os, "register_at_fork"):  # where there are forks
+    os.register_at_fork(after_in_child=_work_alone)
 
 
 class Announced:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,18 @@ Forward = Callable[[nn.Module, Any], Any]
 def call(model: nn.Module, batch: Any) -> Any:
     """Call a model with a batch: a tensor, the first of a tuple, or a dictionary."""
     return model(batch[0] if isinstance(batch, tuple | list) else batch)
+
+
+class Calibration(NamedTuple):
+    """Batches to fit on, and how the model is called with one."""
+
+    data: Any
+    forward: Forward
+
+
+def calibration(data: Any, forward: Forward | None) -> Calibration | None:
+    """Put batches and a forward together; None where there are no batches."""
+    return None if data is None else Calibration(data, forward or call)
 
 
 def gather(data: Any, most: int | None = None) -> Any:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from anynorm.core.affine import chain
+from anynorm.core.affine import chain, standardise
 from anynorm.core.cut import ALL, Cut
 from anynorm.core.moments import Moments, pool
 from anynorm.core.norm import Norm
@@ -52,7 +52,7 @@ def _rescale(reading: Reading, norm: Norm) -> bool:
         return False
     mean, var = (table.double() for table in reading.kept[bn] if table is not None)
     gamma, beta = norm.weight.double(), norm.bias.double()
-    wanted, now = gamma * (var + reading.eps).rsqrt(), norm.fixed_affine()
+    wanted, now = gamma * standardise(var, reading.eps)[0], norm.fixed_affine()
     ratio = torch.where(now[0] != 0, wanted / now[0], 1.0)
     norm.weight.copy_(gamma * ratio)
     norm.bias.copy_(beta - wanted * mean + (beta - now[1]) * ratio)

@@ -9,7 +9,7 @@ from torch import nn
 
 from anynorm.core.norm import Norm
 from anynorm.errors import SpecError, SurgeryError
-from anynorm.surgery.batches import Forward
+from anynorm.surgery.batches import Calibration, Forward, calibration
 from anynorm.surgery.optimizer import move_optimizer
 from anynorm.surgery.replace import nearest_spec, replacement
 from anynorm.surgery.report import Report
@@ -51,14 +51,16 @@ def convert(
     sites = choose(find_sites(model), where)
     if not sites:
         raise SurgeryError(f"This {type(model).__name__} has no norm that is known; see anynorm.surgery.reading.register.")
-    return replace_all(model, dict.fromkeys(sites, spec), fit=(fit, forward), groups=groups, optimizer=optimizer, options=options)
+    return replace_all(
+        model, dict.fromkeys(sites, spec), fit=calibration(fit, forward), groups=groups, optimizer=optimizer, options=options
+    )
 
 
 def replace_all(
     model: nn.Module,
     specs: dict[Site, str],
     *,
-    fit: Any,
+    fit: Calibration | None,
     groups: str,
     optimizer: torch.optim.Optimizer | None,
     options: dict[str, Any],
@@ -68,11 +70,11 @@ def replace_all(
     rows: list[dict[str, Any]] = []
     wrong: list[str] = []
     for site, spec in specs.items():
-        row: dict[str, Any] = {"path": site.path, "was": _called(site.module)}
+        row: dict[str, Any] = {"path": site.path, "was": site.called}
         rows.append(row)
         reading = site.reading
         if isinstance(reading, str):
-            rows[-1] |= {"is": _called(site.module), "lost": [f"not converted: {reading}"]}
+            row |= {"is": site.called, "lost": [f"not converted: {reading}"]}
             continue
         try:
             fitting = nearest_spec(spec, reading.channels) if groups == "nearest" else spec
@@ -90,7 +92,9 @@ def replace_all(
     return _install(model, made, rows, fit=fit, optimizer=optimizer)
 
 
-def _install(model: nn.Module, made: dict[Site, Norm], rows: list[dict[str, Any]], *, fit: Any, optimizer: Any) -> Report:
+def _install(
+    model: nn.Module, made: dict[Site, Norm], rows: list[dict[str, Any]], *, fit: Calibration | None, optimizer: Any
+) -> Report:
     root = next((site for site in made if not site.holders), None)
     changed: nn.Module = made[root] if root is not None else model
     with all_or_nothing() as ledger:
@@ -98,10 +102,10 @@ def _install(model: nn.Module, made: dict[Site, Norm], rows: list[dict[str, Any]
             ledger.put(site, norm)
         if optimizer is not None:
             move_optimizer(optimizer, [(site.module, norm) for site, norm in made.items()], ledger)
-        if fit[0] is not None:
+        if fit is not None:
             from anynorm.surgery.fit import solve
 
-            solve(changed, made, *fit, rows=rows)
+            solve(changed, made, fit, rows)
     return Report(changed, rows, _finding(made, rows), ledger.undo, model)
 
 
@@ -112,7 +116,3 @@ def _finding(made: dict[Site, Norm], rows: list[dict[str, Any]]) -> str:
     text = f"{len(made)} of {len(rows)} norm{'s' if len(rows) > 1 else ''} {verb} now {shown or 'another'}."
     left = [row["path"] for row in rows if "channels" not in row]
     return text + (f" Not converted: {', '.join(left)}; the reason is in their rows." if left else "")
-
-
-def _called(module: nn.Module) -> str:
-    return module.spec if isinstance(module, Norm) else type(module).__name__

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from anynorm.core.norm import Norm
 from anynorm.core.population import Frozen, Running
 from anynorm.errors import SurgeryError
-from anynorm.surgery.batches import Forward, call, gather, twice
+from anynorm.surgery.batches import Calibration, gather, twice
 from anynorm.surgery.reading import Reading
 from anynorm.surgery.replace import replacement
 from anynorm.surgery.walk import Site, all_or_nothing
@@ -136,9 +136,9 @@ def _error(y: Tensor, target: Tensor) -> float:
     return float((y - target).norm() / target.norm().clamp(min=1e-12))
 
 
-def solve(model: nn.Module, made: dict[Site, Norm], data: Any, forward: Forward | None, *, rows: list[dict[str, Any]]) -> None:
+def solve(model: nn.Module, made: dict[Site, Norm], fit: Calibration, rows: list[dict[str, Any]]) -> None:
     """Fit the new norms of a model on calibration batches."""
-    batch = gather(data)
+    batch = gather(fit.data)
     by_path = {row["path"]: row for row in rows}
     first = [True]
     pairs = {}
@@ -155,7 +155,7 @@ def solve(model: nn.Module, made: dict[Site, Norm], data: Any, forward: Forward 
             for site, pair in pairs.items():
                 ledger.put(replace(site, module=made[site]), pair.eval())
             whole = (model if root is None else root).eval()
-            (forward or call)(whole, twice(batch))
+            fit.forward(whole, twice(batch))
             ledger.undo()
     finally:
         for module, mode in modes.items():

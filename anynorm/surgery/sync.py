@@ -40,7 +40,7 @@ def sync(model: nn.Module, group: Any = None, *, on: bool = True) -> Report:
         was: dict[str, str] = {}
         for site in find_sites(model):
             module: nn.Module = site.module
-            was[site.path] = module.spec if isinstance(module, Norm) else type(module).__name__
+            was[site.path] = site.called
             if on and isinstance(module, _BatchNorm) and isinstance(site.reading, Reading):
                 module, _, _ = replacement(site, site.reading, site.reading.spec, {})
                 share_parameters(site.module, module)

@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import nn
 
+from anynorm.core.norm import Norm
 from anynorm.errors import SurgeryError
 from anynorm.surgery.reading import Reading, read
 
@@ -34,6 +35,11 @@ class Site:
     def path(self) -> str:
         """The first of its paths."""
         return self.paths[0]
+
+    @property
+    def called(self) -> str:
+        """What it is called in reports: its spec where it is ours, else its class."""
+        return self.module.spec if isinstance(self.module, Norm) else type(self.module).__name__
 
 
 @dataclass

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from anynorm.errors import SurgeryError
-from anynorm.surgery.batches import Forward
+from anynorm.surgery.batches import Forward, calibration
 from anynorm.surgery.blocks import Block, find_blocks
 from anynorm.surgery.convert import replace_all
 from anynorm.surgery.report import Report
@@ -55,7 +55,7 @@ def xbn(
         if number % every == 0:
             site = _at(block, position)
             chosen[site], where[site.path] = norm, {"block": number, "of": len(block.norms)}
-    report = replace_all(model, chosen, fit=(fit, forward), groups="nearest", optimizer=optimizer, options=options)
+    report = replace_all(model, chosen, fit=calibration(fit, forward), groups="nearest", optimizer=optimizer, options=options)
     report.rows[:] = [{"path": row["path"], **where[row["path"]], **row} for row in report.rows]
     taken = sum(1 for row in report.rows if row["block"] != "stem")
     report.finding = f"{taken} of {len(blocks)} residual blocks are XBNBlocks (P{position}, D{every}). {report.finding}"
