@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from anynorm.api import *  # noqa: F403
     from anynorm.api import __all__ as __all__
     from anynorm.errors import ConditionError as ConditionError
+    from anynorm.errors import DataError as DataError
+    from anynorm.errors import DiagnosticError as DiagnosticError
     from anynorm.errors import FoldError as FoldError
     from anynorm.errors import ShapeError as ShapeError
     from anynorm.errors import SpecError as SpecError

@@ -30,3 +30,11 @@ class SurgeryError(AnynormError):
 
 class FoldError(SurgeryError):
     """Tells that a norm has no fixed (a, b), or no neighbour that can take them."""
+
+
+class DataError(AnynormError):
+    """Tells that a model, a checkpoint or data named by a text cannot be fetched or read."""
+
+
+class DiagnosticError(AnynormError):
+    """Tells that a question about a model has no answer; the model is as it was."""

@@ -12,6 +12,10 @@ import anynorm
 PACKAGE = Path(anynorm.__file__).parent
 LEVELS = {
     "errors": 0,
+    "report": 1,
+    "progress": 1,
+    "files": 1,
+    "inputs": 1,
     "core": 1,
     "kernels": 1,
     "spec": 2,
@@ -20,6 +24,7 @@ LEVELS = {
     "show": 3,
     "surgery": 3,
     "diagnostics": 3,
+    "plot": 4,
     "lab": 4,
     "api": 5,
     "cli": 6,

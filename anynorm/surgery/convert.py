@@ -106,7 +106,7 @@ def _install(
             from anynorm.surgery.fit import solve
 
             solve(changed, made, fit, rows)
-    return Report(changed, rows, _finding(made, rows), ledger.undo, model)
+    return Report(rows, _finding(made, rows), changed, ledger.undo, model)
 
 
 def _finding(made: dict[Site, Norm], rows: list[dict[str, Any]]) -> str:

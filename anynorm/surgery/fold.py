@@ -63,7 +63,7 @@ def fold(model: nn.Module, example: Any, where: Where = None, *, condition: Any 
     for site, (layer, side, _) in plans.items():
         rows[site] |= {"into": paths[id(layer)], "side": side}
     words = f"{len(plans)} of {len(rows)} norms folded; the output moved by {error:.1g} of its size."
-    return Report(model, list(rows.values()), words, ledger.undo)
+    return Report(list(rows.values()), words, model, ledger.undo)
 
 
 def _fold_one(site: Site, plan: tuple[nn.Module, str, tuple[Tensor, Tensor]], ledger: Ledger) -> None:

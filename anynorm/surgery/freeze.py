@@ -54,7 +54,7 @@ def _set(model: nn.Module, where: Where, *, statistics: bool, affine: bool, froz
             rows.append({"path": site.path, "norm": type(norm).__name__, "changed": done})
     rows += [{"path": site.path, "norm": type(site.module).__name__, "left": site.reading} for site in found if site not in sites]
     count = sum(bool(row.get("changed")) for row in rows)
-    return Report(changed, rows, f"{count} of {len(rows)} norms {'frozen' if frozen else 'learn again'}.", ledger.undo, model)
+    return Report(rows, f"{count} of {len(rows)} norms {'frozen' if frozen else 'learn again'}.", changed, ledger.undo, model)
 
 
 def _ours(site: Site, ledger: Ledger) -> Norm:

@@ -27,4 +27,4 @@ def inspect(model: nn.Module) -> Report:
         rows.append(row)
     specs = dict.fromkeys(row["spec"] for row in rows if "spec" in row)
     finding = f"{len(rows)} norms" + (f": {', '.join(specs)}." if specs else ".")
-    return Report(model, rows, finding)
+    return Report(rows, finding, model)

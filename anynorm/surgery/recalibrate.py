@@ -20,8 +20,8 @@ from anynorm.core.norm import Norm
 from anynorm.core.population import Cumulative, Frozen, Pooled
 from anynorm.core.sync import Together
 from anynorm.errors import SurgeryError
+from anynorm.progress import shown
 from anynorm.surgery.batches import Forward, call, size_of
-from anynorm.surgery.progress import shown
 from anynorm.surgery.reading import Reading
 from anynorm.surgery.replace import replacement
 from anynorm.surgery.report import Report
@@ -60,7 +60,7 @@ def recalibrate(
     words = f"{len(rows)} of {len(sites)} norms recalibrated on {seen} samples ({estimator}); "
     words += f"moved most: {worst['path'] or 'the model itself'}."
     rows += [{"path": site.path, "note": "no sample reached it: left as it was"} for site in sites if site not in reached]
-    return Report(model, rows, words, ledger.undo)
+    return Report(rows, words, model, ledger.undo)
 
 
 def _learns(reading: Reading | str) -> bool:
@@ -69,8 +69,7 @@ def _learns(reading: Reading | str) -> bool:
 
 def _buffers(site: Site) -> list[Tensor]:
     """Give the tensors a site's norm keeps: a mean and a variance of each cut, and the tallies."""
-    assert isinstance(site.reading, Reading)  # what cannot be read does not learn
-    kept = [tensor for pair in site.reading.kept.values() for tensor in pair if tensor is not None]
+    kept = [tensor for pair in site.known.kept.values() for tensor in pair if tensor is not None]
     tallies = [getattr(site.module, name, None) for name in ("num_batches_tracked", "num_values_tracked")]
     return [*kept, *(tally for tally in tallies if tally is not None)]
 
@@ -130,8 +129,7 @@ def _estimate(
 
 def _watcher(site: Site, policy: Any) -> Norm:
     """Make a norm that does what the site's does, and keeps statistics by another policy."""
-    assert isinstance(site.reading, Reading)  # what cannot be read does not learn
-    norm, _, _ = replacement(site, site.reading, site.reading.spec, {"population": policy})
+    norm, _, _ = replacement(site, site.known, site.known.spec, {"population": policy})
     norm.reset_running_stats()
     if dist.is_available() and dist.is_initialized():
         norm.reach = Together()
@@ -142,11 +140,10 @@ def _watcher(site: Site, policy: Any) -> Norm:
 
 def _write(site: Site, watcher: Norm) -> None:
     """Write what was seen; a norm, or a domain, that no sample reached stays as it is."""
-    assert isinstance(site.reading, Reading)  # what cannot be read does not learn
     assert watcher.num_batches_tracked is not None  # it keeps statistics
     reached = watcher.num_batches_tracked > 0
     for index in watcher._kept:
-        for buffer, new in zip(site.reading.kept[watcher.cuts[index]], watcher.kept_of(index), strict=True):
+        for buffer, new in zip(site.known.kept[watcher.cuts[index]], watcher.kept_of(index), strict=True):
             if buffer is not None and new is not None:
                 buffer.copy_(torch.where(reached.reshape(-1, 1) if reached.dim() else reached, new.reshape(buffer.shape), buffer))
     for name in ("num_batches_tracked", "num_values_tracked"):

@@ -57,7 +57,7 @@ def _settle(model: nn.Module, where: Where, shorten: Shorten, *, words: tuple[st
                 rows.append({"path": site.path, "was": site.module.spec, "is": norm.spec})
     if not rows:
         raise SurgeryError(f"This {type(model).__name__} has no {what}: there is nothing to be {done}.")
-    return Report(changed, rows, f"{len(rows)} norm{'s' if len(rows) > 1 else ''} {done}.", ledger.undo, model)
+    return Report(rows, f"{len(rows)} norm{'s' if len(rows) > 1 else ''} {done}.", changed, ledger.undo, model)
 
 
 def _merged(norm: Norm) -> Norm | None:

@@ -51,4 +51,4 @@ def sync(model: nn.Module, group: Any = None, *, on: bool = True) -> Report:
         for path in sync_ours(changed, group, on=on):
             rows.append({"path": path, "was": was[path], "is": str(getattr(changed.get_submodule(path), "spec", ""))})
     verb = "norm is" if len(rows) == 1 else "norms are"
-    return Report(changed, rows, f"{len(rows)} {verb} {'' if on else 'no longer '}synchronised.", ledger.undo, model)
+    return Report(rows, f"{len(rows)} {verb} {'' if on else 'no longer '}synchronised.", changed, ledger.undo, model)

@@ -37,6 +37,12 @@ class Site:
         return self.paths[0]
 
     @property
+    def known(self) -> Reading:
+        """What it is, of a site that was chosen for being read."""
+        assert isinstance(self.reading, Reading)
+        return self.reading
+
+    @property
     def called(self) -> str:
         """What it is called in reports: its spec where it is ours, else its class."""
         return self.module.spec if isinstance(self.module, Norm) else type(self.module).__name__

@@ -1,9 +1,8 @@
-"""Models and data named on a command line: `package.module:factory`, checkpoints, and files of tensors."""
+"""Models named on a command line: `package.module:factory`, and checkpoints."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anynorm.errors import SurgeryError
+from anynorm.errors import DataError
 
 
 def call_named(text: str) -> Any:
@@ -22,7 +21,7 @@ def call_named(text: str) -> Any:
     """
     name, colon, attribute = text.partition(":")
     if not colon or not attribute:
-        raise SurgeryError(f"{text!r} names nothing to call; write package.module:factory.")
+        raise DataError(f"{text!r} names nothing to call; write package.module:factory.")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
@@ -30,7 +29,7 @@ def call_named(text: str) -> Any:
         for part in attribute.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
-        raise SurgeryError(f"{text!r} cannot be fetched: {error}.") from None
+        raise DataError(f"{text!r} cannot be fetched: {error}.") from None
     return found()
 
 
@@ -38,19 +37,19 @@ def load_model(text: str, checkpoint: Path | None = None) -> nn.Module:
     """Make the model that a text names, and load a checkpoint into it."""
     model = call_named(text)
     if not isinstance(model, nn.Module):
-        raise SurgeryError(f"{text!r} gave a {type(model).__name__}, not an nn.Module.")
+        raise DataError(f"{text!r} gave a {type(model).__name__}, not an nn.Module.")
     if checkpoint is not None:
         try:
             model.load_state_dict(read_tensors(checkpoint))
         except RuntimeError as error:
-            raise SurgeryError(f"{checkpoint} does not fit {text}: {error}") from None
+            raise DataError(f"{checkpoint} does not fit {text}: {error}") from None
     return model
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read a state_dict from a .safetensors or a torch file; one inside 'state_dict' or 'model' is found."""
     if not path.exists():
-        raise SurgeryError(f"There is no file {path}.")
+        raise DataError(f"There is no file {path}.")
     if path.suffix == ".safetensors":
         return dict(_safetensors().load_file(path))
     found = torch.load(path, map_location="cpu", weights_only=True)
@@ -58,7 +57,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         if isinstance(found, dict) and isinstance(found.get(key), dict):
             found = found[key]
     if not isinstance(found, dict):
-        raise SurgeryError(f"{path} holds a {type(found).__name__}, not a state_dict.")
+        raise DataError(f"{path} holds a {type(found).__name__}, not a state_dict.")
     return {key.removeprefix("module."): value for key, value in found.items()}
 
 
@@ -66,37 +65,9 @@ def _safetensors() -> Any:
     try:
         return import_module("safetensors.torch")
     except ImportError:
-        raise SurgeryError("Checkpoints of this kind need the package safetensors: pip install safetensors.") from None
+        raise DataError("Checkpoints of this kind need the package safetensors: pip install safetensors.") from None
 
 
 def save_model(model: nn.Module, path: Path) -> None:
     """Write a model's state_dict as safetensors; tensors that share memory are written once each."""
     _safetensors().save_file({key: value.detach().clone().contiguous() for key, value in model.state_dict().items()}, path)
-
-
-def read_batches(text: str, batch_size: int = 64) -> Iterator[Tensor]:
-    """Read inputs: an .npz, .npy or .pt file of (n, c, …), or what `package.module:factory` gives."""
-    path = Path(text)
-    if path.suffix in (".npz", ".npy", ".pt", ".pth"):
-        yield from torch.split(_read_file(path), batch_size)
-        return
-    found = call_named(text)
-    yield from ([found] if isinstance(found, Tensor) else found)
-
-
-def _read_file(path: Path) -> Tensor:
-    if not path.exists():
-        raise SurgeryError(f"There is no file {path}.")
-    if path.suffix in (".pt", ".pth"):
-        found = torch.load(path, map_location="cpu", weights_only=True)
-        found = next(iter(found.values())) if isinstance(found, dict) else found
-        tensor = found[0] if isinstance(found, tuple | list) else found
-    else:
-        import numpy as np
-
-        loaded = np.load(path)
-        array = loaded[loaded.files[0]] if path.suffix == ".npz" else loaded
-        tensor = torch.from_numpy(array)
-    if not isinstance(tensor, Tensor) or tensor.dim() < 2:
-        raise SurgeryError(f"{path} holds no tensor (n, c, …) as its first entry.")
-    return tensor.float()

@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 import anynorm
 from anynorm.cli import app
-from anynorm.surgery.files import call_named, load_model, read_batches, read_tensors
+from anynorm.files import call_named, load_model, read_tensors
+from anynorm.inputs import read_batches
 from tests.helpers import data, same
 from tests.surgery.test_convert import X, network, trained
 
@@ -73,17 +74,17 @@ def test_mistakes_are_named(tmp_path):
         ("torch.nowhere:x", "cannot be fetched"),
         ("torch.nn:Nothing", "cannot be fetched"),
     ):
-        with pytest.raises(anynorm.SurgeryError, match=said):
+        with pytest.raises(anynorm.DataError, match=said):
             call_named(text)
-    with pytest.raises(anynorm.SurgeryError, match=r"not an nn\.Module"):
+    with pytest.raises(anynorm.DataError, match=r"not an nn\.Module"):
         load_model("builtins:dict")
-    with pytest.raises(anynorm.SurgeryError, match="There is no file"):
+    with pytest.raises(anynorm.DataError, match="There is no file"):
         read_tensors(tmp_path / "none.pt")
-    with pytest.raises(anynorm.SurgeryError, match="There is no file"):
+    with pytest.raises(anynorm.DataError, match="There is no file"):
         list(read_batches(str(tmp_path / "none.npz")))
     wrong = tmp_path / "wrong.pt"
     torch.save({"a": torch.zeros(3)}, wrong)
-    with pytest.raises(anynorm.SurgeryError, match="does not fit"):
+    with pytest.raises(anynorm.DataError, match="does not fit"):
         load_model(NAME, wrong)
-    with pytest.raises(anynorm.SurgeryError, match="no tensor"):
+    with pytest.raises(anynorm.DataError, match="no tensor"):
         list(read_batches(str(wrong)))

@@ -1,0 +1,32 @@
+"""`anynorm reproduce`: a table or figure of a paper, measured, beside what the paper says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from anynorm.cli.options import AsJson, print_report
+
+
+def reproduce(
+    name: Annotated[str, typer.Argument(help="A recipe, such as xbn_mlp.")],
+    preset: Annotated[str, typer.Option(help="smoke (seconds), desk (minutes) or paper (the published setting).")] = "smoke",
+    processes: Annotated[int, typer.Option(help="How many at once, of one thread each.")] = 1,
+    recipes: Annotated[Path, typer.Option(help="The folder of the recipes.")] = Path("recipes"),
+    records: Annotated[
+        Path | None, typer.Option(help="Where records and pictures go; by default into the recipes' folder.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a recipe, judge the paper's claims by it, and draw it; exit 1 where a claim does not hold."""
+    from anynorm.lab.recipe import SMOKE, load_recipe
+
+    recipe = load_recipe(name, recipes)
+    folder = recipes / "records" if records is None else records
+    record = recipe.run(preset, folder, processes)
+    judged = recipe.judge(record)
+    recipe.draw(record, folder / f"{recipe.name}.{preset}")
+    print_report(judged, as_json)
+    raise typer.Exit(int(preset != SMOKE and any(row["verdict"] == "does not hold" for row in judged)))

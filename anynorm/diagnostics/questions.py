@@ -1,0 +1,116 @@
+"""The questions that can be asked from a command line, by name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anynorm.diagnostics.estimation_shift import estimation_shift
+from anynorm.diagnostics.fluctuation import batch_fluctuation
+from anynorm.diagnostics.gradient_balance import gradient_balance
+from anynorm.diagnostics.importance import importance
+from anynorm.diagnostics.observe import inferring
+from anynorm.diagnostics.perturb import perturbation_curve
+from anynorm.diagnostics.report import Report
+from anynorm.diagnostics.trial import accuracy, agreement
+from anynorm.errors import DiagnosticError
+from anynorm.surgery.batches import call
+
+PER_CLASS = 8
+"""Samples of each class in a draw of gradients."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A model, the data it is asked about, and options of single questions.
+
+    Args:
+        read: gives the batches from their beginning; None where there is no data.
+    """
+
+    model: nn.Module
+    read: Callable[[], Iterator[Any]] | None
+    where: list[str] | None = None
+    batches: int | None = None
+    deltas: Sequence[float] = (0.1, 0.2, 0.3, 0.4, 0.5)
+    per: str = "layer"
+    seeds: int = 5
+
+    def data(self) -> Iterator[Any]:
+        """Give the batches, or say that they are needed."""
+        if self.read is None:
+            raise DiagnosticError("This question is about data: give --data.")
+        return islice(self.read(), self.batches)
+
+    def is_labelled(self) -> bool:
+        """Whether batches are (x, labels)."""
+        batch: Any = next(iter(self.data()), None)
+        labels = batch[1] if isinstance(batch, tuple | list) and len(batch) > 1 else None
+        return isinstance(labels, Tensor) and labels.dim() == 1 and not labels.is_floating_point()
+
+
+def ask(what: str, asked: Asked) -> Report:
+    """Answer a question by its name."""
+    if what not in QUESTIONS:
+        near = difflib.get_close_matches(what, QUESTIONS, n=1, cutoff=0.4)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise DiagnosticError(f"There is no question {what!r}. Known: {' '.join(QUESTIONS)}.{hint}")
+    return QUESTIONS[what](asked)
+
+
+def _shift(asked: Asked) -> Report:
+    score = accuracy if asked.is_labelled() else None
+    return estimation_shift(asked.model, asked.data(), where=asked.where, score=score)
+
+
+def _perturb(asked: Asked) -> Report:
+    batches = list(asked.data())
+    labelled = asked.is_labelled()
+
+    def outputs(model: nn.Module) -> list[Tensor]:
+        with inferring(model):
+            return [call(model, batch) for batch in batches]
+
+    undisturbed = outputs(asked.model)
+
+    def score(model: nn.Module) -> float:
+        found = outputs(model)
+        against = zip(found, batches if labelled else undisturbed, strict=True)
+        scores = [(accuracy(y, other) if labelled else agreement(other, y), len(y)) for y, other in against]
+        return sum(value * size for value, size in scores) / sum(size for _, size in scores)
+
+    report = perturbation_curve(asked.model, score, (0.0, *asked.deltas), asked.where, per=asked.per, seeds=asked.seeds)
+    report.finding += f" The score is {'accuracy' if labelled else 'agreement with the undisturbed model'} in percent."
+    return report
+
+
+def _gradients(asked: Asked) -> Report:
+    """Take a classifier's cross entropy on draws of a few samples of each class."""
+    if not asked.is_labelled():
+        raise DiagnosticError("Gradients are compared between classes: --data must hold labels, as whole numbers, beside x.")
+    pairs = [(batch[0], batch[1]) for batch in asked.data()]
+    x, labels = (torch.cat(list(entries)) for entries in zip(*pairs, strict=True))
+    by_class = {label: x[labels == label] for label in sorted(set(labels.tolist()))}
+    fewest = min(len(rows) for rows in by_class.values())
+    size = min(PER_CLASS, fewest)
+    draws = [{label: rows[k : k + size] for label, rows in by_class.items()} for k in range(0, fewest - size + 1, size)]
+
+    def loss(model: nn.Module, batch: Tensor, label: int) -> Tensor:
+        return nn.functional.cross_entropy(model(batch), torch.full((len(batch),), label))
+
+    return gradient_balance(asked.model, draws, loss, where=asked.where)
+
+
+QUESTIONS: dict[str, Callable[[Asked], Report]] = {
+    "shift": _shift,
+    "importance": lambda asked: importance(asked.model, where=asked.where),
+    "perturb": _perturb,
+    "fluctuation": lambda asked: batch_fluctuation(asked.model, asked.data(), where=asked.where),
+    "gradients": _gradients,
+}

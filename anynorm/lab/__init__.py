@@ -1,0 +1,1 @@
+"""Experiments: data, models, recipes and their records."""

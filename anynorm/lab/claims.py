@@ -1,0 +1,87 @@
+"""Claims of a paper as data, and whether measurements bear them out.
+
+A claim says that one number is larger than another. Both are measured with the same seeds, and their differences are judged by
+Student's paired t-test, one-sided at 5 %:
+
+    holds              larger, and significantly so
+    does not hold      smaller, and significantly so
+    not significant    neither: more seeds, or a larger effect, would be needed
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from anynorm.errors import DataError
+from anynorm.lab.record import Row
+
+LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class Claim:
+    """That `larger` is larger than `smaller`.
+
+    Args:
+        says: the sentence.
+        paper: the paper's own numbers, as it prints them.
+        larger: gives one number a seed from a record's rows, as does `smaller`, in the same order.
+    """
+
+    says: str
+    paper: str
+    larger: Callable[[list[Row]], list[float]]
+    smaller: Callable[[list[Row]], list[float]]
+
+    def judge(self, rows: list[Row]) -> dict[str, Any]:
+        """Compare seed by seed."""
+        larger, smaller = self.larger(rows), self.smaller(rows)
+        if len(larger) != len(smaller) or not larger:
+            raise DataError(f"The claim {self.says!r} compares {len(larger)} numbers with {len(smaller)}.")
+        differences = [a - b for a, b in zip(larger, smaller, strict=True)]
+        return {
+            "claim": self.says,
+            "paper": self.paper,
+            "larger": spread(larger),
+            "smaller": spread(smaller),
+            "n": len(larger),
+            "p": probability(differences),
+            "verdict": verdict(differences),
+        }
+
+
+def pick(rows: list[Row], column: str, **cell: Any) -> list[Any]:
+    """Give a column of the rows that fit a cell, in the order of their seeds."""
+    fitting = [row for row in rows if all(row.get(key) == value for key, value in cell.items())]
+    return [row[column] for row in sorted(fitting, key=lambda row: row["seed"])]
+
+
+def spread(values: list[float]) -> str:
+    """Write mean ± sd."""
+    mean = statistics.fmean(values)
+    return f"{mean:.4g} ± {statistics.stdev(values):.2g}" if len(values) > 1 else f"{mean:.4g}"
+
+
+def verdict(differences: list[float]) -> str:
+    """Say whether differences are above 0."""
+    if probability(differences) < LEVEL:
+        return "holds"
+    return "does not hold" if probability([-value for value in differences]) < LEVEL else "not significant"
+
+
+def probability(differences: list[float]) -> float:
+    """Give the probability of a mean at least so large if there were no difference; 1 for a single one."""
+    if len(differences) < 2:
+        return 1.0
+    mean, sd = statistics.fmean(differences), statistics.stdev(differences)
+    if not math.isfinite(mean):
+        return 1.0
+    if sd == 0:
+        return 0.0 if mean > 0 else 1.0
+    from scipy.stats import t
+
+    return float(t.sf(mean / (sd / math.sqrt(len(differences))), len(differences) - 1))

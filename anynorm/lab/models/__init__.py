@@ -1,0 +1,1 @@
+"""Models whose norms are specs."""

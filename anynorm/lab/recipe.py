@@ -1,0 +1,121 @@
+"""A recipe: a table or figure of a paper as cells to be measured, claims about them, and pictures.
+
+Each cell is measured on its own, in one of several processes of one thread each, and written as it comes: a run that is stopped
+goes on where it was.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from importlib import import_module
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from anynorm.errors import DataError
+from anynorm.lab.claims import Claim
+from anynorm.lab.record import Record, Row, provenance, read_record
+from anynorm.progress import shown
+from anynorm.report import Rows
+
+Settings = dict[str, Any]
+SMOKE = "smoke"
+"""The preset that runs in seconds, and bears out nothing."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is measured, under which settings, and what is claimed.
+
+    Args:
+        presets: settings by name; `seeds` is one of them.
+        cells: what there is to measure under settings; a cell tells itself from the others by plain values.
+        measure: gives the numbers of a cell.
+        claims: that settings can bear out.
+        draw: makes pictures of a record, at a path without ending.
+    """
+
+    name: str
+    presets: dict[str, Settings]
+    cells: Callable[[Settings], list[Row]]
+    measure: Callable[[Settings, Row], Row]
+    claims: Callable[[Settings], list[Claim]]
+    draw: Callable[[Record, Path], list[Path]]
+
+    def run(self, preset: str, folder: Path, processes: int = 1) -> Record:
+        """Measure every cell that the record in a folder lacks."""
+        if preset not in self.presets:
+            raise DataError(f"{self.name} has no preset {preset!r}. It has: {' '.join(self.presets)}.")
+        settings = self.presets[preset]
+        path = folder / f"{self.name}.{preset}.json"
+        record = read_record(path) if path.exists() else Record(self.name, preset, settings)
+        if record.settings != settings:
+            raise DataError(f"{path} was made under other settings than the recipe has now: delete it to begin anew.")
+        cells = self.cells(settings)
+        missing = [cell for cell in cells if not any(cell.items() <= row.items() for row in record.rows)]
+        began, before = time.perf_counter(), record.minutes
+        for row in shown(self._measure_all(settings, missing, processes), self.name, len(missing)):
+            record.rows.append(row)
+            record.minutes = round(before + (time.perf_counter() - began) / 60, 2)
+            record.provenance = provenance() | {"processes": processes, "threads": 1}
+            record.write(path)
+        record.rows.sort(key=lambda row: next(place for place, cell in enumerate(cells) if cell.items() <= row.items()))
+        record.write(path)
+        return record
+
+    def _measure_all(self, settings: Settings, cells: list[Row], processes: int) -> Iterator[Row]:
+        if processes == 1:
+            yield from (cell | self.measure(settings, cell) for cell in cells)
+            return
+        context = get_context("spawn")
+        with ProcessPoolExecutor(processes, context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            waiting = {pool.submit(self.measure, settings, cell): cell for cell in cells}
+            try:
+                for done in as_completed(waiting):
+                    yield waiting[done] | done.result()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def judge(self, record: Record) -> Rows:
+        """Say which claims the record bears out."""
+        rows = [claim.judge(record.rows) for claim in self.claims(record.settings)]
+        held = sum(row["verdict"] == "holds" for row in rows)
+        told = f"{self.name}, preset {record.preset}: {held} of {len(rows)} claims hold ({record.minutes:.3g} minutes"
+        told += f", commit {record.provenance.get('commit', 'unknown')})."
+        return Rows(
+            rows,
+            told + (" Smoke shows that the parts work together: its verdicts mean nothing." if record.preset == SMOKE else ""),
+        )
+
+
+def grid(seeds: int, **axes: Iterable[Any]) -> list[Row]:
+    """List the cells of a grid, each with every seed.
+
+    >>> grid(1, norm=["bn", "gn:8"], size=[2])
+    [{'norm': 'bn', 'size': 2, 'seed': 0}, {'norm': 'gn:8', 'size': 2, 'seed': 0}]
+    """
+    cells: list[Row] = [{}]
+    for name, values in {**axes, "seed": range(seeds)}.items():
+        fixed = list(values)
+        cells = [cell | {name: value} for cell in cells for value in fixed]
+    return cells
+
+
+def load_recipe(name: str, folder: Path) -> Recipe:
+    """Load the recipe that a file of a folder holds."""
+    names = sorted(path.stem for path in folder.glob("*.py"))
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=2, cutoff=0.4) or names
+        raise DataError(f"There is no recipe {name!r} in {folder}/." + (f" Near: {' '.join(near)}." if near else ""))
+    if str(folder.resolve()) not in sys.path:
+        sys.path.insert(0, str(folder.resolve()))  # worker processes find it there too
+    recipe: Recipe = import_module(name).RECIPE
+    return recipe

@@ -1,0 +1,181 @@
+"""Pictures of reports: each takes a report and an `ax`, makes one where there is none, and returns (fig, ax).
+
+    profiles    a column of one or several reports over the layers, in the order they run
+    series      a statistic of some neurons over the last steps of training
+    heat        a table of numbers, such as layers × iterations
+    curves      a score against the size of a perturbation, for one or several models
+
+and one for each question, under the name that its report has in `what`; `draw` picks it. The only place that imports matplotlib.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anynorm.diagnostics.report import Report
+from anynorm.errors import DataError, DiagnosticError
+
+COLOURS = ("#1f5fa8", "#d9692b", "#3a8f5c", "#8a4f9e", "#b8942b", "#6b6b6b")
+Drawn = tuple[Any, Any]
+
+
+def draw(report: Report, path: Path) -> None:
+    """Write the picture of a report; the ending of the path says in which format."""
+    fig, _ = globals()[report.what](report)
+    known = fig.canvas.get_supported_filetypes()
+    if path.suffix.removeprefix(".") not in known:
+        raise DataError(f"{path} has no ending of a picture. Known: {' '.join(known)}.")
+    fig.savefig(path, dpi=150)
+
+
+def _axes(ax: Any, size: tuple[float, float] = (7, 4)) -> Drawn:
+    if ax is not None:
+        return ax.figure, ax
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise DataError("Pictures need matplotlib: pip install 'anynorm[lab]'.") from None
+    fig = Figure(figsize=size, layout="constrained")
+    ax = fig.subplots()
+    ax.spines[["top", "right"]].set_visible(False)
+    return fig, ax
+
+
+def estimation_shift(report: Report, ax: Any = None) -> Drawn:
+    """Draw the shift of each norm in deviations, and the output error it causes alone."""
+    rows = [row for row in report if "shift" in row]
+    fig, ax = _axes(ax, _wide(len(rows)))
+    places = np.arange(len(rows))
+    ax.bar(places, [row["shift"] for row in rows], color=COLOURS[0], label="shift (in deviations of the input)")
+    if all("output_error" in row for row in rows):
+        errors = [row["output_error"] for row in rows]
+        ax.plot(places, errors, "o", color=COLOURS[1], label="output error when this norm alone is put right (relative)")
+    _name(ax, [row["path"] for row in rows])
+    ax.set(ylabel="estimation shift", title="Where kept statistics are wrong")
+    ax.legend(frameon=False)
+    return fig, ax
+
+
+def profiles(reports: Mapping[str, Sequence[Mapping[str, Any]]], column: str = "esm_std", ax: Any = None) -> Drawn:
+    """Draw a column of several reports, or rows, over the layers; a row may say its `layer`, else they are counted from 1."""
+    fig, ax = _axes(ax)
+    for (label, rows), colour in zip(reports.items(), _colours(len(reports)), strict=True):
+        measured = [row for row in rows if column in row]
+        layers = [row.get("layer", place) for place, row in enumerate(measured, 1)]
+        ax.plot(layers, [row[column] for row in measured], "o-", color=colour, label=label, markersize=4)
+    words = {"esm_mean": r"$\mathrm{ESM}_\mu$", "esm_std": r"$\mathrm{ESM}_\sigma$"}
+    ax.set(xlabel="layer", ylabel=words.get(column, column))
+    ax.legend(frameon=False)
+    return fig, ax
+
+
+def fluctuation(report: Report, ax: Any = None) -> Drawn:
+    """Draw how much each statistic fluctuates in each norm."""
+    rows = [row for row in report if "note" not in row]
+    columns = list(next(iter(report.details.values())))
+    return _bars(rows, columns, ax, title="Fluctuation of batch statistics", ylabel="std over the last steps")
+
+
+def gradient_balance(report: Report, ax: Any = None) -> Drawn:
+    """Draw, stage by stage, how unequal and how alike the gradients of classes are."""
+    fig, ax = _bars(report.rows, ["relative_std", "g_inter"], ax, title="Balance of class gradients", ylabel="lower is better")
+    words = ["spread of norms over classes (relative)", r"$g_\mathrm{inter}$ (mean cosine)"]
+    ax.legend(ax.get_legend_handles_labels()[0], words, frameon=False)
+    return fig, ax
+
+
+def _bars(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], ax: Any, **words: str) -> Drawn:
+    fig, ax = _axes(ax, _wide(len(rows) * len(columns) / 2))
+    width = 0.8 / len(columns)
+    for k, (column, colour) in enumerate(zip(columns, _colours(len(columns)), strict=True)):
+        places = np.arange(len(rows)) + (k - (len(columns) - 1) / 2) * width
+        ax.bar(places, [row[column] for row in rows], width, color=colour, label=column.replace("_", " "))
+    _name(ax, [next(iter(row.values())) for row in rows])
+    ax.set(**words)
+    ax.legend(frameon=False)
+    return fig, ax
+
+
+def importance(report: Report, ax: Any = None) -> Drawn:
+    """Draw the weights of mixed norms as stacked bars, for each norm its mean and, hatched, its variance (sn Fig. 7)."""
+    fig, ax = _axes(ax, _wide(len(report) * 1.5))
+    cuts = list(dict.fromkeys(column.partition("_")[2] for column in report.details["means"]))
+    for side, place, hatch in (("mean", -0.21, ""), ("var", 0.21, "//")):
+        bottom = np.zeros(len(report))
+        for cut, colour in zip(cuts, _colours(len(cuts)), strict=True):
+            shares = np.array([row.get(f"{side}_{cut}", 0.0) for row in report])
+            label = cut if side == "mean" or f"mean_{cut}" not in report.details["means"] else None
+            places = np.arange(len(report)) + place
+            ax.bar(places, shares, 0.4, bottom, color=colour, hatch=hatch, edgecolor="white", linewidth=0.4, label=label)
+            bottom += shares
+    _name(ax, [row["path"] for row in report])
+    ax.set(ylabel="weight", ylim=(0, 1), title="What mixed norms use: mean (left) and variance (right, hatched)")
+    ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    return fig, ax
+
+
+def series(report: Report, path: str, part: int = 0, ax: Any = None) -> Drawn:
+    """Draw the statistics of one neuron over the last steps of training (hn Fig. 7)."""
+    if path not in report.details:
+        raise DiagnosticError(f"The report has no series of '{path}'. It has: {' '.join(report.details)}.")
+    fig, ax = _axes(ax)
+    found = report.details[path]
+    for (name, steps), colour in zip(found.items(), _colours(len(found)), strict=True):
+        ax.plot(
+            np.arange(1, len(steps) + 1),
+            steps[:, min(part, steps.shape[1] - 1)],
+            color=colour,
+            lw=1,
+            label=name.replace("_", " "),
+        )
+    ax.set(xlabel="step", ylabel="value of the statistic", title=f"Neuron {part} of {path}")
+    ax.legend(frameon=False)
+    return fig, ax
+
+
+def heat(table: Any, ax: Any = None, **words: str) -> Drawn:
+    """Draw a table as colours, its first row at the bottom."""
+    fig, ax = _axes(ax)
+    image = ax.imshow(np.asarray(table), aspect="auto", origin="lower", cmap="viridis", interpolation="nearest")
+    fig.colorbar(image, ax=ax, label=words.pop("label", ""))
+    ax.set(**words)
+    return fig, ax
+
+
+def perturbation(report: Report, ax: Any = None) -> Drawn:
+    """Draw the score of a model against the size of the perturbation."""
+    fig, ax = curves({"model": report.rows}, ax)
+    ax.get_legend().remove()
+    ax.set_title(f"Statistics perturbed per {report.details['per']}, mean and sd over draws")
+    return fig, ax
+
+
+def curves(models: Mapping[str, Sequence[Mapping[str, Any]]], ax: Any = None) -> Drawn:
+    """Draw the scores of several models against the size of the perturbation, with the spread over draws (xbn Fig. 8)."""
+    fig, ax = _axes(ax)
+    for (label, rows), colour in zip(models.items(), _colours(len(models)), strict=True):
+        deltas, scores, spread = (np.array([row[column] for row in rows]) for column in ("delta", "score", "sd"))
+        ax.plot(deltas, scores, "o-", color=colour, label=label, markersize=4)
+        ax.fill_between(deltas, scores - spread, scores + spread, color=colour, alpha=0.15, linewidth=0)
+    ax.set(xlabel="noise magnitude Δ", ylabel="score")
+    ax.legend(frameon=False)
+    return fig, ax
+
+
+def _wide(places: float) -> tuple[float, float]:
+    return min(20.0, max(7.0, 0.3 * places + 1.5)), 4.5
+
+
+def _name(ax: Any, names: Sequence[str]) -> None:
+    """Name the places of an axis; of many, only as many as can be read."""
+    step = max(1, len(names) // 60)
+    ax.set_xticks(np.arange(0, len(names), step), names[::step], rotation=90 if len(names) > 6 else 0, fontsize=8)
+    ax.set_xlim(-0.6, len(names) - 0.4)
+
+
+def _colours(count: int) -> list[str]:
+    return [COLOURS[k % len(COLOURS)] for k in range(count)]
