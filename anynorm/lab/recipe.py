@@ -64,7 +64,10 @@ class Recipe:
         for row in shown(self._measure_all(settings, missing, processes), self.name, len(missing)):
             record.rows.append(row)
             record.minutes = round(before + (time.perf_counter() - began) / 60, 2)
-            record.provenance = provenance() | {"processes": processes, "threads": 1}
+            record.provenance = provenance() | {
+                "processes": processes,
+                "threads": torch.get_num_threads() if processes == 1 else 1,
+            }
             record.write(path)
         record.rows.sort(key=lambda row: next(place for place, cell in enumerate(cells) if cell.items() <= row.items()))
         record.write(path)
