@@ -56,7 +56,7 @@ def estimation_shift(report: Report, ax: Any = None) -> Drawn:
         ax.plot(places, errors, "o", color=COLOURS[1], label="output error when this norm alone is put right (relative)")
     _name(ax, [row["path"] for row in rows])
     ax.set(ylabel="estimation shift", title="Where kept statistics are wrong")
-    ax.legend(frameon=False)
+    _legend_above(ax)
     return fig, ax
 
 
@@ -84,7 +84,7 @@ def gradient_balance(report: Report, ax: Any = None) -> Drawn:
     """Draw, stage by stage, how unequal and how alike the gradients of classes are."""
     fig, ax = _bars(report.rows, ["relative_std", "g_inter"], ax, title="Balance of class gradients", ylabel="lower is better")
     words = ["spread of norms over classes (relative)", r"$g_\mathrm{inter}$ (mean cosine)"]
-    ax.legend(ax.get_legend_handles_labels()[0], words, frameon=False)
+    _legend_above(ax, words)
     return fig, ax
 
 
@@ -96,7 +96,7 @@ def _bars(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], ax: Any, **
         ax.bar(places, [row[column] for row in rows], width, color=colour, label=column.replace("_", " "))
     _name(ax, [next(iter(row.values())) for row in rows])
     ax.set(**words)
-    ax.legend(frameon=False)
+    _legend_above(ax)
     return fig, ax
 
 
@@ -164,6 +164,14 @@ def curves(models: Mapping[str, Sequence[Mapping[str, Any]]], ax: Any = None) ->
     ax.set(xlabel="noise magnitude Δ", ylabel="score")
     ax.legend(frameon=False)
     return fig, ax
+
+
+def _legend_above(ax: Any, words: Sequence[str] | None = None) -> None:
+    """Put the legend over the bars, in room made for it."""
+    handles, labels = ax.get_legend_handles_labels()
+    bottom, top = ax.get_ylim()
+    ax.set_ylim(bottom, top + 0.1 * len(handles) * (top - bottom))
+    ax.legend(handles, words or labels, frameon=False, loc="upper left")
 
 
 def _wide(places: float) -> tuple[float, float]:

@@ -66,7 +66,7 @@ def gradient_balance(
     classes = _classes(given)
     totals: dict[str, Stage] = {}
     with keeping(model):
-        weights = _weights_before(model, norms, lambda: loss(model, given[0][classes[0]], classes[0]))
+        weights = _weights_before(model, norms, lambda: _one_number(loss(model, given[0][classes[0]], classes[0])))
         for draw in shown(given, "differentiating"):
             gradients = [_gradients(loss(model, draw[label], label), weights) for label in classes]
             for name, paths in _stages(weights, stage).items():
@@ -147,10 +147,13 @@ def _weights_before(model: nn.Module, norms: list[nn.Module], run: Callable[[], 
     return found
 
 
-def _gradients(loss: Tensor, weights: dict[str, nn.Parameter]) -> dict[str, Tensor]:
+def _one_number(loss: Any) -> None:
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
         raise DiagnosticError(f"loss must give one number to differentiate; it gave {got}.")
+
+
+def _gradients(loss: Tensor, weights: dict[str, nn.Parameter]) -> dict[str, Tensor]:
     found = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
     pairs = zip(weights.items(), found, strict=True)
     return {path: (torch.zeros_like(weight) if grad is None else grad).flatten() for (path, weight), grad in pairs}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from anynorm.surgery.walk import Where
 def importance(model: nn.Module, *, where: Where = None) -> Report:
     """Give the weights of the cuts of every mixed norm: for the mean `mean_in` and so on, for the variance `var_in`.
 
-    Groups of channels that weigh on their own are averaged.
+    Groups of channels that weigh on their own are averaged; averages of the network are over the norms that have a cut.
 
     >>> import anynorm
     >>> importance(nn.Sequential(anynorm.make("sn", 8))).rows[0]["var_bn"]
@@ -33,7 +34,7 @@ def importance(model: nn.Module, *, where: Where = None) -> Report:
     if not rows:
         raise DiagnosticError(f"None of the {len(sites)} norms mixes cuts ({names_of(sites)}); sn does, and so does bn/bn+en.")
     columns = list(dict.fromkeys(column for row in rows for column in row if column.startswith(("mean_", "var_"))))
-    means = {column: sum(row.get(column, 0.0) for row in rows) / len(rows) for column in columns}
+    means = {column: statistics.fmean(row[column] for row in rows if column in row) for column in columns}
     told = "; ".join(
         f"{side} "
         + ", ".join(f"{column.removeprefix(side + '_')} {means[column]:.2f}" for column in columns if column.startswith(side))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from anynorm.diagnostics.estimation_shift import keeping_sites
-from anynorm.diagnostics.observe import changing
+from anynorm.diagnostics.observe import changing, inferring
 from anynorm.diagnostics.report import Report
 from anynorm.errors import DiagnosticError
 from anynorm.progress import shown
@@ -94,16 +94,21 @@ def perturbation_curve(
     per: str = "layer",
     seeds: int = 5,
 ) -> Report:
-    """Score a model under growing perturbation, several draws each.
+    """Score a model in eval mode under growing perturbation, several draws each.
 
     Args:
-        score: of the model, such as its accuracy on test data in eval mode.
+        score: of the model, such as its accuracy on test data.
     """
+
+    def scored() -> float:
+        with inferring(model):
+            return float(score(model))
+
     rows: list[dict[str, Any]] = []
-    plain = float(score(model))
+    plain = scored()
     for delta in shown(list(deltas), "perturbing"):
         with perturb(model, delta, layers, per=per, seeds=seeds) as draws:
-            scores = [float(score(model)) for _ in draws] if delta else [plain] * seeds
+            scores = [scored() for _ in draws] if delta else [plain] * seeds
         spread = statistics.stdev(scores) if seeds > 1 else 0.0
         rows.append(
             {

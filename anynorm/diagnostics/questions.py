@@ -74,14 +74,13 @@ def _perturb(asked: Asked) -> Report:
     labelled = asked.is_labelled()
 
     def outputs(model: nn.Module) -> list[Tensor]:
-        with inferring(model):
-            return [call(model, batch) for batch in batches]
+        return [call(model, batch) for batch in batches]
 
-    undisturbed = outputs(asked.model)
+    with inferring(asked.model):
+        undisturbed = outputs(asked.model)
 
     def score(model: nn.Module) -> float:
-        found = outputs(model)
-        against = zip(found, batches if labelled else undisturbed, strict=True)
+        against = zip(outputs(model), batches if labelled else undisturbed, strict=True)
         scores = [(accuracy(y, other) if labelled else agreement(other, y), len(y)) for y, other in against]
         return sum(value * size for value, size in scores) / sum(size for _, size in scores)
 

@@ -9,7 +9,7 @@ from anynorm.diagnostics.ranks import rank_correlation
 
 NOTHING = 0.1
 """A tenth of a deviation: what a batch of 100 samples leaves uncertain about its mean."""
-MOST = 0.5
+MOST = 0.75
 """The part of all shift that one norm must explain to be the one."""
 
 
