@@ -16,62 +16,32 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from anynorm.lab.models.cifar_resnet import CifarResNet
+
 SHARED = Path(os.environ.get("ANYNORM_SHARED", Path(__file__).parents[2] / "shared")) / "data"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data folder is not beside the project")
 MEAN, STD = torch.tensor((0.485, 0.456, 0.406)), torch.tensor((0.229, 0.224, 0.225))
-
-
-class Block(nn.Module):
-    """A basic block whose shortcut pads channels with zeros (He et al. 2016, option A)."""
-
-    def __init__(self, inputs: int, width: int, stride: int) -> None:
-        super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(inputs, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
-        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width)
-        self.stride, self.extra = stride, (width - inputs) // 2
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Add the shortcut."""
-        y = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
-        shortcut = nn.functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.extra, self.extra))
-        total: Tensor = y + shortcut
-        return total.relu()
-
-
-class CifarResNet(nn.Module):
-    """ResNet-20, -32, -44 or -56 for CIFAR-10, with the keys of the pretrained state dicts."""
-
-    def __init__(self, depth: int) -> None:
-        super().__init__()
-        blocks = (depth - 2) // 6
-        self.conv1, self.bn1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16)
-        stages = [(16, 16, 1), (16, 32, 2), (32, 64, 2)]
-        self.layer1, self.layer2, self.layer3 = (
-            nn.Sequential(Block(inputs, width, stride), *(Block(width, width, 1) for _ in range(blocks - 1)))
-            for inputs, width, stride in stages
-        )
-        self.linear = nn.Linear(64, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Give logits."""
-        y = self.layer3(self.layer2(self.layer1(self.bn1(self.conv1(x)).relu())))
-        logits: Tensor = self.linear(y.mean((2, 3)))
-        return logits
 
 
 def pretrained(depth: int) -> CifarResNet:
     """Load a pretrained network."""
     path = next(SHARED.glob(f"cifar10_resnet_pretrained/resnet{depth}-*.th"))
     state = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
-    model = CifarResNet(depth)
+    model = CifarResNet(depth, norm=nn.BatchNorm2d)
     model.load_state_dict({key.removeprefix("module."): value for key, value in state.items()})
     return model.eval()
 
 
-def cifar(split: str) -> tuple[Tensor, Tensor]:
-    """Give the standardised images and labels of `train` or `test`; they are unpacked once, into the temporary directory."""
+def unpacked(*names: str) -> Path:
+    """Give the folder that data sets lie in; they are unpacked once, into the temporary directory."""
     place = Path(tempfile.gettempdir()) / "anynorm-test-data"
-    subprocess.run([sys.executable, str(SHARED / "unpack.py"), str(place), "cifar10"], check=True)
+    subprocess.run([sys.executable, str(SHARED / "unpack.py"), str(place), *names], check=True)
+    return place
+
+
+def cifar(split: str) -> tuple[Tensor, Tensor]:
+    """Give the standardised images and labels of `train` or `test`."""
+    place = unpacked("cifar10")
     names = ["test_batch.bin"] if split == "test" else [f"data_batch_{k}.bin" for k in range(1, 6)]
     rows = np.concatenate([np.fromfile(place / "cifar-10-batches-bin" / name, np.uint8).reshape(-1, 3073) for name in names])
     images = torch.from_numpy(rows[:, 1:].reshape(-1, 3, 32, 32)).float() / 255

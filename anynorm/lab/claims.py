@@ -63,7 +63,7 @@ def pick(rows: list[Row], column: str, **cell: Any) -> list[Any]:
 def spread(values: list[float]) -> str:
     """Write mean ± sd."""
     mean = statistics.fmean(values)
-    return f"{mean:.4g} ± {statistics.stdev(values):.2g}" if len(values) > 1 else f"{mean:.4g}"
+    return f"{mean:.4g} ± {statistics.stdev(values):.2g}" if len(values) > 1 and math.isfinite(mean) else f"{mean:.4g}"
 
 
 def verdict(differences: list[float]) -> str:
@@ -74,12 +74,10 @@ def verdict(differences: list[float]) -> str:
 
 
 def probability(differences: list[float]) -> float:
-    """Give the probability of a mean at least so large if there were no difference; 1 for a single one."""
-    if len(differences) < 2:
+    """Give the probability of a mean at least so large without a difference; 1 for a single one, or one that is no number."""
+    if len(differences) < 2 or not all(map(math.isfinite, differences)):
         return 1.0
     mean, sd = statistics.fmean(differences), statistics.stdev(differences)
-    if not math.isfinite(mean):
-        return 1.0
     if sd == 0:
         return 0.0 if mean > 0 else 1.0
     from scipy.stats import t

@@ -229,9 +229,14 @@ def test_the_same_seed_draws_the_same_direction_for_every_delta():
 
 def test_statistics_are_put_back_after_an_error():
     model: Any = nn.Sequential(nn.BatchNorm1d(3))
-    with pytest.raises(KeyboardInterrupt):
+
+    def interrupted():
         with perturb(model, 0.5):
+            assert not torch.equal(model[0].running_var, torch.ones(3))
             raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert torch.equal(model[0].running_var, torch.ones(3))
 
 

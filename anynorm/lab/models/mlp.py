@@ -13,7 +13,7 @@ def mlp(inputs: int, outputs: int, *, norms: Sequence[str], width: int = 128) ->
     """Make a network of hidden layers with a norm each, and a linear layer on top; the norm `none` leaves one out.
 
     >>> [str(module).partition("(")[0] for module in mlp(4, 2, norms=["gn:4", "none"], width=8)]
-    ['Flatten', 'Linear', 'Norm', 'ReLU', 'Linear', 'ReLU', 'Linear']
+    ['Flatten', 'Linear', 'GroupNorm', 'ReLU', 'Linear', 'ReLU', 'Linear']
     """
     layers: list[nn.Module] = [nn.Flatten()]
     for size, norm in zip([inputs] + [width] * len(norms), norms, strict=False):
