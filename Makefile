@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test bench format clean
+.PHONY: setup demo test bench results format clean
 
 setup: .venv/ready
 
@@ -25,6 +25,10 @@ test: setup
 
 bench: setup
 	$(BIN)/python benchmarks/layers.py
+
+# recipes/README.md, from the records beside it
+results: setup
+	$(BIN)/python -m anynorm.lab.results recipes
 
 format: setup
 	$(BIN)/ruff format .

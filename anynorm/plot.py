@@ -23,8 +23,9 @@ COLOURS = ("#1f5fa8", "#d9692b", "#3a8f5c", "#8a4f9e", "#b8942b", "#6b6b6b")
 Drawn = tuple[Any, Any]
 
 
-def draw(report: Report, path: Path) -> None:
+def draw(report: Report, path: Path | str) -> None:
     """Write the picture of a report; the ending of the path says in which format."""
+    path = Path(path)
     fig, _ = globals()[report.what](report)
     known = fig.canvas.get_supported_filetypes()
     if path.suffix.removeprefix(".") not in known:
@@ -53,7 +54,7 @@ def estimation_shift(report: Report, ax: Any = None) -> Drawn:
     ax.bar(places, [row["shift"] for row in rows], color=COLOURS[0], label="shift (in deviations of the input)")
     if all("output_error" in row for row in rows):
         errors = [row["output_error"] for row in rows]
-        ax.plot(places, errors, "o", color=COLOURS[1], label="output error when this norm alone is put right (relative)")
+        ax.plot(places, errors, "o", color=COLOURS[1], label="change of the output when this norm alone is put right (relative)")
     _name(ax, [row["path"] for row in rows])
     ax.set(ylabel="estimation shift", title="Where kept statistics are wrong")
     _legend_above(ax)

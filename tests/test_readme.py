@@ -39,6 +39,21 @@ loader, example = images.split(4), images[:2]
     assert "error_after" in printed.stdout
 
 
+def test_the_diagnostics_example_runs(tmp_path):
+    example = re.findall(r"```python\n(.*?)```", README, re.S)[2]
+    start = """
+import torch
+from torch import nn
+model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8))
+loader = torch.randn(64, 3, 8, 8).split(32)
+"""
+    command = [sys.executable, "-W", "error", "-c", start + example]
+    printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert printed.returncode == 0, printed.stderr
+    assert "recalibrate" in printed.stdout.splitlines()[-1]
+    assert (tmp_path / "shift.png").exists()
+
+
 def test_the_drawing_is_what_the_command_draws():
     words = re.search(r"\$ anynorm (show .*)\n", README)[1].split()
     code = "from anynorm.cli import main; main()"

@@ -142,7 +142,7 @@ def test_the_verdict_names_the_one_norm_that_was_hurt_though_all_after_it_shift(
     model = settled(deep(), x)
     model[10].running_mean.add_(2 * model[10].running_var.sqrt())
     report = estimation_shift(model, x.split(500))
-    assert sum(row["shift"] > 0.1 for row in report) > 3
+    assert sum(row["shift"] > 0.25 for row in report) > 3
     assert "one norm is at fault, '10'" in report.finding
     assert report["10"]["cures"] > 0.9
 
@@ -158,8 +158,8 @@ def test_the_verdict_says_that_shift_grows_with_depth():
 
 def test_few_samples_are_not_trusted_with_small_shifts():
     x = data(2000, 16)
-    report = estimation_shift(settled(deep(1), x), [x[:64]])
-    assert "64 samples cannot tell less than 0.25" in report.finding
+    report = estimation_shift(settled(deep(1), x), [x[:36]])
+    assert "36 samples cannot tell less than 0.33" in report.finding
 
 
 def test_scores_are_told_as_it_is_and_with_each_norm_put_right():
