@@ -1,0 +1,1 @@
+"""The guides, and the tool that fills in what their commands print."""
