@@ -30,7 +30,8 @@ def batches(split: str, *, dark: bool) -> list[tuple[Tensor, Tensor]]:
     if dark:
         noise = torch.randn(pixels.shape, generator=torch.Generator().manual_seed(0))
         pixels = (0.5 * pixels + 0.04 * noise).clamp(0, 1)
-    return list(zip(((pixels - MEAN) / STD).split(250), labels[:1000].split(250), strict=True))
+    x = (pixels - MEAN) / STD
+    return [(x[k : k + 250], labels[k : k + 250]) for k in range(0, 1000, 250)]
 
 
 def day() -> list[tuple[Tensor, Tensor]]:
