@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from anynorm.errors import DataError
 
 
-def call_named(text: str) -> Any:
-    """Call what `package.module:factory` names; the current directory is looked in too.
+def fetch_named(text: str) -> Any:
+    """Fetch what `package.module:factory` names; the current directory is looked in too.
 
-    >>> type(call_named("torch.nn:Identity")).__name__
+    >>> fetch_named("torch.nn:Identity").__name__
     'Identity'
     """
     name, colon, attribute = text.partition(":")
@@ -30,7 +30,12 @@ def call_named(text: str) -> Any:
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
         raise DataError(f"{text!r} cannot be fetched: {error}.") from None
-    return found()
+    return found
+
+
+def call_named(text: str) -> Any:
+    """Call what `package.module:factory` names, without arguments."""
+    return fetch_named(text)()
 
 
 def load_model(text: str, checkpoint: Path | None = None) -> nn.Module:

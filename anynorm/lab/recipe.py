@@ -61,13 +61,12 @@ class Recipe:
         cells = self.cells(settings)
         missing = [cell for cell in cells if not any(cell.items() <= row.items() for row in record.rows)]
         began, before = time.perf_counter(), record.minutes
+        # of the code that is loaded, whatever changes meanwhile
+        made = provenance() | {"processes": processes, "threads": torch.get_num_threads() if processes == 1 else 1}
         for row in shown(self._measure_all(settings, missing, processes), self.name, len(missing)):
             record.rows.append(row)
             record.minutes = round(before + (time.perf_counter() - began) / 60, 2)
-            record.provenance = provenance() | {
-                "processes": processes,
-                "threads": torch.get_num_threads() if processes == 1 else 1,
-            }
+            record.provenance = made
             record.write(path)
         record.rows.sort(key=lambda row: next(place for place, cell in enumerate(cells) if cell.items() <= row.items()))
         record.write(path)

@@ -17,7 +17,7 @@ from torch import fx, nn
 from anynorm.surgery.walk import Site
 
 _ADDITIONS = {operator.add, operator.iadd, torch.add, "add", "add_"}
-_JOINS = {torch.cat, torch.concat, torch.concatenate}
+_JOINS = {torch.cat, torch.concat, torch.concatenate, torch.stack}
 _SHORTCUTS = ("downsample", "shortcut", "skip", "identity", "residual", "proj", "bypass")
 
 

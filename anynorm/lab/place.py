@@ -1,0 +1,49 @@
+"""Which norm stands where in a model.
+
+gn:8            every norm
+gn:4~bn         in turn, in the order of the modules: gn:4 first, then bn, then gn:4 …
+xbn=gn:64       the second norm of each residual block, as `anynorm.xbn` places it
+"""
+
+from __future__ import annotations
+
+import re
+
+from torch import nn
+
+from anynorm.errors import SpecError
+from anynorm.spec import parse
+from anynorm.surgery.convert import replace_all
+from anynorm.surgery.walk import find_sites
+from anynorm.surgery.xbn import xbn
+
+
+def place(model: nn.Module, norms: str, batch_size: int) -> nn.Module:
+    """Put norms in their places; group numbers are clipped to what divides a layer's channels.
+
+    Args:
+        batch_size: samples a device in training, by which `bgn` without a number chooses its groups.
+    """
+    if norms.startswith("xbn="):
+        return xbn(model, norms.removeprefix("xbn=")).model
+    specs = norms.split("~")
+    sites = find_sites(model)
+    chosen = {site: specs[k % len(specs)] for k, site in enumerate(sites)}
+    if not chosen:
+        raise SpecError(f"This {type(model).__name__} has no norm that {norms} could take the place of.")
+    return replace_all(model, chosen, fit=None, groups="nearest", optimizer=None, options={"batch_size": batch_size}).model
+
+
+def check_norms(norms: str) -> None:
+    """Refuse what no model could take."""
+    for spec in norms.removeprefix("xbn=").split("~"):
+        parse(spec)
+
+
+def split_norms(text: str) -> list[str]:
+    """Split a list of norms at its commas, except those inside a spec.
+
+    >>> split_norms("bn,gbgn:8,32,gn:4~bn")
+    ['bn', 'gbgn:8,32', 'gn:4~bn']
+    """
+    return [part.strip() for part in re.split(r",(?!\s*\d)", text) if part.strip()]
