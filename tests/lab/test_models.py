@@ -1,10 +1,13 @@
 """Models have the published sizes, fit any shape, and take any norm."""
 
+from typing import Any
+
 import pytest
 import torch
 
 import anynorm
-from anynorm.lab.models import MODELS, Shape, build
+from anynorm.lab.models import MODELS, build
+from anynorm.lab.models.shape import Shape
 from anynorm.lab.place import check_norms, place, split_norms
 from anynorm.surgery.walk import find_sites
 from tests.helpers import data
@@ -42,7 +45,7 @@ def test_every_model_takes_norms_of_every_kind_and_can_be_narrowed(name):
     for norms in ("gn:8", "sn", "bgn", "gn:4~bn"):
         model = place(build(name, DIGITS, 0.25), norms, 4)
         assert model(data(4, 1, 8, 8)).shape == (4, 10)
-    kinds = [site.module.spec for site in find_sites(model)]
+    kinds = [str(site.module.spec) for site in find_sites(model)]
     assert kinds[1::2] == ["bn"] * (len(kinds) // 2)
     assert all(kind.startswith("gn:") for kind in kinds[::2])
 
@@ -55,7 +58,8 @@ def test_residual_models_take_xbn_blocks(name):
 
 
 def test_a_model_of_ones_own_is_called_with_what_it_takes():
-    assert build("tests.lab.test_models:own", DIGITS, 2.0).in_features == 64
+    made: Any = build("tests.lab.test_models:own", DIGITS, 2.0)
+    assert made.in_features == 64
     assert build("torch.nn:Identity", DIGITS)(3) == 3
     with pytest.raises(anynorm.DataError, match=r"There is no model 'resnet81'\. Near: resnet18"):
         build("resnet81", DIGITS)
