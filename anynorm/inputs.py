@@ -20,7 +20,7 @@ from anynorm.errors import DataError
 from anynorm.files import call_named
 
 _FILES = (".npz", ".npy", ".pt", ".pth")
-_IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
+IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
@@ -75,9 +75,9 @@ def _split(tensors: list[Tensor], batch_size: int) -> Iterator[Any]:
 
 def _read_folder(path: Path, batch_size: int, images: Images) -> Iterator[Any]:
     """Read images as they are wanted; subfolders are classes, in the order of their names."""
-    found = sorted(file for file in path.rglob("*") if file.suffix.lower() in _IMAGES)
+    found = sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGE_ENDINGS)
     if not found:
-        raise DataError(f"The folder {path} holds no image ({' '.join(_IMAGES)}).")
+        raise DataError(f"The folder {path} holds no image ({' '.join(IMAGE_ENDINGS)}).")
     classes = sorted({file.relative_to(path).parts[0] for file in found if file.parent != path})
     for start in range(0, len(found), batch_size):
         files = found[start : start + batch_size]

@@ -21,7 +21,7 @@ from anynorm import plot
 from anynorm.diagnostics.fluctuation import fluctuation
 from anynorm.diagnostics.report import Report
 from anynorm.lab.claims import Claim, pick
-from anynorm.lab.data import digits, mnist
+from anynorm.lab.data.sets import digits, mnist
 from anynorm.lab.models.mlp import mlp
 from anynorm.lab.recipe import Recipe, Settings, grid
 from anynorm.lab.record import Record, Row

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from anynorm import plot
 from anynorm.diagnostics.estimation_shift import estimation_shift
 from anynorm.lab.claims import Claim, pick
-from anynorm.lab.data import digits, mnist
+from anynorm.lab.data.sets import digits, mnist
 from anynorm.lab.models.mlp import mlp
 from anynorm.lab.recipe import Recipe, Settings, grid
 from anynorm.lab.record import Record, Row

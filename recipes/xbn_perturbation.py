@@ -28,7 +28,8 @@ from anynorm import plot, xbn
 from anynorm.diagnostics.perturb import PER, perturbation_curve
 from anynorm.files import read_tensors
 from anynorm.lab.claims import Claim, pick
-from anynorm.lab.data import cifar10, digits, found
+from anynorm.lab.data.files import found
+from anynorm.lab.data.sets import cifar10, digits
 from anynorm.lab.models.cifar_resnet import CifarResNet
 from anynorm.lab.recipe import Recipe, Settings, grid
 from anynorm.lab.record import Record, Row

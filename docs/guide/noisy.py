@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from anynorm.files import read_tensors
-from anynorm.lab.data import cifar10, found
+from anynorm.lab.data.files import found
+from anynorm.lab.data.sets import cifar10
 from anynorm.lab.models.cifar_resnet import CifarResNet
 
 MEAN, STD = (torch.tensor(values)[:, None, None] for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))

@@ -1,0 +1,108 @@
+"""Data sets by name, in memory: uint8 images to train on and to test with.
+
+digits mnist fashion-mnist cifar10 cifar100      see `sets`
+folder:PATH                                      PATH/train/CLASS/… and PATH/test/CLASS/…, or PATH/CLASS/… alone; see `folder`
+package.module:factory                           gives (images, labels) to train on, (images, labels) to test with
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anynorm.errors import DataError
+from anynorm.files import call_named
+from anynorm.lab.data import sets
+from anynorm.lab.data.folder import read_folder
+from anynorm.lab.models.shape import Shape
+
+HELD_OUT = 0.25
+"""The part of a data set without a test split that is kept for testing."""
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Images and labels, and what it takes to standardise them."""
+
+    train: tuple[Tensor, Tensor]
+    test: tuple[Tensor, Tensor]
+    classes: int
+    mean: Tensor
+    std: Tensor
+
+    @property
+    def shape(self) -> Shape:
+        """What a model has to fit."""
+        channels, height, width = self.train[0].shape[1:]
+        return Shape(channels, height, width, self.classes)
+
+    def standardised(self, images: Tensor) -> Tensor:
+        """Turn bytes into numbers of mean 0 and deviation 1 over the training images, channel by channel."""
+        return (images.float() - self.mean) / self.std
+
+
+def held_out(images: Tensor, labels: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Share images out at random, the same way each time."""
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+    cut = round(len(images) * (1 - HELD_OUT))
+    return (images[order[:cut]], labels[order[:cut]]), (images[order[cut:]], labels[order[cut:]])
+
+
+SETS: dict[str, Callable[[], Any]] = {
+    "digits": lambda: held_out(*sets.digits()),
+    "mnist": lambda: (sets.mnist("train"), sets.mnist("test")),
+    "fashion-mnist": lambda: (sets.fashion_mnist("train"), sets.fashion_mnist("test")),
+    "cifar10": lambda: (sets.cifar10("train"), sets.cifar10("test")),
+    "cifar100": lambda: (sets.cifar100("train"), sets.cifar100("test")),
+}
+
+
+def load(name: str, side: int = 64) -> DataSet:
+    """Load a data set by its name.
+
+    Args:
+        side: the size that images of a folder are brought to.
+
+    >>> load("digits").shape
+    Shape(channels=1, height=8, width=8, classes=10)
+    """
+    if name in SETS:
+        train, test = SETS[name]()
+    elif name.startswith("folder:"):
+        found = read_folder(name.removeprefix("folder:"), side)
+        train, test = found if len(found) == 2 else held_out(*found[0])
+    elif ":" in name:
+        train, test = _own(name)
+    else:
+        near = difflib.get_close_matches(name, SETS, n=2, cutoff=0.4)
+        hint = f" Near: {' '.join(near)}." if near else ""
+        raise DataError(f"There is no data set {name!r}.{hint} Known: {' '.join(SETS)}, folder:PATH, or package.module:factory.")
+    classes = int(max(train[1].max(), test[1].max())) + 1
+    if classes < 2:
+        raise DataError(f"{name} has one class: there is nothing to tell apart.")
+    pixels = train[0].double()
+    std, mean = torch.std_mean(pixels, (0, 2, 3), correction=0, keepdim=True)
+    return DataSet(train, test, classes, mean[0].float(), std[0].clamp(min=1e-3).float())
+
+
+def _own(name: str) -> Any:
+    found = call_named(name)
+    try:
+        (train, labels), (test, answers) = found
+        splits = (
+            (torch.as_tensor(train), torch.as_tensor(labels).long()),
+            (torch.as_tensor(test), torch.as_tensor(answers).long()),
+        )
+    except (TypeError, ValueError):
+        raise DataError(f"{name} must give (images, labels), (images, labels), to train on and to test with.") from None
+    for images, answers in splits:
+        if images.dim() != 4 or len(images) != len(answers) or not len(images):
+            raise DataError(
+                f"{name} gave images {tuple(images.shape)} and labels {tuple(answers.shape)}; wanted (n, c, h, w) and (n,)."
+            )
+    return splits
