@@ -55,9 +55,13 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read a state_dict from a .safetensors or a torch file; one inside 'state_dict' or 'model' is found."""
     if not path.exists():
         raise DataError(f"There is no file {path}.")
-    if path.suffix == ".safetensors":
-        return dict(_safetensors().load_file(path))
-    found = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        safe = path.suffix == ".safetensors"
+        found = dict(_safetensors().load_file(path)) if safe else torch.load(path, map_location="cpu", weights_only=True)
+    except DataError:
+        raise
+    except Exception as error:  # whatever torch and safetensors raise about a file that is none of theirs
+        raise DataError(f"{path} cannot be read: {type(error).__name__}: {error}.") from None
     for key in ("state_dict", "model"):
         if isinstance(found, dict) and isinstance(found.get(key), dict):
             found = found[key]

@@ -7,7 +7,7 @@ package.module:make  what the factory gives: a tensor, or a loader
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,12 @@ class Images:
     side: int = 224
     mean: tuple[float, ...] = IMAGENET[0]
     std: tuple[float, ...] = IMAGENET[1]
+
+    def __post_init__(self) -> None:
+        if len(self.mean) != len(self.std) or len(self.mean) not in (1, 3):
+            raise DataError(
+                f"{len(self.mean)} means and {len(self.std)} deviations; give one of each, for grey images, or three."
+            )
 
     def read(self, path: Path) -> Tensor:
         """Read an image (c, side, side): one channel where there is one mean, else three."""
@@ -56,8 +62,19 @@ def read_batches(text: str, batch_size: int = 64, images: Images | None = None) 
     elif ":" not in text:
         raise DataError(f"{text!r} is no folder, no file ({' '.join(_FILES)}) and no package.module:factory.")
     else:
-        found = call_named(text)
-        yield from (_split([found], batch_size) if isinstance(found, Tensor) else found)
+        yield from _of_factory(text, batch_size)
+
+
+def _of_factory(text: str, batch_size: int) -> Iterator[Any]:
+    """Give the batches of a loader; a tensor, or a pair of inputs and labels, is split into some."""
+    found = call_named(text)
+    if isinstance(found, Tensor):
+        return _split([found], batch_size)
+    if isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Tensor) and _labels(found[1], len(found[0])):
+        return _split(list(found), batch_size)
+    if not isinstance(found, Iterable):
+        raise DataError(f"{text!r} gave a {type(found).__name__}; a loader, a tensor, or (inputs, labels) was wanted.")
+    return iter(found)
 
 
 def first_input(text: str, count: int = 2) -> Any:
@@ -90,18 +107,24 @@ def _read_file(path: Path) -> list[Tensor]:
     """Read inputs and, where the second entry is as long and of whole numbers, labels."""
     if not path.exists():
         raise DataError(f"There is no file {path}.")
-    if path.suffix in (".pt", ".pth"):
-        found = torch.load(path, map_location="cpu", weights_only=True)
-        entries = list(found.values()) if isinstance(found, dict) else found
-        entries = list(entries) if isinstance(entries, tuple | list) else [entries]
-    else:
-        loaded = np.load(path)
-        arrays = [loaded[name] for name in loaded.files] if path.suffix == ".npz" else [loaded]
-        entries = [torch.from_numpy(array) for array in arrays]
+    try:
+        entries = _entries(path)
+    except Exception as error:  # whatever torch and numpy raise about a file that is none of theirs
+        raise DataError(f"{path} cannot be read: {type(error).__name__}: {error}.") from None
     if not entries or not isinstance(entries[0], Tensor) or entries[0].dim() < 2:
         raise DataError(f"{path} holds no tensor (n, c, …) as its first entry.")
     labels = [entry for entry in entries[1:2] if isinstance(entry, Tensor) and _labels(entry, len(entries[0]))]
     return [entries[0].float(), *(entry.long() for entry in labels)]
+
+
+def _entries(path: Path) -> list[Any]:
+    if path.suffix in (".pt", ".pth"):
+        found = torch.load(path, map_location="cpu", weights_only=True)
+        entries = list(found.values()) if isinstance(found, dict) else found
+        return list(entries) if isinstance(entries, tuple | list) else [entries]
+    loaded = np.load(path)
+    arrays = [loaded[name] for name in loaded.files] if path.suffix == ".npz" else [loaded]
+    return [torch.from_numpy(array) for array in arrays]
 
 
 def _labels(tensor: Tensor, count: int) -> bool:

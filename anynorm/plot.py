@@ -5,7 +5,7 @@
     heat        a table of numbers, such as layers × iterations
     curves      a score against the size of a perturbation, for one or several models
 
-and one for each question, under the name that its report has in `what`; `draw` picks it. The only place that imports matplotlib.
+and one for each question, under the name that its report has in `what`. The only place that imports matplotlib.
 """
 
 from __future__ import annotations
@@ -25,12 +25,20 @@ Drawn = tuple[Any, Any]
 
 def draw(report: Report, path: Path | str) -> None:
     """Write the picture of a report; the ending of the path says in which format."""
+    check_picture(path)
+    fig, _ = PICTURES[report.what](report)
+    fig.savefig(path, dpi=150)
+
+
+def check_picture(path: Path | str) -> None:
+    """Refuse a path that no picture can be written to."""
     path = Path(path)
-    fig, _ = globals()[report.what](report)
+    fig, _ = _axes(None)
     known = fig.canvas.get_supported_filetypes()
     if path.suffix.removeprefix(".") not in known:
         raise DataError(f"{path} has no ending of a picture. Known: {' '.join(known)}.")
-    fig.savefig(path, dpi=150)
+    if not path.absolute().parent.is_dir():
+        raise DataError(f"There is no folder {path.parent} to draw {path.name} in.")
 
 
 def _axes(ax: Any, size: tuple[float, float] = (7, 4)) -> Drawn:
@@ -51,7 +59,7 @@ def estimation_shift(report: Report, ax: Any = None) -> Drawn:
     rows = [row for row in report if "shift" in row]
     fig, ax = _axes(ax, _wide(len(rows)))
     places = np.arange(len(rows))
-    ax.bar(places, [row["shift"] for row in rows], color=COLOURS[0], label="shift (in deviations of the input)")
+    ax.bar(places, [row["shift"] for row in rows], color=COLOURS[0], label="shift (0 is right; 1 is a deviation, or a factor e)")
     if all("output_error" in row for row in rows):
         errors = [row["output_error"] for row in rows]
         ax.plot(places, errors, "o", color=COLOURS[1], label="change of the output when this norm alone is put right (relative)")
@@ -109,7 +117,7 @@ def importance(report: Report, ax: Any = None) -> Drawn:
         bottom = np.zeros(len(report))
         for cut, colour in zip(cuts, _colours(len(cuts)), strict=True):
             shares = np.array([row.get(f"{side}_{cut}", 0.0) for row in report])
-            label = cut if side == "mean" or f"mean_{cut}" not in report.details["means"] else None
+            label = cut if side == ("mean" if any(f"mean_{cut}" in row for row in report) else "var") else None
             places = np.arange(len(report)) + place
             ax.bar(places, shares, 0.4, bottom, color=colour, hatch=hatch, edgecolor="white", linewidth=0.4, label=label)
             bottom += shares
@@ -125,6 +133,9 @@ def series(report: Report, path: str, part: int = 0, ax: Any = None) -> Drawn:
         raise DiagnosticError(f"The report has no series of '{path}'. It has: {' '.join(report.details)}.")
     fig, ax = _axes(ax)
     found = report.details[path]
+    parts = max(steps.shape[1] for steps in found.values())
+    if not 0 <= part < parts:
+        raise DiagnosticError(f"'{path}' has no neuron {part}; it has 0 to {parts - 1}.")
     for (name, steps), colour in zip(found.items(), _colours(len(found)), strict=True):
         ax.plot(
             np.arange(1, len(steps) + 1),
@@ -188,3 +199,12 @@ def _name(ax: Any, names: Sequence[str]) -> None:
 
 def _colours(count: int) -> list[str]:
     return [COLOURS[k % len(COLOURS)] for k in range(count)]
+
+
+PICTURES = {
+    "estimation_shift": estimation_shift,
+    "fluctuation": fluctuation,
+    "gradient_balance": gradient_balance,
+    "importance": importance,
+    "perturbation": perturbation,
+}

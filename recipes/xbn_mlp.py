@@ -133,7 +133,7 @@ def look(model: nn.Sequential, x: Tensor, labels: Tensor, curves: dict[str, list
     """Add the test error and the estimation shift as they are now to the curves."""
     curves["test"].append(error(model.eval()(x), labels))
     if any(getattr(layer, "running_mean", None) is not None for layer in model):
-        report = estimation_shift(model, [x], trial_batches=0)
+        report = estimation_shift(model, [x], trial_samples=0)
         for name in ("esm_mean", "esm_std"):
             curves[name].append([round(row[name], 5) for row in report])
     else:
@@ -168,7 +168,7 @@ def claims(settings: Settings) -> list[Claim]:
     first = slice(0, settings["gap"])
     last = slice(settings["gap"], None)
     thirds = slice(0, settings["depth"] // 3), slice(-(settings["depth"] // 3), None)
-    halves = slice(0, max(1, settings["depth"] // 6)), slice(-max(1, settings["depth"] // 6), None)
+    thirds_of_half = slice(0, max(1, settings["depth"] // 6)), slice(-max(1, settings["depth"] // 6), None)
     small = min(settings["sizes"])
 
     def growth(rows: list[Row], net: str, parts: tuple[slice, slice]) -> list[float]:
@@ -205,7 +205,7 @@ def claims(settings: Settings) -> list[Claim]:
             f"Fig. 5a: it grows with depth (last third over first, |S| = {small}) more with BN than with GN on the odd layers",
             "no remarkable difference among layers in GNBN",
             lambda rows: growth(rows, "bn", thirds),
-            lambda rows: growth(rows, "gnbn", halves),
+            lambda rows: growth(rows, "gnbn", thirds_of_half),
         ),
         Claim(
             f"Fig. 5a: mean ESM_σ (|S| = {small}) is larger with BN than with GN on the odd layers",

@@ -20,9 +20,10 @@ RECORDS = sorted((FOLDER / "records").glob("*.json"))
 def test_smoke(name, tmp_path):
     recipe = load_recipe(name, FOLDER)
     record = recipe.run("smoke", tmp_path)
-    judged = recipe.judge(record)
-    assert len(judged) == len(recipe.claims(record.settings))
-    for picture in recipe.draw(record, tmp_path / name):
+    assert {row["verdict"] for row in recipe.judge(record)} <= {"holds", "does not hold", "not significant"}
+    pictures = recipe.draw(record, tmp_path / name)
+    assert pictures
+    for picture in pictures:
         with Image.open(picture) as drawn:
             assert drawn.size[0] > 500
 

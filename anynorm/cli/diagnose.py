@@ -19,14 +19,14 @@ def diagnose(
     ] = None,
     checkpoint: Checkpoint = None,
     where: Paths = None,
-    batches: Annotated[int | None, typer.Option(help="How many batches; all, if not given.")] = None,
-    batch_size: Annotated[int, typer.Option(help="Samples a batch, where --data is a file or a folder.")] = 64,
-    side: Annotated[int, typer.Option(help="Images of a folder are made squares of so many pixels.")] = 224,
+    batches: Annotated[int | None, typer.Option(min=1, help="How many batches; all, if not given.")] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples a batch, where --data is a file or a folder.")] = 64,
+    side: Annotated[int, typer.Option(min=1, help="Images of a folder are made squares of so many pixels.")] = 224,
     mean: Annotated[str, typer.Option(help="What is taken off each channel of an image of 0 to 1.")] = "0.485,0.456,0.406",
     std: Annotated[str, typer.Option(help="What each channel is then divided by.")] = "0.229,0.224,0.225",
     deltas: Annotated[str, typer.Option(help="perturb: the noise magnitudes.")] = "0.1,0.2,0.3,0.4,0.5",
     per: Annotated[str, typer.Option(help="perturb: one draw a layer, or a channel.")] = "layer",
-    seeds: Annotated[int, typer.Option(help="perturb: how many draws.")] = 5,
+    seeds: Annotated[int, typer.Option(min=1, help="perturb: how many draws.")] = 5,
     plot: Annotated[Path | None, typer.Option(help="Where to draw the answer: .png, .pdf or .svg.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -35,10 +35,14 @@ def diagnose(
     from anynorm.files import load_model
     from anynorm.inputs import Images, read_batches
 
+    if plot is not None:
+        from anynorm.plot import check_picture, draw
+
+        check_picture(plot)
     images = Images(side, _numbers("--mean", mean), _numbers("--std", std))
     asked = Asked(
         load_model(model, checkpoint),
-        None if data is None else lambda: read_batches(data, batch_size, images),
+        None if data is None else read_batches(data, batch_size, images),
         where=where,
         batches=batches,
         deltas=_numbers("--deltas", deltas),
@@ -47,8 +51,6 @@ def diagnose(
     )
     report = ask(what, asked)
     if plot is not None:
-        from anynorm.plot import draw
-
         draw(report, plot)
         report.finding += f" Drawn in {plot}."
     print_report(report, as_json)

@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
+from anynorm.core.population import Frozen
 from anynorm.diagnostics import verdict
-from anynorm.diagnostics.esm import compute, measure
-from anynorm.diagnostics.observe import inferring, names_of, norms_of
+from anynorm.diagnostics.esm import Measured, check_kept, compute, measure
+from anynorm.diagnostics.observe import inferring, names_of, norms_of, unread_rows
 from anynorm.diagnostics.report import Report
+from anynorm.diagnostics.slots import Slots, kept_slots
+from anynorm.diagnostics.statistics import Tally
 from anynorm.diagnostics.trial import Score, Trial
 from anynorm.errors import DiagnosticError
 from anynorm.progress import shown
@@ -29,51 +32,65 @@ def estimation_shift(
     *,
     forward: Forward | None = None,
     where: Where = None,
-    trial_batches: int = 1,
+    trial_samples: int = 256,
     score: Score | None = None,
 ) -> Report:
     """Measure the estimation shift of every norm that keeps statistics, ours or torch's, in the order they run.
 
-    A norm that runs several times in a pass is measured over all its runs together, which `calls` tells.
+    A norm that runs several times in a pass is measured over all its runs together, which its note tells.
 
     Args:
-        loader: batches: tensors, tuples whose first entry is x, or dictionaries.
+        loader: batches: tensors, tuples whose first entry is x, or dictionaries; a tensor is one batch.
         batches: how many of them; None takes all.
         forward: calls the model with a batch, where it needs more than its first entry.
-        trial_batches: the first so many batches are kept, and each norm alone is put right on them; 0 leaves that out.
+        trial_samples: the first batches, until there are so many samples, are kept, and each norm alone is put right on them; 0
+            leaves that out.
         score: of (output, batch), such as an accuracy; told for each trial.
 
     >>> import torch
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8))
     >>> estimation_shift(model, [10 + torch.randn(256, 4)]).finding.partition(" (")[0]
-    "1 norms, 256 samples: one norm is at fault, '1'"
+    "1 norm, 256 samples: one norm is at fault, '1'"
     """
-    forward = forward or call
     sites = keeping_sites(model, where)
+    check_kept(sites)
+    given = shown(checked_loader(loader), "measuring", batches)
     with inferring(model):
-        tallies, samples, held = measure(model, sites, shown(loader, "measuring", batches), forward, trial_batches)
-        if not tallies:
+        found = measure(model, sites, given, forward or call, trial_samples)
+        if not found.tallies:
             raise DiagnosticError(f"The batches reached none of the {len(sites)} norms that keep statistics.")
-        rows: list[dict[str, Any]] = [
-            {"path": tally.site.path, "norm": tally.site.called, "channels": tally.site.known.channels, **compute(tally)}
-            for tally in tallies
-        ]
-        base = Trial(model, held, forward, score).put_right_each(rows, tallies) if held else None
-    passes = min(tally.calls for tally in tallies)
-    for row, tally in zip(rows, tallies, strict=True):
-        if tally.calls > passes:
-            row["note"] = f"runs {tally.calls / passes:.3g} times a pass: pooled"
-    reached = [tally.site for tally in tallies]
-    rows += [
-        {"path": site.path, "norm": site.called, "channels": site.known.channels, "note": "no sample reached it"}
-        for site in sites
-        if site not in reached
-    ]
-    return Report(rows, verdict.say(rows, samples, base), "estimation_shift", "shift", {"samples": samples, "score": base})
+        rows = [_row(tally.site) | compute(tally) for tally in found.tallies]
+        base = Trial(model, found.held, forward or call, score).put_right_each(rows, found.tallies) if found.held else None
+    for row, tally in zip(rows, found.tallies, strict=True):
+        row.update(_note(tally, found))
+    reached = [tally.site for tally in found.tallies]
+    rows += [_row(site) | {"note": "no sample reached it"} for site in sites if site not in reached]
+    rows += unread_rows(model, where)
+    details = {"samples": found.samples, "score": base}
+    return Report(rows, verdict.say(rows, found.samples, base), "estimation_shift", "shift", details)
 
 
-def keeping_sites(model: nn.Module, where: Where = None) -> list[Site]:
-    """List the norms that keep statistics, or say that there are none."""
+def checked_loader(loader: Any) -> Iterable[Any]:
+    """Take a tensor as one batch, and refuse what gives none."""
+    if isinstance(loader, Tensor):
+        return [loader]
+    if not isinstance(loader, Iterable):
+        raise DiagnosticError(f"The loader is a {type(loader).__name__}, which gives no batches.")
+    return loader
+
+
+def _row(site: Site) -> dict[str, Any]:
+    return {"path": site.path, "norm": site.called, "channels": site.known.channels}
+
+
+def _note(tally: Tally, found: Measured) -> dict[str, str]:
+    words = [f"runs {tally.calls / found.passes:.3g} times a pass: pooled"] if tally.calls > found.passes else []
+    words += ["frozen"] if isinstance(tally.site.known.population, Frozen) else []
+    return {"note": ", ".join(words)} if words else {}
+
+
+def keeping_sites(model: nn.Module, where: Where = None) -> dict[Site, Slots]:
+    """Give the norms that keep statistics, and where, or say that there are none."""
     sites = norms_of(model, where)
     keeping = [site for site in sites if site.known.kept]
     if not keeping:
@@ -81,4 +98,4 @@ def keeping_sites(model: nn.Module, where: Where = None) -> list[Site]:
             f"None of the {len(sites)} norms keeps statistics ({names_of(sites)}): they do in inference what they do in "
             "training, and nothing can shift."
         )
-    return keeping
+    return {site: kept_slots(site) for site in keeping}

@@ -16,8 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from anynorm.core.cut import Cut
-from anynorm.diagnostics.observe import inferring, keeping, norms_of, watching
+from anynorm.diagnostics.estimation_shift import checked_loader
+from anynorm.diagnostics.observe import inferring, norms_of, watching
 from anynorm.diagnostics.report import Report
+from anynorm.diagnostics.slots import keeping
 from anynorm.diagnostics.statistics import pooled_moments
 from anynorm.errors import DiagnosticError
 from anynorm.progress import shown
@@ -68,8 +70,11 @@ class Recorder:
         if not measured:
             raise DiagnosticError(
                 "No norm ran twice in train mode while it was recorded. A model compiled before does not see the recorder: "
-                "enter it first."
+                "enter it first, after torch._dynamo.reset() where something was compiled already."
             )
+        broken = next((path for path, series in details.items() if not all(map(_is_finite, series.values()))), None)
+        if broken is not None:
+            raise DiagnosticError(f"NaN or infinite values have reached '{broken}', the first of the norms that they did.")
         columns = list(next(iter(details.values())))
         means = {column: sum(row[column] for row in measured) / len(measured) for column in columns}
         told = ", ".join(f"{column} {value:.3g}" for column, value in means.items())
@@ -81,6 +86,10 @@ class Recorder:
 def compute(series: dict[str, Tensor]) -> dict[str, float]:
     """Give the standard deviation of each series over the steps, averaged over its parts."""
     return {name: float(steps.std(0).mean()) for name, steps in series.items()}
+
+
+def _is_finite(steps: Tensor) -> bool:
+    return bool(torch.isfinite(steps).all())
 
 
 def _cuts(specs: list[str], channels: int) -> list[Cut]:
@@ -121,10 +130,14 @@ def batch_fluctuation(
     where: Where = None,
 ) -> Report:
     """Tell how much statistics fluctuate from batch to batch in train mode; parameters stay as they are."""
+    count = 0
     with inferring(model), keeping(model), fluctuation(model, last, where=where) as recorder:
         model.train()
-        for batch in shown(loader, "recording", batches):
+        for batch in shown(checked_loader(loader), "recording", batches):
             (forward or call)(model, batch)
+            count += 1
+    if count < 2:
+        raise DiagnosticError(f"The loader gave {count} batch{'' if count == 1 else 'es'}; fluctuation takes 2 or more.")
     report = recorder.report()
     report.finding += " From batch to batch at fixed parameters."
     return report

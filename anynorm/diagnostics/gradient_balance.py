@@ -6,7 +6,8 @@ those of one stage together:
     norm_std    standard deviation over classes j of mean_i ‖g_ij‖₂
     g_inter     mean_i of the mean cosine of g_ij and g_ik over pairs j ≠ k
 
-Lower is better for both. "Right before": the convolution or linear layer that ran last before the norm did.
+Lower is better for both. "Right before": the convolution or linear layer whose output the norm's input was made of. A weight that
+is computed, as by spectral norm, is looked at through the parameters behind it.
 """
 
 from __future__ import annotations
@@ -19,14 +20,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from anynorm.diagnostics.observe import in_order, keeping, norms_of
+from anynorm.diagnostics.observe import feeding, norms_of
 from anynorm.diagnostics.report import Report
+from anynorm.diagnostics.slots import keeping
 from anynorm.errors import DiagnosticError
 from anynorm.progress import shown
 from anynorm.surgery.walk import Where
 
 Loss = Callable[[nn.Module, Any, Any], Tensor]
 Draw = Mapping[Any, Any]
+Weights = dict[str, list[nn.Parameter]]
 
 
 def stage_of(path: str) -> str:
@@ -65,10 +68,10 @@ def gradient_balance(
     given = [draws] if isinstance(draws, Mapping) else list(draws)
     classes = _classes(given)
     totals: dict[str, Stage] = {}
-    with keeping(model):
-        weights = _weights_before(model, norms, lambda: _one_number(loss(model, given[0][classes[0]], classes[0])))
+    with keeping(model), torch.enable_grad(), torch.compiler.set_stance("force_eager"):
+        weights = _weights_before(model, norms, lambda: _check(loss(model, given[0][classes[0]], classes[0]), classes[0]))
         for draw in shown(given, "differentiating"):
-            gradients = [_gradients(loss(model, draw[label], label), weights) for label in classes]
+            gradients = [_gradients(_check(loss(model, draw[label], label), label), weights) for label in classes]
             for name, paths in _stages(weights, stage).items():
                 update(totals.setdefault(name, Stage(paths)), [torch.cat([found[path] for path in paths]) for found in gradients])
     rows: list[dict[str, Any]] = [{"stage": name, "layers": len(total.paths), **compute(total)} for name, total in totals.items()]
@@ -121,25 +124,16 @@ def _classes(draws: list[Draw]) -> list[Any]:
     return classes
 
 
-def _weights_before(model: nn.Module, norms: list[nn.Module], run: Callable[[], Any]) -> dict[str, nn.Parameter]:
-    """Give the weights of the convolutions and linear layers that run last before each norm, by path."""
+def _weights_before(model: nn.Module, norms: list[nn.Module], run: Callable[[], Any]) -> Weights:
+    """Give the weights of the convolutions and linear layers that feed a norm, by path."""
     paths: dict[nn.Module, str] = {
         module: path for path, module in model.named_modules() if isinstance(module, _ConvNd | nn.Linear)
     }
-    last: list[nn.Module] = []
-    found: dict[str, nn.Parameter] = {}
-
-    def see(module: nn.Module) -> None:
-        if module in paths:
-            last.append(module)
-        elif last:
-            found[paths[last[-1]]] = last[-1].get_parameter("weight")
-
-    with in_order([*norms, *paths], see):
-        run()
-    if not found:
+    layers = feeding(paths, norms, run)
+    if not layers:
         raise DiagnosticError("No convolution or linear layer ran before a norm: there is no gradient to look at.")
-    frozen = [path for path, weight in found.items() if not weight.requires_grad]
+    found = {paths[layer]: [weight for name, weight in layer.named_parameters() if "weight" in name] for layer in layers}
+    frozen = [path for path, weights in found.items() if not all(weight.requires_grad for weight in weights)]
     if frozen:
         raise DiagnosticError(
             f"'{frozen[0]}' does not require a gradient ({len(frozen)} such layers): unfreeze it, or use where=."
@@ -147,19 +141,26 @@ def _weights_before(model: nn.Module, norms: list[nn.Module], run: Callable[[], 
     return found
 
 
-def _one_number(loss: Any) -> None:
+def _check(loss: Any, label: Any) -> Tensor:
+    """Refuse what cannot be differentiated."""
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
         raise DiagnosticError(f"loss must give one number to differentiate; it gave {got}.")
+    if not loss.requires_grad:
+        raise DiagnosticError("loss gave a number that does not depend on the model: it was detached, or taken under no_grad.")
+    if not bool(torch.isfinite(loss)):
+        raise DiagnosticError(f"The loss of class {label!r} is {float(loss.detach())}: there is no gradient to look at.")
+    return loss
 
 
-def _gradients(loss: Tensor, weights: dict[str, nn.Parameter]) -> dict[str, Tensor]:
-    found = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
-    pairs = zip(weights.items(), found, strict=True)
-    return {path: (torch.zeros_like(weight) if grad is None else grad).flatten() for (path, weight), grad in pairs}
+def _gradients(loss: Tensor, weights: Weights) -> dict[str, Tensor]:
+    flat = [weight for some in weights.values() for weight in some]
+    found = torch.autograd.grad(loss, flat, allow_unused=True)
+    by_weight = {weight: torch.zeros_like(weight) if grad is None else grad for weight, grad in zip(flat, found, strict=True)}
+    return {path: torch.cat([by_weight[weight].flatten() for weight in some]) for path, some in weights.items()}
 
 
-def _stages(weights: dict[str, nn.Parameter], stage: Callable[[str], str]) -> dict[str, list[str]]:
+def _stages(weights: Weights, stage: Callable[[str], str]) -> dict[str, list[str]]:
     stages: dict[str, list[str]] = {}
     for path in weights:
         stages.setdefault(stage(path), []).append(path)

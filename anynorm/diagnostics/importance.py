@@ -19,6 +19,8 @@ from anynorm.surgery.walk import Where
 def importance(model: nn.Module, *, where: Where = None) -> Report:
     """Give the weights of the cuts of every mixed norm: for the mean `mean_in` and so on, for the variance `var_in`.
 
+    `decided` is the largest of them: how far a norm has gone towards one cut.
+
     Groups of channels that weigh on their own are averaged; averages of the network are over the norms that have a cut.
 
     >>> import anynorm
@@ -30,7 +32,8 @@ def importance(model: nn.Module, *, where: Where = None) -> Report:
     for site in sites:
         norm = site.module
         if isinstance(norm, Norm) and (norm.weights("mean") is not None or norm.weights("var") is not None):
-            rows.append({"path": site.path, "norm": site.called} | compute(norm))
+            weights = compute(norm)
+            rows.append({"path": site.path, "norm": site.called, **weights, "decided": max(weights.values())})
     if not rows:
         raise DiagnosticError(f"None of the {len(sites)} norms mixes cuts ({names_of(sites)}); sn does, and so does bn/bn+en.")
     columns = list(dict.fromkeys(column for row in rows for column in row if column.startswith(("mean_", "var_"))))
@@ -41,7 +44,7 @@ def importance(model: nn.Module, *, where: Where = None) -> Report:
         for side in ("mean", "var")
         if any(column.startswith(side) for column in columns)
     )
-    return Report(rows, f"Average weights of {len(rows)} norms: {told}.", "importance", columns[-1], {"means": means})
+    return Report(rows, f"Average weights of {len(rows)} norms: {told}.", "importance", "decided", {"means": means})
 
 
 def compute(norm: Norm) -> dict[str, float]:

@@ -1,14 +1,14 @@
 """Looking at a model while it runs: the only place where hooks are registered. Whatever happens, none remains.
 
-watching     every input of some modules is shown to a function
+watching     every input of some norms is shown to a function
+feeding      which of some layers feeds each norm
 inferring    eval mode, no gradients, no compiled code; every module's mode is put back
-keeping      buffers and random numbers are put back
-changing     some tensors hold other values
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,6 +31,9 @@ def norms_of(model: Any, where: Where = None) -> list[Site]:
         raise DiagnosticError(f"Diagnostics look at an nn.Module, not at a {type(model).__name__}.")
     if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
         raise DiagnosticError("TorchScript modules cannot be watched. Diagnose the model before scripting it.")
+    empty = next((name for name, tensor in model.state_dict().items() if tensor.is_meta), None)
+    if empty is not None:
+        raise DiagnosticError(f"'{empty}' is on the meta device and has no values: load the model first.")
     sites = find_sites(model)
     if not sites:
         raise DiagnosticError(
@@ -42,6 +45,12 @@ def norms_of(model: Any, where: Where = None) -> list[Site]:
     if not known:
         raise DiagnosticError(f"None of the {len(chosen)} norms can be read; '{chosen[0].path}': {chosen[0].reading}.")
     return known
+
+
+def unread_rows(model: nn.Module, where: Where = None) -> list[dict[str, Any]]:
+    """Tell of the norms that cannot be read, with the reason."""
+    chosen = choose(find_sites(model), where)
+    return [{"path": site.path, "norm": site.called, "note": site.reading} for site in chosen if isinstance(site.reading, str)]
 
 
 def names_of(sites: Iterable[Site]) -> str:
@@ -59,44 +68,80 @@ def watching(sites: Iterable[Site], see: See) -> Iterator[None]:
     def look(site: Site) -> Any:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if not is_recomputing():
-                given = [*args, *kwargs.values()]
-                see(site, given[0].detach(), _domains(module, given))
+                x, condition = _given(args, kwargs)
+                see(site, x.detach(), _domains(module, x, condition))
 
         return torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
 
-    with _hooked({site.module: look(site) for site in sites}):
+    with _handles() as handles:
+        for site in sites:
+            handles.append(site.module.register_forward_pre_hook(look(site), with_kwargs=True))
         yield
 
 
+def feeding(layers: Iterable[nn.Module], norms: Iterable[nn.Module], run: Callable[[], Any]) -> list[nn.Module]:
+    """Run a model with gradients; list the layers that feed a norm, in the order they ran.
+
+    A norm is fed by the layer whose output its input was made of, over the fewest steps; where gradients do not tell, as inside
+    a checkpoint, by the layer that ran last.
+    """
+    made: dict[Any, nn.Module] = {}
+    ran: list[nn.Module] = []
+    fed: list[nn.Module] = []
+
+    def after(module: nn.Module, _: Any, output: Any) -> None:
+        ran.append(module)
+        if isinstance(output, Tensor) and output.grad_fn is not None:
+            made[output.grad_fn] = module
+
+    def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        x, _condition = _given(args, kwargs)
+        source = _nearest(x.grad_fn, made) or (ran[-1] if ran else None)
+        if source is not None:
+            fed.append(source)
+
+    with _handles() as handles, torch.enable_grad(), torch.compiler.set_stance("force_eager"):
+        handles += [layer.register_forward_hook(after) for layer in layers]
+        handles += [norm.register_forward_pre_hook(before, with_kwargs=True) for norm in norms]
+        run()
+    return list(dict.fromkeys(sorted(fed, key=ran.index)))
+
+
+def _nearest(node: Any, made: dict[Any, nn.Module]) -> nn.Module | None:
+    """Walk a graph back, nearest nodes first, to the first that a layer made."""
+    waiting, seen = deque([node]), {node}
+    while waiting:
+        node = waiting.popleft()
+        if node in made:
+            return made[node]
+        for earlier, _ in getattr(node, "next_functions", ()):
+            if earlier is not None and earlier not in seen:
+                seen.add(earlier)
+                waiting.append(earlier)
+    return None
+
+
 @contextmanager
-def in_order(modules: Iterable[nn.Module], see: Callable[[nn.Module], None]) -> Iterator[None]:
-    """Tell each time a module runs."""
-
-    def hook(module: nn.Module, *_: Any) -> None:
-        if not is_recomputing():
-            see(module)
-
-    with _hooked(dict.fromkeys(modules, hook)):
-        yield
-
-
-@contextmanager
-def _hooked(hooks: Mapping[nn.Module, Any]) -> Iterator[None]:
-    handles = []
+def _handles() -> Iterator[list[Any]]:
+    handles: list[Any] = []
     try:
-        for module, hook in hooks.items():
-            handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
-        yield
+        yield handles
     finally:
         for handle in handles:
             handle.remove()
 
 
-def _domains(module: nn.Module, given: list[Any]) -> Tensor | None:
+def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Any]:
+    """Give x and the condition of a call, however they were passed."""
+    named = [kwargs[name] for name in ("x", "input") if name in kwargs]
+    x = args[0] if args else named[0] if named else next(value for value in kwargs.values() if isinstance(value, Tensor))
+    return x, args[1] if len(args) > 1 else kwargs.get("condition")
+
+
+def _domains(module: nn.Module, x: Tensor, condition: Any) -> Tensor | None:
     if not isinstance(module, Norm) or not module.parts.ending.domains:
         return None
-    condition = next((value for value in given[1:] if value is not None), module.told)
-    labels: Tensor = read_condition(module, given[0], condition)
+    labels: Tensor = read_condition(module, x, module.told if condition is None else condition)
     return labels
 
 
@@ -111,28 +156,6 @@ def inferring(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes.items():
             module.training = mode
-
-
-@contextmanager
-def keeping(model: nn.Module) -> Iterator[None]:
-    """Put back what running a model in train mode would move: its buffers, and torch's random numbers."""
-    with torch.random.fork_rng(), changing({buffer: buffer for buffer in model.buffers()}):
-        yield
-
-
-@contextmanager
-def changing(values: Mapping[Tensor, Tensor]) -> Iterator[None]:
-    """Write values into tensors, and put the old ones back."""
-    old = {tensor: tensor.detach().clone() for tensor in values}
-    try:
-        with torch.no_grad():
-            for tensor, value in values.items():
-                tensor.copy_(value)
-        yield
-    finally:
-        with torch.no_grad():
-            for tensor, value in old.items():
-                tensor.copy_(value)
 
 
 class Guard:

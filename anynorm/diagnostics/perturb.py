@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,24 +16,29 @@ import torch
 from torch import Tensor, nn
 
 from anynorm.diagnostics.estimation_shift import keeping_sites
-from anynorm.diagnostics.observe import changing, inferring
+from anynorm.diagnostics.observe import inferring
 from anynorm.diagnostics.report import Report
+from anynorm.diagnostics.slots import Slot, changing
 from anynorm.errors import DiagnosticError
 from anynorm.progress import shown
-from anynorm.surgery.walk import Site, Where
+from anynorm.surgery.walk import Where
 
 PER = ("layer", "channel")
 
 
 @dataclass
 class Draws:
-    """The draws of a perturbation: iterating puts one after the other into the model."""
+    """The draws of a perturbation: iterating puts one after the other into the model, as long as its block lasts.
 
-    sites: list[Site]
+    Args:
+        old: what is perturbed, as it was.
+    """
+
+    old: dict[Slot, Tensor]
     delta: float
     per: str
     seeds: int
-    old: dict[Tensor, Tensor]
+    over: bool = False
 
     def __iter__(self) -> Iterator[int]:
         for seed in range(self.seeds):
@@ -42,22 +48,17 @@ class Draws:
     @torch.no_grad()
     def put(self, seed: int) -> None:
         """Write the draw of a seed; the same seed draws the same directions for every Δ."""
+        if self.over:
+            raise DiagnosticError("The block of this perturbation has ended: draw inside it.")
         chance = torch.Generator().manual_seed(seed)
-        for site in self.sites:
-            for buffer in statistics_of(site):
-                shape = buffer.shape if self.per == "channel" else ()
-                noise = 2 * torch.rand(shape, generator=chance, dtype=torch.float64) - 1
-                buffer.copy_(self.old[buffer].double() * (1 + self.delta * noise.to(buffer.device)))
-
-
-def statistics_of(site: Site) -> list[Tensor]:
-    """List the means and variances that a norm keeps."""
-    return [buffer for pair in site.known.kept.values() for buffer in pair if buffer is not None]
+        for slot, old in self.old.items():
+            noise = 2 * torch.rand(old.shape if self.per == "channel" else (), generator=chance, dtype=torch.float64) - 1
+            slot.tensor.copy_(old.double() * (1 + self.delta * noise.to(old.device)))
 
 
 @contextmanager
 def perturb(model: nn.Module, delta: float, layers: Where = None, *, per: str = "layer", seeds: int = 5) -> Iterator[Draws]:
-    """Perturb the kept statistics of a model inside a block; afterwards they are what they were.
+    """Perturb the kept statistics of a model inside a block; afterwards they are what they were. They show in eval mode alone.
 
     The first draw is there at once; iterating over what the block is given puts one after the other.
 
@@ -71,18 +72,26 @@ def perturb(model: nn.Module, delta: float, layers: Where = None, *, per: str = 
     >>> len(set(found)), float(model[1].running_var[0])
     (3, 1.0)
     """
+    _check(delta, per, seeds)
+    sites = keeping_sites(model, layers)
+    slots = [slot for kept in sites.values() for pair in kept.values() for slot in pair if slot is not None]
+    old = {slot: slot.tensor for slot in slots}
+    draws = Draws(old, delta, per, seeds)
+    with changing(old):
+        try:
+            draws.put(0)
+            yield draws
+        finally:
+            draws.over = True
+
+
+def _check(delta: float, per: str, seeds: int) -> None:
     if not 0 <= delta <= 1:
         raise DiagnosticError(f"delta={delta} is no relative noise; above 1 a variance could be negative. Give 0 to 1.")
     if per not in PER:
         raise DiagnosticError(f"per={per!r} is none of {' '.join(PER)}.")
     if seeds < 1:
         raise DiagnosticError(f"seeds={seeds} draws nothing; give 1 or more.")
-    sites = keeping_sites(model, layers)
-    old = {buffer: buffer.clone() for site in sites for buffer in statistics_of(site)}
-    with changing(old):
-        draws = Draws(sites, delta, per, seeds, old)
-        draws.put(0)
-        yield draws
 
 
 def perturbation_curve(
@@ -99,6 +108,11 @@ def perturbation_curve(
     Args:
         score: of the model, such as its accuracy on test data.
     """
+    sites = keeping_sites(model, layers)
+    if not deltas:
+        raise DiagnosticError("There is no Δ to perturb by: deltas is empty.")
+    for delta in deltas:
+        _check(delta, per, seeds)
 
     def scored() -> float:
         with inferring(model):
@@ -106,25 +120,16 @@ def perturbation_curve(
 
     rows: list[dict[str, Any]] = []
     plain = scored()
+    if not math.isfinite(plain):
+        raise DiagnosticError(f"The score of the undisturbed model is {plain}.")
     for delta in shown(list(deltas), "perturbing"):
         with perturb(model, delta, layers, per=per, seeds=seeds) as draws:
             scores = [scored() for _ in draws] if delta else [plain] * seeds
-        spread = statistics.stdev(scores) if seeds > 1 else 0.0
-        rows.append(
-            {
-                "delta": float(delta),
-                "score": statistics.fmean(scores),
-                "sd": spread,
-                "lost": plain - statistics.fmean(scores),
-                "scores": scores,
-            }
-        )
-    half = next((row["delta"] for row in rows if row["score"] < plain / 2), None)
-    told = (
-        f"half of it is lost at Δ = {half:g}"
-        if half is not None
-        else f"{rows[-1]['score']:.4g} are left at Δ = {rows[-1]['delta']:g}"
-    )
-    sites = keeping_sites(model, layers)
+        mean = statistics.fmean(scores)
+        spread = statistics.stdev(scores) if seeds > 1 and math.isfinite(mean) else 0.0
+        rows.append({"delta": float(delta), "score": mean, "sd": spread, "lost": plain - mean, "scores": scores})
+    half = next((row["delta"] for row in rows if plain > 0 and row["score"] < plain / 2), None)
+    left = f"{rows[-1]['score']:.4g} are left at Δ = {rows[-1]['delta']:g}"
+    told = left if half is None else f"half of it is lost at Δ = {half:g}"
     finding = f"{len(sites)} norms perturbed per {per}, {seeds} draws: score {plain:.4g} undisturbed; {told}."
     return Report(rows, finding, "perturbation", "lost", {"per": per, "layers": [site.path for site in sites]})

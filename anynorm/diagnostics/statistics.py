@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,8 +14,7 @@ from torch import Tensor
 from anynorm import kernels
 from anynorm.core.cut import Cut
 from anynorm.core.moments import Moments, pool_members, pool_samples
-from anynorm.errors import DiagnosticError
-from anynorm.surgery.batches import size_of
+from anynorm.diagnostics.slots import Slots
 from anynorm.surgery.walk import Site
 
 
@@ -31,6 +31,7 @@ class Tally:
     """What has reached one norm so far: memory does not grow with the batches."""
 
     site: Site
+    slots: Slots
     calls: int = 0
     by_cut: dict[Cut, Moments] = field(default_factory=dict)
 
@@ -48,12 +49,21 @@ def _whole(moments: Moments) -> Moments:
     return moments._replace(count=moments.count.expand_as(moments.mean).to(moments.mean.dtype))
 
 
-def usable_size(batch: Any) -> int:
-    """Count the samples of a batch, or say that it is none."""
-    try:
-        return size_of(batch)
-    except (StopIteration, RuntimeError, TypeError, AttributeError):
-        raise DiagnosticError(
-            f"The loader gave a {type(batch).__name__}, which holds no tensor. Batches are tensors, tuples whose first entry "
-            "is x, or dictionaries; forward= calls the model with anything else."
-        ) from None
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Give the tensors of a batch or an output, whatever holds them: tuples, lists, dictionaries, dataclasses."""
+    if isinstance(value, Tensor):
+        yield value
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for entry in dataclasses.fields(value):
+            yield from tensors_in(getattr(value, entry.name))
+    elif isinstance(value, dict):
+        for entry in value.values():
+            yield from tensors_in(entry)
+    elif isinstance(value, tuple | list):
+        for entry in value:
+            yield from tensors_in(entry)
+
+
+def samples_of(batch: Any) -> int | None:
+    """Count the samples of a batch by its first tensor that has any axis; None where there is none."""
+    return next((len(tensor) for tensor in tensors_in(batch) if tensor.dim()), None)

@@ -2,11 +2,13 @@
 
 output_error    ‖y′ − y‖₂ / ‖y‖₂ of the model's output y
 cures           the part of the shift of all norms that is gone: 1 − Σ shift′ / Σ shift
+left            the largest shift that is left in the model
 score           what a score of the output becomes
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,12 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from anynorm.diagnostics.esm import compute, expected_statistics, measure
-from anynorm.diagnostics.observe import changing
-from anynorm.diagnostics.statistics import Tally, usable_size
+from anynorm.diagnostics.slots import changing
+from anynorm.diagnostics.statistics import Tally, samples_of, tensors_in
 from anynorm.progress import shown
 from anynorm.surgery.batches import Forward
 
-Score = Callable[[Any, Any], float]
+Score = Callable[[Any, Any], float | None]
 
 
 @dataclass
@@ -37,31 +39,35 @@ class Trial:
     forward: Forward
     score: Score | None
 
-    def run(self, tallies: list[Tally]) -> tuple[list[Tensor], float, float | None]:
-        """Give the outputs, the shift of all norms together, and the score."""
+    def run(self, tallies: list[Tally]) -> tuple[list[Tensor], list[float], float | None]:
+        """Give the outputs, the shift of each norm, and the score."""
         outputs: list[Tensor] = []
-        scores: list[float] = []
+        scores: list[tuple[float, int]] = []
 
         def keep(model: nn.Module, batch: Any) -> None:
-            output = self.forward(model, batch)
-            outputs.extend(_tensors(output))
-            if self.score is not None:
-                scores.append(float(self.score(output, batch)) * usable_size(batch))
+            given = copy.deepcopy(batch)  # a model may write into its input
+            output = self.forward(model, given)
+            outputs.extend(tensor.detach().clone() for tensor in tensors_in(output) if tensor.is_floating_point())
+            score = None if self.score is None else self.score(output, batch)
+            if score is not None:
+                scores.append((float(score), samples_of(batch) or 1))
 
-        found, samples, _ = measure(self.model, [tally.site for tally in tallies], self.batches, keep)
-        shift = sum(compute(tally)["shift"] for tally in found)
-        return outputs, shift, sum(scores) / samples if scores else None
+        found = measure(self.model, {tally.site: tally.slots for tally in tallies}, self.batches, keep)
+        total = sum(size for _, size in scores)
+        score = sum(value * size for value, size in scores) / total if total else None
+        return outputs, [compute(tally)["shift"] for tally in found.tallies], score
 
     def put_right_each(self, rows: list[dict[str, Any]], tallies: list[Tally]) -> float | None:
         """Write into each row what putting its norm right alone does; give the score of the model as it is."""
-        before, shift, base = self.run(tallies)
-        size = _size(before)
+        before, shifts, base = self.run(tallies)
         for row, tally in shown(list(zip(rows, tallies, strict=True)), "putting right"):
             with changing(expected_statistics(tally)):
                 after, left, score = self.run(tallies)
-            difference = _size([new - old for new, old in zip(after, before, strict=True)])
-            row["output_error"] = difference / size if size else 0.0
-            row["cures"] = 1 - left / shift if shift else 0.0
+            if [new.shape for new in after] == [old.shape for old in before]:  # as those of a detector need not be
+                difference = _size([new - old for new, old in zip(after, before, strict=True)])
+                row["output_error"] = difference / _size(before) if difference else 0.0
+            row["cures"] = 1 - sum(left) / sum(shifts) if sum(shifts) else 0.0
+            row["left"] = max(left)
             if score is not None:
                 row["score"] = score
         return base
@@ -71,17 +77,14 @@ def _size(tensors: list[Tensor]) -> float:
     return math.sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors))
 
 
-def _tensors(output: Any) -> list[Tensor]:
-    """Give the floating-point tensors of an output, whatever holds them."""
-    if isinstance(output, Tensor):
-        return [output.detach().clone()] if output.is_floating_point() else []
-    entries = output.values() if isinstance(output, dict) else output if isinstance(output, tuple | list) else ()
-    return [tensor for entry in entries for tensor in _tensors(entry)]
+def accuracy(output: Any, batch: Any) -> float | None:
+    """Score outputs (n, classes) by the labels of batches (x, labels): the percentage of the largest that are right.
 
-
-def accuracy(output: Tensor, batch: Any) -> float:
-    """Score outputs (n, classes) by the labels of batches (x, labels): the percentage of the largest that are right."""
+    None where the output is something else.
+    """
     labels: Tensor = batch[1]
+    if not isinstance(output, Tensor) or output.dim() != 2 or len(output) != len(labels):
+        return None
     return 100 * float((output.argmax(1) == labels.to(output.device)).double().mean())
 
 

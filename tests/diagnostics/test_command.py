@@ -1,6 +1,8 @@
 """`anynorm diagnose`, the data it reads, and the pictures it draws."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -84,7 +86,17 @@ def test_without_labels_perturbed_outputs_are_compared_with_the_undisturbed(tmp_
 
 
 def test_misuse_is_told(labelled, tmp_path):
+    (tmp_path / "junk.pt").write_text("junk")
+    (tmp_path / "junk.npz").write_text("junk")
+    torch.save(data(4, 5, 8, 8), tmp_path / "shape.pt")
     for arguments, said in (
+        (["--data", tmp_path / "junk.pt"], r"junk\.pt cannot be read"),
+        (["--data", tmp_path / "junk.npz"], r"junk\.npz cannot be read"),
+        (["--data", labelled, "--checkpoint", tmp_path / "junk.pt"], r"junk\.pt cannot be read"),
+        (["--data", tmp_path / "shape.pt"], "The model cannot be run on this data: RuntimeError"),
+        (["--data", labelled, "--plot", tmp_path / "nowhere" / "x.png"], "There is no folder"),
+        (["--data", labelled, "--mean", "0.5", "--std", "1,1,1"], "1 means and 3 deviations"),
+        (["--data", "builtins:int"], "gave a int; a loader"),
         (["--what", "shfit"], r"There is no question 'shfit'\. .*Did you mean shift\?"),
         ([], "give --data"),
         (["--data", "nowhere"], "is no folder, no file"),
@@ -92,9 +104,26 @@ def test_misuse_is_told(labelled, tmp_path):
         (["--data", labelled, "--plot", tmp_path / "x.doc"], "no ending of a picture"),
     ):
         done = run("diagnose", MODEL, *arguments)
-        assert done.exit_code == 1  # main() turns these into 2
         with pytest.raises(anynorm.AnynormError, match=said):
             raise done.exception
+    for arguments in (["--batches", "0"], ["--batch-size", "-1"], ["--side", "0"], ["--seeds", "0"]):
+        assert run("diagnose", MODEL, "--data", labelled, *arguments).exit_code == 2
+    command = [sys.executable, "-m", "anynorm", "diagnose", "torch.nn:Identity", "--data", str(labelled)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("DiagnosticError: This Identity has no norm")
+
+
+def pair():
+    return data(20, 3, 8, 8), torch.arange(20) % 3
+
+
+SHARED = iter([(data(8, 3, 8, 8), torch.arange(8) % 3)] * 3)
+
+
+def test_factories_may_give_a_pair_or_an_iterator_that_runs_out():
+    assert "20 samples" in run("diagnose", MODEL, "--data", "tests.diagnostics.test_command:pair").stdout
+    assert "24 samples" in run("diagnose", MODEL, "--data", "tests.diagnostics.test_command:SHARED.__iter__").stdout
 
 
 # data
@@ -174,6 +203,8 @@ def test_series_profiles_and_heat_draw_what_they_are_given():
     report = list(reports())[3]
     _, ax = plot.series(report, "3.bn1", 2)
     same(torch.from_numpy(ax.lines[0].get_ydata()), report.details["3.bn1"]["bn_mean"][:, 2])
+    with pytest.raises(anynorm.DiagnosticError, match="no neuron 99; it has 0 to 15"):
+        plot.series(report, "3.bn1", 99)
     with pytest.raises(anynorm.DiagnosticError, match="no series of 'x'"):
         plot.series(report, "x")
     _, ax = plot.profiles({"a": [{"esm_std": 1.0}, {"esm_std": 3.0}], "b": [{"esm_std": 2.0, "layer": 7}]})

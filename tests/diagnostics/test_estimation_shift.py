@@ -1,6 +1,7 @@
 """Estimation shift is Definition 2, streamed, and says who is at fault."""
 
 import copy
+import dataclasses
 import json
 from typing import Any
 
@@ -39,7 +40,9 @@ def naive_esm(model: nn.Module, x: torch.Tensor) -> dict[str, Any]:
         norm: Any = model.get_submodule(path)
         mean, std = y.mean((0, 2, 3)), y.std((0, 2, 3), ddof=1)
         mu, sigma = norm.running_mean.numpy(), np.sqrt(norm.running_var.numpy())
-        found[path] = (np.linalg.norm(mu - mean), np.linalg.norm(sigma - std), np.linalg.norm(mean), np.linalg.norm(std))
+        sizes = [float(np.linalg.norm(values)) for values in (mu - mean, sigma - std, mean, std)]
+        off = [np.sqrt(np.mean(values**2)) for values in ((mu - mean) / std, np.log(sigma / std))]
+        found[path] = (*sizes, float(max(off)))
     return found
 
 
@@ -47,15 +50,15 @@ def test_esm_is_that_of_a_naive_double_reference_whatever_the_batches():
     model = trained(network())
     expected = naive_esm(model, X)
     for sizes in ([48], [16, 16, 16], [1, 30, 17]):
-        report = estimation_shift(model, X.split(sizes), trial_batches=0)
+        report = estimation_shift(model, X.split(sizes), trial_samples=0)
         assert [row["path"] for row in report] == list(expected)  # in the order they run: the shortcut's norm after the branch's
         for row in report:
-            mean, std, mean_size, std_size = expected[row["path"]]
+            mean, std, mean_size, std_size, shift = expected[row["path"]]
             assert row["esm_mean"] == pytest.approx(mean, rel=1e-4, abs=1e-6)
             assert row["esm_std"] == pytest.approx(std, rel=1e-4, abs=1e-6)
             assert row["relative_mean"] == pytest.approx(mean / mean_size, rel=1e-4, abs=1e-6)
             assert row["relative_std"] == pytest.approx(std / std_size, rel=1e-4, abs=1e-6)
-            assert row["shift"] == pytest.approx(max(mean, std) / std_size, rel=1e-4, abs=1e-6)
+            assert row["shift"] == pytest.approx(shift, rel=1e-3, abs=1e-6)  # ε stands in it too
 
 
 def test_ours_and_torchs_norms_are_measured_alike():
@@ -124,7 +127,7 @@ def deep(depth: int = 12, seed: int = 0) -> Any:
 
 
 def settled(model: Any, x: torch.Tensor) -> Any:
-    """Keep the statistics that the eval mode meets: layer by layer, as one batch after the other is seen."""
+    """Keep the statistics of all of x, as norms that look at it see it."""
     anynorm.recalibrate(model, [x])
     return model.eval()
 
@@ -142,7 +145,7 @@ def test_the_verdict_names_the_one_norm_that_was_hurt_though_all_after_it_shift(
     model = settled(deep(), x)
     model[10].running_mean.add_(2 * model[10].running_var.sqrt())
     report = estimation_shift(model, x.split(500))
-    assert sum(row["shift"] > 0.25 for row in report) > 3
+    assert sum(row["shift"] > 0.3 for row in report) > 3
     assert "one norm is at fault, '10'" in report.finding
     assert report["10"]["cures"] > 0.9
 
@@ -158,8 +161,8 @@ def test_the_verdict_says_that_shift_grows_with_depth():
 
 def test_few_samples_are_not_trusted_with_small_shifts():
     x = data(2000, 16)
-    report = estimation_shift(settled(deep(1), x), [x[:36]])
-    assert "36 samples cannot tell less than 0.33" in report.finding
+    report = estimation_shift(settled(deep(1), x), [x[:16]])
+    assert "16 samples cannot tell less than 0.5. Give more data." in report.finding
 
 
 def test_scores_are_told_as_it_is_and_with_each_norm_put_right():
@@ -206,6 +209,16 @@ def test_compiled_models_and_inputs_by_keyword_are_seen():
     model: Any = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), backend="eager")
     model(data(8, 4))
     assert len(estimation_shift(model, [data(32, 4)])) == 1
+
+    class Keyed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.BatchNorm1d(4), anynorm.make("auxbn@2", 4)
+
+        def forward(self, x):
+            return self.b(condition=torch.zeros(len(x), dtype=torch.long), x=self.a(input=x))
+
+    assert [row["path"] for row in estimation_shift(Keyed(), data(32, 4))] == ["a", "b"]
 
 
 def test_worst_table_and_json_tell_the_same():
@@ -315,3 +328,110 @@ def test_rank_correlation_is_scipys():
     a, b = [3.0, 1.0, 2.0, 2.0, 5.0, 7.0], [1.0, 4.0, 4.0, 2.0, 9.0, 0.0]
     assert rank_correlation(a, b) == pytest.approx(stats.spearmanr(a, b).statistic)
     assert rank_correlation([1, 1, 1], [1, 2, 3]) == 0.0
+
+
+def test_a_quiet_channel_is_not_hidden_by_a_loud_one():
+    model: Any = nn.Sequential(nn.BatchNorm1d(2)).eval()
+    x = torch.randn(2000, 2, generator=torch.Generator().manual_seed(0)) * torch.tensor([100.0, 0.01])
+    model[0].running_var.copy_(torch.tensor([1e4, 1e-4]))
+    model[0].running_mean[1] = 0.4
+    report = estimation_shift(model, x)
+    assert report["0"]["shift"] == pytest.approx(40 / 2**0.5, rel=0.05)
+    assert "at fault" in report.finding
+
+
+@pytest.mark.parametrize("var", [1e-4, 1e4])
+def test_deviations_count_as_much_when_they_are_too_small_as_when_they_are_too_large(var):
+    model: Any = nn.Sequential(nn.BatchNorm1d(4, eps=0.0)).eval()
+    model[0].running_var.fill_(var)
+    x = torch.randn(4000, 4, generator=torch.Generator().manual_seed(0))
+    assert estimation_shift(model, x)["0"]["shift"] == pytest.approx(4.6, rel=0.02)  # ln 100
+
+
+def test_statistics_that_are_no_numbers_are_named():
+    model: Any = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    model[1].running_var[0] = float("nan")
+    with pytest.raises(anynorm.DiagnosticError, match=r"1 of 4 statistics that '1' \(BatchNorm1d\) keeps are NaN"):
+        estimation_shift(model, data(8, 4))
+
+
+def test_channels_that_do_not_vary_are_left_out_of_the_shift():
+    model: Any = nn.Sequential(nn.BatchNorm1d(3)).eval()
+    x = torch.randn(1000, 3, generator=torch.Generator().manual_seed(0))
+    x[:, 1] = 7.0
+    report = estimation_shift(model, x)
+    assert report["0"]["shift"] < 0.1
+    assert json.loads(report.json())["rows"][0]["cures"] is not None
+
+
+def test_not_one_norm_is_at_fault_where_putting_it_right_leaves_others_shifted():
+    torch.manual_seed(0)
+    model: Any = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.Linear(16, 16), nn.BatchNorm1d(16))
+    x = data(1000, 16)
+    settled(model, x)
+    with torch.no_grad():
+        model[1].running_mean.add_(3.0)
+        model[3].running_var.mul_(1e-4)
+    assert "one norm" not in estimation_shift(model, x).finding
+
+
+def test_frozen_norms_are_told_to_be_thawed_and_unread_ones_are_listed():
+    model: Any = nn.Sequential(
+        nn.BatchNorm1d(4), nn.Linear(4, 4), nn.BatchNorm1d(4), nn.InstanceNorm1d(4, track_running_stats=True)
+    )
+    anynorm.freeze(model, where="0")
+    report = estimation_shift(model, [5 + data(64, 4)], forward=lambda _, x: model[:3](x))
+    assert report["0"]["note"] == "frozen"
+    assert "unfreeze them first" in report.finding
+    assert "normalises by them in eval mode" in report["3"]["note"]
+
+
+def test_a_forward_of_ones_own_takes_batches_and_gives_outputs_of_any_kind():
+    @dataclasses.dataclass
+    class Pair:
+        x: Any
+        name: str = "a"
+
+    model: Any = nn.Sequential(nn.BatchNorm1d(4))
+    batches = [Pair(5 + data(16, 4)), Pair(5 + data(16, 4))]
+    report = estimation_shift(model, batches, forward=lambda net, batch: Pair(net(batch.x)))
+    assert report["0"]["output_error"] > 0.1
+    assert report.details["samples"] == 32
+    texts = estimation_shift(model, ["a", "b"], forward=lambda net, text: net(5 + data(16, 4)))
+    assert texts.details["samples"] == 32
+    lengths = iter(range(100))
+    odd = estimation_shift(model, data(16, 4), forward=lambda net, x: net(x)[: next(lengths) + 1])
+    assert "output_error" not in odd["0"]
+
+
+def test_loaders_and_models_that_write_into_their_batches_do_not_falsify_trials():
+    model: Any = nn.Sequential(nn.BatchNorm1d(4)).eval()
+    buffer = torch.empty(64, 4)
+
+    def loader():
+        for seed in range(3):
+            yield buffer.copy_(5 + data(64, 4, seed=seed))
+
+    def forward(net, x):
+        y = net(x)
+        x.zero_()
+        return y
+
+    assert estimation_shift(model, loader(), forward=forward)["0"]["cures"] > 0.9
+
+
+def test_a_graph_that_waits_for_its_backward_is_not_disturbed():
+    model: Any = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).eval()
+    loss = model(data(8, 4)).sum()
+    estimation_shift(model, data(32, 4))
+    loss.backward()
+
+
+def test_loaders_that_are_none_and_models_without_values_are_told():
+    nothing: Any = None
+    with pytest.raises(anynorm.DiagnosticError, match="The loader is a NoneType"):
+        estimation_shift(nn.Sequential(nn.BatchNorm1d(4)), nothing)
+    with torch.device("meta"):
+        empty = nn.Sequential(nn.BatchNorm1d(4))
+    with pytest.raises(anynorm.DiagnosticError, match=r"'0\.weight' is on the meta device"):
+        estimation_shift(empty, data(4, 4))

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
 import anynorm
@@ -66,6 +67,31 @@ def test_a_recorder_that_saw_nothing_says_so_and_other_cuts_can_be_asked_for():
             pass
     with pytest.raises(anynorm.DiagnosticError, match="last=1"), fluctuation(model, last=1):
         pass
+    for batches, said in (
+        ([], "gave 0 batches"),
+        ([data(4, 8)], "gave 1 batch;"),
+        ([data(4, 8) * float("nan")] * 2, "reached '0'"),
+    ):
+        with pytest.raises(anynorm.DiagnosticError, match=said):
+            batch_fluctuation(model, batches)
+
+
+def test_buffers_that_a_model_sets_anew_are_put_back_too():
+    class Averaging(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(4)
+            self.seen: torch.Tensor
+            self.register_buffer("seen", torch.zeros(4))
+
+        def forward(self, x):
+            self.seen = 0.9 * self.seen + x.mean(0)
+            return self.norm(x)
+
+    model = Averaging()
+    before = model.seen
+    batch_fluctuation(model, [data(8, 4), data(8, 4)])
+    assert model.seen is before
 
 
 def test_smaller_batches_fluctuate_more_and_asking_leaves_no_trace():
@@ -170,8 +196,38 @@ def test_draws_and_losses_that_mean_nothing_are_refused():
     model[0].weight.requires_grad_(False)
     with pytest.raises(anynorm.DiagnosticError, match="'0' does not require a gradient"):
         gradient_balance(model, {0: x, 1: x}, loss)
+    model[0].weight.requires_grad_()
+    with pytest.raises(anynorm.DiagnosticError, match="does not depend on the model"):
+        gradient_balance(model, {0: x, 1: x}, lambda net, batch, label: loss(net, batch, label).detach())
+    with pytest.raises(anynorm.DiagnosticError, match="The loss of class 1 is nan"):
+        gradient_balance(model, {0: x, 1: x * float("nan")}, loss)
     with pytest.raises(anynorm.DiagnosticError, match="No convolution or linear layer ran before a norm"):
         gradient_balance(nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3)), {0: x, 1: x}, loss)
+
+
+def test_the_layer_before_a_norm_is_the_one_that_feeds_it():
+    class Crossed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.norm_a, self.norm_b = nn.Linear(6, 6), nn.Linear(6, 6), nn.BatchNorm1d(6), nn.BatchNorm1d(6)
+
+        def forward(self, x):
+            a, b = self.a(x), self.b(x)
+            return self.norm_a(a.relu()) + self.norm_b(b)
+
+    x = data(8, 6)
+    with torch.no_grad():  # gradients are taken all the same
+        report = gradient_balance(Crossed(), {0: x, 1: 2 * x}, lambda net, batch, _: net(batch).square().sum())
+    assert [row["stage"] for row in report] == ["a", "b"]
+
+
+@pytest.mark.parametrize("wrap", [parametrizations.spectral_norm, parametrizations.weight_norm, nn.utils.spectral_norm])
+def test_weights_that_are_computed_are_looked_at_through_their_parameters(wrap):
+    model = classifier()
+    model[0] = wrap(model[0])
+    compiled: Any = torch.compile(model, backend="eager")
+    report = gradient_balance(compiled, {0: data(8, 6), 1: 3 + data(8, 6)}, loss)
+    assert report.rows[0]["norm_mean"] > 0
 
 
 # importance
@@ -188,6 +244,7 @@ def test_importance_gives_the_softmax_of_each_side():
     assert [report["0"][f"mean_{cut}"] for cut in ("in", "ln", "bn")] == pytest.approx(weights.tolist())
     assert report["1"]["var_en"] == pytest.approx(0.5)
     assert "mean_bn" not in report["1"]
+    assert report.worst(1).rows[0]["path"] == "0"  # gone farthest towards one cut
     grouped = (torch.tensor([9.0, 0.0, 0.0]).softmax(0) + 1 / 3) / 2
     assert report["3"]["var_in"] == pytest.approx(float(grouped[0]))
     average = (weights[0] + 1 / 3) / 2
@@ -237,6 +294,10 @@ def test_statistics_are_put_back_after_an_error():
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
+    with perturb(model, 0.5) as draws:
+        pass
+    with pytest.raises(anynorm.DiagnosticError, match="has ended"):
+        list(draws)
     assert torch.equal(model[0].running_var, torch.ones(3))
 
 
@@ -256,6 +317,13 @@ def test_a_curve_tells_what_is_lost():
 
 def test_perturbations_that_mean_nothing_are_refused():
     model = nn.Sequential(nn.BatchNorm1d(3))
+    with pytest.raises(anynorm.DiagnosticError, match="deltas is empty"):
+        perturbation_curve(model, lambda _: 1.0, [])
+    with pytest.raises(anynorm.DiagnosticError, match="delta=2 is no relative noise"):
+        perturbation_curve(model, lambda _: pytest.fail("scored before the arguments were looked at"), [0.1, 2])
+    with pytest.raises(anynorm.DiagnosticError, match="undisturbed model is nan"):
+        perturbation_curve(model, lambda _: float("nan"))
+    assert "-1 are left" in perturbation_curve(model, lambda _: -1.0, [0.1]).finding
     for options, said in (
         ({"delta": 1.5}, "delta=1.5 is no relative noise"),
         ({"delta": 0.1, "per": "net"}, "none of layer channel"),
