@@ -78,6 +78,7 @@ def profiles(reports: Mapping[str, Sequence[Mapping[str, Any]]], column: str = "
         ax.plot(layers, [row[column] for row in measured], "o-", color=colour, label=label, markersize=4)
     words = {"esm_mean": r"$\mathrm{ESM}_\mu$", "esm_std": r"$\mathrm{ESM}_\sigma$"}
     ax.set(xlabel="layer", ylabel=words.get(column, column))
+    ax.xaxis.get_major_locator().set_params(integer=True)
     ax.legend(frameon=False)
     return fig, ax
 

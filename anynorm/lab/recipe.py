@@ -40,6 +40,7 @@ class Recipe:
         measure: gives the numbers of a cell.
         claims: that settings can bear out.
         draw: makes pictures of a record, at a path without ending.
+        tables: what else is to be told of a record.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Recipe:
     measure: Callable[[Settings, Row], Row]
     claims: Callable[[Settings], list[Claim]]
     draw: Callable[[Record, Path], list[Path]]
+    tables: Callable[[Record], list[Rows]] = lambda _: []
 
     def run(self, preset: str, folder: Path, processes: int = 1) -> Record:
         """Measure every cell that the record in a folder lacks."""

@@ -47,10 +47,18 @@ def _told(recipe: Recipe, record: Record, folder: Path) -> str:
     for row in recipe.judge(record):
         verdict = row["verdict"] if row["verdict"] == "holds" else f"**{row['verdict']}**"
         cells = [row["claim"], row["paper"], row["larger"], row["smaller"], str(row["n"]), f"{row['p']:.2g}", verdict]
-        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+        lines.append(f"| {' | '.join(map(_cell, cells))} |")
+    for table in recipe.tables(record):
+        columns = list(table.rows[0])
+        lines += ["", table.finding, "", f"| {' | '.join(map(_cell, columns))} |", "|---" * len(columns) + "|"]
+        lines += [f"| {' | '.join(_cell(str(row[column])) for column in columns)} |" for row in table]
     pictures = sorted(folder.glob(f"records/{recipe.name}.{record.preset}*.png"))
     lines += ["", *(f"![{recipe.name}](records/{picture.name})\n" for picture in pictures)]
     return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 if __name__ == "__main__":
