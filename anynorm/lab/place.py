@@ -34,10 +34,10 @@ def place(model: nn.Module, norms: str, batch_size: int) -> nn.Module:
     return replace_all(model, chosen, fit=None, groups="nearest", optimizer=None, options={"batch_size": batch_size}).model
 
 
-def check_norms(norms: str) -> None:
+def check_norms(norms: str, batch_size: int = 1) -> None:
     """Refuse what no model could take."""
     for spec in norms.removeprefix("xbn=").split("~"):
-        parse(spec)
+        parse(spec, batch_size=batch_size)
 
 
 def split_norms(text: str) -> list[str]:

@@ -1,0 +1,98 @@
+"""One run as a value: everything that its result depends on. Equal configurations are one run."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from anynorm.errors import SpecError
+from anynorm.lab.place import check_norms
+
+SCHEDULES: dict[str, Callable[[float], float]] = {
+    "constant": lambda _: 1.0,
+    "step": lambda progress: 0.1 ** ((progress >= 0.5) + (progress >= 0.75)),
+    "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
+    "poly": lambda progress: (1 - progress) ** 0.9,
+}
+"""What the learning rate is multiplied by, after a part of the training."""
+OPTIMIZERS = ("sgd", "adam")
+PRECISIONS = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a network is trained.
+
+    Args:
+        norm: see `anynorm.lab.place`.
+        width: of the model; None is its own.
+        images: how many training images, chosen by the seed; None takes all.
+        batch_size: samples a forward pass, and device; `accumulate` so many passes make a step.
+        decay: weight decay, on everything.
+        smoothing, mixup: of labels, and of pairs of images (the parameter of the beta distribution).
+        crop, cutout: margin of random crops and side of a blanked square, in pixels.
+        ema: weight of the old in an average of the parameters, which is then what is tested; 0 for none.
+        sync: whether statistics are those of all processes.
+        side: the size that images of a folder are brought to.
+    """
+
+    data: str = "digits"
+    model: str = "small"
+    norm: str = "bn"
+    width: float | None = None
+    images: int | None = None
+    batch_size: int = 32
+    accumulate: int = 1
+    epochs: int = 10
+    optimizer: str = "sgd"
+    rate: float = 0.1
+    momentum: float = 0.9
+    decay: float = 5e-4
+    schedule: str = "cosine"
+    warmup: float = 0.0
+    smoothing: float = 0.0
+    mixup: float = 0.0
+    crop: int = 0
+    flip: bool = False
+    cutout: int = 0
+    precision: str = "float32"
+    ema: float = 0.0
+    sync: bool = False
+    seed: int = 0
+    side: int = 64
+
+    def __post_init__(self) -> None:
+        check_norms(self.norm, self.batch_size)
+        for name, known in (("schedule", SCHEDULES), ("optimizer", OPTIMIZERS), ("precision", PRECISIONS)):
+            if getattr(self, name) not in known:
+                raise SpecError(f"{name}={getattr(self, name)!r} is none of {' '.join(known)}.")
+        for name in ("batch_size", "accumulate", "epochs"):
+            if getattr(self, name) < 1:
+                raise SpecError(f"{name}={getattr(self, name)} trains nothing; give 1 or more.")
+        if self.rate <= 0:
+            raise SpecError(f"rate={self.rate} trains nothing; give a learning rate above 0.")
+
+    @property
+    def id(self) -> str:
+        """A name of twelve letters that only equal configurations share."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
+
+    def rate_at(self, progress: float) -> float:
+        """Give the learning rate after a part of the training, from 0 to 1."""
+        ramp = min(1.0, progress * self.epochs / self.warmup) if self.warmup else 1.0
+        return self.rate * ramp * SCHEDULES[self.schedule](progress)
+
+
+def from_dict(values: dict[str, Any]) -> Config:
+    """Make a configuration of plain values, or say which of them is not known."""
+    names = [field.name for field in fields(Config)]
+    for name in values:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            raise SpecError(f"A run has no setting {name!r}." + (f" Did you mean {near[0]}?" if near else ""))
+    return Config(**values)
