@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import anynorm
-from anynorm.cli import diagnose, reproduce, surgery, zoo
+from anynorm.cli import diagnose, lab, reproduce, surgery, zoo
 from anynorm.errors import AnynormError
 
 app = typer.Typer(help="Any norm, in any model.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -28,6 +28,8 @@ for _command in (surgery.inspect, surgery.convert, surgery.xbn, surgery.fold, su
     app.command()(_command)
 app.command()(diagnose.diagnose)
 app.command()(reproduce.reproduce)
+app.command()(lab.compare)
+app.add_typer(lab.runs, name="runs")
 
 
 def main() -> None:

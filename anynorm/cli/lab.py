@@ -1,0 +1,154 @@
+"""`anynorm compare` and `anynorm runs`: which norm suits a model, and what was run to find out."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from anynorm.cli.options import AsJson, print_json, print_report
+from anynorm.errors import SpecError
+
+Root = Annotated[Path, typer.Option("--runs", help="The folder that runs are kept in.")]
+runs = typer.Typer(help="Look at runs: list, show, diff, rm.", no_args_is_help=True)
+
+
+def compare(
+    data: Annotated[
+        str, typer.Option(help="digits, mnist, fashion-mnist, cifar10, cifar100, folder:PATH or module:factory.")
+    ] = "digits",
+    model: Annotated[
+        str,
+        typer.Option(
+            help="mlp, small, resnet18, resnet50, resnext50, wrn-10-2, mobilenetv2, shufflenetv2, densenet121 or module:factory."
+        ),
+    ] = "mlp",
+    norms: Annotated[str, typer.Option(help="Norms; gn:4~bn takes turns, xbn=gn:64 makes XBNBlocks.")] = "bn,gn:4~bn,sn,hn,bgn",
+    batch_sizes: Annotated[str, typer.Option(help="Samples a batch.")] = "4,32",
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 3,
+    epochs: Annotated[int | None, typer.Option(min=1, help="How long each run trains.")] = None,
+    images: Annotated[int | None, typer.Option(min=1, help="How many training images; 0 or nothing takes all.")] = None,
+    width: Annotated[float | None, typer.Option(help="Of the model, relative to its own.")] = None,
+    rate: Annotated[float | None, typer.Option(help="The learning rate at batch 32.")] = None,
+    lr_scaling: Annotated[str, typer.Option(help="How it follows the batch size: linear, sqrt or none.")] = "linear",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Other settings of runs, such as flip=true or decay=0.")
+    ] = None,
+    processes: Annotated[int | None, typer.Option(min=1, help="How many at once; by default as many as cores.")] = None,
+    root: Root = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Compare norms on a model and data, and say which to take."""
+    from anynorm.lab.compare import DEFAULT, Plan, run_all, summary
+    from anynorm.lab.config import from_dict
+    from anynorm.lab.place import split_norms
+    from anynorm.progress import shown
+
+    plain = data == "digits" and model == "mlp"
+    base: dict[str, Any] = {field.name: getattr(DEFAULT, field.name) for field in fields(DEFAULT)} if plain else {}
+    given = {"data": data, "model": model, "epochs": epochs, "images": images, "width": width, "rate": rate}
+    base |= {name: value for name, value in given.items() if value is not None} | _settings(settings or [])
+    sizes = _whole_numbers("--batch-sizes", batch_sizes)
+    plan = Plan(from_dict(base), split_norms(norms), sizes, seeds, lr_scaling, root)
+    began = time.monotonic()
+    total = len(plan.configs())
+    for count, config in enumerate(shown(run_all(plan, processes), "comparing", total), 1):
+        if not sys.stderr.isatty():
+            words = f"{count} of {total}: {config.norm}, batch {config.batch_size}, seed {config.seed}"
+            sys.stderr.write(f"{words} ({time.monotonic() - began:.0f} s)\n")
+    print_report(summary(plan), as_json)
+
+
+def _settings(texts: list[str]) -> dict[str, Any]:
+    """Read NAME=VALUE, each value as what its name wants."""
+    from anynorm.lab.config import Config, from_dict
+
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise SpecError(f"--set {text!r} sets nothing; write NAME=VALUE, such as flip=true.")
+        from_dict({name: getattr(Config(), name, None)})  # says which names there are
+        kind = type(getattr(Config(), name))
+        try:
+            found[name] = (
+                value == "true"
+                if kind is bool
+                else value
+                if kind is str
+                else kind(value)
+                if kind is not type(None)
+                else float(value)
+            )
+        except ValueError:
+            raise SpecError(f"--set {text!r}: {value!r} is no {kind.__name__}.") from None
+    return found
+
+
+def _whole_numbers(option: str, text: str) -> list[int]:
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        raise SpecError(f"{option} {text!r} are no whole numbers; write them with commas between, such as 2,32.") from None
+
+
+@runs.command("list")
+def list_(root: Root = Path("runs"), as_json: AsJson = False) -> None:
+    """List all runs, the newest last."""
+    from anynorm.lab.config import Config
+    from anynorm.lab.store import Store
+    from anynorm.report import Rows
+
+    rows = Store(root).rows()
+    if as_json:
+        print_json(rows)
+        return
+    usual = Config()
+    lines = []
+    for row in rows:
+        other = {key: value for key, value in row["config"].items() if value != getattr(usual, key, None) and key not in _SHOWN}
+        line = {"id": row["id"], "status": row["status"], **{key: row["config"][key] for key in _SHOWN}, "error %": row["error"]}
+        lines.append(line | {"other settings": ", ".join(f"{key}={value}" for key, value in other.items()), "note": row["note"]})
+    print_report(Rows(lines, f"{len(lines)} runs in {root}."), as_json=False)
+
+
+_SHOWN = ("data", "model", "norm", "batch_size", "seed")
+
+
+@runs.command()
+def show(run: str, root: Root = Path("runs")) -> None:
+    """Print the whole record of a run."""
+    from anynorm.lab.store import Store
+
+    print_json(Store(root).record(run))
+
+
+@runs.command()
+def diff(first: str, second: str, root: Root = Path("runs"), as_json: AsJson = False) -> None:
+    """Tell in which settings and results two runs differ."""
+    from anynorm.lab.store import Store
+    from anynorm.report import Rows
+
+    store = Store(root)
+    a, b = store.record(first), store.record(second)
+    names = ("status", "test_error", "train_error", "steps", "seconds", "parameters", "saved_bytes")
+    pairs = {
+        **{key: (a["config"].get(key), b["config"].get(key)) for key in a["config"]},
+        **{key: (a.get(key), b.get(key)) for key in names},
+    }
+    rows = [{"what": key, store.find(first): x, store.find(second): y} for key, (x, y) in pairs.items() if x != y]
+    print_report(Rows(rows, f"{len(rows)} differences."), as_json)
+
+
+@runs.command()
+def rm(run: list[str], root: Root = Path("runs")) -> None:
+    """Forget runs, by their ids or the beginnings of them."""
+    from anynorm.lab.store import Store
+
+    store = Store(root)
+    for one in run:
+        sys.stdout.write(f"{store.remove(one)} is forgotten.\n")

@@ -1,0 +1,166 @@
+"""Which norm suits a model, its data and its batch size: norms × batch sizes × seeds under an equal budget.
+
+Runs are those of a store: what is there is not run again, and a comparison that was stopped goes on.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from anynorm.errors import SpecError
+from anynorm.lab.claims import LEVEL, probability
+from anynorm.lab.config import Config
+from anynorm.lab.cost import costs
+from anynorm.lab.data import load
+from anynorm.lab.models import build
+from anynorm.lab.run import run
+from anynorm.lab.store import Store
+from anynorm.report import Rows
+
+DEFAULT = Config(model="mlp", images=128, epochs=20, momentum=0.0, decay=0.0, schedule="constant", rate=0.1)
+"""The xbn paper's network on few digits, about a second a run: small enough to wait for, deep enough for norms to matter."""
+NORMS = ("bn", "gn:4~bn", "sn", "hn", "bgn")
+BATCH_SIZES = (4, 32)
+SCALINGS: dict[str, Callable[[float], float]] = {"linear": lambda ratio: ratio, "sqrt": math.sqrt, "none": lambda _: 1.0}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is compared.
+
+    Args:
+        base: everything but norm, batch size and seed.
+        scaling: how the learning rate follows the batch size; `base.rate` is that of `base.batch_size`.
+    """
+
+    base: Config = DEFAULT
+    norms: Sequence[str] = NORMS
+    batch_sizes: Sequence[int] = BATCH_SIZES
+    seeds: int = 3
+    scaling: str = "linear"
+    root: Path = field(default_factory=lambda: Path("runs"))
+
+    def __post_init__(self) -> None:
+        if self.scaling not in SCALINGS:
+            raise SpecError(f"scaling={self.scaling!r} is none of {' '.join(SCALINGS)}.")
+        if not self.norms or not self.batch_sizes or self.seeds < 1:
+            raise SpecError("A comparison wants at least one norm, one batch size and one seed.")
+
+    def config(self, norm: str, batch_size: int, seed: int = 0) -> Config:
+        """Give the configuration of a run."""
+        rate = self.base.rate * SCALINGS[self.scaling](batch_size / self.base.batch_size)
+        return replace(self.base, norm=norm, batch_size=batch_size, seed=seed, rate=rate)
+
+    def configs(self) -> list[Config]:
+        """List all runs, seed by seed, so that every norm has an answer early."""
+        return [self.config(norm, size, seed) for seed in range(self.seeds) for size in self.batch_sizes for norm in self.norms]
+
+
+def run_all(plan: Plan, processes: int | None = None) -> Iterator[Config]:
+    """Run what is missing, a process a core of one thread each; give each configuration as it ends."""
+    store = Store(plan.root)
+    done = {row["id"] for row in store.rows() if row["status"] in ("done", "failed")}
+    missing = [config for config in plan.configs() if config.id not in done]
+    data = load(plan.base.data, plan.base.side)  # said to be missing, or downloaded, once
+    build(plan.base.model, data.shape, plan.base.width)  # a name that is not known is no run that failed
+    count = min(processes or len(os.sched_getaffinity(0)), len(missing))
+    if count <= 1:
+        for config in missing:
+            run(config, plan.root, data=data)
+            yield config
+        return
+    context = get_context("spawn")
+    with ProcessPoolExecutor(count, context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        waiting = {pool.submit(run, config, plan.root): config for config in missing}
+        try:
+            for future in as_completed(waiting):
+                future.result()
+                yield waiting[future]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def outcomes(plan: Plan) -> dict[tuple[str, int], list[dict[str, Any]]]:
+    """Read the records of what has ended, by norm and batch size, in the order of the seeds."""
+    store = Store(plan.root)
+    ended = {row["id"] for row in store.rows() if row["status"] in ("done", "failed")}
+    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for config in plan.configs():
+        if config.id in ended:
+            found.setdefault((config.norm, config.batch_size), []).append(store.record(config.id))
+    return found
+
+
+def summary(plan: Plan) -> Rows:
+    """Tell the test error of each norm at each batch size, what it costs, and which to take."""
+    found = outcomes(plan)
+    data = load(plan.base.data, plan.base.side)
+    rows = []
+    reference = "bn" if "bn" in plan.norms else plan.norms[0]
+    times = {size: costs([plan.config(norm, size) for norm in plan.norms], data) for size in plan.batch_sizes}
+    for norm in plan.norms:
+        row: dict[str, Any] = {"norm": norm}
+        for size in plan.batch_sizes:
+            records = found.get((norm, size), [])
+            row[f"error %, batch {size}"] = told(records)
+            row[f"step, batch {size}"] = _ratio(times[size].get(norm), times[size].get(reference))
+            row[f"memory, batch {size}"] = _ratio(_bytes(records), _bytes(found.get((reference, size), [])))
+        rows.append(row)
+    advice = [recommend(plan, found, size) for size in plan.batch_sizes]
+    return Rows(rows, " ".join(advice) + f" Step time and saved memory are relative to {reference}.")
+
+
+def told(records: list[dict[str, Any]]) -> str:
+    """Write mean ± sd of the test errors; runs that diverged are told, not dropped."""
+    errors = [record["test_error"] for record in records if record["status"] == "done"]
+    failed = len(records) - len(errors)
+    if not errors:
+        return "failed" if failed else ""
+    spread = f" ± {statistics.stdev(errors):.1f}" if len(errors) > 1 else ""
+    return f"{statistics.fmean(errors):.1f}{spread}" + (f", {failed} of {len(records)} failed" if failed else "")
+
+
+def recommend(plan: Plan, found: dict[tuple[str, int], list[dict[str, Any]]], size: int) -> str:
+    """Say which norm to take at a batch size, and how sure that is: every other is compared with it, seed by seed."""
+    whole = {norm: found.get((norm, size), []) for norm in plan.norms}
+    errors = {
+        norm: [record["test_error"] for record in records]
+        for norm, records in whole.items()
+        if records and all(record["status"] == "done" for record in records)
+    }
+    if not errors:
+        return f"At batch {size} every norm failed."
+    best = min(errors, key=lambda norm: statistics.fmean(errors[norm]))
+    said = f"At batch {size}: {best} ({statistics.fmean(errors[best]):.1f} %)"
+    others = [norm for norm in errors if norm != best and len(errors[norm]) == len(errors[best])]
+    close = [norm for norm in others if probability(_differences(errors[norm], errors[best])) >= LEVEL]
+    if len(errors[best]) < 2:
+        return f"{said}; one seed says nothing about how sure that is."
+    if not others:
+        return f"{said}."
+    beaten = len(others) - len(close)
+    sure = f"better than {beaten} of {len(others)} others beyond chance (p < {LEVEL})"
+    return f"{said}, {sure}" + (f"; {', '.join(close)} may be as good." if close else ".")
+
+
+def _differences(worse: list[float], better: list[float]) -> list[float]:
+    return [a - b for a, b in zip(worse, better, strict=True)]
+
+
+def _bytes(records: list[dict[str, Any]]) -> float | None:
+    return next((record["saved_bytes"] for record in records if record.get("saved_bytes")), None)
+
+
+def _ratio(value: float | None, reference: float | None) -> float | None:
+    return value / reference if value and reference else None

@@ -1,0 +1,92 @@
+"""One run from configuration to record: trained, looked at, kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anynorm.diagnostics import estimation_shift, importance
+from anynorm.diagnostics.slots import keeping
+from anynorm.errors import AnynormError, DiagnosticError
+from anynorm.lab.config import Config
+from anynorm.lab.data import DataSet, load
+from anynorm.lab.engine import Training, train
+from anynorm.lab.record import provenance
+from anynorm.lab.store import Store
+
+
+def run(config: Config, root: Path, *, data: DataSet | None = None, seen: Callable[[Training], None] | None = None) -> bool:
+    """Train a run of a store, unless it is done or somebody else has it; say whether it was.
+
+    A run that diverges, or cannot be built, is recorded as failed, with the reason.
+    """
+    store = Store(root)
+    if not store.begin(config):
+        return False
+    began = time.perf_counter()
+    outcome: dict[str, Any]
+    try:
+        training, failure = train(config, store.folder(config.id), data=data or load(config.data, config.side), seen=seen)
+        outcome = {"status": "failed" if failure else "done", "note": failure, **describe(training, bool(failure))}
+    except AnynormError as error:
+        outcome = {"status": "failed", "note": f"{type(error).__name__}: {error}", "curve": []}
+    outcome["seconds"] = round(time.perf_counter() - began, 2)
+    outcome["provenance"] = provenance() | {"threads": torch.get_num_threads()}
+    store.finish(config, outcome)
+    return True
+
+
+def describe(training: Training, failed: bool) -> dict[str, Any]:
+    """Give the numbers of a training that has ended, and what its norms have come to."""
+    last = training.curve[-1] if training.curve else {}
+    found: dict[str, Any] = {
+        "steps": training.step,
+        "curve": training.curve,
+        "test_error": None if failed else last.get("test_error"),
+        "train_error": last.get("train_error"),
+        "parameters": sum(parameter.numel() for parameter in training.model.parameters()),
+        "saved_bytes": saved_bytes(training),
+    }
+    if not failed:
+        found |= {"shift": _shift(training), "importance": _importance(training.model)}
+    return found
+
+
+def _shift(training: Training) -> list[dict[str, Any]] | None:
+    """Give the estimation shift of the norms on a part of the test set; None where nothing is kept."""
+    images = training.data.standardised(training.data.test[0][:1000])
+    try:
+        report = estimation_shift(training.model, images.split(500), trial_samples=0)  # type: ignore[no-untyped-call]
+    except DiagnosticError:
+        return None
+    return [{key: row.get(key) for key in ("path", "norm", "esm_mean", "esm_std", "shift")} for row in report]
+
+
+def _importance(model: nn.Module) -> list[dict[str, Any]] | None:
+    try:
+        return importance(model).rows
+    except DiagnosticError:
+        return None
+
+
+def saved_bytes(training: Training) -> int:
+    """Count the bytes that a forward pass keeps for backward, beside the parameters; each tensor once."""
+    own = {parameter.untyped_storage().data_ptr() for parameter in training.model.parameters()}
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    x, targets = training.batch(0, 0)
+    with keeping(training.model), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = nn.functional.cross_entropy(training.model.train()(x), targets)
+    del loss  # only now, so that no two tensors had the same address
+    return sum(kept.values())

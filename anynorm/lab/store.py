@@ -1,0 +1,158 @@
+"""Runs on disk: one directory, an index in SQLite, and a folder for each run.
+
+    index.sqlite            one row a run: configuration, status, error; in WAL mode, so that several processes may write
+    runs/ID/record.json     the whole outcome, with a checksum of itself
+    runs/ID/checkpoint.pt   where a run that was stopped goes on
+
+Files are written whole or not at all. One that is damaged is named, and does not keep the others from being read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import socket
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from anynorm.errors import DataError
+from anynorm.lab.config import Config, from_dict
+
+VERSION = 1
+_TABLE = """CREATE TABLE IF NOT EXISTS runs (
+    id TEXT PRIMARY KEY, config TEXT NOT NULL, status TEXT NOT NULL, error REAL, note TEXT NOT NULL DEFAULT '',
+    owner TEXT NOT NULL DEFAULT '', updated REAL NOT NULL)"""
+
+
+class Store:
+    """A directory of runs."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = Path(root)
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            with self._index() as index:
+                version = index.execute("PRAGMA user_version").fetchone()[0]
+                if version not in (0, VERSION):
+                    raise DataError(
+                        f"{self.root} is a store of version {version}; this anynorm reads version {VERSION}. Use another folder."
+                    )
+                index.execute(_TABLE)
+                index.execute(f"PRAGMA user_version = {VERSION}")
+        except (sqlite3.Error, OSError) as error:
+            raise DataError(f"{self.root} cannot be used as a store of runs: {error}.") from None
+
+    @contextmanager
+    def _index(self) -> Iterator[sqlite3.Connection]:
+        connection = sqlite3.connect(self.root / "index.sqlite", timeout=60)
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            with connection:
+                yield connection
+        finally:
+            connection.close()
+
+    def folder(self, run: str) -> Path:
+        """Give the folder of a run."""
+        return self.root / "runs" / run
+
+    def begin(self, config: Config) -> bool:
+        """Take a run on, unless it is done or another process that lives has it; say whether it is ours."""
+        self.folder(config.id).mkdir(parents=True, exist_ok=True)
+        mine = f"{socket.gethostname()}:{os.getpid()}"
+        with self._index() as index:
+            index.execute("BEGIN IMMEDIATE")
+            row = index.execute("SELECT status, owner FROM runs WHERE id = ?", (config.id,)).fetchone()
+            if row is not None and (row[0] in ("done", "failed") or (row[0] == "running" and row[1] != mine and _lives(row[1]))):
+                return False
+            text = json.dumps(asdict(config))
+            values = (config.id, text, mine, time.time())
+            index.execute(
+                "INSERT OR REPLACE INTO runs (id, config, status, owner, updated) VALUES (?, ?, 'running', ?, ?)", values
+            )
+        return True
+
+    def finish(self, config: Config, outcome: dict[str, Any]) -> None:
+        """Write the outcome of a run; its checkpoint is not needed any more."""
+        body = json.dumps({"config": asdict(config), **outcome})
+        digest = hashlib.sha256(body.encode()).hexdigest()
+        path = self.folder(config.id) / "record.json"
+        part = path.with_suffix(".part")
+        part.write_text(f'{{"sha256": "{digest}", "record": {body}}}\n')
+        part.replace(path)
+        values = (outcome["status"], outcome.get("test_error"), outcome.get("note", ""), time.time(), config.id)
+        with self._index() as index:
+            index.execute("UPDATE runs SET status = ?, error = ?, note = ?, updated = ?, owner = '' WHERE id = ?", values)
+        (self.folder(config.id) / "checkpoint.pt").unlink(missing_ok=True)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """List all runs, the newest last."""
+        with self._index() as index:
+            found = index.execute("SELECT id, config, status, error, note, owner, updated FROM runs ORDER BY updated").fetchall()
+        rows = []
+        for run, config, status, error, note, owner, updated in found:
+            stopped = status == "running" and not _lives(owner)
+            values = {"id": run, "status": "stopped" if stopped else status, "error": error, "note": note, "updated": updated}
+            rows.append(values | {"config": json.loads(config)})
+        return rows
+
+    def record(self, run: str) -> dict[str, Any]:
+        """Read the outcome of a run, by its id or the beginning of it."""
+        path = self.folder(self.find(run)) / "record.json"
+        try:
+            text = path.read_text()
+            found = json.loads(text)
+            body = text[text.index('"record": ') + len('"record": ') : text.rindex("}")]
+            if hashlib.sha256(body.encode()).hexdigest() != found["sha256"]:
+                raise ValueError("its checksum is wrong")
+        except FileNotFoundError:
+            raise DataError(f"The run {run} has no record yet: it has not ended.") from None
+        except (ValueError, KeyError, UnicodeDecodeError) as error:
+            raise DataError(f"{path} is damaged: {error}. `anynorm runs rm {run}` lets it be run again.") from None
+        outcome: dict[str, Any] = found["record"]
+        return outcome
+
+    def find(self, run: str) -> str:
+        """Give the whole id of a run from its beginning."""
+        ids = [str(row["id"]) for row in self.rows()]
+        fitting = [known for known in ids if known.startswith(run)]
+        if len(fitting) != 1:
+            known = f"{len(ids)} runs, such as {' '.join(ids[-3:])}" if ids else "no runs"
+            raise DataError(f"{run!r} names {len(fitting)} runs of {self.root}, which has {known}.")
+        return fitting[0]
+
+    def config(self, run: str) -> Config:
+        """Give the configuration of a run."""
+        whole = self.find(run)
+        return from_dict(next(row["config"] for row in self.rows() if row["id"] == whole))
+
+    def remove(self, run: str) -> str:
+        """Forget a run that nobody works on."""
+        whole = self.find(run)
+        if any(row["id"] == whole and row["status"] == "running" for row in self.rows()):
+            raise DataError(f"The run {whole} is being worked on: stop it first.")
+        with self._index() as index:
+            index.execute("DELETE FROM runs WHERE id = ?", (whole,))
+        shutil.rmtree(self.folder(whole), ignore_errors=True)
+        return whole
+
+
+def _lives(owner: str) -> bool:
+    """Whether the process that has a run is there; one on another machine is taken to be."""
+    host, _, process = owner.rpartition(":")
+    if host != socket.gethostname():
+        return bool(host)
+    try:
+        os.kill(int(process), 0)
+    except PermissionError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return True

@@ -1,0 +1,229 @@
+"""Runs are kept whole, shared between processes, and a damaged one is named."""
+
+import json
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import anynorm
+from anynorm.cli import app
+from anynorm.lab.compare import Plan, outcomes, recommend, run_all, summary, told
+from anynorm.lab.config import Config, from_dict
+from anynorm.lab.cost import costs
+from anynorm.lab.data import load
+from anynorm.lab.run import run
+from anynorm.lab.store import Store
+
+DATA = load("digits")
+QUICK = Config(model="small", width=0.5, images=64, batch_size=16, epochs=1, rate=0.05)
+
+
+def command(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_a_run_is_kept_with_all_it_takes_to_do_it_again(tmp_path):
+    config = from_dict({**vars(QUICK), "norm": "sn"})
+    assert run(config, tmp_path, data=DATA)
+    assert not run(config, tmp_path, data=DATA)  # it is done
+    record = Store(tmp_path).record(config.id[:5])
+    assert record["status"] == "done"
+    assert from_dict(record["config"]) == config
+    assert record["test_error"] == record["curve"][-1]["test_error"]
+    assert len(record["shift"]) == len(record["importance"]) == 9
+    assert {"commit", "torch", "hardware", "threads"} <= set(record["provenance"])
+    assert not (Store(tmp_path).folder(config.id) / "checkpoint.pt").exists()
+
+
+def test_runs_that_fail_are_recorded_with_the_reason(tmp_path):
+    diverging = from_dict({**vars(QUICK), "rate": 1e12, "norm": "gn:4", "epochs": 4})
+    impossible = from_dict({**vars(QUICK), "batch_size": 128})
+    for config, said in ((diverging, "the loss is"), (impossible, "DataError: A step takes 128 images")):
+        run(config, tmp_path, data=DATA)
+        record = Store(tmp_path).record(config.id)
+        assert record["status"] == "failed"
+        assert said in record["note"]
+        assert record.get("test_error") is None
+
+
+def test_a_run_that_another_process_has_is_left_to_it_and_taken_over_when_that_dies(tmp_path):
+    code = f"""
+import sys
+from pathlib import Path
+from anynorm.lab.config import Config
+from anynorm.lab.store import Store
+assert Store(Path({str(tmp_path)!r})).begin({QUICK!r})
+print("mine", flush=True)
+sys.stdin.read()
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "mine\n"
+        store = Store(tmp_path)
+        assert not store.begin(QUICK)
+        assert store.rows()[0]["status"] == "running"
+        with pytest.raises(anynorm.DataError, match="is being worked on"):
+            store.remove(QUICK.id)
+        other.kill()
+    assert store.rows()[0]["status"] == "stopped"
+    assert store.begin(QUICK)
+
+
+def test_many_processes_may_write_at_once(tmp_path):
+    code = f"""
+from pathlib import Path
+from anynorm.lab.config import Config, from_dict
+from anynorm.lab.store import Store
+import sys
+store = Store(Path({str(tmp_path)!r}))
+for seed in range(10):
+    config = Config(seed=int(sys.argv[1]) * 100 + seed)
+    assert store.begin(config)
+    store.finish(config, {{"status": "done", "test_error": 1.0}})
+"""
+    workers = [subprocess.Popen([sys.executable, "-c", code, str(k)]) for k in range(3)]
+    assert [worker.wait() for worker in workers] == [0, 0, 0]
+    rows = Store(tmp_path).rows()
+    assert len(rows) == 30
+    assert all(Store(tmp_path).record(row["id"])["status"] == "done" for row in rows)
+
+
+def test_damaged_records_are_named_and_do_not_hide_the_others(tmp_path):
+    store = Store(tmp_path)
+    configs = [Config(seed=seed) for seed in range(3)]
+    for config in configs:
+        store.begin(config)
+        store.finish(config, {"status": "done", "test_error": 2.5})
+    path = store.folder(configs[1].id) / "record.json"
+    whole = path.read_text()
+    for broken in (whole[:-20], whole.replace("2.5", "3.5"), "", "{}"):
+        path.write_text(broken)
+        with pytest.raises(anynorm.DataError, match=r"record\.json is damaged"):
+            store.record(configs[1].id)
+    assert store.record(configs[2].id)["test_error"] == 2.5
+    path.unlink()
+    with pytest.raises(anynorm.DataError, match="has no record yet"):
+        store.record(configs[1].id)
+
+
+def test_stores_of_another_version_and_things_that_are_none_are_refused(tmp_path):
+    Store(tmp_path)
+    with sqlite3.connect(tmp_path / "index.sqlite") as index:
+        index.execute("PRAGMA user_version = 7")
+    index.close()
+    with pytest.raises(anynorm.DataError, match="store of version 7; this anynorm reads version 1"):
+        Store(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(anynorm.DataError, match="cannot be used as a store"):
+        Store(tmp_path / "file")
+    with pytest.raises(anynorm.DataError, match=r"names 0 runs of .*, which has no runs"):
+        Store(tmp_path / "new").find("abc")
+
+
+# comparison
+
+
+def plan(tmp_path, **options):
+    defaults = {"base": QUICK, "norms": ["bn", "gn:4", "hn"], "batch_sizes": [4, 16], "seeds": 2, "root": tmp_path}
+    return Plan(**(defaults | options))
+
+
+def test_a_comparison_runs_what_is_missing_and_tells_the_winner(tmp_path):
+    asked = plan(tmp_path)
+    assert len(list(run_all(asked, processes=1))) == 12
+    assert list(run_all(asked)) == []
+    report = summary(asked)
+    assert [row["norm"] for row in report] == ["bn", "gn:4", "hn"]
+    assert report["bn"]["step, batch 4"] == 1
+    assert report["bn"]["memory, batch 16"] == 1
+    assert "At batch 4: " in report.finding
+    assert {config.rate for config in asked.configs()} == {0.0125, 0.05}
+
+
+@pytest.mark.slow
+def test_processes_share_the_runs(tmp_path):
+    asked = plan(tmp_path, batch_sizes=[16], seeds=1)
+    assert {config.norm for config in run_all(asked, processes=2)} == {"bn", "gn:4", "hn"}
+    assert all(records[0]["provenance"]["threads"] == 1 for records in outcomes(asked).values())
+
+
+def test_winners_are_tested_and_failures_told():
+    def records(*errors):
+        return [{"status": "failed" if error is None else "done", "test_error": error} for error in errors]
+
+    assert told(records(10.0, 12.0)) == "11.0 ± 1.4"
+    assert told(records(10.0, None)) == "10.0, 1 of 2 failed"
+    assert told(records(None)) == "failed"
+    asked = Plan(base=QUICK, norms=["bn", "gn:4", "sn"], batch_sizes=[2], seeds=3)
+    found = {("bn", 2): records(50.0, 52.0, 51.0), ("gn:4", 2): records(20.0, 21.0, 22.5), ("sn", 2): records(21.0, 20.0, 23.0)}
+    assert recommend(asked, found, 2) == (
+        "At batch 2: gn:4 (21.2 %), better than 1 of 2 others beyond chance (p < 0.05); sn may be as good."
+    )
+    found[("sn", 2)] = records(1.0, None, 1.0)  # a norm that fails is not recommended
+    assert recommend(asked, found, 2).startswith("At batch 2: gn:4 (21.2 %), better than 1 of 1 others")
+    assert recommend(asked, {}, 2) == "At batch 2 every norm failed."
+    with pytest.raises(anynorm.SpecError, match="none of linear"):
+        Plan(base=QUICK, scaling="cubic")
+    with pytest.raises(anynorm.SpecError, match="at least one norm"):
+        Plan(base=QUICK, norms=[])
+
+
+def test_costs_are_of_steps_and_threads_are_put_back():
+    before = torch.get_num_threads()
+    found = costs([QUICK, from_dict({**vars(QUICK), "batch_size": 128, "norm": "hn"})], DATA)
+    assert list(found) == ["bn"]
+    assert found["bn"] > 0
+    assert torch.get_num_threads() == before
+
+
+def test_the_command_compares_and_runs_are_listed(tmp_path):
+    root = tmp_path / "runs"
+    options = [
+        "--model",
+        "small",
+        "--width",
+        0.5,
+        "--images",
+        64,
+        "--epochs",
+        1,
+        "--norms",
+        "bn,gn:4",
+        "--batch-sizes",
+        16,
+        "--seeds",
+        1,
+    ]
+    done = command("compare", *options, "--set", "flip=true", "--processes", 1, "--runs", root)
+    assert done.exit_code == 0, done.output
+    assert "At batch 16: " in done.output
+    rows = json.loads(command("runs", "list", "--runs", root, "--json").stdout)
+    assert {row["config"]["norm"] for row in rows} == {"bn", "gn:4"}
+    assert all(row["config"]["flip"] for row in rows)
+    listed = command("runs", "list", "--runs", root).stdout
+    assert "flip=True" in listed
+    assert listed.splitlines()[-1] == f"2 runs in {root}."
+    first, second = (row["id"] for row in rows)
+    assert "norm" in command("runs", "diff", first, second, "--runs", root).stdout
+    assert json.loads(command("runs", "show", first, "--runs", root).stdout)["status"] == "done"
+    assert "is forgotten" in command("runs", "rm", first, "--runs", root).stdout
+    assert len(Store(root).rows()) == 1
+
+
+def test_the_command_tells_what_it_does_not_know(tmp_path):
+    for arguments, said in (
+        (["--data", "minst"], "Near: mnist"),
+        (["--model", "resnet81"], "Near: resnet18"),
+        (["--norms", "bm"], "no norm called"),
+        (["--batch-sizes", "a"], "no whole numbers"),
+        (["--set", "flop=1"], "no setting 'flop'"),
+        (["--set", "flip"], "sets nothing"),
+        (["--set", "decay=much"], "is no float"),
+        (["--lr-scaling", "cubic"], "none of linear"),
+    ):
+        done = command("compare", *arguments, "--processes", 1, "--runs", tmp_path)
+        with pytest.raises(anynorm.AnynormError, match=said):
+            raise done.exception
