@@ -7,15 +7,16 @@ from typing import Annotated
 
 import typer
 
-from anynorm.cli.options import AsJson, Checkpoint, Paths, print_report
+from anynorm.cli.options import AsJson, Checkpoint, Paths, Root, print_report
 from anynorm.errors import DataError
 
 
 def diagnose(
-    model: Annotated[str, typer.Argument(help="package.module:factory, called without arguments.")],
+    model: Annotated[str, typer.Argument(help="package.module:factory, called without arguments; or run:ID, a run of the lab.")],
     what: Annotated[str, typer.Option(help="shift, importance, perturb, fluctuation or gradients.")] = "shift",
     data: Annotated[
-        str | None, typer.Option(help="A folder of images, an .npz, .npy or .pt file of inputs (and labels), or module:factory.")
+        str | None,
+        typer.Option(help="A folder of images, a file of inputs (and labels), or module:factory; a run has its own test set."),
     ] = None,
     checkpoint: Checkpoint = None,
     where: Paths = None,
@@ -26,6 +27,7 @@ def diagnose(
     std: Annotated[str, typer.Option(help="What each channel is then divided by.")] = "0.229,0.224,0.225",
     deltas: Annotated[str, typer.Option(help="perturb: the noise magnitudes.")] = "0.1,0.2,0.3,0.4,0.5",
     per: Annotated[str, typer.Option(help="perturb: one draw a layer, or a channel.")] = "layer",
+    root: Root = Path("runs"),
     seeds: Annotated[int, typer.Option(min=1, help="perturb: how many draws.")] = 5,
     plot: Annotated[Path | None, typer.Option(help="Where to draw the answer: .png, .pdf or .svg.")] = None,
     as_json: AsJson = False,
@@ -40,9 +42,17 @@ def diagnose(
 
         check_picture(plot)
     images = Images(side, _numbers("--mean", mean), _numbers("--std", std))
+    given = None if data is None else read_batches(data, batch_size, images)
+    if model.startswith("run:"):
+        from anynorm.lab.run import load_run
+
+        network, own = load_run(root, model.removeprefix("run:"))
+        given = own.tests(batch_size) if given is None else given
+    else:
+        network = load_model(model, checkpoint)
     asked = Asked(
-        load_model(model, checkpoint),
-        None if data is None else read_batches(data, batch_size, images),
+        network,
+        given,
         where=where,
         batches=batches,
         deltas=_numbers("--deltas", deltas),

@@ -10,10 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from anynorm.cli.options import AsJson, print_json, print_report
+from anynorm.cli.options import AsJson, Root, print_json, print_report
 from anynorm.errors import SpecError
 
-Root = Annotated[Path, typer.Option("--runs", help="The folder that runs are kept in.")]
 runs = typer.Typer(help="Look at runs: list, show, diff, rm.", no_args_is_help=True)
 
 

@@ -136,18 +136,22 @@ class Training:
         )
         self.sums = dict.fromkeys(self.sums, 0.0)
 
+    @property
+    def result(self) -> nn.Module:
+        """The network that is tested and kept: the average, where there is one."""
+        return self.model if self.average is None else self.average
+
     @torch.no_grad()
     def test(self) -> tuple[float, float]:
         """Give the loss and the error in percent on the test set, in eval mode."""
-        model = (self.model if self.average is None else self.average).eval()
-        images, labels = self.data.test
+        model = self.result.eval()
         loss = wrong = 0.0
-        for start in range(0, len(images), 500):
-            logits = model(self.data.standardised(images[start : start + 500])).float()
-            truth = labels[start : start + 500]
+        for x, truth in self.data.tests(500):
+            logits = model(x).float()
             loss += float(nn.functional.cross_entropy(logits, truth, reduction="sum"))
             wrong += float((logits.argmax(1) != truth).sum())
-        return loss / len(images), 100 * wrong / len(images)
+        count = len(self.data.test[1])
+        return loss / count, 100 * wrong / count
 
     def state(self) -> dict[str, Any]:
         """Give all that the rest of the run depends on."""

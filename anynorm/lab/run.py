@@ -13,9 +13,12 @@ from torch import Tensor, nn
 from anynorm.diagnostics import estimation_shift, importance
 from anynorm.diagnostics.slots import keeping
 from anynorm.errors import AnynormError, DiagnosticError
+from anynorm.files import read_tensors
 from anynorm.lab.config import Config
 from anynorm.lab.data import DataSet, load
-from anynorm.lab.engine import Training, train
+from anynorm.lab.engine import Training, save, train
+from anynorm.lab.models import build
+from anynorm.lab.place import place
 from anynorm.lab.record import provenance
 from anynorm.lab.store import Store
 
@@ -33,12 +36,24 @@ def run(config: Config, root: Path, *, data: DataSet | None = None, seen: Callab
     try:
         training, failure = train(config, store.folder(config.id), data=data or load(config.data, config.side), seen=seen)
         outcome = {"status": "failed" if failure else "done", "note": failure, **describe(training, bool(failure))}
+        save(training.result.state_dict(), store.folder(config.id) / "model.pt")
     except AnynormError as error:
         outcome = {"status": "failed", "note": f"{type(error).__name__}: {error}", "curve": []}
     outcome["seconds"] = round(time.perf_counter() - began, 2)
     outcome["provenance"] = provenance() | {"threads": torch.get_num_threads()}
     store.finish(config, outcome)
     return True
+
+
+def load_run(root: Path, name: str) -> tuple[nn.Module, DataSet]:
+    """Give the network of a run as it ended, and its data."""
+    store = Store(root)
+    config = store.config(name)
+    path = store.folder(config.id) / "model.pt"
+    data = load(config.data, config.side)
+    model = place(build(config.model, data.shape, config.width), config.norm, config.batch_size)
+    model.load_state_dict(read_tensors(path))
+    return model.eval(), data
 
 
 def describe(training: Training, failed: bool) -> dict[str, Any]:
@@ -53,7 +68,7 @@ def describe(training: Training, failed: bool) -> dict[str, Any]:
         "saved_bytes": saved_bytes(training),
     }
     if not failed:
-        found |= {"shift": _shift(training), "importance": _importance(training.model)}
+        found |= {"shift": _shift(training), "importance": _importance(training.result)}
     return found
 
 
@@ -61,7 +76,7 @@ def _shift(training: Training) -> list[dict[str, Any]] | None:
     """Give the estimation shift of the norms on a part of the test set; None where nothing is kept."""
     images = training.data.standardised(training.data.test[0][:1000])
     try:
-        report = estimation_shift(training.model, images.split(500), trial_samples=0)  # type: ignore[no-untyped-call]
+        report = estimation_shift(training.result, images.split(500), trial_samples=0)  # type: ignore[no-untyped-call]
     except DiagnosticError:
         return None
     return [{key: row.get(key) for key in ("path", "norm", "esm_mean", "esm_std", "shift")} for row in report]

@@ -2,6 +2,7 @@
 
     index.sqlite            one row a run: configuration, status, error; in WAL mode, so that several processes may write
     runs/ID/record.json     the whole outcome, with a checksum of itself
+    runs/ID/model.pt        the network as it ended
     runs/ID/checkpoint.pt   where a run that was stopped goes on
 
 Files are written whole or not at all. One that is damaged is named, and does not keep the others from being read.

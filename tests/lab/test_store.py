@@ -207,6 +207,10 @@ def test_the_command_compares_and_runs_are_listed(tmp_path):
     assert "flip=True" in listed
     assert listed.splitlines()[-1] == f"2 runs in {root}."
     first, second = (row["id"] for row in rows)
+    asked = command("diagnose", f"run:{first}", "--runs", root)
+    assert asked.exit_code == 0, asked.output
+    assert "449 samples" in asked.stdout
+    assert "score" in asked.stdout.splitlines()[0]
     assert "norm" in command("runs", "diff", first, second, "--runs", root).stdout
     assert json.loads(command("runs", "show", first, "--runs", root).stdout)["status"] == "done"
     assert "is forgotten" in command("runs", "rm", first, "--runs", root).stdout

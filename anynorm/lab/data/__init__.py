@@ -8,7 +8,7 @@ package.module:factory                           gives (images, labels) to train
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,12 @@ class DataSet:
         """What a model has to fit."""
         channels, height, width = self.train[0].shape[1:]
         return Shape(channels, height, width, self.classes)
+
+    def tests(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Give the test set in batches, standardised."""
+        images, labels = self.test
+        for start in range(0, len(images), size):
+            yield self.standardised(images[start : start + size]), labels[start : start + size]
 
     def standardised(self, images: Tensor) -> Tensor:
         """Turn bytes into numbers of mean 0 and deviation 1 over the training images, channel by channel."""
