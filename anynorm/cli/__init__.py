@@ -29,6 +29,7 @@ for _command in (surgery.inspect, surgery.convert, surgery.xbn, surgery.fold, su
 app.command()(diagnose.diagnose)
 app.command()(reproduce.reproduce)
 app.command()(lab.compare)
+app.command()(lab.report)
 app.add_typer(lab.runs, name="runs")
 
 

@@ -62,6 +62,19 @@ def compare(
     print_report(summary(plan), as_json)
 
 
+def report(
+    root: Annotated[Path, typer.Argument(help="The folder that runs are kept in.")] = Path("runs"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where the page goes.")] = Path("report.html"),
+) -> None:
+    """Write the runs of a folder as one page that needs nothing else."""
+    from anynorm.lab.page import write_page
+
+    count, left_out = write_page(root, out)
+    for reason in left_out:
+        sys.stderr.write(f"left out: {reason}\n")
+    sys.stdout.write(f"{count} runs are told in {out}.\n")
+
+
 def _settings(texts: list[str]) -> dict[str, Any]:
     """Read NAME=VALUE, each value as what its name wants."""
     from anynorm.lab.config import Config, from_dict

@@ -21,6 +21,7 @@ from anynorm.lab.models import build
 from anynorm.lab.place import place
 from anynorm.lab.record import provenance
 from anynorm.lab.store import Store
+from anynorm.surgery.walk import find_sites
 
 
 def run(config: Config, root: Path, *, data: DataSet | None = None, seen: Callable[[Training], None] | None = None) -> bool:
@@ -73,13 +74,15 @@ def describe(training: Training, failed: bool) -> dict[str, Any]:
 
 
 def _shift(training: Training) -> list[dict[str, Any]] | None:
-    """Give the estimation shift of the norms on a part of the test set; None where nothing is kept."""
+    """Give the estimation shift of norms on a part of the test set, with their places among all; None where nothing is kept."""
     images = training.data.standardised(training.data.test[0][:1000])
     try:
         report = estimation_shift(training.result, images.split(500), trial_samples=0)  # type: ignore[no-untyped-call]
     except DiagnosticError:
         return None
-    return [{key: row.get(key) for key in ("path", "norm", "esm_mean", "esm_std", "shift")} for row in report]
+    places = {site.path: place for place, site in enumerate(find_sites(training.result), 1)}
+    columns = ("path", "norm", "esm_mean", "esm_std", "shift")
+    return [{"place": places[row["path"]], **{key: row.get(key) for key in columns}} for row in report]
 
 
 def _importance(model: nn.Module) -> list[dict[str, Any]] | None:
