@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from anynorm.errors import ConditionError as ConditionError
     from anynorm.errors import DataError as DataError
     from anynorm.errors import DiagnosticError as DiagnosticError
+    from anynorm.errors import DiskError as DiskError
     from anynorm.errors import FoldError as FoldError
     from anynorm.errors import ShapeError as ShapeError
     from anynorm.errors import SpecError as SpecError

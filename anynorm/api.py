@@ -3,6 +3,7 @@
 from anynorm.core.condition import condition
 from anynorm.core.norm import Norm
 from anynorm.errors import AnynormError
+from anynorm.lab.compare import compare
 from anynorm.rows import (
     AdaIN,
     AuxBatchNorm,
@@ -42,6 +43,7 @@ __all__ = [
     "SandwichAuxBatchNorm",
     "SandwichBatchNorm",
     "SwitchNorm",
+    "compare",
     "condition",
     "convert",
     "fold",

@@ -36,5 +36,9 @@ class DataError(AnynormError):
     """Tells that a model, a checkpoint or data named by a text cannot be fetched or read."""
 
 
+class DiskError(DataError):
+    """Tells that a file could not be written; the one that was there stands."""
+
+
 class DiagnosticError(AnynormError):
     """Tells that a question about a model has no answer; the model is as it was."""

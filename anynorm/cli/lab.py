@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-import time
-from dataclasses import fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,7 +30,12 @@ def compare(
     batch_sizes: Annotated[str, typer.Option(help="Samples a batch.")] = "4,32",
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 3,
     epochs: Annotated[int | None, typer.Option(min=1, help="How long each run trains.")] = None,
-    images: Annotated[int | None, typer.Option(min=1, help="How many training images; 0 or nothing takes all.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="How long all runs together may take, about, instead of --epochs.")
+    ] = None,
+    images: Annotated[
+        int | None, typer.Option(min=1, help="How many training images, chosen by the seed; all, if not given.")
+    ] = None,
     width: Annotated[float | None, typer.Option(help="Of the model, relative to its own.")] = None,
     rate: Annotated[float | None, typer.Option(help="The learning rate at batch 32.")] = None,
     lr_scaling: Annotated[str, typer.Option(help="How it follows the batch size: linear, sqrt or none.")] = "linear",
@@ -38,28 +43,31 @@ def compare(
         list[str] | None, typer.Option("--set", help="Other settings of runs, such as flip=true or decay=0.")
     ] = None,
     processes: Annotated[int | None, typer.Option(min=1, help="How many at once; by default as many as cores.")] = None,
+    skip_unreadable: Annotated[
+        bool, typer.Option(help="Leave out images of a folder that cannot be read, instead of stopping.")
+    ] = False,
     root: Root = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
     """Compare norms on a model and data, and say which to take."""
-    from anynorm.lab.compare import DEFAULT, Plan, run_all, summary
+    from anynorm.cli.live import watch
+    from anynorm.lab.compare import DEFAULT, Plan, missing, run_all, summary, within
     from anynorm.lab.config import from_dict
+    from anynorm.lab.data.folder import SKIP
     from anynorm.lab.place import split_norms
-    from anynorm.progress import shown
 
-    plain = data == "digits" and model == "mlp"
-    base: dict[str, Any] = {field.name: getattr(DEFAULT, field.name) for field in fields(DEFAULT)} if plain else {}
+    if skip_unreadable:
+        os.environ[SKIP] = "1"
+    base: dict[str, Any] = asdict(DEFAULT) if data == "digits" and model == "mlp" else {}
     given = {"data": data, "model": model, "epochs": epochs, "images": images, "width": width, "rate": rate}
     base |= {name: value for name, value in given.items() if value is not None} | _settings(settings or [])
     sizes = _whole_numbers("--batch-sizes", batch_sizes)
     plan = Plan(from_dict(base), split_norms(norms), sizes, seeds, lr_scaling, root)
-    began = time.monotonic()
-    total = len(plan.configs())
-    for count, config in enumerate(shown(run_all(plan, processes), "comparing", total), 1):
-        if not sys.stderr.isatty():
-            words = f"{count} of {total}: {config.norm}, batch {config.batch_size}, seed {config.seed}"
-            sys.stderr.write(f"{words} ({time.monotonic() - began:.0f} s)\n")
-    print_report(summary(plan), as_json)
+    if minutes is not None:
+        plan = within(plan, minutes, processes)
+    watch(plan, run_all(plan, processes), len(missing(plan)))
+    if os.environ.get("RANK", "0") == "0":
+        print_report(summary(plan), as_json)
 
 
 def report(

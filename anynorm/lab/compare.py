@@ -10,7 +10,7 @@ import os
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,14 @@ import torch
 
 from anynorm.errors import SpecError
 from anynorm.lab.claims import LEVEL, probability
-from anynorm.lab.config import Config
+from anynorm.lab.config import Config, from_dict
 from anynorm.lab.cost import costs
 from anynorm.lab.data import load
+from anynorm.lab.engine import Training
 from anynorm.lab.models import build
 from anynorm.lab.run import run
 from anynorm.lab.store import Store
+from anynorm.progress import shown
 from anynorm.report import Rows
 
 DEFAULT = Config(model="mlp", images=128, epochs=20, momentum=0.0, decay=0.0, schedule="constant", rate=0.1)
@@ -66,22 +68,71 @@ class Plan:
         return [self.config(norm, size, seed) for seed in range(self.seeds) for size in self.batch_sizes for norm in self.norms]
 
 
+def compare(
+    norms: Sequence[str] = NORMS,
+    batch_sizes: Sequence[int] = BATCH_SIZES,
+    seeds: int = 3,
+    *,
+    root: Path | str = "runs",
+    scaling: str = "linear",
+    processes: int | None = None,
+    **settings: Any,
+) -> Rows:
+    """Compare norms on a model and data, and say which to take.
+
+    Args:
+        root: the folder that runs are kept in; those that are there are not run again.
+        scaling: how the learning rate, given for batch 32, follows the batch size: linear, sqrt or none.
+        processes: how many at once, of one thread each; as many as cores, if not given. Scripts that start several must be
+            guarded by `if __name__ == "__main__":`.
+        settings: of `anynorm.lab.config.Config`: data, model, epochs, images, rate, …; without data and model the default's.
+    """
+    usual = asdict(DEFAULT) if not {"data", "model"} & set(settings) else {}
+    plan = Plan(from_dict(usual | settings), norms, batch_sizes, seeds, scaling, Path(root))
+    for _ in shown(run_all(plan, processes), "comparing", len(missing(plan))):
+        pass
+    return summary(plan)
+
+
+def missing(plan: Plan) -> list[Config]:
+    """List the runs that have not ended."""
+    ended = {row["id"] for row in Store(plan.root).rows() if row["status"] in ("done", "failed")}
+    return [config for config in plan.configs() if config.id not in ended]
+
+
+def cores() -> int:
+    """Count the cores there are for us."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def within(plan: Plan, minutes: float, processes: int | None = None) -> Plan:
+    """Choose the epochs so that all runs together take about so many minutes; each trains equally long."""
+    if minutes <= 0:
+        raise SpecError(f"{minutes} minutes are no time to compare in.")
+    data = load(plan.base.data, plan.base.side)
+    seconds = 0.0
+    for size in plan.batch_sizes:
+        configs = [plan.config(norm, size) for norm in plan.norms]
+        steps = Training(configs[0], data).steps_per_epoch
+        seconds += sum(costs(configs, data).values()) * steps * plan.seeds
+    epochs = max(1, int(60 * minutes * (processes or cores()) / seconds)) if seconds else 1
+    return replace(plan, base=replace(plan.base, epochs=epochs))
+
+
 def run_all(plan: Plan, processes: int | None = None) -> Iterator[Config]:
     """Run what is missing, a process a core of one thread each; give each configuration as it ends."""
-    store = Store(plan.root)
-    done = {row["id"] for row in store.rows() if row["status"] in ("done", "failed")}
-    missing = [config for config in plan.configs() if config.id not in done]
+    left = missing(plan)
     data = load(plan.base.data, plan.base.side)  # said to be missing, or downloaded, once
     build(plan.base.model, data.shape, plan.base.width)  # a name that is not known is no run that failed
-    count = min(processes or len(os.sched_getaffinity(0)), len(missing))
+    count = 1 if plan.base.devices > 1 else min(processes or cores(), len(left))
     if count <= 1:
-        for config in missing:
+        for config in left:
             run(config, plan.root, data=data)
             yield config
         return
     context = get_context("spawn")
     with ProcessPoolExecutor(count, context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        waiting = {pool.submit(run, config, plan.root): config for config in missing}
+        waiting = {pool.submit(run, config, plan.root): config for config in left}
         try:
             for future in as_completed(waiting):
                 future.result()
@@ -108,7 +159,8 @@ def summary(plan: Plan) -> Rows:
     data = load(plan.base.data, plan.base.side)
     rows = []
     reference = "bn" if "bn" in plan.norms else plan.norms[0]
-    times = {size: costs([plan.config(norm, size) for norm in plan.norms], data) for size in plan.batch_sizes}
+    alone = [replace(plan.config(norm, size), devices=1, sync=False) for size in plan.batch_sizes for norm in plan.norms]
+    times = {size: costs([config for config in alone if config.batch_size == size], data) for size in plan.batch_sizes}
     for norm in plan.norms:
         row: dict[str, Any] = {"norm": norm}
         for size in plan.batch_sizes:

@@ -37,7 +37,8 @@ class Config:
         smoothing, mixup: of labels, and of pairs of images (the parameter of the beta distribution).
         crop, cutout: margin of random crops and side of a blanked square, in pixels.
         ema: weight of the old in an average of the parameters, which is then what is tested; 0 for none.
-        sync: whether statistics are those of all processes.
+        devices: how many processes train together (torchrun), each with `batch_size` samples of its own.
+        sync: whether statistics are those of all of them; else each has its own, and those of the first are kept.
         side: the size that images of a folder are brought to.
     """
 
@@ -62,6 +63,7 @@ class Config:
     cutout: int = 0
     precision: str = "float32"
     ema: float = 0.0
+    devices: int = 1
     sync: bool = False
     seed: int = 0
     side: int = 64
@@ -71,7 +73,7 @@ class Config:
         for name, known in (("schedule", SCHEDULES), ("optimizer", OPTIMIZERS), ("precision", PRECISIONS)):
             if getattr(self, name) not in known:
                 raise SpecError(f"{name}={getattr(self, name)!r} is none of {' '.join(known)}.")
-        for name in ("batch_size", "accumulate", "epochs"):
+        for name in ("batch_size", "accumulate", "epochs", "devices"):
             if getattr(self, name) < 1:
                 raise SpecError(f"{name}={getattr(self, name)} trains nothing; give 1 or more.")
         if self.rate <= 0:

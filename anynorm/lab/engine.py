@@ -17,12 +17,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
-from anynorm.errors import DataError
+from anynorm.errors import DataError, DiskError
+from anynorm.lab import together
 from anynorm.lab.config import Config
 from anynorm.lab.data import DataSet, augment, load
 from anynorm.lab.models import build
 from anynorm.lab.place import place
+from anynorm.surgery.sync import sync
 
 POINTS = 20
 """On how many points of the curve the test set is asked, at most."""
@@ -38,13 +41,16 @@ class Training:
     def __init__(self, config: Config, data: DataSet) -> None:
         self.config, self.data = config, data
         self.images, self.labels = self._chosen()
-        self.per_step = config.batch_size * config.accumulate
+        self.per_step = config.batch_size * config.accumulate * config.devices
         if self.per_step > len(self.images):
             raise DataError(f"A step takes {self.per_step} images, and there are {len(self.images)}: give a smaller batch size.")
         self.steps_per_epoch = len(self.images) // self.per_step
         self.steps = self.steps_per_epoch * config.epochs
         torch.manual_seed(config.seed)
         self.model = place(build(config.model, data.shape, config.width), config.norm, config.batch_size)
+        if config.sync:
+            self.model = sync(self.model).model
+        self.parallel = DistributedDataParallel(self.model) if config.devices > 1 else self.model
         self.average = copy.deepcopy(self.model).requires_grad_(False) if config.ema else None
         self.optimizer = _optimizer(config, self.model)
         self.step = 0
@@ -69,9 +75,10 @@ class Training:
         if self._order[0] != epoch:
             chance = torch.Generator().manual_seed(_mixed(config.seed, 1, epoch))
             self._order = epoch, torch.randperm(len(self.images), generator=chance)
-        start = index * self.per_step + part * config.batch_size
+        number = part * config.devices + together.rank()
+        start = index * self.per_step + number * config.batch_size
         chosen = self._order[1][start : start + config.batch_size]
-        chance = torch.Generator().manual_seed(_mixed(config.seed, 2, step * config.accumulate + part))
+        chance = torch.Generator().manual_seed(_mixed(config.seed, 2, step * config.accumulate * config.devices + number))
         x = self.data.standardised(self.images[chosen])
         if config.crop:
             x = augment.cropped(x, config.crop, chance)
@@ -87,7 +94,7 @@ class Training:
     def advance(self) -> None:
         """Do a step."""
         config = self.config
-        torch.manual_seed(_mixed(config.seed, 3, self.step))  # of dropout
+        torch.manual_seed(_mixed(config.seed, 3, self.step * config.devices + together.rank()))  # of dropout
         for group in self.optimizer.param_groups:
             group["lr"] = config.rate_at(self.step / self.steps)
         self.model.train()
@@ -95,7 +102,7 @@ class Training:
         for part in range(config.accumulate):
             x, targets = self.batch(self.step, part)
             with torch.autocast(x.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"):
-                logits = self.model(x)
+                logits = self.parallel(x)
                 loss = nn.functional.cross_entropy(logits, targets, label_smoothing=config.smoothing)
             (loss / config.accumulate).backward()  # type: ignore[no-untyped-call]
             self._count(loss.detach(), logits.detach(), targets)
@@ -105,7 +112,7 @@ class Training:
 
     def _count(self, loss: Tensor, logits: Tensor, targets: Tensor) -> None:
         value = float(loss)
-        if not math.isfinite(value):
+        if not together.agreed(math.isfinite(value)):
             raise DivergedError(f"the loss is {value} in step {self.step}")
         self.sums["loss"] += value * len(logits)
         self.sums["wrong"] += float((logits.argmax(1) != targets.argmax(1)).sum())
@@ -199,6 +206,8 @@ def train(
     checkpoint = None if folder is None else folder / "checkpoint.pt"
     if checkpoint is not None and checkpoint.exists():
         training.restore(torch.load(checkpoint, map_location="cpu", weights_only=True))
+    if together.rank():
+        checkpoint = None  # the first process writes for all
     every = max(1, training.steps // POINTS)
     saved = time.monotonic()
     try:
@@ -219,8 +228,12 @@ def train(
 def save(state: dict[str, Any], path: Path) -> None:
     """Write a state whole or not at all."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    with part.open("wb") as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    try:
+        with part.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except (OSError, RuntimeError) as error:  # torch has a RuntimeError of its own for a disk that is full
+        part.unlink(missing_ok=True)
+        raise DiskError(f"{path} cannot be written: {error}. What was there before stands; make room and go on.") from None

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from anynorm.diagnostics import estimation_shift, importance
 from anynorm.diagnostics.slots import keeping
-from anynorm.errors import AnynormError, DiagnosticError
+from anynorm.errors import AnynormError, DiagnosticError, DiskError
 from anynorm.files import read_tensors
+from anynorm.lab import together
 from anynorm.lab.config import Config
 from anynorm.lab.data import DataSet, load
 from anynorm.lab.engine import Training, save, train
@@ -29,20 +30,25 @@ def run(config: Config, root: Path, *, data: DataSet | None = None, seen: Callab
 
     A run that diverges, or cannot be built, is recorded as failed, with the reason.
     """
-    store = Store(root)
-    if not store.begin(config):
+    together.join(config.devices)
+    store, first = Store(root), together.rank() == 0
+    if not together.agreed(first and store.begin(config)):
         return False
     began = time.perf_counter()
     outcome: dict[str, Any]
     try:
         training, failure = train(config, store.folder(config.id), data=data or load(config.data, config.side), seen=seen)
         outcome = {"status": "failed" if failure else "done", "note": failure, **describe(training, bool(failure))}
-        save(training.result.state_dict(), store.folder(config.id) / "model.pt")
+        if first:
+            save(training.result.state_dict(), store.folder(config.id) / "model.pt")
+    except DiskError:
+        raise  # the run has not failed: it goes on when there is room
     except AnynormError as error:
         outcome = {"status": "failed", "note": f"{type(error).__name__}: {error}", "curve": []}
     outcome["seconds"] = round(time.perf_counter() - began, 2)
     outcome["provenance"] = provenance() | {"threads": torch.get_num_threads()}
-    store.finish(config, outcome)
+    if first:
+        store.finish(config, outcome)
     return True
 
 

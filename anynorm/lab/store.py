@@ -23,7 +23,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from anynorm.errors import DataError
+from anynorm.errors import DataError, DiskError
 from anynorm.lab.config import Config, from_dict
 
 VERSION = 1
@@ -57,6 +57,8 @@ class Store:
             connection.execute("PRAGMA journal_mode = WAL")
             with connection:
                 yield connection
+        except sqlite3.Error as error:
+            raise DataError(f"{self.root / 'index.sqlite'} cannot be used: {error}.") from None
         finally:
             connection.close()
 
@@ -86,8 +88,12 @@ class Store:
         digest = hashlib.sha256(body.encode()).hexdigest()
         path = self.folder(config.id) / "record.json"
         part = path.with_suffix(".part")
-        part.write_text(f'{{"sha256": "{digest}", "record": {body}}}\n')
-        part.replace(path)
+        try:
+            part.write_text(f'{{"sha256": "{digest}", "record": {body}}}\n')
+            part.replace(path)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            raise DiskError(f"{path} cannot be written: {error}. Make room and run it again.") from None
         values = (outcome["status"], outcome.get("test_error"), outcome.get("note", ""), time.time(), config.id)
         with self._index() as index:
             index.execute("UPDATE runs SET status = ?, error = ?, note = ?, updated = ?, owner = '' WHERE id = ?", values)

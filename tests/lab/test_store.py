@@ -4,6 +4,7 @@ import json
 import sqlite3
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 
 import anynorm
 from anynorm.cli import app
-from anynorm.lab.compare import Plan, outcomes, recommend, run_all, summary, told
+from anynorm.lab.compare import Plan, outcomes, recommend, run_all, summary, told, within
 from anynorm.lab.config import Config, from_dict
 from anynorm.lab.cost import costs
 from anynorm.lab.data import load
@@ -231,3 +232,74 @@ def test_the_command_tells_what_it_does_not_know(tmp_path):
         done = command("compare", *arguments, "--processes", 1, "--runs", tmp_path)
         with pytest.raises(anynorm.AnynormError, match=said):
             raise done.exception
+
+
+def test_a_disk_that_is_full_ends_the_run_and_leaves_the_store_whole(tmp_path, monkeypatch):
+    store, whole = Store(tmp_path), from_dict({**vars(QUICK), "seed": 1})
+    run(whole, tmp_path, data=DATA)
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("torch.save", full)
+        with pytest.raises(anynorm.DiskError, match=r"model\.pt cannot be written: .*No space left.* make room"):
+            run(QUICK, tmp_path, data=DATA)
+    with monkeypatch.context() as patched:
+        patched.setattr("pathlib.Path.write_text", full)
+        with pytest.raises(anynorm.DiskError, match=r"record\.json cannot be written"):
+            run(QUICK, tmp_path, data=DATA)
+    assert store.record(whole.id)["status"] == "done"
+    assert not list(store.folder(QUICK.id).glob("*.part"))
+    assert run(QUICK, tmp_path, data=DATA)  # it goes on when there is room
+    assert store.record(QUICK.id)["status"] == "done"
+
+
+def test_a_budget_in_minutes_becomes_epochs_for_all(tmp_path):
+    asked = plan(tmp_path, batch_sizes=[16], seeds=1)
+    short, long = (within(asked, minutes, processes=1).base.epochs for minutes in (0.01, 0.1))
+    assert 1 <= short < long
+    assert 3 < long / short < 30 or short == 1
+    with pytest.raises(anynorm.SpecError, match="no time to compare in"):
+        within(asked, 0)
+
+
+def test_the_function_compares_as_the_command_does(tmp_path):
+    options: dict[str, Any] = {"model": "small", "width": 0.5, "images": 64, "epochs": 1}
+    report = anynorm.compare(["bn"], [16], 1, root=tmp_path, processes=1, **options)
+    assert report["bn"]["step, batch 16"] == 1
+    assert len(Store(tmp_path).rows()) == 1
+    with pytest.raises(anynorm.SpecError, match="no setting 'epoch'"):
+        anynorm.compare(["bn"], [16], 1, root=tmp_path, epoch=3)
+
+
+@pytest.mark.slow
+def test_processes_of_torchrun_train_one_network_and_synchronised_they_are_one_batch(tmp_path):
+    code = f"""
+import sys, torch
+from dataclasses import replace
+from pathlib import Path
+torch.set_num_threads(1)
+from anynorm.lab.run import run
+from anynorm.lab.config import Config
+base = {QUICK!r}
+run(replace(base, batch_size=8, devices=2, sync=True), Path({str(tmp_path)!r}))
+run(replace(base, batch_size=8, devices=2), Path({str(tmp_path)!r}))
+"""
+    script = tmp_path / "two.py"
+    script.write_text(code)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    done = subprocess.run(launcher, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    run(QUICK, tmp_path, data=DATA)
+    store = Store(tmp_path)
+    synced, apart = (from_dict({**vars(QUICK), "batch_size": 8, "devices": 2, "sync": sync}) for sync in (True, False))
+    weights = [torch.load(store.folder(config.id) / "model.pt")["0.0.weight"] for config in (QUICK, synced, apart)]
+    together, on_their_own = (float((weights[0] - found).abs().max() / weights[0].abs().max()) for found in weights[1:])
+    assert together < 1e-4
+    assert on_their_own > 10 * together
+    assert store.record(synced.id)["curve"][-1]["test_loss"] == pytest.approx(
+        store.record(QUICK.id)["curve"][-1]["test_loss"], rel=1e-3
+    )
+    with pytest.raises(anynorm.DataError, match="torchrun --nproc-per-node 2"):
+        run(synced, tmp_path / "other", data=DATA)

@@ -48,7 +48,8 @@ def _read_split(split: Path, classes: list[str], side: int) -> tuple[Tensor, Ten
     images = list(shown(_decoded([path for path, _ in files], side), f"reading {split}", len(files)))
     broken = [path for (path, _), image in zip(files, images, strict=True) if image is None]
     if broken and os.environ.get(SKIP) != "1":
-        raise DataError(f"{len(broken)} of {len(files)} images cannot be read, such as {broken[0]}. Mend them, or set {SKIP}=1.")
+        told = f"{len(broken)} of {len(files)} images cannot be read, such as {broken[0]}"
+        raise DataError(f"{told}. Mend them, or leave them out (--skip-unreadable, or {SKIP}=1).")
     for path in broken:
         sys.stderr.write(f"left out, cannot be read: {path}\n")
     read = [(image, label) for image, (_, label) in zip(images, files, strict=True) if image is not None]
