@@ -22,7 +22,8 @@ setup: .venv/ready
 	touch $@
 
 demo: setup
-	$(BIN)/python examples/demo.py
+	$(BIN)/anynorm compare --runs runs/demo
+	$(BIN)/anynorm report runs/demo -o report.html
 
 test: setup browser
 	$(BIN)/ruff format --check .

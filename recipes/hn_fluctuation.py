@@ -130,6 +130,7 @@ def draw(record: Record, path: Path) -> list[Path]:
         report = Report(bars, "", "fluctuation", "bn_std", {"layer": dict.fromkeys(STATISTICS)})
         plot.fluctuation(report, row[0])
         row[0].set_title(f"Fig. 6: std of the statistics, batch {size}")
+        row[0].legend(frameon=False, loc="upper right")
         for k, ax in enumerate(row[1:], 1):
             found = pick(record.rows, f"series {k}", **cell, seed=0)[0]
             named = {f"neuron {k}-1": {name: torch.tensor(values)[:, None] for name, values in found.items()}}

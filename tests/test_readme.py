@@ -77,9 +77,9 @@ def test_every_spec_of_the_readme_can_be_made():
         anynorm.make(spec, 32, batch_size=4)
 
 
-def test_the_demo_runs():
+def test_the_example_of_cuts_runs():
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(ROOT / "examples" / "demo.py")], capture_output=True, text=True, check=True
+        [sys.executable, "-W", "error", str(ROOT / "examples" / "cuts.py")], capture_output=True, text=True, check=True
     )
     assert "per channel" in done.stdout
     assert "hn:4" in done.stdout

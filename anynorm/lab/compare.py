@@ -166,11 +166,13 @@ def summary(plan: Plan) -> Rows:
         for size in plan.batch_sizes:
             records = found.get((norm, size), [])
             row[f"error %, batch {size}"] = told(records)
+            row[f"shift, batch {size}"] = _worst_shift(records)
             row[f"step, batch {size}"] = _ratio(times[size].get(norm), times[size].get(reference))
             row[f"memory, batch {size}"] = _ratio(_bytes(records), _bytes(found.get((reference, size), [])))
         rows.append(row)
     advice = [recommend(plan, found, size) for size in plan.batch_sizes]
-    return Rows(rows, " ".join(advice) + f" Step time and saved memory are relative to {reference}.")
+    words = f"The shift is the worst of a network's norms; step time and saved memory are relative to {reference}."
+    return Rows(rows, " ".join([*advice, words]))
 
 
 def told(records: list[dict[str, Any]]) -> str:
@@ -208,6 +210,12 @@ def recommend(plan: Plan, found: dict[tuple[str, int], list[dict[str, Any]]], si
 
 def _differences(worse: list[float], better: list[float]) -> list[float]:
     return [a - b for a, b in zip(worse, better, strict=True)]
+
+
+def _worst_shift(records: list[dict[str, Any]]) -> float | None:
+    """Give the largest estimation shift of a network's norms, the mean of the seeds; None where none keeps statistics."""
+    worst = [max(row["shift"] or 0.0 for row in record["shift"]) for record in records if record.get("shift")]
+    return statistics.fmean(worst) if worst else None
 
 
 def _bytes(records: list[dict[str, Any]]) -> float | None:
