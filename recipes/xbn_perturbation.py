@@ -10,7 +10,8 @@ the paper's 64 groups would be IN throughout.
 
 Blocks have two norms. The first batch norm left in a block is its first (the second replaced, P3) or its second (the first
 replaced, P1 = P2); each is compared with the plain network perturbed at the same place. One δ a layer, or one a channel: the
-paper does not say, so both.
+paper does not say, so both. Verdicts compare the five draws of noise on one network each: they say nothing about networks trained
+anew.
 
 `smoke` takes an untrained ResNet-8 and scikit-learn's digits: it shows that the parts work together, and claims nothing.
 """

@@ -1,5 +1,6 @@
 """The README's example runs, and what it claims to print is printed."""
 
+import json
 import re
 import subprocess
 import sys
@@ -52,6 +53,14 @@ loader = torch.randn(64, 3, 8, 8).split(32)
     assert printed.returncode == 0, printed.stderr
     assert "recalibrate" in printed.stdout.splitlines()[-1]
     assert (tmp_path / "shift.png").exists()
+
+
+def test_the_table_on_the_first_screen_is_that_of_the_record():
+    rows = json.loads((ROOT / "docs" / "demo.json").read_text())["rows"]
+    for row in rows:
+        errors = [row[f"error %, batch {size}"] for size in (4, 32)]
+        shifts = [f"{row[f'shift, batch {size}']:.2f}" for size in (4, 32)]
+        assert f"| `{row['norm']}` | {errors[0]} | {shifts[0]} | {errors[1]} | {shifts[1]} |" in README
 
 
 def test_the_drawing_is_what_the_command_draws():

@@ -14,7 +14,7 @@ HEAD = """# Recipes
 One file is one table or figure of a paper: its header says what is measured and what is scaled down, its claims are data, and its
 records are numbers with seeds, spread, commit and hardware. This page is written from the records by `make results`, and a test
 sees to it that it was. `anynorm reproduce NAME --preset …` measures again; verdicts are
-Student's paired t-test at 5 %, seed by seed.
+Student's paired t-test at 5 %, seed by seed (draw by draw of noise on one network in xbn_perturbation).
 """
 
 
