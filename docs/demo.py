@@ -45,7 +45,11 @@ def main() -> None:
     )
     left.set(xlabel="epoch", ylabel="test error (%)", ylim=(0, 100), title=f"Digits, 20-layer MLP, batch {small}")
     plot.profiles({norm: averaged(records, "shift", "place", "shift") for norm, records in cells.items()}, "shift", right)
-    right.set(xlabel="norm, from the first", ylabel="estimation shift (0 is right)", title="Why: what norms keep does not fit")
+    right.set(
+        xlabel="norm, from the first",
+        ylabel="estimation shift (0 is right)",
+        title="How far what norms keep is from what they meet",
+    )
     fig.savefig(HERE / "demo.png", dpi=110)
 
 
