@@ -28,13 +28,9 @@ def main() -> None:
     plan = Plan(root=HERE.parent / "runs" / "demo")
     found = outcomes(plan)
     report = summary(plan)
-    made = {
-        "command": "make demo",
-        "rows": report.rows,
-        "finding": report.finding,
-        "seeds": plan.seeds,
-        "provenance": provenance(),
-    }
+    trained = {f"{norm}, batch {size}": [record["train_error"] for record in records] for (norm, size), records in found.items()}
+    made: dict[str, Any] = {"command": "make demo", "rows": report.rows, "finding": report.finding}
+    made |= {"train_errors": trained, "seeds": plan.seeds, "provenance": provenance()}
     (HERE / "demo.json").write_text(json.dumps(made, indent=2) + "\n")
     small = min(plan.batch_sizes)
     fig = Figure(figsize=(11, 3.8), layout="constrained")
