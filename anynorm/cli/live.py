@@ -12,6 +12,8 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from anynorm.progress import displaying
+
 
 def watch(plan: Any, ended: Iterable[Any], missing: int) -> None:
     """Show what has ended, as it ends."""
@@ -28,7 +30,7 @@ def watch(plan: Any, ended: Iterable[Any], missing: int) -> None:
     )
     progress = Progress(*columns)
     task = progress.add_task("comparing", total=missing)
-    with Live(Group(_table(plan), progress), console=Console(stderr=True), transient=True) as live:
+    with displaying(), Live(Group(_table(plan), progress), console=Console(stderr=True), transient=True) as live:
         for _ in ended:
             progress.advance(task)
             live.update(Group(_table(plan), progress))
