@@ -51,7 +51,7 @@ loader = torch.randn(64, 3, 8, 8).split(32)
     command = [sys.executable, "-W", "error", "-c", start + example]
     printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert printed.returncode == 0, printed.stderr
-    assert "recalibrate" in printed.stdout.splitlines()[-1]
+    assert "recalibrate" in printed.stdout.splitlines()[-1].lower()
     assert (tmp_path / "shift.png").exists()
 
 

@@ -10,6 +10,9 @@ from anynorm.diagnostics.ranks import rank_correlation
 NOTHING = 0.3
 """A healthy ResNet-20 shows 0.23 on test images that are not cropped as those of training were (docs/guide/diagnose.md)."""
 
+FEW = 6
+"""Of fewer norms nobody can tell whether something grows with depth."""
+
 
 def say(rows: list[dict[str, Any]], samples: int, score: float | None) -> str:
     """Judge the rows of the norms in the order they ran."""
@@ -39,7 +42,7 @@ def _blame(rows: list[dict[str, Any]], shifted: list[dict[str, Any]], limit: flo
         part = f", {100 * one['cures']:.0f} % of all shift goes when it alone is put right" if "cures" in one else ""
         return f"one norm is at fault, '{one['path']}' (shift {one['shift']:.2g}{part}): recalibrate, and look at what feeds it."
     first, last = _thirds(rows)
-    if last > 2 * first and rank_correlation(range(len(rows)), [row["shift"] for row in rows]) > 0.5:
+    if len(rows) >= FEW and last > 2 * first and rank_correlation(range(len(rows)), [row["shift"] for row in rows]) > 0.5:
         return (
             f"shift grows with depth, from {first:.2g} in the first third to {last:.2g} in the last (worst '{worst['path']}', "
             f"{worst['shift']:.2g}): each norm passes its error on. Recalibrate on data like that of inference; in the next "
