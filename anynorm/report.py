@@ -40,7 +40,7 @@ class Rows:
 
     def json(self) -> str:
         """Give rows and finding for a program; a number that is none is null."""
-        return json.dumps(_plain({"rows": self.rows, "finding": self.finding}), indent=2, allow_nan=False)
+        return json.dumps(plain({"rows": self.rows, "finding": self.finding}), indent=2, allow_nan=False)
 
     def table(self) -> str:
         """Give rows and finding for a person."""
@@ -67,9 +67,10 @@ def _shown(value: Any) -> str:
     return str(value)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Give plain values for a program: a number that is none becomes None."""
     if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
+        return {key: plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
+        return [plain(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

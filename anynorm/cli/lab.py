@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,7 +33,8 @@ def compare(
         float | None, typer.Option(help="How long all runs together may take, about, instead of --epochs.")
     ] = None,
     images: Annotated[
-        int | None, typer.Option(min=1, help="How many training images, chosen by the seed; all, if not given.")
+        int | None,
+        typer.Option(min=1, help="How many training images, chosen by the seed; all, if not given (of the default pair: 128)."),
     ] = None,
     width: Annotated[float | None, typer.Option(help="Of the model, relative to its own.")] = None,
     rate: Annotated[float | None, typer.Option(help="The learning rate at batch 32.")] = None,
@@ -51,18 +51,16 @@ def compare(
 ) -> None:
     """Compare norms on a model and data, and say which to take."""
     from anynorm.cli.live import watch
-    from anynorm.lab.compare import DEFAULT, Plan, missing, run_all, summary, within
-    from anynorm.lab.config import from_dict
+    from anynorm.lab.compare import Plan, base_of, missing, run_all, summary, within
     from anynorm.lab.data.folder import SKIP
     from anynorm.lab.place import split_norms
 
     if skip_unreadable:
         os.environ[SKIP] = "1"
-    base: dict[str, Any] = asdict(DEFAULT) if data == "digits" and model == "mlp" else {}
     given = {"data": data, "model": model, "epochs": epochs, "images": images, "width": width, "rate": rate}
-    base |= {name: value for name, value in given.items() if value is not None} | _settings(settings or [])
+    base = {name: value for name, value in given.items() if value is not None} | _settings(settings or [])
     sizes = _whole_numbers("--batch-sizes", batch_sizes)
-    plan = Plan(from_dict(base), split_norms(norms), sizes, seeds, lr_scaling, root)
+    plan = Plan(base_of(base), split_norms(norms), sizes, seeds, lr_scaling, root)
     if minutes is not None:
         plan = within(plan, minutes, processes)
     watch(plan, run_all(plan, processes), len(missing(plan)))
@@ -87,26 +85,23 @@ def _settings(texts: list[str]) -> dict[str, Any]:
     """Read NAME=VALUE, each value as what its name wants."""
     from anynorm.lab.config import Config, from_dict
 
+    kinds = {"width": float, "images": int}  # those that are None by themselves
     found: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
             raise SpecError(f"--set {text!r} sets nothing; write NAME=VALUE, such as flip=true.")
         from_dict({name: getattr(Config(), name, None)})  # says which names there are
-        kind = type(getattr(Config(), name))
+        kind = kinds.get(name) or type(getattr(Config(), name))
         try:
-            found[name] = (
-                value == "true"
-                if kind is bool
-                else value
-                if kind is str
-                else kind(value)
-                if kind is not type(None)
-                else float(value)
-            )
-        except ValueError:
-            raise SpecError(f"--set {text!r}: {value!r} is no {kind.__name__}.") from None
+            found[name] = _SWITCH[value.lower()] if kind is bool else kind(value)
+        except (KeyError, ValueError):
+            wanted = "true or false" if kind is bool else {"int": "a whole number", "float": "a number"}[kind.__name__]
+            raise SpecError(f"--set {text!r}: {value!r} is not {wanted}.") from None
     return found
+
+
+_SWITCH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 def _whole_numbers(option: str, text: str) -> list[int]:

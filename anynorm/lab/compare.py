@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import statistics
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -17,17 +20,18 @@ from typing import Any
 
 import torch
 
-from anynorm.errors import SpecError
+from anynorm.errors import AnynormError, DataError, SpecError
 from anynorm.lab.claims import LEVEL, probability
-from anynorm.lab.config import Config, from_dict
+from anynorm.lab.config import Config, fingerprint, from_dict
 from anynorm.lab.cost import costs
-from anynorm.lab.data import load
+from anynorm.lab.data import DataSet, load
 from anynorm.lab.engine import Training
 from anynorm.lab.models import build
 from anynorm.lab.run import run
 from anynorm.lab.store import Store
 from anynorm.progress import shown
 from anynorm.report import Rows
+from anynorm.surgery.walk import find_sites
 
 DEFAULT = Config(model="mlp", images=128, epochs=20, momentum=0.0, decay=0.0, schedule="constant", rate=0.1)
 """The xbn paper's network on few digits, about a second a run: small enough to wait for, deep enough for norms to matter."""
@@ -57,6 +61,10 @@ class Plan:
             raise SpecError(f"scaling={self.scaling!r} is none of {' '.join(SCALINGS)}.")
         if not self.norms or not self.batch_sizes or self.seeds < 1:
             raise SpecError("A comparison wants at least one norm, one batch size and one seed.")
+        if isinstance(self.norms, str):
+            raise SpecError(f"norms={self.norms!r} is one text; give a list of norms.")
+        object.__setattr__(self, "norms", list(dict.fromkeys(self.norms)))
+        object.__setattr__(self, "batch_sizes", list(dict.fromkeys(self.batch_sizes)))
 
     def config(self, norm: str, batch_size: int, seed: int = 0) -> Config:
         """Give the configuration of a run."""
@@ -85,13 +93,23 @@ def compare(
         scaling: how the learning rate, given for batch 32, follows the batch size: linear, sqrt or none.
         processes: how many at once, of one thread each; as many as cores, if not given. Scripts that start several must be
             guarded by `if __name__ == "__main__":`.
-        settings: of `anynorm.lab.config.Config`: data, model, epochs, images, rate, …; without data and model the default's.
+        settings: of `anynorm.lab.config.Config`: data, model, epochs, images, rate, …
     """
-    usual = asdict(DEFAULT) if not {"data", "model"} & set(settings) else {}
-    plan = Plan(from_dict(usual | settings), norms, batch_sizes, seeds, scaling, Path(root))
+    plan = Plan(base_of(settings), norms, batch_sizes, seeds, scaling, Path(root))
     for _ in shown(run_all(plan, processes), "comparing", len(missing(plan))):
         pass
     return summary(plan)
+
+
+def base_of(settings: dict[str, Any]) -> Config:
+    """Complete settings: data and model are the default's where they are not given, and so is the training of that pair."""
+    pair = {"data": DEFAULT.data, "model": DEFAULT.model}
+    usual = asdict(DEFAULT) if all(settings.get(name, value) == value for name, value in pair.items()) else pair
+    for name in ("norm", "batch_size", "seed"):
+        if name in settings:
+            raise SpecError(f"{name} is what a comparison varies: give norms, batch sizes and seeds.")
+    config = from_dict(usual | settings)
+    return replace(config, made_of=fingerprint(config))
 
 
 def missing(plan: Plan) -> list[Config]:
@@ -123,23 +141,67 @@ def run_all(plan: Plan, processes: int | None = None) -> Iterator[Config]:
     """Run what is missing, a process a core of one thread each; give each configuration as it ends."""
     left = missing(plan)
     data = load(plan.base.data, plan.base.side)  # said to be missing, or downloaded, once
-    build(plan.base.model, data.shape, plan.base.width)  # a name that is not known is no run that failed
+    rehearse(plan, data)
     count = 1 if plan.base.devices > 1 else min(processes or cores(), len(left))
-    if count <= 1:
-        for config in left:
-            run(config, plan.root, data=data)
+    yield from _one_by_one(left, plan, data) if count <= 1 else _at_once(left, plan, count)
+    while missing(plan):  # another comparison has taken some of them on
+        time.sleep(1)
+        yield from _one_by_one(missing(plan), plan, data)
+
+
+def _one_by_one(configs: list[Config], plan: Plan, data: DataSet) -> Iterator[Config]:
+    threads = torch.get_num_threads()
+    for config in configs:
+        torch.set_num_threads(1)  # as in the processes of `_at_once`: the last bits depend on it, and so may all the rest
+        try:
+            ended = run(config, plan.root, data=data)
+        finally:
+            torch.set_num_threads(threads)
+        if ended:
             yield config
-        return
-    context = get_context("spawn")
-    with ProcessPoolExecutor(count, context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        waiting = {pool.submit(run, config, plan.root): config for config in left}
+
+
+def _at_once(configs: list[Config], plan: Plan, count: int) -> Iterator[Config]:
+    with ProcessPoolExecutor(count, get_context("spawn"), initializer=_begin_worker) as pool:
+        waiting = {pool.submit(run, config, plan.root): config for config in configs}
         try:
             for future in as_completed(waiting):
-                future.result()
-                yield waiting[future]
+                if future.result():
+                    yield waiting[future]
+        except BrokenProcessPool:
+            raise DataError("A process that trained was killed from outside. The same command goes on where it was.") from None
         except BaseException:
+            for process in list(pool._processes.values()):
+                process.terminate()  # else they would go through all that is queued
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _begin_worker() -> None:
+    """Leave Ctrl-C to the process that waits for the answers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+
+
+def rehearse(plan: Plan, data: DataSet) -> None:
+    """Train the plain model for a step at each batch size: what cannot work at all is told before the first run."""
+    for size in plan.batch_sizes:
+        config = replace(plan.base, batch_size=size, devices=1, sync=False)
+        model = build(config.model, data.shape, config.width)
+        if not find_sites(model):
+            raise DataError(f"{config.model} has no norm among its modules: there is nothing to compare.")
+        try:
+            x, _ = Training(replace(config, norm="bn"), data).batch(0, 0)
+            logits = model.eval()(x)
+        except AnynormError:
+            raise
+        except Exception as error:  # whatever somebody's model raises
+            raise DataError(f"{config.model} cannot be run on {config.data}: {type(error).__name__}: {error}.") from error
+        if not isinstance(logits, torch.Tensor) or logits.shape != (size, data.classes):
+            got = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+            raise DataError(
+                f"{config.model} gave {got} for {size} images of {data.classes} classes; ({size}, {data.classes}) is wanted."
+            )
 
 
 def outcomes(plan: Plan) -> dict[tuple[str, int], list[dict[str, Any]]]:
@@ -149,8 +211,17 @@ def outcomes(plan: Plan) -> dict[tuple[str, int], list[dict[str, Any]]]:
     found: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for config in plan.configs():
         if config.id in ended:
-            found.setdefault((config.norm, config.batch_size), []).append(store.record(config.id))
+            record = {"seed": config.seed, **_record(store, config)}
+            found.setdefault((config.norm, config.batch_size), []).append(record)
     return found
+
+
+def _record(store: Store, config: Config) -> dict[str, Any]:
+    """Read a record; one that is damaged is told, and counts as failed."""
+    try:
+        return store.record(config.id)
+    except DataError as error:
+        return {"status": "failed", "note": str(error), "test_error": None}
 
 
 def summary(plan: Plan) -> Rows:
@@ -193,19 +264,30 @@ def recommend(plan: Plan, found: dict[tuple[str, int], list[dict[str, Any]]], si
         for norm, records in whole.items()
         if records and all(record["status"] == "done" for record in records)
     }
+    if not any(whole.values()):
+        return f"At batch {size} no run has ended."
     if not errors:
         return f"At batch {size} every norm failed."
     best = min(errors, key=lambda norm: statistics.fmean(errors[norm]))
     said = f"At batch {size}: {best} ({statistics.fmean(errors[best]):.1f} %)"
     others = [norm for norm in errors if norm != best and len(errors[norm]) == len(errors[best])]
-    close = [norm for norm in others if probability(_differences(errors[norm], errors[best])) >= LEVEL]
-    if len(errors[best]) < 2:
-        return f"{said}; one seed says nothing about how sure that is."
+    if len(errors[best]) < 3:
+        return f"{said}; fewer than three seeds say nothing about how sure that is."
+    close = _not_told_apart({norm: probability(_differences(errors[norm], errors[best])) for norm in others})
     if not others:
         return f"{said}."
     beaten = len(others) - len(close)
     sure = f"better than {beaten} of {len(others)} others beyond chance (p < {LEVEL})"
     return f"{said}, {sure}" + (f"; {', '.join(close)} may be as good." if close else ".")
+
+
+def _not_told_apart(chances: dict[str, float]) -> list[str]:
+    """List those that may be as good, after Holm: of k comparisons, the surest must be k times as sure as one alone."""
+    ordered = sorted(chances, key=lambda norm: chances[norm])
+    for done, norm in enumerate(ordered):
+        if chances[norm] * (len(ordered) - done) >= LEVEL:
+            return [one for one in chances if one in ordered[done:]]
+    return []
 
 
 def _differences(worse: list[float], better: list[float]) -> list[float]:

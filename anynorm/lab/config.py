@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import inspect
 import json
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from anynorm.errors import SpecError
+from anynorm.files import fetch_named
 from anynorm.lab.place import check_norms
 
 SCHEDULES: dict[str, Callable[[float], float]] = {
@@ -32,6 +35,7 @@ class Config:
         norm: see `anynorm.lab.place`.
         width: of the model; None is its own.
         images: how many training images, chosen by the seed; None takes all.
+        warmup: epochs over which the rate rises.
         batch_size: samples a forward pass, and device; `accumulate` so many passes make a step.
         decay: weight decay, on everything.
         smoothing, mixup: of labels, and of pairs of images (the parameter of the beta distribution).
@@ -40,6 +44,7 @@ class Config:
         devices: how many processes train together (torchrun), each with `batch_size` samples of its own.
         sync: whether statistics are those of all of them; else each has its own, and those of the first are kept.
         side: the size that images of a folder are brought to.
+        made_of: the `fingerprint` of a model or data of one's own: when they change, runs are others.
     """
 
     data: str = "digits"
@@ -67,6 +72,7 @@ class Config:
     sync: bool = False
     seed: int = 0
     side: int = 64
+    made_of: str = ""
 
     def __post_init__(self) -> None:
         check_norms(self.norm, self.batch_size)
@@ -78,6 +84,18 @@ class Config:
                 raise SpecError(f"{name}={getattr(self, name)} trains nothing; give 1 or more.")
         if self.rate <= 0:
             raise SpecError(f"rate={self.rate} trains nothing; give a learning rate above 0.")
+        for name, most in (
+            ("momentum", 1),
+            ("smoothing", 1),
+            ("ema", 1),
+            ("mixup", math.inf),
+            ("crop", math.inf),
+            ("cutout", math.inf),
+        ):
+            if not 0 <= getattr(self, name) < most:
+                raise SpecError(
+                    f"{name}={getattr(self, name)} has no meaning; give 0 or more" + (", below 1." if most == 1 else ".")
+                )
 
     @property
     def id(self) -> str:
@@ -86,8 +104,22 @@ class Config:
 
     def rate_at(self, progress: float) -> float:
         """Give the learning rate after a part of the training, from 0 to 1."""
-        ramp = min(1.0, progress * self.epochs / self.warmup) if self.warmup else 1.0
+        ramp = min(1.0, (progress * self.epochs + 1e-3) / self.warmup) if self.warmup else 1.0  # not 0 in the first step
         return self.rate * ramp * SCHEDULES[self.schedule](progress)
+
+
+def fingerprint(config: Config) -> str:
+    """Give a digest of what is not ours: a factory's source, the names, sizes and times of a folder's files; '' of neither."""
+    parts = []
+    for text in (config.model, config.data):
+        if text.startswith("folder:"):
+            root = Path(text.removeprefix("folder:"))
+            files = [(str(path.relative_to(root)), path.stat()) for path in sorted(root.rglob("*")) if path.is_file()]
+            parts.append(json.dumps([(name, stat.st_size, stat.st_mtime_ns) for name, stat in files]))
+        elif ":" in text:
+            source = inspect.getsourcefile(fetch_named(text))
+            parts.append("" if source is None else Path(source).read_text())
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12] if parts else ""
 
 
 def from_dict(values: dict[str, Any]) -> Config:

@@ -130,6 +130,8 @@ class Training:
     def note(self) -> None:
         """Ask the test set, and add a point to the curve."""
         loss, error = self.test()
+        if not math.isfinite(loss):
+            raise DivergedError(f"the test loss is {loss} after step {self.step}")
         seen = max(1.0, self.sums["seen"])
         self.curve.append(
             {
@@ -205,7 +207,7 @@ def train(
     training = Training(config, data or load(config.data, config.side))
     checkpoint = None if folder is None else folder / "checkpoint.pt"
     if checkpoint is not None and checkpoint.exists():
-        training.restore(torch.load(checkpoint, map_location="cpu", weights_only=True))
+        training.restore(_read(checkpoint))
     if together.rank():
         checkpoint = None  # the first process writes for all
     every = max(1, training.steps // POINTS)
@@ -223,6 +225,14 @@ def train(
     except DivergedError as error:
         return training, str(error)
     return training, ""
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever torch raises about a file that is damaged
+        raise DiskError(f"{path} cannot be read: {type(error).__name__}: {error}. Delete it, and the run begins anew.") from None
+    return found
 
 
 def save(state: dict[str, Any], path: Path) -> None:

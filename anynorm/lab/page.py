@@ -14,6 +14,7 @@ from anynorm.lab.compare import Plan, recommend, told
 from anynorm.lab.config import Config, from_dict
 from anynorm.lab.record import provenance
 from anynorm.lab.store import Store
+from anynorm.report import plain
 
 Record = dict[str, Any]
 _VARIED = ("norm", "batch_size", "seed", "rate")
@@ -35,9 +36,14 @@ def write_page(root: Path, path: Path) -> tuple[int, list[str]]:
     if not records:
         raise DataError(f"{root} has no run that has ended: there is nothing to tell. Run `anynorm compare` first.")
     groups: dict[str, list[Record]] = {}
+    rates: dict[str, dict[int, float]] = {}
     for record in records:
         shared = {key: value for key, value in record["config"].items() if key not in _VARIED}
-        groups.setdefault(json.dumps(shared, sort_keys=True), []).append(record)
+        name = json.dumps(shared, sort_keys=True)
+        size, rate = record["config"]["batch_size"], record["config"]["rate"]
+        while rates.setdefault(name, {}).setdefault(size, rate) != rate:  # another rate at this batch size: another comparison
+            name += "'"
+        groups.setdefault(name, []).append(record)
     made = provenance()
     data = {
         "made": f"{len(records)} runs, anynorm commit {made['commit']}, torch {made['torch']}, {made['hardware']}",
@@ -45,7 +51,9 @@ def write_page(root: Path, path: Path) -> tuple[int, list[str]]:
         "run_columns": [{"key": name, "title": name} for name in RUN_COLUMNS],
     }
     text = Path(__file__).with_name("page.html").read_text()
-    inside = json.dumps(data, allow_nan=False).replace("</", "<\\/")  # a text in the data cannot end the script
+    inside = json.dumps(plain(data), allow_nan=False).replace("<", "\\u003c")  # a text in the data cannot end the script
+    if not path.absolute().parent.is_dir():
+        raise DataError(f"There is no folder {path.parent} to write {path.name} into.")
     path.write_text(text.replace("/*DATA*/", inside))
     return len(records), left_out
 
@@ -83,8 +91,9 @@ def _row(norm: str, norms: list[str], sizes: list[int], by_cell: dict[tuple[str,
     row: dict[str, Any] = {"norm": {"text": norm}}
     for size in sizes:
         means = {one: _mean(by_cell.get((one, size), [])) for one in norms}
-        known = [mean for mean in means.values() if mean is not None]
-        best = means[norm] is not None and means[norm] == min(known)
+        whole = {one: mean for one, mean in means.items() if all(run["status"] == "done" for run in by_cell.get((one, size), []))}
+        known = [mean for mean in whole.values() if mean is not None]
+        best = whole.get(norm) is not None and whole[norm] == min(known)
         cell = by_cell.get((norm, size), [])
         mark = "best" if best else "failed" if cell and means[norm] is None else ""
         row[str(size)] = {"text": told(cell), "value": means[norm], "mark": mark}

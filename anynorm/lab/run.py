@@ -34,22 +34,30 @@ def run(config: Config, root: Path, *, data: DataSet | None = None, seen: Callab
     store, first = Store(root), together.rank() == 0
     if not together.agreed(first and store.begin(config)):
         return False
+    try:
+        outcome = _outcome(config, store.folder(config.id), data or load(config.data, config.side), seen)
+        if first:
+            store.finish(config, outcome)
+    finally:
+        store.leave(config)
+    return True
+
+
+def _outcome(config: Config, folder: Path, data: DataSet, seen: Callable[[Training], None] | None) -> dict[str, Any]:
     began = time.perf_counter()
     outcome: dict[str, Any]
     try:
-        training, failure = train(config, store.folder(config.id), data=data or load(config.data, config.side), seen=seen)
+        training, failure = train(config, folder, data=data, seen=seen)
         outcome = {"status": "failed" if failure else "done", "note": failure, **describe(training, bool(failure))}
-        if first:
-            save(training.result.state_dict(), store.folder(config.id) / "model.pt")
+        if together.rank() == 0:
+            save(training.result.state_dict(), folder / "model.pt")
     except DiskError:
         raise  # the run has not failed: it goes on when there is room
     except AnynormError as error:
         outcome = {"status": "failed", "note": f"{type(error).__name__}: {error}", "curve": []}
     outcome["seconds"] = round(time.perf_counter() - began, 2)
     outcome["provenance"] = provenance() | {"threads": torch.get_num_threads()}
-    if first:
-        store.finish(config, outcome)
-    return True
+    return outcome
 
 
 def load_run(root: Path, name: str) -> tuple[nn.Module, DataSet]:

@@ -2,6 +2,7 @@
 
     index.sqlite            one row a run: configuration, status, error; in WAL mode, so that several processes may write
     runs/ID/record.json     the whole outcome, with a checksum of itself
+    runs/ID/lock            held by the process that works on a run
     runs/ID/model.pt        the network as it ended
     runs/ID/checkpoint.pt   where a run that was stopped goes on
 
@@ -10,11 +11,11 @@ Files are written whole or not at all. One that is damaged is named, and does no
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import shutil
-import socket
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -25,11 +26,13 @@ from typing import Any
 
 from anynorm.errors import DataError, DiskError
 from anynorm.lab.config import Config, from_dict
+from anynorm.report import plain
 
 VERSION = 1
 _TABLE = """CREATE TABLE IF NOT EXISTS runs (
     id TEXT PRIMARY KEY, config TEXT NOT NULL, status TEXT NOT NULL, error REAL, note TEXT NOT NULL DEFAULT '',
-    owner TEXT NOT NULL DEFAULT '', updated REAL NOT NULL)"""
+    updated REAL NOT NULL)"""
+ENDED = ("done", "failed")
 
 
 class Store:
@@ -37,6 +40,7 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = Path(root)
+        self.locks: dict[str, Lock] = {}
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             with self._index() as index:
@@ -54,7 +58,7 @@ class Store:
     def _index(self) -> Iterator[sqlite3.Connection]:
         connection = sqlite3.connect(self.root / "index.sqlite", timeout=60)
         try:
-            connection.execute("PRAGMA journal_mode = WAL")
+            _use_wal(connection)
             with connection:
                 yield connection
         except sqlite3.Error as error:
@@ -67,24 +71,43 @@ class Store:
         return self.root / "runs" / run
 
     def begin(self, config: Config) -> bool:
-        """Take a run on, unless it is done or another process that lives has it; say whether it is ours."""
+        """Take a run on, unless it has ended or another process works on it; say whether it is ours."""
         self.folder(config.id).mkdir(parents=True, exist_ok=True)
-        mine = f"{socket.gethostname()}:{os.getpid()}"
+        if config.id in self.locks:
+            return True
+        lock = Lock(self.folder(config.id) / "lock")
+        if not lock.take():
+            lock.release()
+            return False
         with self._index() as index:
-            index.execute("BEGIN IMMEDIATE")
-            row = index.execute("SELECT status, owner FROM runs WHERE id = ?", (config.id,)).fetchone()
-            if row is not None and (row[0] in ("done", "failed") or (row[0] == "running" and row[1] != mine and _lives(row[1]))):
+            row = index.execute("SELECT status FROM runs WHERE id = ?", (config.id,)).fetchone()
+            if row is not None and row[0] in ENDED:
+                lock.release()
                 return False
-            text = json.dumps(asdict(config))
-            values = (config.id, text, mine, time.time())
-            index.execute(
-                "INSERT OR REPLACE INTO runs (id, config, status, owner, updated) VALUES (?, ?, 'running', ?, ?)", values
-            )
+            values = (config.id, json.dumps(asdict(config)), time.time())
+            index.execute("INSERT OR REPLACE INTO runs (id, config, status, updated) VALUES (?, ?, 'running', ?)", values)
+        self.locks[config.id] = lock
         return True
+
+    def leave(self, config: Config) -> None:
+        """Let go of a run that was begun; one that has not ended is stopped, and can be gone on with."""
+        lock = self.locks.pop(config.id, None)
+        if lock is not None:
+            lock.release()
+
+    def _is_held(self, run: str) -> bool:
+        """Whether a process works on a run."""
+        path = self.folder(run) / "lock"
+        if run in self.locks or not path.exists():
+            return run in self.locks
+        lock = Lock(path)
+        free = lock.take()
+        lock.release()
+        return not free
 
     def finish(self, config: Config, outcome: dict[str, Any]) -> None:
         """Write the outcome of a run; its checkpoint is not needed any more."""
-        body = json.dumps({"config": asdict(config), **outcome})
+        body = json.dumps(plain({"config": asdict(config), **outcome}), allow_nan=False)
         digest = hashlib.sha256(body.encode()).hexdigest()
         path = self.folder(config.id) / "record.json"
         part = path.with_suffix(".part")
@@ -96,16 +119,17 @@ class Store:
             raise DiskError(f"{path} cannot be written: {error}. Make room and run it again.") from None
         values = (outcome["status"], outcome.get("test_error"), outcome.get("note", ""), time.time(), config.id)
         with self._index() as index:
-            index.execute("UPDATE runs SET status = ?, error = ?, note = ?, updated = ?, owner = '' WHERE id = ?", values)
+            index.execute("UPDATE runs SET status = ?, error = ?, note = ?, updated = ? WHERE id = ?", values)
         (self.folder(config.id) / "checkpoint.pt").unlink(missing_ok=True)
+        self.leave(config)
 
     def rows(self) -> list[dict[str, Any]]:
         """List all runs, the newest last."""
         with self._index() as index:
-            found = index.execute("SELECT id, config, status, error, note, owner, updated FROM runs ORDER BY updated").fetchall()
+            found = index.execute("SELECT id, config, status, error, note, updated FROM runs ORDER BY updated").fetchall()
         rows = []
-        for run, config, status, error, note, owner, updated in found:
-            stopped = status == "running" and not _lives(owner)
+        for run, config, status, error, note, updated in found:
+            stopped = status == "running" and not self._is_held(run)
             values = {"id": run, "status": "stopped" if stopped else status, "error": error, "note": note, "updated": updated}
             rows.append(values | {"config": json.loads(config)})
         return rows
@@ -151,15 +175,33 @@ class Store:
         return whole
 
 
-def _lives(owner: str) -> bool:
-    """Whether the process that has a run is there; one on another machine is taken to be."""
-    host, _, process = owner.rpartition(":")
-    if host != socket.gethostname():
-        return bool(host)
-    try:
-        os.kill(int(process), 0)
-    except PermissionError:
+def _use_wal(connection: sqlite3.Connection, patience: float = 60.0) -> None:
+    """Let readers and a writer work at once; SQLite does not wait by itself where several processes ask for it together."""
+    began = time.monotonic()
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() - began > patience:
+                raise
+            time.sleep(0.05)
+
+
+class Lock:
+    """A file that one process holds; the system lets go of it when that process ends, however it ends."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = os.open(path, os.O_RDWR | os.O_CREAT)
+
+    def take(self) -> bool:
+        """Take the lock, unless somebody has it; say whether it is ours."""
+        try:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
         return True
-    except (OSError, ValueError):
-        return False
-    return True
+
+    def release(self) -> None:
+        """Let go."""
+        os.close(self.file)

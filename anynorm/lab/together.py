@@ -23,7 +23,7 @@ def join(devices: int) -> None:
             f"{'were' if started > 1 else 'was'} started: use torchrun --nproc-per-node {devices}."
         )
     if devices > 1 and not dist.is_initialized():
-        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        dist.init_process_group("gloo")  # runs stay on the CPU
         atexit.register(dist.destroy_process_group)
 
 

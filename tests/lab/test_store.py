@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 import anynorm
 from anynorm.cli import app
-from anynorm.lab.compare import Plan, outcomes, recommend, run_all, summary, told, within
+from anynorm.lab.claims import probability
+from anynorm.lab.compare import Plan, base_of, outcomes, recommend, run_all, summary, told, within
 from anynorm.lab.config import Config, from_dict
 from anynorm.lab.cost import costs
 from anynorm.lab.data import load
@@ -43,7 +44,7 @@ def test_a_run_is_kept_with_all_it_takes_to_do_it_again(tmp_path):
 def test_runs_that_fail_are_recorded_with_the_reason(tmp_path):
     diverging = from_dict({**vars(QUICK), "rate": 1e12, "norm": "gn:4", "epochs": 4})
     impossible = from_dict({**vars(QUICK), "batch_size": 128})
-    for config, said in ((diverging, "the loss is"), (impossible, "DataError: A step takes 128 images")):
+    for config, said in ((diverging, "loss is"), (impossible, "DataError: A step takes 128 images")):
         run(config, tmp_path, data=DATA)
         record = Store(tmp_path).record(config.id)
         assert record["status"] == "failed"
@@ -165,11 +166,21 @@ def test_winners_are_tested_and_failures_told():
     )
     found[("sn", 2)] = records(1.0, None, 1.0)  # a norm that fails is not recommended
     assert recommend(asked, found, 2).startswith("At batch 2: gn:4 (21.2 %), better than 1 of 1 others")
-    assert recommend(asked, {}, 2) == "At batch 2 every norm failed."
+    assert recommend(asked, {}, 2) == "At batch 2 no run has ended."
+    assert recommend(asked, {("bn", 2): records(None)}, 2) == "At batch 2 every norm failed."
+    two = {("bn", 2): records(50.0, 52.0), ("gn:4", 2): records(20.0, 22.0)}
+    assert "fewer than three seeds say nothing" in recommend(asked, two, 2)
+    many = {(f"gn:{2**k}", 2): records(21.0, 22.0, 22.2) for k in range(4)} | {("bn", 2): records(20.0, 20.5, 21.5)}
+    wide = Plan(base=QUICK, norms=["bn", "gn:1", "gn:2", "gn:4", "gn:8"], batch_sizes=[2], seeds=3)
+    assert probability([1.0, 1.5, 0.7]) < 0.05
+    assert "better than 0 of 4 others" in recommend(wide, many, 2)  # one alone would be told apart; of four, chance
     with pytest.raises(anynorm.SpecError, match="none of linear"):
         Plan(base=QUICK, scaling="cubic")
     with pytest.raises(anynorm.SpecError, match="at least one norm"):
         Plan(base=QUICK, norms=[])
+    with pytest.raises(anynorm.SpecError, match="is one text"):
+        Plan(base=QUICK, norms="bn,gn:4")
+    assert len(Plan(base=QUICK, norms=["bn", "bn"], batch_sizes=[2, 2], seeds=1).configs()) == 1
 
 
 def test_costs_are_of_steps_and_threads_are_put_back():
@@ -218,6 +229,19 @@ def test_the_command_compares_and_runs_are_listed(tmp_path):
     assert len(Store(root).rows()) == 1
 
 
+class Tuples(torch.nn.Sequential):
+    def forward(self, x):
+        return super().forward(x), 1
+
+
+def tuples():
+    return Tuples(torch.nn.Flatten(), torch.nn.Linear(64, 10), torch.nn.BatchNorm1d(10))
+
+
+def narrow():
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(60, 10), torch.nn.BatchNorm1d(10))
+
+
 def test_the_command_tells_what_it_does_not_know(tmp_path):
     for arguments, said in (
         (["--data", "minst"], "Near: mnist"),
@@ -226,8 +250,17 @@ def test_the_command_tells_what_it_does_not_know(tmp_path):
         (["--batch-sizes", "a"], "no whole numbers"),
         (["--set", "flop=1"], "no setting 'flop'"),
         (["--set", "flip"], "sets nothing"),
-        (["--set", "decay=much"], "is no float"),
+        (["--set", "decay=much"], "is not a number"),
+        (["--set", "images=all"], "is not a whole number"),
+        (["--set", "flip=maybe"], "is not true or false"),
+        (["--set", "seed=3"], "seed is what a comparison varies"),
         (["--lr-scaling", "cubic"], "none of linear"),
+        (["--batch-sizes", "500"], "A step takes 500 images, and there are 128"),
+        (["--images", "100000"], "there are 1348"),
+        (["--model", "torch.nn:Identity"], "has no norm among its modules"),
+        (["--model", "tests.lab.test_store:tuples"], "gave tuple for 4 images of 10 classes"),
+        (["--model", "tests.lab.test_store:narrow"], "cannot be run on digits: RuntimeError"),
+        (["--set", "smoothing=3"], "smoothing=3.0 has no meaning"),
     ):
         done = command("compare", *arguments, "--processes", 1, "--runs", tmp_path)
         with pytest.raises(anynorm.AnynormError, match=said):
@@ -262,6 +295,24 @@ def test_a_budget_in_minutes_becomes_epochs_for_all(tmp_path):
     assert 3 < long / short < 30 or short == 1
     with pytest.raises(anynorm.SpecError, match="no time to compare in"):
         within(asked, 0)
+
+
+def test_a_model_or_folder_that_has_changed_is_another_run(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    module = tmp_path / "changing.py"
+    module.write_text("def net(): pass\n")
+    first = base_of({"model": "changing:net"})
+    assert base_of({"model": "changing:net"}).id == first.id
+    module.write_text("def net(): return 1\n")
+    assert base_of({"model": "changing:net"}).id != first.id
+    folder = tmp_path / "images"
+    folder.mkdir()
+    before = base_of({"data": f"folder:{folder}"}).id
+    (folder / "1.png").write_text("x")
+    assert base_of({"data": f"folder:{folder}"}).id != before
+    assert base_of({}).made_of == ""
+    assert base_of({"model": "mlp"}) == base_of({"data": "digits"}) == base_of({})
+    assert base_of({"model": "small"}).images is None
 
 
 def test_the_function_compares_as_the_command_does(tmp_path):

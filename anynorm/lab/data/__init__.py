@@ -107,8 +107,8 @@ def _own(name: str) -> Any:
     except (TypeError, ValueError):
         raise DataError(f"{name} must give (images, labels), (images, labels), to train on and to test with.") from None
     for images, answers in splits:
-        if images.dim() != 4 or len(images) != len(answers) or not len(images):
-            raise DataError(
-                f"{name} gave images {tuple(images.shape)} and labels {tuple(answers.shape)}; wanted (n, c, h, w) and (n,)."
-            )
+        fits = images.dim() == 4 and answers.shape == (len(images),) and images.shape[1:] == splits[0][0].shape[1:]
+        if not fits or not len(images) or int(answers.min()) < 0:
+            got = f"{name} gave images {tuple(images.shape)} and labels {tuple(answers.shape)}"
+            raise DataError(f"{got}; wanted (n, c, h, w), alike in both splits, and (n,) from 0.")
     return splits

@@ -34,7 +34,7 @@ def read_folder(text: str, side: int) -> list[tuple[Tensor, Tensor]]:
         raise DataError(f"There is no folder {root}.")
     both = [root / "train", next((root / name for name in ("test", "val", "valid") if (root / name).is_dir()), root / "test")]
     splits = both if all(path.is_dir() for path in both) else [root]
-    classes = sorted(path.name for path in splits[0].iterdir() if path.is_dir())
+    classes = sorted(path.name for path in splits[0].iterdir() if path.is_dir() and not path.name.startswith("."))
     if len(classes) < 2:
         raise DataError(f"{splits[0]} has {len(classes)} subfolder(s); a data set has one for each of two or more classes.")
     return [_read_split(split, classes, side) for split in splits]
@@ -50,6 +50,8 @@ def _read_split(split: Path, classes: list[str], side: int) -> tuple[Tensor, Ten
     if broken and os.environ.get(SKIP) != "1":
         told = f"{len(broken)} of {len(files)} images cannot be read, such as {broken[0]}"
         raise DataError(f"{told}. Mend them, or leave them out (--skip-unreadable, or {SKIP}=1).")
+    if len(broken) == len(files):
+        raise DataError(f"None of the {len(files)} images of {split} can be read, such as {broken[0]}.")
     for path in broken:
         sys.stderr.write(f"left out, cannot be read: {path}\n")
     read = [(image, label) for image, (_, label) in zip(images, files, strict=True) if image is not None]
@@ -72,6 +74,6 @@ def decode(path: Path, side: int) -> Pixels | None:
     try:
         with Image.open(path) as image:
             fitted = ImageOps.fit(image.convert("RGB"), (side, side))
-    except OSError:  # as those that Pillow does not know are
+    except Exception:  # whatever Pillow raises about a file that is no image, or too large a one
         return None
     return np.ascontiguousarray(np.moveaxis(np.asarray(fitted, dtype=np.uint8), 2, 0))
