@@ -165,5 +165,5 @@ def rm(run: list[str], root: Root = Path("runs")) -> None:
     from anynorm.lab.store import Store
 
     store = Store(root)
-    for one in run:
+    for one in [store.find(name) for name in run]:  # all of them are there, before the first goes
         sys.stdout.write(f"{store.remove(one)} is forgotten.\n")

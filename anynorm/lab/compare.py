@@ -28,7 +28,7 @@ from anynorm.lab.data import DataSet, load
 from anynorm.lab.engine import Training
 from anynorm.lab.models import build
 from anynorm.lab.run import run
-from anynorm.lab.store import Store
+from anynorm.lab.store import ENDED, Store
 from anynorm.progress import shown
 from anynorm.report import Rows
 from anynorm.surgery.walk import find_sites
@@ -114,7 +114,8 @@ def base_of(settings: dict[str, Any]) -> Config:
 
 def missing(plan: Plan) -> list[Config]:
     """List the runs that have not ended."""
-    ended = {row["id"] for row in Store(plan.root).rows() if row["status"] in ("done", "failed")}
+    store = Store(plan.root)
+    ended = {row["id"] for row in store.rows() if row["status"] in ENDED and store.is_whole(row["id"])}
     return [config for config in plan.configs() if config.id not in ended]
 
 
@@ -207,21 +208,12 @@ def rehearse(plan: Plan, data: DataSet) -> None:
 def outcomes(plan: Plan) -> dict[tuple[str, int], list[dict[str, Any]]]:
     """Read the records of what has ended, by norm and batch size, in the order of the seeds."""
     store = Store(plan.root)
-    ended = {row["id"] for row in store.rows() if row["status"] in ("done", "failed")}
+    ended = {row["id"] for row in store.rows() if row["status"] in ENDED and store.is_whole(row["id"])}
     found: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for config in plan.configs():
         if config.id in ended:
-            record = {"seed": config.seed, **_record(store, config)}
-            found.setdefault((config.norm, config.batch_size), []).append(record)
+            found.setdefault((config.norm, config.batch_size), []).append(store.record(config.id))
     return found
-
-
-def _record(store: Store, config: Config) -> dict[str, Any]:
-    """Read a record; one that is damaged is told, and counts as failed."""
-    try:
-        return store.record(config.id)
-    except DataError as error:
-        return {"status": "failed", "note": str(error), "test_error": None}
 
 
 def summary(plan: Plan) -> Rows:

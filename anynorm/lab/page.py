@@ -13,7 +13,7 @@ from anynorm.errors import DataError
 from anynorm.lab.compare import Plan, recommend, told
 from anynorm.lab.config import Config, from_dict
 from anynorm.lab.record import provenance
-from anynorm.lab.store import Store
+from anynorm.lab.store import ENDED, Store
 from anynorm.report import plain
 
 Record = dict[str, Any]
@@ -23,10 +23,12 @@ RUN_COLUMNS = ["run", "norm", "batch size", "seed", "status", "test error %", "t
 
 def write_page(root: Path, path: Path) -> tuple[int, list[str]]:
     """Write the page of a store; give how many runs are on it, and what was left out, with the reason."""
+    if not root.is_dir():
+        raise DataError(f"There is no folder {root} of runs. Run `anynorm compare` first.")
     store = Store(root)
     records, left_out = [], []
     for row in store.rows():
-        if row["status"] not in ("done", "failed"):
+        if row["status"] not in ENDED:
             left_out.append(f"{row['id']}: {row['status']}")
             continue
         try:

@@ -17,6 +17,7 @@ import json
 import os
 import shutil
 import sqlite3
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,6 +44,7 @@ class Store:
         self.locks: dict[str, Lock] = {}
         try:
             self.root.mkdir(parents=True, exist_ok=True)
+            self._mend_index()
             with self._index() as index:
                 version = index.execute("PRAGMA user_version").fetchone()[0]
                 if version not in (0, VERSION):
@@ -53,6 +55,41 @@ class Store:
                 index.execute(f"PRAGMA user_version = {VERSION}")
         except (sqlite3.Error, OSError) as error:
             raise DataError(f"{self.root} cannot be used as a store of runs: {error}.") from None
+
+    def _mend_index(self) -> None:
+        """Write an index that cannot be read anew, from the records beside it."""
+        path = self.root / "index.sqlite"
+        try:
+            connection = sqlite3.connect(path, timeout=60)
+            try:
+                connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+                return
+            finally:
+                connection.close()
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):  # locked, or no file at all
+                return
+        aside = path.with_suffix(".damaged")
+        path.replace(aside)
+        for name in ("index.sqlite-wal", "index.sqlite-shm"):
+            (self.root / name).unlink(missing_ok=True)
+        with self._index() as index:
+            index.execute(_TABLE)
+            index.execute(f"PRAGMA user_version = {VERSION}")
+            for folder in sorted((self.root / "runs").glob("*/")):
+                try:
+                    found = _whole_record(folder / "record.json")
+                except (OSError, ValueError, KeyError):
+                    continue
+                values = (
+                    folder.name,
+                    json.dumps(found["config"]),
+                    found["status"],
+                    found.get("test_error"),
+                    found.get("note", ""),
+                )
+                index.execute("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?)", (*values, time.time()))
+        sys.stderr.write(f"{path} was damaged; it was written anew from the records of runs, and is kept as {aside.name}.\n")
 
     @contextmanager
     def _index(self) -> Iterator[sqlite3.Connection]:
@@ -81,12 +118,20 @@ class Store:
             return False
         with self._index() as index:
             row = index.execute("SELECT status FROM runs WHERE id = ?", (config.id,)).fetchone()
-            if row is not None and row[0] in ENDED:
+            if row is not None and row[0] in ENDED and self.is_whole(config.id):
                 lock.release()
                 return False
             values = (config.id, json.dumps(asdict(config)), time.time())
             index.execute("INSERT OR REPLACE INTO runs (id, config, status, updated) VALUES (?, ?, 'running', ?)", values)
         self.locks[config.id] = lock
+        return True
+
+    def is_whole(self, run: str) -> bool:
+        """Whether the record of a run that has ended can be read."""
+        try:
+            self.record(run)
+        except DataError:
+            return False
         return True
 
     def leave(self, config: Config) -> None:
@@ -138,17 +183,11 @@ class Store:
         """Read the outcome of a run, by its id or the beginning of it."""
         path = self.folder(self.find(run)) / "record.json"
         try:
-            text = path.read_text()
-            found = json.loads(text)
-            body = text[text.index('"record": ') + len('"record": ') : text.rindex("}")]
-            if hashlib.sha256(body.encode()).hexdigest() != found["sha256"]:
-                raise ValueError("its checksum is wrong")
+            return _whole_record(path)
         except FileNotFoundError:
-            raise DataError(f"The run {run} has no record yet: it has not ended.") from None
-        except (ValueError, KeyError, UnicodeDecodeError) as error:
-            raise DataError(f"{path} is damaged: {error}. `anynorm runs rm {run}` lets it be run again.") from None
-        outcome: dict[str, Any] = found["record"]
-        return outcome
+            raise DataError(f"The run {run} has no record: it has not ended, or {path} was deleted.") from None
+        except (ValueError, KeyError) as error:
+            raise DataError(f"{path} is damaged: {error}. A comparison that wants it runs it again.") from None
 
     def find(self, run: str) -> str:
         """Give the whole id of a run from its beginning."""
@@ -173,6 +212,17 @@ class Store:
             index.execute("DELETE FROM runs WHERE id = ?", (whole,))
         shutil.rmtree(self.folder(whole), ignore_errors=True)
         return whole
+
+
+def _whole_record(path: Path) -> dict[str, Any]:
+    """Read a record, and compare its checksum."""
+    text = path.read_text()
+    found = json.loads(text)
+    body = text[text.index('"record": ') + len('"record": ') : text.rindex("}")]
+    if hashlib.sha256(body.encode()).hexdigest() != found["sha256"]:
+        raise ValueError("its checksum is wrong")
+    outcome: dict[str, Any] = found["record"]
+    return outcome
 
 
 def _use_wal(connection: sqlite3.Connection, patience: float = 60.0) -> None:

@@ -69,8 +69,10 @@ def test_damaged_and_unfinished_runs_are_told_and_left_out(store, tmp_path):
     assert count == 12
     assert any("is damaged" in reason for reason in left_out)
     assert any("running" in reason for reason in left_out)
-    with pytest.raises(anynorm.DataError, match="no run that has ended"):
-        write_page(tmp_path / "empty", tmp_path / "report.html")
+    Store(tmp_path / "empty")
+    for folder, said in (("empty", "no run that has ended"), ("none", "There is no folder")):
+        with pytest.raises(anynorm.DataError, match=said):
+            write_page(tmp_path / folder, tmp_path / "report.html")
 
 
 def test_a_text_in_the_data_cannot_end_the_script(store, tmp_path):

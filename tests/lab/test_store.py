@@ -107,8 +107,28 @@ def test_damaged_records_are_named_and_do_not_hide_the_others(tmp_path):
             store.record(configs[1].id)
     assert store.record(configs[2].id)["test_error"] == 2.5
     path.unlink()
-    with pytest.raises(anynorm.DataError, match="has no record yet"):
+    with pytest.raises(anynorm.DataError, match=r"has no record: it has not ended, or .* was deleted"):
         store.record(configs[1].id)
+
+
+def test_a_damaged_index_is_written_anew_from_the_records(tmp_path, capsys):
+    run(QUICK, tmp_path, data=DATA)
+    before = Store(tmp_path).rows()
+    path = tmp_path / "index.sqlite"
+    path.write_bytes(b"no database at all" * 100)
+    again = Store(tmp_path).rows()
+    assert [{**row, "updated": 0} for row in again] == [{**row, "updated": 0} for row in before]
+    assert "was damaged" in capsys.readouterr().err
+    assert (tmp_path / "index.damaged").exists()
+
+
+def test_a_comparison_runs_damaged_runs_again(tmp_path):
+    asked = plan(tmp_path, norms=["bn"], batch_sizes=[16], seeds=2)
+    list(run_all(asked, processes=1))
+    whole = summary(asked).rows[0]["error %, batch 16"]
+    (Store(tmp_path).folder(asked.configs()[0].id) / "record.json").write_text("{")
+    assert [config.seed for config in run_all(asked, processes=1)] == [0]
+    assert summary(asked).rows[0]["error %, batch 16"] == whole
 
 
 def test_stores_of_another_version_and_things_that_are_none_are_refused(tmp_path):
@@ -225,6 +245,8 @@ def test_the_command_compares_and_runs_are_listed(tmp_path):
     assert "score" in asked.stdout.splitlines()[0]
     assert "norm" in command("runs", "diff", first, second, "--runs", root).stdout
     assert json.loads(command("runs", "show", first, "--runs", root).stdout)["status"] == "done"
+    assert isinstance(command("runs", "rm", first, "nothing", "--runs", root).exception, anynorm.DataError)
+    assert len(Store(root).rows()) == 2  # all or nothing
     assert "is forgotten" in command("runs", "rm", first, "--runs", root).stdout
     assert len(Store(root).rows()) == 1
 
