@@ -99,7 +99,7 @@ def load(name: str, side: int = 64) -> DataSet:
 
 def _moments(images: Tensor) -> tuple[Tensor, Tensor]:
     """Give mean and deviation of each channel, (c, 1, 1), without a copy of all images in double."""
-    parts = [pool(moments(some.float(), 1), (1, images.shape[1], 1)) for some in torch.split(images, 5000)]
+    parts = [pool(moments(some.double(), 1), (1, images.shape[1], 1)) for some in torch.split(images, 5000)]
     whole = pool_members(Moments(*(torch.stack(tables) for tables in zip(*parts, strict=True))))
     return whole.mean[0, :, :, None].float(), whole.var[0, :, :, None].sqrt().float()
 
