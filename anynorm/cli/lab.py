@@ -27,7 +27,7 @@ def compare(
     ] = "mlp",
     norms: Annotated[str, typer.Option(help="Norms; gn:4~bn takes turns, xbn=gn:64 makes XBNBlocks.")] = "bn,gn:4~bn,sn,hn,bgn",
     batch_sizes: Annotated[str, typer.Option(help="Samples a batch.")] = "4,32",
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 5,
     epochs: Annotated[int | None, typer.Option(min=1, help="How long each run trains.")] = None,
     minutes: Annotated[
         float | None, typer.Option(help="How long all runs together may take, about, instead of --epochs.")

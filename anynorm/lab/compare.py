@@ -52,7 +52,7 @@ class Plan:
     base: Config = DEFAULT
     norms: Sequence[str] = NORMS
     batch_sizes: Sequence[int] = BATCH_SIZES
-    seeds: int = 3
+    seeds: int = 5
     scaling: str = "linear"
     root: Path = field(default_factory=lambda: Path("runs"))
 
@@ -79,7 +79,7 @@ class Plan:
 def compare(
     norms: Sequence[str] = NORMS,
     batch_sizes: Sequence[int] = BATCH_SIZES,
-    seeds: int = 3,
+    seeds: int = 5,
     *,
     root: Path | str = "runs",
     scaling: str = "linear",
