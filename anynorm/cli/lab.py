@@ -63,7 +63,11 @@ def compare(
     plan = Plan(base_of(base), split_norms(norms), sizes, seeds, lr_scaling, root)
     if minutes is not None:
         plan = within(plan, minutes, processes)
-    watch(plan, run_all(plan, processes), len(missing(plan)))
+    try:
+        watch(plan, run_all(plan, processes), len(missing(plan)))
+    except KeyboardInterrupt:
+        sys.stderr.write("Stopped. The same command goes on where it was.\n")
+        raise
     if os.environ.get("RANK", "0") == "0":
         print_report(summary(plan), as_json)
 

@@ -15,6 +15,7 @@ from PIL import Image
 import anynorm
 from anynorm.lab.data import load
 from anynorm.lab.data.files import Source, download
+from anynorm.lab.data.folder import decode
 from anynorm.lab.data.sets import cifar10, digits, mnist
 from tests.real import needs_shared, unpacked
 
@@ -122,6 +123,12 @@ def test_folders_that_are_no_data_sets_are_told(tmp_path, monkeypatch, capsys):
     for name, said in (("one", r"has 1 subfolder\(s\)"), ("bare", "holds no image"), ("none", "There is no folder")):
         with pytest.raises(anynorm.DataError, match=said):
             load(f"folder:{tmp_path / name}")
+    for part in ("train/a", "train/b", "test/a", "test/c"):
+        picture(tmp_path / "more" / part / "1.png", "red")
+    with pytest.raises(anynorm.DataError, match=r"has classes that .* has not: c"):
+        load(f"folder:{tmp_path / 'more'}")
+    Image.fromarray(np.full((8, 8), 30000, np.uint16)).save(tmp_path / "deep.png")
+    assert int(decode(tmp_path / "deep.png", 4)[0, 0, 0]) == 30000 // 257
     for name in ("cats", "dogs"):
         for k in range(4):
             picture(tmp_path / "broken" / name / f"{k}.png", "red")

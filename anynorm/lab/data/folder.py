@@ -37,6 +37,10 @@ def read_folder(text: str, side: int) -> list[tuple[Tensor, Tensor]]:
     classes = sorted(path.name for path in splits[0].iterdir() if path.is_dir() and not path.name.startswith("."))
     if len(classes) < 2:
         raise DataError(f"{splits[0]} has {len(classes)} subfolder(s); a data set has one for each of two or more classes.")
+    for split in splits[1:]:
+        others = sorted(path.name for path in split.iterdir() if path.is_dir() and not path.name.startswith("."))
+        if not set(others) <= set(classes):
+            raise DataError(f"{split} has classes that {splits[0]} has not: {' '.join(sorted(set(others) - set(classes)))}.")
     return [_read_split(split, classes, side) for split in splits]
 
 
@@ -73,7 +77,9 @@ def decode(path: Path, side: int) -> Pixels | None:
 
     try:
         with Image.open(path) as image:
-            fitted = ImageOps.fit(image.convert("RGB"), (side, side))
+            deep = image.mode.startswith("I")  # 16 bits a pixel, which Pillow would cut off at 255
+            grey = image.point(lambda value: value / 257).convert("L") if deep else image
+            fitted = ImageOps.fit(grey.convert("RGB"), (side, side))
     except Exception:  # whatever Pillow raises about a file that is no image, or too large a one
         return None
     return np.ascontiguousarray(np.moveaxis(np.asarray(fitted, dtype=np.uint8), 2, 0))
