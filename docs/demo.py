@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 
 from anynorm import plot
 from anynorm.lab.compare import Plan, outcomes, summary
-from anynorm.lab.record import provenance
 
 HERE = Path(__file__).parent
 
@@ -28,11 +27,11 @@ def main() -> None:
     plan = Plan(root=HERE.parent / "runs" / "demo")
     found = outcomes(plan)
     report = summary(plan)
+    small = min(plan.batch_sizes)
     trained = {f"{norm}, batch {size}": [record["train_error"] for record in records] for (norm, size), records in found.items()}
     made: dict[str, Any] = {"command": "make demo", "rows": report.rows, "finding": report.finding}
-    made |= {"train_errors": trained, "seeds": plan.seeds, "provenance": provenance()}
+    made |= {"train_errors": trained, "seeds": plan.seeds, "provenance": found[plan.norms[0], small][0]["provenance"]}
     (HERE / "demo.json").write_text(json.dumps(made, indent=2) + "\n")
-    small = min(plan.batch_sizes)
     fig = Figure(figsize=(11, 3.8), layout="constrained")
     left, right = fig.subplots(1, 2)
     cells = {norm: found[norm, small] for norm in plan.norms}

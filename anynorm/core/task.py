@@ -68,7 +68,7 @@ class Batch(NamedTuple):
     def present(self) -> Tensor | int | None:
         """Say which domains have samples, 1 or 0; 1 where there are no domains. None: that cannot be told without a stop."""
         values = self.values
-        if values is None or values.numel() > 1 or not is_readable(values) or not float(values):
+        if values is None or values.numel() > 1 or not is_readable(values) or not float(values.detach()):
             return None
         return 1
 

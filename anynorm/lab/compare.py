@@ -131,11 +131,16 @@ def within(plan: Plan, minutes: float, processes: int | None = None) -> Plan:
     data = load(plan.base.data, plan.base.side)
     seconds = 0.0
     for size in plan.batch_sizes:
-        configs = [plan.config(norm, size) for norm in plan.norms]
+        configs = _alone(plan, size)
         steps = Training(configs[0], data).steps_per_epoch
         seconds += sum(costs(configs, data).values()) * steps * plan.seeds
     epochs = max(1, int(60 * minutes * (processes or cores()) / seconds)) if seconds else 1
     return replace(plan, base=replace(plan.base, epochs=epochs))
+
+
+def _alone(plan: Plan, size: int) -> list[Config]:
+    """List a run of each norm as one process would do it."""
+    return [replace(plan.config(norm, size), devices=1, sync=False) for norm in plan.norms]
 
 
 def run_all(plan: Plan, processes: int | None = None) -> Iterator[Config]:
@@ -185,7 +190,7 @@ def _begin_worker() -> None:
 
 
 def rehearse(plan: Plan, data: DataSet) -> None:
-    """Train the plain model for a step at each batch size: what cannot work at all is told before the first run."""
+    """Run the plain model on a batch of each size: what cannot work at all is told before the first run."""
     for size in plan.batch_sizes:
         config = replace(plan.base, batch_size=size, devices=1, sync=False)
         model = build(config.model, data.shape, config.width)
@@ -222,8 +227,7 @@ def summary(plan: Plan) -> Rows:
     data = load(plan.base.data, plan.base.side)
     rows = []
     reference = "bn" if "bn" in plan.norms else plan.norms[0]
-    alone = [replace(plan.config(norm, size), devices=1, sync=False) for size in plan.batch_sizes for norm in plan.norms]
-    times = {size: costs([config for config in alone if config.batch_size == size], data) for size in plan.batch_sizes}
+    times = {size: costs(_alone(plan, size), data) for size in plan.batch_sizes}
     for norm in plan.norms:
         row: dict[str, Any] = {"norm": norm}
         for size in plan.batch_sizes:

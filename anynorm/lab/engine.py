@@ -112,7 +112,8 @@ class Training:
 
     def _count(self, loss: Tensor, logits: Tensor, targets: Tensor) -> None:
         value = float(loss)
-        if not together.agreed(math.isfinite(value)):
+        finite = math.isfinite(value)
+        if not (finite if self.config.devices == 1 else together.agreed(finite)):
             raise DivergedError(f"the loss is {value} in step {self.step}")
         self.sums["loss"] += value * len(logits)
         self.sums["wrong"] += float((logits.argmax(1) != targets.argmax(1)).sum())

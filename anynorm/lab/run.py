@@ -40,7 +40,7 @@ def run(config: Config, root: Path, *, data: DataSet | None = None, seen: Callab
             store.finish(config, outcome)
     finally:
         store.leave(config)
-    return True
+    return together.agreed(True)  # the others wait here until the first has written
 
 
 def _outcome(config: Config, folder: Path, data: DataSet, seen: Callable[[Training], None] | None) -> dict[str, Any]:

@@ -127,10 +127,10 @@ class Store:
         return True
 
     def is_whole(self, run: str) -> bool:
-        """Whether the record of a run that has ended can be read."""
+        """Whether the record of a run, by its whole id, can be read."""
         try:
-            self.record(run)
-        except DataError:
+            _whole_record(self.folder(run) / "record.json")
+        except (OSError, ValueError, KeyError):
             return False
         return True
 

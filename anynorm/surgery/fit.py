@@ -24,7 +24,6 @@ from anynorm.core.norm import Norm
 from anynorm.core.population import Frozen, Running
 from anynorm.errors import SurgeryError
 from anynorm.surgery.batches import Calibration, gather, twice
-from anynorm.surgery.reading import Reading
 from anynorm.surgery.replace import replacement
 from anynorm.surgery.walk import Site, all_or_nothing
 
@@ -143,8 +142,7 @@ def solve(model: nn.Module, made: dict[Site, Norm], fit: Calibration, rows: list
     first = [True]
     pairs = {}
     for site, norm in made.items():
-        assert isinstance(site.reading, Reading)  # what could not be read was not made
-        old, _, _ = replacement(site, site.reading, site.reading.spec, {})
+        old, _, _ = replacement(site, site.known, site.known.spec, {})
         pairs[site] = Pair((old.eval(), norm.eval()), by_path[site.path], first)
     modes = {module: module.training for module in [*model.modules(), *made.values()]} | {
         norm: site.module.training for site, norm in made.items()

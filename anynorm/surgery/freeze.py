@@ -61,8 +61,7 @@ def _ours(site: Site, ledger: Ledger) -> Norm:
     """Give a site's norm, made ours if it is torch's."""
     if isinstance(site.module, Norm):
         return site.module
-    assert isinstance(site.reading, Reading)  # sites that cannot be read are left out
-    norm, _, _ = replacement(site, site.reading, site.reading.spec, {})
+    norm, _, _ = replacement(site, site.known, site.known.spec, {})
     share_parameters(site.module, norm)
     ledger.put(site, norm)
     return norm

@@ -1,5 +1,6 @@
 """Runs are kept whole, shared between processes, and a damaged one is named."""
 
+import inspect
 import json
 import sqlite3
 import subprocess
@@ -12,11 +13,13 @@ from typer.testing import CliRunner
 
 import anynorm
 from anynorm.cli import app
+from anynorm.cli.lab import compare as compare_command
 from anynorm.lab.claims import probability
-from anynorm.lab.compare import Plan, base_of, outcomes, recommend, run_all, summary, told, within
+from anynorm.lab.compare import BATCH_SIZES, DEFAULT, NORMS, Plan, base_of, outcomes, recommend, run_all, summary, told, within
 from anynorm.lab.config import Config, from_dict
 from anynorm.lab.cost import costs
 from anynorm.lab.data import load
+from anynorm.lab.place import split_norms
 from anynorm.lab.run import run
 from anynorm.lab.store import Store
 
@@ -264,6 +267,14 @@ def narrow():
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(60, 10), torch.nn.BatchNorm1d(10))
 
 
+def test_the_commands_defaults_are_the_functions():
+    written = inspect.signature(compare_command).parameters
+    assert split_norms(written["norms"].default) == list(NORMS)
+    assert [int(size) for size in written["batch_sizes"].default.split(",")] == list(BATCH_SIZES)
+    assert written["seeds"].default == Plan().seeds == inspect.signature(anynorm.compare).parameters["seeds"].default
+    assert (written["data"].default, written["model"].default) == (DEFAULT.data, DEFAULT.model)
+
+
 def test_the_command_tells_what_it_does_not_know(tmp_path):
     for arguments, said in (
         (["--data", "minst"], "Near: mnist"),
@@ -353,17 +364,24 @@ import sys, torch
 from dataclasses import replace
 from pathlib import Path
 torch.set_num_threads(1)
+from anynorm.lab.place import split_norms
 from anynorm.lab.run import run
 from anynorm.lab.config import Config
 base = {QUICK!r}
 run(replace(base, batch_size=8, devices=2, sync=True), Path({str(tmp_path)!r}))
 run(replace(base, batch_size=8, devices=2), Path({str(tmp_path)!r}))
+if __name__ == "__main__":
+    import anynorm
+    options = dict(model="small", width=0.5, images=64, epochs=1, devices=2)
+    print(anynorm.compare(["bn", "hn"], [8], 1, root={str(tmp_path / "compared")!r}, **options))
 """
     script = tmp_path / "two.py"
     script.write_text(code)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
     done = subprocess.run(launcher, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
+    assert "At batch 8: " in done.stdout
+    assert "requires_grad" not in done.stderr
     run(QUICK, tmp_path, data=DATA)
     store = Store(tmp_path)
     synced, apart = (from_dict({**vars(QUICK), "batch_size": 8, "devices": 2, "sync": sync}) for sync in (True, False))
