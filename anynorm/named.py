@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 from anynorm import spec as specs
 from anynorm.core.norm import Norm
-from anynorm.core.parts import Parts, check_features
+from anynorm.core.parts import Foreign, Parts, check_features
+from anynorm.core.state import Beyond
 from anynorm.errors import SpecError
 
 ROWS: dict[str, type[Named]] = {}
@@ -17,7 +18,8 @@ _PER_CONDITION = ("num_classes", "num_domains")
 def completed(spec: str, num_features: int, affine: bool, options: Mapping[str, Any]) -> Parts:
     """Parse a spec with the options that complete it, refusing those that do not belong to it."""
     parts = specs.parse(spec, num_features=check_features(num_features, spec), **options)
-    usable = specs.arguments(spec) | {"batch_size"}
+    settings = ROWS[parts.foreign.row].settings if parts.foreign else {}
+    usable = specs.arguments(spec) | {"batch_size", *settings}
     for option in options:
         if option not in usable:
             raise SpecError(
@@ -34,6 +36,10 @@ class Named(Norm):
         stands_for: the spec it is short for.
         example: a spec to show it by, where the bare name does not do.
         variants: other specs of the same paper, with what they are.
+        settings: numbers that a spec does not write, with their defaults; a layer keeps them as buffers.
+        sets: the argument that counts the sets of statistics, where no condition chooses among them.
+        formula: what is computed, where the parts do not say.
+        missing: why there is no such layer, of a row that says only this.
     """
 
     name: ClassVar[str]
@@ -42,6 +48,10 @@ class Named(Norm):
     paper: ClassVar[str]
     example: ClassVar[str] = ""
     variants: ClassVar[dict[str, str]] = {}
+    settings: ClassVar[dict[str, float]] = {}
+    sets: ClassVar[str] = ""
+    formula: ClassVar[tuple[str, ...]] = ()
+    missing: ClassVar[str] = ""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -62,6 +72,7 @@ class Named(Norm):
         **options: Any,
     ) -> None:
         population = options.pop("population", None)
+        settings = {name: options[name] for name in self.settings if name in options}
         parts = completed(self.name, num_features, affine, options)
         super().__init__(
             parts,
@@ -73,10 +84,20 @@ class Named(Norm):
             device=device,
             dtype=dtype,
         )
+        self.set(settings)
+
+    def set(self, settings: Mapping[str, Any]) -> None:
+        """Set the numbers that a spec does not write."""
+        for name, value in settings.items():
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+                raise SpecError(f"{self.name} got {name}={value!r}; it takes a number from 0.")
+            self.get_buffer(name).fill_(value)
 
     @classmethod
-    def expand(cls, numbers: list[int], classes: int | None, options: Mapping[str, Any]) -> tuple[str, str]:
-        """Give the name with its numbers, and the spec that stands for; options fill what the name leaves open."""
+    def expand(cls, numbers: list[int], classes: int | None, options: Mapping[str, Any]) -> tuple[str, str, Foreign | None]:
+        """Give the name with its numbers, the spec it stands for, and what that leaves out; options fill what the name does."""
+        if cls.missing:
+            raise SpecError(f"{cls.name} is not implemented: {cls.missing}")
         plain = [argument for argument in cls.arguments if argument not in _PER_CONDITION]
         per_condition = [argument for argument in cls.arguments if argument in _PER_CONDITION]
         if len(numbers) > len(plain) or (classes is not None and not per_condition):
@@ -89,7 +110,9 @@ class Named(Norm):
         defaults = [cls.arguments[argument] for argument in plain]
         if shown and not shown == defaults == [1]:  # a single part goes without saying, where it is the default
             text += ":" + ",".join(map(str, shown))
-        return text + "".join(f"@{values[argument]}" for argument in per_condition), cls.stands_for.format(**values)
+        text += "".join(f"@{values[argument]}" for argument in per_condition)
+        foreign = Foreign(cls.name, text, values.get(cls.sets, 0)) if issubclass(cls, Beyond) else None
+        return text, cls.stands_for.format(**values), foreign
 
     @classmethod
     def _value(cls, argument: str, written: int | None, options: Mapping[str, Any]) -> int:

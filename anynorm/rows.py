@@ -177,8 +177,11 @@ def make(spec: str, num_features: int, **options: Any) -> Norm:
     layer = {name: options.pop(name) for name in Norm.__init__.__kwdefaults__ or () if name in options}
     affine = options.pop("affine", True)
     parts = completed(spec, num_features, affine, options)
-    norm: Norm = Norm.__new__(specs.row_of(parts.name) or Norm)  # a row's own __init__ would parse once more
+    row = ROWS[parts.foreign.row] if parts.foreign else specs.row_of(parts.name)
+    norm: Norm = Norm.__new__(row or Norm)  # a row's own __init__ would parse once more
     Norm.__init__(norm, parts, num_features, **layer)
+    if isinstance(norm, Named):
+        norm.set({name: options[name] for name in norm.settings if name in options})
     return norm
 
 
@@ -191,6 +194,11 @@ class Entry(NamedTuple):
     paper: str
 
 
+def summary(row: type[Named]) -> str:
+    """Say in a few words what a row is."""
+    return (row.__doc__ or "").splitlines()[0].rstrip(".")
+
+
 def zoo() -> list[Entry]:
     """List every norm that has a name, and the papers' variants of them, each by a spec that can be made.
 
@@ -198,8 +206,10 @@ def zoo() -> list[Entry]:
     ['bn', 'in', 'ln', 'gn:32']
     """
     entries = []
-    for row in ROWS.values():
-        words = (row.__doc__ or "").splitlines()[0].rstrip(".")
+    for row in specs.rows().values():
+        if row.missing:
+            continue
+        words = summary(row)
         entries.append(Entry(row.example or row.name, row, words, row.paper))
         entries += [Entry(spec, specs.row_of(spec) or Norm, words, row.paper) for spec, words in row.variants.items()]
     return entries

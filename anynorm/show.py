@@ -11,8 +11,8 @@ from anynorm.core.mix import Hard
 from anynorm.core.norm import Norm
 from anynorm.core.parts import AnyCut, Parts
 from anynorm.errors import ShapeError
-from anynorm.rows import make, zoo
-from anynorm.spec import parse
+from anynorm.rows import make, summary, zoo
+from anynorm.spec import parse, rows
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 
@@ -24,7 +24,11 @@ def listing() -> list[dict[str, str]]:
         parts = parse(entry.spec)
         described = {"spec": entry.spec, "class": entry.norm.__name__, "what": entry.words, "cuts": _sides(parts)}
         lines.append(described | {"population": _population(parts), "affine": _affine(parts), "paper": entry.paper})
-    return lines
+    missing = [row for row in rows().values() if row.missing]
+    blank = {"cuts": "", "population": "", "affine": ""}
+    return lines + [
+        {"spec": row.name, "class": "not implemented", "what": summary(row), **blank, "paper": row.paper} for row in missing
+    ]
 
 
 def _sides(parts: Parts) -> str:
@@ -44,7 +48,7 @@ def _population(parts: Parts) -> str:
     if not any(pooling):
         return "none: live"
     kept = "running" if all(pooling) else "running + live"
-    return f"{kept}, {parts.ending.domains} domains" if parts.ending.domains else kept
+    return f"{kept}, {parts.sets} {'modes' if parts.foreign else 'domains'}" if parts.sets else kept
 
 
 def _affine(parts: Parts) -> str:
@@ -60,6 +64,8 @@ def formula(parts: Parts) -> list[str]:
     var  = σ²[en:32]
     y    = γ (x − mean)/√(var + ε) + β
     """
+    if parts.foreign:
+        return list(rows()[parts.foreign.row].formula)
     mean, var = _mixed(parts.mean, "μ", "w"), _mixed(parts.var, "σ²", "w′")
     weighing = "one-hot(argmax λ)" if isinstance(parts.weighing, Hard) else "softmax(λ)"
     groups = f", for each of {parts.weighing.groups} channel groups" if parts.weighing.groups > 1 else ""
@@ -79,11 +85,11 @@ def _mixed(cuts: tuple[AnyCut, ...], symbol: str, weight: str) -> str:
 
 
 class Counts(NamedTuple):
-    """Numbers as in sn Table 1, with the terms they come from."""
+    """Numbers as in sn Table 1, with the terms they come from; what a norm beyond the algebra takes is in its formula alone."""
 
     parameters: int
     parameter_terms: str
-    statistics: int
+    statistics: int | None
     statistic_terms: str
     kept: int
 
@@ -98,13 +104,14 @@ def counts(norm: Norm, shape: tuple[int, ...]) -> Counts:
     affine = [
         f"{2 if isinstance(st, PerChannel) else 2 * st.classes}C" for st in norm.parts.ending.affine if not isinstance(st, Style)
     ]
-    logits = sum(p.numel() for name, p in norm.named_parameters() if name in ("mean_weight", "var_weight"))
-    kept = sum(buffer.numel() for buffer in norm.buffers() if buffer.is_floating_point())
+    known = ("weight", "bias", "class_weight", "class_bias")
+    others = sum(p.numel() for name, p in norm.named_parameters() if name not in known)
+    kept = sum(buffer.numel() for name, buffer in norm.named_buffers() if name.startswith("running_"))
     return Counts(
         sum(p.numel() for p in norm.parameters()),
-        " + ".join(affine + ([str(logits)] if logits else [])) or "0",
-        sum(math.prod(cut.parts((n, c, s))) for cut in sides),
-        " + ".join(_times(count, term) for term, count in terms.items()),
+        " + ".join(affine + ([str(others)] if others else [])) or "0",
+        None if norm.parts.foreign else sum(math.prod(cut.parts((n, c, s))) for cut in sides),
+        "" if norm.parts.foreign else " + ".join(_times(count, term) for term, count in terms.items()),
         kept,
     )
 

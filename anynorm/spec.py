@@ -30,6 +30,7 @@ _PLAIN = Parts((), ())
 
 def rows() -> Mapping[str, Any]:
     """Give the class of every named norm."""
+    import anynorm.beyond
     import anynorm.rows  # noqa: F401  # here, for rows are norms, which need the parser; reading them enters them
     from anynorm.named import ROWS
 
@@ -102,10 +103,10 @@ def _atom(token: str, spec: str, options: Mapping[str, Any]) -> Parts:
         hint = f"Did you mean {' or '.join(near)}?" if near else f"Known: {' '.join(rows())}."
         raise SpecError(f"{spec!r}: there is no norm called {name!r}. {hint}")
     given = [int(number) for number in numbers.split(",")] if numbers else []
-    text, meaning = rows()[name].expand(given, int(classes) if classes else None, options)
+    text, meaning, foreign = rows()[name].expand(given, int(classes) if classes else None, options)
     parts = parse(meaning)
     mean, var = (tuple(cut if cut.name else replace(cut, name=text) for cut in cuts) for cuts in (parts.mean, parts.var))
-    return replace(parts, mean=mean, var=var, name=text)
+    return replace(parts, mean=mean, var=var, foreign=foreign, name=text)
 
 
 def _literal(token: str, spec: str) -> AnyCut:
@@ -147,6 +148,8 @@ def _combine(sides: list[tuple[list[AnyCut], list[AnyCut]]], atoms: Iterable[Par
     """Put sides together; what an atom brings beside cuts can only be its channel groups."""
     weighings = {atom.weighing for atom in atoms} - {_PLAIN.weighing}
     for atom in atoms:
+        if atom.foreign:
+            raise SpecError(f"{spec!r}: {atom} is no cut, and cannot be put together with others.")
         if atom.ending != _PLAIN.ending or isinstance(atom.weighing, Hard) or len(weighings) > 1:
             raise SpecError(
                 f"{spec!r}: {atom} brings more than cuts; write that behind the cuts, as in 'bn+in.sa@10' or 'in+ln.groups:2'."
@@ -158,6 +161,8 @@ def _end(parts: Parts, tokens: list[str], spec: str) -> Parts:
     """Apply one ending."""
     found = _NAMED.fullmatch(tokens[0]) if len(tokens) == 1 else None
     name, numbers, classes = found.groups() if found else (None, None, None)
+    if parts.foreign and name in ("groups", "hard", *endings(1)) and name != "none":
+        raise SpecError(f"{spec!r}: {parts.foreign.text} is no norm of the algebra, and takes no ending but .none.")
     if name in ("groups", "hard"):
         if classes or bool(numbers) != (name == "groups") or len(parts.mean + parts.var) == 2:
             raise SpecError(f"{spec!r}: .groups:k and .hard need several cuts to weigh, as in 'sn.groups:2' or 'sn.hard'.")

@@ -21,6 +21,7 @@ LEVELS = {
     "spec": 2,
     "named": 2,
     "rows": 2,
+    "beyond": 2,
     "show": 3,
     "surgery": 3,
     "diagnostics": 3,

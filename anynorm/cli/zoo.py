@@ -29,11 +29,10 @@ def list_(as_json: AsJson = False) -> None:
         table.add_column(title, overflow="fold", no_wrap=column in ("spec", "class"))
     for line in lines:
         table.add_row(*(Text(value) for column, value in line.items() if column != "what"))
+    count = sum(line["class"] != "not implemented" for line in lines)
     console = make_console()
     console.print(table)
-    console.print(
-        f"{len(lines)} norms. Cuts of mean / variance; N, C, S: each index on its own. `anynorm show SPEC` explains one."
-    )
+    console.print(f"{count} norms. Cuts of mean / variance; N, C, S: each index on its own. `anynorm show SPEC` explains one.")
 
 
 def show(
@@ -54,7 +53,8 @@ def show(
     for line in about["formula"]:
         console.print(Text(f"  {line}"))
     console.print(Text(f"\nparameters   {about['parameters']:>8} = {about['parameter_terms']}"))
-    console.print(Text(f"statistics   {about['statistics']:>8} = {about['statistic_terms']}"))
+    if about["statistic_terms"]:
+        console.print(Text(f"statistics   {about['statistics']:>8} = {about['statistic_terms']}"))
     console.print(Text(f"kept         {about['kept']:>8}   population: {about['population']}"))
     for name, cut in about["cuts"].items():
         repeats = " (there are too few letters: they repeat)" if cut["letters_repeat"] else ""

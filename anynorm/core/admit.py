@@ -62,7 +62,7 @@ def _single(norm: State, shape: Shape) -> Cut | None:
     """
     looked_at = [norm.uses_batch or not cut.pools_samples for cut in norm.cuts]
     single = [looks and _values(norm, cut, shape) == 1 for looks, cut in zip(looked_at, norm.cuts, strict=True)]
-    harmful = [cut for cut, one in zip(norm.cuts, single, strict=True) if one and cut.pools_samples]
+    harmful = [cut for cut, one in zip(norm.cuts, single, strict=True) if one and (cut.pools_samples or norm.each_alone)]
     for side in (norm.mean_cuts, norm.var_cuts):
         if all([single[k] for k in side]):
             harmful.append(norm.cuts[side[0]])

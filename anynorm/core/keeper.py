@@ -21,6 +21,9 @@ from anynorm.core.sync import Reach
 from anynorm.core.task import Batch
 from anynorm.errors import SpecError
 
+STATISTICS = ("running_", "num_batches_", "num_values_")
+"""How the names of what is kept begin; other buffers are a subclass's own."""
+
 
 class Keeper(nn.Module):
     """Keeps statistics for inference, as its policy says."""
@@ -79,15 +82,15 @@ class Keeper(nn.Module):
             raise SpecError(f"{policy!r} is no policy of anynorm.core.population: Running(0.1) Cumulative() Pooled() Frozen().")
         self._population = policy
         self._kept = self._kept_names() if self.track_running_stats else {}
-        domains = (self.parts.ending.domains,) if self.parts.ending.domains else ()
+        domains = (self.parts.sets,) if self.parts.sets else ()
         tally = torch.zeros(domains, dtype=torch.long, device=like.device) if self._kept else None
         wanted: dict[str, Tensor | None] = {"running_mean": None, "running_var": None, "num_batches_tracked": tally}
         for index, names in self._kept.items():
             shape = (*domains, math.prod(self._kept_parts(index)))
             wanted |= {name: like.new_full(shape, start) for name, start in zip(names, (0, 1), strict=True) if name}
         if policy.pools and tally is not None:
-            wanted["num_values_tracked"] = tally.clone()
-        for name in [*wanted, *self._buffers]:
+            wanted["num_values_tracked"] = tally.double() if self.parts.foreign else tally.clone()  # a mode has shares
+        for name in [*wanted, *(name for name in self._buffers if name.startswith(STATISTICS))]:
             if self._buffers.get(name) is None or wanted.get(name) is None:
                 self.register_buffer(name, wanted.get(name))
 
@@ -114,7 +117,7 @@ class Keeper(nn.Module):
         """Move what is kept by one batch, all of it or nothing; a domain without samples stays where it is."""
         if batch.looked and self.learns_population and not is_recomputing():
             policy, present = self._population, batch.present
-            plain = isinstance(policy, Running) or (isinstance(policy, Cumulative) and not self.parts.ending.domains)
+            plain = isinstance(policy, Running) or (isinstance(policy, Cumulative) and not self.parts.sets)
             if present is not None and plain:
                 self._move_plainly(batch, present)
             elif batch.values is not None:
@@ -157,7 +160,7 @@ class Keeper(nn.Module):
                 values=values,
                 new_values=new_values,
             )
-            shape = (self.parts.ending.domains or 1, *self._kept_parts(index))
+            shape = (self.parts.sets or 1, *self._kept_parts(index))
             kept = tables_of(self.kept_of(index), shape, new_values.dtype)
             for name, old, new in zip(names, kept, self._population.step(kept, seen), strict=True):
                 if name:
@@ -186,7 +189,7 @@ class Keeper(nn.Module):
     def reset_running_stats(self) -> None:
         """Start over: mean 0, variance 1, nothing seen."""
         for name, buffer in self._buffers.items():
-            if buffer is not None:
+            if buffer is not None and name.startswith(STATISTICS):
                 buffer.fill_(1 if name.startswith("running_var") else 0)
 
 

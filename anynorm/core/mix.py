@@ -2,6 +2,7 @@
 
     Soft   w = softmax(λ)               (sn eq. 5; λ starts at 1, so equal weights)
     Hard   w = one-hot(argmax λ)        (sn sec. 2.1: "sparse SN", one cut a layer)
+    Given  w as the layer works it out
 
 Mean and variance have a λ each. With `groups` > 1 each contiguous group of channels has its own ("group SN").
 Variances are mixed, not standard deviations, and ε is added afterwards.
@@ -66,6 +67,17 @@ class Hard(Weighing):
     def weigh(self, weight: Tensor, table: Tensor) -> Tensor:
         """Take a table or nothing of it: 0 · NaN is NaN, and what is not chosen must not show."""
         return torch.where(weight > 0, table, 0.0)
+
+
+@dataclass(frozen=True)
+class Given(Weighing):
+    """Takes the weights that a layer gives in place of λ."""
+
+    learns = True
+
+    def weights(self, logits: Tensor) -> Tensor:
+        """Leave weights as they are."""
+        return logits
 
 
 def check_groups(weighing: Weighing, num_features: int) -> None:

@@ -16,6 +16,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+FEWEST = 1e-9
+"""Counts below this are none; shares of a sample may be less than one."""
+
 
 class Moments(NamedTuple):
     """A table (n, c, t) of moments; `var` is biased, `count` the values behind each entry."""
@@ -25,8 +28,13 @@ class Moments(NamedTuple):
     count: Tensor  # type: ignore[assignment]  # hides tuple.count, which nobody calls
 
     def unbiased_var(self) -> Tensor:
-        """Apply Bessel's correction; one value alone keeps its variance of 0."""
-        return self.var * (self.count / (self.count - 1).clamp(min=1))
+        """Apply Bessel's correction."""
+        return self.var * bessel(self.count)
+
+
+def bessel(count: Tensor) -> Tensor:
+    """Give what makes a variance of so many values unbiased; one value alone, or less, keeps its variance."""
+    return count.clamp(min=1) / (count - 1).clamp(min=1)
 
 
 def table_dtype(x: Tensor) -> torch.dtype:
@@ -46,7 +54,7 @@ def union(moments: Moments, total: Callable[[Tensor], Tensor], back: Callable[[T
         back: gives each member its union's entry.
     """
     count = total(moments.count)
-    share = 1 / count.clamp(min=1)
+    share = 1 / count.clamp(min=FEWEST)
     mean = total(moments.count * moments.mean) * share
     var = total(moments.count * (moments.var + (moments.mean - back(mean)).square())) * share
     return Moments(mean, var, count)

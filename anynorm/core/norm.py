@@ -5,6 +5,7 @@ Only the kernels at the two ends touch x; everything between works on tables (n 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,8 +17,8 @@ from anynorm.core.affine import chain
 from anynorm.core.cut import Cut
 from anynorm.core.parts import Fitted
 from anynorm.core.state import State
-from anynorm.core.sync import Alone
-from anynorm.core.task import Given, Owned, Task
+from anynorm.core.sync import Alone, Reach
+from anynorm.core.task import Batch, Given, Owned, Task
 from anynorm.errors import SpecError
 
 ALONE = Alone()
@@ -38,21 +39,35 @@ class Norm(State):
     torch.Size([2, 16, 8, 8])
     """
 
+    then: tuple[str, ...] = ()
+    """Children that run on the output, as part of the layer: a dropout or activation of the module it stands for."""
+
     def forward(self, x: Tensor, condition: Any = None) -> Tensor:
         """Normalise x.
 
         Args:
             condition: see `anynorm.core.condition`; ignored by norms that take none, so any spec fits any model.
         """
+        y = self.normalise(x, condition)
+        for name in self.then:
+            y = getattr(self, name)(y)
+        return y
+
+    def normalise(self, x: Tensor, condition: Any = None) -> Tensor:
+        """Normalise x, and nothing more."""
         task = self._task()
         check_input(self, task, x)
         told = read_condition(self, x, self.told if condition is None else condition)
         kept = tuple([None if look else self.kept_of(index) for index, look in enumerate(task.looks)])
         given = Given(kept, told if self.parts.classes else None)
-        y, batch = kernels.normalise(task, x, self._owned(told), given)
+        y, batch = self._pass(task, x, self._owned(told), given)
         check_shared(self, batch)
         self.keep(batch)
         return y
+
+    def _pass(self, task: Task, x: Tensor, owned: Owned, given: Given) -> tuple[Tensor, Batch]:
+        """Compute y, and what x has for the population: where norms beyond the algebra do more."""
+        return kernels.normalise(task, x, owned, given)
 
     def _task(self) -> Task:
         """Say what a pass does, apart from its tensors; it is the same until the mode of the layer changes."""
@@ -61,10 +76,23 @@ class Norm(State):
         task = None if torch.compiler.is_compiling() else self.tasks.get(mode)
         if task is None:
             looks = tuple([uses_batch or not cut.pools_samples for cut in self.cuts])
-            task = Task(self.parts, self._fitted(), self.num_features, eps=self.eps, looks=looks, reach=reach)
+            task = self._make_task(looks, reach)
             if not torch.compiler.is_compiling():
                 self.tasks[mode] = task
         return task
+
+    def _make_task(self, looks: tuple[bool, ...], reach: Reach) -> Task:
+        fitted = Fitted(self.cuts, self.mean_cuts, self.var_cuts)
+        return Task(self.parts, fitted, self.num_features, eps=self.eps, looks=looks, reach=reach)
+
+    def _varied(self, task: Task, **changes: Any) -> Task:
+        """Give a task with some of it changed: the same one every time, for plans are kept with it."""
+        varied = None if torch.compiler.is_compiling() else self.tasks.get(task)
+        if varied is None:
+            varied = replace(task, admitted=set(), plans={}, **changes)
+            if not torch.compiler.is_compiling():
+                self.tasks[task] = varied
+        return varied
 
     def _owned(self, told: Any) -> Owned:
         """Collect the tensors that gradients belong to."""
@@ -76,6 +104,18 @@ class Norm(State):
         """Give the weights of the cuts of the `mean` or the `var`: (1, k), or (c, k) with groups; None for a single cut."""
         logits = getattr(self, f"{side}_weight")
         return None if logits is None else self.parts.weighing.spread(logits, self.num_features)
+
+    def varies(self) -> str:
+        """Say why inference is no fixed y = A x + B for each channel; empty where it is, for any one condition."""
+        live = [str(cut) for cut in self.used_cuts() if not cut.pools_samples]
+        if live or not self.keeps_population:
+            return f"the statistics of {live[0] if live else self.spec} come from each input, so no fixed (a, b) exists"
+        if any(cut.space != 1 for cut in self.used_cuts()):
+            return "its statistics differ from position to position"
+        return "its affine is a style, which comes with each input" if self.parts.takes_style else ""
+
+    def pace(self, steps: int) -> None:
+        """Hear how many steps training will have; norms with a schedule set it."""
 
     def used_cuts(self) -> list[Cut]:
         """List the cuts that have a share in the mean or the variance; a weight of 0 has none."""
@@ -98,15 +138,12 @@ class Norm(State):
         x = torch.zeros(1, self.num_features, 1, dtype=torch.float64, device=like.device)
         told = read_condition(self, x, condition)
         looks = tuple([not cut.pools_samples for cut in self.cuts])
-        task = Task(self.parts, self._fitted(), self.num_features, eps=self.eps, looks=looks, reach=ALONE)
+        task = self._make_task(looks, ALONE)
         kept = tuple([None if look else self.kept_of(index) for index, look in enumerate(looks)])
         given = Given(kept, told if self.parts.classes else None)
         mean, (a, b), _ = kernels.coefficients(task, x, self._owned(told), given)
         scale = a.expand(1, self.num_features, 1).flatten()
         return scale, (b - a * mean).expand(1, self.num_features, 1).flatten()
-
-    def _fitted(self) -> Fitted:
-        return Fitted(self.cuts, self.mean_cuts, self.var_cuts)
 
     def merge(self) -> Norm:
         """Turn a sandwich into one affine a class, with the same output: γ'ᵢ = γᵢ γ_sa, β'ᵢ = γᵢ β_sa + βᵢ (sabn).

@@ -49,6 +49,19 @@ def endings(classes: int) -> dict[str, Ending]:
     }
 
 
+@dataclass(frozen=True)
+class Foreign:
+    """What a norm beyond the algebra adds to its parts: the row whose class knows, as it is written.
+
+    Args:
+        sets: how many sets of statistics it keeps, where no condition chooses among them.
+    """
+
+    row: str
+    text: str
+    sets: int = 0
+
+
 class Fitted(NamedTuple):
     """The different cuts of a norm for some channel count, and which of them the mean and the variance use."""
 
@@ -62,6 +75,7 @@ class Parts:
     """What a norm is made of.
 
     Args:
+        foreign: what no cut, weighing or affine says; None within the algebra.
         name: what the zoo calls it; it takes no part in equality.
 
     `classes` says how many classes or domains a condition chooses among, `takes_style` whether it is a style.
@@ -71,6 +85,7 @@ class Parts:
     var: tuple[AnyCut, ...]
     weighing: Weighing = Soft()
     ending: Ending = Ending((PerChannel(),))
+    foreign: Foreign | None = None
     name: str = field(default="", compare=False)
     classes: int = field(init=False, repr=False, compare=False)
     takes_style: bool = field(init=False, repr=False, compare=False)
@@ -97,8 +112,14 @@ class Parts:
             text += f".groups:{self.weighing.groups}"
         if isinstance(self.weighing, Hard):
             text += ".hard"
+        text = self.foreign.text if self.foreign else text
         ending = next(name for name, ending in endings(self.classes).items() if ending == self.ending)
         return text + (f".{ending}" if ending else "") + (f"@{self.classes}" if self.classes else "")
+
+    @property
+    def sets(self) -> int:
+        """How many sets of statistics are kept, one a domain or mode; 0 where one serves all."""
+        return self.foreign.sets if self.foreign else self.ending.domains
 
     def merged(self) -> Parts:
         """Join a shared and a class affine into one class affine."""

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from anynorm.core.moments import Moments, pool_members
+from anynorm.core.moments import FEWEST, Moments, bessel, pool_members
 
 
 class Kept(NamedTuple):
@@ -99,8 +99,8 @@ class Pooled:
     def step(self, kept: Kept, seen: Observed) -> Kept:
         """Unite a batch with what is kept."""
         new = seen.whole
-        old_count = new.count * (seen.values - seen.new_values) / seen.new_values.clamp(min=1)
-        old_var = kept.unbiased_var * (old_count - 1).clamp(min=0) / old_count.clamp(min=1)
+        old_count = new.count * (seen.values - seen.new_values) / seen.new_values.clamp(min=FEWEST)
+        old_var = kept.unbiased_var / bessel(old_count)
         pairs = zip((kept.mean, old_var, old_count), new, strict=True)
         together = pool_members(Moments(*(torch.stack(pair) for pair in pairs)))
         return Kept(together.mean, together.unbiased_var())

@@ -22,10 +22,16 @@ from anynorm.core.sync import Alone, Together
 from anynorm.errors import ShapeError, SpecError, StateError
 
 
+class Beyond:
+    """Marks the classes of norms that do more than their parts say."""
+
+
 class State(Keeper):
     """Owns the tensors of a norm; `Norm` says what is done with them."""
 
     _version = 2
+    each_alone = False
+    """Whether each cut has channels for which it is the only one."""
     weight: nn.Parameter | None
     bias: nn.Parameter | None
     class_weight: nn.Parameter | None
@@ -52,6 +58,8 @@ class State(Keeper):
             )
         if not isinstance(eps, int | float) or not 0 <= eps < 1:
             raise SpecError(f"eps={eps!r} is no small number to add to a variance; 1e-5 is usual. Groups are num_groups=….")
+        if parts.foreign and not isinstance(self, Beyond):
+            raise SpecError(f"{parts} is more than its parts: anynorm.make({str(parts)!r}, {num_features}) makes it.")
         self.parts, self.num_features, self.eps = parts, check_features(num_features, parts), eps
         self.cuts, self.mean_cuts, self.var_cuts = parts.fit(self.num_features)
         self.track_running_stats = track_running_stats and self.pools_samples

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from anynorm.beyond.modenorm import ModeNorm
 from anynorm.core.population import tables_of
 from anynorm.diagnostics.observe import Guard, watching
 from anynorm.diagnostics.slots import Slot, Slots
@@ -86,7 +87,10 @@ def measure(
 
 def update(tally: Tally, x: Tensor, labels: Tensor | None = None) -> None:
     """Take an input of a norm into its tally."""
-    known = tally.site.known
+    known, norm = tally.site.known, tally.site.module
+    if isinstance(norm, ModeNorm):
+        tally.update(dict.fromkeys(known.kept, norm.moments_of(x)))
+        return
     tally.update(pooled_moments(x, known.kept, labels, known.parts.ending.domains))
 
 

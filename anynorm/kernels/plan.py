@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from anynorm.core.cut import ALL
-from anynorm.core.mix import Hard
+from anynorm.core.mix import Given, Hard, Soft
 from anynorm.core.sync import Together
 from anynorm.core.task import Task
 
+WEIGHINGS = (Soft, Hard, Given)  # whose places `tables.SOFT`, `HARD` and `GIVEN` are
 MOST_SAVED = 0.05  # of the bytes of x; taking the statistics again costs a third of a pass where x lies in a cache
 LAST = (torch.channels_last, torch.channels_last_3d)
 
@@ -138,7 +139,7 @@ def make_plan(task: Task, x: Tensor) -> Plan:
     anew = any(each) and 2 * 8 * sum(parts) > MOST_SAVED * x.numel() * x.element_size()
     own_rows = layout.samples if task.parts.takes_style else classes if task.has_class_affine else 0
     shape = [layout.samples, layout.strips, layout.channels, layout.length, kinds, apart, own_rows, weighing.groups]
-    shape += [isinstance(weighing, Hard), any(looks), anew]
+    shape += [WEIGHINGS.index(type(weighing)), any(looks), anew]
     return Plan(
         layout,
         tuple(places),

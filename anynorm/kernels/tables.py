@@ -21,6 +21,9 @@ import numpy as np
 
 from anynorm.kernels.native import kernel
 
+SOFT, HARD, GIVEN = range(3)
+"""How weights come from λ."""
+
 
 @kernel
 def lay(row, table, base, columns):
@@ -107,9 +110,12 @@ def pool(places, kind, members, mean, var, M, V, laid):
 
 
 @kernel
-def soften(logits, hard, weights):
-    """Turn λ (groups, cuts) into weights: a softmax, or a one-hot of the first largest."""
+def soften(logits, how, weights):
+    """Turn λ (groups, cuts) into weights: a softmax, or a one-hot of the first largest; weights that are given stay."""
     groups, cuts = logits.shape
+    if how == GIVEN:
+        weights[:] = logits
+        return
     for g in range(groups):
         top = 0
         for i in range(cuts):
@@ -118,7 +124,7 @@ def soften(logits, hard, weights):
         total = 0.0
         for i in range(cuts):
             chosen = 1.0 if i == top else 0.0
-            weights[g, i] = chosen if hard else np.exp(np.float64(logits[g, i]) - np.float64(logits[g, top]))
+            weights[g, i] = chosen if how == HARD else np.exp(np.float64(logits[g, i]) - np.float64(logits[g, top]))
             total += weights[g, i]
         for i in range(cuts):
             weights[g, i] /= total
@@ -277,12 +283,15 @@ def _back(places, side, s, weights, upstream, table, d_table, d_weights, laid):
 
 
 @kernel
-def soften_back(weights, d_weights, hard, out):
+def soften_back(weights, d_weights, how, out):
     """Turn gradients of weights into those of λ: dλ = w (dw − Σ w dw); a one-hot has none."""
     groups, cuts = weights.shape
+    if how == GIVEN:
+        out[:] = d_weights
+        return
     for g in range(groups):
         inner = 0.0
         for i in range(cuts):
             inner += weights[g, i] * d_weights[g, i]
         for i in range(cuts):
-            out[g, i] = 0.0 if hard else weights[g, i] * (d_weights[g, i] - inner)
+            out[g, i] = 0.0 if how == HARD else weights[g, i] * (d_weights[g, i] - inner)

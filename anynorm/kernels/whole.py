@@ -13,7 +13,7 @@ from anynorm.kernels.native import bare, bare_int, call, call_shared, float32_at
 from anynorm.kernels.tables import coefficients, count, gradients, lay, pool, soften, soften_back
 
 # what a pass is, by place
-SAMPLES, STRIPS, CHANNELS, LENGTH, KINDS, APART, CLASSES, GROUPS, HARD, LOOKS, ANEW = range(11)
+SAMPLES, STRIPS, CHANNELS, LENGTH, KINDS, APART, CLASSES, GROUPS, WEIGHING, LOOKS, ANEW = range(11)
 # addresses: what is read
 WEIGHT, BIAS, OWN_WEIGHT, OWN_BIAS, MEAN_LOGITS, VAR_LOGITS, KIND, LABEL = range(8)
 # how a pass is shared out
@@ -51,11 +51,11 @@ def _bare_places(places):
 
 
 @kernel
-def _weights(address, groups, cuts, hard, scratch, cursor):
+def _weights(address, groups, cuts, how, scratch, cursor):
     weights = take(scratch, cursor, 1, groups, cuts)[0]
     weights[:] = 1.0
     if address:
-        soften(carray(float32_at(address), (groups, cuts)), hard, weights)
+        soften(carray(float32_at(address), (groups, cuts)), how, weights)
     return weights
 
 
@@ -71,11 +71,11 @@ def _laid(address, start, columns, channel_of, scratch, cursor):
 @kernel
 def _affine(places, shape, owned, channel_of, scratch, cursor):
     """Lay weights and affine out."""
-    columns, groups, hard = shape[STRIPS] * shape[CHANNELS], shape[GROUPS], shape[HARD] != 0
+    columns, groups, how = shape[STRIPS] * shape[CHANNELS], shape[GROUPS], shape[WEIGHING]
     mean_cuts, var_cuts = places[5], places[6]
     weights = (
-        _weights(owned[MEAN_LOGITS], groups, mean_cuts.shape[0], hard, scratch, cursor),
-        _weights(owned[VAR_LOGITS], groups, var_cuts.shape[0], hard, scratch, cursor),
+        _weights(owned[MEAN_LOGITS], groups, mean_cuts.shape[0], how, scratch, cursor),
+        _weights(owned[VAR_LOGITS], groups, var_cuts.shape[0], how, scratch, cursor),
     )
     gamma = _laid(owned[WEIGHT], 1.0, columns, channel_of, scratch, cursor)
     beta = _laid(owned[BIAS], 0.0, columns, channel_of, scratch, cursor)
@@ -233,7 +233,7 @@ def backward(all_places, shape, all_channels, team, owned, grads, x, dy, dx, kep
             carray(float32_at(grads[OWN_WEIGHT + i]), own)[:] = d_own[i]
         if grads[MEAN_LOGITS + i]:
             w, dw = (affine[0][0], d_weights[0]) if i == 0 else (affine[0][1], d_weights[1])
-            soften_back(w, dw, shape[HARD] != 0, carray(float32_at(grads[MEAN_LOGITS + i]), w.shape))
+            soften_back(w, dw, shape[WEIGHING], carray(float32_at(grads[MEAN_LOGITS + i]), w.shape))
     if dx:
         job[jobs.A], job[jobs.B], job[jobs.Q] = a.ctypes.data, p.ctypes.data, q.ctypes.data
         _share(team, job, jobs.SPREAD, samples * columns)

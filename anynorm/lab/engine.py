@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from anynorm.core.norm import Norm
 from anynorm.errors import DataError, DiskError
 from anynorm.lab import together
 from anynorm.lab.config import Config
@@ -50,6 +51,9 @@ class Training:
         self.model = place(build(config.model, data.shape, config.width), config.norm, config.batch_size)
         if config.sync:
             self.model = sync(self.model).model
+        for module in self.model.modules():
+            if isinstance(module, Norm):
+                module.pace(self.steps * config.accumulate)
         self.parallel = DistributedDataParallel(self.model) if config.devices > 1 else self.model
         self.average = copy.deepcopy(self.model).requires_grad_(False) if config.ema else None
         self.optimizer = _optimizer(config, self.model)

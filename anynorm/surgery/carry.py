@@ -6,6 +6,7 @@ class γ, β      kept where the new norm has as many classes; a sandwich is mer
 statistics      kept for the same cut; pooled exactly where the new cut unites the old one's parts (bn → en, bgn, hn);
                 given to each domain and strip; lost where the new cut is finer (en → bn) or domains would be mixed
 λ               kept for the same cuts
+what else is    kept where the norm is the same (a gate, a schedule)
 ε, rate, mode   kept
 """
 
@@ -18,7 +19,7 @@ from anynorm.core.affine import chain, standardise
 from anynorm.core.cut import ALL, Cut
 from anynorm.core.moments import Moments, pool
 from anynorm.core.norm import Norm
-from anynorm.surgery.reading import Reading
+from anynorm.surgery.reading import ALGEBRA, Reading
 
 _OWN = ("class_weight", "class_bias")
 _SHARED = ("weight", "bias")
@@ -33,7 +34,8 @@ def carry(reading: Reading, norm: Norm, *, parametrized: bool = False) -> tuple[
     """
     carried: list[str] = []
     lost: list[str] = []
-    for done, words in (_carry_affine(reading, norm), _carry_statistics(reading, norm), _carry_weights(reading, norm)):
+    steps = (_carry_affine, _carry_statistics, _carry_weights, _carry_own)
+    for done, words in [step(reading, norm) for step in steps]:
         (carried if done else lost).extend(words)
     tally = reading.tensors.get("num_batches_tracked")
     if tally is not None and norm.num_batches_tracked is not None and "statistics" in carried:
@@ -119,8 +121,8 @@ def _carry_statistics(reading: Reading, norm: Norm) -> tuple[bool, list[str]]:
 
 def _statistics(reading: Reading, norm: Norm, index: int) -> tuple[Tensor, Tensor] | None:
     """Find the mean and variance of a cut among what was kept, or unite them."""
-    cut, domains = norm.cuts[index], norm.parts.ending.domains
-    old_domains = reading.parts.ending.domains
+    cut, domains = norm.cuts[index], norm.parts.sets
+    old_domains = reading.parts.sets
     if old_domains not in (0, domains):
         return None
     for old, (mean, var) in reading.kept.items():
@@ -144,6 +146,7 @@ def _statistics(reading: Reading, norm: Norm, index: int) -> tuple[Tensor, Tenso
 
 def _carry_weights(reading: Reading, norm: Norm) -> tuple[bool, list[str]]:
     same = (reading.parts.mean, reading.parts.var) == (norm.parts.mean, norm.parts.var)
+    same = same and reading.parts.foreign == norm.parts.foreign
     found = False
     for name in ("mean_weight", "var_weight"):
         old, new = reading.tensors.get(name), getattr(norm, name)
@@ -154,3 +157,15 @@ def _carry_weights(reading: Reading, norm: Norm) -> tuple[bool, list[str]]:
         new.copy_(old)
         found = True
     return True, ["λ"] if found else []
+
+
+def _carry_own(reading: Reading, norm: Norm) -> tuple[bool, list[str]]:
+    """Carry what only one class of norms has, to a norm that is the same."""
+    if reading.parts.foreign is None:
+        return True, []
+    had = [name for name in reading.tensors if name not in (*ALGEBRA, "num_batches_tracked")]
+    if reading.parts.foreign != norm.parts.foreign:
+        return False, [", ".join(had)] if had else []
+    for name in had:
+        getattr(norm, name).copy_(reading.tensors[name])
+    return True, had

@@ -64,12 +64,12 @@ class Pair(nn.Module):
             )
         self.first[0] = False
         (old, new), (x_old, x_new) = self.norms, halves
-        target = Norm.forward(old, x_old, _half(given, 0))
+        target = old.normalise(x_old, _half(given, 0))
         if not self.calls:
             _solve(new, x_new, target, _half(given, 1), self.row)
         self.calls += 1
-        y = torch.cat([target, Norm.forward(new, x_new, _half(given, 1))])
-        for name in getattr(new, "then", ()):
+        y = torch.cat([target, new.normalise(x_new, _half(given, 1))])
+        for name in new.then:
             y = getattr(new, name)(y)
         return y
 
@@ -82,14 +82,14 @@ def _half(condition: Any, which: int) -> Any:
 
 def _take_statistics(norm: Norm, x: Tensor, condition: Any) -> None:
     """Let the population be these images."""
-    if not norm.keeps_population or isinstance(norm.population, Frozen) or norm.parts.ending.domains:
+    if not norm.keeps_population or isinstance(norm.population, Frozen) or norm.parts.sets:
         return
     policy, tally = norm.population, norm.num_batches_tracked
     seen = None if tally is None else tally.clone()
     try:
         norm.population = Running(1.0)
         norm.train()
-        Norm.forward(norm, x, condition)
+        norm.normalise(x, condition)
     finally:
         norm.eval()
         norm.population = policy
@@ -102,7 +102,7 @@ def _solve(norm: Norm, x: Tensor, target: Tensor, condition: Any, row: dict[str,
 
     What fits as it is, is left; so is what has no γ and β of its own to set.
     """
-    row["error_before"] = row["error_after"] = _error(Norm.forward(norm, x, condition), target)
+    row["error_before"] = row["error_after"] = _error(norm.normalise(x, condition), target)
     if norm._parameters.get("weight") is None or norm._parameters.get("bias") is None:
         row["lost"] = [*row.get("lost", []), "not fitted: no plain γ and β"]
         return
@@ -121,14 +121,14 @@ def _solve(norm: Norm, x: Tensor, target: Tensor, condition: Any, row: dict[str,
     gamma = (ur - uv * vr / vv) / (uu - uv * uv / vv + RIDGE)
     weight.copy_(gamma)
     bias.copy_((vr - gamma * uv) / vv)
-    row["error_after"] = _error(Norm.forward(norm, x, condition), target)
+    row["error_after"] = _error(norm.normalise(x, condition), target)
 
 
 def _rows(norm: Norm, affine: tuple[Tensor, Tensor], values: tuple[int, int], x: Tensor, condition: Any) -> Tensor:
     """Give a norm's output with some γ and β, a row a channel."""
     for tensor, value in zip(affine, values, strict=True):
         tensor.fill_(value)
-    return Norm.forward(norm, x, condition).double().transpose(0, 1).flatten(1)
+    return norm.normalise(x, condition).double().transpose(0, 1).flatten(1)
 
 
 def _error(y: Tensor, target: Tensor) -> float:

@@ -148,16 +148,10 @@ def _coefficients(site: Site, condition: Any) -> tuple[Tensor, Tensor]:
     if isinstance(reading, str):
         raise FoldError(reading)
     norm = site.module if isinstance(site.module, Norm) else replacement(site, reading, reading.spec, {})[0]
-    live = [str(cut) for cut in norm.used_cuts() if not cut.pools_samples]
-    if live or not norm.keeps_population:
-        which = live[0] if live else norm.spec
-        raise FoldError(f"the statistics of {which} come from each input, so no fixed (a, b) exists")
-    if any(cut.space != 1 for cut in norm.used_cuts()):
-        raise FoldError("its statistics differ from position to position")
+    if reason := norm.varies():
+        raise FoldError(reason)
     if norm.takes_condition and condition is None:
         raise FoldError("it is conditional: give condition=…, the class or domain to fold for")
-    if norm.parts.takes_style:
-        raise FoldError("its affine is a style, which comes with each input")
     return norm.fixed_affine(condition)
 
 

@@ -25,6 +25,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from anynorm.core.cut import ALL, Cut
+from anynorm.core.keeper import STATISTICS
 from anynorm.core.norm import Norm
 from anynorm.core.parts import Parts
 from anynorm.core.population import Frozen, Population
@@ -63,6 +64,7 @@ class Reading:
 
 Reader = Callable[[Any], Reading | str]
 _READERS: dict[str, Reader] = {}
+ALGEBRA = ("weight", "bias", "class_weight", "class_bias", "mean_weight", "var_weight")
 _FUSED = ("drop", "act", "activation")
 
 
@@ -131,8 +133,14 @@ def _tensors(module: nn.Module, *names: str) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in found.items() if tensor is not None}
 
 
+def own_tensors(norm: Norm) -> list[str]:
+    """Name the parameters and buffers of a norm that only its class knows of: a gate, a schedule."""
+    buffers = [name for name in norm._buffers if not name.startswith(STATISTICS)]
+    return [name for name in norm._parameters if name not in ALGEBRA] + buffers
+
+
 def _read_ours(norm: Norm) -> Reading:
-    names = ("weight", "bias", "class_weight", "class_bias", "mean_weight", "var_weight", "num_batches_tracked")
+    names = [*ALGEBRA, "num_batches_tracked", *own_tensors(norm)]
     return Reading(
         norm.parts,
         norm.num_features,

@@ -18,19 +18,6 @@ from anynorm.surgery.reading import Reading
 from anynorm.surgery.walk import Site
 
 
-class Fused(Norm):
-    """A norm with what ran after it in the module it stands for, such as a dropout and an activation."""
-
-    then: tuple[str, ...]
-
-    def forward(self, x: Tensor, condition: Any = None) -> Tensor:
-        """Normalise x and go on."""
-        y = super().forward(x, condition)
-        for name in self.then:
-            y = getattr(self, name)(y)
-        return y
-
-
 def replacement(site: Site, reading: Reading, spec: str, options: dict[str, Any]) -> tuple[Norm, list[str], list[str]]:
     """Make what takes a site's place, and say what it carries on and what is lost."""
     like = next((t for t in [*reading.tensors.values(), *_kept(reading)] if t.is_floating_point()), None)
@@ -48,11 +35,9 @@ def replacement(site: Site, reading: Reading, spec: str, options: dict[str, Any]
 
 def fuse(norm: Norm, then: dict[str, nn.Module]) -> None:
     """Let modules run after a norm, as part of it."""
-    if then:
-        norm.__class__ = Fused
-        vars(norm)["then"] = tuple(then)
-        for name, child in then.items():
-            norm.add_module(name, child)
+    norm.then = tuple(then)
+    for name, child in then.items():
+        norm.add_module(name, child)
 
 
 def _kept(reading: Reading) -> list[Tensor]:

@@ -48,7 +48,7 @@ def _settle(model: nn.Module, where: Where, shorten: Shorten, *, words: tuple[st
         for site in choose(find_sites(model), where):
             norm = shorten(site.module) if isinstance(site.module, Norm) else None
             if norm is not None and isinstance(site.module, Norm):
-                fuse(norm, {name: getattr(site.module, name) for name in getattr(site.module, "then", ())})
+                fuse(norm, {name: getattr(site.module, name) for name in site.module.then})
                 copy_surroundings(site.module, norm)
                 ledger.put(site, norm)
                 if optimizer is not None:
@@ -71,7 +71,7 @@ def _hardened(norm: Norm) -> Norm | None:
         return None
     chosen = {side: _chosen(value) for side, value in logits.items()}
     if any(len(set(choice)) > 1 for choice in chosen.values()):
-        parts = replace(norm.parts, weighing=Hard(norm.parts.weighing.groups), name="")
+        parts = replace(norm.parts, weighing=Hard(norm.parts.weighing.groups), foreign=None, name="")
     else:
         mean, var = (norm.parts.mean[chosen["mean"][0]],), (norm.parts.var[chosen["var"][0]],)
         parts = Parts(mean, var, ending=norm.parts.ending)

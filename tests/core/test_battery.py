@@ -66,11 +66,14 @@ def test_vectors_are_maps_of_one_position(spec, training):
     if any(cut.space > 1 for cut in layer.cuts):
         with pytest.raises(anynorm.ShapeError, match=r"cuts the 1 positions"):
             layer(x, condition_for(layer, x))
-    elif training and spec in ("in", "adain", "saadain"):
-        with pytest.raises(anynorm.ShapeError, match=r"(in|adain|saadain) would take a statistic from one value in training"):
+    elif training and spec in ("in", "adain", "saadain", "ilmin", "ibn"):
+        with pytest.raises(
+            anynorm.ShapeError, match=r"(in|adain|saadain|ilmin|ibn) would take a statistic from one value in training"
+        ):
             layer(x, condition_for(layer, x))
     else:
-        same(layer(x, condition_for(layer, x)), copy.deepcopy(layer)(x[..., None, None], condition_for(layer, x))[..., 0, 0])
+        other = copy.deepcopy(layer)
+        same(layer(x, condition_for(layer, x)), other(x[..., None, None], condition_for(layer, x))[..., 0, 0])
 
 
 @battery
@@ -208,6 +211,10 @@ def test_onnx_runtime_gives_the_same(spec):
     norm.eval()
     condition = condition_for(norm, X)
     args = (X,) if condition is None else (X, condition)
+    if spec.startswith("gwzca"):
+        with pytest.raises(torch.onnx.errors.OnnxExporterError, match=r"No ONNX function found for .*_linalg_eigh"):
+            torch.onnx.export(norm, args, dynamo=True, verbose=False)
+        return
     program = torch.onnx.export(norm, args, dynamo=True, verbose=False)
     session = onnxruntime.InferenceSession(program.model_proto.SerializeToString())
     given = {slot.name: tensor.numpy() for slot, tensor in zip(session.get_inputs(), args, strict=True)}
@@ -224,6 +231,8 @@ def test_vmap_over_models_inputs_in_inference_is_a_loop(spec):
 @battery
 @both_modes
 def test_gradients_of_first_and_second_order_are_right(spec, training):
+    if training and spec.startswith("brn"):
+        pytest.skip("its gradient is not the function's: r and d are held; see tests/beyond")
     x = (
         data(4, CHANNELS, 2, 2, dtype=torch.float64)[:, :, :1, :]
         if "32" not in spec and "64" not in spec
@@ -239,7 +248,8 @@ def test_gradients_of_first_and_second_order_are_right(spec, training):
     )
 
     def run(x, *parameters):
-        return torch.func.functional_call(one, dict(zip(names, parameters, strict=True)), x)
+        buffers = {name: buffer.clone() for name, buffer in one.named_buffers()}  # what a call moves must not reach the next
+        return torch.func.functional_call(one, dict(zip(names, parameters, strict=True)) | buffers, x)
 
     inputs = (x.detach().clone().requires_grad_(), *values)
     assert torch.autograd.gradcheck(run, inputs, fast_mode=True)
@@ -251,12 +261,13 @@ def test_gradients_of_first_and_second_order_are_right(spec, training):
 def test_forward_mode_is_the_transpose_of_backward(spec, training):
     one, _ = pair(spec, training)
     one = one.double()
+    two = copy.deepcopy(one)
     x, v, u = (data(4, CHANNELS, 4, 4, seed=k, dtype=torch.float64) for k in range(3))
     if one.condition is not None and one.condition.is_floating_point():
-        one.condition = one.condition.double()
+        one.condition = two.condition = one.condition.double()
     with forward_ad.dual_level():
         forward = forward_ad.unpack_dual(one(forward_ad.make_dual(x, v))).tangent
     x.requires_grad_()
-    (backward,) = torch.autograd.grad(one(x), x, u)
+    (backward,) = torch.autograd.grad(two(x), x, u)
     same((u * forward).sum(), (backward * v).sum())
     assert not any(forward_ad.unpack_dual(buffer).tangent is not None for buffer in one.buffers())

@@ -78,7 +78,7 @@ def test_the_same_shapes_pass_in_inference(spec, shape):
     assert make(spec, channels=8).eval()(data(*shape)).isfinite().all()
 
 
-@pytest.mark.parametrize("spec", ROWS)
+@pytest.mark.parametrize("spec", [spec for spec in ROWS if not spec.startswith("gw")])  # which keeps nothing, and scales itself
 def test_a_pass_that_fails_at_its_very_end_moves_no_statistic(spec, monkeypatch):
     norm, x = make(spec), data(4, 16, 4, 4)
     before = copy.deepcopy(norm)
