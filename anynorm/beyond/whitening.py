@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from anynorm import kernels
+from anynorm.core.moments import table_dtype
 from anynorm.core.state import Beyond
 from anynorm.core.task import Batch, Given, Owned, Task
 from anynorm.named import Named
@@ -43,7 +44,7 @@ class Whitening(Beyond, Named):
         by_group = values.reshape(n, groups, -1) - shift
         centred = by_group - (means - shift).to(values.dtype)
         with torch.autocast(x.device.type, enabled=False):
-            cov = (centred @ centred.transpose(1, 2) / centred.shape[-1]).to(means.dtype)
+            cov = centred @ centred.transpose(1, 2) / centred.shape[-1]
             cov = cov + task.eps * torch.eye(groups, dtype=cov.dtype, device=cov.device)
             white = (self.root(cov).to(values.dtype) @ centred).reshape(x.shape)
         if owned.weight is not None and owned.bias is not None:
@@ -84,6 +85,7 @@ class GroupWhiteningZCA(Whitening):
         Eigenvectors have no derivative where eigenvalues coincide; the root has. A step of Newton's method on W Σ W − 1, with the
         derivative taken at the solution, leaves the value and makes the next derivative right: two steps, two orders.
         """
+        cov = cov.to(table_dtype(cov))
         values, vectors = torch.linalg.eigh(cov.detach())
         roots = values.clamp(min=torch.finfo(values.dtype).tiny).sqrt()
         w: Tensor = vectors @ (vectors / roots[..., None, :]).transpose(-1, -2)
