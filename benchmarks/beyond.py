@@ -2,7 +2,7 @@
 
     python benchmarks/beyond.py
 
-Times are the best of many rounds in which each has its turn, as ratios to nn.BatchNorm2d; bytes kept for backward are ratios to x.
+Times are the best of many rounds in which each has its turn, as ratios to nn.BatchNorm2d; bytes kept are ratios to those of x.
 """
 
 from __future__ import annotations
@@ -67,9 +67,8 @@ def main() -> None:
         for name, norm in norms.items():
             ratio = kept(norm, x) / (x.numel() * x.element_size())
             table.setdefault(name, []).append(f"{best[name] / best['nn.BatchNorm2d']:.2f} ({ratio:.1f} x)")
-    print(
-        f"torch {torch.__version__}, {platform.processor() or platform.machine()}, one thread, best of {ROUNDS} interleaved rounds\n"
-    )
+    hardware = platform.processor() or platform.machine()
+    print(f"torch {torch.__version__}, {hardware}, one thread, best of {ROUNDS} interleaved rounds\n")
     print("| norm | " + " | ".join("×".join(map(str, shape)) for shape in SHAPES) + " |")
     print("|---" * (1 + len(SHAPES)) + "|")
     for name, cells in table.items():
