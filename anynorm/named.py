@@ -19,6 +19,8 @@ def completed(spec: str, num_features: int, affine: bool, options: Mapping[str, 
     """Parse a spec with the options that complete it, refusing those that do not belong to it."""
     parts = specs.parse(spec, num_features=check_features(num_features, spec), **options)
     settings = ROWS[parts.foreign.row].settings if parts.foreign else {}
+    if parts.foreign:
+        ROWS[parts.foreign.row].check(num_features)
     usable = specs.arguments(spec) | {"batch_size", *settings}
     for option in options:
         if option not in usable:
@@ -37,7 +39,7 @@ class Named(Norm):
         example: a spec to show it by, where the bare name does not do.
         variants: other specs of the same paper, with what they are.
         settings: numbers that a spec does not write, with their defaults; a layer keeps them as buffers.
-        sets: the argument that counts the sets of statistics, where no condition chooses among them.
+        sets_of: the argument that counts the sets of statistics, where no condition chooses among them.
         formula: what is computed, where the parts do not say.
         missing: why there is no such layer, of a row that says only this.
     """
@@ -49,7 +51,7 @@ class Named(Norm):
     example: ClassVar[str] = ""
     variants: ClassVar[dict[str, str]] = {}
     settings: ClassVar[dict[str, float]] = {}
-    sets: ClassVar[str] = ""
+    sets_of: ClassVar[str] = ""
     formula: ClassVar[tuple[str, ...]] = ()
     missing: ClassVar[str] = ""
 
@@ -86,6 +88,10 @@ class Named(Norm):
         )
         self.set(settings)
 
+    def extra_repr(self) -> str:
+        """Show spec, channels, options and settings."""
+        return ", ".join([super().extra_repr(), *(f"{name}={float(self.get_buffer(name)):g}" for name in self.settings)])
+
     def set(self, settings: Mapping[str, Any]) -> None:
         """Set the numbers that a spec does not write."""
         for name, value in settings.items():
@@ -111,7 +117,7 @@ class Named(Norm):
         if shown and not shown == defaults == [1]:  # a single part goes without saying, where it is the default
             text += ":" + ",".join(map(str, shown))
         text += "".join(f"@{values[argument]}" for argument in per_condition)
-        foreign = Foreign(cls.name, text, values.get(cls.sets, 0)) if issubclass(cls, Beyond) else None
+        foreign = Foreign(cls.name, text, values.get(cls.sets_of, 0)) if issubclass(cls, Beyond) else None
         return text, cls.stands_for.format(**values), foreign
 
     @classmethod
@@ -132,6 +138,10 @@ class Named(Norm):
         if default is None:
             raise SpecError(f"{cls.name} needs {argument}: write {cls.signature()}, or give {argument}=….")
         return default
+
+    @classmethod
+    def check(cls, num_features: int) -> None:
+        """Refuse a channel count that a norm beyond the algebra has no meaning for."""
 
     @classmethod
     def signature(cls) -> str:

@@ -48,7 +48,7 @@ def _population(parts: Parts) -> str:
     if not any(pooling):
         return "none: live"
     kept = "running" if all(pooling) else "running + live"
-    return f"{kept}, {parts.sets} {'modes' if parts.foreign else 'domains'}" if parts.sets else kept
+    return f"{kept}, {parts.sets} {'modes' if parts.shares else 'domains'}" if parts.sets else kept
 
 
 def _affine(parts: Parts) -> str:
@@ -65,7 +65,8 @@ def formula(parts: Parts) -> list[str]:
     y    = γ (x − mean)/√(var + ε) + β
     """
     if parts.foreign:
-        return list(rows()[parts.foreign.row].formula)
+        bare = [] if parts.ending.affine else ["γ = 1, β = 0"]
+        return [*rows()[parts.foreign.row].formula, *bare]
     mean, var = _mixed(parts.mean, "μ", "w"), _mixed(parts.var, "σ²", "w′")
     weighing = "one-hot(argmax λ)" if isinstance(parts.weighing, Hard) else "softmax(λ)"
     groups = f", for each of {parts.weighing.groups} channel groups" if parts.weighing.groups > 1 else ""

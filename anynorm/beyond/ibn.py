@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from anynorm.core.state import Beyond
+from anynorm.errors import SpecError
 from anynorm.named import Named
 
 
@@ -17,6 +18,12 @@ class InstanceBatchNorm(Beyond, Named):
     name, stands_for, paper = "ibn", "in+bn.groups:2.hard", "Pan et al. 2018, in xbn Table 2"
     formula = ("c < C/2:  mean, var = μ, σ² [in]", "c ≥ C/2:  mean, var = μ, σ² [bn]", "y = γ (x − mean)/√(var + ε) + β")
     each_alone = True
+
+    @classmethod
+    def check(cls, num_features: int) -> None:
+        """Refuse channels that have no halves."""
+        if num_features % 2:
+            raise SpecError(f"ibn halves the channels, and {num_features} is odd. Take in or bn there, or an even width.")
 
     def reset_parameters(self) -> None:
         """Start over, with one cut a half."""

@@ -29,7 +29,6 @@ KEY_SIZE = 16
 class MetaNorm(Beyond, Named):
     """Predicts a scale and a shift of each sample from its statistics."""
 
-    key_of: Tensor
     encoder: nn.Parameter
     scale_decoder: nn.Parameter
     shift_decoder: nn.Parameter
@@ -46,8 +45,6 @@ class MetaNorm(Beyond, Named):
         self.encoder = nn.Parameter(torch.empty(code, keys, **like))
         self.scale_decoder = nn.Parameter(torch.empty(keys, code, **like))
         self.shift_decoder = nn.Parameter(torch.empty(keys, code, **like))
-        key_of = torch.arange(self.num_features, device=device) * keys // self.num_features
-        self.register_buffer("key_of", key_of, persistent=False)
 
     def reset_parameters(self) -> None:
         """Start over, encoder and decoders as torch starts linear layers."""
@@ -63,15 +60,20 @@ class MetaNorm(Beyond, Named):
         styled = self._varied(task, parts=task.parts.with_ending("style"))
         return kernels.normalise(styled, x, Owned(style_mean=beta, style_std=gamma), given)
 
+    def keys(self, device: torch.device) -> Tensor:
+        """Give the key group of each channel."""
+        return torch.arange(self.num_features, device=device) * self.encoder.shape[1] // self.num_features
+
     def predict(self, rows: Moments) -> tuple[Tensor, Tensor]:
         """Give a scale and a shift of each sample and channel, (n, c), from its moments (n, c, 1)."""
+        key_of = self.keys(rows.mean.device)
         by_channel = Moments(*(table.expand_as(rows.mean).transpose(0, 1) for table in rows))
-        keys = pool_samples(by_channel, self.key_of, self.encoder.shape[1])
+        keys = pool_samples(by_channel, key_of, self.encoder.shape[1])
         dtype = keys.mean.dtype
         encode, scale, shift = (weight.to(dtype).T for weight in (self.encoder, self.scale_decoder, self.shift_decoder))
         gamma = ((keys.var[..., 0].T @ encode).relu() @ scale).sigmoid()
         beta = ((keys.mean[..., 0].T @ encode).relu() @ shift).tanh()
-        return gamma.index_select(1, self.key_of), beta.index_select(1, self.key_of)
+        return gamma.index_select(1, key_of), beta.index_select(1, key_of)
 
 
 class MetaInstanceNorm(MetaNorm):

@@ -18,17 +18,21 @@ import torch
 from torch import Tensor, nn
 
 from anynorm import kernels
-from anynorm.core.affine import standardise
+from anynorm.core.affine import Style, standardise
+from anynorm.core.cut import ALL, Cut
 from anynorm.core.moments import Moments, union
+from anynorm.core.parts import Ending, Fitted, Parts
 from anynorm.core.population import tables_of
 from anynorm.core.state import Beyond
 from anynorm.core.sync import Alone
 from anynorm.core.task import Batch, Given, Owned, Task
 from anynorm.named import Named
-from anynorm.spec import parse
 
-STYLED = parse("[*,*,1].style")
-FITTED = STYLED.fit(1)  # it cuts any channel count alike
+SAMPLE = Cut(ALL, ALL, 1)
+STYLED = Parts((SAMPLE,), (SAMPLE,), ending=Ending((Style(),)))
+FITTED = Fitted((SAMPLE,), (0,), (0,))
+EPS = 1e-5
+"""Of the IN that a style takes back: any would do."""
 
 
 class ModeNorm(Beyond, Named):
@@ -36,7 +40,7 @@ class ModeNorm(Beyond, Named):
 
     name, stands_for, paper = "modenorm", "bn", "Deecke et al. 2019, in sabn Tables 3, 4"
     arguments = {"num_modes": 2}
-    sets = "num_modes"
+    sets_of = "num_modes"
     example = "modenorm:2"
     formula = (
         "g[k] = softmax(V mean(x) + v)",
@@ -68,14 +72,14 @@ class ModeNorm(Beyond, Named):
         modes, batch = self._modes(task, rows, gates, given)
         inverse, _ = standardise(modes.var, task.eps)
         shares = gates[:, :, None, None] * inverse  # (n, k, c, 1)
-        gamma = shares.sum(1) / standardise(rows.var, task.eps)[0]
+        gamma = shares.sum(1) / standardise(rows.var, EPS)[0]
         beta = (shares * (rows.mean[:, None] - modes.mean)).sum(1)
         gamma, beta = gamma[..., 0], beta[..., 0]
         if owned.weight is not None and owned.bias is not None:
             weight = owned.weight.to(gamma.dtype)
             gamma, beta = gamma * weight, beta * weight + owned.bias.to(gamma.dtype)
-        styled = self._varied(task, parts=STYLED, fitted=FITTED, looks=(True,), reach=Alone())
-        y, _ = kernels.normalise(styled, x, Owned(style_mean=beta, style_std=gamma), Given((None,), None))
+        styled = self._varied(task, parts=STYLED, fitted=FITTED, eps=EPS, looks=(True,), reach=Alone())
+        y, _ = kernels.normalise(styled, x, Owned(style_mean=beta, style_std=gamma), Given(kept=(None,), labels=None))
         return y, batch
 
     def gates(self, rows: Moments) -> Tensor:

@@ -6,8 +6,8 @@ SparsestMax projects λ onto the simplex (sparsemax), and out onto a circle of r
 
 What leaves the simplex is projected onto the face it left by, and the same is done there, with u the centre of the face and
 the radius that is left, √(r² − ‖u_face − u‖²). r rises from 0 to √((k − 1)/k), where the simplex has nothing but its corners.
-At the centre itself every direction is as good: the first largest λ has it. So weights are on the simplex, and r from its
-centre, whatever λ is, equal λ included.
+At the centre itself every direction is as good: the first largest λ has it, and the gradient is that of p. So weights are on the
+simplex, and r from its centre, whatever λ is, equal λ included.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anynorm.core.keeper import is_recomputing, recomputing
-from anynorm.core.mix import Given
-from anynorm.core.state import Beyond
-from anynorm.core.task import Batch, Owned, Task
-from anynorm.named import Named
+from anynorm.beyond.schedule import Scheduled
+from anynorm.core.keeper import is_recomputing
+from anynorm.core.mix import Ready
+from anynorm.core.sync import Reach
+from anynorm.core.task import Owned, Task
 
-SAME = 1e-12
-"""Two points nearer than this are one."""
+SAME = 1e-9
+"""Two points nearer than this are one, and a smaller weight is none."""
 
 
 def sparsemax(logits: Tensor) -> Tensor:
@@ -52,18 +52,24 @@ def sparsestmax(logits: Tensor, radius: Tensor) -> Tensor:
     first = torch.nn.functional.one_hot(logits.argmax(-1), cuts).to(logits.dtype)
     p = sparsemax(logits)
     for _ in range(cuts - 1):  # a face a round
-        face = (p.detach() > 0).to(p.dtype)
+        face = (p.detach() > SAME).to(p.dtype)
         u = face / face.sum(-1, keepdim=True)
         left = (radius.square() - (u - 1 / cuts).square().sum(-1, keepdim=True)).clamp(min=0).sqrt()
         away = p - u
-        way = torch.where(away.square().sum(-1, keepdim=True) > SAME**2, away, first - u)
-        length = way.square().sum(-1, keepdim=True).clamp(min=SAME**2).sqrt()
-        short = away.square().sum(-1, keepdim=True) < left.square()
-        p = sparsemax(torch.where(short, u + left / length * way, p))
-    return p
+        tied, short = _length(away) <= SAME, _length(away) < left
+        way = torch.where(tied, first - u, away)
+        out = u + left * way / _length(way).clamp(min=SAME) + torch.where(tied, away, 0.0)
+        p = sparsemax(torch.where(short, out, p))
+    return torch.where(p > SAME, p, 0.0)
 
 
-class SparseSwitchNorm(Beyond, Named):
+def _length(vectors: Tensor) -> Tensor:
+    """Give the lengths of vectors; that of none has a derivative of 0."""
+    squares = vectors.square().sum(-1, keepdim=True)
+    return torch.where(squares > 0, squares, 1.0).sqrt() * (squares > 0)
+
+
+class SparseSwitchNorm(Scheduled):
     """SN whose weights grow sparse in training, until one cut is left for the mean and one for the variance.
 
     ramp: the passes (first, last) between which the radius rises; `pace` sets it to a whole training.
@@ -77,30 +83,18 @@ class SparseSwitchNorm(Beyond, Named):
         "y    = γ (x − mean)/√(var + ε) + β",
         "w, w′ = sparsestmax(λ, r), r from 0 to √(2/3) in training",
     )
-    ramp: Tensor
-    num_passes: Tensor
+    RAMPS = {"ramp": (0, 50_000)}
 
-    def _register_parameters(self, device: Any, dtype: Any) -> None:
-        super()._register_parameters(device, dtype)
-        self.register_buffer("ramp", torch.tensor([0, 50_000], device=device))
-        self.register_buffer("num_passes", torch.zeros((), dtype=torch.long, device=device))
-
-    def reset_parameters(self) -> None:
-        """Start over, with equal weights."""
-        super().reset_parameters()
-        self.num_passes.zero_()
-
-    def pace(self, steps: int) -> None:
-        """Let the radius rise over all of training."""
-        self.ramp.copy_(torch.tensor([0, max(steps - 1, 1)]))
+    def pace(self, passes: int) -> None:
+        """Let the radius rise over training but for its first twentieth, in which λ finds its way (our choice)."""
+        self._place("ramp", passes // 20, passes - 1)
 
     def radius(self) -> Tensor:
         """Give the radius of the next pass: 0 to begin with, that of the corners in the end."""
         cuts = len(self.mean_cuts)
-        passes = self.num_passes - 1 if not torch.compiler.is_compiling() and is_recomputing() else self.num_passes
-        first, last = self.ramp.unbind()
-        share = ((passes - first).double() / (last - first).clamp(min=1)).clamp(0, 1)
-        return share * math.sqrt((cuts - 1) / cuts)
+        again = not torch.compiler.is_compiling() and is_recomputing() and self.learns_schedule
+        passes = self.num_passes - 1 if again else self.num_passes
+        return self.progress("ramp", passes, torch.float64) * math.sqrt((cuts - 1) / cuts)
 
     def sparse(self, side: str) -> Tensor:
         """Give the weights of the cuts of a side, as λ is shaped."""
@@ -109,20 +103,11 @@ class SparseSwitchNorm(Beyond, Named):
 
     def weights(self, side: str) -> Tensor:
         """Give the weights of the cuts of the `mean` or the `var`: (1, k), or (c, k) with groups."""
-        return Given(self.parts.weighing.groups).spread(self.sparse(side), self.num_features)
+        return Ready(self.parts.weighing.groups).spread(self.sparse(side), self.num_features)
 
-    def keep(self, batch: Batch) -> None:
-        """Move what is kept by one batch, and the schedule by one pass."""
-        super().keep(batch)
-        if self.training and self.population.learns and not is_recomputing():
-            step: Any = 1
-            if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
-                step = 1 - recomputing(self.num_passes).long()
-            self.num_passes.add_(step)
-
-    def _make_task(self, looks: tuple[bool, ...], reach: Any) -> Task:
+    def _make_task(self, looks: tuple[bool, ...], reach: Reach) -> Task:
         task = super()._make_task(looks, reach)
-        return replace(task, parts=replace(task.parts, weighing=Given(self.parts.weighing.groups)))
+        return replace(task, parts=replace(task.parts, weighing=Ready(self.parts.weighing.groups)))
 
     def _owned(self, told: Any) -> Owned:
         return super()._owned(told)._replace(mean_weight=self.sparse("mean"), var_weight=self.sparse("var"))

@@ -12,6 +12,8 @@ so that the rows have variance 1 and are uncorrelated. ε is on the covariance: 
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -30,6 +32,10 @@ class Whitening(Beyond, Named):
 
     formula = _FORMULA
 
+    def widened(self, x: Tensor) -> Tensor:
+        """Choose what to compute in: x's own precision, which is no half type any more."""
+        return x
+
     def root(self, cov: Tensor) -> Tensor:
         """Give Σ^(−½) of matrices (n, g, g)."""
         raise NotImplementedError
@@ -37,16 +43,16 @@ class Whitening(Beyond, Named):
     def _pass(self, task: Task, x: Tensor, owned: Owned, given: Given) -> tuple[Tensor, Batch]:
         cut = task.fitted.cuts[0]
         n, c = x.shape[:2]
-        means = cut.pool_rows(kernels.moments(x, 1)).mean  # (n, g, 1)
+        values = self.widened(kernels.working(x))
+        means = cut.pool_rows(kernels.moments(values, 1)).mean  # (n, g, 1)
         groups = means.shape[1]
-        values = x if x.dtype == torch.float64 else x.float()
+        size = c // groups * math.prod(x.shape[2:])
         shift = means.detach().to(values.dtype)  # the mean is rounded to x's precision; the rest of it is small
-        by_group = values.reshape(n, groups, -1) - shift
-        centred = by_group - (means - shift).to(values.dtype)
-        with torch.autocast(x.device.type, enabled=False):
-            cov = centred @ centred.transpose(1, 2) / centred.shape[-1]
+        centred = values.reshape(n, groups, size) - shift - (means - shift).to(values.dtype)
+        with torch.autocast(x.device.type if torch.amp.is_autocast_available(x.device.type) else "cpu", enabled=False):
+            cov = centred @ centred.transpose(1, 2) / size
             cov = cov + task.eps * torch.eye(groups, dtype=cov.dtype, device=cov.device)
-            white = (self.root(cov).to(values.dtype) @ centred).reshape(x.shape)
+            white = (self.root(cov) @ centred).reshape(x.shape)
         if owned.weight is not None and owned.bias is not None:
             gamma, beta = (table.to(white.dtype).reshape(1, c, *(1 for _ in x.shape[2:])) for table in (owned.weight, owned.bias))
             white = white * gamma + beta
@@ -79,13 +85,16 @@ class GroupWhiteningZCA(Whitening):
     arguments = {"num_groups": 32}
     example = "gwzca:32"
 
+    def widened(self, x: Tensor) -> Tensor:
+        """Choose double: with fewer values than groups Σ is singular but for ε, which float32 cannot see beside it."""
+        return x.to(table_dtype(x))
+
     def root(self, cov: Tensor) -> Tensor:
         """Take eigenvalues, and let gradients come from W Σ W = 1, which W solves.
 
         Eigenvectors have no derivative where eigenvalues coincide; the root has. A step of Newton's method on W Σ W − 1, with the
         derivative taken at the solution, leaves the value and makes the next derivative right: two steps, two orders.
         """
-        cov = cov.to(table_dtype(cov))
         values, vectors = torch.linalg.eigh(cov.detach())
         roots = values.clamp(min=torch.finfo(values.dtype).tiny).sqrt()
         w: Tensor = vectors @ (vectors / roots[..., None, :]).transpose(-1, -2)

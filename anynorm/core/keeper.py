@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from anynorm.core.cut import Cut
-from anynorm.core.moments import Moments
+from anynorm.core.moments import PRESENT, Moments
 from anynorm.core.parts import Parts
 from anynorm.core.population import Cumulative, Kept, Observed, Population, Running, tables_of
 from anynorm.core.sync import Reach
@@ -89,7 +89,7 @@ class Keeper(nn.Module):
             shape = (*domains, math.prod(self._kept_parts(index)))
             wanted |= {name: like.new_full(shape, start) for name, start in zip(names, (0, 1), strict=True) if name}
         if policy.pools and tally is not None:
-            wanted["num_values_tracked"] = tally.double() if self.parts.foreign else tally.clone()  # a mode has shares
+            wanted["num_values_tracked"] = tally.double() if self.parts.shares else tally.clone()
         for name in [*wanted, *(name for name in self._buffers if name.startswith(STATISTICS))]:
             if self._buffers.get(name) is None or wanted.get(name) is None:
                 self.register_buffer(name, wanted.get(name))
@@ -143,7 +143,7 @@ class Keeper(nn.Module):
     @torch.no_grad()
     def _move(self, batch: Batch, new_values: Tensor) -> None:
         """Move everything without looking at a value, so that nothing stalls and everything traces."""
-        present = new_values > 0
+        present = new_values > PRESENT
         if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
             present = present & ~recomputing(new_values)
         moved: dict[str, Tensor] = {}

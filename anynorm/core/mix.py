@@ -2,7 +2,7 @@
 
     Soft   w = softmax(λ)               (sn eq. 5; λ starts at 1, so equal weights)
     Hard   w = one-hot(argmax λ)        (sn sec. 2.1: "sparse SN", one cut a layer)
-    Given  w as the layer works it out
+    Ready  w as the layer works it out
 
 Mean and variance have a λ each. With `groups` > 1 each contiguous group of channels has its own ("group SN").
 Variances are mixed, not standard deviations, and ε is added afterwards.
@@ -70,7 +70,7 @@ class Hard(Weighing):
 
 
 @dataclass(frozen=True)
-class Given(Weighing):
+class Ready(Weighing):
     """Takes the weights that a layer gives in place of λ."""
 
     learns = True

@@ -17,7 +17,9 @@ import torch
 from torch import Tensor
 
 FEWEST = 1e-9
-"""Counts below this are none; shares of a sample may be less than one."""
+"""What is divided by, at least: shares of a sample may count less than one value."""
+PRESENT = 1e-3
+"""Fewer values than this say nothing about a domain or mode."""
 
 
 class Moments(NamedTuple):
@@ -77,7 +79,7 @@ def pool(moments: Moments, parts: tuple[int, int, int]) -> Moments:
     return union(moments._replace(count=moments.count.expand(sizes)), total, back)
 
 
-def pool_samples(moments: Moments, labels: Tensor | None, domains: int) -> Moments:
+def pool_samples(moments: Moments, labels: Tensor | None = None, domains: int = 0) -> Moments:
     """Pool a table (n, c, t) over all samples, or over those of each domain: (max(1, domains), c, t)."""
     n, c, t = moments.mean.shape
     if labels is None:

@@ -86,7 +86,7 @@ class Norm(State):
         return Task(self.parts, fitted, self.num_features, eps=self.eps, looks=looks, reach=reach)
 
     def _varied(self, task: Task, **changes: Any) -> Task:
-        """Give a task with some of it changed: the same one every time, for plans are kept with it."""
+        """Give a task with the changes that this class makes: the same one every time, for plans are kept with it."""
         varied = None if torch.compiler.is_compiling() else self.tasks.get(task)
         if varied is None:
             varied = replace(task, admitted=set(), plans={}, **changes)
@@ -114,8 +114,8 @@ class Norm(State):
             return "its statistics differ from position to position"
         return "its affine is a style, which comes with each input" if self.parts.takes_style else ""
 
-    def pace(self, steps: int) -> None:
-        """Hear how many steps training will have; norms with a schedule set it."""
+    def pace(self, passes: int) -> None:
+        """Hear how many forward passes training will have; norms with a schedule set it."""
 
     def used_cuts(self) -> list[Cut]:
         """List the cuts that have a share in the mean or the variance; a weight of 0 has none."""

@@ -121,6 +121,11 @@ class Parts:
         """How many sets of statistics are kept, one a domain or mode; 0 where one serves all."""
         return self.foreign.sets if self.foreign else self.ending.domains
 
+    @property
+    def shares(self) -> bool:
+        """Whether samples are shared out to sets of statistics by the layer itself, in parts."""
+        return self.foreign is not None and self.foreign.sets > 0
+
     def merged(self) -> Parts:
         """Join a shared and a class affine into one class affine."""
         own = self.ending.affine[-1]

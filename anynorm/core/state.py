@@ -30,6 +30,8 @@ class State(Keeper):
     """Owns the tensors of a norm; `Norm` says what is done with them."""
 
     _version = 2
+    moves = True
+    """Whether a schedule goes on in training, of norms that have one."""
     each_alone = False
     """Whether each cut has channels for which it is the only one."""
     weight: nn.Parameter | None

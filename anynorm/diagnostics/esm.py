@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anynorm.beyond.modenorm import ModeNorm
+from anynorm.core.moments import PRESENT
 from anynorm.core.population import tables_of
 from anynorm.diagnostics.observe import Guard, watching
 from anynorm.diagnostics.slots import Slot, Slots
@@ -87,9 +87,10 @@ def measure(
 
 def update(tally: Tally, x: Tensor, labels: Tensor | None = None) -> None:
     """Take an input of a norm into its tally."""
-    known, norm = tally.site.known, tally.site.module
-    if isinstance(norm, ModeNorm):
-        tally.update(dict.fromkeys(known.kept, norm.moments_of(x)))
+    known = tally.site.known
+    norm: Any = tally.site.module
+    if known.parts.shares:  # such a norm says itself what each of its modes has of x
+        tally.update({cut: norm.moments_of(x) for cut in known.kept})
         return
     tally.update(pooled_moments(x, known.kept, labels, known.parts.ending.domains))
 
@@ -103,7 +104,7 @@ def compute(tally: Tally) -> dict[str, float]:
         kept = tuple(None if slot is None else slot.tensor for slot in slots)
         domains, parts, strips = expected.mean.shape
         mean, var = tables_of((kept[0], kept[1]), (domains, parts, strips), expected.mean.dtype)
-        deviation, there = expected.unbiased_var().sqrt(), expected.count > 0
+        deviation, there = expected.unbiased_var().sqrt(), expected.count > PRESENT
         live = there & (deviation > 1e-6 * (expected.mean.abs() + deviation))
         if kept[0] is not None:
             mean_off.append((mean - expected.mean)[there])
@@ -141,7 +142,7 @@ def expected_statistics(tally: Tally) -> dict[Slot, Tensor]:
         for slot, table in zip(slots, (found.mean, found.unbiased_var()), strict=True):
             if slot is not None:
                 old = slot.tensor.to(table.dtype).reshape(table.shape)
-                values[slot] = torch.where(found.count > 0, table, old).reshape(slot.tensor.shape)
+                values[slot] = torch.where(found.count > PRESENT, table, old).reshape(slot.tensor.shape)
     return values
 
 

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from anynorm.core.task import Batch, Given, Owned, Task
 from anynorm.errors import AnynormError
 from anynorm.kernels import reference
-from anynorm.kernels.reference import coefficients, moments
+from anynorm.kernels.reference import coefficients, moments, working
 
-__all__ = ["coefficients", "moments", "normalise", "use"]
+__all__ = ["coefficients", "moments", "normalise", "use", "working"]
 
 _chosen: ContextVar[str] = ContextVar("anynorm.kernels", default="auto")
 _cpu: ModuleType | None = None

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from anynorm.core.cut import ALL
-from anynorm.core.mix import Given, Hard, Soft
+from anynorm.core.mix import Hard, Ready, Soft
 from anynorm.core.sync import Together
 from anynorm.core.task import Task
 
-WEIGHINGS = (Soft, Hard, Given)  # whose places `tables.SOFT`, `HARD` and `GIVEN` are
+WEIGHINGS = (Soft, Hard, Ready)  # whose places `tables.SOFT`, `HARD` and `READY` are
 MOST_SAVED = 0.05  # of the bytes of x; taking the statistics again costs a third of a pass where x lies in a cache
 LAST = (torch.channels_last, torch.channels_last_3d)
 

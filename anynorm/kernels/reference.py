@@ -89,7 +89,7 @@ def _affine(task: Task, var: Tensor, owned: Owned, given: Given) -> Coefficients
     return coefficients
 
 
-def _working(x: Tensor) -> Tensor:
+def working(x: Tensor) -> Tensor:
     """Half types are summed in float32: 300² is past the range of float16."""
     return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
@@ -101,7 +101,7 @@ def moments(x: Tensor, strips: int) -> Moments:
     result), so that float32 sums lose nothing however far the mean is from zero.
     """
     n, c = x.shape[:2]
-    rows = _working(x).reshape(n, c, strips, math.prod(x.shape[2:]) // strips)
+    rows = working(x).reshape(n, c, strips, math.prod(x.shape[2:]) // strips)
     shift = rows.detach().mean(-1, keepdim=True)
     centred = rows - shift
     rest = centred.mean(-1, keepdim=True)
@@ -117,7 +117,7 @@ def scale(x: Tensor, mean: Tensor, coefficients: tuple[Tensor, Tensor]) -> Tenso
     The rounding of `mean` to x's precision is paid back in b.
     """
     a, b = coefficients
-    values = _working(x)
+    values = working(x)
     shift = mean.detach().to(values.dtype)
     rest = b - a * (mean - shift)
     shift, a, rest = (_unfold(table.to(values.dtype), x) for table in (shift, a, rest))

@@ -21,7 +21,7 @@ import numpy as np
 
 from anynorm.kernels.native import kernel
 
-SOFT, HARD, GIVEN = range(3)
+SOFT, HARD, READY = range(3)
 """How weights come from λ."""
 
 
@@ -111,9 +111,9 @@ def pool(places, kind, members, mean, var, M, V, laid):
 
 @kernel
 def soften(logits, how, weights):
-    """Turn λ (groups, cuts) into weights: a softmax, or a one-hot of the first largest; weights that are given stay."""
+    """Turn λ (groups, cuts) into weights: a softmax, or a one-hot of the first largest; weights that are ready stay."""
     groups, cuts = logits.shape
-    if how == GIVEN:
+    if how == READY:
         weights[:] = logits
         return
     for g in range(groups):
@@ -286,7 +286,7 @@ def _back(places, side, s, weights, upstream, table, d_table, d_weights, laid):
 def soften_back(weights, d_weights, how, out):
     """Turn gradients of weights into those of λ: dλ = w (dw − Σ w dw); a one-hot has none."""
     groups, cuts = weights.shape
-    if how == GIVEN:
+    if how == READY:
         out[:] = d_weights
         return
     for g in range(groups):

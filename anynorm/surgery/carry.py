@@ -123,7 +123,8 @@ def _statistics(reading: Reading, norm: Norm, index: int) -> tuple[Tensor, Tenso
     """Find the mean and variance of a cut among what was kept, or unite them."""
     cut, domains = norm.cuts[index], norm.parts.sets
     old_domains = reading.parts.sets
-    if old_domains not in (0, domains):
+    apart = reading.parts.shares != norm.parts.shares  # a mode is no domain
+    if old_domains not in (0, domains) or (old_domains and apart):
         return None
     for old, (mean, var) in reading.kept.items():
         shape = (old_domains or 1, old.channels or norm.num_features, old.space)

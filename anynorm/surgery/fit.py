@@ -87,12 +87,12 @@ def _take_statistics(norm: Norm, x: Tensor, condition: Any) -> None:
     policy, tally = norm.population, norm.num_batches_tracked
     seen = None if tally is None else tally.clone()
     try:
-        norm.population = Running(1.0)
+        norm.population, norm.moves = Running(1.0), False
         norm.train()
         norm.normalise(x, condition)
     finally:
         norm.eval()
-        norm.population = policy
+        norm.population, norm.moves = policy, True
         if tally is not None and seen is not None:
             tally.copy_(seen)
 

@@ -48,6 +48,9 @@ def _set(model: nn.Module, where: Where, *, statistics: bool, affine: bool, froz
                 if isinstance(norm, Norm) and isinstance(norm.population, Frozen) != frozen:
                     _set_policy(norm, frozen, ledger)
                     done.append("statistics")
+            if statistics and isinstance(norm, Norm) and norm.moves == frozen:
+                ledger.backs.append(lambda norm=norm: setattr(norm, "moves", frozen))  # type: ignore[misc]
+                norm.moves = not frozen
             if affine:
                 done += _set_affine(norm, not frozen, ledger)
             changed = norm if not site.holders else changed

@@ -131,6 +131,7 @@ def _watcher(site: Site, policy: Any) -> Norm:
     """Make a norm that does what the site's does, and keeps statistics by another policy."""
     norm, _, _ = replacement(site, site.known, site.known.spec, {"population": policy})
     norm.reset_running_stats()
+    norm.moves = False
     if dist.is_available() and dist.is_initialized():
         norm.reach = Together()
     if isinstance(site.module, Norm):

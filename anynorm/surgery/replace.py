@@ -11,7 +11,7 @@ from torch.nn.utils import parametrize
 
 from anynorm.core.cut import divisors, nearest_groups
 from anynorm.core.norm import Norm
-from anynorm.named import ROWS
+from anynorm.named import ROWS, Named
 from anynorm.rows import make
 from anynorm.surgery.carry import carry
 from anynorm.surgery.reading import Reading
@@ -29,6 +29,8 @@ def replacement(site: Site, reading: Reading, spec: str, options: dict[str, Any]
     fuse(norm, reading.then)
     norm.reach = reading.reach
     carried, lost = carry(reading, norm, parametrized=hasattr(site.module, "parametrizations"))
+    if isinstance(norm, Named):
+        norm.set({name: options[name] for name in norm.settings if name in options})  # over what was carried
     copy_surroundings(site.module, norm)
     return norm.train(site.module.training), carried, lost
 

@@ -67,7 +67,7 @@ def _merged(norm: Norm) -> Norm | None:
 
 def _hardened(norm: Norm) -> Norm | None:
     logits = {"mean": norm.mean_weight, "var": norm.var_weight}
-    if all(value is None for value in logits.values()):
+    if norm.each_alone or all(value is None for value in logits.values()):
         return None
     chosen = {side: _chosen(value) for side, value in logits.items()}
     if any(len(set(choice)) > 1 for choice in chosen.values()):

@@ -103,7 +103,11 @@ def test_ilm_is_the_reference_in_training_and_inference(shape, spec):
     for training in (True, False):
         norm = make(spec, channels=8).train(training)
         groups = 8 if spec == "ilmin" else 4
-        agree(norm, data(*shape), lambda n, v: references.ilm(v, groups, n.key_of.tolist(), ilm_weights(n), affine(n)))  # noqa: B023
+        agree(norm, data(*shape), lambda n, v: references.ilm(v, groups, key_list(n), ilm_weights(n), affine(n)))  # noqa: B023
+
+
+def key_list(norm):
+    return norm.keys(torch.device("cpu")).tolist()
 
 
 def ilm_weights(norm):
@@ -113,13 +117,13 @@ def ilm_weights(norm):
 @pytest.mark.parametrize("channels", [1, 3, 17, 33, 48, 100])
 def test_ilm_takes_any_channel_count_with_key_groups_that_differ_by_one(channels):
     norm = make("ilmin", channels=channels)
-    sizes = norm.key_of.bincount()
+    sizes = torch.tensor(key_list(norm)).bincount()
     assert sizes.max() - sizes.min() <= 1
     assert len(sizes) == max(1, channels // 16)
     agree(
         norm,
         data(2, channels, 3, 3),
-        lambda n, v: references.ilm(v, channels, n.key_of.tolist(), ilm_weights(n), affine(n)),
+        lambda n, v: references.ilm(v, channels, key_list(n), ilm_weights(n), affine(n)),
     )
 
 
@@ -130,11 +134,11 @@ def test_brn_trains_as_the_reference_at_every_point_of_its_ramp(shape, batches, 
     norm(data(*shape, seed=5))
     norm.r_ramp.copy_(torch.tensor([10, 30]))
     norm.d_ramp.copy_(torch.tensor([10, 30]))
-    norm.num_batches_tracked.fill_(batches)
+    norm.num_passes.fill_(batches)
     kept = norm.running_mean.double(), norm.running_var.double()
     limits = (1 + 0.2 * share, 0.3 * share)
     agree(norm, data(*shape), lambda n, v: references.renorm(v, kept, limits, affine(n)))
-    assert norm.num_batches_tracked == batches + 1
+    assert norm.num_passes == batches + 1
 
 
 def test_brn_with_wide_limits_trains_as_it_infers():
@@ -149,11 +153,11 @@ def test_brns_schedule_and_limits_are_in_the_state_dict_and_follow_the_length_of
     norm: Any = anynorm.make("brn", 8)
     assert {"r_max", "d_max", "r_ramp", "d_ramp"} <= set(norm.state_dict())
     assert (norm.r_max.item(), norm.d_max.item()) == (1.5, 0.5)
-    assert [float(limit) for limit in norm.limits(torch.float64)] == [1.0, 0.0]
+    assert [float(limit) for limit in norm.limits(norm.num_passes)] == [1.0, 0.0]
     norm.pace(1600)
     assert (norm.r_ramp.tolist(), norm.d_ramp.tolist()) == ([50, 400], [50, 250])
-    norm.num_batches_tracked.fill_(400)
-    assert [float(limit) for limit in norm.limits(torch.float64)] == [1.5, 0.5]
+    assert [float(limit) for limit in norm.limits(torch.tensor(400))] == [1.5, 0.5]
+    assert repr(norm) == "BatchRenorm('brn', 8, eps=1e-05, momentum=0.1, r_max=1.5, d_max=0.5)"
     norm.half()
     assert norm.r_ramp.tolist() == [50, 400]
 
@@ -164,7 +168,7 @@ def test_group_whitening_is_the_reference_by_newton_and_exactly(shape, groups):
     for spec, steps in ((f"gw:{groups}", 5), (f"gwzca:{groups}", 0)):
         for training in (True, False):
             norm = make(spec, channels=8).train(training)
-            if len(shape) == 2 and spec == "gwzca:4":  # four rows of two values: Σ is singular but for ε, and float32 shows
+            if len(shape) == 2 and groups == 4:  # four rows of two values: Σ is singular but for ε, and float32 shows
                 norm = norm.double()
                 x = data(*shape, dtype=torch.float64)
                 same(norm(x), references.whiten(x, groups, affine(norm), steps), rtol=1e-6, atol=1e-6)
@@ -215,6 +219,44 @@ def test_ibn_is_in_and_bn_side_by_side():
         same(norm.running_var[8:], halves[1].running_var)
 
 
-def test_ibn_of_an_odd_channel_count_says_which_are_usable():
-    with pytest.raises(anynorm.SpecError, match=r"15 channels are not divisible by 2\. Usable: 1 3 5 15"):
+def test_ibn_of_an_odd_channel_count_is_refused():
+    with pytest.raises(anynorm.SpecError, match=r"ibn halves the channels, and 15 is odd\. Take in or bn there"):
         anynorm.make("ibn", 15)
+
+
+@pytest.mark.parametrize("shape", [(2, 64, 4, 4), (4, 64)])
+@pytest.mark.parametrize("scale", [1.0, 10.0, 1000.0])
+def test_exact_whitening_of_fewer_values_than_groups_is_the_reference(shape, scale):
+    norm = anynorm.make("gwzca:32", 64)
+    x = scale * data(*shape)
+    expected = references.whiten(x.double(), 32, (norm.weight.double(), norm.bias.double()))
+    same(norm(x), expected.detach().float(), rtol=1e-4, atol=1e-4)  # the root of ε is 300 times what x is multiplied with else
+    (grad,) = torch.autograd.grad(norm(x.requires_grad_()).square().sum(), x)
+    assert grad.isfinite().all()
+
+
+def test_a_mode_that_nobody_is_shared_out_to_keeps_its_statistics():
+    norm: Any = anynorm.make("modenorm:2", 4)
+    with torch.no_grad():
+        norm.gate_weight.copy_(torch.tensor([[10.0] * 4, [-10.0] * 4]))
+        norm.gate_bias.zero_()
+    both = torch.cat([data(4, 4, 3, 3, mean=5.0, std=0.3), data(4, 4, 3, 3, mean=-5.0, std=0.3)])
+    for _ in range(60):
+        norm(both)
+    before = norm.running_mean.clone(), norm.running_var.clone()
+    for _ in range(60):
+        norm(both[:4] * 1.1)
+    assert norm.num_batches_tracked.tolist() == [120, 60]
+    same(norm.running_mean[1], before[0][1])
+    same(norm.running_var[1], before[1][1])
+    assert not torch.allclose(norm.running_mean[0], before[0][0])
+
+
+def test_modenorm_without_eps_is_finite_where_bn_is():
+    norm = anynorm.make("modenorm:2", 8, eps=0.0)
+    for given in (data(6, 8), torch.cat([torch.ones(1, 8, 3), data(5, 8, 3)])):
+        x = given.requires_grad_()
+        y = norm(x)
+        y.square().sum().backward()
+        assert y.isfinite().all()
+        assert x.grad.isfinite().all()

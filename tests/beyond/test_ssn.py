@@ -61,7 +61,7 @@ def test_at_the_end_one_cut_has_all_the_weight():
 
 def test_ssn_starts_as_equal_weights_and_ends_as_one_norm():
     norm: Any = anynorm.make("ssn", 8)
-    norm.pace(5)
+    norm.ramp.copy_(torch.tensor([0, 4]))
     same(norm.weights("mean"), torch.full((1, 3), 1 / 3))
     x = data(4, 8, 3, 3)
     same(norm(x), anynorm.make("sn", 8)(x), rtol=1e-5, atol=1e-5)
@@ -108,3 +108,44 @@ def test_harden_takes_the_cut_that_ssn_would_end_with():
     assert anynorm.harden(model).rows[0]["is"] == "bn"
     x = data(4, 16, 3, 3)
     same(model.eval()(x), ended(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.9])
+def test_gradients_reach_equal_logits_at_any_radius_but_the_last(share):
+    logits = torch.ones(3, dtype=torch.float64).requires_grad_()
+    w = sparsestmax(logits, torch.tensor(share * CORNER, dtype=torch.float64))
+    (grad,) = torch.autograd.grad((w * torch.tensor([1.0, 2.0, 4.0])).sum(), logits)
+    assert grad.abs().max() > 0.1
+    assert grad.isfinite().all()
+
+
+def test_a_pass_before_training_does_not_keep_the_logits_from_learning():
+    norm: Any = anynorm.make("ssn", 8)
+    norm.pace(40)
+    norm.num_passes.fill_(5)  # as after a few dry runs: the radius has risen, and λ are still equal
+    optimizer = torch.optim.SGD(norm.parameters(), 0.1)
+    target = anynorm.make("bn", 8)
+    for step in range(35):
+        x = data(4, 8, 3, 3, seed=step) * torch.linspace(0.2, 3, 4).reshape(4, 1, 1, 1)
+        optimizer.zero_grad()
+        (norm(x) - target(x)).square().mean().backward()
+        optimizer.step()
+    assert norm.weights("var").argmax() == 2
+    assert norm.weights("var").detach().max() == 1
+
+
+@given(st.lists(NUMBERS, min_size=3, max_size=3))
+def test_in_the_end_weights_are_one_hot_to_the_last_bit(logits):
+    w = sparsestmax(torch.tensor(logits, dtype=torch.float64), torch.tensor(CORNER, dtype=torch.float64))
+    assert sorted((w.float() > 0).tolist()) == [False, False, True]
+
+
+def test_recomputing_in_inference_sees_the_same_radius():
+    from torch.utils.checkpoint import checkpoint
+
+    norm = make("ssn").eval()
+    norm.num_passes.fill_(2)
+    x = data(4, 16, 3, 3).requires_grad_()
+    (plain,) = torch.autograd.grad(norm(x).pow(3).sum(), x)
+    (again,) = torch.autograd.grad(checkpoint(norm, x, use_reentrant=False).pow(3).sum(), x)
+    same(again, plain)

@@ -1,6 +1,7 @@
 """Norms beyond the algebra in models: surgery, diagnosis, several of them side by side."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -53,7 +54,7 @@ def test_a_pretrained_bn_infers_the_same_as_one_of_these(spec):
 
 @beyond
 def test_converting_to_the_same_again_keeps_everything(spec):
-    model = nn.Sequential(make(spec))
+    model: Any = nn.Sequential(make(spec))
     model(data(4, 16, 3, 3))
     before = copy.deepcopy(model)
     report = anynorm.convert(model, spec)
@@ -62,13 +63,13 @@ def test_converting_to_the_same_again_keeps_everything(spec):
 
 
 def test_converting_away_says_what_is_lost():
-    model = nn.Sequential(make("modenorm:2"))
+    model: Any = nn.Sequential(make("modenorm:2"))
     assert anynorm.convert(model, "bn").rows[0]["lost"] == ["statistics: recalibrate", "gate_weight, gate_bias"]
     model = nn.Sequential(make("brn"))
     model(data(4, 16, 3, 3))
     row = anynorm.convert(model, "bn").rows[0]
     assert "statistics" in row["carried"]
-    assert row["lost"] == ["r_max, d_max, r_ramp, d_ramp"]
+    assert row["lost"] == ["r_max, d_max, r_ramp, d_ramp, num_passes"]
 
 
 def test_what_was_fused_with_a_norm_still_runs():
@@ -110,11 +111,94 @@ def test_brn_and_a_settled_ssn_fold():
         if spec == "ssn":
             model[1].num_passes.fill_(10**6)
             with torch.no_grad():
-                model[1].mean_weight.copy_(torch.tensor([0.0, 0.0, 1.0]))
-                model[1].var_weight.copy_(torch.tensor([0.0, 0.0, 1.0]))
+                model[1].mean_weight.copy_(torch.tensor([1.0, 1.1, 1.23]))
+                model[1].var_weight.copy_(torch.tensor([1.0, 1.07, 1.11]))
         expected = model(data(2, 3, 8, 8))
         assert anynorm.fold(model, data(2, 3, 8, 8)).rows[0]["into"] == "0"
         same(model(data(2, 3, 8, 8)), expected, rtol=1e-4, atol=1e-5)
+
+
+def deep_network(spec) -> Any:
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for inputs in (3, 16, 16):
+        layers += [nn.Conv2d(inputs, 16, 3), nn.BatchNorm2d(16), nn.ReLU()]
+    model: Any = nn.Sequential(*layers)
+    anynorm.convert(model, spec)
+    for norm in model[1::3]:
+        norm.pace(10)
+    for step in range(5):
+        model(data(8, 3, 12, 12, seed=step))
+    return model.eval()
+
+
+@pytest.mark.parametrize("spec", ["bn", "modenorm:2", "brn", "ssn", "ibn"])
+def test_recalibrating_a_deep_network_leaves_schedules_alone_and_no_shift(spec):
+    model: Any = deep_network(spec)
+    before = [dict(norm.named_buffers()) for norm in copy.deepcopy(model)[1::3]]
+    loader = [3 + 2 * data(64, 3, 12, 12, seed=50)]
+    anynorm.recalibrate(model, loader)
+    for row in estimation_shift(model, loader, trial_samples=0):
+        assert row["shift"] < 2e-3, row  # the population's variance is unbiased, the batch's is not
+    for norm, old in zip(model[1::3], before, strict=True):
+        for name in ("num_passes", "ramp", "r_max"):
+            assert name not in old or torch.equal(old[name], norm.get_buffer(name))
+
+
+@pytest.mark.parametrize("spec", ["brn", "modenorm:2"])
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_two_checkpointed_passes_and_one_backward_are_the_plain_gradients(spec, reentrant):
+    from torch.utils.checkpoint import checkpoint
+
+    grads = []
+    for run in (lambda norm, x: norm(x), lambda norm, x: checkpoint(norm, x, use_reentrant=reentrant)):
+        norm = make(spec)
+        norm(data(4, 16, 3, 3, seed=7))
+        xs = [data(4, 16, 3, 3, seed=seed).requires_grad_() for seed in (1, 2)]
+        sum(run(norm, x).pow(3).sum() for x in xs).backward()
+        grads.append([*(x.grad for x in xs), *(p.grad for p in norm.parameters())])
+    same(grads[1], grads[0])
+
+
+def test_converting_again_with_other_limits_sets_them():
+    model: Any = nn.Sequential(make("brn"))
+    anynorm.convert(model, "brn", r_max=3.0, d_max=5.0)
+    assert (model[0].r_max.item(), model[0].d_max.item()) == (3.0, 5.0)
+
+
+def test_a_mode_is_no_domain():
+    model: Any = nn.Sequential(make("modenorm:2"))
+    model(data(4, 16, 3, 3))
+    assert "statistics: recalibrate" in anynorm.convert(model, "auxbn@2").rows[0]["lost"]
+
+
+def test_fitting_does_not_move_a_schedule():
+    model = network().eval()
+    anynorm.convert(model, "ssn", fit=data(16, 3, 8, 8))
+    assert model[1].num_passes == 0
+    assert model[1].moves
+
+
+@pytest.mark.parametrize("spec", BEYOND)
+def test_an_empty_batch_and_meta_tensors_work(spec):
+    norm = make(spec).eval()
+    assert norm(torch.zeros(0, 16, 3, 3)).shape == (0, 16, 3, 3)
+    assert anynorm.make(spec, 16, device="meta")(torch.empty(4, 16, 3, 3, device="meta")).shape == (4, 16, 3, 3)
+
+
+@pytest.mark.parametrize("spec", BEYOND)
+def test_a_layer_made_on_meta_and_reset_is_a_new_one(spec):
+    with torch.device("meta"):
+        norm = anynorm.make(spec, 16)
+    norm.to_empty(device="cpu")
+    for tensor in [*norm.parameters(), *norm.buffers()]:
+        with torch.no_grad():
+            tensor.fill_(9)
+    torch.manual_seed(3)
+    norm.reset_parameters()
+    torch.manual_seed(3)
+    same_state(norm, anynorm.make(spec, 16))
+    norm(data(4, 16, 3, 3))
 
 
 @pytest.mark.parametrize("spec", ["modenorm:2", "brn", "ssn", "ibn"])
@@ -196,6 +280,7 @@ def test_one_value_a_statistic_is_refused_in_training(spec):
         ("modenorm:0", {}, r"modenorm got num_modes=0; it takes a whole number from 1"),
         ("modenorm@2", {}, r"modenorm does not take @2; it is written modenorm or modenorm:NUM_MODES"),
         ("brn", {"r_max": -1}, r"brn got r_max=-1; it takes a number from 0"),
+        ("brn", {"r_max": 0.5}, r"brn got r_max=0\.5; r is held between 1/r_max and r_max, so it is 1 or more"),
         ("brn", {"d_max": float("inf")}, r"brn got d_max=inf"),
         ("brn", {"r_min": 1}, r"brn takes no option 'r_min'\. It takes batch_size d_max r_max"),
         ("bn", {"r_max": 2.0}, r"bn takes no option 'r_max'"),
@@ -211,9 +296,20 @@ def test_parts_of_a_foreign_norm_are_not_made_into_a_plain_one():
         anynorm.Norm(anynorm.spec.parse("gw:4"), 16)
 
 
+def test_freezing_holds_a_schedule_without_statistics_too():
+    model: Any = nn.Sequential(make("ssn", track_running_stats=False))
+    anynorm.freeze(model)
+    for _ in range(3):
+        model(data(4, 16, 3, 3))
+    assert model[0].num_passes == 0
+    anynorm.unfreeze(model)
+    model(data(4, 16, 3, 3))
+    assert model[0].num_passes == 1
+
+
 def test_freezing_and_a_frozen_schedule():
     for spec in ("brn", "ssn", "modenorm:2"):
-        model = nn.Sequential(make(spec))
+        model: Any = nn.Sequential(make(spec))
         model(data(4, 16, 3, 3))
         anynorm.freeze(model)
         before = copy.deepcopy(model)
