@@ -4,6 +4,8 @@
     series      a statistic of some neurons over the last steps of training
     heat        a table of numbers, such as layers × iterations
     curves      a score against the size of a perturbation, for one or several models
+    lines       numbers with their spread against a size, for one or several things
+    grid        a table of numbers, written out and coloured
 
 and one for each question, under the name that its report has in `what`. The only place that imports matplotlib.
 """
@@ -176,6 +178,41 @@ def curves(models: Mapping[str, Sequence[Mapping[str, Any]]], ax: Any = None) ->
         ax.fill_between(deltas, scores - spread, scores + spread, color=colour, alpha=0.15, linewidth=0)
     ax.set(xlabel="noise magnitude Δ", ylabel="score")
     ax.legend(frameon=False)
+    return fig, ax
+
+
+def lines(things: Mapping[str, Mapping[float, Sequence[float]]], ax: Any = None, **words: str) -> Drawn:
+    """Draw the mean and sd of numbers at each size, for several things; sizes are equally far apart."""
+    fig, ax = _axes(ax)
+    sizes = list(dict.fromkeys(size for by_size in things.values() for size in by_size))
+    styles = [(colour, line) for line in ("-", "--") for colour in COLOURS]
+    for k, (label, by_size) in enumerate(things.items()):
+        there = [size for size in sizes if by_size.get(size)]
+        means = [float(np.mean(by_size[size])) for size in there]
+        spread = [float(np.std(by_size[size], ddof=1)) if len(by_size[size]) > 1 else 0.0 for size in there]
+        places = [sizes.index(size) + 0.02 * (k - len(things) / 2) for size in there]
+        colour, line = styles[k % len(styles)]
+        ax.errorbar(places, means, spread, fmt="o", ls=line, color=colour, label=label, markersize=4, capsize=2, lw=1.2)
+    ax.set_xticks(range(len(sizes)), [f"{size:g}" if isinstance(size, int | float) else str(size) for size in sizes])
+    ax.set(**words)
+    ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    return fig, ax
+
+
+def grid(table: Any, names: tuple[Sequence[str], Sequence[str]], ax: Any = None, **words: str) -> Drawn:
+    """Draw a table with its numbers written in; `names` are those of the rows and the columns, and NaN is a dash."""
+    fig, ax = _axes(ax, (6.5, 5))
+    values = np.asarray(table, float)
+    image = ax.imshow(values, cmap="viridis", aspect="auto")
+    middle = (np.nanmin(values) + np.nanmax(values)) / 2
+    for (row, column), value in np.ndenumerate(values):
+        text, colour = ("–", "black") if np.isnan(value) else (f"{value:.1f}", "white" if value < middle else "black")
+        ax.text(column, row, text, ha="center", va="center", color=colour, fontsize=8)
+    ax.set_yticks(range(len(names[0])), names[0])
+    ax.set_xticks(range(len(names[1])), names[1])
+    ax.spines[:].set_visible(False)
+    fig.colorbar(image, ax=ax, label=words.pop("label", ""))
+    ax.set(**words)
     return fig, ax
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from anynorm.cli.options import AsJson, Root, print_json, print_report
+from anynorm.cli.options import AsJson, Root, Where, print_json, print_report
 from anynorm.errors import SpecError
 
 runs = typer.Typer(help="Look at runs: list, show, diff, rm.", no_args_is_help=True)
@@ -22,7 +22,8 @@ def compare(
     model: Annotated[
         str,
         typer.Option(
-            help="mlp, small, resnet18, resnet50, resnext50, wrn-10-2, mobilenetv2, shufflenetv2, densenet121 or module:factory."
+            help="mlp, small, resnet10, resnet18, resnet26, resnet50, resnext50, wrn-10-2, mobilenetv2, shufflenetv2, "
+            "densenet121 or module:factory."
         ),
     ] = "mlp",
     norms: Annotated[str, typer.Option(help="Norms; gn:4~bn takes turns, xbn=gn:64 makes XBNBlocks.")] = "bn,gn:4~bn,sn,hn,bgn",
@@ -43,6 +44,7 @@ def compare(
         list[str] | None, typer.Option("--set", help="Other settings of runs, such as flip=true or decay=0.")
     ] = None,
     processes: Annotated[int | None, typer.Option(min=1, help="How many at once; by default as many as cores.")] = None,
+    executor: Where = "local",
     skip_unreadable: Annotated[
         bool, typer.Option(help="Leave out images of a folder that cannot be read, instead of stopping.")
     ] = False,
@@ -64,7 +66,7 @@ def compare(
     if minutes is not None:
         plan = within(plan, minutes, processes)
     try:
-        watch(plan, run_all(plan, processes), len(missing(plan)))
+        watch(plan, run_all(plan, processes, executor), len(missing(plan)))
     except KeyboardInterrupt:
         sys.stderr.write("Stopped. The same command goes on where it was.\n")
         raise

@@ -17,6 +17,9 @@ Out = Annotated[Path | None, typer.Option(help="Where to write the changed state
 Data = Annotated[
     str, typer.Option(help="Inputs: a folder of images, an .npz, .npy or .pt file of (n, c, …), or package.module:factory.")
 ]
+Where = Annotated[
+    str, typer.Option("--executor", help="local: processes of this machine; ray: a Ray cluster (RAY_ADDRESS), or one of its own.")
+]
 Root = Annotated[Path, typer.Option("--runs", help="The folder that runs are kept in.")]
 Paths = Annotated[
     list[str] | None, typer.Option("--where", help="Paths of norms, such as 'layer3.*'; may be given more than once.")

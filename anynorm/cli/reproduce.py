@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from anynorm.cli.options import AsJson, print_report
+from anynorm.cli.options import AsJson, Where, print_report
 
 
 def reproduce(
     name: Annotated[str, typer.Argument(help="A recipe, such as xbn_mlp.")],
     preset: Annotated[str, typer.Option(help="smoke (seconds), desk (minutes) or paper (the published setting).")] = "smoke",
-    processes: Annotated[int, typer.Option(help="How many at once, of one thread each.")] = 1,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="How many at once, of one thread each; by default as many as cores.")
+    ] = None,
+    executor: Where = "local",
+    runs: Annotated[Path | None, typer.Option(help="Where training runs are kept; by default in runs/recipes.")] = None,
     recipes: Annotated[Path, typer.Option(help="The folder of the recipes.")] = Path("recipes"),
     records: Annotated[
         Path | None, typer.Option(help="Where records and pictures go; by default into the recipes' folder.")
@@ -21,11 +26,15 @@ def reproduce(
     as_json: AsJson = False,
 ) -> None:
     """Run a recipe, judge the paper's claims by it, and draw it; exit 1 where a claim does not hold."""
+    from anynorm.lab.executor import executor as make_executor
     from anynorm.lab.recipe import SMOKE, load_recipe
+    from anynorm.lab.trained import RUNS
 
+    if runs is not None:
+        os.environ[RUNS] = str(runs)
     recipe = load_recipe(name, recipes)
     folder = recipes / "records" if records is None else records
-    record = recipe.run(preset, folder, processes)
+    record = recipe.run(preset, folder, make_executor(executor, processes))
     judged = recipe.judge(record)
     recipe.draw(record, folder / f"{recipe.name}.{preset}")
     print_report(judged, as_json)

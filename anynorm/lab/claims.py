@@ -6,13 +6,14 @@ Student's paired t-test, one-sided at 5 %:
     holds              larger, and significantly so
     does not hold      smaller, and significantly so
     not significant    neither: more seeds, or a larger effect, would be needed
+    diverged           a run that one of the numbers is of has none
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,23 +35,24 @@ class Claim:
 
     says: str
     paper: str
-    larger: Callable[[list[Row]], list[float]]
-    smaller: Callable[[list[Row]], list[float]]
+    larger: Callable[[list[Row]], Sequence[float | None]]
+    smaller: Callable[[list[Row]], Sequence[float | None]]
 
     def judge(self, rows: list[Row]) -> dict[str, Any]:
         """Compare seed by seed."""
         larger, smaller = self.larger(rows), self.smaller(rows)
         if len(larger) != len(smaller) or not larger:
             raise DataError(f"The claim {self.says!r} compares {len(larger)} numbers with {len(smaller)}.")
-        differences = [a - b for a, b in zip(larger, smaller, strict=True)]
+        differences = [a - b for a, b in zip(larger, smaller, strict=True) if a is not None and b is not None]
+        whole = len(differences) == len(larger)
         return {
             "claim": self.says,
             "paper": self.paper,
             "larger": spread(larger),
             "smaller": spread(smaller),
             "n": len(larger),
-            "p": probability(differences),
-            "verdict": verdict(differences),
+            "p": probability(differences) if whole else 1.0,
+            "verdict": verdict(differences) if whole else "diverged",
         }
 
 
@@ -60,8 +62,11 @@ def pick(rows: list[Row], column: str, **cell: Any) -> list[Any]:
     return [row[column] for row in sorted(fitting, key=lambda row: row["seed"])]
 
 
-def spread(values: list[float]) -> str:
-    """Write mean ± sd."""
+def spread(numbers: Sequence[float | None]) -> str:
+    """Write mean ± sd, and how many are missing."""
+    values = [value for value in numbers if value is not None]
+    if len(values) < len(numbers):
+        return f"{len(numbers) - len(values)} of {len(numbers)} diverged" + (f", else {spread(values)}" if values else "")
     mean = statistics.fmean(values)
     return f"{mean:.4g} ± {statistics.stdev(values):.2g}" if len(values) > 1 and math.isfinite(mean) else f"{mean:.4g}"
 

@@ -6,15 +6,11 @@ Runs are those of a store: what is there is not run again, and a comparison that
 from __future__ import annotations
 
 import math
-import os
-import signal
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field, replace
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +22,7 @@ from anynorm.lab.config import Config, fingerprint, from_dict
 from anynorm.lab.cost import costs
 from anynorm.lab.data import DataSet, load
 from anynorm.lab.engine import Training
+from anynorm.lab.executor import Local, cores, executor
 from anynorm.lab.models import build
 from anynorm.lab.run import run
 from anynorm.lab.store import ENDED, Store
@@ -119,11 +116,6 @@ def missing(plan: Plan) -> list[Config]:
     return [config for config in plan.configs() if config.id not in ended]
 
 
-def cores() -> int:
-    """Count the cores there are for us."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def within(plan: Plan, minutes: float, processes: int | None = None) -> Plan:
     """Choose the epochs so that all runs together take about so many minutes; each trains equally long."""
     if minutes <= 0:
@@ -143,50 +135,24 @@ def _alone(plan: Plan, size: int) -> list[Config]:
     return [replace(plan.config(norm, size), devices=1, sync=False) for norm in plan.norms]
 
 
-def run_all(plan: Plan, processes: int | None = None) -> Iterator[Config]:
-    """Run what is missing, a process a core of one thread each; give each configuration as it ends."""
+def run_all(plan: Plan, processes: int | None = None, where: str = "local") -> Iterator[Config]:
+    """Run what is missing, a process a core of one thread each; give each configuration as it ends.
+
+    Args:
+        where: the name of an executor.
+    """
     left = missing(plan)
     data = load(plan.base.data, plan.base.side)  # said to be missing, or downloaded, once
     rehearse(plan, data)
     count = 1 if plan.base.devices > 1 else min(processes or cores(), len(left))
-    yield from _one_by_one(left, plan, data) if count <= 1 else _at_once(left, plan, count)
+    alone = partial(run, root=plan.root, data=data)
+    at_once = partial(run, root=plan.root)
+    chosen = executor(where, max(count, 1))
+    job = alone if chosen == Local(1) else at_once
+    yield from (config for config, ended in chosen.do(job, left) if ended)
     while missing(plan):  # another comparison has taken some of them on
         time.sleep(1)
-        yield from _one_by_one(missing(plan), plan, data)
-
-
-def _one_by_one(configs: list[Config], plan: Plan, data: DataSet) -> Iterator[Config]:
-    threads = torch.get_num_threads()
-    for config in configs:
-        torch.set_num_threads(1)  # as in the processes of `_at_once`: the last bits depend on it, and so may all the rest
-        try:
-            ended = run(config, plan.root, data=data)
-        finally:
-            torch.set_num_threads(threads)
-        if ended:
-            yield config
-
-
-def _at_once(configs: list[Config], plan: Plan, count: int) -> Iterator[Config]:
-    with ProcessPoolExecutor(count, get_context("spawn"), initializer=_begin_worker) as pool:
-        waiting = {pool.submit(run, config, plan.root): config for config in configs}
-        try:
-            for future in as_completed(waiting):
-                if future.result():
-                    yield waiting[future]
-        except BrokenProcessPool:
-            raise DataError("A process that trained was killed from outside. The same command goes on where it was.") from None
-        except BaseException:
-            for process in list(pool._processes.values()):
-                process.terminate()  # else they would go through all that is queued
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def _begin_worker() -> None:
-    """Leave Ctrl-C to the process that waits for the answers."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
+        yield from (config for config, ended in Local(1).do(alone, missing(plan)) if ended)
 
 
 def rehearse(plan: Plan, data: DataSet) -> None:

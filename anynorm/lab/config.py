@@ -18,13 +18,17 @@ from anynorm.lab.place import check_norms
 
 SCHEDULES: dict[str, Callable[[float], float]] = {
     "constant": lambda _: 1.0,
-    "step": lambda progress: 0.1 ** ((progress >= 0.5) + (progress >= 0.75)),
+    "step": lambda progress: 0.1 ** sum(progress >= part for part in (0.5, 0.75)),
+    "step-quarters": lambda progress: 0.1 ** sum(progress >= part for part in (0.25, 0.5, 0.75)),
+    "step-30-60-90": lambda progress: 0.1 ** sum(progress >= part for part in (0.3, 0.6, 0.9)),
     "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
     "poly": lambda progress: (1 - progress) ** 0.9,
 }
 """What the learning rate is multiplied by, after a part of the training."""
 OPTIMIZERS = ("sgd", "adam")
 PRECISIONS = ("float32", "bfloat16")
+LATER = {"test_images": None, "points": 20}
+"""Settings that came later: at these values a run is the one that a store had without them."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,8 @@ class Config:
         sync: whether statistics are those of all of them; else each has its own, and those of the first are kept.
         side: the size that images of a folder are brought to.
         made_of: the `fingerprint` of a model or data of one's own: when they change, runs are others.
+        test_images: how many images of the test set are asked, the first ones; None takes all.
+        points: how often they are, at most, over a run.
     """
 
     data: str = "digits"
@@ -73,13 +79,15 @@ class Config:
     seed: int = 0
     side: int = 64
     made_of: str = ""
+    test_images: int | None = None
+    points: int = 20
 
     def __post_init__(self) -> None:
         check_norms(self.norm, self.batch_size)
         for name, known in (("schedule", SCHEDULES), ("optimizer", OPTIMIZERS), ("precision", PRECISIONS)):
             if getattr(self, name) not in known:
                 raise SpecError(f"{name}={getattr(self, name)!r} is none of {' '.join(known)}.")
-        for name in ("batch_size", "accumulate", "epochs", "devices"):
+        for name in ("batch_size", "accumulate", "epochs", "devices", "points"):
             if getattr(self, name) < 1:
                 raise SpecError(f"{name}={getattr(self, name)} trains nothing; give 1 or more.")
         if self.rate <= 0:
@@ -100,7 +108,8 @@ class Config:
     @property
     def id(self) -> str:
         """A name of twelve letters that only equal configurations share."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
+        told = {name: value for name, value in asdict(self).items() if LATER.get(name, ...) != value}
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
 
     def rate_at(self, progress: float) -> float:
         """Give the learning rate after a part of the training, from 0 to 1."""

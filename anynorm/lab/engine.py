@@ -12,6 +12,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,6 @@ from anynorm.lab.models import build
 from anynorm.lab.place import place
 from anynorm.surgery.sync import sync
 
-POINTS = 20
-"""On how many points of the curve the test set is asked, at most."""
-
 
 class DivergedError(Exception):
     """Ends a run whose loss is no number."""
@@ -40,7 +38,7 @@ class Training:
     """A network in training."""
 
     def __init__(self, config: Config, data: DataSet) -> None:
-        self.config, self.data = config, data
+        self.config, self.data = config, _tested(data, config.test_images)
         self.images, self.labels = self._chosen()
         self.per_step = config.batch_size * config.accumulate * config.devices
         if self.per_step > len(self.images):
@@ -184,6 +182,16 @@ class Training:
         self.step, self.curve, self.sums = state["step"], state["curve"], state["sums"]
 
 
+def _tested(data: DataSet, count: int | None) -> DataSet:
+    """Leave so many images of the test set, the first ones."""
+    images, labels = data.test
+    if count is None:
+        return data
+    if not 0 < count <= len(images):
+        raise DataError(f"{count} test images were asked for; there are {len(images)}.")
+    return replace(data, test=(images[:count], labels[:count]))
+
+
 def _mixed(seed: int, stream: int, number: int) -> int:
     """Give a seed that is another for every run, stream and number."""
     return (seed * 1_000_003 + stream) * 2_147_483_647 % (1 << 40) + number
@@ -215,7 +223,7 @@ def train(
         training.restore(_read(checkpoint))
     if together.rank():
         checkpoint = None  # the first process writes for all
-    every = max(1, training.steps // POINTS)
+    every = max(1, training.steps // config.points)
     saved = time.monotonic()
     try:
         while training.step < training.steps:

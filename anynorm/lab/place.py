@@ -3,6 +3,7 @@
 gn:8            every norm
 gn:4~bn         in turn, in the order of the modules: gn:4 first, then bn, then gn:4 …
 xbn=gn:64       the second norm of each residual block, as `anynorm.xbn` places it
+xbn.p3.d2=in    the third norm, of every second block
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from anynorm.surgery.convert import replace_all
 from anynorm.surgery.walk import find_sites
 from anynorm.surgery.xbn import xbn
 
+_XBN = re.compile(r"xbn(?:\.p([123]))?(?:\.d([1-9]\d?))?=(.+)")
+
 
 def place(model: nn.Module, norms: str, batch_size: int) -> nn.Module:
     """Put norms in their places; group numbers are clipped to what divides a layer's channels.
@@ -24,8 +27,9 @@ def place(model: nn.Module, norms: str, batch_size: int) -> nn.Module:
     Args:
         batch_size: samples a device in training, by which `bgn` without a number chooses its groups.
     """
-    if norms.startswith("xbn="):
-        return xbn(model, norms.removeprefix("xbn=")).model
+    if placed := _XBN.fullmatch(norms):
+        position, every, spec = placed.groups()
+        return xbn(model, spec, int(position or 2), int(every or 1), batch_size=batch_size).model
     specs = norms.split("~")
     sites = find_sites(model)
     chosen = {site: specs[k % len(specs)] for k, site in enumerate(sites)}
@@ -36,7 +40,8 @@ def place(model: nn.Module, norms: str, batch_size: int) -> nn.Module:
 
 def check_norms(norms: str, batch_size: int = 1) -> None:
     """Refuse what no model could take."""
-    for spec in norms.removeprefix("xbn=").split("~"):
+    placed = _XBN.fullmatch(norms)
+    for spec in [placed[3]] if placed else norms.split("~"):
         parse(spec, batch_size=batch_size)
 
 

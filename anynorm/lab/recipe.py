@@ -9,18 +9,16 @@ from __future__ import annotations
 import difflib
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from anynorm.errors import DataError
 from anynorm.lab.claims import Claim
+from anynorm.lab.executor import Executor, Local
 from anynorm.lab.record import Record, Row, provenance, read_record
 from anynorm.progress import shown
 from anynorm.report import Rows
@@ -51,8 +49,13 @@ class Recipe:
     draw: Callable[[Record, Path], list[Path]]
     tables: Callable[[Record], list[Rows]] = lambda _: []
 
-    def run(self, preset: str, folder: Path, processes: int = 1) -> Record:
-        """Measure every cell that the record in a folder lacks."""
+    def run(self, preset: str, folder: Path, executor: Executor | None = None) -> Record:
+        """Measure every cell that the record in a folder lacks.
+
+        Args:
+            executor: who does it; this process alone, where there is none.
+        """
+        executor = executor or Local(1)
         if preset not in self.presets:
             raise DataError(f"{self.name} has no preset {preset!r}. It has: {' '.join(self.presets)}.")
         settings = self.presets[preset]
@@ -64,29 +67,17 @@ class Recipe:
         missing = [cell for cell in cells if not any(cell.items() <= row.items() for row in record.rows)]
         began, before = time.perf_counter(), record.minutes
         # of the code that is loaded, whatever changes meanwhile
-        made = provenance() | {"processes": processes, "threads": torch.get_num_threads() if processes == 1 else 1}
-        for row in shown(self._measure_all(settings, missing, processes), self.name, len(missing)):
-            record.rows.append(row)
+        made = provenance() | {"processes": executor.workers, "threads": 1}
+        for cell, found in shown(executor.do(partial(self.measure, settings), missing), self.name, len(missing)):
+            record.rows.append(cell | found)
             record.minutes = round(before + (time.perf_counter() - began) / 60, 2)
+            if all("seconds" in row for row in record.rows):  # runs may have been there already
+                record.minutes = round(sum(row["seconds"] for row in record.rows) / 60 / executor.workers, 2)
             record.provenance = made
             record.write(path)
         record.rows.sort(key=lambda row: next(place for place, cell in enumerate(cells) if cell.items() <= row.items()))
         record.write(path)
         return record
-
-    def _measure_all(self, settings: Settings, cells: list[Row], processes: int) -> Iterator[Row]:
-        if processes == 1:
-            yield from (cell | self.measure(settings, cell) for cell in cells)
-            return
-        context = get_context("spawn")
-        with ProcessPoolExecutor(processes, context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            waiting = {pool.submit(self.measure, settings, cell): cell for cell in cells}
-            try:
-                for done in as_completed(waiting):
-                    yield waiting[done] | done.result()
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
 
     def judge(self, record: Record) -> Rows:
         """Say which claims the record bears out."""

@@ -31,7 +31,7 @@ def page(folder: Path) -> str:
 
 
 def _about(recipe: Recipe, path: Path) -> str:
-    head = (inspect.getdoc(inspect.getmodule(recipe.measure)) or "").partition("\n")[0]
+    head = (inspect.getdoc(inspect.getmodule(recipe.claims)) or "").partition("\n")[0]
     return f"## {head}\n\n[`{path.name}`]({path.name}), presets {', '.join(f'`{name}`' for name in recipe.presets)}.\n"
 
 

@@ -7,6 +7,7 @@ import pytest
 
 import anynorm
 from anynorm.lab.claims import Claim, pick, probability, spread, verdict
+from anynorm.lab.executor import Local
 from anynorm.lab.recipe import Recipe, grid, load_recipe
 from anynorm.lab.record import Record, provenance, read_record
 
@@ -47,7 +48,7 @@ def _forget():
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_every_cell_is_measured_and_kept_in_order(processes, tmp_path):
-    record = RECIPE.run("desk", tmp_path, processes)
+    record = RECIPE.run("desk", tmp_path, Local(processes))
     assert [(row["norm"], row["seed"]) for row in record.rows] == [(norm, seed) for norm in ("bn", "gn") for seed in range(3)]
     again = read_record(tmp_path / "toy.desk.json")
     assert again == record

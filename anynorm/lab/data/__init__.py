@@ -1,6 +1,7 @@
 """Data sets by name, in memory: uint8 images to train on and to test with.
 
 digits mnist fashion-mnist cifar10 cifar100      see `sets`
+cifar10@16                                       any of these, brought to 16 × 16 pixels by averaging
 folder:PATH                                      PATH/train/CLASS/… and PATH/test/CLASS/…, or PATH/CLASS/… alone; see `folder`
 package.module:factory                           gives (images, labels) to train on, (images, labels) to test with
 """
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anynorm.core.cut import divisors
 from anynorm.core.moments import Moments, pool, pool_members
 from anynorm.errors import DataError
 from anynorm.files import call_named
@@ -79,8 +81,8 @@ def load(name: str, side: int = 64) -> DataSet:
     >>> load("digits").shape
     Shape(channels=1, height=8, width=8, classes=10)
     """
-    if name in SETS:
-        train, test = SETS[name]()
+    if name.partition("@")[0] in SETS:
+        train, test = _named(name)
     elif name.startswith("folder:"):
         found = read_folder(name.removeprefix("folder:"), side)
         train, test = found if len(found) == 2 else held_out(*found[0])
@@ -95,6 +97,24 @@ def load(name: str, side: int = 64) -> DataSet:
         raise DataError(f"{name} has one class: there is nothing to tell apart.")
     mean, std = _moments(train[0])
     return DataSet(train, test, classes, mean, std.clamp(min=1e-3))
+
+
+def _named(name: str) -> Any:
+    """Give a set by its name, at its own size or averaged down."""
+    known, at, size = name.partition("@")
+    splits = SETS[known]()
+    if not at:
+        return splits
+    whole = splits[0][0].shape[-1]
+    if not size.isdigit() or not 0 < int(size) <= whole or whole % int(size):
+        raise DataError(f"{name}: images of {whole} × {whole} pixels can be averaged to {' '.join(map(str, divisors(whole)))}.")
+    return tuple((_averaged(images, whole // int(size)), labels) for images, labels in splits)
+
+
+def _averaged(images: Tensor, factor: int) -> Tensor:
+    """Average squares of pixels, a part of the images at a time."""
+    parts = [torch.nn.functional.avg_pool2d(some.float(), factor).round().to(torch.uint8) for some in images.split(5000)]  # type: ignore[no-untyped-call]
+    return torch.cat(parts)
 
 
 def _moments(images: Tensor) -> tuple[Tensor, Tensor]:

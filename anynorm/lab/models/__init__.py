@@ -16,7 +16,7 @@ from anynorm.files import fetch_named
 from anynorm.lab.models.densenet import densenet121
 from anynorm.lab.models.mlp import mlp
 from anynorm.lab.models.mobile import mobilenetv2, shufflenetv2
-from anynorm.lab.models.resnet import resnet18, resnet50, resnext50, small, wrn_10_2
+from anynorm.lab.models.resnet import resnet10, resnet18, resnet26, resnet50, resnext50, small, wrn_10_2
 from anynorm.lab.models.shape import Shape, scaled
 
 Factory = Callable[..., nn.Module]
@@ -31,7 +31,9 @@ def deep_mlp(shape: Shape, width: float = 1.0) -> nn.Module:
 MODELS: dict[str, Factory] = {
     "small": small,
     "mlp": deep_mlp,
+    "resnet10": resnet10,
     "resnet18": resnet18,
+    "resnet26": resnet26,
     "resnet50": resnet50,
     "resnext50": resnext50,
     "wrn-10-2": wrn_10_2,

@@ -93,9 +93,19 @@ def small(shape: Shape, width: float = 1.0) -> nn.Module:
     return residual(shape, Basic, (1, 1, 1), width=scaled(16, width))
 
 
+def resnet10(shape: Shape, width: float = 1.0) -> nn.Module:
+    """Make a residual network of a block a stage, a quarter as wide as a ResNet-18: 16 to 128 channels."""
+    return residual(shape, Basic, (1, 1, 1, 1), width=scaled(16, width))
+
+
 def resnet18(shape: Shape, width: float = 1.0) -> nn.Module:
     """Make a ResNet-18."""
     return residual(shape, Basic, (2, 2, 2, 2), width=scaled(64, width))
+
+
+def resnet26(shape: Shape, width: float = 1.0) -> nn.Module:
+    """Make a residual network of two bottlenecks a stage, a quarter as wide as a ResNet-50: 64 to 512 channels."""
+    return residual(shape, Bottleneck, (2, 2, 2, 2), width=scaled(16, width))
 
 
 def resnet50(shape: Shape, width: float = 1.0) -> nn.Module:

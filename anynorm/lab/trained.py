@@ -1,0 +1,151 @@
+"""Cells of recipes that are training runs: the configuration of a cell, its run in a store, the numbers of its row.
+
+The runs are kept in the folder that ANYNORM_RUNS names (`runs/recipes`, if nothing does): two recipes that want the same run
+share it, and one that was killed goes on where it was.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from anynorm.lab.claims import Claim, pick
+from anynorm.lab.config import Config, from_dict
+from anynorm.lab.data import load
+from anynorm.lab.record import Row
+from anynorm.lab.run import run
+from anynorm.lab.store import ENDED, Store
+
+RUNS = "ANYNORM_RUNS"
+Numbers = Callable[[list[Row]], list[Any]]
+Settings = dict[str, Any]
+TRAIN: Settings = {
+    "data": "cifar10@8", "model": "small", "images": 5000, "epochs": 3, "rate": 0.05, "decay": 5e-4, "schedule": "cosine",
+    "crop": 1, "flip": True, "test_images": 5000, "points": 1,
+}  # fmt: skip
+DESK: Settings = {"train": TRAIN, "per": 32, "seeds": 3}
+"""CIFAR-10 at 8 × 8 pixels: the network's last maps are 2 × 2, so that a statistic of BN at batch 2 has eight values there. Of what
+was tried, 15 000 to 20 000 images seen, it is the cheapest setting in which two cores see BN fall behind at small batches and all
+norms can be trained. At 16 pixels it does not fall; with a stage more and maps of 1 × 1 it falls far deeper (62 to 83 % error from
+batch 32 to 2), but IN has no meaning there."""
+SMALL: Settings = {"data": "digits", "images": 64, "epochs": 1, "test_images": 64}
+SMOKE: Settings = {"train": TRAIN | SMALL, "per": 32, "seeds": 2}
+
+BLOCKS: Settings = {
+    "data": "cifar10@16", "model": "resnet26", "images": 10_000, "epochs": 4, "rate": 0.05, "decay": 1e-4, "schedule": "cosine",
+    "crop": 2, "flip": True, "test_images": 5000, "points": 1,
+}  # fmt: skip
+"""How the desk trains bottleneck networks."""
+CIFAR: Settings = {
+    "train": {
+        "data": "cifar10", "model": "resnet18", "epochs": 200, "rate": 0.1, "decay": 5e-4, "schedule": "step", "crop": 2,
+        "flip": True,
+    },
+    "per": 128,
+    "seeds": 3,
+}  # fmt: skip
+"""The published setting of hn on CIFAR-10."""
+IMAGENET: Settings = {
+    "train": {
+        "data": "folder:imagenet", "side": 224, "model": "resnet50", "epochs": 120, "rate": 0.1, "decay": 1e-4, "crop": 16,
+        "schedule": "step-quarters", "flip": True,
+    },
+    "per": 32,
+    "seeds": 3,
+}  # fmt: skip
+"""The published setting of bgn on ImageNet, as far as the lab has it: crops of a margin instead of random sizes."""
+
+
+def root() -> Path:
+    """Give the folder that runs of recipes are kept in."""
+    return Path(os.environ.get(RUNS, "runs/recipes"))
+
+
+def config_of(settings: Settings, norm: str, batch_size: int, seed: int, **others: Any) -> Config:
+    """Give the configuration of a cell.
+
+    Args:
+        settings: `train` holds settings of runs; `rate` among them is that of a batch of `per` samples, and scaled linearly.
+        others: settings of this cell.
+    """
+    told = {**settings["train"], **others}
+    rate = told.pop("rate") * batch_size / settings["per"]
+    return from_dict({**told, "norm": norm, "batch_size": batch_size, "seed": seed, "rate": rate})
+
+
+def trained(config: Config) -> dict[str, Any]:
+    """Train a run, unless it is there, and give its record; one that another process has is waited for."""
+    store = Store(root())
+    while not _ended(store, config):
+        if not run(config, root(), data=_data(config.data, config.side)) and not _ended(store, config):
+            time.sleep(1)
+    return store.record(config.id)
+
+
+_data = lru_cache(maxsize=2)(load)
+"""A process has many runs of the same data."""
+
+
+def _ended(store: Store, config: Config) -> bool:
+    return any(row["id"] == config.id and row["status"] in ENDED for row in store.rows()) and store.is_whole(config.id)
+
+
+def numbers(record: dict[str, Any]) -> Row:
+    """Give what a row tells of a run: accuracies in percent, None where it diverged, and why."""
+    done = record["status"] == "done"
+    return {
+        "accuracy": round(100 - record["test_error"], 3) if done else None,
+        "train_accuracy": round(100 - record["train_error"], 3) if done and record["train_error"] is not None else None,
+        "failed": "" if done else record["note"],
+        "seconds": record["seconds"],
+    }
+
+
+def accuracy(**cell: Any) -> Numbers:
+    """Give the accuracies of a cell, a number a seed."""
+    return lambda rows: pick(rows, "accuracy", **cell)
+
+
+def loss(large: int, small: int, **cell: Any) -> Numbers:
+    """Give how many points a cell loses from a large batch to a small one."""
+
+    def found(rows: list[Row]) -> list[Any]:
+        sizes = [pick(rows, "accuracy", batch_size=size, **cell) for size in (large, small)]
+        return [None if None in pair else pair[0] - pair[1] for pair in zip(*sizes, strict=True)]
+
+    return found
+
+
+def better(one: str, other: str, paper: str, **cell: Any) -> Claim:
+    """Claim that a norm is more accurate than another in the same cell."""
+    where = ", ".join(f"{key.replace('_size', '').replace('_', ' ')} {value}" for key, value in cell.items())
+    says = f"`{one}` is more accurate than `{other}`" + (f" ({where})" if where else "")
+    return Claim(says, paper, accuracy(norm=one, **cell), accuracy(norm=other, **cell))
+
+
+def told(rows: list[Row], **cell: Any) -> str:
+    """Write mean ± sd of a cell's accuracies; runs that diverged are told."""
+    found = pick(rows, "accuracy", **cell)
+    there = [value for value in found if value is not None]
+    if not there:
+        return "diverged" if found else ""
+    spread = f" ± {statistics.stdev(there):.1f}" if len(there) > 1 else ""
+    lost = len(found) - len(there)
+    return f"{statistics.fmean(there):.1f}{spread}" + (f" ({lost} diverged)" if lost else "")
+
+
+def there(rows: list[Row], **cell: Any) -> list[float]:
+    """Give the accuracies of the runs of a cell that did not diverge."""
+    return [value for value in pick(rows, "accuracy", **cell) if value is not None]
+
+
+def saved(figure: Any, path: Path) -> list[Path]:
+    """Write a picture at a path without ending."""
+    picture = path.with_name(f"{path.name}.png")
+    figure.savefig(picture, dpi=150)
+    return [picture]
