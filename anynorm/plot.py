@@ -181,7 +181,7 @@ def curves(models: Mapping[str, Sequence[Mapping[str, Any]]], ax: Any = None) ->
     return fig, ax
 
 
-def lines(things: Mapping[str, Mapping[float, Sequence[float]]], ax: Any = None, **words: str) -> Drawn:
+def lines(things: Mapping[str, Mapping[Any, Sequence[float]]], ax: Any = None, **words: str) -> Drawn:
     """Draw the mean and sd of numbers at each size, for several things; sizes are equally far apart."""
     fig, ax = _axes(ax)
     sizes = list(dict.fromkeys(size for by_size in things.values() for size in by_size))

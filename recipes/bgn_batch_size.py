@@ -4,9 +4,10 @@
 
 The papers train ResNet-50 on ImageNet: bgn with 128 to 2 images a device, learning rate 0.1 for 32 and 120 epochs; sn with 32
 to 2, 0.1 for 256 and 100 epochs. `desk` scales that down to `anynorm.lab.trained.DESK`: 5000 images of CIFAR-10 at 8 × 8 pixels,
-three epochs, a residual network of three blocks, batches of 32, 8 and 2, the rate scaled linearly. Channels are 16 to 64, so
-groups are 8 where the papers have 32. What is claimed is the ordering, not the numbers: a small network on tiny images.
-GBGN has the whole batch in a group, as in the paper, and so is EN with 8 groups.
+three epochs, a residual network of one block a stage, batches of 32, 8 and 2, the rate scaled linearly. Channels are 16 to 128,
+so groups are 8 where the papers have 32. What is claimed is the ordering, not the numbers: a small network on tiny images.
+GBGN has the whole batch in a group, as in the paper, and so is EN with 8 groups. IN is refused on the last maps of 1 × 1, where
+its deviation would be 0: its runs are told as failed.
 
 `paper` is bgn's setting (data: a folder `imagenet` with `train` and `test`, all of it in memory). `smoke` claims nothing.
 """

@@ -3,7 +3,7 @@
     anynorm reproduce hn_grid --preset desk        (data: CIFAR-10)
 
 The paper trains ResNet-18 on CIFAR-10 at batch 128 and 4, learning rate 0.1 for 128, 200 epochs. `desk` scales that down to
-`anynorm.lab.trained.DESK` at batch 32 and 2, with 8 groups where the paper has 32. What is claimed is the ordering.
+`anynorm.lab.trained.GRID` at batch 32 and 2, with 8 groups where the paper has 32. What is claimed is the ordering.
 
 `paper` is the published setting, complete. `smoke` claims nothing.
 """
@@ -19,12 +19,12 @@ from anynorm import plot
 from anynorm.lab.claims import Claim, pick
 from anynorm.lab.recipe import Recipe, Settings, grid
 from anynorm.lab.record import Record, Row
-from anynorm.lab.trained import CIFAR, DESK, SMOKE, accuracy, config_of, loss, numbers, saved, there, told, trained
+from anynorm.lab.trained import CIFAR, GRID, SMOKE, accuracy, config_of, loss, numbers, saved, there, told, trained
 from anynorm.report import Rows
 
 PRESETS: dict[str, Settings] = {
     "smoke": SMOKE | {"batch_sizes": [32, 4], "cuts": ["bn", "gn:8", "en"]},
-    "desk": DESK | {"batch_sizes": [32, 2], "cuts": ["bn", "in", "ln", "gn:8", "en", "en:8"]},
+    "desk": GRID | {"batch_sizes": [32, 2], "cuts": ["bn", "in", "ln", "gn:8", "en", "en:8"]},
     "paper": CIFAR | {"batch_sizes": [128, 4], "cuts": ["bn", "in", "ln", "gn:32", "en", "en:32"]},
 }
 

@@ -85,7 +85,7 @@ def tables(record: Record) -> list[Rows]:
 def draw(record: Record, path: Path) -> list[Path]:
     """Draw the accuracy of each network."""
     things = {"test accuracy": {name: there(record.rows, net=name) for name in norms(record.settings)}}
-    fig, ax = plot.lines(things, ylabel="test accuracy (%)", title="xbn Table 1 (P1 to P3) and Fig. 7")  # type: ignore[arg-type]
+    fig, ax = plot.lines(things, ylabel="test accuracy (%)", title="xbn Table 1 (P1 to P3) and Fig. 7")
     ax.get_legend().remove()
     ax.get_lines()[0].set_linestyle("none")
     ax.tick_params(axis="x", rotation=45)

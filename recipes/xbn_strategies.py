@@ -61,7 +61,7 @@ def tables(record: Record) -> list[Rows]:
 def draw(record: Record, path: Path) -> list[Path]:
     """Draw accuracies by strategy."""
     things = {net: {name: there(record.rows, strategy=name, net=net) for name in STRATEGIES} for net in ("BN", "XBN")}
-    fig, _ = plot.lines(things, ylabel="test accuracy (%)", title="xbn Table 3")  # type: ignore[arg-type]
+    fig, _ = plot.lines(things, ylabel="test accuracy (%)", title="xbn Table 3")
     return saved(fig, path)
 
 

@@ -6,7 +6,7 @@ Student's paired t-test, one-sided at 5 %:
     holds              larger, and significantly so
     does not hold      smaller, and significantly so
     not significant    neither: more seeds, or a larger effect, would be needed
-    diverged           a run that one of the numbers is of has none
+    failed             a run that one of the numbers is of diverged, or could not be trained at all
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Claim:
             "smaller": spread(smaller),
             "n": len(larger),
             "p": probability(differences) if whole else 1.0,
-            "verdict": verdict(differences) if whole else "diverged",
+            "verdict": verdict(differences) if whole else "failed",
         }
 
 
@@ -66,7 +66,7 @@ def spread(numbers: Sequence[float | None]) -> str:
     """Write mean ± sd, and how many are missing."""
     values = [value for value in numbers if value is not None]
     if len(values) < len(numbers):
-        return f"{len(numbers) - len(values)} of {len(numbers)} diverged" + (f", else {spread(values)}" if values else "")
+        return f"{len(numbers) - len(values)} of {len(numbers)} failed" + (f", else {spread(values)}" if values else "")
     mean = statistics.fmean(values)
     return f"{mean:.4g} ± {statistics.stdev(values):.2g}" if len(values) > 1 and math.isfinite(mean) else f"{mean:.4g}"
 

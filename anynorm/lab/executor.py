@@ -11,10 +11,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
+from queue import SimpleQueue
 from typing import Any, Protocol
 
 import torch
@@ -52,34 +53,61 @@ class Local:
         if self.workers <= 1:
             yield from _here(job, items)
             return
-        left, lost = list(items), 0
-        while left:
-            for item, answer in self._try(job, left):
-                left.remove(item)
-                lost = 0
-                yield item, answer
-            lost += bool(left)
-            if lost >= TRIES:
-                raise DataError(
-                    f"Worker processes were killed from outside, or had no memory, {TRIES} times in a row; {len(left)} jobs are "
-                    "left. The same command goes on with them; fewer --processes need less memory."
-                )
+        crew = [Worker() for _ in range(min(self.workers, len(items)))]
+        free: SimpleQueue[Worker] = SimpleQueue()
+        for worker in crew:
+            free.put(worker)
 
-    def _try(self, job: Job, items: list[Any]) -> Iterator[tuple[Any, Any]]:
-        """Do what can be done before a worker is lost."""
-        with ProcessPoolExecutor(min(self.workers, len(items)), get_context("spawn"), initializer=_begin) as pool:
-            waiting = [(pool.submit(job, item), item) for item in items]
-            order = {id(future): item for future, item in waiting}
+        def done(item: Any) -> Any:
+            worker = free.get()
             try:
-                for future in as_completed([future for future, _ in waiting]):
-                    yield order[id(future)], future.result()
-            except BrokenProcessPool:
-                return
+                return worker.do(job, item)
+            finally:
+                free.put(worker)
+
+        with ThreadPoolExecutor(max(len(crew), 1)) as threads:
+            waiting = {threads.submit(done, item): item for item in items}
+            try:
+                for future in as_completed(waiting):
+                    yield waiting[future], future.result()
             except BaseException:
-                for process in list(pool._processes.values()):
-                    process.terminate()  # else they would go through all that is queued
-                pool.shutdown(wait=False, cancel_futures=True)
+                threads.shutdown(wait=False, cancel_futures=True)
+                for worker in crew:
+                    worker.stop()
                 raise
+        for worker in crew:
+            worker.pool.shutdown()
+
+
+class Worker:
+    """One process; a new one takes its place when it is lost."""
+
+    def __init__(self) -> None:
+        self.pool = self._new()
+        self.stopped = False
+
+    def _new(self) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(1, get_context("spawn"), initializer=_begin)
+
+    def do(self, job: Job, item: Any) -> Any:
+        """Do a job, again where the process is lost over it."""
+        for _ in range(TRIES):
+            try:
+                return self.pool.submit(job, item).result()
+            except BrokenProcessPool:
+                if self.stopped:
+                    raise
+                self.pool = self._new()
+        raise DataError(
+            f"{item} was given up: the process that worked on it was killed from outside, or had no memory, {TRIES} times. The "
+            "same command goes on with what is left; fewer --processes need less memory."
+        )
+
+    def stop(self) -> None:
+        """Let the process go, whatever it is at."""
+        self.stopped = True
+        for process in list((self.pool._processes or {}).values()):
+            process.terminate()
 
 
 def _here(job: Job, items: Sequence[Any]) -> Iterator[tuple[Any, Any]]:

@@ -1,0 +1,124 @@
+"""Jobs are done wherever they are sent, and a worker that is lost costs its job alone."""
+
+import os
+import signal
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from anynorm.errors import DataError, SpecError
+from anynorm.lab.config import Config
+from anynorm.lab.executor import TRIES, Cluster, Local, executor
+from anynorm.lab.store import Store
+
+needs_ray = pytest.mark.skipif("not __import__('importlib').util.find_spec('ray')", reason="needs the cluster extra")
+
+
+def squared(number):
+    return number * number, torch.get_num_threads(), os.getpid()
+
+
+def killed_once(folder, number):
+    """Be killed by the system the first time."""
+    marks = Path(folder) / str(number)
+    if number == 2 and not marks.exists():
+        marks.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def killed_always(number):
+    if number == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.2)
+    return number
+
+
+def refused(number):
+    raise SpecError(f"{number} is refused")
+
+
+@pytest.mark.parametrize("chosen", [Local(1), Local(2)])
+def test_every_item_comes_back_with_its_answer_from_one_thread(chosen):
+    threads = torch.get_num_threads()
+    found = dict(chosen.do(squared, [3, 1, 2, 5]))
+    assert {item: answer[0] for item, answer in found.items()} == {1: 1, 2: 4, 3: 9, 5: 25}
+    assert {answer[1] for answer in found.values()} == {1}
+    assert (os.getpid() in {answer[2] for answer in found.values()}) == (chosen.workers == 1)
+    assert torch.get_num_threads() == threads
+
+
+def test_a_killed_worker_is_replaced_and_its_job_done_again(tmp_path):
+    assert sorted(item for item, _ in Local(2).do(partial(killed_once, tmp_path), [1, 2, 3, 4])) == [1, 2, 3, 4]
+
+
+def test_a_job_that_kills_every_worker_is_given_up_and_costs_no_other():
+    done: list[int] = []
+    with pytest.raises(DataError, match=rf"2 was given up: the process that worked on it was killed .* {TRIES} times"):
+        done += [item for item, _ in _noted(Local(2).do(killed_always, [2, 1, 3]), done)]
+    assert set(done) <= {1, 3}
+
+
+def _noted(found, done):
+    for item, answer in found:
+        done.append(item)
+        yield item, answer
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_a_job_raises_is_raised(workers):
+    with pytest.raises(SpecError, match="7 is refused"):
+        list(Local(workers).do(refused, [7, 7]))
+
+
+def test_an_executor_that_is_not_known_says_which_are():
+    with pytest.raises(DataError, match=r"There is no executor 'slurm'\. Known: local ray\."):
+        executor("slurm")
+    assert executor("local").workers >= 1
+
+
+@needs_ray
+@pytest.mark.slow
+def test_on_two_workers_of_ray_a_killed_one_is_replaced_and_stored_runs_are_the_same(tmp_path):
+    import ray
+
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": str(Path.cwd())}})
+    try:
+        cluster = Cluster(2)
+        found = dict(cluster.do(squared, [1, 2, 3]))
+        assert {item: answer[0] for item, answer in found.items()} == {1: 1, 2: 4, 3: 9}
+        assert {answer[1] for answer in found.values()} == {1}
+        assert os.getpid() not in {answer[2] for answer in found.values()}
+        assert sorted(item for item, _ in cluster.do(partial(killed_once, tmp_path), [1, 2, 3, 4])) == [1, 2, 3, 4]
+        with pytest.raises(SpecError, match="7 is refused"):
+            list(cluster.do(refused, [7]))
+        from anynorm.lab.compare import Plan, run_all
+
+        base = Config(model="small", images=64, epochs=1)
+        there, here = (Plan(base, ["bn", "gn:4"], [16], 1, root=tmp_path / name) for name in ("ray", "local"))
+        assert {config.norm for config in run_all(there, 2, "ray")} == {"bn", "gn:4"}
+        assert not list(run_all(there, 2, "ray"))  # what is there is not run again
+        list(run_all(here, 1))
+        for config in there.configs():
+            errors = [Store(plan.root).record(config.id)["test_error"] for plan in (there, here)]
+            assert errors[0] == errors[1]
+    finally:
+        ray.shutdown()
+
+
+def test_without_ray_the_executor_says_what_to_install(monkeypatch):
+    import builtins
+
+    real = builtins.__import__
+
+    def without(name, *rest, **others):
+        if name == "ray":
+            raise ImportError(name)
+        return real(name, *rest, **others)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(DataError, match=r"--executor ray needs Ray: pip install 'anynorm\[cluster\]'"):
+        list(Cluster(1).do(squared, [1]))
