@@ -34,9 +34,9 @@ test: setup browser
 bench: setup
 	$(BIN)/python benchmarks/layers.py
 
-# recipes/README.md, from the records beside it
+# recipes/README.md and the table of results in README.md, from the records
 results: setup
-	$(BIN)/python -m anynorm.lab.results recipes
+	$(BIN)/python -m anynorm.lab.results recipes README.md
 
 format: setup
 	$(BIN)/ruff format .

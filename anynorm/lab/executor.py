@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
 from queue import SimpleQueue
+from threading import Thread
 from typing import Any, Protocol
 
 import torch
@@ -123,9 +125,17 @@ def _here(job: Job, items: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
 
 
 def _begin() -> None:
-    """Leave Ctrl-C to the process that waits for the answers."""
+    """Leave Ctrl-C to the process that waits for the answers, and do not outlive it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
+    Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """End when the process that waits for the answers is gone: killed, it cannot say so."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 @dataclass(frozen=True)

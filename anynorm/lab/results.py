@@ -1,4 +1,7 @@
-"""The page of all recipes, written from their records: `python -m anynorm.lab.results recipes`."""
+"""What recipes found, written from their records: their page, and the table of a README.
+
+python -m anynorm.lab.results recipes README.md
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import inspect
 import sys
 from pathlib import Path
 
+from anynorm.errors import DataError
 from anynorm.lab.recipe import SMOKE, Recipe, load_recipe
 from anynorm.lab.record import Record, read_record
 
@@ -18,21 +22,57 @@ Student's paired t-test at 5 %, seed by seed (draw by draw of noise on one netwo
 """
 
 
+START, END = "<!-- results -->", "<!-- end of results -->"
+
+
 def page(folder: Path) -> str:
     """Write the page of the recipes in a folder."""
     parts = [HEAD]
     for path in sorted(folder.glob("*.py")):
         recipe = load_recipe(path.stem, folder)
         parts.append(_about(recipe, path))
-        for record in sorted(folder.glob(f"records/{recipe.name}.*.json")):
-            if f".{SMOKE}." not in record.name:
-                parts.append(_told(recipe, read_record(record), folder))
+        parts += [_told(recipe, record, folder) for record in _records(recipe, folder)]
     return "\n".join(parts)
 
 
+def overview(folder: Path) -> str:
+    """Write a table of all records: what was measured, and how many claims of the paper it bears out."""
+    lines = [
+        "| recipe | of the paper | preset | runs | hold | do not hold | not significant | failed |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for path in sorted(folder.glob("*.py")):
+        recipe = load_recipe(path.stem, folder)
+        for record in _records(recipe, folder):
+            verdicts = [row["verdict"] for row in recipe.judge(record)]
+            counts = [str(verdicts.count(word)) for word in ("holds", "does not hold", "not significant", "failed")]
+            what = _head(recipe).partition(":")[0]
+            cells = [f"[`{recipe.name}`](recipes/README.md)", what, record.preset, str(len(record.rows)), *counts]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def with_overview(text: str, folder: Path) -> str:
+    """Put the table between its marks in a text."""
+    before, start, rest = text.partition(START)
+    _, end, after = rest.partition(END)
+    if not start or not end:
+        raise DataError(f"There is no place for the results: a line {START} and a line {END} make one.")
+    return f"{before}{START}\n{overview(folder)}\n{END}{after}"
+
+
+def _records(recipe: Recipe, folder: Path) -> list[Record]:
+    """Read the records of a recipe, but for those of its smoke."""
+    paths = sorted(folder.glob(f"records/{recipe.name}.*.json"))
+    return [read_record(path) for path in paths if f".{SMOKE}." not in path.name]
+
+
+def _head(recipe: Recipe) -> str:
+    return (inspect.getdoc(inspect.getmodule(recipe.claims)) or "").partition("\n")[0]
+
+
 def _about(recipe: Recipe, path: Path) -> str:
-    head = (inspect.getdoc(inspect.getmodule(recipe.claims)) or "").partition("\n")[0]
-    return f"## {head}\n\n[`{path.name}`]({path.name}), presets {', '.join(f'`{name}`' for name in recipe.presets)}.\n"
+    return f"## {_head(recipe)}\n\n[`{path.name}`]({path.name}), presets {', '.join(f'`{name}`' for name in recipe.presets)}.\n"
 
 
 def _told(recipe: Recipe, record: Record, folder: Path) -> str:
@@ -62,4 +102,6 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    (Path(sys.argv[1]) / "README.md").write_text(page(Path(sys.argv[1])))
+    recipes, readme = Path(sys.argv[1]), Path(sys.argv[2])
+    (recipes / "README.md").write_text(page(recipes))
+    readme.write_text(with_overview(readme.read_text(), recipes))

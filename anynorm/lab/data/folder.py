@@ -31,7 +31,9 @@ def read_folder(text: str, side: int) -> list[tuple[Tensor, Tensor]]:
     """Read PATH/train and PATH/test, or PATH alone, as one or two splits."""
     root = Path(text)
     if not root.is_dir():
-        raise DataError(f"There is no folder {root}.")
+        raise DataError(
+            f"There is no folder {root.absolute()}: folder:{root} is to hold train/CLASS/… and test/CLASS/… (or CLASS/… alone)."
+        )
     both = [root / "train", next((root / name for name in ("test", "val", "valid") if (root / name).is_dir()), root / "test")]
     splits = both if all(path.is_dir() for path in both) else [root]
     classes = sorted(path.name for path in splits[0].iterdir() if path.is_dir() and not path.name.startswith("."))

@@ -1,0 +1,114 @@
+"""Cells of recipes that are runs of a store, and the settings they need."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import anynorm
+from anynorm.errors import DataError, SpecError
+from anynorm.lab import trained as runs
+from anynorm.lab.claims import Claim
+from anynorm.lab.config import Config
+from anynorm.lab.data import load
+from anynorm.lab.engine import Training
+from anynorm.lab.models import build
+from anynorm.lab.place import check_norms, place
+from anynorm.lab.store import Store
+
+SETTINGS = {"train": {"data": "digits", "images": 64, "epochs": 1, "rate": 0.1, "test_images": 50, "points": 1}, "per": 32}
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path, monkeypatch):
+    monkeypatch.setenv(runs.RUNS, str(tmp_path))
+    return tmp_path
+
+
+def test_the_rate_follows_the_batch_size_and_a_cell_may_change_settings():
+    config = runs.config_of(SETTINGS, "gn:8", 8, 3, schedule="constant")
+    assert (config.rate, config.norm, config.batch_size, config.seed, config.schedule) == (0.025, "gn:8", 8, 3, "constant")
+    with pytest.raises(SpecError, match=r"A run has no setting 'epoch'\. Did you mean epochs\?"):
+        runs.config_of({"train": {"epoch": 1, "rate": 1.0}, "per": 1}, "bn", 8, 0)
+
+
+def test_a_run_is_trained_once_and_its_numbers_are_those_of_the_store(root):
+    config = runs.config_of(SETTINGS, "bn", 16, 0)
+    first = runs.numbers(runs.trained(config))
+    record = Store(root).record(config.id)
+    assert first["accuracy"] == pytest.approx(100 - record["test_error"], abs=1e-3)
+    assert len(record["curve"]) == 1
+    assert runs.numbers(runs.trained(config)) == first  # the seconds too: it was not run again
+    assert first["failed"] == ""
+
+
+def test_a_run_that_cannot_be_trained_is_told_and_its_claims_are_not_decided():
+    in_1x1 = runs.numbers(runs.trained(runs.config_of(SETTINGS, "in", 16, 0, model="resnet10")))
+    assert in_1x1["accuracy"] is None
+    assert "would take a statistic from one value" in in_1x1["failed"]
+    rows = [in_1x1 | {"norm": "in", "seed": 0}, {"norm": "bn", "accuracy": 40.0, "seed": 0}]
+    claim = runs.better("bn", "in", "76 and 71")
+    judged = claim.judge(rows)
+    assert (judged["verdict"], judged["smaller"], judged["larger"], judged["p"]) == ("failed", "1 of 1 failed", "40", 1.0)
+    assert judged["claim"] == "`bn` is more accurate than `in`"
+    assert runs.told(rows, norm="in") == "failed"
+    assert runs.told([*rows, {"norm": "in", "accuracy": 30.0, "seed": 1}], norm="in") == "30.0 (1 failed)"
+
+
+def test_points_lost_between_batch_sizes_are_judged_seed_by_seed():
+    rows = []
+    for seed in range(3):
+        for norm, fall in (("bn", 10.0), ("sn", 1.0)):
+            rows.append({"norm": norm, "batch_size": 32, "accuracy": 60.0 + seed, "seed": seed})
+            rows.append({"norm": norm, "batch_size": 2, "accuracy": 60.0 + seed - fall - 0.1 * seed, "seed": seed})
+    bn, sn = (runs.loss(32, 2, norm=norm) for norm in ("bn", "sn"))
+    assert bn(rows) == pytest.approx([10.0, 10.1, 10.2])
+    assert Claim("bn loses more", "", bn, sn).judge(rows)["verdict"] == "holds"
+
+
+def test_images_are_averaged_to_a_smaller_side():
+    whole, half = load("digits"), load("digits@4")
+    assert half.shape[1:3] == (4, 4)
+    expected = whole.train[0].float().reshape(-1, 1, 4, 2, 4, 2).mean((3, 5)).round().to(torch.uint8)
+    assert torch.equal(half.train[0], expected)
+    assert torch.equal(half.train[1], whole.train[1])
+    for name in ("digits@3", "digits@", "digits@16", "digits@x"):
+        with pytest.raises(DataError, match=rf"{name}: images of 8 × 8 pixels can be averaged to 1 2 4 8\."):
+            load(name)
+
+
+def test_the_test_set_is_asked_as_often_and_as_far_as_the_configuration_says():
+    data = load("digits")
+    training = Training(Config(images=64, epochs=1, test_images=30), data)
+    assert len(training.data.test[0]) == 30
+    with pytest.raises(DataError, match=r"100000 test images were asked for; there are"):
+        Training(Config(images=64, epochs=1, test_images=100000), data)
+
+
+def test_settings_that_came_later_leave_the_names_of_runs_as_they_were():
+    plain = Config()
+    assert replace(plain, points=20, test_images=None).id == plain.id
+    assert len({plain.id, replace(plain, points=1).id, replace(plain, test_images=10).id}) == 3
+    assert plain.id == "dbaaca1afd7e"  # as before these settings were there
+
+
+@pytest.mark.parametrize(
+    ("norms", "wanted"),
+    [("xbn=gn:4", 8), ("xbn.p1=gn:4", 8), ("xbn.d2=gn:4", 4), ("xbn.p3.d4=gn:4", 2), ("xbn.d8=gn:4", 1)],
+)
+def test_xbn_blocks_are_placed_by_position_and_distance(norms, wanted):
+    model = place(build("resnet26", load("digits").shape), norms, 16)
+    layers = [module for module in model.modules() if isinstance(module, anynorm.Norm)]
+    assert sum(layer.spec == "gn:4" for layer in layers) == wanted
+
+
+def test_places_that_are_not_there_are_refused():
+    with pytest.raises(SpecError):
+        check_norms("xbn.p4=gn:4", 8)
+
+
+def test_schedules_fall_where_their_names_say():
+    config = Config(schedule="step-30-60-90", rate=1.0)
+    assert [round(config.rate_at(part), 6) for part in (0.0, 0.29, 0.3, 0.6, 0.95)] == [1.0, 1.0, 0.1, 0.01, 0.001]
+    quarters = replace(config, schedule="step-quarters")
+    assert [round(quarters.rate_at(part), 6) for part in (0.2, 0.25, 0.5, 0.75)] == [1.0, 0.1, 0.01, 0.001]
