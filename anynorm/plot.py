@@ -186,11 +186,12 @@ def lines(things: Mapping[str, Mapping[Any, Sequence[float]]], ax: Any = None, *
     fig, ax = _axes(ax)
     sizes = list(dict.fromkeys(size for by_size in things.values() for size in by_size))
     styles = [(colour, line) for line in ("-", "--") for colour in COLOURS]
-    for k, (label, by_size) in enumerate(things.items()):
+    drawn = {label: by_size for label, by_size in things.items() if any(by_size.values())}
+    for k, (label, by_size) in enumerate(drawn.items()):
         there = [size for size in sizes if by_size.get(size)]
         means = [float(np.mean(by_size[size])) for size in there]
         spread = [float(np.std(by_size[size], ddof=1)) if len(by_size[size]) > 1 else 0.0 for size in there]
-        places = [sizes.index(size) + 0.02 * (k - len(things) / 2) for size in there]
+        places = [sizes.index(size) + 0.02 * (k - len(drawn) / 2) for size in there]
         colour, line = styles[k % len(styles)]
         ax.errorbar(places, means, spread, fmt="o", ls=line, color=colour, label=label, markersize=4, capsize=2, lw=1.2)
     ax.set_xticks(range(len(sizes)), [f"{size:g}" if isinstance(size, int | float) else str(size) for size in sizes])
