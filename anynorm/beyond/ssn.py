@@ -73,6 +73,9 @@ class SparseSwitchNorm(Scheduled):
     """SN whose weights grow sparse in training, until one cut is left for the mean and one for the variance.
 
     ramp: the passes (first, last) between which the radius rises; `pace` sets it to a whole training.
+
+    A pass that activation checkpointing computes again has the radius of the last pass: where several wait for one backward,
+    that of the others is off by as many passes as came after them.
     """
 
     name, stands_for, paper = "ssn", "in+ln+bn.groups:{num_groups}", "Shao et al. 2019 (after sn)"

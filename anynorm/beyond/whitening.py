@@ -24,13 +24,12 @@ from anynorm.core.task import Batch, Given, Owned, Task
 from anynorm.named import Named
 
 _PAPER = "Huang et al. 2021, in xbn sec. 5.2.2"
-_FORMULA = ("Σ = cov of the g groups + ε I", "x̂ = Σ^(−½) (x − μ[g])", "y = γ x̂ + β")
 
 
 class Whitening(Beyond, Named):
     """Whitens the groups of channels of each sample."""
 
-    formula = _FORMULA
+    formula = ("Σ = cov of the g groups + ε I", "x̂ = Σ^(−½) (x − μ[g])", "y = γ x̂ + β")
 
     def widened(self, x: Tensor) -> Tensor:
         """Choose what to compute in: x's own precision, which is no half type any more."""

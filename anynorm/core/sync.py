@@ -1,7 +1,8 @@
 """Statistics over several processes.
 
 Every cut that pools over samples starts from one small table, the moments of this process's samples per channel. That
-table alone is exchanged, once a layer and pass, and united exactly: ranks may hold different numbers of samples, or none.
+table alone is exchanged, once a layer and pass (twice for `brn`), and united exactly: ranks may hold different numbers of
+samples, or none.
 
     forward   gather:  every rank gets the tables of all        backward   each rank gets the sum of its table's gradients
 """
