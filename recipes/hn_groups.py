@@ -3,7 +3,7 @@
     anynorm reproduce hn_groups --preset desk        (data: CIFAR-10)
 
 The paper trains ResNet-18 on CIFAR-10 with EN of c, 32, 16, 8, 4 and 1 groups for either statistic (c groups are BN), at batch
-128 and 4. `desk` scales that down to `anynorm.lab.trained.DESK`, batch 2, with c, 16, 4 and 1 groups.
+128 and 4. `desk` scales that down to `anynorm.lab.trained.FEWER`, batch 2, with c, 16, 4 and 1 groups.
 
 `paper` is the published setting, complete. `smoke` claims nothing.
 """
@@ -20,12 +20,12 @@ from anynorm import plot
 from anynorm.lab.claims import Claim
 from anynorm.lab.recipe import Recipe, Settings, grid
 from anynorm.lab.record import Record, Row
-from anynorm.lab.trained import CIFAR, DESK, SMOKE, accuracy, config_of, numbers, saved, there, told, trained
+from anynorm.lab.trained import CIFAR, FEWER, SMOKE, accuracy, config_of, numbers, saved, there, told, trained
 from anynorm.report import Rows
 
 PRESETS: dict[str, Settings] = {
     "smoke": SMOKE | {"batch_sizes": [4], "groups": ["c", 1]},
-    "desk": DESK | {"batch_sizes": [2], "groups": ["c", 16, 4, 1]},
+    "desk": FEWER | {"batch_sizes": [2], "groups": ["c", 16, 4, 1]},
     "paper": CIFAR | {"batch_sizes": [128, 4], "groups": ["c", 32, 16, 8, 4, 1]},
 }
 FIG_3: dict[tuple[Any, Any], float] = {

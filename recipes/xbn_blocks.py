@@ -4,7 +4,7 @@
 
 The paper trains ResNet-50 on ImageNet, batch 256 on eight devices, 100 epochs: GN with 64 groups in place 1, 2 or 3 of every
 bottleneck; GN or IN in every one, every 2nd, 4th or 8th, or everywhere. `desk` scales that down to 10 000 images of CIFAR-10 at
-16 × 16 pixels, four epochs at batch 32, a bottleneck network of eight blocks (`resnet26`), 16 groups. What is claimed is the
+16 × 16 pixels, three epochs at batch 32, a bottleneck network of eight blocks (`resnet26`), 16 groups. What is claimed is the
 ordering.
 
 `paper` is the published setting (data: a folder `imagenet` with `train` and `test`, all of it in memory). `smoke` claims nothing.
