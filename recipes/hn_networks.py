@@ -3,7 +3,7 @@
     anynorm reproduce hn_networks --preset desk        (data: CIFAR-10)
 
 The paper trains MobileNetV2 ×0.35 and ×1.0, ShuffleNetV2 ×1.5 and DenseNet-121 on CIFAR-10 at batch 128. `desk` scales that down
-to 3500 images at 16 × 16 pixels, three epochs at batch 32, MobileNetV2 ×0.35, ShuffleNetV2 ×0.5 and DenseNet-121 ×0.25.
+to 2500 images at 16 × 16 pixels, three epochs at batch 32, MobileNetV2 ×0.35, ShuffleNetV2 ×0.5 and DenseNet-121 ×0.25.
 
 `paper` is the published setting, complete. `smoke` claims nothing.
 """
@@ -31,7 +31,7 @@ def named(networks: list[tuple[str, float]]) -> Settings:
 
 
 DESK: Settings = {
-    "train": TRAIN | {"data": "cifar10@16", "crop": 2, "images": 3500, "test_images": 2500},
+    "train": TRAIN | {"data": "cifar10@16", "crop": 2, "images": 2500, "test_images": 2500},
     "per": 32,
     "seeds": 3,
     "batch_size": 32,

@@ -3,7 +3,7 @@
     anynorm reproduce xbn_blocks --preset desk        (data: CIFAR-10)
 
 The paper trains ResNet-50 on ImageNet, batch 256 on eight devices, 100 epochs: GN with 64 groups in place 1, 2 or 3 of every
-bottleneck; GN or IN in every one, every 2nd, 4th or 8th, or everywhere. `desk` scales that down to 10 000 images of CIFAR-10 at
+bottleneck; GN or IN in every one, every 2nd, 4th or 8th, or everywhere. `desk` scales that down to 7500 images of CIFAR-10 at
 16 × 16 pixels, three epochs at batch 32, a bottleneck network of eight blocks (`resnet26`), 16 groups. What is claimed is the
 ordering.
 

@@ -3,7 +3,7 @@
     anynorm reproduce xbn_strategies --preset desk        (data: CIFAR-10)
 
 The paper trains ResNet-50 on ImageNet with BN and with XBNBlock_GN: steps (÷10 at 30, 60, 90 of 100 epochs), label smoothing
-0.1, mixup 0.2, cosine. `desk` scales that down as in xbn_blocks: 10 000 images of CIFAR-10 at 16 × 16 pixels, three epochs at
+0.1, mixup 0.2, cosine. `desk` scales that down as in xbn_blocks: 7500 images of CIFAR-10 at 16 × 16 pixels, three epochs at
 batch 32, a bottleneck network of eight blocks, 16 groups.
 
 `paper` is the published setting (data: a folder `imagenet` with `train` and `test`, all of it in memory). `smoke` claims nothing.

@@ -41,7 +41,7 @@ SMALL: Settings = {"data": "digits", "images": 64, "epochs": 1, "test_images": 6
 SMOKE: Settings = {"train": TRAIN | SMALL, "per": 32, "seeds": 2}
 
 BLOCKS: Settings = {
-    "data": "cifar10@16", "model": "resnet26", "images": 10_000, "epochs": 3, "rate": 0.05, "decay": 1e-4, "schedule": "cosine",
+    "data": "cifar10@16", "model": "resnet26", "images": 7500, "epochs": 3, "rate": 0.05, "decay": 1e-4, "schedule": "cosine",
     "crop": 2, "flip": True, "test_images": 5000, "points": 1,
 }  # fmt: skip
 """How the desk trains bottleneck networks."""
