@@ -4,7 +4,7 @@
 
 The paper trains ResNet-18 on CIFAR-10 at batch 128 to 2. `desk` scales that down to `anynorm.lab.trained.DESK`, batch 32 to 2.
 
-`paper` is the published setting, complete. `smoke` claims nothing.
+`paper` is the published setting, complete. `smoke` claims nothing. `desk` took 7 minutes on two cores.
 """
 
 from __future__ import annotations
@@ -24,8 +24,13 @@ PAPER |= {2: (94.57, 93.99)}
 
 
 def claims(settings: Settings) -> list[Claim]:
-    """Claim that HN is better, at every batch size."""
-    return [better("hn", "sn", "{:.2f} and {:.2f}".format(*PAPER[size]), batch_size=size) for size in settings["batch_sizes"]]
+    """Claim what the table has: HN is better, but for batch 8."""
+    found = []
+    for size in settings["batch_sizes"]:
+        hn, sn = PAPER[size]
+        one, other = ("hn", "sn") if hn > sn else ("sn", "hn")
+        found.append(better(one, other, f"{max(hn, sn):.2f} and {min(hn, sn):.2f}", batch_size=size))
+    return found
 
 
 RECIPE = sweep("hn_sn", PRESETS, claims, "hn Table 2")

@@ -5,8 +5,8 @@
 The paper trains ResNet-18 on Caltech-256 at batch 128 and 4. `desk` takes CIFAR-10 instead and scales down to
 `anynorm.lab.trained.DESK`, batch 32 and 2.
 
-`paper` has the published batch sizes and training on CIFAR-10: Caltech-256 is no data set that the lab loads by name; as a folder
-of images, `anynorm compare --data folder:PATH` takes it. `smoke` claims nothing.
+`paper` is the published setting (data: a folder `caltech256` with `train` and `test`, 80 and 20 % of the images, all of them in
+memory). `smoke` claims nothing. `desk` took 11 minutes on two cores.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from anynorm.lab.sweep import sweep
 from anynorm.lab.trained import CIFAR, DESK, SMOKE, better
 
 NORMS = ["bn", "hn", "sn", "bn/bn+en", "bn/bn+ln+in"]
+CALTECH: Settings = CIFAR | {"train": CIFAR["train"] | {"data": "folder:caltech256", "side": 224}}
 PRESETS: dict[str, Settings] = {
     "smoke": SMOKE | {"norms": NORMS, "batch_sizes": [32, 4]},
     "desk": DESK | {"norms": NORMS, "batch_sizes": [32, 2]},
-    "paper": CIFAR | {"norms": NORMS, "batch_sizes": [128, 4]},
+    "paper": CALTECH | {"norms": NORMS, "batch_sizes": [128, 4]},
 }
 
 

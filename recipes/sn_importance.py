@@ -4,15 +4,17 @@
 
 The paper trains ResNet-50 on ImageNet with 32 to 2 images a device and averages the weights of IN, LN and BN over its 53 layers.
 `desk` scales that down to `anynorm.lab.trained.DESK`, batch 32 to 2. What is claimed is where weights go as the batch shrinks.
+The last block's maps are 1 × 1 there: IN's mean is the value itself, and its variance 0, so what SN gives to IN in three of the
+twelve layers is no choice between estimates.
 
-`paper` is sn's setting (data: a folder `imagenet` with `train` and `test`, all of it in memory). `smoke` claims nothing.
+`paper` is sn's setting as far as the lab has it: see `anynorm.lab.trained.IMAGENET` (data: a folder `imagenet` with `train` and
+`test`). `smoke` claims nothing. `desk` took 4 minutes on two cores.
 """
 
 from __future__ import annotations
 
 import statistics
 from pathlib import Path
-from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -20,14 +22,13 @@ from anynorm import plot
 from anynorm.lab.claims import Claim, pick, spread
 from anynorm.lab.recipe import Recipe, Settings, grid
 from anynorm.lab.record import Record, Row
-from anynorm.lab.trained import DESK, IMAGENET, SMOKE, Numbers, config_of, numbers, saved, trained
+from anynorm.lab.trained import DESK, IMAGENET_100, SMOKE, Numbers, column, config_of, numbers, saved, trained
 from anynorm.report import Rows
 
 PRESETS: dict[str, Settings] = {
     "smoke": SMOKE | {"batch_sizes": [32, 2]},
     "desk": DESK | {"batch_sizes": [32, 16, 8, 4, 2]},
-    "paper": IMAGENET
-    | {"per": 256, "batch_sizes": [32, 16, 8, 4, 2], "train": IMAGENET["train"] | {"epochs": 100, "schedule": "step-30-60-90"}},
+    "paper": IMAGENET_100 | {"batch_sizes": [32, 16, 8, 4, 2]},
 }
 CUTS, SIDES = ("in", "ln", "bn"), ("mean", "var")
 
@@ -55,22 +56,15 @@ def claims(settings: Settings) -> list[Claim]:
         found.append(Claim(says, "Fig. 4: it falls", weight(f"{side}_bn", large), weight(f"{side}_bn", small)))
         says = f"LN's weight in the {name} is larger at batch {small} than at {large}"
         found.append(Claim(says, "Fig. 4: it rises", weight(f"{side}_ln", small), weight(f"{side}_ln", large)))
-    says = "BN's weight in the variance falls more than in the mean"
-    found.append(Claim(says, "sec. 3: it does", _fall("var_bn", large, small), _fall("mean_bn", large, small)))
+    for size in (large, small):
+        says = f"BN's weight is larger in the mean than in the variance (batch {size})"
+        found.append(Claim(says, "App. C.2: mostly, in res5", weight("mean_bn", size), weight("var_bn", size)))
     return found
 
 
 def weight(name: str, size: int) -> Numbers:
     """Give a weight at a batch size, a number a seed."""
-    return lambda rows: pick(rows, name, batch_size=size)
-
-
-def _fall(name: str, large: int, small: int) -> Numbers:
-    def found(rows: list[Row]) -> list[Any]:
-        pairs = zip(weight(name, large)(rows), weight(name, small)(rows), strict=True)
-        return [None if None in pair else pair[0] - pair[1] for pair in pairs]
-
-    return found
+    return column(name, batch_size=size)
 
 
 def tables(record: Record) -> list[Rows]:

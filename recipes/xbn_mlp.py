@@ -10,6 +10,7 @@ The paper does not say how weights start: here as torch's layers do. It does not
 either; at the stated rate and length it does not train from any of four starts, so other rates and lengths are measured too.
 
 `smoke` takes scikit-learn's digits, 6 layers and 10 iterations: it shows that the parts work together, and claims nothing.
+`paper` took 36 minutes on one core.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ replaced, P1 = P2); each is compared with the plain network perturbed at the sam
 paper does not say, so both. Verdicts compare the five draws of noise on one network each: they say nothing about networks trained
 anew.
 
-`smoke` takes an untrained ResNet-8 and scikit-learn's digits: it shows that the parts work together, and claims nothing.
+`smoke` takes an untrained ResNet-8 and scikit-learn's digits: it shows that the parts work together, and claims nothing. `desk`
+took 76 minutes on one core. `desk` took 76 minutes on one core.
 """
 
 from __future__ import annotations

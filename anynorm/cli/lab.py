@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -91,14 +92,14 @@ def _settings(texts: list[str]) -> dict[str, Any]:
     """Read NAME=VALUE, each value as what its name wants."""
     from anynorm.lab.config import Config, from_dict
 
-    kinds = {"width": float, "images": int}  # those that are None by themselves
+    kinds = {field.name: _KINDS[str(field.type).partition(" |")[0]] for field in fields(Config)}
     found: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
             raise SpecError(f"--set {text!r} sets nothing; write NAME=VALUE, such as flip=true.")
         from_dict({name: getattr(Config(), name, None)})  # says which names there are
-        kind = kinds.get(name) or type(getattr(Config(), name))
+        kind = kinds[name]
         try:
             found[name] = _SWITCH[value.lower()] if kind is bool else kind(value)
         except (KeyError, ValueError):
@@ -107,6 +108,7 @@ def _settings(texts: list[str]) -> dict[str, Any]:
     return found
 
 
+_KINDS: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str}
 _SWITCH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -25,7 +26,7 @@ def reproduce(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a recipe, judge the paper's claims by it, and draw it; exit 1 where a claim does not hold."""
+    """Run a recipe, judge the paper's claims by it, and draw it; exit 1 where a claim does not hold, or its runs failed."""
     from anynorm.lab.executor import executor as make_executor
     from anynorm.lab.recipe import SMOKE, load_recipe
     from anynorm.lab.trained import RUNS
@@ -34,8 +35,12 @@ def reproduce(
         os.environ[RUNS] = str(runs)
     recipe = load_recipe(name, recipes)
     folder = recipes / "records" if records is None else records
-    record = recipe.run(preset, folder, make_executor(executor, processes))
+    try:
+        record = recipe.run(preset, folder, make_executor(executor, processes))
+    except KeyboardInterrupt:
+        sys.stderr.write("Stopped. The same command goes on where it was.\n")
+        raise
     judged = recipe.judge(record)
     recipe.draw(record, folder / f"{recipe.name}.{preset}")
     print_report(judged, as_json)
-    raise typer.Exit(int(preset != SMOKE and any(row["verdict"] == "does not hold" for row in judged)))
+    raise typer.Exit(int(preset != SMOKE and any(row["verdict"] in ("does not hold", "failed") for row in judged)))

@@ -62,13 +62,21 @@ def pick(rows: list[Row], column: str, **cell: Any) -> list[Any]:
     return [row[column] for row in sorted(fitting, key=lambda row: row["seed"])]
 
 
-def spread(numbers: Sequence[float | None]) -> str:
-    """Write mean ± sd, and how many are missing."""
+def spread(numbers: Sequence[float | None], mean: str = ".4g", sd: str = ".2g") -> str:
+    """Write mean ± sd, and how many are missing.
+
+    Args:
+        mean, sd: how either is written.
+
+    >>> spread([30.0, 32.0, None])
+    '31 ± 1.4, 1 of 3 failed'
+    """
     values = [value for value in numbers if value is not None]
-    if len(values) < len(numbers):
-        return f"{len(numbers) - len(values)} of {len(numbers)} failed" + (f", else {spread(values)}" if values else "")
-    mean = statistics.fmean(values)
-    return f"{mean:.4g} ± {statistics.stdev(values):.2g}" if len(values) > 1 and math.isfinite(mean) else f"{mean:.4g}"
+    if not values:
+        return "failed" if numbers else ""
+    middle, lost = statistics.fmean(values), len(numbers) - len(values)
+    around = f" ± {statistics.stdev(values):{sd}}" if len(values) > 1 and math.isfinite(middle) else ""
+    return f"{middle:{mean}}{around}" + (f", {lost} of {len(numbers)} failed" if lost else "")
 
 
 def verdict(differences: list[float]) -> str:

@@ -17,13 +17,14 @@ from typing import Any
 import torch
 
 from anynorm.errors import AnynormError, DataError, SpecError
-from anynorm.lab.claims import LEVEL, probability
+from anynorm.lab.claims import LEVEL, probability, spread
 from anynorm.lab.config import Config, fingerprint, from_dict
 from anynorm.lab.cost import costs
 from anynorm.lab.data import DataSet, load
 from anynorm.lab.engine import Training
-from anynorm.lab.executor import Local, cores, executor
+from anynorm.lab.executor import Local, executor
 from anynorm.lab.models import build
+from anynorm.lab.record import cores
 from anynorm.lab.run import run
 from anynorm.lab.store import ENDED, Store
 from anynorm.progress import shown
@@ -210,12 +211,7 @@ def summary(plan: Plan) -> Rows:
 
 def told(records: list[dict[str, Any]]) -> str:
     """Write mean ± sd of the test errors; runs that diverged are told, not dropped."""
-    errors = [record["test_error"] for record in records if record["status"] == "done"]
-    failed = len(records) - len(errors)
-    if not errors:
-        return "failed" if failed else ""
-    spread = f" ± {statistics.stdev(errors):.1f}" if len(errors) > 1 else ""
-    return f"{statistics.fmean(errors):.1f}{spread}" + (f", {failed} of {len(records)} failed" if failed else "")
+    return spread([record["test_error"] if record["status"] == "done" else None for record in records], ".1f", ".1f")
 
 
 def recommend(plan: Plan, found: dict[tuple[str, int], list[dict[str, Any]]], size: int) -> str:

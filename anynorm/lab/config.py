@@ -16,18 +16,23 @@ from anynorm.errors import SpecError
 from anynorm.files import fetch_named
 from anynorm.lab.place import check_norms
 
+
+def _steps(*parts: float) -> Callable[[float], float]:
+    return lambda progress: 0.1 ** sum(progress >= part for part in parts)
+
+
 SCHEDULES: dict[str, Callable[[float], float]] = {
     "constant": lambda _: 1.0,
-    "step": lambda progress: 0.1 ** sum(progress >= part for part in (0.5, 0.75)),
-    "step-quarters": lambda progress: 0.1 ** sum(progress >= part for part in (0.25, 0.5, 0.75)),
-    "step-30-60-90": lambda progress: 0.1 ** sum(progress >= part for part in (0.3, 0.6, 0.9)),
+    "step": _steps(0.5, 0.75),
+    "step-quarters": _steps(0.25, 0.5, 0.75),
+    "step-30-60-90": _steps(0.3, 0.6, 0.9),
     "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
     "poly": lambda progress: (1 - progress) ** 0.9,
 }
 """What the learning rate is multiplied by, after a part of the training."""
 OPTIMIZERS = ("sgd", "adam")
 PRECISIONS = ("float32", "bfloat16")
-LATER = {"test_images": None, "points": 20}
+LATER = {"test_images": None, "points": 20, "until": None}
 """Settings that came later: at these values a run is the one that a store had without them."""
 
 
@@ -51,6 +56,7 @@ class Config:
         made_of: the `fingerprint` of a model or data of one's own: when they change, runs are others.
         test_images: how many images of the test set are asked, the first ones; None takes all.
         points: how often they are, at most, over a run.
+        until: after how many of its epochs a run ends; None does them all.
     """
 
     data: str = "digits"
@@ -81,6 +87,7 @@ class Config:
     made_of: str = ""
     test_images: int | None = None
     points: int = 20
+    until: int | None = None
 
     def __post_init__(self) -> None:
         check_norms(self.norm, self.batch_size)
@@ -90,6 +97,8 @@ class Config:
         for name in ("batch_size", "accumulate", "epochs", "devices", "points"):
             if getattr(self, name) < 1:
                 raise SpecError(f"{name}={getattr(self, name)} trains nothing; give 1 or more.")
+        if self.until is not None and not 1 <= self.until <= self.epochs:
+            raise SpecError(f"until={self.until} is none of the {self.epochs} epochs of this run.")
         if self.rate <= 0:
             raise SpecError(f"rate={self.rate} trains nothing; give a learning rate above 0.")
         for name, most in (

@@ -45,6 +45,7 @@ class Training:
             raise DataError(f"A step takes {self.per_step} images, and there are {len(self.images)}: give a smaller batch size.")
         self.steps_per_epoch = len(self.images) // self.per_step
         self.steps = self.steps_per_epoch * config.epochs
+        self.end = self.steps_per_epoch * (config.until or config.epochs)
         torch.manual_seed(config.seed)
         self.model = place(build(config.model, data.shape, config.width), config.norm, config.batch_size)
         if config.sync:
@@ -225,12 +226,12 @@ def train(
         training.restore(_read(checkpoint))
     if together.rank():
         checkpoint = None  # the first process writes for all
-    every = max(1, training.steps // config.points)
+    every = math.ceil(training.steps / config.points)
     saved = time.monotonic()
     try:
-        while training.step < training.steps:
+        while training.step < training.end:
             training.advance()
-            if training.step % every == 0 or training.step == training.steps:
+            if training.step % every == 0 or training.step == training.end:
                 training.note()
             if seen is not None:
                 seen(training)

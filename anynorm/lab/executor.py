@@ -1,28 +1,32 @@
 """Where many jobs that need nothing of each other are done: in processes of this machine, or on a Ray cluster.
 
 A job is a function of one plain value, and gives a plain value. Each is done in a process of one thread, and answers come as they
-are found. A worker that is lost (killed, out of memory, its machine gone) costs its job alone, which is done again, up to `TRIES`
-times; what a job has written to a store by then it goes on from.
+are found. A worker that is lost (killed, out of memory, its machine gone) costs its job alone, which is tried up to `TRIES` times
+in all; what a job has written to a store by then it goes on from. A job that is given up is told when the others are done.
 """
 
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
+from pathlib import Path
 from queue import SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any, Protocol
 
 import torch
 
 from anynorm.errors import DataError
+from anynorm.lab.record import cores
 
 TRIES = 3
 Job = Callable[[Any], Any]
@@ -37,11 +41,6 @@ class Executor(Protocol):
 
     def do(self, job: Job, items: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
         """Do a job with each of some items; give (item, answer) as they come."""
-
-
-def cores() -> int:
-    """Count the cores there are for us."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
@@ -70,8 +69,7 @@ class Local:
         with ThreadPoolExecutor(max(len(crew), 1)) as threads:
             waiting = {threads.submit(done, item): item for item in items}
             try:
-                for future in as_completed(waiting):
-                    yield waiting[future], future.result()
+                yield from _answers((waiting[future], future.result) for future in as_completed(waiting))
             except BaseException:
                 threads.shutdown(wait=False, cancel_futures=True)
                 for worker in crew:
@@ -81,12 +79,31 @@ class Local:
             worker.pool.shutdown()
 
 
+class LostError(DataError):
+    """Tells of a job that was given up."""
+
+
+def _answers(found: Iterable[tuple[Any, Callable[[], Any]]]) -> Iterator[tuple[Any, Any]]:
+    """Give items with their answers; that one was given up is said at the end."""
+    lost: LostError | None = None
+    for item, answer in found:
+        try:
+            given = answer()
+        except LostError as error:
+            lost = lost or error
+        else:
+            yield item, given
+    if lost is not None:
+        raise lost
+
+
 class Worker:
     """One process; a new one takes its place when it is lost."""
 
     def __init__(self) -> None:
         self.pool = self._new()
         self.stopped = False
+        self.changing = Lock()
 
     def _new(self) -> ProcessPoolExecutor:
         return ProcessPoolExecutor(1, get_context("spawn"), initializer=_begin)
@@ -94,22 +111,26 @@ class Worker:
     def do(self, job: Job, item: Any) -> Any:
         """Do a job, again where the process is lost over it."""
         for _ in range(TRIES):
-            try:
-                return self.pool.submit(job, item).result()
-            except BrokenProcessPool:
+            with self.changing:
                 if self.stopped:
-                    raise
-                self.pool = self._new()
-        raise DataError(
+                    raise CancelledError
+                future = self.pool.submit(job, item)
+            try:
+                return future.result()
+            except BrokenProcessPool:
+                with self.changing:
+                    self.pool = self._new()
+        raise LostError(
             f"{item} was given up: the process that worked on it was killed from outside, or had no memory, {TRIES} times. The "
             "same command goes on with what is left; fewer --processes need less memory."
         )
 
     def stop(self) -> None:
         """Let the process go, whatever it is at."""
-        self.stopped = True
-        for process in list((self.pool._processes or {}).values()):
-            process.terminate()
+        with self.changing:
+            self.stopped = True
+            for process in list((self.pool._processes or {}).values()):
+                process.terminate()
 
 
 def _here(job: Job, items: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
@@ -142,7 +163,8 @@ def _end_with(parent: int) -> None:
 class Cluster:
     """Does jobs on a Ray cluster: the one that RAY_ADDRESS names, or one of this machine's cores that lasts as long as we do.
 
-    Workers import what we import and write where we write, so code and the folder of the runs are to be on a disk they all have.
+    Workers import what we import and write where we write, so code, data and the folder of the runs are to be on a disk they all
+    have under the same path, and that can lock files.
     """
 
     workers: int
@@ -150,32 +172,54 @@ class Cluster:
     def do(self, job: Job, items: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
         """Do a job with each of some items; give (item, answer) as they come."""
         ray = _ray()
+        if not items:
+            return
         own = not ray.is_initialized()
         if own:
             ray.init(**_started(self.workers))
+        waiting: dict[Any, Any] = {}
         try:
-            remote = ray.remote(num_cpus=1, max_retries=TRIES)(_one_thread)
-            waiting = {remote.remote(job, item): item for item in items}
-            while waiting:
-                (done,), _ = ray.wait(list(waiting), num_returns=1)
-                yield waiting.pop(done), _answer(ray, done)
+            remote = ray.remote(num_cpus=1, max_retries=TRIES - 1)(_one_thread)
+            waiting = {remote.remote(str(Path.cwd()), _settings(), job, item): item for item in items}
+            yield from _answers(_ended(ray, waiting))
         finally:
+            for task in waiting:
+                ray.cancel(task, force=True)
             if own:
                 ray.shutdown()
 
 
-def _one_thread(job: Job, item: Any) -> Any:
-    torch.set_num_threads(1)
-    return job(item)
+def _ended(ray: Any, waiting: dict[Any, Any]) -> Iterator[tuple[Any, Callable[[], Any]]]:
+    while waiting:
+        (done,), _ = ray.wait(list(waiting), num_returns=1)
+        item = waiting.pop(done)
+        yield item, partial(_answer, ray, done, item)
 
 
-def _answer(ray: Any, done: Any) -> Any:
+def _answer(ray: Any, done: Any, item: Any) -> Any:
     try:
         return ray.get(done)
     except ray.exceptions.RayTaskError as error:
         raise error.cause from None
     except ray.exceptions.RayError as error:
-        raise DataError(f"A worker of the cluster was lost {TRIES + 1} times: {str(error).splitlines()[0]}") from None
+        raise LostError(f"{item} was given up after {TRIES} tries: {str(error).splitlines()[0]}") from None
+
+
+def _one_thread(folder: str, settings: dict[str, str], job: Job, item: Any) -> Any:
+    """Do a job where it was asked for, and as it was: a worker has a folder and an environment of its own."""
+    try:
+        os.chdir(folder)
+    except OSError:
+        raise DataError(
+            f"There is no {folder} on {platform.node()}: give the cluster a disk that all its machines have."
+        ) from None
+    os.environ.update(settings)
+    torch.set_num_threads(1)
+    return job(item)
+
+
+def _settings() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("ANYNORM_")}
 
 
 def _started(workers: int) -> dict[str, Any]:

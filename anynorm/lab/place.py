@@ -41,6 +41,8 @@ def place(model: nn.Module, norms: str, batch_size: int) -> nn.Module:
 def check_norms(norms: str, batch_size: int = 1) -> None:
     """Refuse what no model could take."""
     placed = _XBN.fullmatch(norms)
+    if norms.startswith("xbn") and not placed:
+        raise SpecError(f"{norms!r} places nothing; write xbn=gn:64, or with place 1 to 3 and distance xbn.p1.d2=gn:64.")
     for spec in [placed[3]] if placed else norms.split("~"):
         parse(spec, batch_size=batch_size)
 

@@ -68,12 +68,14 @@ class Recipe:
         began, before = time.perf_counter(), record.minutes
         # of the code that is loaded, whatever changes meanwhile
         made = provenance() | {"processes": executor.workers, "threads": 1}
+        commits = set(record.provenance.get("commit", "").split())
         for cell, found in shown(executor.do(partial(self.measure, settings), missing), self.name, len(missing)):
             record.rows.append(cell | found)
             record.minutes = round(before + (time.perf_counter() - began) / 60, 2)
             if all("seconds" in row for row in record.rows):  # runs may have been there already
                 record.minutes = round(sum(row["seconds"] for row in record.rows) / 60 / executor.workers, 2)
-            record.provenance = made
+            commits.add(found.get("commit", made["commit"]))
+            record.provenance = made | {"commit": " ".join(sorted(commits))}
             record.write(path)
         record.rows.sort(key=lambda row: next(place for place, cell in enumerate(cells) if cell.items() <= row.items()))
         record.write(path)
@@ -85,10 +87,8 @@ class Recipe:
         held = sum(row["verdict"] == "holds" for row in rows)
         told = f"{self.name}, preset {record.preset}: {held} of {len(rows)} claims hold ({record.minutes:.3g} minutes"
         told += f", commit {record.provenance.get('commit', 'unknown')})."
-        return Rows(
-            rows,
-            told + (" Smoke shows that the parts work together: its verdicts mean nothing." if record.preset == SMOKE else ""),
-        )
+        smoke = "Smoke shows that the parts work together: its verdicts mean nothing." if record.preset == SMOKE else ""
+        return Rows(rows, " ".join(filter(None, (told, record.failures, smoke))))
 
 
 def grid(seeds: int, **axes: Iterable[Any]) -> list[Row]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import subprocess
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -31,6 +33,12 @@ class Record:
     rows: list[Row] = field(default_factory=list)
     minutes: float = 0.0
     provenance: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def failures(self) -> str:
+        """Why runs failed, and how many for each reason, in whatever step; '' where none did."""
+        reasons = Counter(re.sub(r" (in|after) step \d+$", "", row["failed"]) for row in self.rows if row.get("failed"))
+        return " ".join(f"{count} of {len(self.rows)} runs failed: {reason.rstrip('.')}." for reason, count in reasons.items())
 
     def write(self, path: Path) -> None:
         """Write the whole record or nothing."""
@@ -60,8 +68,13 @@ def provenance() -> dict[str, Any]:
         "python": platform.python_version(),
         **{name: metadata.version(name) for name in packages},
         "hardware": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": cores(),
     }
+
+
+def cores() -> int:
+    """Count the cores there are for us."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _commit() -> str:

@@ -18,7 +18,8 @@ HEAD = """# Recipes
 One file is one table or figure of a paper: its header says what is measured and what is scaled down, its claims are data, and its
 records are numbers with seeds, spread, commit and hardware. This page is written from the records by `make results`, and a test
 sees to it that it was. `anynorm reproduce NAME --preset …` measures again; verdicts are
-Student's paired t-test at 5 %, seed by seed (draw by draw of noise on one network in xbn_perturbation).
+Student's paired t-test at 5 %, seed by seed (draw by draw of noise on one network in xbn_perturbation). Minutes of training are
+those of the runs, shared among the processes; runs that several recipes want are done once, and count for each.
 """
 
 
@@ -88,6 +89,7 @@ def _told(recipe: Recipe, record: Record, folder: Path) -> str:
         verdict = row["verdict"] if row["verdict"] == "holds" else f"**{row['verdict']}**"
         cells = [row["claim"], row["paper"], row["larger"], row["smaller"], str(row["n"]), f"{row['p']:.2g}", verdict]
         lines.append(f"| {' | '.join(map(_cell, cells))} |")
+    lines += ["", record.failures] if record.failures else []
     for table in recipe.tables(record):
         columns = list(table.rows[0])
         lines += ["", table.finding, "", f"| {' | '.join(map(_cell, columns))} |", "|---" * len(columns) + "|"]

@@ -1,12 +1,14 @@
 """Runs on disk: one directory, an index in SQLite, and a folder for each run.
 
-    index.sqlite            one row a run: configuration, status, error; in WAL mode, so that several processes may write
+    index.sqlite            one row a run: configuration, status, error
     runs/ID/record.json     the whole outcome, with a checksum of itself
     runs/ID/lock            held by the process that works on a run
     runs/ID/model.pt        the network as it ended
     runs/ID/checkpoint.pt   where a run that was stopped goes on
 
-Files are written whole or not at all. One that is damaged is named, and does not keep the others from being read.
+Files are written whole or not at all. One that is damaged is named, and does not keep the others from being read. Several
+processes may write at once, on several machines too, where their disk can lock files: so the index has SQLite's rollback journal
+(its other one, WAL, needs the processes to share memory).
 """
 
 from __future__ import annotations
@@ -51,8 +53,9 @@ class Store:
                     raise DataError(
                         f"{self.root} is a store of version {version}; this anynorm reads version {VERSION}. Use another folder."
                     )
-                index.execute(_TABLE)
-                index.execute(f"PRAGMA user_version = {VERSION}")
+                if not version:
+                    index.execute(_TABLE)
+                    index.execute(f"PRAGMA user_version = {VERSION}")
         except (sqlite3.Error, OSError) as error:
             raise DataError(f"{self.root} cannot be used as a store of runs: {error}.") from None
 
@@ -71,7 +74,7 @@ class Store:
                 return
         aside = path.with_suffix(".damaged")
         path.replace(aside)
-        for name in ("index.sqlite-wal", "index.sqlite-shm"):
+        for name in ("index.sqlite-journal", "index.sqlite-wal", "index.sqlite-shm"):
             (self.root / name).unlink(missing_ok=True)
         with self._index() as index:
             index.execute(_TABLE)
@@ -95,7 +98,6 @@ class Store:
     def _index(self) -> Iterator[sqlite3.Connection]:
         connection = sqlite3.connect(self.root / "index.sqlite", timeout=60)
         try:
-            _use_wal(connection)
             with connection:
                 yield connection
         except sqlite3.Error as error:
@@ -225,31 +227,21 @@ def _whole_record(path: Path) -> dict[str, Any]:
     return outcome
 
 
-def _use_wal(connection: sqlite3.Connection, patience: float = 60.0) -> None:
-    """Let readers and a writer work at once; SQLite does not wait by itself where several processes ask for it together."""
-    began = time.monotonic()
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError:
-            if time.monotonic() - began > patience:
-                raise
-            time.sleep(0.05)
-
-
 class Lock:
     """A file that one process holds; the system lets go of it when that process ends, however it ends."""
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         self.file = os.open(path, os.O_RDWR | os.O_CREAT)
 
     def take(self) -> bool:
         """Take the lock, unless somebody has it; say whether it is ours."""
         try:
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             return False
+        except OSError as error:
+            raise DataError(f"{self.path} cannot be locked: {error}. Keep runs on a disk that can lock files.") from None
         return True
 
     def release(self) -> None:

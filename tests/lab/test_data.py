@@ -5,6 +5,7 @@ import hashlib
 import http.server
 import struct
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
 
 import numpy as np
@@ -206,5 +207,9 @@ def test_downloads_go_on_where_they_were_cut_off_and_are_checked(root):
         assert Handler.ranges[-1] == "bytes=1000-"
         with pytest.raises(anynorm.DataError, match=r"checksum .* it was thrown away"):
             download(Source(url, "0" * 32, "set/other.bin"))
+        asked, twice = len(Handler.ranges), Source(url, right.md5, "set/twice.bin")
+        with ThreadPoolExecutor(2) as pool:
+            assert {path.read_bytes() for path in pool.map(download, [twice, twice])} == {Handler.content}
+        assert len(Handler.ranges) == asked + 1  # the other waited
         assert not list((root / "set").glob("other*"))
         server.shutdown()

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -12,7 +14,10 @@ import torch
 from anynorm.errors import DataError, SpecError
 from anynorm.lab.config import Config
 from anynorm.lab.executor import TRIES, Cluster, Local, executor
+from anynorm.lab.record import cores
 from anynorm.lab.store import Store
+
+ROOT = Path(__file__).parent.parent.parent
 
 needs_ray = pytest.mark.skipif("not __import__('importlib').util.find_spec('ray')", reason="needs the cluster extra")
 
@@ -56,16 +61,41 @@ def test_a_killed_worker_is_replaced_and_its_job_done_again(tmp_path):
 
 
 def test_a_job_that_kills_every_worker_is_given_up_and_costs_no_other():
-    done: list[int] = []
-    with pytest.raises(DataError, match=rf"2 was given up: the process that worked on it was killed .* {TRIES} times"):
-        done += [item for item, _ in _noted(Local(2).do(killed_always, [2, 1, 3]), done)]
-    assert set(done) <= {1, 3}
+    done = []
+    with pytest.raises(DataError, match=rf"2 was given up: the process that worked on it was killed .* {TRIES} times"):  # noqa: PT012
+        for item, _ in Local(2).do(killed_always, [2, 1, 3]):
+            done.append(item)
+    assert sorted(done) == [1, 3]
 
 
-def _noted(found, done):
-    for item, answer in found:
-        done.append(item)
-        yield item, answer
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
+def test_workers_do_not_outlive_the_process_that_waits_for_them(sign, tmp_path):
+    """However it ends: stopped by hand, or killed without a word."""
+    code = "from tests.lab.test_executor import *; list(Local(2).do(slow, [sys.argv[1] + name for name in 'ab']))"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    waits = subprocess.Popen([sys.executable, "-c", code, f"{tmp_path}/"], env=environment, stderr=subprocess.DEVNULL)
+    workers = [int(_written(tmp_path / name)) for name in "ab"]
+    waits.send_signal(sign)
+    waits.wait(30)
+    patience = time.monotonic() + 30
+    while any(Path(f"/proc/{worker}").exists() for worker in workers):
+        assert time.monotonic() < patience
+        time.sleep(0.1)
+
+
+def slow(path):
+    Path(path).with_suffix(".part").write_text(str(os.getpid()))
+    Path(path).with_suffix(".part").replace(path)
+    time.sleep(300)
+
+
+def _written(path):
+    patience = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < patience
+        time.sleep(0.1)
+    return path.read_text()
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -77,7 +107,7 @@ def test_what_a_job_raises_is_raised(workers):
 def test_an_executor_that_is_not_known_says_which_are():
     with pytest.raises(DataError, match=r"There is no executor 'slurm'\. Known: local ray\."):
         executor("slurm")
-    assert executor("local").workers >= 1
+    assert executor("local").workers == cores()
 
 
 @needs_ray
@@ -95,6 +125,8 @@ def test_on_two_workers_of_ray_a_killed_one_is_replaced_and_stored_runs_are_the_
         assert sorted(item for item, _ in cluster.do(partial(killed_once, tmp_path), [1, 2, 3, 4])) == [1, 2, 3, 4]
         with pytest.raises(SpecError, match="7 is refused"):
             list(cluster.do(refused, [7]))
+        with pytest.raises(DataError, match=rf"2 was given up after {TRIES} tries"):
+            list(cluster.do(killed_always, [2]))
         from anynorm.lab.compare import Plan, run_all
 
         base = Config(model="small", images=64, epochs=1)
@@ -107,6 +139,23 @@ def test_on_two_workers_of_ray_a_killed_one_is_replaced_and_stored_runs_are_the_
             assert errors[0] == errors[1]
     finally:
         ray.shutdown()
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_cluster_of_our_own_works_where_we_are_and_ends_with_us(tmp_path, monkeypatch):
+    import ray
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ANYNORM_RUNS", "here")
+    monkeypatch.setattr(sys, "path", [str(ROOT), *sys.path])
+    assert dict(Cluster(1).do(surroundings, [0])) == {0: (str(tmp_path), "here")}
+    assert not ray.is_initialized()
+    assert list(Cluster(1).do(surroundings, [])) == []
+
+
+def surroundings(_):
+    return str(Path.cwd()), os.environ["ANYNORM_RUNS"]
 
 
 def test_without_ray_the_executor_says_what_to_install(monkeypatch):

@@ -70,6 +70,24 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path):
     assert len(record.rows) == 6
 
 
+def test_runs_that_failed_are_told_with_their_reasons():
+    rows = [{"failed": f"the loss is nan in step {step}"} for step in (3, 14)] + [{"failed": ""}, {"failed": "SpecError: no."}]
+    record = Record("toy", "desk", PRESETS["desk"], rows)
+    assert record.failures == "2 of 4 runs failed: the loss is nan. 1 of 4 runs failed: SpecError: no."
+    assert Record("toy", "desk", {}, [{"failed": ""}, {}]).failures == ""
+
+
+def test_a_record_names_every_commit_that_measured_it(tmp_path):
+    """Runs that were there already are those of the code that made them."""
+    stored = Recipe("toy", PRESETS, cells, lambda settings, cell: measure(settings, cell) | {"commit": "abc"}, claims, draw)
+    assert stored.run("desk", tmp_path).provenance["commit"] == "abc"
+    path = tmp_path / "toy.desk.json"
+    record = read_record(path)
+    record.rows.pop()
+    record.write(path)
+    assert RECIPE.run("desk", tmp_path).provenance["commit"].split() == sorted(["abc", provenance()["commit"]])
+
+
 def test_a_record_of_other_settings_is_not_added_to(tmp_path):
     RECIPE.run("desk", tmp_path)
     other = Recipe("toy", {"desk": {"seeds": 4, "step": 1.0}}, cells, measure, claims, draw)

@@ -285,6 +285,7 @@ def test_the_command_tells_what_it_does_not_know(tmp_path):
         (["--set", "flip"], "sets nothing"),
         (["--set", "decay=much"], "is not a number"),
         (["--set", "images=all"], "is not a whole number"),
+        (["--set", "test_images=all"], "is not a whole number"),
         (["--set", "flip=maybe"], "is not true or false"),
         (["--set", "seed=3"], "seed is what a comparison varies"),
         (["--lr-scaling", "cubic"], "none of linear"),

@@ -11,7 +11,7 @@ from anynorm.lab import trained as runs
 from anynorm.lab.claims import Claim
 from anynorm.lab.config import Config
 from anynorm.lab.data import load
-from anynorm.lab.engine import Training
+from anynorm.lab.engine import Training, train
 from anynorm.lab.models import build
 from anynorm.lab.place import check_norms, place
 from anynorm.lab.store import Store
@@ -40,6 +40,25 @@ def test_a_run_is_trained_once_and_its_numbers_are_those_of_the_store(root):
     assert len(record["curve"]) == 1
     assert runs.numbers(runs.trained(config)) == first  # the seconds too: it was not run again
     assert first["failed"] == ""
+    assert first["commit"] == record["provenance"]["commit"]
+
+
+def test_a_median_is_that_of_the_last_points():
+    curve = [{"test_error": error} for error in (90.0, 10.0, 50.0, 40.0)]
+    record = {"status": "done", "curve": curve, "test_error": 40.0, "train_error": 5.0, "note": "", "seconds": 1.0}
+    record["provenance"] = {"commit": "abc"}
+    assert runs.numbers(record)["accuracy"] == 60.0
+    assert runs.numbers(record, median=3)["accuracy"] == 60.0
+    assert runs.numbers(record, median=4)["accuracy"] == 55.0
+
+
+def test_a_folder_that_changes_makes_other_runs(root):
+    (root / "images").mkdir()
+    settings = {"train": {"data": f"folder:{root / 'images'}", "rate": 0.1}, "per": 32}
+    before = runs.config_of(settings, "bn", 16, 0)
+    (root / "images" / "new.png").write_bytes(b"")
+    runs._made_of.cache_clear()  # another process
+    assert runs.config_of(settings, "bn", 16, 0).id != before.id
 
 
 def test_a_run_that_cannot_be_trained_is_told_and_its_claims_are_not_decided():
@@ -49,10 +68,10 @@ def test_a_run_that_cannot_be_trained_is_told_and_its_claims_are_not_decided():
     rows = [in_1x1 | {"norm": "in", "seed": 0}, {"norm": "bn", "accuracy": 40.0, "seed": 0}]
     claim = runs.better("bn", "in", "76 and 71")
     judged = claim.judge(rows)
-    assert (judged["verdict"], judged["smaller"], judged["larger"], judged["p"]) == ("failed", "1 of 1 failed", "40", 1.0)
+    assert (judged["verdict"], judged["smaller"], judged["larger"], judged["p"]) == ("failed", "failed", "40", 1.0)
     assert judged["claim"] == "`bn` is more accurate than `in`"
     assert runs.told(rows, norm="in") == "failed"
-    assert runs.told([*rows, {"norm": "in", "accuracy": 30.0, "seed": 1}], norm="in") == "30.0 (1 failed)"
+    assert runs.told([*rows, {"norm": "in", "accuracy": 30.0, "seed": 1}], norm="in") == "30.0, 1 of 2 failed"
 
 
 def test_points_lost_between_batch_sizes_are_judged_seed_by_seed():
@@ -61,7 +80,7 @@ def test_points_lost_between_batch_sizes_are_judged_seed_by_seed():
         for norm, fall in (("bn", 10.0), ("sn", 1.0)):
             rows.append({"norm": norm, "batch_size": 32, "accuracy": 60.0 + seed, "seed": seed})
             rows.append({"norm": norm, "batch_size": 2, "accuracy": 60.0 + seed - fall - 0.1 * seed, "seed": seed})
-    bn, sn = (runs.loss(32, 2, norm=norm) for norm in ("bn", "sn"))
+    bn, sn = (runs.fall(32, 2, norm=norm) for norm in ("bn", "sn"))
     assert bn(rows) == pytest.approx([10.0, 10.1, 10.2])
     assert Claim("bn loses more", "", bn, sn).judge(rows)["verdict"] == "holds"
 
@@ -77,7 +96,27 @@ def test_images_are_averaged_to_a_smaller_side():
             load(name)
 
 
-def test_the_test_set_is_asked_as_often_and_as_far_as_the_configuration_says():
+@pytest.mark.parametrize(("images", "points", "steps"), [(64, 1, [4]), (64, 2, [2, 4]), (80, 2, [3, 5]), (48, 20, [1, 2, 3])])
+def test_the_test_set_is_asked_as_often_as_the_configuration_says(images, points, steps):
+    training, failure = train(Config(images=images, batch_size=16, epochs=1, test_images=30, points=points), data=load("digits"))
+    assert not failure
+    assert [point["step"] for point in training.curve] == steps
+
+
+def test_a_run_that_ends_early_is_the_beginning_of_the_whole_one():
+    data = load("digits")
+    whole = Training(Config(images=64, epochs=3, test_images=30), data)
+    for _ in range(whole.steps_per_epoch):
+        whole.advance()
+    part, _ = train(Config(images=64, epochs=3, test_images=30, until=1), data=data)
+    assert part.step == whole.step
+    for mine, its in zip(part.model.state_dict().values(), whole.model.state_dict().values(), strict=True):
+        assert torch.equal(mine, its)
+    with pytest.raises(SpecError, match="until=4 is none of the 3 epochs of this run"):
+        Config(epochs=3, until=4)
+
+
+def test_as_many_test_images_are_asked_as_the_configuration_says():
     data = load("digits")
     training = Training(Config(images=64, epochs=1, test_images=30), data)
     assert len(training.data.test[0]) == 30
@@ -87,8 +126,8 @@ def test_the_test_set_is_asked_as_often_and_as_far_as_the_configuration_says():
 
 def test_settings_that_came_later_leave_the_names_of_runs_as_they_were():
     plain = Config()
-    assert replace(plain, points=20, test_images=None).id == plain.id
-    assert len({plain.id, replace(plain, points=1).id, replace(plain, test_images=10).id}) == 3
+    assert replace(plain, points=20, test_images=None, until=None).id == plain.id
+    assert len({plain.id, replace(plain, points=1).id, replace(plain, test_images=10).id, replace(plain, until=1).id}) == 4
     assert plain.id == "dbaaca1afd7e"  # as before these settings were there
 
 
@@ -103,7 +142,7 @@ def test_xbn_blocks_are_placed_by_position_and_distance(norms, wanted):
 
 
 def test_places_that_are_not_there_are_refused():
-    with pytest.raises(SpecError):
+    with pytest.raises(SpecError, match=r"'xbn\.p4=gn:4' places nothing; write xbn=gn:64, or with place 1 to 3"):
         check_norms("xbn.p4=gn:4", 8)
 
 

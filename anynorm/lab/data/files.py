@@ -6,12 +6,15 @@ downloaded from its usual address, its checksum compared; a download that was cu
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
+import shutil
 import tarfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,7 +52,7 @@ def fetched(pattern: str, source: Source) -> Path:
         archive = data_root() / source.path
         if not archive.exists():
             download(source)
-        if archive.name.endswith(".tar.gz"):
+        if archive.name.endswith(".tar.gz") and not any(data_root().glob(pattern)):
             _unpack(archive)
     return found(pattern)
 
@@ -58,23 +61,34 @@ def download(source: Source) -> Path:
     """Download a file, going on where an earlier try was cut off; nothing but the whole file gets its name."""
     path = data_root() / source.path
     part = path.with_name(path.name + ".part")
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with part.open("ab") as file:
-            for chunk in shown(_chunks(source.url, file.tell()), f"downloading {path.name}"):
-                file.write(chunk)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _alone(path.parent):
+            if path.exists():
+                return path
+            with part.open("ab") as file:
+                for chunk in shown(_chunks(source.url, file.tell()), f"downloading {path.name}"):
+                    file.write(chunk)
+            found = hashlib.md5(part.read_bytes(), usedforsecurity=False).hexdigest()
+            if found == source.md5:
+                return part.replace(path)
+            part.unlink()
     except (urllib.error.URLError, OSError) as error:
         raise DataError(
             f"{source.url} cannot be downloaded: {error}. Put the file at {path}, or set ANYNORM_DATA to where it lies."
         ) from None
-    found = hashlib.md5(part.read_bytes(), usedforsecurity=False).hexdigest()
-    if found != source.md5:
-        part.unlink()
-        raise DataError(
-            f"{source.url} gave a file with the checksum {found} instead of {source.md5}: it was thrown away. Try again."
-        )
-    part.replace(path)
-    return path
+    raise DataError(f"{source.url} gave a file with the checksum {found} instead of {source.md5}: it was thrown away. Try again.")
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Wait for other processes that download into a folder."""
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
 
 
 def _chunks(url: str, start: int) -> Iterator[bytes]:
@@ -93,8 +107,17 @@ def _chunks(url: str, start: int) -> Iterator[bytes]:
 
 
 def _unpack(archive: Path) -> None:
+    """Unpack an archive; what is in it gets its name when it is whole."""
+    aside = archive.with_name(f"{archive.name}.{os.getpid()}")
     try:
         with tarfile.open(archive) as tar:
-            tar.extractall(archive.parent, filter="data")
+            tar.extractall(aside, filter="data")
+        for path in aside.iterdir():
+            try:
+                path.replace(archive.parent / path.name)
+            except OSError:  # a folder that is there already, perhaps not whole
+                shutil.copytree(path, archive.parent / path.name, dirs_exist_ok=True)
     except (tarfile.TarError, OSError, EOFError) as error:
         raise DataError(f"{archive} cannot be unpacked: {error}. Delete it and try again.") from None
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
