@@ -5,7 +5,7 @@
 The paper trains ResNet-18 on CIFAR-10 at batch 128 and 4, learning rate 0.1 for 128, 200 epochs. `desk` scales that down to
 `anynorm.lab.trained.GRID` at batch 32 and 2, with 8 groups where the paper has 32. What is claimed is the ordering.
 
-`paper` is the published setting, complete. `smoke` claims nothing.
+`paper` is the published setting, complete. `smoke` claims nothing. `desk` took 37 minutes on two cores.
 """
 
 from __future__ import annotations
