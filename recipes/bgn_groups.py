@@ -36,7 +36,8 @@ def cells(settings: Settings) -> list[Row]:
 
 def measure(settings: Settings, cell: Row) -> Row:
     """Train a network."""
-    return numbers(trained(config_of(settings, f"bgn:{cell['groups']}", cell["batch_size"], cell["seed"])))
+    config = config_of(settings, f"bgn:{cell['groups']}", cell["batch_size"], cell["seed"])
+    return numbers(trained(config), settings.get("median", 1))
 
 
 def claims(settings: Settings) -> list[Claim]:

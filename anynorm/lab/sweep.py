@@ -30,7 +30,7 @@ def cells(settings: Settings) -> list[Row]:
 
 def measure(settings: Settings, cell: Row) -> Row:
     """Train a network."""
-    return numbers(trained(config_of(settings, **cell)))
+    return numbers(trained(config_of(settings, **cell)), settings.get("median", 1))
 
 
 def tables(record: Record) -> list[Rows]:

@@ -7,6 +7,7 @@ import torch
 
 import anynorm
 from anynorm.errors import DataError, SpecError
+from anynorm.lab import sweep
 from anynorm.lab import trained as runs
 from anynorm.lab.claims import Claim
 from anynorm.lab.config import Config
@@ -50,6 +51,16 @@ def test_a_median_is_that_of_the_last_points():
     assert runs.numbers(record)["accuracy"] == 60.0
     assert runs.numbers(record, median=3)["accuracy"] == 60.0
     assert runs.numbers(record, median=4)["accuracy"] == 55.0
+
+
+def test_a_sweep_takes_the_median_that_its_settings_ask_for(root):
+    settings = {"train": SETTINGS["train"] | {"points": 4}, "per": 8, "median": 3}
+    found = sweep.measure(settings, {"norm": "hn", "batch_size": 8, "seed": 0})
+    curve = Store(root).record(runs.config_of(settings, "hn", 8, 0).id)["curve"]
+    errors = sorted(point["test_error"] for point in curve[-3:])
+    assert len(curve) == 4
+    assert errors[1] != curve[-1]["test_error"]
+    assert found["accuracy"] == pytest.approx(100 - errors[1], abs=1e-3)
 
 
 def test_a_folder_that_changes_makes_other_runs(root):
