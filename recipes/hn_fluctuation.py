@@ -7,7 +7,7 @@ learning rate 0.1 at batch 128 and 0.1 · 4 / 128 at batch 4, 20 epochs; BN's me
 over the last 200 steps. The paper does not say whether SGD had momentum: both are measured. Inputs are pixels of 0 to 1.
 
 `smoke` takes scikit-learn's digits and one epoch: it shows that the parts work together, and claims nothing. `paper` took 73
-minutes on one core. `paper` took 73 minutes on one core.
+minutes on one core.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ paper does not say, so both. Verdicts compare the five draws of noise on one net
 anew.
 
 `smoke` takes an untrained ResNet-8 and scikit-learn's digits: it shows that the parts work together, and claims nothing. `desk`
-took 76 minutes on one core. `desk` took 76 minutes on one core.
+took 76 minutes on one core.
 """
 
 from __future__ import annotations

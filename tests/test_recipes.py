@@ -71,10 +71,11 @@ def fits(record):
 def test_claims_say_what_the_papers_numbers_say(name):
     """The number that is claimed to be larger is the larger one in the paper."""
     recipe = load_recipe(name, FOLDER)
-    for settings in recipe.presets.values():
-        for claim in recipe.claims(settings):
-            for larger, smaller in re.findall(r"(-?\d+\.\d+) and (-?\d+\.\d+)", claim.paper):
-                assert float(larger) > float(smaller), claim.says
+    claims = [claim for settings in recipe.presets.values() for claim in recipe.claims(settings)]
+    pairs = [(pair, claim.says) for claim in claims for pair in re.findall(r"(-?\d+\.\d+) and (-?\d+\.\d+)", claim.paper)]
+    assert bool(pairs) == (name not in {"hn_fluctuation", "sn_importance", "xbn_perturbation"})  # these read figures
+    for (larger, smaller), says in pairs:
+        assert float(larger) > float(smaller), says
 
 
 @pytest.mark.parametrize(

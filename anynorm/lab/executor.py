@@ -111,11 +111,11 @@ class Worker:
     def do(self, job: Job, item: Any) -> Any:
         """Do a job, again where the process is lost over it."""
         for _ in range(TRIES):
-            with self.changing:
-                if self.stopped:
-                    raise CancelledError
-                future = self.pool.submit(job, item)
             try:
+                with self.changing:
+                    if self.stopped:
+                        raise CancelledError
+                    future = self.pool.submit(job, item)
                 return future.result()
             except BrokenProcessPool:
                 with self.changing:

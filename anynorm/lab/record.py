@@ -9,6 +9,7 @@ import re
 import subprocess
 from collections import Counter
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def provenance() -> dict[str, Any]:
     """Say which code, versions and hardware are at work."""
     packages = ("torch", "numpy", "numba")
     return {
-        "commit": _commit(),
+        "commit": _commit(Path(__file__).parent),
         "python": platform.python_version(),
         **{name: metadata.version(name) for name in packages},
         "hardware": _processor(),
@@ -77,9 +78,9 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _commit() -> str:
-    """Give the commit of the code, with a + where files have changed since."""
-    here = Path(__file__).parent
+@lru_cache
+def _commit(here: Path) -> str:
+    """Give the commit of the code as it was when somebody first asked, with a + where files had changed since."""
     try:
         found = subprocess.run(
             ["git", "describe", "--always", "--dirty=+", "--exclude=*"], cwd=here, capture_output=True, text=True, check=True

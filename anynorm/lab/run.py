@@ -44,7 +44,7 @@ def run(config: Config, root: Path, *, data: DataSet | None = None, seen: Callab
 
 
 def _outcome(config: Config, folder: Path, data: DataSet, seen: Callable[[Training], None] | None) -> dict[str, Any]:
-    began = time.perf_counter()
+    began, made = time.perf_counter(), provenance() | {"threads": torch.get_num_threads()}
     outcome: dict[str, Any]
     try:
         training, failure = train(config, folder, data=data, seen=seen)
@@ -56,7 +56,7 @@ def _outcome(config: Config, folder: Path, data: DataSet, seen: Callable[[Traini
     except AnynormError as error:
         outcome = {"status": "failed", "note": f"{type(error).__name__}: {error}", "curve": []}
     outcome["seconds"] = round(time.perf_counter() - began, 2)
-    outcome["provenance"] = provenance() | {"threads": torch.get_num_threads()}
+    outcome["provenance"] = made
     return outcome
 
 

@@ -22,7 +22,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,9 @@ class Store:
                     raise DataError(
                         f"{self.root} is a store of version {version}; this anynorm reads version {VERSION}. Use another folder."
                     )
+                if index.execute("PRAGMA journal_mode").fetchone()[0] == "wal":  # of an older store
+                    with suppress(sqlite3.OperationalError):  # others have it open; the next time, then
+                        index.execute("PRAGMA journal_mode = DELETE")
                 if not version:
                     index.execute(_TABLE)
                     index.execute(f"PRAGMA user_version = {VERSION}")
@@ -115,17 +118,22 @@ class Store:
         if config.id in self.locks:
             return True
         lock = Lock(self.folder(config.id) / "lock")
-        if not lock.take():
-            lock.release()
-            return False
+        try:
+            if lock.take() and self._noted(config):
+                self.locks[config.id] = lock
+        finally:
+            if config.id not in self.locks:
+                lock.release()
+        return config.id in self.locks
+
+    def _noted(self, config: Config) -> bool:
+        """Note that a run is begun, unless it has ended; say whether it was."""
         with self._index() as index:
             row = index.execute("SELECT status FROM runs WHERE id = ?", (config.id,)).fetchone()
             if row is not None and row[0] in ENDED and self.is_whole(config.id):
-                lock.release()
                 return False
             values = (config.id, json.dumps(asdict(config)), time.time())
             index.execute("INSERT OR REPLACE INTO runs (id, config, status, updated) VALUES (?, ?, 'running', ?)", values)
-        self.locks[config.id] = lock
         return True
 
     def is_whole(self, run: str) -> bool:
@@ -148,9 +156,10 @@ class Store:
         if run in self.locks or not path.exists():
             return run in self.locks
         lock = Lock(path)
-        free = lock.take()
-        lock.release()
-        return not free
+        try:
+            return not lock.take()
+        finally:
+            lock.release()
 
     def finish(self, config: Config, outcome: dict[str, Any]) -> None:
         """Write the outcome of a run; its checkpoint is not needed any more."""

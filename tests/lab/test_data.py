@@ -3,7 +3,9 @@
 import gzip
 import hashlib
 import http.server
+import io
 import struct
+import tarfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
@@ -14,7 +16,7 @@ import torch
 from PIL import Image
 
 import anynorm
-from anynorm.lab.data import load
+from anynorm.lab.data import files, load
 from anynorm.lab.data.files import Source, download
 from anynorm.lab.data.folder import decode
 from anynorm.lab.data.sets import cifar10, digits, mnist
@@ -213,3 +215,27 @@ def test_downloads_go_on_where_they_were_cut_off_and_are_checked(root):
         assert len(Handler.ranges) == asked + 1  # the other waited
         assert not list((root / "set").glob("other*"))
         server.shutdown()
+
+
+def test_an_archive_is_unpacked_by_one_and_found_by_all(root, monkeypatch):
+    unpack, unpacked = files._unpack, []
+
+    def counted(archive):
+        unpacked.append(archive)
+        unpack(archive)
+
+    monkeypatch.setattr(files, "_unpack", counted)
+    (root / "parts").mkdir()
+    (root / "parts" / "old.bin").write_bytes(b"old")  # of a try that was killed
+    with tarfile.open(root / "set.tar.gz", "w:gz") as tar:
+        for name in ("one", "two"):
+            told = tarfile.TarInfo(f"parts/{name}.bin")
+            told.size = 5
+            tar.addfile(told, io.BytesIO(name.encode() + b"!!"))
+    source = Source("http://127.0.0.1:9/set.tar.gz", "0" * 32, "set.tar.gz")
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda _: files.fetched("parts/one.bin", source), range(2)))
+    assert [path.read_bytes() for path in found] == [b"one!!"] * 2
+    assert unpacked == [root / "set.tar.gz"]
+    assert sorted(path.name for path in (root / "parts").iterdir()) == ["old.bin", "one.bin", "two.bin"]
+    assert not list(root.glob("*.unpacked"))

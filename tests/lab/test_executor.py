@@ -13,7 +13,7 @@ import torch
 
 from anynorm.errors import DataError, SpecError
 from anynorm.lab.config import Config
-from anynorm.lab.executor import TRIES, Cluster, Local, executor
+from anynorm.lab.executor import TRIES, Cluster, Local, Worker, executor
 from anynorm.lab.record import cores
 from anynorm.lab.store import Store
 
@@ -70,6 +70,22 @@ def test_a_job_that_kills_every_worker_is_given_up_and_costs_no_other(tmp_path):
         for item, _ in Local(2).do(partial(killed_always, tmp_path), [2, 1, 3]):
             done.append(item)
     assert sorted(done) == [1, 3]
+
+
+def test_a_worker_that_dies_between_two_jobs_is_replaced():
+    worker = Worker()
+    (process,) = [worker.do(os_pid, 0)]
+    os.kill(process, signal.SIGKILL)
+    patience = time.monotonic() + 30
+    while not worker.pool._broken:
+        assert time.monotonic() < patience
+        time.sleep(0.05)
+    assert worker.do(str, 2) == "2"
+    worker.pool.shutdown()
+
+
+def os_pid(_):
+    return os.getpid()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

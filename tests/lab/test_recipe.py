@@ -9,7 +9,7 @@ import anynorm
 from anynorm.lab.claims import Claim, pick, probability, spread, verdict
 from anynorm.lab.executor import Local
 from anynorm.lab.recipe import Recipe, grid, load_recipe
-from anynorm.lab.record import Record, provenance, read_record
+from anynorm.lab.record import Record, _commit, provenance, read_record
 
 CALLS: list[dict[str, object]] = []
 
@@ -149,6 +149,8 @@ def test_provenance_tells_changed_files(tmp_path, monkeypatch):
     monkeypatch.setattr("anynorm.lab.record.__file__", str(tmp_path / "record.py"))
     clean = provenance()["commit"]
     (tmp_path / "file").write_text("2")
+    assert provenance()["commit"] == clean  # the code that is loaded is the old one
+    _commit.cache_clear()
     assert provenance()["commit"] == clean + "+"
     monkeypatch.setattr("anynorm.lab.record.__file__", str(tmp_path.parent / "record.py"))
     assert provenance()["commit"] == "unknown"

@@ -96,6 +96,30 @@ for seed in range(10):
     assert all(Store(tmp_path).record(row["id"])["status"] == "done" for row in rows)
 
 
+def test_an_older_store_gets_the_journal_that_works_across_machines(tmp_path):
+    Store(tmp_path).begin(QUICK)
+    connection = sqlite3.connect(tmp_path / "index.sqlite")
+    assert connection.execute("PRAGMA journal_mode = WAL").fetchone() == ("wal",)
+    connection.close()
+    assert [row["id"] for row in Store(tmp_path).rows()] == [QUICK.id]
+    connection = sqlite3.connect(tmp_path / "index.sqlite")
+    assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+    connection.close()
+
+
+def test_a_run_that_cannot_be_noted_or_locked_is_not_held(tmp_path, monkeypatch):
+    store = Store(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "_noted", lambda *_: (_ for _ in ()).throw(anynorm.DataError("index.sqlite is busy")))
+        with pytest.raises(anynorm.DataError, match="is busy"):
+            store.begin(QUICK)
+    with monkeypatch.context() as patch:
+        patch.setattr("fcntl.flock", lambda *_: (_ for _ in ()).throw(OSError(37, "No locks available")))
+        with pytest.raises(anynorm.DataError, match=r"lock cannot be locked: .*No locks available.* a disk that can lock files"):
+            store.begin(QUICK)
+    assert Store(tmp_path).begin(QUICK)
+
+
 def test_damaged_records_are_named_and_do_not_hide_the_others(tmp_path):
     store = Store(tmp_path)
     configs = [Config(seed=seed) for seed in range(3)]

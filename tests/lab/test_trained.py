@@ -1,6 +1,7 @@
 """Cells of recipes that are runs of a store, and the settings they need."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,10 @@ from anynorm.lab.models import build
 from anynorm.lab.place import check_norms, place
 from anynorm.lab.store import Store
 
-SETTINGS = {"train": {"data": "digits", "images": 64, "epochs": 1, "rate": 0.1, "test_images": 50, "points": 1}, "per": 32}
+SETTINGS: dict[str, Any] = {
+    "train": {"data": "digits", "images": 64, "epochs": 1, "rate": 0.1, "test_images": 50, "points": 1},
+    "per": 32,
+}
 
 
 @pytest.fixture(autouse=True)

@@ -52,8 +52,10 @@ def fetched(pattern: str, source: Source) -> Path:
         archive = data_root() / source.path
         if not archive.exists():
             download(source)
-        if archive.name.endswith(".tar.gz") and not any(data_root().glob(pattern)):
-            _unpack(archive)
+        if archive.name.endswith(".tar.gz"):
+            with _alone(archive.parent):
+                if not any(data_root().glob(pattern)):
+                    _unpack(archive)
     return found(pattern)
 
 
@@ -82,8 +84,8 @@ def download(source: Source) -> Path:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Wait for other processes that download into a folder."""
-    held = os.open(folder, os.O_RDONLY)
+    """Wait for other processes that download into a folder, or unpack there."""
+    held = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
         yield
@@ -107,16 +109,15 @@ def _chunks(url: str, start: int) -> Iterator[bytes]:
 
 
 def _unpack(archive: Path) -> None:
-    """Unpack an archive; what is in it gets its name when it is whole."""
-    aside = archive.with_name(f"{archive.name}.{os.getpid()}")
+    """Unpack an archive; a file in it gets its name when it is whole."""
+    aside = archive.with_name(archive.name + ".unpacked")
     try:
         with tarfile.open(archive) as tar:
             tar.extractall(aside, filter="data")
-        for path in aside.iterdir():
-            try:
-                path.replace(archive.parent / path.name)
-            except OSError:  # a folder that is there already, perhaps not whole
-                shutil.copytree(path, archive.parent / path.name, dirs_exist_ok=True)
+        for path in [path for path in aside.rglob("*") if path.is_file()]:
+            goal = archive.parent / path.relative_to(aside)
+            goal.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(goal)
     except (tarfile.TarError, OSError, EOFError) as error:
         raise DataError(f"{archive} cannot be unpacked: {error}. Delete it and try again.") from None
     finally:
