@@ -7,6 +7,7 @@ import io
 import struct
 import tarfile
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
 
@@ -222,6 +223,7 @@ def test_an_archive_is_unpacked_by_one_and_found_by_all(root, monkeypatch):
 
     def counted(archive):
         unpacked.append(archive)
+        time.sleep(0.3)  # the other has seen by now that nothing is there
         unpack(archive)
 
     monkeypatch.setattr(files, "_unpack", counted)
