@@ -4,8 +4,9 @@
 
 The paper trains MobileNetV2 ×0.35 and ×1.0, ShuffleNetV2 ×1.5 and DenseNet-121 on CIFAR-10 at batch 128. `desk` scales that down
 to 2500 images at 16 × 16 pixels, three epochs at batch 32, MobileNetV2 ×0.35, ShuffleNetV2 ×0.5 and DenseNet-121 ×0.25.
+That is 234 steps, in which some networks with IN, LN and GN do not leave chance: what is said of them is said of a beginning.
 
-`paper` is the published setting, complete. `smoke` claims nothing.
+`paper` is the published setting, complete. `smoke` claims nothing. `desk` took 16 minutes on two cores.
 """
 
 from __future__ import annotations
