@@ -92,12 +92,20 @@ def os_pid(_):
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
 def test_workers_do_not_outlive_the_process_that_waits_for_them(sign, tmp_path):
     """However it ends: stopped by hand, or killed without a word."""
-    code = "from tests.lab.test_executor import *; list(Local(2).do(slow, [sys.argv[1] + name for name in 'ab']))"
+    code = """
+from tests.lab.test_executor import *
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs have none
+list(Local(2).do(slow, [sys.argv[1] + name for name in 'ab']))
+"""
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     waits = subprocess.Popen([sys.executable, "-c", code, f"{tmp_path}/"], env=environment, stderr=subprocess.DEVNULL)
-    workers = [int(_written(tmp_path / name)) for name in "ab"]
-    waits.send_signal(sign)
-    waits.wait(30)
+    try:
+        workers = [int(_written(tmp_path / name)) for name in "ab"]
+        waits.send_signal(sign)
+        waits.wait(30)
+    finally:
+        waits.kill()
+        waits.wait()
     patience = time.monotonic() + 30
     while any(Path(f"/proc/{worker}").exists() for worker in workers):
         assert time.monotonic() < patience
