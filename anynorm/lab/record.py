@@ -37,8 +37,8 @@ class Record:
 
     @property
     def failures(self) -> str:
-        """Why runs failed, and how many for each reason, in whatever step; '' where none did."""
-        reasons = Counter(re.sub(r" (in|after) step \d+$", "", row["failed"]) for row in self.rows if row.get("failed"))
+        """Why runs failed, in a sentence, in whatever step, and how many for each reason; '' where none did."""
+        reasons = Counter(re.split(r"\. | in step | after step ", row["failed"])[0] for row in self.rows if row.get("failed"))
         return " ".join(f"{count} of {len(self.rows)} runs failed: {reason.rstrip('.')}." for reason, count in reasons.items())
 
     def write(self, path: Path) -> None:

@@ -71,7 +71,10 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path):
 
 
 def test_runs_that_failed_are_told_with_their_reasons():
-    rows = [{"failed": f"the loss is nan in step {step}"} for step in (3, 14)] + [{"failed": ""}, {"failed": "SpecError: no."}]
+    rows = [{"failed": f"the loss is nan in step {step}"} for step in (3, 14)] + [
+        {"failed": ""},
+        {"failed": "SpecError: no. Because."},
+    ]
     record = Record("toy", "desk", PRESETS["desk"], rows)
     assert record.failures == "2 of 4 runs failed: the loss is nan. 1 of 4 runs failed: SpecError: no."
     assert Record("toy", "desk", {}, [{"failed": ""}, {}]).failures == ""
