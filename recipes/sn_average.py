@@ -8,7 +8,7 @@ after the first epoch and after the third and last, at batch 32 and 2; 50 batche
 and `pooled`).
 
 `paper` is sn's setting as far as the lab has it: see `anynorm.lab.trained.IMAGENET` (data: a folder `imagenet` with `train` and
-`test`). `smoke` claims nothing. `desk` took 7 minutes on two cores.
+`test`). `smoke` claims nothing. `desk` took 5 minutes on two cores.
 """
 
 from __future__ import annotations
