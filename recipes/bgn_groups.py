@@ -48,7 +48,7 @@ def claims(settings: Settings) -> list[Claim]:
         found.append(_better(groups[-1], groups[0], small))
     says = f"bgn:{groups[0]} is more accurate than bgn:{groups[-1]} (batch {large})"
     one, other = (accuracy(groups=number, batch_size=large) for number in (groups[0], groups[-1]))
-    found.append(Claim(says, "512 groups suit batch 128, 1 does not", one, other))
+    found.append(Claim(says, "512 groups suit batch 128, 1 suits batch 2", one, other))
     return found
 
 

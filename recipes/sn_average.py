@@ -78,17 +78,10 @@ def claims(settings: Settings) -> list[Claim]:
             average, moving, plain = (
                 column(name, norm=norm, **where) for name, norm in (("averaged", "sn"), ("accuracy", "sn"), ("accuracy", "bn"))
             )
-            papers = (
-                "76.92 and 76.89 at the end, batch 32"
-                if after == max(settings["after"])
-                else "the batch average is ahead early on"
-            )
-            found.append(Claim(f"SN by batch average is more accurate than by moving average {words}", papers, average, moving))
-            found.append(
-                Claim(
-                    f"SN by batch average is more accurate than BN {words}", "76.92 and 76.4 at the end, batch 32", average, plain
-                )
-            )
+            says, end = "SN by batch average is more accurate than", after == max(settings["after"])
+            paper = "76.92 and 76.89 at the end, batch 32" if end else "the batch average is ahead early on"
+            found.append(Claim(f"{says} by moving average {words}", paper, average, moving))
+            found.append(Claim(f"{says} BN {words}", "76.92 and 76.4 at the end, batch 32", average, plain))
     return found
 
 

@@ -98,7 +98,7 @@ class Training:
         """Do a step."""
         config = self.config
         chance = _mixed(config.seed, 3, self.step * config.devices + together.rank())
-        torch.default_generator.manual_seed(chance)  # of dropout; torch.manual_seed takes 4 % of a step, for devices not there
+        torch.default_generator.manual_seed(chance)  # of dropout; torch.manual_seed asks devices that are not there, too
         for group in self.optimizer.param_groups:
             group["lr"] = config.rate_at(self.step / self.steps)
         self.optimizer.zero_grad(set_to_none=True)

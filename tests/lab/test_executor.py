@@ -74,8 +74,7 @@ def test_a_job_that_kills_every_worker_is_given_up_and_costs_no_other(tmp_path):
 
 def test_a_worker_that_dies_between_two_jobs_is_replaced():
     worker = Worker()
-    (process,) = [worker.do(os_pid, 0)]
-    os.kill(process, signal.SIGKILL)
+    os.kill(worker.do(own_pid, 0), signal.SIGKILL)
     patience = time.monotonic() + 30
     while not worker.pool._broken:
         assert time.monotonic() < patience
@@ -84,7 +83,7 @@ def test_a_worker_that_dies_between_two_jobs_is_replaced():
     worker.pool.shutdown()
 
 
-def os_pid(_):
+def own_pid(_):
     return os.getpid()
 
 

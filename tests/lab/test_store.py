@@ -108,13 +108,19 @@ def test_an_older_store_gets_the_journal_that_works_across_machines(tmp_path):
 
 
 def test_a_run_that_cannot_be_noted_or_locked_is_not_held(tmp_path, monkeypatch):
+    def busy(*_):
+        raise anynorm.DataError("index.sqlite is busy")
+
+    def no_locks(*_):
+        raise OSError(37, "No locks available")
+
     store = Store(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "_noted", lambda *_: (_ for _ in ()).throw(anynorm.DataError("index.sqlite is busy")))
+        patch.setattr(Store, "_noted", busy)
         with pytest.raises(anynorm.DataError, match="is busy"):
             store.begin(QUICK)
     with monkeypatch.context() as patch:
-        patch.setattr("fcntl.flock", lambda *_: (_ for _ in ()).throw(OSError(37, "No locks available")))
+        patch.setattr("fcntl.flock", no_locks)
         with pytest.raises(anynorm.DataError, match=r"lock cannot be locked: .*No locks available.* a disk that can lock files"):
             store.begin(QUICK)
     assert Store(tmp_path).begin(QUICK)
