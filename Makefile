@@ -36,7 +36,7 @@ bench: setup
 
 # recipes/README.md and the table of results in README.md, from the records
 results: setup
-	$(BIN)/python -m anynorm.lab.results recipes README.md
+	$(BIN)/python -m tools.results
 
 format: setup
 	$(BIN)/ruff format .

@@ -1,10 +1,10 @@
 """The public surface, in one place. The errors are in `anynorm.errors`, and reached as `anynorm.SpecError` and so on too."""
 
-from anynorm.core.condition import condition
-from anynorm.core.norm import Norm
+from anynorm.compare import compare
 from anynorm.errors import AnynormError
-from anynorm.lab.compare import compare
-from anynorm.rows import (
+from anynorm.layers.conditioning import condition
+from anynorm.layers.norm import Norm
+from anynorm.registry import (
     AdaIN,
     AuxBatchNorm,
     BatchGroupNorm,
@@ -24,7 +24,7 @@ from anynorm.surgery.convert import convert
 from anynorm.surgery.fold import fold
 from anynorm.surgery.freeze import freeze, split_decay, unfreeze
 from anynorm.surgery.recalibrate import recalibrate
-from anynorm.surgery.settle import harden, merge
+from anynorm.surgery.simplify import harden, merge
 from anynorm.surgery.sync import sync
 from anynorm.surgery.xbn import xbn
 

@@ -13,7 +13,7 @@ _displays: list[object] = []
 
 
 @contextmanager
-def displaying() -> Iterator[None]:
+def reserve_display() -> Iterator[None]:
     """Keep the terminal for one display: bars inside the block are not drawn."""
     mine = object()
     _displays.append(mine)
@@ -23,7 +23,7 @@ def displaying() -> Iterator[None]:
         _displays.remove(mine)
 
 
-def shown(items: Iterable[Any], what: str, most: int | None = None) -> Iterator[Any]:
+def track(items: Iterable[Any], what: str, most: int | None = None) -> Iterator[Any]:
     """Give the items on, at most so many, with a bar on a terminal."""
     taken = items if most is None else islice(items, most)
     bar = None if _displays or not sys.stderr.isatty() else _bar(most is not None or isinstance(items, Sized))
@@ -31,7 +31,7 @@ def shown(items: Iterable[Any], what: str, most: int | None = None) -> Iterator[
         yield from taken
         return
     total = most if most is not None else len(items) if isinstance(items, Sized) else None
-    with displaying(), bar:
+    with reserve_display(), bar:
         task = bar.add_task(what, total=total)
         for item in taken:
             yield item

@@ -6,13 +6,13 @@ import math
 from typing import Any, NamedTuple
 
 from anynorm.core.affine import PerChannel, PerClass, Style
-from anynorm.core.cut import Cut, JointCut
-from anynorm.core.mix import Hard
-from anynorm.core.norm import Norm
-from anynorm.core.parts import AnyCut, Parts
+from anynorm.core.cuts import Cut, JointCut
+from anynorm.core.grammar import parse, rows
+from anynorm.core.mixing import Argmax
+from anynorm.core.spec import AnyCut, NormSpec
 from anynorm.errors import ShapeError
-from anynorm.rows import make, summary, zoo
-from anynorm.spec import parse, rows
+from anynorm.layers.norm import Norm
+from anynorm.registry import make, summary, zoo
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 
@@ -31,7 +31,7 @@ def listing() -> list[dict[str, str]]:
     ]
 
 
-def _sides(parts: Parts) -> str:
+def _sides(parts: NormSpec) -> str:
     mean, var = (" + ".join(_axes(cut) for cut in cuts) for cuts in (parts.mean, parts.var))
     return mean if mean == var else f"{mean} / {var}"
 
@@ -43,20 +43,20 @@ def _axes(cut: AnyCut) -> str:
     return f"{samples}·{cut.channels or 'C'}·{cut.space or 'S'}"
 
 
-def _population(parts: Parts) -> str:
+def _population(parts: NormSpec) -> str:
     pooling = [cut.pools_samples for cut in parts.mean + parts.var]
     if not any(pooling):
         return "none: live"
     kept = "running" if all(pooling) else "running + live"
-    return f"{kept}, {parts.sets} {'modes' if parts.shares else 'domains'}" if parts.sets else kept
+    return f"{kept}, {parts.num_stat_sets} {'modes' if parts.soft_assignment else 'domains'}" if parts.num_stat_sets else kept
 
 
-def _affine(parts: Parts) -> str:
+def _affine(parts: NormSpec) -> str:
     names = {PerChannel: "channel", PerClass: "class", Style: "style"}
-    return " → ".join(names[type(stage)] for stage in parts.ending.affine) or "none"
+    return " → ".join(names[type(stage)] for stage in parts.affine.stages) or "none"
 
 
-def formula(parts: Parts) -> list[str]:
+def formula(parts: NormSpec) -> list[str]:
     """Write the norm down.
 
     >>> for line in formula(parse("hn:32")): print(line)
@@ -64,19 +64,19 @@ def formula(parts: Parts) -> list[str]:
     var  = σ²[en:32]
     y    = γ (x − mean)/√(var + ε) + β
     """
-    if parts.foreign:
-        bare = [] if parts.ending.affine else ["γ = 1, β = 0"]
-        return [*rows()[parts.foreign.row].formula, *bare]
+    if parts.custom:
+        bare = [] if parts.affine.stages else ["γ = 1, β = 0"]
+        return [*rows()[parts.custom.name].formula, *bare]
     mean, var = _mixed(parts.mean, "μ", "w"), _mixed(parts.var, "σ²", "w′")
-    weighing = "one-hot(argmax λ)" if isinstance(parts.weighing, Hard) else "softmax(λ)"
-    groups = f", for each of {parts.weighing.groups} channel groups" if parts.weighing.groups > 1 else ""
+    mixing = "one-hot(argmax λ)" if isinstance(parts.mixing, Argmax) else "softmax(λ)"
+    groups = f", for each of {parts.mixing.groups} channel groups" if parts.mixing.groups > 1 else ""
     y = "(x − mean)/√(var + ε)"
-    for stage in parts.ending.affine:
+    for stage in parts.affine.stages:
         inner = y if y.startswith("(x") else f"({y})"
         gamma, beta = {PerChannel: ("γ", "β"), PerClass: ("γ[k]", "β[k]"), Style: ("σ(style)", "μ(style)")}[type(stage)]
         y = f"{gamma} {inner} + {beta}"
     lines = [f"mean = {mean}", f"var  = {var}", f"y    = {y}"]
-    return [*lines, f"w, w′ = {weighing}{groups}"] if len(parts.mean + parts.var) > 2 else lines
+    return [*lines, f"w, w′ = {mixing}{groups}"] if len(parts.mean + parts.var) > 2 else lines
 
 
 def _mixed(cuts: tuple[AnyCut, ...], symbol: str, weight: str) -> str:
@@ -103,7 +103,9 @@ def counts(norm: Norm, shape: tuple[int, ...]) -> Counts:
     for cut in sides:
         terms[_term(cut)] = terms.get(_term(cut), 0) + 1
     affine = [
-        f"{2 if isinstance(st, PerChannel) else 2 * st.classes}C" for st in norm.parts.ending.affine if not isinstance(st, Style)
+        f"{2 if isinstance(st, PerChannel) else 2 * st.classes}C"
+        for st in norm.norm_spec.affine.stages
+        if not isinstance(st, Style)
     ]
     known = ("weight", "bias", "class_weight", "class_bias")
     others = sum(p.numel() for name, p in norm.named_parameters() if name not in known)
@@ -111,8 +113,8 @@ def counts(norm: Norm, shape: tuple[int, ...]) -> Counts:
     return Counts(
         sum(p.numel() for p in norm.parameters()),
         " + ".join(affine + ([str(others)] if others else [])) or "0",
-        None if norm.parts.foreign else sum(math.prod(cut.parts((n, c, s))) for cut in sides),
-        "" if norm.parts.foreign else " + ".join(_times(count, term) for term, count in terms.items()),
+        None if norm.norm_spec.custom else sum(math.prod(cut.parts((n, c, s))) for cut in sides),
+        "" if norm.norm_spec.custom else " + ".join(_times(count, term) for term, count in terms.items()),
         kept,
     )
 
@@ -163,17 +165,17 @@ def describe(spec: str, shape: tuple[int, ...]) -> dict[str, Any]:
     """Say everything about a spec at a shape, as plain data."""
     norm = make(spec, shape[1], batch_size=shape[0], device="meta")  # numbers are counted, not kept
     for cut in norm.cuts:
-        if misfit := cut.misfit((shape[0], shape[1], math.prod(shape[2:]))):
-            raise ShapeError(f"{misfit} Input {shape}.")
+        if shape_error := cut.shape_error((shape[0], shape[1], math.prod(shape[2:]))):
+            raise ShapeError(f"{shape_error} Input {shape}.")
     samples, channels, positions = drawn(shape)
     return {
         "spec": norm.spec,
-        "means": norm.parts.spelled(),
+        "means": norm.norm_spec.canonical(),
         "class": type(norm).__name__,
         "shape": list(shape),
-        "formula": formula(norm.parts),
-        "population": _population(norm.parts),
-        "affine": _affine(norm.parts),
+        "formula": formula(norm.norm_spec),
+        "population": _population(norm.norm_spec),
+        "affine": _affine(norm.norm_spec),
         **counts(norm, shape)._asdict(),
         "drawn": {"samples": samples, "channels": channels, "positions": positions},
         "cuts": {str(cut): _cut(cut, shape) for cut in norm.cuts},

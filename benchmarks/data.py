@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import torch
 
-from anynorm.lab.config import Config
-from anynorm.lab.data import load
-from anynorm.lab.engine import Training
+from anynorm.data import load
+from anynorm.training.config import Config
+from anynorm.training.trainer import Trainer
 
 CASES = [("small", 1.0, 2), ("small", 1.0, 32), ("small", 1.0, 128), ("resnet18", 0.25, 32)]
 
@@ -31,7 +31,7 @@ def main() -> None:
     data = load("cifar10")
     for model, width, size in CASES:
         options = {"crop": 4, "flip": True, "cutout": 8, "mixup": 0.2, "images": 2000}
-        training = Training(Config(data="cifar10", model=model, width=width, batch_size=size, **options), data)  # type: ignore[arg-type]
+        training = Trainer(Config(data="cifar10", model=model, width=width, batch_size=size, **options), data)  # type: ignore[arg-type]
         training.advance()
         batch, step = best(lambda t=training: t.batch(5, 0)), best(training.advance)  # type: ignore[misc]
         print(f"{model} ×{width}, batch {size}: {batch:.2f} ms of {step:.2f} ms, {100 * batch / step:.1f} %")

@@ -11,10 +11,10 @@ from multiprocessing import get_context
 
 import torch
 
-from anynorm.lab.data import load
-from anynorm.lab.engine import Training
-from anynorm.lab.record import cores
-from anynorm.lab.trained import BLOCKS, DESK, TRAIN, config_of
+from anynorm.data import load
+from anynorm.recipes.support.presets import BLOCKS, DESK, TRAIN, config_of
+from anynorm.training.provenance import cpu_count
+from anynorm.training.trainer import Trainer
 
 CASES = [
     ("resnet10 at 8 px, batch 2", TRAIN, 2, 200),
@@ -35,15 +35,15 @@ def steps(case: int) -> None:
 
 
 @lru_cache(maxsize=1)
-def _training(case: int) -> Training:
+def _training(case: int) -> Trainer:
     _, train, batch_size, _ = CASES[case]
-    return Training(config_of(DESK | {"train": train}, "bn", batch_size, 0, epochs=1000), _load(train["data"]))
+    return Trainer(config_of(DESK | {"train": train}, "bn", batch_size, 0, epochs=1000), _load(train["data"]))
 
 
 def timed(pool: ProcessPoolExecutor, case: int) -> float:
     """Time a run of a case a core."""
     began = time.perf_counter()
-    for done in [pool.submit(steps, case) for _ in range(cores())]:
+    for done in [pool.submit(steps, case) for _ in range(cpu_count())]:
         done.result()
     return time.perf_counter() - began
 
@@ -51,14 +51,14 @@ def timed(pool: ProcessPoolExecutor, case: int) -> float:
 def main() -> None:
     """Print one line a case."""
     spawn = get_context("spawn")
-    many = ProcessPoolExecutor(cores(), spawn, torch.set_num_threads, (1,))
-    one = ProcessPoolExecutor(1, spawn, torch.set_num_threads, (cores(),))
+    many = ProcessPoolExecutor(cpu_count(), spawn, torch.set_num_threads, (1,))
+    one = ProcessPoolExecutor(1, spawn, torch.set_num_threads, (cpu_count(),))
     with many, one:
         for case, (name, *_) in enumerate(CASES):
             times = [(timed(many, case), timed(one, case)) for _ in range(1 + ROUNDS)][1:]  # the first sets up
             apart, together = map(min, zip(*times, strict=True))
             print(
-                f"{name}: {cores()} processes take {apart / together:.2f} of the time of one process of {cores()} threads",
+                f"{name}: {cpu_count()} processes take {apart / together:.2f} of the time of one process of {cpu_count()} threads",
                 flush=True,
             )
 

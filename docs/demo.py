@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from anynorm import plot
-from anynorm.lab.compare import Plan, outcomes, summary
+from anynorm.compare import Plan, outcomes, summary
 
 HERE = Path(__file__).parent
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import anynorm
-from anynorm.core.norm import Norm
+from anynorm.layers.norm import Norm
 
 CHANNELS = 16
 MIXED = [
@@ -52,15 +52,15 @@ def make(spec: str, **options) -> Any:
     with torch.no_grad():
         for tensor in norm.parameters():
             tensor.add_(0.3 * torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor))
-    norm.pace(4)  # norms with a schedule are in the midst of it after a batch
+    norm.set_total_steps(4)  # norms with a schedule are in the midst of it after a batch
     return norm
 
 
 def condition_for(norm: Norm, x: Tensor):
     """A condition that mixes classes, or a style of another size."""
-    if norm.parts.classes:
-        return torch.arange(len(x)) % min(norm.parts.classes, 2)
-    if norm.parts.takes_style:
+    if norm.norm_spec.num_classes:
+        return torch.arange(len(x)) % min(norm.norm_spec.num_classes, 2)
+    if norm.norm_spec.takes_style:
         generator = torch.Generator().manual_seed(2)
         return torch.randn(len(x), norm.num_features, 3, 5, generator=generator, dtype=torch.float64).to(x.dtype) * 2 + 1
     return None

@@ -71,7 +71,7 @@ def weighted(tables: list[Tensor], weights: Tensor | None) -> Tensor:
     return sum(per_channel[None, :, None, k] * table for k, table in enumerate(tables))  # type: ignore[return-value]
 
 
-def normalise(x: Tensor, mean: Tensor, var: Tensor, affine: list[tuple[Tensor, Tensor]], eps: float = 1e-5) -> Tensor:
+def normalize(x: Tensor, mean: Tensor, var: Tensor, affine: list[tuple[Tensor, Tensor]], eps: float = 1e-5) -> Tensor:
     """(x − mean)/sqrt(var + ε), then γ h + β for each pair, at the shape (N, C, S)."""
     h = (x - mean) / (var + eps) ** 0.5
     for gamma, beta in affine:

@@ -5,7 +5,7 @@ import pty
 import subprocess
 import sys
 
-from anynorm.progress import displaying, shown
+from anynorm.progress import reserve_display, track
 
 
 def on_a_terminal(code: str) -> str:
@@ -52,9 +52,9 @@ assert list(shown(iter([4, 5]), "unsized")) == [4, 5]
 
 
 def test_items_pass_without_a_terminal():
-    assert list(shown(iter(range(5)), "x", 3)) == [0, 1, 2]
-    with displaying():
-        assert list(shown([1], "x")) == [1]
+    assert list(track(iter(range(5)), "x", 3)) == [0, 1, 2]
+    with reserve_display():
+        assert list(track([1], "x")) == [1]
 
 
 def test_a_comparison_fills_a_table_on_a_terminal(tmp_path):

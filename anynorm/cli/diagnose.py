@@ -33,9 +33,9 @@ def diagnose(
     as_json: AsJson = False,
 ) -> None:
     """Ask what normalization does to a model: which norm shifts, what mixed norms use, how it bears wrong statistics."""
-    from anynorm.diagnostics.questions import Asked, ask
-    from anynorm.files import load_model
-    from anynorm.inputs import Images, read_batches
+    from anynorm.diagnostics.questions import DiagnoseArgs, run_diagnostic
+    from anynorm.io.checkpoints import load_model
+    from anynorm.io.inputs import Images, read_batches
 
     if plot is not None:
         from anynorm.plot import check_picture, draw
@@ -44,13 +44,13 @@ def diagnose(
     images = Images(side, _numbers("--mean", mean), _numbers("--std", std))
     given = None if data is None else read_batches(data, batch_size, images)
     if model.startswith("run:"):
-        from anynorm.lab.run import load_run
+        from anynorm.training.run import load_run
 
         network, own = load_run(root, model.removeprefix("run:"))
         given = own.tests(batch_size) if given is None else given
     else:
         network = load_model(model, checkpoint)
-    asked = Asked(
+    asked = DiagnoseArgs(
         network,
         given,
         where=where,
@@ -59,7 +59,7 @@ def diagnose(
         per=per,
         seeds=seeds,
     )
-    report = ask(what, asked)
+    report = run_diagnostic(what, asked)
     if plot is not None:
         draw(report, plot)
         report.finding += f" Drawn in {plot}."

@@ -42,7 +42,7 @@ def compare(
     rate: Annotated[float | None, typer.Option(help="The learning rate at batch 32.")] = None,
     lr_scaling: Annotated[str, typer.Option(help="How it follows the batch size: linear, sqrt or none.")] = "linear",
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Other settings of runs, such as flip=true or decay=0.")
+        list[str] | None, typer.Option("--set", help="Other settings of runs, such as flip=true or weight_decay=0.")
     ] = None,
     processes: Annotated[int | None, typer.Option(min=1, help="How many at once; by default as many as cores.")] = None,
     executor: Where = "local",
@@ -54,18 +54,18 @@ def compare(
 ) -> None:
     """Compare norms on a model and data, and say which to take."""
     from anynorm.cli.live import watch
-    from anynorm.lab.compare import Plan, base_of, missing, run_all, summary, within
-    from anynorm.lab.data.folder import SKIP
-    from anynorm.lab.place import split_norms
+    from anynorm.compare import Plan, base_of, fit_budget, missing, run_all, summary
+    from anynorm.data.folder import SKIP
+    from anynorm.training.norm_layout import split_norms
 
     if skip_unreadable:
         os.environ[SKIP] = "1"
-    given = {"data": data, "model": model, "epochs": epochs, "images": images, "width": width, "rate": rate}
+    given = {"data": data, "model": model, "epochs": epochs, "num_train": images, "width": width, "lr": rate}
     base = {name: value for name, value in given.items() if value is not None} | _settings(settings or [])
     sizes = _whole_numbers("--batch-sizes", batch_sizes)
     plan = Plan(base_of(base), split_norms(norms), sizes, seeds, lr_scaling, root)
     if minutes is not None:
-        plan = within(plan, minutes, processes)
+        plan = fit_budget(plan, minutes, processes)
     try:
         watch(plan, run_all(plan, processes, executor), len(missing(plan)))
     except KeyboardInterrupt:
@@ -80,7 +80,7 @@ def report(
     out: Annotated[Path, typer.Option("--out", "-o", help="Where the page goes.")] = Path("report.html"),
 ) -> None:
     """Write the runs of a folder as one page that needs nothing else."""
-    from anynorm.lab.page import write_page
+    from anynorm.report.page import write_page
 
     count, left_out = write_page(root, out)
     for reason in left_out:
@@ -90,7 +90,7 @@ def report(
 
 def _settings(texts: list[str]) -> dict[str, Any]:
     """Read NAME=VALUE, each value as what its name wants."""
-    from anynorm.lab.config import Config, from_dict
+    from anynorm.training.config import Config, config_from_dict
 
     kinds = {field.name: _KINDS[str(field.type).partition(" |")[0]] for field in fields(Config)}
     found: dict[str, Any] = {}
@@ -98,7 +98,7 @@ def _settings(texts: list[str]) -> dict[str, Any]:
         name, equals, value = text.partition("=")
         if not equals:
             raise SpecError(f"--set {text!r} sets nothing; write NAME=VALUE, such as flip=true.")
-        from_dict({name: getattr(Config(), name, None)})  # says which names there are
+        config_from_dict({name: getattr(Config(), name, None)})  # says which names there are
         kind = kinds[name]
         try:
             found[name] = _SWITCH[value.lower()] if kind is bool else kind(value)
@@ -122,9 +122,9 @@ def _whole_numbers(option: str, text: str) -> list[int]:
 @runs.command("list")
 def list_(root: Root = Path("runs"), as_json: AsJson = False) -> None:
     """List all runs, the newest last."""
-    from anynorm.lab.config import Config
-    from anynorm.lab.store import Store
-    from anynorm.report import Rows
+    from anynorm.table import Table
+    from anynorm.training.config import Config
+    from anynorm.training.store import Store
 
     rows = Store(root).rows()
     if as_json:
@@ -136,7 +136,7 @@ def list_(root: Root = Path("runs"), as_json: AsJson = False) -> None:
         other = {key: value for key, value in row["config"].items() if value != getattr(usual, key, None) and key not in _SHOWN}
         line = {"id": row["id"], "status": row["status"], **{key: row["config"][key] for key in _SHOWN}, "error %": row["error"]}
         lines.append(line | {"other settings": ", ".join(f"{key}={value}" for key, value in other.items()), "note": row["note"]})
-    print_report(Rows(lines, f"{len(lines)} runs in {root}."), as_json=False)
+    print_report(Table(lines, f"{len(lines)} runs in {root}."), as_json=False)
 
 
 _SHOWN = ("data", "model", "norm", "batch_size", "seed")
@@ -145,7 +145,7 @@ _SHOWN = ("data", "model", "norm", "batch_size", "seed")
 @runs.command()
 def show(run: str, root: Root = Path("runs")) -> None:
     """Print the whole record of a run."""
-    from anynorm.lab.store import Store
+    from anynorm.training.store import Store
 
     print_json(Store(root).record(run))
 
@@ -153,8 +153,8 @@ def show(run: str, root: Root = Path("runs")) -> None:
 @runs.command()
 def diff(first: str, second: str, root: Root = Path("runs"), as_json: AsJson = False) -> None:
     """Tell in which settings and results two runs differ."""
-    from anynorm.lab.store import Store
-    from anynorm.report import Rows
+    from anynorm.table import Table
+    from anynorm.training.store import Store
 
     store = Store(root)
     a, b = store.record(first), store.record(second)
@@ -164,13 +164,13 @@ def diff(first: str, second: str, root: Root = Path("runs"), as_json: AsJson = F
         **{key: (a.get(key), b.get(key)) for key in names},
     }
     rows = [{"what": key, store.find(first): x, store.find(second): y} for key, (x, y) in pairs.items() if x != y]
-    print_report(Rows(rows, f"{len(rows)} differences."), as_json)
+    print_report(Table(rows, f"{len(rows)} differences."), as_json)
 
 
 @runs.command()
 def rm(run: list[str], root: Root = Path("runs")) -> None:
     """Forget runs, by their ids or the beginnings of them."""
-    from anynorm.lab.store import Store
+    from anynorm.training.store import Store
 
     store = Store(root)
     for one in [store.find(name) for name in run]:  # all of them are there, before the first goes

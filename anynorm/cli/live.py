@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from anynorm.progress import displaying
+from anynorm.progress import reserve_display
 
 
 def watch(plan: Any, ended: Iterable[Any], missing: int) -> None:
@@ -30,7 +30,7 @@ def watch(plan: Any, ended: Iterable[Any], missing: int) -> None:
     )
     progress = Progress(*columns)
     task = progress.add_task("comparing", total=missing)
-    with displaying(), Live(Group(_table(plan), progress), console=Console(stderr=True), transient=True) as live:
+    with reserve_display(), Live(Group(_table(plan), progress), console=Console(stderr=True), transient=True) as live:
         for _ in ended:
             progress.advance(task)
             live.update(Group(_table(plan), progress))
@@ -45,7 +45,7 @@ def _tell(ended: Iterable[Any], missing: int) -> None:
 
 def _table(plan: Any) -> Table:
     """Make the table of errors as far as they are known."""
-    from anynorm.lab.compare import outcomes, told
+    from anynorm.compare import outcomes, told
 
     found = outcomes(plan)
     table = Table(box=None, pad_edge=False, header_style="bold")

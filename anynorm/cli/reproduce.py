@@ -27,13 +27,13 @@ def reproduce(
     as_json: AsJson = False,
 ) -> None:
     """Run a recipe, judge the paper's claims by it, and draw it; exit 1 where a claim does not hold, or its runs failed."""
-    from anynorm.lab.executor import executor as make_executor
-    from anynorm.lab.recipe import SMOKE, load_recipe
-    from anynorm.lab.trained import RUNS
+    from anynorm.recipes.support.presets import RUNS
+    from anynorm.recipes.support.recipe import SMOKE, load_recipe
+    from anynorm.training.executors import make_executor
 
     if runs is not None:
         os.environ[RUNS] = str(runs)
-    recipe = load_recipe(name, recipes)
+    recipe = load_recipe(name)
     folder = recipes / "records" if records is None else records
     try:
         record = recipe.run(preset, folder, make_executor(executor, processes))

@@ -13,7 +13,7 @@ from anynorm.cli.options import AsJson, Checkpoint, Data, Model, Out, Paths, pri
 
 def inspect(model: Model, checkpoint: Checkpoint = None, as_json: AsJson = False) -> None:
     """List a model's norms: path, class, spec, channels, what is kept."""
-    from anynorm.files import load_model
+    from anynorm.io.checkpoints import load_model
     from anynorm.surgery.inspect import inspect as look
 
     print_report(look(load_model(model, checkpoint)), as_json)
@@ -31,8 +31,8 @@ def convert(
     as_json: AsJson = False,
 ) -> None:
     """Replace a model's norms, carrying over what can be."""
-    from anynorm.files import load_model
-    from anynorm.inputs import read_batches
+    from anynorm.io.checkpoints import load_model
+    from anynorm.io.inputs import read_batches
 
     loaded = load_model(model, checkpoint).eval()
     data = None if fit is None else list(read_batches(fit))
@@ -52,8 +52,8 @@ def xbn(
     as_json: AsJson = False,
 ) -> None:
     """Make the residual blocks of a model XBNBlocks."""
-    from anynorm.files import load_model
-    from anynorm.inputs import read_batches
+    from anynorm.io.checkpoints import load_model
+    from anynorm.io.inputs import read_batches
 
     loaded = load_model(model, checkpoint).eval()
     data = None if fit is None else list(read_batches(fit))
@@ -69,8 +69,8 @@ def fold(
     as_json: AsJson = False,
 ) -> None:
     """Fold norms with fixed statistics into the layers beside them; the first batch of --data is the example."""
-    from anynorm.files import load_model
-    from anynorm.inputs import first_input
+    from anynorm.io.checkpoints import load_model
+    from anynorm.io.inputs import first_input
 
     loaded = load_model(model, checkpoint).eval()
     _finish(anynorm.fold(loaded, first_input(data), condition=condition), out, as_json)
@@ -87,8 +87,8 @@ def recalibrate(
     as_json: AsJson = False,
 ) -> None:
     """Estimate the kept statistics of a model's norms again."""
-    from anynorm.files import load_model
-    from anynorm.inputs import read_batches
+    from anynorm.io.checkpoints import load_model
+    from anynorm.io.inputs import read_batches
 
     loaded = load_model(model, checkpoint)
     _finish(anynorm.recalibrate(loaded, read_batches(data, batch_size), batches, estimator=estimator), out, as_json)
@@ -97,7 +97,7 @@ def recalibrate(
 def _finish(report: Any, out: Path | None, as_json: bool) -> None:
     """Write the changed model and print the report."""
     if out is not None:
-        from anynorm.files import save_model
+        from anynorm.io.checkpoints import save_model
 
         save_model(report.model, out)
         report.finding += f" Written to {out}."

@@ -55,7 +55,7 @@ def show(
     console.print(Text(f"\nparameters   {about['parameters']:>8} = {about['parameter_terms']}"))
     if about["statistic_terms"]:
         console.print(Text(f"statistics   {about['statistics']:>8} = {about['statistic_terms']}"))
-    console.print(Text(f"kept         {about['kept']:>8}   population: {about['population']}"))
+    console.print(Text(f"kept         {about['kept']:>8}   population: {about['update_rule']}"))
     for name, cut in about["cuts"].items():
         repeats = " (there are too few letters: they repeat)" if cut["letters_repeat"] else ""
         console.print(Text(f"\n{name}: samples·channels·space in {cut['axes']} parts; a letter is a statistic{repeats}"))

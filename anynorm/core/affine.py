@@ -90,7 +90,7 @@ class Style:
 Stage = PerChannel | PerClass | Style
 
 
-def standardise(var: Tensor, eps: float) -> Coefficients:
+def standardize(var: Tensor, eps: float) -> Coefficients:
     """Write x̂ = (x − mean)/sqrt(var + ε) as a stage on x − mean."""
     gamma = torch.rsqrt(var + eps)
     return gamma, torch.zeros_like(gamma)

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-FEWEST = 1e-9
+MIN_COUNT = 1e-9
 """What is divided by, at least: shares of a sample may count less than one value."""
-PRESENT = 1e-3
+MIN_SHARE = 1e-3
 """Fewer values than this say nothing about a domain or mode."""
 
 
@@ -56,7 +56,7 @@ def union(moments: Moments, total: Callable[[Tensor], Tensor], back: Callable[[T
         back: gives each member its union's entry.
     """
     count = total(moments.count)
-    share = 1 / count.clamp(min=FEWEST)
+    share = 1 / count.clamp(min=MIN_COUNT)
     mean = total(moments.count * moments.mean) * share
     var = total(moments.count * (moments.var + (moments.mean - back(mean)).square())) * share
     return Moments(mean, var, count)
@@ -95,7 +95,7 @@ def pool_samples(moments: Moments, labels: Tensor | None = None, domains: int = 
     return union(moments._replace(count=moments.count.expand(n, c, t)), total, back)
 
 
-def pool_members(moments: Moments) -> Moments:
+def pool_stacked(moments: Moments) -> Moments:
     """Pool tables stacked along a first axis, as one per process."""
     return union(moments, lambda table: table.sum(0), lambda table: table)
 

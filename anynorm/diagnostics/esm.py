@@ -22,14 +22,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anynorm.core.moments import PRESENT
-from anynorm.core.population import tables_of
+from anynorm.core.moments import MIN_SHARE
+from anynorm.core.update_rules import as_tables
+from anynorm.diagnostics.buffers import Slot, Slots
 from anynorm.diagnostics.observe import Guard, watching
-from anynorm.diagnostics.slots import Slot, Slots
 from anynorm.diagnostics.statistics import Tally, pooled_moments, samples_of
 from anynorm.errors import DiagnosticError
 from anynorm.surgery.batches import Forward, call
-from anynorm.surgery.walk import Site
+from anynorm.surgery.find import NormSite
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Measured:
 
 
 def measure(
-    model: nn.Module, sites: Mapping[Site, Slots], batches: Iterable[Any], forward: Forward = call, hold: int = 0
+    model: nn.Module, sites: Mapping[NormSite, Slots], batches: Iterable[Any], forward: Forward = call, hold: int = 0
 ) -> Measured:
     """Run batches through a model.
 
@@ -51,11 +51,11 @@ def measure(
         hold: how many samples to hold copies of.
     """
     found = Measured()
-    tallies: dict[Site, Tally] = {}
+    tallies: dict[NormSite, Tally] = {}
     guard = Guard()
     first: list[int] = []
 
-    def see(site: Site, x: Tensor, labels: Tensor | None) -> None:
+    def see(site: NormSite, x: Tensor, labels: Tensor | None) -> None:
         guard.check(site.path, x)
         first.append(len(x))
         update(tallies.setdefault(site, Tally(site, sites[site])), x, labels)
@@ -87,12 +87,12 @@ def measure(
 
 def update(tally: Tally, x: Tensor, labels: Tensor | None = None) -> None:
     """Take an input of a norm into its tally."""
-    known = tally.site.known
+    known = tally.site.info
     norm: Any = tally.site.module
-    if known.parts.shares:  # such a norm says itself what each of its modes has of x
-        tally.update({cut: norm.moments_of(x) for cut in known.kept})
+    if known.norm_spec.soft_assignment:  # such a norm says itself what each of its modes has of x
+        tally.update({cut: norm.moments_of(x) for cut in known.running_stats})
         return
-    tally.update(pooled_moments(x, known.kept, labels, known.parts.ending.domains))
+    tally.update(pooled_moments(x, known.running_stats, labels, known.norm_spec.affine.num_domains))
 
 
 def compute(tally: Tally) -> dict[str, float]:
@@ -103,8 +103,8 @@ def compute(tally: Tally) -> dict[str, float]:
         expected = tally.by_cut[cut]
         kept = tuple(None if slot is None else slot.tensor for slot in slots)
         domains, parts, strips = expected.mean.shape
-        mean, var = tables_of((kept[0], kept[1]), (domains, parts, strips), expected.mean.dtype)
-        deviation, there = expected.unbiased_var().sqrt(), expected.count > PRESENT
+        mean, var = as_tables((kept[0], kept[1]), (domains, parts, strips), expected.mean.dtype)
+        deviation, there = expected.unbiased_var().sqrt(), expected.count > MIN_SHARE
         live = there & (deviation > 1e-6 * (expected.mean.abs() + deviation))
         if kept[0] is not None:
             mean_off.append((mean - expected.mean)[there])
@@ -113,7 +113,7 @@ def compute(tally: Tally) -> dict[str, float]:
         if kept[1] is not None:
             std_off.append((var.sqrt() - deviation)[there])
             std_size.append(deviation[there])
-            eps = tally.site.known.eps
+            eps = tally.site.info.eps
             std_shift.append((((var + eps) / (expected.unbiased_var() + eps)).log() / 2)[live])
     found = {"esm_mean": _length(mean_off), "esm_std": _length(std_off)}
     found["relative_mean"] = _ratio(found["esm_mean"], _length(mean_size))
@@ -142,17 +142,17 @@ def expected_statistics(tally: Tally) -> dict[Slot, Tensor]:
         for slot, table in zip(slots, (found.mean, found.unbiased_var()), strict=True):
             if slot is not None:
                 old = slot.tensor.to(table.dtype).reshape(table.shape)
-                values[slot] = torch.where(found.count > PRESENT, table, old).reshape(slot.tensor.shape)
+                values[slot] = torch.where(found.count > MIN_SHARE, table, old).reshape(slot.tensor.shape)
     return values
 
 
-def check_kept(sites: Mapping[Site, Slots]) -> None:
+def check_kept(sites: Mapping[NormSite, Slots]) -> None:
     """Refuse statistics that are no numbers: what they do needs no measuring."""
     for site, slots in sites.items():
         for tensor in (slot.tensor for pair in slots.values() for slot in pair if slot is not None):
             wrong = int((~torch.isfinite(tensor)).sum())
             if wrong:
                 raise DiagnosticError(
-                    f"{wrong} of {tensor.numel()} statistics that '{site.path}' ({site.called}) keeps are NaN or infinite: what "
+                    f"{wrong} of {tensor.numel()} statistics that '{site.path}' ({site.label}) keeps are NaN or infinite: what "
                     "passes it is lost. Recalibrate the model, or load an earlier checkpoint."
                 )

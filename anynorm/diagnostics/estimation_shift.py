@@ -11,18 +11,18 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from anynorm.core.population import Frozen
-from anynorm.diagnostics import verdict
+from anynorm.core.update_rules import Frozen
+from anynorm.diagnostics import advice as verdict
+from anynorm.diagnostics.ablation import Score, Trial
+from anynorm.diagnostics.buffers import Slots, kept_slots
 from anynorm.diagnostics.esm import Measured, check_kept, compute, measure
-from anynorm.diagnostics.observe import inferring, names_of, norms_of, unread_rows
+from anynorm.diagnostics.observe import eval_mode, names_of, norms_of, unread_rows
 from anynorm.diagnostics.report import Report
-from anynorm.diagnostics.slots import Slots, kept_slots
 from anynorm.diagnostics.statistics import Tally
-from anynorm.diagnostics.trial import Score, Trial
 from anynorm.errors import DiagnosticError
-from anynorm.progress import shown
+from anynorm.progress import track
 from anynorm.surgery.batches import Forward, call
-from anynorm.surgery.walk import Site, Where
+from anynorm.surgery.find import NormSite, Where
 
 
 def estimation_shift(
@@ -52,10 +52,10 @@ def estimation_shift(
     >>> estimation_shift(model, [10 + torch.randn(256, 4)]).finding.partition(" (")[0]
     "1 norm, 256 samples: one norm is at fault, '1'"
     """
-    sites = keeping_sites(model, where)
+    sites = find_tracking_norms(model, where)
     check_kept(sites)
-    given = shown(checked_loader(loader), "measuring", batches)
-    with inferring(model):
+    given = track(checked_loader(loader), "measuring", batches)
+    with eval_mode(model):
         found = measure(model, sites, given, forward or call, trial_samples)
         if not found.tallies:
             raise DiagnosticError(f"The batches reached none of the {len(sites)} norms that keep statistics.")
@@ -79,23 +79,23 @@ def checked_loader(loader: Any) -> Iterable[Any]:
     return loader
 
 
-def _row(site: Site) -> dict[str, Any]:
-    return {"path": site.path, "norm": site.called, "channels": site.known.channels}
+def _row(site: NormSite) -> dict[str, Any]:
+    return {"path": site.path, "norm": site.label, "channels": site.info.channels}
 
 
 def _note(tally: Tally, found: Measured) -> dict[str, str]:
     words = [f"runs {tally.calls / found.passes:.3g} times a pass: pooled"] if tally.calls > found.passes else []
-    words += ["frozen"] if isinstance(tally.site.known.population, Frozen) else []
+    words += ["frozen"] if isinstance(tally.site.info.update_rule, Frozen) else []
     return {"note": ", ".join(words)} if words else {}
 
 
-def keeping_sites(model: nn.Module, where: Where = None) -> dict[Site, Slots]:
+def find_tracking_norms(model: nn.Module, where: Where = None) -> dict[NormSite, Slots]:
     """Give the norms that keep statistics, and where, or say that there are none."""
     sites = norms_of(model, where)
-    keeping = [site for site in sites if site.known.kept]
-    if not keeping:
+    preserve_buffers = [site for site in sites if site.info.running_stats]
+    if not preserve_buffers:
         raise DiagnosticError(
             f"None of the {len(sites)} norms keeps statistics ({names_of(sites)}): they do in inference what they do in "
             "training, and nothing can shift."
         )
-    return {site: kept_slots(site) for site in keeping}
+    return {site: kept_slots(site) for site in preserve_buffers}

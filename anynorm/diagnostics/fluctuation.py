@@ -15,30 +15,30 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anynorm.core.cut import Cut
+from anynorm.core.cuts import Cut
+from anynorm.core.grammar import parse
+from anynorm.diagnostics.buffers import preserve_buffers
 from anynorm.diagnostics.estimation_shift import checked_loader
-from anynorm.diagnostics.observe import inferring, norms_of, watching
+from anynorm.diagnostics.observe import eval_mode, norms_of, watching
 from anynorm.diagnostics.report import Report
-from anynorm.diagnostics.slots import keeping
 from anynorm.diagnostics.statistics import pooled_moments
 from anynorm.errors import DiagnosticError
-from anynorm.progress import shown
-from anynorm.spec import parse
+from anynorm.progress import track
 from anynorm.surgery.batches import Forward, call
-from anynorm.surgery.walk import Site, Where
+from anynorm.surgery.find import NormSite, Where
 
 
 class Recorder:
     """Keeps the last statistics of each norm's input."""
 
-    def __init__(self, sites: list[Site], last: int, specs: Sequence[str]) -> None:
+    def __init__(self, sites: list[NormSite], last: int, specs: Sequence[str]) -> None:
         if last < 2:
             raise DiagnosticError(f"last={last} steps have no fluctuation; it takes 2 or more.")
         self.sites, self.specs = sites, list(specs)
-        self.cuts = {site: _cuts(self.specs, site.known.channels) for site in sites}
-        self.seen: dict[Site, deque[list[tuple[Tensor, Tensor]]]] = {site: deque(maxlen=last) for site in sites}
+        self.cuts = {site: _cuts(self.specs, site.info.channels) for site in sites}
+        self.seen: dict[NormSite, deque[list[tuple[Tensor, Tensor]]]] = {site: deque(maxlen=last) for site in sites}
 
-    def update(self, site: Site, x: Tensor, labels: Tensor | None = None) -> None:
+    def update(self, site: NormSite, x: Tensor, labels: Tensor | None = None) -> None:
         """Take an input of a norm that trains; every run is a step of its own."""
         if site.module.training:
             found = pooled_moments(x, self.cuts[site])
@@ -60,7 +60,7 @@ class Recorder:
         """Tell how much each statistic fluctuates, norm by norm."""
         rows, details = [], {}
         for site in self.sites:
-            row: dict[str, Any] = {"path": site.path, "norm": site.called, "steps": len(self.seen[site])}
+            row: dict[str, Any] = {"path": site.path, "norm": site.label, "steps": len(self.seen[site])}
             if row["steps"] < 2:
                 rows.append(row | {"note": "ran less than twice in train mode"})
                 continue
@@ -131,9 +131,9 @@ def batch_fluctuation(
 ) -> Report:
     """Tell how much statistics fluctuate from batch to batch in train mode; parameters stay as they are."""
     count = 0
-    with inferring(model), keeping(model), fluctuation(model, last, where=where) as recorder:
+    with eval_mode(model), preserve_buffers(model), fluctuation(model, last, where=where) as recorder:
         model.train()
-        for batch in shown(checked_loader(loader), "recording", batches):
+        for batch in track(checked_loader(loader), "recording", batches):
             (forward or call)(model, batch)
             count += 1
     if count < 2:

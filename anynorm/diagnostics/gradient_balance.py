@@ -20,12 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
+from anynorm.diagnostics.buffers import preserve_buffers
 from anynorm.diagnostics.observe import feeding, norms_of
 from anynorm.diagnostics.report import Report
-from anynorm.diagnostics.slots import keeping
 from anynorm.errors import DiagnosticError
-from anynorm.progress import shown
-from anynorm.surgery.walk import Where
+from anynorm.progress import track
+from anynorm.surgery.find import Where
 
 Loss = Callable[[nn.Module, Any, Any], Tensor]
 Draw = Mapping[Any, Any]
@@ -68,9 +68,9 @@ def gradient_balance(
     given = [draws] if isinstance(draws, Mapping) else list(draws)
     classes = _classes(given)
     totals: dict[str, Stage] = {}
-    with keeping(model), torch.enable_grad(), torch.compiler.set_stance("force_eager"):
+    with preserve_buffers(model), torch.enable_grad(), torch.compiler.set_stance("force_eager"):
         weights = _weights_before(model, norms, lambda: _check(loss(model, given[0][classes[0]], classes[0]), classes[0]))
-        for draw in shown(given, "differentiating"):
+        for draw in track(given, "differentiating"):
             gradients = [_gradients(_check(loss(model, draw[label], label), label), weights) for label in classes]
             for name, paths in _stages(weights, stage).items():
                 update(totals.setdefault(name, Stage(paths)), [torch.cat([found[path] for path in paths]) for found in gradients])

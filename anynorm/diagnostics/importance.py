@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from anynorm.core.norm import Norm
 from anynorm.diagnostics.observe import names_of, norms_of
 from anynorm.diagnostics.report import Report
 from anynorm.errors import DiagnosticError
-from anynorm.surgery.walk import Where
+from anynorm.layers.norm import Norm
+from anynorm.surgery.find import Where
 
 
 @torch.no_grad()
@@ -33,7 +33,7 @@ def importance(model: nn.Module, *, where: Where = None) -> Report:
         norm = site.module
         if isinstance(norm, Norm) and (norm.weights("mean") is not None or norm.weights("var") is not None):
             weights = compute(norm)
-            rows.append({"path": site.path, "norm": site.called, **weights, "decided": max(weights.values())})
+            rows.append({"path": site.path, "norm": site.label, **weights, "decided": max(weights.values())})
     if not rows:
         raise DiagnosticError(f"None of the {len(sites)} norms mixes cuts ({names_of(sites)}); sn does, and so does bn/bn+en.")
     columns = list(dict.fromkeys(column for row in rows for column in row if column.startswith(("mean_", "var_"))))

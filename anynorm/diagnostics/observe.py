@@ -15,17 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anynorm.core.admit import read_condition
-from anynorm.core.keeper import is_recomputing
-from anynorm.core.norm import Norm
 from anynorm.errors import DiagnosticError
-from anynorm.surgery.reading import Reading
-from anynorm.surgery.walk import Site, Where, choose, find_sites
+from anynorm.layers.norm import Norm
+from anynorm.layers.running_stats import is_recomputing
+from anynorm.layers.validation import read_condition
+from anynorm.surgery.adapters import NormInfo
+from anynorm.surgery.find import NormSite, Where, choose, find_norms
 
-See = Callable[[Site, Tensor, Tensor | None], None]
+See = Callable[[NormSite, Tensor, Tensor | None], None]
 
 
-def norms_of(model: Any, where: Where = None) -> list[Site]:
+def norms_of(model: Any, where: Where = None) -> list[NormSite]:
     """List the norms of a model that can be read, or say that there are none."""
     if not isinstance(model, nn.Module):
         raise DiagnosticError(f"Diagnostics look at an nn.Module, not at a {type(model).__name__}.")
@@ -34,14 +34,14 @@ def norms_of(model: Any, where: Where = None) -> list[Site]:
     empty = next((name for name, tensor in model.state_dict().items() if tensor.is_meta), None)
     if empty is not None:
         raise DiagnosticError(f"'{empty}' is on the meta device and has no values: load the model first.")
-    sites = find_sites(model)
+    sites = find_norms(model)
     if not sites:
         raise DiagnosticError(
             f"This {type(model).__name__} has no norm among its modules; those called as functions "
-            "(torch.nn.functional.batch_norm) cannot be seen. Classes of your own: anynorm.surgery.reading.register."
+            "(torch.nn.functional.batch_norm) cannot be seen. Classes of your own: anynorm.surgery.adapters.register."
         )
     chosen = choose(sites, where)
-    known = [site for site in chosen if isinstance(site.reading, Reading)]
+    known = [site for site in chosen if isinstance(site.reading, NormInfo)]
     if not known:
         raise DiagnosticError(f"None of the {len(chosen)} norms can be read; '{chosen[0].path}': {chosen[0].reading}.")
     return known
@@ -49,23 +49,23 @@ def norms_of(model: Any, where: Where = None) -> list[Site]:
 
 def unread_rows(model: nn.Module, where: Where = None) -> list[dict[str, Any]]:
     """Tell of the norms that cannot be read, with the reason."""
-    chosen = choose(find_sites(model), where)
-    return [{"path": site.path, "norm": site.called, "note": site.reading} for site in chosen if isinstance(site.reading, str)]
+    chosen = choose(find_norms(model), where)
+    return [{"path": site.path, "norm": site.label, "note": site.reading} for site in chosen if isinstance(site.reading, str)]
 
 
-def names_of(sites: Iterable[Site]) -> str:
+def names_of(sites: Iterable[NormSite]) -> str:
     """Say which norms there are, each once."""
-    return ", ".join(dict.fromkeys(site.called for site in sites))
+    return ", ".join(dict.fromkeys(site.label for site in sites))
 
 
 @contextmanager
-def watching(sites: Iterable[Site], see: See) -> Iterator[None]:
+def watching(sites: Iterable[NormSite], see: See) -> Iterator[None]:
     """Show x, and the domains of its samples where a norm tells them apart, each time a norm runs.
 
     Nothing is shown when activation checkpointing runs a part of the model again.
     """
 
-    def look(site: Site) -> Any:
+    def look(site: NormSite) -> Any:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if not is_recomputing():
                 x, condition = _given(args, kwargs)
@@ -139,14 +139,14 @@ def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Any]:
 
 
 def _domains(module: nn.Module, x: Tensor, condition: Any) -> Tensor | None:
-    if not isinstance(module, Norm) or not module.parts.ending.domains:
+    if not isinstance(module, Norm) or not module.norm_spec.affine.num_domains:
         return None
-    labels: Tensor = read_condition(module, x, module.told if condition is None else condition)
+    labels: Tensor = read_condition(module, x, module._condition if condition is None else condition)
     return labels
 
 
 @contextmanager
-def inferring(model: nn.Module) -> Iterator[None]:
+def eval_mode(model: nn.Module) -> Iterator[None]:
     """Put a model in eval mode, without gradients or compiled code, which would not see the hooks."""
     modes = {module: module.training for module in model.modules()}
     try:

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anynorm.diagnostics.estimation_shift import keeping_sites
-from anynorm.diagnostics.observe import inferring
+from anynorm.diagnostics.buffers import Slot, swap_buffers
+from anynorm.diagnostics.estimation_shift import find_tracking_norms
+from anynorm.diagnostics.observe import eval_mode
 from anynorm.diagnostics.report import Report
-from anynorm.diagnostics.slots import Slot, changing
 from anynorm.errors import DiagnosticError
-from anynorm.progress import shown
-from anynorm.surgery.walk import Where
+from anynorm.progress import track
+from anynorm.surgery.find import Where
 
 PER = ("layer", "channel")
 
@@ -73,11 +73,11 @@ def perturb(model: nn.Module, delta: float, layers: Where = None, *, per: str = 
     (3, 1.0)
     """
     _check(delta, per, seeds)
-    sites = keeping_sites(model, layers)
+    sites = find_tracking_norms(model, layers)
     slots = [slot for kept in sites.values() for pair in kept.values() for slot in pair if slot is not None]
     old = {slot: slot.tensor for slot in slots}
     draws = Draws(old, delta, per, seeds)
-    with changing(old):
+    with swap_buffers(old):
         try:
             draws.put(0)
             yield draws
@@ -108,21 +108,21 @@ def perturbation_curve(
     Args:
         score: of the model, such as its accuracy on test data.
     """
-    sites = keeping_sites(model, layers)
+    sites = find_tracking_norms(model, layers)
     if not deltas:
         raise DiagnosticError("There is no Δ to perturb by: deltas is empty.")
     for delta in deltas:
         _check(delta, per, seeds)
 
     def scored() -> float:
-        with inferring(model):
+        with eval_mode(model):
             return float(score(model))
 
     rows: list[dict[str, Any]] = []
     plain = scored()
     if not math.isfinite(plain):
         raise DiagnosticError(f"The score of the undisturbed model is {plain}.")
-    for delta in shown(list(deltas), "perturbing"):
+    for delta in track(list(deltas), "perturbing"):
         with perturb(model, delta, layers, per=per, seeds=seeds) as draws:
             scores = [scored() for _ in draws] if delta else [plain] * seeds
         mean = statistics.fmean(scores)

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from anynorm.diagnostics.ablation import accuracy, agreement
 from anynorm.diagnostics.estimation_shift import estimation_shift
 from anynorm.diagnostics.fluctuation import batch_fluctuation
 from anynorm.diagnostics.gradient_balance import gradient_balance
 from anynorm.diagnostics.importance import importance
-from anynorm.diagnostics.observe import inferring
+from anynorm.diagnostics.observe import eval_mode
 from anynorm.diagnostics.perturb import perturbation_curve
 from anynorm.diagnostics.report import Report
-from anynorm.diagnostics.trial import accuracy, agreement
 from anynorm.errors import AnynormError, DiagnosticError
 from anynorm.surgery.batches import call
 
@@ -27,7 +27,7 @@ PER_CLASS = 8
 
 
 @dataclass
-class Asked:
+class DiagnoseArgs:
     """A model, the batches it is asked about (None where there are none), and options of single questions."""
 
     model: nn.Module
@@ -55,7 +55,7 @@ class Asked:
         return isinstance(labels, Tensor) and labels.dim() == 1 and not labels.is_floating_point()
 
 
-def ask(what: str, asked: Asked) -> Report:
+def run_diagnostic(what: str, asked: DiagnoseArgs) -> Report:
     """Answer a question by its name."""
     if what not in QUESTIONS:
         near = difflib.get_close_matches(what, QUESTIONS, n=1, cutoff=0.4)
@@ -69,12 +69,12 @@ def ask(what: str, asked: Asked) -> Report:
         raise DiagnosticError(f"The model cannot be run on this data: {type(error).__name__}: {error}.") from error
 
 
-def _shift(asked: Asked) -> Report:
+def _shift(asked: DiagnoseArgs) -> Report:
     score = accuracy if asked.is_labelled() else None
     return estimation_shift(asked.model, asked.data(), where=asked.where, score=score)
 
 
-def _perturb(asked: Asked) -> Report:
+def _perturb(asked: DiagnoseArgs) -> Report:
     labelled = asked.is_labelled()
     batches = list(asked.data())
     if not batches:
@@ -83,7 +83,7 @@ def _perturb(asked: Asked) -> Report:
     def outputs(model: nn.Module) -> list[Tensor]:
         return [call(model, batch) for batch in batches]
 
-    with inferring(asked.model):
+    with eval_mode(asked.model):
         undisturbed = outputs(asked.model)
     if not all(isinstance(y, Tensor) and y.dim() == 2 for y in undisturbed):
         raise DiagnosticError("The model gives no (n, classes) to be scored; in Python, perturbation_curve takes any score.")
@@ -98,7 +98,7 @@ def _perturb(asked: Asked) -> Report:
     return report
 
 
-def _gradients(asked: Asked) -> Report:
+def _gradients(asked: DiagnoseArgs) -> Report:
     """Take a classifier's cross entropy on draws of a few samples of each class."""
     if not asked.is_labelled():
         raise DiagnosticError("Gradients are compared between classes: --data must hold labels, as whole numbers, beside x.")
@@ -118,7 +118,7 @@ def _gradients(asked: Asked) -> Report:
     return gradient_balance(asked.model, draws, loss, where=asked.where)
 
 
-QUESTIONS: dict[str, Callable[[Asked], Report]] = {
+QUESTIONS: dict[str, Callable[[DiagnoseArgs], Report]] = {
     "shift": _shift,
     "importance": lambda asked: importance(asked.model, where=asked.where),
     "perturb": _perturb,

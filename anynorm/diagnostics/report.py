@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from anynorm.report import Rows
+from anynorm.table import Table
 
 
 @dataclass
-class Report(Rows):
+class Report(Table):
     """An answer.
 
     Attributes:

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from anynorm import kernels
-from anynorm.core.cut import Cut
-from anynorm.core.moments import Moments, pool_members, pool_samples
-from anynorm.diagnostics.slots import Slots
-from anynorm.surgery.walk import Site
+from anynorm.core.cuts import Cut
+from anynorm.core.moments import Moments, pool_samples, pool_stacked
+from anynorm.diagnostics.buffers import Slots
+from anynorm.surgery.find import NormSite
 
 
 def pooled_moments(x: Tensor, cuts: Iterable[Cut], labels: Tensor | None = None, domains: int = 0) -> dict[Cut, Moments]:
@@ -30,7 +30,7 @@ def pooled_moments(x: Tensor, cuts: Iterable[Cut], labels: Tensor | None = None,
 class Tally:
     """What has reached one norm so far: memory does not grow with the batches."""
 
-    site: Site
+    site: NormSite
     slots: Slots
     calls: int = 0
     by_cut: dict[Cut, Moments] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Tally:
             old = self.by_cut.get(cut)
             pair = [moments] if old is None else [old, moments]
             tables = zip(*(_whole(table) for table in pair), strict=True)
-            self.by_cut[cut] = pool_members(Moments(*(torch.stack(table) for table in tables)))
+            self.by_cut[cut] = pool_stacked(Moments(*(torch.stack(table) for table in tables)))
 
 
 def _whole(moments: Moments) -> Moments:

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anynorm.core.task import Batch, Given, Owned, Task
 from anynorm.errors import AnynormError
 from anynorm.kernels import reference
+from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, Params
 from anynorm.kernels.reference import coefficients, moments, working
 
 __all__ = ["coefficients", "moments", "normalise", "use", "working"]
@@ -49,22 +49,22 @@ def use(name: str) -> Iterator[None]:
         _chosen.reset(token)
 
 
-def normalise(task: Task, x: Tensor, owned: Owned, given: Given) -> tuple[Tensor, Batch]:
+def normalize(task: ForwardSpec, x: Tensor, owned: Params, given: Buffers) -> tuple[Tensor, BatchStats]:
     """Do a pass by the kernels that fit it."""
     if torch.compiler.is_compiling():
-        return reference.normalise(task, x, owned, given)
+        return reference.normalize(task, x, owned, given)
     chosen = _chosen.get()
     if chosen == "reference":
-        return reference.normalise(task, x, owned, given)
+        return reference.normalize(task, x, owned, given)
     reason = _is_unfit([x, *owned])
     backend = None if reason else _load_cpu()
     plan = reason or _cpu_missing if backend is None else backend.plan_for(task, x)
     if backend is not None and not isinstance(plan, str):
-        done: tuple[Tensor, Batch] = backend.normalise(task, plan, x, owned, given)
+        done: tuple[Tensor, BatchStats] = backend.normalize(task, plan, x, owned, given)
         return done
     if chosen == "cpu":
         raise AnynormError(f"The cpu kernels do not do this pass: {plan}. Use 'auto' or 'reference'.")
-    return reference.normalise(task, x, owned, given)
+    return reference.normalize(task, x, owned, given)
 
 
 def _is_unfit(tensors: list[Any]) -> str:
@@ -88,7 +88,7 @@ def _load_cpu() -> ModuleType | None:
     global _cpu, _cpu_missing  # noqa: PLW0603
     if _cpu is None and not _cpu_missing:
         try:
-            from anynorm.kernels import cpu
+            from anynorm.kernels._numba import cpu
 
             cpu.probe()
             _cpu = cpu

@@ -11,37 +11,37 @@ import math
 import torch
 from torch import Tensor
 
-from anynorm.core.affine import Coefficients, chain, standardise
-from anynorm.core.mix import mix
+from anynorm.core.affine import Coefficients, chain, standardize
+from anynorm.core.mixing import mix
 from anynorm.core.moments import Moments, pool_samples, spread, table_dtype
-from anynorm.core.population import tables_of
-from anynorm.core.task import Batch, Given, Owned, Task
+from anynorm.core.update_rules import as_tables
+from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, Params
 
 
-def normalise(task: Task, x: Tensor, owned: Owned, given: Given) -> tuple[Tensor, Batch]:
+def normalize(task: ForwardSpec, x: Tensor, owned: Params, given: Buffers) -> tuple[Tensor, BatchStats]:
     """Do a pass: y, and what was taken from x for the population."""
     mean, affine, batch = coefficients(task, x, owned, given)
     return scale(x, mean, affine), batch
 
 
-def coefficients(task: Task, x: Tensor, owned: Owned, given: Given) -> tuple[Tensor, Coefficients, Batch]:
+def coefficients(task: ForwardSpec, x: Tensor, owned: Params, given: Buffers) -> tuple[Tensor, Coefficients, BatchStats]:
     """Give mean, a and b of y = a (x − mean) + b, and what was taken from x for the population."""
     batch = _observe(task, x, given)
     mean, var = _mix(task, _recall(task, x, batch, given), owned)
     return mean, _affine(task, var, owned, given), batch
 
 
-def _observe(task: Task, x: Tensor, given: Given) -> Batch:
+def _observe(task: ForwardSpec, x: Tensor, given: Buffers) -> BatchStats:
     """Take the moments of x that this pass needs, pooled by each cut."""
-    if not any(task.looks):
-        return Batch([None for _ in task.looks])
+    if not any(task.uses_batch):
+        return BatchStats([None for _ in task.uses_batch])
     rows = moments(x, task.strips(x))
-    looking = [cut for cut, look in zip(task.fitted.cuts, task.looks, strict=True) if look]
+    looking = [cut for cut, look in zip(task.fitted.cuts, task.uses_batch, strict=True) if look]
     columns = None
     if any([cut.pools_samples for cut in looking]):
-        columns = task.reach.unite(pool_samples(rows, given.labels if task.domains else None, task.domains))
+        columns = task.sync_group.all_reduce(pool_samples(rows, given.labels if task.domains else None, task.domains))
     by_cut: list[Moments | None] = []
-    for cut, look in zip(task.fitted.cuts, task.looks, strict=True):
+    for cut, look in zip(task.fitted.cuts, task.uses_batch, strict=True):
         if not look:
             by_cut.append(None)
         elif columns is not None and cut.pools_samples and not cut.is_ghost:
@@ -49,10 +49,10 @@ def _observe(task: Task, x: Tensor, given: Given) -> Batch:
         else:
             by_cut.append(cut.pool_rows(rows))
     values = None if columns is None else columns.count.expand_as(columns.mean)[:, :1].sum((1, 2), keepdim=True)
-    return Batch(by_cut, columns, values)
+    return BatchStats(by_cut, columns, values)
 
 
-def _recall(task: Task, x: Tensor, batch: Batch, given: Given) -> list[tuple[Tensor, Tensor]]:
+def _recall(task: ForwardSpec, x: Tensor, batch: BatchStats, given: Buffers) -> list[tuple[Tensor, Tensor]]:
     """Give mean and variance of each cut, from the batch or from what is kept, as tables that broadcast to (n, c, strips)."""
     found = []
     shape = (x.shape[0], x.shape[1], task.strips(x))
@@ -61,29 +61,29 @@ def _recall(task: Task, x: Tensor, batch: Batch, given: Given) -> list[tuple[Ten
             mean, var = seen.mean, seen.var
         else:
             assert kept is not None  # each cut looks at the batch or is served
-            mean, var = tables_of(kept, task.kept_shape(index), table_dtype(x))
+            mean, var = as_tables(kept, task.kept_shape(index), table_dtype(x))
         if task.domains and given.labels is not None and cut.pools_samples:
             mean, var = mean.index_select(0, given.labels), var.index_select(0, given.labels)
         found.append((spread(mean, shape), spread(var, shape)))
     return found
 
 
-def _mix(task: Task, by_cut: list[tuple[Tensor, Tensor]], owned: Owned) -> tuple[Tensor, Tensor]:
+def _mix(task: ForwardSpec, by_cut: list[tuple[Tensor, Tensor]], owned: Params) -> tuple[Tensor, Tensor]:
     """Weigh the cuts of the mean and those of the variance."""
-    weighing, channels = task.parts.weighing, task.channels
+    mixing, channels = task.norm_spec.mixing, task.channels
     mixed = []
     for side, (cuts, logits) in enumerate(((task.fitted.mean, owned.mean_weight), (task.fitted.var, owned.var_weight))):
         tables = [by_cut[k][side] for k in cuts]
-        weights = None if logits is None else weighing.spread(logits.to(tables[0].dtype), channels)
-        mixed.append(mix(tables, weighing, weights))
+        weights = None if logits is None else mixing.spread(logits.to(tables[0].dtype), channels)
+        mixed.append(mix(tables, mixing, weights))
     return mixed[0], mixed[1]
 
 
-def _affine(task: Task, var: Tensor, owned: Owned, given: Given) -> Coefficients:
+def _affine(task: ForwardSpec, var: Tensor, owned: Params, given: Buffers) -> Coefficients:
     """Give a and b of y = a (x − mean) + b."""
-    coefficients = standardise(var, task.eps)
-    for stage in task.parts.ending.affine:
-        condition = (owned.style_mean, owned.style_std) if task.parts.takes_style else given.labels
+    coefficients = standardize(var, task.eps)
+    for stage in task.norm_spec.affine.stages:
+        condition = (owned.style_mean, owned.style_std) if task.norm_spec.takes_style else given.labels
         gamma, beta = stage(owned.of(stage), condition)
         coefficients = chain(coefficients, (gamma.to(var.dtype), beta.to(var.dtype)))
     return coefficients

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from anynorm.surgery.walk import Site
+from anynorm.surgery.find import NormSite
 
 _ADDITIONS = {operator.add, operator.iadd, torch.add, "add", "add_"}
 _JOINS = {torch.cat, torch.concat, torch.concatenate, torch.stack}
@@ -27,13 +27,13 @@ class Block:
 
     path: str
     module: nn.Module
-    norms: list[Site]
+    norms: list[NormSite]
 
 
 class _Tracer(fx.Tracer):
     """Traces into everything but torch's own layers and norms."""
 
-    def __init__(self, norms: dict[int, Site]) -> None:
+    def __init__(self, norms: dict[int, NormSite]) -> None:
         super().__init__()
         self.norms = norms
 
@@ -42,11 +42,11 @@ class _Tracer(fx.Tracer):
         return id(m) in self.norms or super().is_leaf_module(m, module_qualified_name)
 
 
-def find_blocks(model: nn.Module, sites: list[Site]) -> list[Block]:
+def find_blocks(model: nn.Module, sites: list[NormSite]) -> list[Block]:
     """List the residual blocks of a model, in the order of its modules."""
     norms = {id(site.module): site for site in sites}
     paths = {id(module): path for path, module in model.named_modules()}
-    found: dict[int, list[Site]] = {}
+    found: dict[int, list[NormSite]] = {}
     for module in reversed(list(model.modules())):  # children before their parents
         if any(id(child) in found for child in module.modules()):
             continue
@@ -66,7 +66,7 @@ def find_blocks(model: nn.Module, sites: list[Site]) -> list[Block]:
     return blocks
 
 
-def _main_branch(module: nn.Module, norms: dict[int, Site]) -> list[Site] | None:
+def _main_branch(module: nn.Module, norms: dict[int, NormSite]) -> list[NormSite] | None:
     """Give the norms of a block's main branch; None where it is no block."""
     count = sum(id(child) in norms for child in module.modules())
     if count < 1 or isinstance(module, nn.Sequential | nn.ModuleList | nn.ModuleDict):
@@ -79,7 +79,7 @@ def _main_branch(module: nn.Module, norms: dict[int, Site]) -> list[Site] | None
     return _in_graph(graph, dict(module.named_modules(remove_duplicate=False)), norms)
 
 
-def _in_graph(graph: fx.Graph, modules: dict[str, nn.Module], norms: dict[int, Site]) -> list[Site] | None:
+def _in_graph(graph: fx.Graph, modules: dict[str, nn.Module], norms: dict[int, NormSite]) -> list[NormSite] | None:
     order = list(graph.nodes)
     inputs = [node for node in order if node.op == "placeholder"]
     before: dict[fx.Node, set[fx.Node]] = {}
@@ -111,7 +111,7 @@ def _ways(node: fx.Node) -> list[fx.Node]:
     return []
 
 
-def _by_names(module: nn.Module, norms: dict[int, Site]) -> list[Site]:
+def _by_names(module: nn.Module, norms: dict[int, NormSite]) -> list[NormSite]:
     """Give the norms of a module that are not in a child called a shortcut."""
     found = []
     for path, child in module.named_modules():

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from anynorm.core.norm import Norm
 from anynorm.errors import SpecError, SurgeryError
+from anynorm.layers.norm import Norm
 from anynorm.surgery.batches import Calibration, Forward, calibration
+from anynorm.surgery.find import NormSite, Where, all_or_nothing, check_model, choose, find_norms
 from anynorm.surgery.optimizer import move_optimizer
 from anynorm.surgery.replace import nearest_spec, replacement
 from anynorm.surgery.report import Report
-from anynorm.surgery.walk import Site, Where, all_or_nothing, check_model, choose, find_sites
 
 
 def convert(
@@ -48,17 +48,17 @@ def convert(
     check_model(model)
     if groups not in ("exact", "nearest"):
         raise SurgeryError(f"groups={groups!r} is neither 'exact' nor 'nearest'.")
-    sites = choose(find_sites(model), where)
+    sites = choose(find_norms(model), where)
     if not sites:
-        raise SurgeryError(f"This {type(model).__name__} has no norm that is known; see anynorm.surgery.reading.register.")
-    return replace_all(
+        raise SurgeryError(f"This {type(model).__name__} has no norm that is known; see anynorm.surgery.adapters.register.")
+    return replace_norms(
         model, dict.fromkeys(sites, spec), fit=calibration(fit, forward), groups=groups, optimizer=optimizer, options=options
     )
 
 
-def replace_all(
+def replace_norms(
     model: nn.Module,
-    specs: dict[Site, str],
+    specs: dict[NormSite, str],
     *,
     fit: Calibration | None,
     groups: str,
@@ -66,15 +66,15 @@ def replace_all(
     options: dict[str, Any],
 ) -> Report:
     """Replace the norm of each site by its spec, all or none."""
-    made: dict[Site, Norm] = {}
+    made: dict[NormSite, Norm] = {}
     rows: list[dict[str, Any]] = []
     wrong: list[str] = []
     for site, spec in specs.items():
-        row: dict[str, Any] = {"path": site.path, "was": site.called}
+        row: dict[str, Any] = {"path": site.path, "was": site.label}
         rows.append(row)
         reading = site.reading
         if isinstance(reading, str):
-            row |= {"is": site.called, "lost": [f"not converted: {reading}"]}
+            row |= {"is": site.label, "lost": [f"not converted: {reading}"]}
             continue
         try:
             fitting = nearest_spec(spec, reading.channels) if groups == "nearest" else spec
@@ -93,7 +93,7 @@ def replace_all(
 
 
 def _install(
-    model: nn.Module, made: dict[Site, Norm], rows: list[dict[str, Any]], *, fit: Calibration | None, optimizer: Any
+    model: nn.Module, made: dict[NormSite, Norm], rows: list[dict[str, Any]], *, fit: Calibration | None, optimizer: Any
 ) -> Report:
     root = next((site for site in made if not site.holders), None)
     changed: nn.Module = made[root] if root is not None else model
@@ -109,10 +109,10 @@ def _install(
     return Report(rows, _finding(made, rows), changed, ledger.undo, model)
 
 
-def _finding(made: dict[Site, Norm], rows: list[dict[str, Any]]) -> str:
+def _finding(made: dict[NormSite, Norm], rows: list[dict[str, Any]]) -> str:
     names = list(dict.fromkeys(norm.spec for norm in made.values()))
-    shown = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
+    track = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
     verb = "is" if len(made) == 1 else "are"
-    text = f"{len(made)} of {len(rows)} norm{'s' if len(rows) > 1 else ''} {verb} now {shown or 'another'}."
+    text = f"{len(made)} of {len(rows)} norm{'s' if len(rows) > 1 else ''} {verb} now {track or 'another'}."
     left = [row["path"] for row in rows if "channels" not in row]
     return text + (f" Not converted: {', '.join(left)}; the reason is in their rows." if left else "")

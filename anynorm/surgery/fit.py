@@ -20,12 +20,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anynorm.core.norm import Norm
-from anynorm.core.population import Frozen, Running
+from anynorm.core.update_rules import Frozen, Running
 from anynorm.errors import SurgeryError
+from anynorm.layers.norm import Norm
 from anynorm.surgery.batches import Calibration, gather, twice
+from anynorm.surgery.find import NormSite, all_or_nothing
 from anynorm.surgery.replace import replacement
-from anynorm.surgery.walk import Site, all_or_nothing
 
 RIDGE = 1e-6
 GOOD = 1e-4  # of the target's size: what is off by less has nothing to gain
@@ -42,20 +42,20 @@ class Pair(nn.Module):
         super().__init__()
         self.norms, self.row, self.first = norms, row, first  # a tuple is no child: conditions are told to the pair
         self.calls = 0
-        self.told: Any = None
+        self._condition: Any = None
 
     @property
     def takes_condition(self) -> bool:
         """Whether a norm of the pair wants a class, domain or style."""
         return any(norm.takes_condition for norm in self.norms)
 
-    def tell(self, condition: Any) -> None:
+    def set_condition(self, condition: Any) -> None:
         """Set the condition of coming passes."""
-        self.told = condition
+        self._condition = condition
 
     def forward(self, x: Tensor, condition: Any = None) -> Tensor:
         """Fit the new norm if that is still to be done, and give both outputs."""
-        given = self.told if condition is None else condition
+        given = self._condition if condition is None else condition
         halves = x.chunk(2)
         if len(halves) != 2 or len(halves[0]) != len(halves[1]) or (self.first[0] and not torch.equal(*halves)):
             raise SurgeryError(
@@ -64,12 +64,12 @@ class Pair(nn.Module):
             )
         self.first[0] = False
         (old, new), (x_old, x_new) = self.norms, halves
-        target = old.normalise(x_old, _half(given, 0))
+        target = old.normalize(x_old, _half(given, 0))
         if not self.calls:
             _solve(new, x_new, target, _half(given, 1), self.row)
         self.calls += 1
-        y = torch.cat([target, new.normalise(x_new, _half(given, 1))])
-        for name in new.then:
+        y = torch.cat([target, new.normalize(x_new, _half(given, 1))])
+        for name in new.post_modules:
             y = getattr(new, name)(y)
         return y
 
@@ -82,17 +82,17 @@ def _half(condition: Any, which: int) -> Any:
 
 def _take_statistics(norm: Norm, x: Tensor, condition: Any) -> None:
     """Let the population be these images."""
-    if not norm.keeps_population or isinstance(norm.population, Frozen) or norm.parts.sets:
+    if not norm.has_running_stats or isinstance(norm.update_rule, Frozen) or norm.norm_spec.num_stat_sets:
         return
-    policy, tally = norm.population, norm.num_batches_tracked
+    policy, tally = norm.update_rule, norm.num_batches_tracked
     seen = None if tally is None else tally.clone()
     try:
-        norm.population, norm.moves = Running(1.0), False
+        norm.update_rule, norm.schedule_enabled = Running(1.0), False
         norm.train()
-        norm.normalise(x, condition)
+        norm.normalize(x, condition)
     finally:
         norm.eval()
-        norm.population, norm.moves = policy, True
+        norm.update_rule, norm.schedule_enabled = policy, True
         if tally is not None and seen is not None:
             tally.copy_(seen)
 
@@ -102,7 +102,7 @@ def _solve(norm: Norm, x: Tensor, target: Tensor, condition: Any, row: dict[str,
 
     What fits as it is, is left; so is what has no γ and β of its own to set.
     """
-    row["error_before"] = row["error_after"] = _error(norm.normalise(x, condition), target)
+    row["error_before"] = row["error_after"] = _error(norm.normalize(x, condition), target)
     if norm._parameters.get("weight") is None or norm._parameters.get("bias") is None:
         row["lost"] = [*row.get("lost", []), "not fitted: no plain γ and β"]
         return
@@ -121,28 +121,28 @@ def _solve(norm: Norm, x: Tensor, target: Tensor, condition: Any, row: dict[str,
     gamma = (ur - uv * vr / vv) / (uu - uv * uv / vv + RIDGE)
     weight.copy_(gamma)
     bias.copy_((vr - gamma * uv) / vv)
-    row["error_after"] = _error(norm.normalise(x, condition), target)
+    row["error_after"] = _error(norm.normalize(x, condition), target)
 
 
 def _rows(norm: Norm, affine: tuple[Tensor, Tensor], values: tuple[int, int], x: Tensor, condition: Any) -> Tensor:
     """Give a norm's output with some γ and β, a row a channel."""
     for tensor, value in zip(affine, values, strict=True):
         tensor.fill_(value)
-    return norm.normalise(x, condition).double().transpose(0, 1).flatten(1)
+    return norm.normalize(x, condition).double().transpose(0, 1).flatten(1)
 
 
 def _error(y: Tensor, target: Tensor) -> float:
     return float((y - target).norm() / target.norm().clamp(min=1e-12))
 
 
-def solve(model: nn.Module, made: dict[Site, Norm], fit: Calibration, rows: list[dict[str, Any]]) -> None:
+def solve(model: nn.Module, made: dict[NormSite, Norm], fit: Calibration, rows: list[dict[str, Any]]) -> None:
     """Fit the new norms of a model on calibration batches."""
     batch = gather(fit.data)
     by_path = {row["path"]: row for row in rows}
     first = [True]
     pairs = {}
     for site, norm in made.items():
-        old, _, _ = replacement(site, site.known, site.known.spec, {})
+        old, _, _ = replacement(site, site.info, site.info.spec, {})
         pairs[site] = Pair((old.eval(), norm.eval()), by_path[site.path], first)
     modes = {module: module.training for module in [*model.modules(), *made.values()]} | {
         norm: site.module.training for site, norm in made.items()

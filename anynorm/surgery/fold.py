@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anynorm.core.norm import Norm
 from anynorm.errors import FoldError, SurgeryError
-from anynorm.surgery.reading import Reading
+from anynorm.layers.norm import Norm
+from anynorm.surgery.adapters import NormInfo
+from anynorm.surgery.dataflow import Trace, tensors_of, trace_example
+from anynorm.surgery.find import NormSite, UndoLog, Where, all_or_nothing, check_model, choose, find_norms
 from anynorm.surgery.replace import copy_surroundings, replacement
 from anynorm.surgery.report import Report
-from anynorm.surgery.trace import Trace, tensors_of, trace_example
-from anynorm.surgery.walk import Ledger, Site, Where, all_or_nothing, check_model, choose, find_sites
 
 LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Linear)
 TOLERANCE = {torch.bfloat16: 0.1, torch.float16: 0.02}  # of the output's size; else 1e-3: past that a fold is wrong, not rounded
@@ -32,14 +32,14 @@ def fold(model: nn.Module, example: Any, where: Where = None, *, condition: Any 
     """
     check_model(model)
     inputs = tuple(example) if isinstance(example, tuple | list) else (example,)
-    sites = choose(find_sites(model), where)
+    sites = choose(find_norms(model), where)
     if not sites:
         raise SurgeryError(f"This {type(model).__name__} has no norm that is known: there is nothing to fold.")
     layers: list[nn.Module] = [module for module in model.modules() if isinstance(module, LAYERS)]
     trace, before = trace_example(model, inputs, [*layers, *(site.module for site in sites)])
     paths = {id(module): path for path, module in model.named_modules()}
-    rows: dict[Site, dict[str, Any]] = {site: {"path": site.path, "norm": _called(site)} for site in sites}
-    plans: dict[Site, tuple[nn.Module, str, tuple[Tensor, Tensor]]] = {}
+    rows: dict[NormSite, dict[str, Any]] = {site: {"path": site.path, "norm": _called(site)} for site in sites}
+    plans: dict[NormSite, tuple[nn.Module, str, tuple[Tensor, Tensor]]] = {}
     for site in sites:
         try:
             layer, side = _neighbour(site, trace, layers)
@@ -66,13 +66,13 @@ def fold(model: nn.Module, example: Any, where: Where = None, *, condition: Any 
     return Report(list(rows.values()), words, model, ledger.undo)
 
 
-def _fold_one(site: Site, plan: tuple[nn.Module, str, tuple[Tensor, Tensor]], ledger: Ledger) -> None:
+def _fold_one(site: NormSite, plan: tuple[nn.Module, str, tuple[Tensor, Tensor]], ledger: UndoLog) -> None:
     layer, side, coefficients = plan
     _absorb(layer, side, coefficients, ledger)
     ledger.put(site, Folded(site))
 
 
-def _alone(model: nn.Module, one: tuple[Site, Any], inputs: tuple[Any, ...], before: Any) -> bool:
+def _alone(model: nn.Module, one: tuple[NormSite, Any], inputs: tuple[Any, ...], before: Any) -> bool:
     """Whether a single norm can be folded without changing the output."""
     with all_or_nothing() as ledger:
         _fold_one(*one, ledger)
@@ -84,20 +84,20 @@ def _alone(model: nn.Module, one: tuple[Site, Any], inputs: tuple[Any, ...], bef
 class Folded(nn.Module):
     """Stays in the place of a folded norm: what ran after it, or nothing; a condition is no longer asked for."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: NormSite) -> None:
         super().__init__()
-        self.then = nn.Sequential(*(site.reading.then.values() if isinstance(site.reading, Reading) else ()))
+        self.post_modules = nn.Sequential(*(site.reading.post_modules.values() if isinstance(site.reading, NormInfo) else ()))
         copy_surroundings(site.module, self)
         self.training = site.module.training
 
     def forward(self, x: Tensor, condition: Any = None) -> Tensor:
         """Go on with x."""
-        y: Tensor = self.then(x)
+        y: Tensor = self.post_modules(x)
         return y
 
 
-def _called(site: Site) -> str:
-    return site.reading.spec if isinstance(site.reading, Reading) else type(site.module).__name__
+def _called(site: NormSite) -> str:
+    return site.reading.spec if isinstance(site.reading, NormInfo) else type(site.module).__name__
 
 
 def _compare(model: nn.Module, inputs: tuple[Any, ...], before: Any) -> float:
@@ -118,7 +118,7 @@ def _differs(model: nn.Module, inputs: tuple[Any, ...], before: Any) -> bool:
     return not _compare(model, inputs, before) <= max([TOLERANCE.get(dtype, 1e-3) for dtype in dtypes], default=1e-3)
 
 
-def _neighbour(site: Site, trace: Trace, layers: list[nn.Module]) -> tuple[nn.Module, str]:
+def _neighbour(site: NormSite, trace: Trace, layers: list[nn.Module]) -> tuple[nn.Module, str]:
     """Find the layer that can take a norm in."""
     calls = trace.of(site.module)
     if len(calls) != 1:
@@ -142,13 +142,13 @@ def _neighbour(site: Site, trace: Trace, layers: list[nn.Module]) -> tuple[nn.Mo
     raise FoldError("no convolution or linear layer is directly before or after it")
 
 
-def _coefficients(site: Site, condition: Any) -> tuple[Tensor, Tensor]:
+def _coefficients(site: NormSite, condition: Any) -> tuple[Tensor, Tensor]:
     """Give A and B of y = A x + B for each channel, in double."""
     reading = site.reading
     if isinstance(reading, str):
         raise FoldError(reading)
     norm = site.module if isinstance(site.module, Norm) else replacement(site, reading, reading.spec, {})[0]
-    if reason := norm.varies():
+    if reason := norm.not_foldable_reason():
         raise FoldError(reason)
     if norm.takes_condition and condition is None:
         raise FoldError("it is conditional: give condition=…, the class or domain to fold for")
@@ -176,7 +176,7 @@ def _channels(layer: Any, side: str) -> int:
     return int(layer.out_channels if side == "before" else layer.in_channels)
 
 
-def _absorb(layer: Any, side: str, coefficients: tuple[Tensor, Tensor], ledger: Ledger) -> None:
+def _absorb(layer: Any, side: str, coefficients: tuple[Tensor, Tensor], ledger: UndoLog) -> None:
     """Put A and B into a layer's weight and bias."""
     scale, shift = coefficients
     weight, bias = layer.weight.double(), layer.bias
@@ -205,7 +205,7 @@ def _at_outputs(layer: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
     return (shape[0], 1, shape[2], 1) if getattr(layer, "transposed", False) else (-1, 1)
 
 
-def _set(layer: Any, weight: Tensor, bias: Tensor, ledger: Ledger) -> None:
+def _set(layer: Any, weight: Tensor, bias: Tensor, ledger: UndoLog) -> None:
     old = dict(layer._parameters)
     ledger.backs.append(lambda: layer._parameters.update(old))
     for name, value in (("weight", weight), ("bias", bias)):

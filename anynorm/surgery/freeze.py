@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from anynorm.core.norm import Norm
-from anynorm.core.population import Frozen, Population, Running
+from anynorm.core.update_rules import Frozen, Running, UpdateRule
 from anynorm.errors import SurgeryError
-from anynorm.surgery.reading import Reading
+from anynorm.layers.norm import Norm
+from anynorm.surgery.adapters import NormInfo
+from anynorm.surgery.find import NormSite, UndoLog, Where, all_or_nothing, check_model, choose, find_norms
 from anynorm.surgery.replace import replacement, share_parameters
 from anynorm.surgery.report import Report
-from anynorm.surgery.walk import Ledger, Site, Where, all_or_nothing, check_model, choose, find_sites
 
 
 def freeze(model: nn.Module, where: Where = None, *, statistics: bool = True, affine: bool = True) -> Report:
@@ -33,8 +33,8 @@ def _set(model: nn.Module, where: Where, *, statistics: bool, affine: bool, froz
     check_model(model)
     if not (statistics or affine):
         raise SurgeryError("Nothing is asked for: statistics and affine are both False.")
-    found = choose(find_sites(model), where)
-    sites = [site for site in found if isinstance(site.reading, Reading)]
+    found = choose(find_norms(model), where)
+    sites = [site for site in found if isinstance(site.reading, NormInfo)]
     if not sites:
         raise SurgeryError(f"This {type(model).__name__} has no norm that is known.")
     rows: list[dict[str, Any]] = []
@@ -43,14 +43,14 @@ def _set(model: nn.Module, where: Where, *, statistics: bool, affine: bool, froz
         for site in sites:
             done = []
             norm = site.module
-            if statistics and isinstance(site.reading, Reading) and site.reading.kept:
+            if statistics and isinstance(site.reading, NormInfo) and site.reading.running_stats:
                 norm = _ours(site, ledger) if frozen else norm
-                if isinstance(norm, Norm) and isinstance(norm.population, Frozen) != frozen:
+                if isinstance(norm, Norm) and isinstance(norm.update_rule, Frozen) != frozen:
                     _set_policy(norm, frozen, ledger)
                     done.append("statistics")
-            if statistics and isinstance(norm, Norm) and norm.moves == frozen:
-                ledger.backs.append(lambda norm=norm: setattr(norm, "moves", frozen))  # type: ignore[misc]
-                norm.moves = not frozen
+            if statistics and isinstance(norm, Norm) and norm.schedule_enabled == frozen:
+                ledger.backs.append(lambda norm=norm: setattr(norm, "schedule_enabled", frozen))  # type: ignore[misc]
+                norm.schedule_enabled = not frozen
             if affine:
                 done += _set_affine(norm, not frozen, ledger)
             changed = norm if not site.holders else changed
@@ -60,26 +60,26 @@ def _set(model: nn.Module, where: Where, *, statistics: bool, affine: bool, froz
     return Report(rows, f"{count} of {len(rows)} norms {'frozen' if frozen else 'learn again'}.", changed, ledger.undo, model)
 
 
-def _ours(site: Site, ledger: Ledger) -> Norm:
+def _ours(site: NormSite, ledger: UndoLog) -> Norm:
     """Give a site's norm, made ours if it is torch's."""
     if isinstance(site.module, Norm):
         return site.module
-    norm, _, _ = replacement(site, site.known, site.known.spec, {})
+    norm, _, _ = replacement(site, site.info, site.info.spec, {})
     share_parameters(site.module, norm)
     ledger.put(site, norm)
     return norm
 
 
-def _set_policy(norm: Norm, frozen: bool, ledger: Ledger) -> None:
-    before = norm.population
-    earlier: Population = getattr(norm, "before_freezing", Running())
-    ledger.backs.append(lambda: setattr(norm, "population", before))
+def _set_policy(norm: Norm, frozen: bool, ledger: UndoLog) -> None:
+    before = norm.update_rule
+    earlier: UpdateRule = getattr(norm, "before_freezing", Running())
+    ledger.backs.append(lambda: setattr(norm, "update_rule", before))
     if frozen:
         norm.before_freezing = before  # type: ignore[assignment]
-    norm.population = Frozen() if frozen else earlier
+    norm.update_rule = Frozen() if frozen else earlier
 
 
-def _set_affine(module: nn.Module, learns: bool, ledger: Ledger) -> list[str]:
+def _set_affine(module: nn.Module, learns: bool, ledger: UndoLog) -> list[str]:
     changed = []
     for name, parameter in module.named_parameters(recurse=False):
         if parameter.requires_grad != learns and not (learns and _is_fixed(module, name)):
@@ -91,7 +91,7 @@ def _set_affine(module: nn.Module, learns: bool, ledger: Ledger) -> list[str]:
 
 def _is_fixed(module: nn.Module, name: str) -> bool:
     """Whether a parameter never learns: λ of a norm that takes the largest alone."""
-    return isinstance(module, Norm) and name in ("mean_weight", "var_weight") and not module.parts.weighing.learns
+    return isinstance(module, Norm) and name in ("mean_weight", "var_weight") and not module.norm_spec.mixing.learns
 
 
 def split_decay(model: nn.Module, weight_decay: float, *, biases: bool = False) -> list[dict[str, Any]]:
@@ -105,10 +105,10 @@ def split_decay(model: nn.Module, weight_decay: float, *, biases: bool = False) 
     >>> [(len(group["params"]), group["weight_decay"]) for group in split_decay(model, 1e-4)]
     [(2, 0.0001), (4, 0.0)]
     """
-    norms = {id(parameter) for site in find_sites(model) for parameter in site.module.parameters(recurse=False)}
+    norms = {id(parameter) for site in find_norms(model) for parameter in site.module.parameters(recurse=False)}
     parametrized = {
         id(parameter)
-        for site in find_sites(model)
+        for site in find_norms(model)
         if hasattr(site.module, "parametrizations")
         for parameter in site.module.parametrizations.parameters()  # type: ignore[union-attr]
     }

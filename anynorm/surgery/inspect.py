@@ -6,19 +6,19 @@ from typing import Any
 
 from torch import nn
 
-from anynorm.surgery.reading import Reading
+from anynorm.surgery.adapters import NormInfo
+from anynorm.surgery.find import find_norms
 from anynorm.surgery.report import Report
-from anynorm.surgery.walk import find_sites
 
 
 def inspect(model: nn.Module) -> Report:
     """List the norms of a model: path, class, spec, channels, what is kept."""
     rows: list[dict[str, Any]] = []
-    for site in find_sites(model):
+    for site in find_norms(model):
         row: dict[str, Any] = {"path": site.path, "class": type(site.module).__name__}
         reading = site.reading
-        if isinstance(reading, Reading):
-            kept = "statistics" if reading.kept else "nothing"
+        if isinstance(reading, NormInfo):
+            kept = "statistics" if reading.running_stats else "nothing"
             row |= {"spec": reading.spec, "channels": reading.channels, "keeps": kept, "eps": reading.eps}
         else:
             row["note"] = reading

@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 from anynorm.errors import SurgeryError
-from anynorm.surgery.walk import Ledger
+from anynorm.surgery.find import UndoLog
 
 Pair = tuple[nn.Module, nn.Module]
 
 
-def move_optimizer(optimizer: torch.optim.Optimizer, pairs: list[Pair], ledger: Ledger) -> None:
+def move_optimizer(optimizer: torch.optim.Optimizer, pairs: list[Pair], ledger: UndoLog) -> None:
     """Move groups and state from the parameters of old modules to those of new ones.
 
     A parameter of the same name and shape goes on with its state; another starts anew, in the group of its module's others.

@@ -16,16 +16,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from anynorm.core.norm import Norm
-from anynorm.core.population import Cumulative, Frozen, Pooled
-from anynorm.core.sync import Together
+from anynorm.core.update_rules import Cumulative, Frozen, Pooled
 from anynorm.errors import SurgeryError
-from anynorm.progress import shown
+from anynorm.layers.distributed import AllReduce
+from anynorm.layers.norm import Norm
+from anynorm.progress import track
+from anynorm.surgery.adapters import NormInfo
 from anynorm.surgery.batches import Forward, call, size_of
-from anynorm.surgery.reading import Reading
+from anynorm.surgery.find import NormSite, UndoLog, all_or_nothing, check_model, find_norms
 from anynorm.surgery.replace import replacement
 from anynorm.surgery.report import Report
-from anynorm.surgery.walk import Ledger, Site, all_or_nothing, check_model, find_sites
 
 ESTIMATORS = {"pooled": Pooled, "averaged": Cumulative}
 
@@ -49,7 +49,7 @@ def recalibrate(
     check_model(model)
     if estimator not in ESTIMATORS:
         raise SurgeryError(f"estimator={estimator!r} is none of {' '.join(ESTIMATORS)}.")
-    sites = [site for site in find_sites(model) if _learns(site.reading)]
+    sites = [site for site in find_norms(model) if _learns(site.reading)]
     if not sites:
         raise SurgeryError(f"This {type(model).__name__} has no norm that learns statistics: there is nothing to recalibrate.")
     with all_or_nothing() as ledger:
@@ -63,18 +63,18 @@ def recalibrate(
     return Report(rows, words, model, ledger.undo)
 
 
-def _learns(reading: Reading | str) -> bool:
-    return isinstance(reading, Reading) and bool(reading.kept) and not isinstance(reading.population, Frozen)
+def _learns(reading: NormInfo | str) -> bool:
+    return isinstance(reading, NormInfo) and bool(reading.running_stats) and not isinstance(reading.update_rule, Frozen)
 
 
-def _buffers(site: Site) -> list[Tensor]:
+def _buffers(site: NormSite) -> list[Tensor]:
     """Give the tensors a site's norm keeps: a mean and a variance of each cut, and the tallies."""
-    kept = [tensor for pair in site.known.kept.values() for tensor in pair if tensor is not None]
+    kept = [tensor for pair in site.info.running_stats.values() for tensor in pair if tensor is not None]
     tallies = [getattr(site.module, name, None) for name in ("num_batches_tracked", "num_values_tracked")]
     return [*kept, *(tally for tally in tallies if tally is not None)]
 
 
-def _remember(site: Site, ledger: Ledger) -> list[tuple[Tensor, Tensor]]:
+def _remember(site: NormSite, ledger: UndoLog) -> list[tuple[Tensor, Tensor]]:
     pairs = [(buffer, buffer.clone()) for buffer in _buffers(site)]
     for buffer, old in pairs:
         ledger.backs.append(lambda buffer=buffer, old=old: buffer.copy_(old))  # type: ignore[misc]
@@ -93,13 +93,13 @@ def _moved(pairs: list[tuple[Tensor, Tensor]]) -> dict[str, float]:
 
 
 def _estimate(
-    model: nn.Module, sites: list[Site], loader: Any, batches: int | None, policy: Any, forward: Any
-) -> tuple[int, list[Site]]:
+    model: nn.Module, sites: list[NormSite], loader: Any, batches: int | None, policy: Any, forward: Any
+) -> tuple[int, list[NormSite]]:
     """Run the loader with norms that look at the batch, and write what they saw into those of the model."""
     modes = {module: module.training for module in model.modules()}
     root = next((site for site in sites if not site.holders), None)
     seen = count = 0
-    reached: list[Site] = []
+    reached: list[NormSite] = []
     try:
         with all_or_nothing() as ledger, torch.no_grad():
             watchers = {site: _watcher(site, policy) for site in sites}
@@ -109,7 +109,7 @@ def _estimate(
                 watcher.eval()
                 watcher.training = True  # the norm alone: what runs after it infers
             whole = model if root is None else watchers[root]
-            for batch in shown(loader, "recalibrating", batches):
+            for batch in track(loader, "recalibrating", batches):
                 (forward or call)(whole, batch)
                 seen, count = seen + size_of(batch), count + 1
             if count == 0 or (batches is not None and count < batches):
@@ -127,24 +127,24 @@ def _estimate(
     return seen, reached
 
 
-def _watcher(site: Site, policy: Any) -> Norm:
+def _watcher(site: NormSite, policy: Any) -> Norm:
     """Make a norm that does what the site's does, and keeps statistics by another policy."""
-    norm, _, _ = replacement(site, site.known, site.known.spec, {"population": policy})
+    norm, _, _ = replacement(site, site.info, site.info.spec, {"update_rule": policy})
     norm.reset_running_stats()
-    norm.moves = False
+    norm.schedule_enabled = False
     if dist.is_available() and dist.is_initialized():
-        norm.reach = Together()
+        norm.sync_group = AllReduce()
     if isinstance(site.module, Norm):
-        norm.tell(site.module.told)
+        norm.set_condition(site.module._condition)
     return norm
 
 
-def _write(site: Site, watcher: Norm) -> None:
+def _write(site: NormSite, watcher: Norm) -> None:
     """Write what was seen; a norm, or a domain, that no sample reached stays as it is."""
     assert watcher.num_batches_tracked is not None  # it keeps statistics
     reached = watcher.num_batches_tracked > 0
     for index in watcher._kept:
-        for buffer, new in zip(site.known.kept[watcher.cuts[index]], watcher.kept_of(index), strict=True):
+        for buffer, new in zip(site.info.running_stats[watcher.cuts[index]], watcher.running_stats(index), strict=True):
             if buffer is not None and new is not None:
                 buffer.copy_(torch.where(reached.reshape(-1, 1) if reached.dim() else reached, new.reshape(buffer.shape), buffer))
     for name in ("num_batches_tracked", "num_values_tracked"):

@@ -9,27 +9,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from anynorm.core.cut import divisors, nearest_groups
-from anynorm.core.norm import Norm
-from anynorm.named import ROWS, Named
-from anynorm.rows import make
-from anynorm.surgery.carry import carry
-from anynorm.surgery.reading import Reading
-from anynorm.surgery.walk import Site
+from anynorm.core.cuts import divisors, nearest_groups
+from anynorm.layers.norm import Norm
+from anynorm.layers.registered import REGISTRY, RegisteredNorm
+from anynorm.registry import make
+from anynorm.surgery.adapters import NormInfo
+from anynorm.surgery.find import NormSite
+from anynorm.surgery.transfer import carry
 
 
-def replacement(site: Site, reading: Reading, spec: str, options: dict[str, Any]) -> tuple[Norm, list[str], list[str]]:
+def replacement(site: NormSite, reading: NormInfo, spec: str, options: dict[str, Any]) -> tuple[Norm, list[str], list[str]]:
     """Make what takes a site's place, and say what it carries on and what is lost."""
     like = next((t for t in [*reading.tensors.values(), *_kept(reading)] if t.is_floating_point()), None)
-    settings: dict[str, Any] = {"eps": reading.eps, "momentum": reading.momentum, "population": reading.population}
+    settings: dict[str, Any] = {"eps": reading.eps, "momentum": reading.momentum, "update_rule": reading.update_rule}
     settings |= {} if like is None else {"device": like.device, "dtype": like.dtype}
-    pooled = any(cut.pools_samples for cut in reading.parts.fit(reading.channels).cuts)
+    pooled = any(cut.pools_samples for cut in reading.norm_spec.fit(reading.channels).cuts)
     settings["track_running_stats"] = reading.tracks or not pooled
     norm = make(spec, reading.channels, **(settings | options))
-    fuse(norm, reading.then)
-    norm.reach = reading.reach
+    fuse(norm, reading.post_modules)
+    norm.sync_group = reading.sync_group
     carried, lost = carry(reading, norm, parametrized=hasattr(site.module, "parametrizations"))
-    if isinstance(norm, Named):
+    if isinstance(norm, RegisteredNorm):
         norm.set({name: options[name] for name in norm.settings if name in options})  # over what was carried
     copy_surroundings(site.module, norm)
     return norm.train(site.module.training), carried, lost
@@ -37,13 +37,13 @@ def replacement(site: Site, reading: Reading, spec: str, options: dict[str, Any]
 
 def fuse(norm: Norm, then: dict[str, nn.Module]) -> None:
     """Let modules run after a norm, as part of it."""
-    norm.then = tuple(then)
+    norm.post_modules = tuple(then)
     for name, child in then.items():
         norm.add_module(name, child)
 
 
-def _kept(reading: Reading) -> list[Tensor]:
-    return [tensor for pair in reading.kept.values() for tensor in pair if tensor is not None]
+def _kept(reading: NormInfo) -> list[Tensor]:
+    return [tensor for pair in reading.running_stats.values() for tensor in pair if tensor is not None]
 
 
 def share_parameters(old: nn.Module, new: nn.Module) -> None:
@@ -85,7 +85,7 @@ def nearest_spec(spec: str, channels: int) -> str:
     """
 
     def fit(term: re.Match[str]) -> str:
-        row = ROWS.get(term[1])
+        row = REGISTRY.get(term[1])
         plain = [] if row is None else [argument for argument in row.arguments if argument.startswith("num_")]
         written = term[2] or (str(row.arguments["num_groups"] or "") if row is not None and plain == ["num_groups"] else "")
         if not written:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from anynorm.report import Rows
+from anynorm.table import Table
 
 
 @dataclass
-class Report(Rows):
+class Report(Table):
     """What was done, one row a module, its path first.
 
     Attributes:

@@ -10,12 +10,12 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from anynorm.core.norm import Norm
-from anynorm.core.sync import sync as sync_ours
-from anynorm.surgery.reading import Reading
+from anynorm.layers.distributed import sync as sync_ours
+from anynorm.layers.norm import Norm
+from anynorm.surgery.adapters import NormInfo
+from anynorm.surgery.find import all_or_nothing, check_model, find_norms
 from anynorm.surgery.replace import replacement, share_parameters
 from anynorm.surgery.report import Report
-from anynorm.surgery.walk import all_or_nothing, check_model, find_sites
 
 
 def sync(model: nn.Module, group: Any = None, *, on: bool = True) -> Report:
@@ -38,16 +38,16 @@ def sync(model: nn.Module, group: Any = None, *, on: bool = True) -> Report:
     rows: list[dict[str, Any]] = []
     with all_or_nothing() as ledger:
         was: dict[str, str] = {}
-        for site in find_sites(model):
+        for site in find_norms(model):
             module: nn.Module = site.module
-            was[site.path] = site.called
-            if on and isinstance(module, _BatchNorm) and isinstance(site.reading, Reading):
+            was[site.path] = site.label
+            if on and isinstance(module, _BatchNorm) and isinstance(site.reading, NormInfo):
                 module, _, _ = replacement(site, site.reading, site.reading.spec, {})
                 share_parameters(site.module, module)
                 ledger.put(site, module)
                 changed = changed if site.holders else module
             if isinstance(module, Norm):
-                ledger.backs.append(lambda norm=module, reach=module.reach: setattr(norm, "reach", reach))  # type: ignore[misc]
+                ledger.backs.append(lambda norm=module, reach=module.sync_group: setattr(norm, "sync_group", reach))  # type: ignore[misc]
         for path in sync_ours(changed, group, on=on):
             rows.append({"path": path, "was": was[path], "is": str(getattr(changed.get_submodule(path), "spec", ""))})
     verb = "norm is" if len(rows) == 1 else "norms are"

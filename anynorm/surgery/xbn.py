@@ -10,9 +10,9 @@ from torch import nn
 from anynorm.errors import SurgeryError
 from anynorm.surgery.batches import Forward, calibration
 from anynorm.surgery.blocks import Block, find_blocks
-from anynorm.surgery.convert import replace_all
+from anynorm.surgery.convert import replace_norms
+from anynorm.surgery.find import NormSite, check_model, find_norms
 from anynorm.surgery.report import Report
-from anynorm.surgery.walk import Site, check_model, find_sites
 
 
 def xbn(
@@ -37,7 +37,7 @@ def xbn(
         fit: calibration batches, and `forward`, as in `convert`.
     """
     check_model(model)
-    sites = find_sites(model)
+    sites = find_norms(model)
     blocks = find_blocks(model, sites)
     if not blocks:
         raise SurgeryError(
@@ -46,7 +46,7 @@ def xbn(
         )
     if not isinstance(every, int) or not 1 <= every <= len(blocks):
         raise SurgeryError(f"every={every!r} takes no block of {len(blocks)}; give a whole number from 1 to {len(blocks)}.")
-    chosen: dict[Site, str] = {}
+    chosen: dict[NormSite, str] = {}
     where: dict[str, dict[str, Any]] = {}
     if stem:
         first = _stem(sites, blocks)
@@ -55,14 +55,14 @@ def xbn(
         if number % every == 0:
             site = _at(block, position)
             chosen[site], where[site.path] = norm, {"block": number, "of": len(block.norms)}
-    report = replace_all(model, chosen, fit=calibration(fit, forward), groups="nearest", optimizer=optimizer, options=options)
+    report = replace_norms(model, chosen, fit=calibration(fit, forward), groups="nearest", optimizer=optimizer, options=options)
     report.rows[:] = [{"path": row["path"], **where[row["path"]], **row} for row in report.rows]
     taken = sum(1 for row in report.rows if row["block"] != "stem")
     report.finding = f"{taken} of {len(blocks)} residual blocks are XBNBlocks (P{position}, D{every}). {report.finding}"
     return report
 
 
-def _at(block: Block, position: int) -> Site:
+def _at(block: Block, position: int) -> NormSite:
     count = len(block.norms)
     index = {1: 0, 2: 0, 3: count - 1}.get(position) if count <= 2 else position - 1 if isinstance(position, int) else None
     if index is None or not 0 <= index < count:
@@ -73,7 +73,7 @@ def _at(block: Block, position: int) -> Site:
     return block.norms[index]
 
 
-def _stem(sites: list[Site], blocks: list[Block]) -> Site:
+def _stem(sites: list[NormSite], blocks: list[Block]) -> NormSite:
     inside = {id(module) for block in blocks for module in block.module.modules()}
     for site in sites:
         if id(site.module) in inside:

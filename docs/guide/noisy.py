@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from anynorm.files import read_tensors
-from anynorm.lab.data.files import found
-from anynorm.lab.data.sets import cifar10
-from anynorm.lab.models.cifar_resnet import CifarResNet
+from anynorm.data.download import found
+from anynorm.data.sets import cifar10
+from anynorm.io.checkpoints import read_state_dict
+from anynorm.models.cifar_resnet import CifarResNet
 
 MEAN, STD = (torch.tensor(values)[:, None, None] for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
 
@@ -20,7 +20,7 @@ def network(checkpoint: str | None = None) -> CifarResNet:
     """Load the pretrained network, or another checkpoint of it."""
     model = CifarResNet(20)
     path = found("cifar10_resnet_pretrained/resnet20-*.th") if checkpoint is None else Path(checkpoint)
-    model.load_state_dict(read_tensors(path))
+    model.load_state_dict(read_state_dict(path))
     return model
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from anynorm.diagnostics.trial import accuracy
+from anynorm.diagnostics.ablation import accuracy
 
 
 @torch.no_grad()
-def tell(model: nn.Module, day: Iterable[Any], night: Iterable[Any]) -> None:
+def set_condition(model: nn.Module, day: Iterable[Any], night: Iterable[Any]) -> None:
     """Print accuracies; train mode works on a copy, whose statistics it moves."""
     for when, batches in (("day", list(day)), ("night", list(night))):
         modes = model.eval(), copy.deepcopy(model).train()

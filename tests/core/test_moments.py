@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anynorm import kernels
-from anynorm.core.moments import Moments, pool, pool_members, pool_samples
+from anynorm.core.moments import Moments, pool, pool_samples, pool_stacked
 from tests.helpers import data, same
 
 SIZES = st.sampled_from([1, 2, 3, 4, 6])
@@ -44,7 +44,7 @@ def test_members_of_unequal_size_and_empty_ones_pool_to_the_union():
     batches = [data(k, 4, 6, seed=k, dtype=torch.float64) for k in (3, 0, 1, 5)]
     tables = [pool_samples(kernels.moments(x, 1), None, 0) for x in batches]
     stacked = Moments(*(torch.stack([getattr(t, name).expand(1, 4, 1) for t in tables]) for name in Moments._fields))
-    together = pool_members(stacked)
+    together = pool_stacked(stacked)
     whole = torch.cat(batches)
     same(together.mean[0, :, 0], whole.mean((0, 2)))
     same(together.unbiased_var()[0, :, 0], whole.var((0, 2)))

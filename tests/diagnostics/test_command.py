@@ -16,7 +16,7 @@ import anynorm
 from anynorm import plot
 from anynorm.cli import app
 from anynorm.diagnostics import estimation_shift, fluctuation, gradient_balance, importance, perturbation_curve
-from anynorm.inputs import Images, first_input, read_batches
+from anynorm.io.inputs import Images, first_input, read_batches
 from tests.helpers import data, same
 from tests.surgery.test_convert import network, trained
 

@@ -12,8 +12,8 @@ from torch import nn
 
 import anynorm
 from anynorm.diagnostics import estimation_shift
+from anynorm.diagnostics.ablation import accuracy
 from anynorm.diagnostics.ranks import rank_correlation
-from anynorm.diagnostics.trial import accuracy
 from tests.helpers import ROWS, condition_for, data, make
 from tests.surgery.test_convert import network, trained
 
@@ -78,7 +78,7 @@ def test_a_norm_that_keeps_the_statistics_of_its_input_has_no_shift(spec):
     norm = make(spec, momentum=1.0)
     x = data(8, 16, 4, 4, mean=1.0, std=3.0)
     condition = condition_for(norm, x)
-    norm.tell(condition)
+    norm.set_condition(condition)
     norm(x)
     model = nn.Sequential(norm)
     before = estimation_shift(model, [x])

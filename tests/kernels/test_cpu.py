@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import anynorm
 from anynorm import kernels
-from anynorm.kernels import jobs, team
+from anynorm.kernels._numba import jobs, team
 from tests.helpers import ROWS, condition_for, data, make, same
 
 LIVE = [spec for spec in ROWS if "pn" not in spec]
@@ -256,7 +256,7 @@ def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 FORKED = """
 import multiprocessing, os
-from anynorm.kernels import team
+from anynorm.kernels._numba import team
 team.SMALLEST = 64
 torch.set_num_threads(2)
 norm, x = anynorm.make("sn", 16).eval(), torch.randn(8, 16, 16, 16)
@@ -344,7 +344,7 @@ def test_a_change_in_any_kernel_file_is_seen_by_what_is_kept_on_disk(tmp_path):
     package = tmp_path / "site" / "anynorm"
     shutil.copytree(Path(anynorm.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
     places = {"PYTHONPATH": str(package.parent), "HOME": str(tmp_path)}
-    stamp = "from anynorm.kernels import native, whole\nstamp = whole.forward._cache._cache_file._source_stamp\n"
+    stamp = "from anynorm.kernels._numba import native, whole\nstamp = whole.forward._cache._cache_file._source_stamp\n"
     stamp += "print(stamp == native._STAMP, stamp)"
     first = run(stamp, **places).stdout.split()
     (package / "kernels" / "tables.py").write_text((package / "kernels" / "tables.py").read_text() + "\n")

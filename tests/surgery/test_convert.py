@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
 import anynorm
-from anynorm.surgery.reading import read, register
-from anynorm.surgery.walk import find_sites
+from anynorm.surgery.adapters import read, register
+from anynorm.surgery.find import find_norms
 from tests.helpers import ROWS, data, same
 
 
@@ -41,7 +41,7 @@ def trained(model):
     """Let statistics and affine be those of no fresh network."""
     torch.manual_seed(1)
     with torch.no_grad():
-        for site in find_sites(model):
+        for site in find_norms(model):
             for name, parameter in site.module.named_parameters():
                 parameter.normal_(1.0 if "weight" in name else 0.0, 0.3)
     for _ in range(4):

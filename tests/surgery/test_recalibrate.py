@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import anynorm
-from anynorm.core.population import Frozen
+from anynorm.core.update_rules import Frozen
 from tests.helpers import data, same
 from tests.surgery.test_convert import network, trained
 
@@ -88,7 +88,7 @@ def test_a_loader_that_fails_or_ends_leaves_everything_as_it_was(how):
 def test_any_forward_conditions_tuples_and_frozen_norms():
     model = trained(network())
     anynorm.convert(model, "sabn@2")
-    model[1].population = Frozen()
+    model[1].update_rule = Frozen()
     kept = model[1].running_mean.clone()
 
     def forward(model, batch):

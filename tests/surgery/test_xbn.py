@@ -6,7 +6,7 @@ from torch import nn
 
 import anynorm
 from anynorm.surgery.blocks import find_blocks
-from anynorm.surgery.walk import find_sites
+from anynorm.surgery.find import find_norms
 from tests.surgery.test_convert import X, network
 
 
@@ -90,7 +90,7 @@ def taken(report):
 
 def test_bottlenecks_at_each_position_and_distance():
     model = bottlenecks()
-    blocks = find_blocks(model, find_sites(model))
+    blocks = find_blocks(model, find_norms(model))
     assert len(blocks) == 16
     assert all(len(block.norms) == 3 for block in blocks)
     for position, last in ((1, "1"), (2, "4"), (3, "7")):

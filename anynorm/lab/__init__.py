@@ -1,1 +1,0 @@
-"""Experiments: data, models, recipes and their records."""

@@ -1,0 +1,57 @@
+"""A sweep: a grid of cells, each measured by one job of an executor, with the rows as they come.
+
+    cells ── measure ──▶ rows ──▶ table, claims, report
+
+A cell is a dictionary of plain values that identifies one measurement, its seed among them. A row is the cell with its metrics.
+`anynorm compare` and `anynorm reproduce` are two views of a sweep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from anynorm.training.executors import Executor
+
+Row = dict[str, Any]
+
+
+def grid(seeds: int, **axes: Iterable[Any]) -> list[Row]:
+    """Return the cells of a grid, each with every seed.
+
+    >>> grid(1, norm=["bn", "gn:8"], size=[2])
+    [{'norm': 'bn', 'size': 2, 'seed': 0}, {'norm': 'gn:8', 'size': 2, 'seed': 0}]
+    """
+    cells: list[Row] = [{}]
+    for name, values in {**axes, "seed": range(seeds)}.items():
+        fixed = list(values)
+        cells = [cell | {name: value} for cell in cells for value in fixed]
+    return cells
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Cells to measure and how to measure one.
+
+    Args:
+        cells: the measurements, in the order of the final table.
+        measure: returns the metrics of a cell; a picklable function, called in a worker process.
+    """
+
+    cells: Sequence[Row]
+    measure: Callable[[Row], Row]
+
+    def missing(self, rows: Iterable[Row]) -> list[Row]:
+        """Return the cells that none of `rows` belongs to."""
+        known = list(rows)
+        return [cell for cell in self.cells if not any(cell.items() <= row.items() for row in known)]
+
+    def run(self, executor: Executor, rows: Iterable[Row] = ()) -> Iterator[Row]:
+        """Measure the cells that are not among `rows` and yield each new row when its job ends."""
+        for cell, metrics in executor.map_unordered(self.measure, self.missing(rows)):
+            yield cell | metrics
+
+    def in_order(self, rows: Iterable[Row]) -> list[Row]:
+        """Return rows in the order of the cells they belong to."""
+        return sorted(rows, key=lambda row: next(k for k, cell in enumerate(self.cells) if cell.items() <= row.items()))

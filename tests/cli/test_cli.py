@@ -1,0 +1,112 @@
+"""The command line: tables for a person, JSON for a program, misuse on stderr with exit code 2."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import anynorm
+from anynorm.core.cuts import ALL, Cut
+from anynorm.core.grammar import parse
+from anynorm.show import counts, describe, drawing, formula
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "anynorm", *words], capture_output=True, text=True, check=False)
+
+
+def test_list_shows_every_norm_as_a_table_and_as_json():
+    table = run("list")
+    assert table.returncode == 0, table.stderr
+    for entry in anynorm.zoo():
+        assert f"\n{entry.spec} " in f"\n{table.stdout}"
+    assert table.stdout.splitlines()[0].split()[:3] == ["spec", "class", "cuts:"]
+    assert "explains one" in table.stdout.splitlines()[-1]
+    lines = json.loads(run("list", "--json").stdout)
+    assert {"spec", "class", "cuts", "population", "affine", "paper"} <= set(lines[0])
+    assert {line["spec"]: line["class"] for line in lines}["sabn@10"] == "SandwichBatchNorm"
+
+
+def test_show_explains_a_norm():
+    track = run("show", "sn", "--shape", "2,8,4,4")
+    assert track.returncode == 0, track.stderr
+    assert "2C + 6" in track.stdout
+    assert "2CN + 2N + 2C" in track.stdout
+    assert "mean = w[in] μ[in] + w[ln] μ[ln] + w[bn] μ[bn]" in track.stdout
+    assert json.loads(run("show", "hn:4", "--shape", "2,8,4,4", "--json").stdout)["means"] == "bn/en:4"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["show", "swich"], "SpecError: 'swich': there is no norm called 'swich'."),
+        (["show", "gn:5"], "SpecError: gn:5 cuts 32 channels into 5 equal parts"),
+        (["show", "bn", "--shape", "3"], "ShapeError: --shape '3' is no shape; write N,C,H,W"),
+        (["show", "bn", "--shape", "a,b"], "ShapeError: --shape 'a,b' is no shape"),
+        (["show", "bgn:64", "--shape", "2,32,3,3"], "Nearest usable: bgn:32. Input (2, 32, 3, 3)."),
+        (["shwo"], "No such command"),
+    ],
+)
+def test_misuse_goes_to_stderr_with_exit_code_2(words, message):
+    failed = run(*words)
+    assert failed.returncode == 2
+    assert message in failed.stderr
+    assert failed.stdout == ""
+    assert "Traceback" not in failed.stderr
+
+
+def test_a_terminal_without_greek_and_huge_shapes_do_no_harm():
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    for words in (["show", "sn", "--json"], ["show", "bgn:512"], ["show", "bn", "--shape", "4,99999999999"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "anynorm", *words], capture_output=True, text=True, check=False, env=environment
+        )
+        assert done.returncode == 0, done.stderr
+    assert "they repeat" in run("show", "bgn:512").stdout
+    assert "they repeat" not in run("show", "bgn:64").stdout
+
+
+def test_the_version_is_printed():
+    assert run("--version").stdout.strip() == anynorm.__version__
+
+
+# sn Table 1, at N=2, C=8
+@pytest.mark.parametrize(
+    ("spec", "parameters", "statistics"),
+    [
+        ("bn", "2C", "2C"),
+        ("in", "2C", "2CN"),
+        ("ln", "2C", "2N"),
+        ("gn:4", "2C", "2·4·N"),
+        ("sn", "2C + 6", "2CN + 2N + 2C"),
+        ("hn", "2C", "C + 1"),
+    ],
+)
+def test_counts_are_those_of_the_sn_papers_first_table(spec, parameters, statistics):
+    found = counts(anynorm.make(spec, 8), (2, 8, 4, 4))
+    assert (found.parameter_terms, found.statistic_terms) == (parameters, statistics)
+    value = eval(statistics.replace("2C", "2*C").replace("CN", "C*N").replace("2N", "2*N").replace("·", "*"), {"N": 2, "C": 8})
+    assert found.statistics == value
+    assert found.parameters == 16 + (6 if spec == "sn" else 0)
+
+
+def test_a_drawing_gives_pixels_of_one_statistic_one_letter():
+    assert drawing(Cut(1, ALL, 2), (2, 2, 2, 2)) == [["AABB", "CCDD"], ["AABB", "CCDD"]]
+    assert drawing(Cut(ALL, 1, ALL), (2, 2, 2)) == [["AB", "AB"], ["CD", "CD"]]
+    assert drawing(Cut(ALL, 1, 1, samples_per_part=2), (4, 1, 1)) == [["A"], ["A"], ["B"]]
+
+
+def test_formulas_show_the_affine_and_the_weights():
+    assert formula(parse("sabn@3"))[-1] == "y    = γ[k] (γ (x − mean)/√(var + ε) + β) + β[k]"
+    assert formula(parse("sn:2.hard"))[-1] == "w, w′ = one-hot(argmax λ), for each of 2 channel groups"
+    assert formula(parse("saadain"))[-1] == "y    = σ(style) (γ (x − mean)/√(var + ε) + β) + μ(style)"
+    assert formula(parse("bn.none"))[-1] == "y    = (x − mean)/√(var + ε)"
+
+
+@pytest.mark.parametrize("entry", anynorm.zoo(), ids=lambda entry: entry.spec)
+def test_every_norm_can_be_described(entry):
+    about = describe(entry.spec, (8, 32, 8, 8))
+    assert about["cuts"]
+    json.dumps(about)

@@ -1,0 +1,92 @@
+"""The zoo: every name has a class with torch's argument names, and every class its spec."""
+
+import inspect
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import anynorm
+from anynorm.layers.norm import Norm
+from tests.helpers import condition_for, data, same
+
+CLASSES: list[tuple[Any, dict[str, int], str]] = [
+    (anynorm.SwitchNorm, {}, "sn"),
+    (anynorm.SwitchNorm, {"num_groups": 2}, "sn:2"),
+    (anynorm.HeteroNorm, {}, "hn"),
+    (anynorm.HeteroNorm, {"num_groups": 4}, "hn:4"),
+    (anynorm.BatchGroupNorm, {"num_groups": 4}, "bgn:4"),
+    (anynorm.BatchGroupNorm, {"batch_size": 4}, "bgn:2"),
+    (anynorm.ExtendedNorm, {}, "en"),
+    (anynorm.GeneralBatchGroupNorm, {"num_samples": 2, "num_groups": 4}, "gbgn:2,4"),
+    (anynorm.PositionalNorm, {}, "pn"),
+    (anynorm.ConditionalBatchNorm, {"num_classes": 3}, "ccbn@3"),
+    (anynorm.SandwichBatchNorm, {"num_classes": 3}, "sabn@3"),
+    (anynorm.AuxBatchNorm, {"num_domains": 2}, "auxbn@2"),
+    (anynorm.SandwichAuxBatchNorm, {"num_domains": 2}, "saauxbn@2"),
+    (anynorm.AdaIN, {}, "adain"),
+    (anynorm.SandwichAdaIN, {}, "saadain"),
+]
+
+
+@pytest.mark.parametrize(("kind", "numbers", "spec"), CLASSES)
+def test_a_named_class_is_the_norm_of_its_spec(kind, numbers, spec):
+    torch.manual_seed(0)
+    named = kind(8, 1e-3, 0.2, **numbers)
+    torch.manual_seed(0)
+    made = anynorm.make(spec, 8, eps=1e-3, momentum=0.2)
+    assert named.spec == made.spec == spec
+    assert type(made).__name__ == kind.__name__
+    assert (named.eps, named.norm_spec) == (made.eps, made.norm_spec)
+    x = data(4, 8, 3, 3)
+    same(named(x, condition_for(named, x)), made(x, condition_for(made, x)))
+    if not named.norm_spec.num_classes:
+        assert not kind(8, affine=False, **numbers).affine
+
+
+def test_the_arguments_are_torchs_in_torchs_order():
+    theirs = list(inspect.signature(nn.BatchNorm2d.__init__).parameters)
+    for row in {type(anynorm.make(spec, 8)) for _, _, spec in CLASSES}:
+        ours = list(inspect.signature(row.__init__).parameters)
+        assert set(theirs) - {"bias"} <= set(ours)
+        assert ours[:6] == theirs[:6]
+
+
+def test_every_method_of_the_papers_is_listed_by_an_example_with_its_paper():
+    listed = {entry.spec: entry for entry in anynorm.zoo()}
+    wanted = "bn in ln gn:32 en:32 bgn:512 gbgn:8,32 pn hn hn:32 sn sn:2 sn.hard bn/bn+en"
+    wanted += " ccbn@10 sabn@10 auxbn@2 saauxbn@2 adain saadain"
+    assert set(wanted.split()) <= set(listed)
+    for entry in listed.values():
+        assert entry.paper
+        assert entry.words
+        assert isinstance(anynorm.make(entry.spec, 512), entry.norm)
+
+
+def test_a_new_row_is_one_class():
+    from anynorm.layers.registered import REGISTRY, RegisteredNorm
+
+    class MyNorm(RegisteredNorm):
+        """A new norm."""
+
+        name, alias_of, paper = "mynorm", "bn/gn:{num_groups}", "none"
+        arguments = {"num_groups": 2}
+
+    try:
+        norm = anynorm.make("mynorm:4", 8)
+        assert isinstance(norm, MyNorm)
+        assert norm.spec == "mynorm:4"
+        assert norm.norm_spec == anynorm.core.grammar.parse("bn/gn:4")
+        assert any(entry.spec == "mynorm" for entry in anynorm.zoo())
+        with pytest.raises(anynorm.SpecError, match=r"Other cannot be called 'mynorm': MyNorm is"):
+            type("Other", (RegisteredNorm,), {"name": "mynorm", "stands_for": "bn", "paper": "none"})
+    finally:
+        del REGISTRY["mynorm"]
+
+
+def test_unnamed_specs_are_plain_norms():
+    assert type(anynorm.make("bn/bn+en", 8)) is Norm
+    assert type(anynorm.make("sn.hard", 8)) is Norm
+    assert repr(anynorm.make("bn/bn+en", 8)) == "Norm('bn/bn+en', 8, eps=1e-05, momentum=0.1)"
+    assert repr(anynorm.make("bn", 8, track_running_stats=False)) == "BatchNorm('bn', 8, eps=1e-05, track_running_stats=False)"
