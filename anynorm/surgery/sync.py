@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from anynorm.layers.distributed import sync as sync_ours
+from anynorm.layers.distributed import set_sync_group as sync_ours
 from anynorm.layers.norm import Norm
 from anynorm.surgery.adapters import NormInfo
 from anynorm.surgery.find import all_or_nothing, check_model, find_norms

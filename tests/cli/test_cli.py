@@ -9,7 +9,7 @@ import pytest
 
 import anynorm
 from anynorm.core.cuts import ALL, Cut
-from anynorm.core.grammar import parse
+from anynorm.registry import parse
 from anynorm.show import counts, describe, drawing, formula
 
 

@@ -17,21 +17,21 @@ from anynorm.core.spec import NormSpec, ResolvedCuts
 from anynorm.core.update_rules import Stats
 from anynorm.kernels import reference
 from anynorm.kernels._numba import whole
-from anynorm.kernels._numba.plan import Plan, find_unfit, make_plan
+from anynorm.kernels._numba.plan import Plan, check_supported, make_plan
 from anynorm.kernels._numba.taken import Taken
 from anynorm.kernels._numba.team import Announced, scratch_of, team
-from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, Params
-from anynorm.layers.distributed import NoSync
+from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, NoSync, Params
 
 
-def plan_for(task: ForwardSpec, x: Tensor) -> Plan | str:
-    """Find how a pass is laid out, or why it cannot be."""
+def plan_for(task: ForwardSpec, x: Tensor) -> Plan:
+    """Return the memory layout of a pass, or raise UnsupportedError."""
     key = (x.shape, x.stride(), x.dtype, torch.get_num_threads())
-    plan: Plan | str | None = task.plans.get(key)
+    plan: Plan | None = task.plans.get(key)
     if plan is None:
         if len(task.plans) > 63:
             task.plans.clear()
-        plan = task.plans[key] = find_unfit(task, x) or make_plan(task, x)
+        check_supported(task, x)
+        plan = task.plans[key] = make_plan(task, x)
     return plan
 
 
@@ -108,7 +108,9 @@ class Call:
         self.kept = plan.none_kept
         if plan.kept:
             self.kept = np.empty((2, plan.kept))
-            alive = [None if buffer is None else _plain(buffer) for kept in given.kept for buffer in kept or (None, None)]
+            alive = [
+                None if buffer is None else _plain(buffer) for kept in given.running_stats for buffer in kept or (None, None)
+            ]
             whole.read(self.places, np.array([0 if buffer is None else buffer.data_ptr() for buffer in alive]), self.kept)
 
     def forward(self, x: Tensor, *owned: Tensor) -> Tensor:

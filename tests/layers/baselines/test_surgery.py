@@ -293,7 +293,7 @@ def test_specs_and_options_without_meaning_are_refused(spec, options, message):
 
 def test_parts_of_a_foreign_norm_are_not_made_into_a_plain_one():
     with pytest.raises(anynorm.SpecError, match=r"gw:4 is more than its parts: anynorm\.make\('gw:4', 16\) makes it"):
-        anynorm.Norm(anynorm.core.grammar.parse("gw:4"), 16)
+        anynorm.Norm(anynorm.registry.parse("gw:4"), 16)
 
 
 def test_freezing_holds_a_schedule_without_statistics_too():
