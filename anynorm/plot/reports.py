@@ -24,7 +24,7 @@ def estimation_shift(report: DiagnosticReport, ax: Any = None) -> FigureAndAxes:
 
     >>> report = DiagnosticReport([{"path": "bn1", "shift": 0.4}], "", "estimation_shift", "shift")
     >>> fig, ax = estimation_shift(report)
-    >>> ax.patches[0].get_height()
+    >>> float(ax.patches[0].get_height())
     0.4
     """
     rows = [row for row in report if "shift" in row]
@@ -74,7 +74,7 @@ def gradient_balance(report: DiagnosticReport, ax: Any = None) -> FigureAndAxes:
         (fig, ax)
 
     >>> report = DiagnosticReport([{"stage": "0", "relative_std": 0.2, "g_inter": 0.5}], "", "gradient_balance", "relative_std")
-    >>> [bar.get_height() for bar in gradient_balance(report)[1].patches]
+    >>> [float(bar.get_height()) for bar in gradient_balance(report)[1].patches]
     [0.2, 0.5]
     """
     fig, ax = _bars(report.rows, ["relative_std", "g_inter"], ax, "stage")
@@ -106,7 +106,7 @@ def importance(report: DiagnosticReport, ax: Any = None) -> FigureAndAxes:
 
     >>> rows = [{"path": "0", "mean_in": 0.25, "mean_bn": 0.75}]
     >>> report = DiagnosticReport(rows, "", "importance", "max_weight", {"means": {"mean_in": 0.25, "mean_bn": 0.75}})
-    >>> [bar.get_height() for bar in importance(report)[1].patches][:2]
+    >>> [float(bar.get_height()) for bar in importance(report)[1].patches][:2]
     [0.25, 0.75]
     """
     fig, ax = get_axes(ax, wide_size(len(report) * 1.5))
