@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from anynorm import plot
 from anynorm.data.sets import digits, mnist
 from anynorm.diagnostics.fluctuation import fluctuation
-from anynorm.diagnostics.report import Report
+from anynorm.diagnostics.report import DiagnosticReport
 from anynorm.models.mlp import mlp
 from anynorm.recipes.support.claims import Claim, pick
 from anynorm.recipes.support.recipe import Recipe, Settings, grid
@@ -131,14 +131,14 @@ def draw(record: Record, path: Path) -> list[Path]:
             }
             for k in range(1, LAYERS + 1)
         ]
-        report = Report(bars, "", "fluctuation", "bn_std", {"layer": dict.fromkeys(STAT_PREFIXES)})
+        report = DiagnosticReport(bars, "", "fluctuation", "bn_std", {"layer": dict.fromkeys(STAT_PREFIXES)})
         plot.fluctuation(report, row[0])
         row[0].set_title(f"Fig. 6: std of the statistics, batch {size}")
         row[0].legend(frameon=False, loc="upper right")
         for k, ax in enumerate(row[1:], 1):
             found = pick(record.rows, f"series {k}", **cell, seed=0)[0]
             named = {f"neuron {k}-1": {name: torch.tensor(values)[:, None] for name, values in found.items()}}
-            plot.series(Report([], "", "fluctuation", "bn_std", named), f"neuron {k}-1", 0, ax)
+            plot.series(DiagnosticReport([], "", "fluctuation", "bn_std", named), f"neuron {k}-1", 0, ax)
             ax.set_title(f"Fig. 7: neuron {k}-1, batch {size}")
             ax.get_legend().remove()
     picture = path.with_name(path.name + ".png")
