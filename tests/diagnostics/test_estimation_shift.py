@@ -305,7 +305,7 @@ def test_models_without_an_answer_are_told_why():
     ):
         with pytest.raises(anynorm.DiagnosticError, match=said):
             estimation_shift(model, [data(4, 4)])
-    with pytest.raises(anynorm.SurgeryError, match="finds no norm"):
+    with pytest.raises(anynorm.SurgeryError, match="matches no norm"):
         estimation_shift(nn.Sequential(nn.BatchNorm1d(4)), [data(4, 4)], where="layer9.*")
 
     class Aside(nn.Module):
@@ -383,7 +383,7 @@ def test_frozen_norms_are_told_to_be_thawed_and_unread_ones_are_listed():
     report = estimation_shift(model, [5 + data(64, 4)], forward=lambda _, x: model[:3](x))
     assert report["0"]["note"] == "frozen"
     assert "unfreeze them first" in report.finding
-    assert "normalises by them in eval mode" in report["3"]["note"]
+    assert "normalizes by them in eval mode" in report["3"]["note"]
 
 
 def test_a_forward_of_ones_own_takes_batches_and_gives_outputs_of_any_kind():
