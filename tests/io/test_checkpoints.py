@@ -43,7 +43,7 @@ def test_convert_fits_and_writes_a_checkpoint_that_loads_again(checkpoint, tmp_p
     done = run("convert", "gn:4", "--model", NAME, "--checkpoint", checkpoint, "--fit", inputs, "--out", out)
     assert done.exit_code == 0, done.output
     assert "error_after" in done.stdout
-    assert "Written to" in done.stdout.splitlines()[-1]
+    assert "Wrote" in done.stdout.splitlines()[-1]
     model = network()
     anynorm.convert(model, "gn:4")
     model.load_state_dict(load_file(out))
