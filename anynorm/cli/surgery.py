@@ -101,7 +101,7 @@ def recalibrate(
 
 
 def _read_all(fit: str | None) -> list[Any] | None:
-    """Read all calibration batches; None if there are none to read."""
+    """Read all calibration batches; None without --fit."""
     from anynorm.io.inputs import read_batches
 
     return None if fit is None else list(read_batches(fit))

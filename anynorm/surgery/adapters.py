@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,56 +27,13 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from anynorm.core.cuts import ALL, Cut
 from anynorm.core.grammar import parse
 from anynorm.core.spec import NormSpec
-from anynorm.core.update_rules import Frozen, UpdateRule
-from anynorm.errors import SurgeryError
-from anynorm.layers.distributed import AllReduce, NoSync, SyncGroup
+from anynorm.core.update_rules import Frozen
+from anynorm.layers.distributed import AllReduce, NoSync
 from anynorm.layers.norm import Norm
 from anynorm.layers.running_stats import STAT_PREFIXES
+from anynorm.surgery.norm_info import NormInfo, UnsupportedNormError
 
-
-class UnsupportedNormError(SurgeryError):
-    """Raised for a norm that no spec describes; the message is the reason."""
-
-
-@dataclass(frozen=True)
-class NormInfo:
-    """Description of one norm layer.
-
-    Attributes:
-        norm_spec: the parsed spec.
-        channels: number of channels.
-        eps: value added to the variance.
-        momentum: as in torch; None for a cumulative average.
-        update_rule: update rule of the running statistics, where `momentum` does not say it.
-        track_running_stats: as in torch.
-        sync_group: processes that share statistics.
-        tensors: parameters and counters under the names that anynorm layers use.
-        running_stats: running mean and variance of each cut.
-        post_modules: children that the layer applies to its normalized output, by name.
-    """
-
-    norm_spec: NormSpec
-    channels: int
-    eps: float
-    momentum: float | None = 0.1
-    update_rule: UpdateRule | None = None
-    track_running_stats: bool = False
-    sync_group: SyncGroup = field(default_factory=NoSync)
-    tensors: dict[str, Tensor] = field(default_factory=dict)
-    running_stats: dict[Cut, tuple[Tensor | None, Tensor | None]] = field(default_factory=dict)
-    post_modules: dict[str, nn.Module] = field(default_factory=dict)
-
-    @property
-    def spec(self) -> str:
-        """The spec as text."""
-        return str(self.norm_spec)
-
-    @property
-    def pools_samples(self) -> bool:
-        """Whether a statistic of the norm is taken over several samples."""
-        return any(cut.pools_samples for cut in self.norm_spec.fit(self.channels).cuts)
-
-
+__all__ = ["NormInfo", "UnsupportedNormError", "read_norm", "register"]
 Reader = Callable[[Any], NormInfo]
 _READERS: dict[str, Reader] = {}
 PARAMETER_NAMES = ("weight", "bias", "class_weight", "class_bias", "mean_weight", "var_weight")
@@ -104,7 +61,7 @@ def register(name: str, reader: Reader) -> None:
 
 
 def read_norm(module: nn.Module) -> NormInfo | None:
-    """Return the description of a norm layer, or None if the module is not a norm.
+    """Return the description of a norm layer; None for any other module.
 
     Raises:
         UnsupportedNormError: if the module is a norm that no spec describes.

@@ -15,7 +15,7 @@ Forward = Callable[[nn.Module, Any], Any]
 
 
 def call(model: nn.Module, batch: Any) -> Any:
-    """Call a model with a batch: a tensor, a dictionary, or a tuple of which the model gets the first entry."""
+    """Call a model with one batch: a tensor, a dictionary, or a tuple of which the model gets the first entry."""
     return model(batch[0] if isinstance(batch, tuple | list) else batch)
 
 
@@ -27,7 +27,7 @@ class Calibration(NamedTuple):
 
 
 def calibration(data: Any, forward: Forward | None) -> Calibration | None:
-    """Combine batches and a forward function; None if there are no batches."""
+    """Combine batches and a forward function; None if data is None."""
     return None if data is None else Calibration(data, forward or call)
 
 
@@ -51,7 +51,7 @@ def _plain(batch: Any) -> Any:
 
 
 def size_of(batch: Any) -> int:
-    """Return the number of samples of a batch."""
+    """Return the number of samples in one batch."""
     tensor = next(leaf for leaf in tree_leaves(_plain(batch)) if isinstance(leaf, Tensor))
     return len(tensor) if tensor.dim() else 1
 

@@ -35,11 +35,11 @@ def convert(
         model: the model.
         spec: spec of the new norms, such as "gn:32".
         where: which norms to replace. None: those that pool over samples, such as BatchNorm; the report lists the others.
-            "all": every norm. Or a class, a pattern of paths such as "layer3.*", a predicate of path and module, or a list of
-            these.
+            "all": every norm. Or a module class, a pattern of paths such as "layer3.*", a predicate of path and module, or a
+            list of these.
         fit: calibration batches (a data loader or a tensor) on which γ and β of each new norm are solved by least squares, so
             that its output is that of the old norm; see `anynorm.surgery.fit`.
-        forward: function of model and batch that calls the model, where it needs more than the first entry of a batch. With
+        forward: function of model and batch that calls the model, where it needs more of a batch than its first entry. With
             `fit`, the batch holds every sample twice.
         groups: "exact" raises if a group number does not divide the channels of a layer; "nearest" takes the nearest that does.
         optimizer: optimizer whose parameter groups and state are updated to the new parameters.

@@ -17,7 +17,8 @@ from torch import nn
 
 from anynorm.errors import SurgeryError
 from anynorm.layers.norm import Norm
-from anynorm.surgery.adapters import NormInfo, UnsupportedNormError, read_norm
+from anynorm.surgery.adapters import read_norm
+from anynorm.surgery.norm_info import NormInfo, UnsupportedNormError
 
 Where = str | type | Callable[[str, nn.Module], bool] | Iterable[Any] | None
 _WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
@@ -71,7 +72,7 @@ class UndoLog:
     replacements: list[tuple[nn.Module, str, nn.Module]] = field(default_factory=list)
 
     def replace(self, site: NormSite, module: nn.Module) -> None:
-        """Put a module in place of a norm, under all its paths."""
+        """Replace a norm by a module, under all its paths."""
         for parent, name in site.parents:
             self.replacements.append((parent, name, module))
             self.undo_steps.append(lambda parent=parent, name=name: _restore(parent, name, site.module))  # type: ignore[misc]
@@ -169,8 +170,8 @@ def choose(sites: list[NormSite], where: Where) -> list[NormSite]:
 
     Args:
         sites: the norms of a model.
-        where: None or "all" for all norms; a class; a pattern of paths such as "layer3.*"; a predicate of path and module; or a
-            list of these.
+        where: None or "all" for all norms; a module class; a pattern of paths such as "layer3.*"; a predicate of path and module;
+            or a list of these.
 
     Raises:
         SurgeryError: if `where`, or an entry of the list, selects nothing.

@@ -50,7 +50,7 @@ class FittingNorm(nn.Module):
 
     @property
     def takes_condition(self) -> bool:
-        """Whether one of the two norms needs a class, domain or style."""
+        """Whether one of the two norms takes a condition."""
         return any(norm.takes_condition for norm in self.norms)
 
     def set_condition(self, condition: Any) -> None:
@@ -153,7 +153,7 @@ def fit_norms(model: nn.Module, norms: dict[NormSite, Norm], fit: Calibration, r
         rows: rows of the report; they get the columns error_before and error_after.
 
     Raises:
-        SurgeryError: if there is no batch, if the batch reaches none of the norms, or if the model reorders samples.
+        SurgeryError: if fit has no batch, if the batch reaches none of the norms, or if the model reorders samples.
     """
     batch = gather(fit.data)
     row_of = {row["path"]: row for row in rows}

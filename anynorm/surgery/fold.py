@@ -25,7 +25,7 @@ DEFAULT_TOLERANCE = 1e-3
 
 
 class FoldPlan(NamedTuple):
-    """The layer that takes a norm, whether it is before or after the norm, and A and B of the norm."""
+    """The layer that takes the norm, its position (before or after the norm), and A and B of the norm."""
 
     layer: nn.Module
     position: str
@@ -150,7 +150,7 @@ def _plan(site: NormSite, trace: Trace, layers: list[nn.Module], condition: Any)
 
 
 def _neighbor(site: NormSite, trace: Trace, layers: list[nn.Module]) -> tuple[nn.Module, str]:
-    """Return the layer that can take a norm, and whether it is before or after it."""
+    """Return the layer that can take the norm of a site, and whether it is before or after it."""
     calls = trace.calls_of(site.module)
     if len(calls) != 1:
         raise FoldError(f"it runs {len(calls)} times on the example" if calls else "it does not run on the example")

@@ -118,7 +118,7 @@ def _as_anynorm(site: NormSite, undo_log: UndoLog) -> Norm:
 
 
 def _set_requires_grad(module: nn.Module, requires_grad: bool, undo_log: UndoLog) -> list[str]:
-    """Set requires_grad of the parameters of a norm, and return the names of those that changed."""
+    """Set requires_grad of a norm's parameters and return the names of those that changed."""
     changed = []
     for name, parameter in module.named_parameters(recurse=False):
         if parameter.requires_grad != requires_grad and not (requires_grad and _is_fixed(module, name)):

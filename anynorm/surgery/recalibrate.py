@@ -46,7 +46,7 @@ def recalibrate(
         loader: batches: tensors, tuples whose first entry is x, or dictionaries.
         batches: number of batches to use; None for all.
         estimator: "pooled" or "averaged".
-        forward: function of model and batch that calls the model, where it needs more than the first entry of a batch.
+        forward: function of model and batch that calls the model, where it needs more of a batch than its first entry.
 
     Returns:
         A report with one row per norm. `mean_change` is the mean absolute change of the means in units of the old standard
@@ -85,7 +85,7 @@ def _is_updated(site: NormSite) -> bool:
 
 
 def _save_buffers(site: NormSite, undo_log: UndoLog) -> list[tuple[Tensor, Tensor]]:
-    """Return mean, variance and counters of a norm, each with a copy."""
+    """Return the running statistics and counters of a site, each with a copy."""
     buffers = [tensor for pair in site.info.running_stats.values() for tensor in pair if tensor is not None]
     buffers += [counter for name in _COUNTERS if (counter := getattr(site.module, name, None)) is not None]
     pairs = [(buffer, buffer.clone()) for buffer in buffers]

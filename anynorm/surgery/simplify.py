@@ -39,7 +39,7 @@ def merge(model: nn.Module, where: Where = None, *, optimizer: Optimizer | None 
         A report with one row per replaced norm.
 
     Raises:
-        SurgeryError: if there is no sandwich. The model is unchanged.
+        SurgeryError: if the model has no sandwich. The model is unchanged.
 
     >>> import anynorm
     >>> print(merge(nn.Sequential(anynorm.make("sabn@10", 8))))
@@ -65,7 +65,7 @@ def harden(model: nn.Module, where: Where = None, *, optimizer: Optimizer | None
         A report with one row per replaced norm.
 
     Raises:
-        SurgeryError: if there is no norm of mixed cuts. The model is unchanged.
+        SurgeryError: if the model has no norm of mixed cuts. The model is unchanged.
 
     >>> import anynorm
     >>> model = nn.Sequential(anynorm.make("sn", 8))

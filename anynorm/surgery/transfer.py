@@ -1,8 +1,8 @@
-"""The tensors of a norm, transferred to the norm that replaces it.
+"""Transfer of tensors from an old norm to the norm that replaces it.
 
 γ, β                 copied; rescaled where old and new norm both use running statistics only, so that inference gives the same
                      output; copied to each class where the new norm has an affine per class; not transferred to a style
-class γ, β           copied where the new norm has as many classes; a sandwich is merged where there is no shared affine for it
+class γ, β           copied where the new norm has as many classes; a sandwich is merged where the new norm has no shared affine
 running statistics   copied for the same cut; pooled exactly where the new cut unites parts of the old one (bn → en, bgn, hn);
                      copied to each domain and strip; not transferred where the new cut is finer (en → bn) or domains would mix
 λ                    copied for the same cuts
@@ -20,7 +20,8 @@ from anynorm.core.affine import chain, standardize
 from anynorm.core.cuts import ALL, Cut
 from anynorm.core.moments import Moments, pool
 from anynorm.layers.norm import Norm
-from anynorm.surgery.adapters import PARAMETER_NAMES, NormInfo, tracked_cuts
+from anynorm.surgery.adapters import PARAMETER_NAMES, tracked_cuts
+from anynorm.surgery.norm_info import NormInfo
 
 _CLASS_AFFINE = ("class_weight", "class_bias")
 _SHARED_AFFINE = ("weight", "bias")

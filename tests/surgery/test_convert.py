@@ -13,6 +13,8 @@ import anynorm
 from tests.helpers import ROWS, data, same
 from tests.surgery.networks import X, network, trained
 
+__all__ = ["X", "network", "trained"]  # tests of other packages import them from this file
+
 
 def hybrid() -> Any:
     """A network with norms that pool over samples, others that do not, and one that cannot be read."""

@@ -138,7 +138,7 @@ def test_a_custom_forward_can_set_conditions():
 
 
 def test_batches_of_any_mapping_are_joined_and_fitted():
-    class Batch(dict):
+    class Batch(dict[str, Any]):
         """A subclass of dict, as some collate functions return it."""
 
     class Model(nn.Module):
@@ -150,8 +150,8 @@ def test_batches_of_any_mapping_are_joined_and_fitted():
             return self.bn(self.conv(batch["image"]))
 
     torch.manual_seed(0)
-    whole, split = Model(), Model()
-    split.load_state_dict(whole.state_dict())
-    anynorm.convert(whole, "ln", fit={"image": IMAGES, "name": "all"})
+    joined, split = Model(), Model()
+    split.load_state_dict(joined.state_dict())
+    anynorm.convert(joined, "ln", fit={"image": IMAGES, "name": "all"})
     anynorm.convert(split, "ln", fit=[Batch(image=images, name="part") for images in IMAGES.split(16)])
-    same(split.bn.weight, whole.bn.weight)
+    same(split.bn.weight, joined.bn.weight)
