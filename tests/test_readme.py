@@ -34,7 +34,7 @@ images = torch.randn(8, 3, 8, 8)
 loader, example = images.split(4), images[:2]
 """
     before, after = example.split("anynorm.recalibrate")
-    code = start + before + 'anynorm.convert(model, "bn")\nanynorm.recalibrate' + after  # a gn has no statistics to estimate
+    code = start + before + 'anynorm.convert(model, "bn", "all")\nanynorm.recalibrate' + after  # a gn has no statistics to estimate
     printed = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
     assert printed.returncode == 0, printed.stderr
     assert "error_after" in printed.stdout

@@ -219,3 +219,211 @@ def test_worst_table_and_json_agree():
     assert report.table().splitlines()[-1] == report.finding
     with pytest.raises(anynorm.AnynormError, match=r"3\.bn9.*3\.bn"):
         report["3.bn9"]
+<<<<<<< HEAD
+=======
+
+
+class Stop(BaseException):
+    """As Ctrl-C."""
+
+
+@pytest.mark.parametrize(
+    ("batches", "said"),
+    [
+        ([], "no batch with a sample"),
+        ([torch.zeros(0, 3, 8, 8)], "no batch with a sample"),
+        ([object()], "holds no tensor"),
+        ([{}], "holds no tensor"),
+        (
+            [X.clone().fill_(float("nan"))],
+            r"'1' in batch 0 are NaN or infinite\. It is the first norm that runs\. The batch itself",
+        ),
+    ],
+)
+def test_data_that_tells_nothing_is_refused_and_the_model_untouched(batches, said):
+    model = trained(network())
+    state = copy.deepcopy(model.state_dict())
+    with pytest.raises(anynorm.DiagnosticError, match=said):
+        estimation_shift(model, batches)
+    assert model.training
+    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_the_first_layer_that_nan_reaches_is_named():
+    model = trained(network())
+    with pytest.raises(anynorm.DiagnosticError, match=r"'3\.bn2' in batch 1.* The input of '3\.bn1' before it was finite\.$"):
+        estimation_shift(model, Poisoned(model))
+
+
+class Poisoned:
+    """Gives a good batch, and breaks a weight before the next."""
+
+    def __init__(self, model):
+        self.weight = model[3].conv2.weight.data
+
+    def __iter__(self):
+        yield X[:4]
+        self.weight[0, 0, 0, 0] = float("nan")
+        yield X[:4]
+
+
+def test_nothing_remains_after_ctrl_c_in_a_forward():
+    model = trained(network())
+    state = copy.deepcopy(model.state_dict())
+    calls = []
+
+    def forward(model, batch):
+        calls.append(batch)
+        if len(calls) == 4:  # inside a trial, with statistics put right
+            raise Stop
+        return model(batch)
+
+    with pytest.raises(Stop):
+        estimation_shift(model, [X], forward=forward)
+    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+    assert not any(module._forward_pre_hooks for module in model.modules())
+    assert all(module.training for module in model.modules())
+
+
+def test_models_without_an_answer_are_told_why():
+    model: Any
+    for model, said in (
+        (nn.Linear(2, 2), "has no norm among its modules"),
+        (nn.Sequential(nn.GroupNorm(2, 4), anynorm.make("ln", 4)), r"None of the 2 norms keeps statistics \(GroupNorm, ln\)"),
+        (nn.Sequential(nn.BatchNorm1d(4, track_running_stats=False)), "keeps statistics"),
+        ("no model", "not at a str"),
+    ):
+        with pytest.raises(anynorm.DiagnosticError, match=said):
+            estimation_shift(model, [data(4, 4)])
+    with pytest.raises(anynorm.SurgeryError, match="matches no norm"):
+        estimation_shift(nn.Sequential(nn.BatchNorm1d(4)), [data(4, 4)], where="layer9.*")
+
+    class Aside(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(4)
+
+        def forward(self, x):
+            return x
+
+    with pytest.raises(anynorm.DiagnosticError, match="reached none of the 1 norms"):
+        estimation_shift(Aside(), [data(4, 4)])
+    scripted = torch.jit.script(nn.Sequential(nn.BatchNorm1d(4)))
+    with pytest.raises(anynorm.DiagnosticError, match="before scripting"):
+        estimation_shift(scripted, [data(4, 4)])
+
+
+def test_rank_correlation_is_scipys():
+    stats = pytest.importorskip("scipy.stats")
+    a, b = [3.0, 1.0, 2.0, 2.0, 5.0, 7.0], [1.0, 4.0, 4.0, 2.0, 9.0, 0.0]
+    assert rank_correlation(a, b) == pytest.approx(stats.spearmanr(a, b).statistic)
+    assert rank_correlation([1, 1, 1], [1, 2, 3]) == 0.0
+
+
+def test_a_quiet_channel_is_not_hidden_by_a_loud_one():
+    model: Any = nn.Sequential(nn.BatchNorm1d(2)).eval()
+    x = torch.randn(2000, 2, generator=torch.Generator().manual_seed(0)) * torch.tensor([100.0, 0.01])
+    model[0].running_var.copy_(torch.tensor([1e4, 1e-4]))
+    model[0].running_mean[1] = 0.4
+    report = estimation_shift(model, x)
+    assert report["0"]["shift"] == pytest.approx(40 / 2**0.5, rel=0.05)
+    assert "at fault" in report.finding
+
+
+@pytest.mark.parametrize("var", [1e-4, 1e4])
+def test_deviations_count_as_much_when_they_are_too_small_as_when_they_are_too_large(var):
+    model: Any = nn.Sequential(nn.BatchNorm1d(4, eps=0.0)).eval()
+    model[0].running_var.fill_(var)
+    x = torch.randn(4000, 4, generator=torch.Generator().manual_seed(0))
+    assert estimation_shift(model, x)["0"]["shift"] == pytest.approx(4.6, rel=0.02)  # ln 100
+
+
+def test_statistics_that_are_no_numbers_are_named():
+    model: Any = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    model[1].running_var[0] = float("nan")
+    with pytest.raises(anynorm.DiagnosticError, match=r"1 of 4 statistics that '1' \(BatchNorm1d\) keeps are NaN"):
+        estimation_shift(model, data(8, 4))
+
+
+def test_channels_that_do_not_vary_are_left_out_of_the_shift():
+    model: Any = nn.Sequential(nn.BatchNorm1d(3)).eval()
+    x = torch.randn(1000, 3, generator=torch.Generator().manual_seed(0))
+    x[:, 1] = 7.0
+    report = estimation_shift(model, x)
+    assert report["0"]["shift"] < 0.1
+    assert json.loads(report.json())["rows"][0]["cures"] is not None
+
+
+def test_not_one_norm_is_at_fault_where_putting_it_right_leaves_others_shifted():
+    torch.manual_seed(0)
+    model: Any = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.Linear(16, 16), nn.BatchNorm1d(16))
+    x = data(1000, 16)
+    settled(model, x)
+    with torch.no_grad():
+        model[1].running_mean.add_(3.0)
+        model[3].running_var.mul_(1e-4)
+    assert "one norm" not in estimation_shift(model, x).finding
+
+
+def test_frozen_norms_are_told_to_be_thawed_and_unread_ones_are_listed():
+    model: Any = nn.Sequential(
+        nn.BatchNorm1d(4), nn.Linear(4, 4), nn.BatchNorm1d(4), nn.InstanceNorm1d(4, track_running_stats=True)
+    )
+    anynorm.freeze(model, where="0")
+    report = estimation_shift(model, [5 + data(64, 4)], forward=lambda _, x: model[:3](x))
+    assert report["0"]["note"] == "frozen"
+    assert "unfreeze them first" in report.finding
+    assert "normalizes by them in eval mode" in report["3"]["note"]
+
+
+def test_a_forward_of_ones_own_takes_batches_and_gives_outputs_of_any_kind():
+    @dataclasses.dataclass
+    class Pair:
+        x: Any
+        name: str = "a"
+
+    model: Any = nn.Sequential(nn.BatchNorm1d(4))
+    batches = [Pair(5 + data(16, 4)), Pair(5 + data(16, 4))]
+    report = estimation_shift(model, batches, forward=lambda net, batch: Pair(net(batch.x)))
+    assert report["0"]["output_error"] > 0.1
+    assert report.details["samples"] == 32
+    texts = estimation_shift(model, ["a", "b"], forward=lambda net, text: net(5 + data(16, 4)))
+    assert texts.details["samples"] == 32
+    lengths = iter(range(100))
+    odd = estimation_shift(model, data(16, 4), forward=lambda net, x: net(x)[: next(lengths) + 1])
+    assert "output_error" not in odd["0"]
+
+
+def test_loaders_and_models_that_write_into_their_batches_do_not_falsify_trials():
+    model: Any = nn.Sequential(nn.BatchNorm1d(4)).eval()
+    buffer = torch.empty(64, 4)
+
+    def loader():
+        for seed in range(3):
+            yield buffer.copy_(5 + data(64, 4, seed=seed))
+
+    def forward(net, x):
+        y = net(x)
+        x.zero_()
+        return y
+
+    assert estimation_shift(model, loader(), forward=forward)["0"]["cures"] > 0.9
+
+
+def test_a_graph_that_waits_for_its_backward_is_not_disturbed():
+    model: Any = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).eval()
+    loss = model(data(8, 4)).sum()
+    estimation_shift(model, data(32, 4))
+    loss.backward()
+
+
+def test_loaders_that_are_none_and_models_without_values_are_told():
+    nothing: Any = None
+    with pytest.raises(anynorm.DiagnosticError, match="The loader is a NoneType"):
+        estimation_shift(nn.Sequential(nn.BatchNorm1d(4)), nothing)
+    with torch.device("meta"):
+        empty = nn.Sequential(nn.BatchNorm1d(4))
+    with pytest.raises(anynorm.DiagnosticError, match=r"'0\.weight' is on the meta device"):
+        estimation_shift(empty, data(4, 4))
+>>>>>>> wt-surgery
