@@ -17,7 +17,7 @@ class Table:
     """Rows of results and the conclusion drawn from them.
 
     Attributes:
-        rows: One dictionary per row, from column name to value. The value of the first column names the row (e.g. a layer's path).
+        rows: One dictionary per row, from column to value. The value of the first column names the row (e.g. a layer's path).
         finding: The conclusion, printed as the last line.
 
     >>> print(Table([{"layer": "bn1", "shift": 0.123456}, {"layer": "bn2", "shift": None}], "bn1 shifts most."))

@@ -22,6 +22,12 @@ _TITLES = {
     "paper": "paper",
 }
 
+_INFERENCE = {
+    "yes": "running statistics",
+    "no": "the statistics of each input",
+    "partly": "running statistics where a cut pools over samples, else the statistics of each input",
+}
+
 
 def list_(as_json: AsJson = False) -> None:
     """List all norms: spec, class, cuts, running statistics, affine, paper."""
@@ -65,9 +71,8 @@ def show(
     console.print(Text(f"\nparameters          {about['num_parameters']:>8} = {about['parameter_terms']}"))
     if about["statistic_terms"]:
         console.print(Text(f"statistics          {about['num_statistics']:>8} = {about['statistic_terms']}"))
-    console.print(
-        Text(f"running statistics  {about['num_running_statistics']:>8}   inference uses: {about['running_statistics']}")
-    )
+    inference = _INFERENCE[about["running_statistics"].partition(",")[0]]
+    console.print(Text(f"running statistics  {about['num_running_statistics']:>8}   inference uses {inference}"))
     for name, cut in about["cuts"].items():
         repeats = " (letters repeat: there are more statistics than letters)" if cut["letters_repeat"] else ""
         console.print(Text(f"\n{name}: {cut['axes']} parts of samples·channels·space; same letter = same statistic{repeats}"))

@@ -43,9 +43,8 @@ class ImageTransform:
 
     def __post_init__(self) -> None:
         if len(self.mean) != len(self.std) or len(self.mean) not in (1, 3):
-            raise DataError(
-                f"mean and std must have one value each (grayscale) or three each (RGB); got {len(self.mean)} and {len(self.std)}."
-            )
+            counts = f"{len(self.mean)} and {len(self.std)}"
+            raise DataError(f"mean and std must have one value each (grayscale) or three each (RGB); got {counts}.")
 
     def read(self, path: Path) -> Tensor:
         """Read an image file as a float tensor (c, image_size, image_size).
