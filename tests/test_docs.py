@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from docs.run import commands, filled, printed
-from tests.real import needs_shared, unpacked
+from tests.real import needs_shared, unpack_datasets
 
 ROOT = Path(__file__).parent.parent
 NUMBER = re.compile(r"-?\d+\.?\d*(?:e-?\d+)?")
@@ -24,7 +24,7 @@ def test_a_guide_is_filled_in_block_by_block(tmp_path):
 @needs_shared
 @pytest.mark.slow
 def test_the_guide_to_diagnosis_prints_what_it_says(tmp_path, monkeypatch):
-    monkeypatch.setenv("ANYNORM_DATA", str(unpacked("cifar10", "cifar10_resnet_pretrained")))
+    monkeypatch.setenv("ANYNORM_DATA", str(unpack_datasets("cifar10", "cifar10_resnet_pretrained")))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     for name in ("noisy.py", "symptom.py"):
         shutil.copy(ROOT / "docs" / "guide" / name, tmp_path)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from anynorm.cli.options import AsJson, Checkpoint, Paths, Root, print_report
+from anynorm.cli.options import AsJson, Checkpoint, NormPaths, RunsDir, print_report
 from anynorm.errors import DataError
 
 
@@ -19,7 +19,7 @@ def diagnose(
         typer.Option(help="A folder of images, a file of inputs (and labels), or module:factory; a run has its own test set."),
     ] = None,
     checkpoint: Checkpoint = None,
-    where: Paths = None,
+    where: NormPaths = None,
     batches: Annotated[int | None, typer.Option(min=1, help="How many batches; all, if not given.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Samples a batch, where --data is a file or a folder.")] = 64,
     side: Annotated[int, typer.Option(min=1, help="Images of a folder are made squares of so many pixels.")] = 224,
@@ -27,7 +27,7 @@ def diagnose(
     std: Annotated[str, typer.Option(help="What each channel is then divided by.")] = "0.229,0.224,0.225",
     deltas: Annotated[str, typer.Option(help="perturb: the noise magnitudes.")] = "0.1,0.2,0.3,0.4,0.5",
     per: Annotated[str, typer.Option(help="perturb: one draw a layer, or a channel.")] = "layer",
-    root: Root = Path("runs"),
+    root: RunsDir = Path("runs"),
     seeds: Annotated[int, typer.Option(min=1, help="perturb: how many draws.")] = 5,
     plot: Annotated[Path | None, typer.Option(help="Where to draw the answer: .png, .pdf or .svg.")] = None,
     as_json: AsJson = False,
@@ -35,19 +35,19 @@ def diagnose(
     """Ask what normalization does to a model: which norm shifts, what mixed norms use, how it bears wrong statistics."""
     from anynorm.diagnostics.questions import DiagnoseArgs, run_diagnostic
     from anynorm.io.checkpoints import load_model
-    from anynorm.io.inputs import Images, read_batches
+    from anynorm.io.inputs import ImageTransform, read_batches
 
     if plot is not None:
         from anynorm.plot import check_picture, draw
 
         check_picture(plot)
-    images = Images(side, _numbers("--mean", mean), _numbers("--std", std))
+    images = ImageTransform(side, _numbers("--mean", mean), _numbers("--std", std))
     given = None if data is None else read_batches(data, batch_size, images)
     if model.startswith("run:"):
         from anynorm.training.run import load_run
 
         network, own = load_run(root, model.removeprefix("run:"))
-        given = own.tests(batch_size) if given is None else given
+        given = own.test_batches(batch_size) if given is None else given
     else:
         network = load_model(model, checkpoint)
     asked = DiagnoseArgs(
