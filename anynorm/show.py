@@ -6,13 +6,13 @@ import math
 from typing import Any, NamedTuple
 
 from anynorm.core.affine import PerChannel, PerClass, Style
-from anynorm.core.cuts import Cut, JointCut
-from anynorm.core.grammar import parse, rows
+from anynorm.core.cuts import AnyCut, Cut, JointCut
 from anynorm.core.mixing import Argmax
-from anynorm.core.spec import AnyCut, NormSpec
+from anynorm.core.spec import NormSpec
 from anynorm.errors import ShapeError
 from anynorm.layers.norm import Norm
-from anynorm.registry import make, summary, zoo
+from anynorm.layers.registered import REGISTRY
+from anynorm.registry import make, parse, summary, zoo
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 MAX_DRAWN = (3, 8, 16)
@@ -36,15 +36,15 @@ def list_norms() -> list[dict[str, str]]:
             {
                 "spec": entry.spec,
                 "class": entry.norm.__name__,
-                "description": entry.words,
+                "description": entry.summary,
                 "cuts": _describe_cuts(norm_spec),
                 "running_statistics": _describe_running_statistics(norm_spec),
                 "affine": _describe_affine(norm_spec),
                 "paper": entry.paper,
             }
         )
-    for row in rows().values():
-        if row.missing:
+    for row in REGISTRY.values():
+        if row.not_implemented_reason:
             unknown = {"cuts": "", "running_statistics": "", "affine": ""}
             listed.append(
                 {"spec": row.name, "class": "not implemented", "description": summary(row), **unknown, "paper": row.paper}
@@ -91,7 +91,7 @@ def formula(norm_spec: NormSpec) -> list[str]:
     """
     if norm_spec.custom:
         without_affine = [] if norm_spec.affine.stages else ["γ = 1, β = 0"]
-        return [*rows()[norm_spec.custom.name].formula, *without_affine]
+        return [*REGISTRY[norm_spec.custom.name].formula, *without_affine]
     mean, var = _mixture(norm_spec.mean, "μ", "w"), _mixture(norm_spec.var, "σ²", "w′")
     mixing = "one-hot(argmax λ)" if isinstance(norm_spec.mixing, Argmax) else "softmax(λ)"
     groups = f", for each of {norm_spec.mixing.groups} channel groups" if norm_spec.mixing.groups > 1 else ""
@@ -219,8 +219,10 @@ def describe(spec: str, shape: tuple[int, ...]) -> dict[str, Any]:
     """
     norm = make(spec, shape[1], batch_size=shape[0], device="meta")  # numbers are counted without allocating memory
     for cut in norm.cuts:
-        if shape_error := cut.shape_error(_sizes(shape)):
-            raise ShapeError(f"{shape_error} Input {shape}.")
+        try:
+            cut.check_shape(_sizes(shape))
+        except ShapeError as error:
+            raise ShapeError(f"{error} Input {shape}.") from None
     samples, channels, positions = drawn_indices(shape)
     return {
         "spec": norm.spec,

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from anynorm.core.cuts import Cut
-from anynorm.core.grammar import parse
 from anynorm.diagnostics.buffers import preserve_buffers
 from anynorm.diagnostics.observe import eval_mode, observe_inputs
 from anynorm.diagnostics.report import DiagnosticReport
@@ -24,6 +23,7 @@ from anynorm.diagnostics.statistics import pooled_moments
 from anynorm.diagnostics.validation import as_batches, find_readable_norms
 from anynorm.errors import DiagnosticError
 from anynorm.progress import track
+from anynorm.registry import parse
 from anynorm.surgery.batches import Forward, call
 from anynorm.surgery.find import NormSite, Where
 
@@ -107,7 +107,7 @@ def _is_finite(steps: Tensor) -> bool:
 def _resolve_cuts(specs: list[str], channels: int) -> list[Cut]:
     cuts = []
     for spec in specs:
-        resolved = parse(spec).fit(channels)
+        resolved = parse(spec).resolve(channels)
         if len(resolved.cuts) != 1 or not resolved.cuts[0].pools_samples or resolved.cuts[0].is_ghost:
             raise DiagnosticError(f"cuts must each be one cut that pools over all samples; got {spec}. Usable: bn en en:8.")
         cuts.append(resolved.cuts[0])

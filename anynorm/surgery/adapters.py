@@ -25,12 +25,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from anynorm.core.cuts import ALL, Cut
-from anynorm.core.grammar import parse
 from anynorm.core.spec import NormSpec
 from anynorm.core.update_rules import Frozen
 from anynorm.layers.distributed import AllReduce, NoSync
 from anynorm.layers.norm import Norm
 from anynorm.layers.running_stats import STAT_PREFIXES
+from anynorm.registry import parse
 from anynorm.surgery.norm_info import NormInfo, UnsupportedNormError
 
 __all__ = ["NormInfo", "UnsupportedNormError", "read_norm", "register"]

@@ -129,7 +129,7 @@ def _set_requires_grad(module: nn.Module, requires_grad: bool, undo_log: UndoLog
 
 def _is_fixed(module: nn.Module, name: str) -> bool:
     """Whether a parameter is never trained: λ of a norm with argmax weights."""
-    return isinstance(module, Norm) and name in ("mean_weight", "var_weight") and not module.norm_spec.mixing.learns
+    return isinstance(module, Norm) and name in ("mean_weight", "var_weight") and not module.norm_spec.mixing.is_trainable
 
 
 def split_decay(model: nn.Module, weight_decay: float, *, biases: bool = False) -> list[dict[str, Any]]:

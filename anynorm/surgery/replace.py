@@ -10,8 +10,9 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from anynorm.core.cuts import divisors, nearest_groups
+from anynorm.layers.baselines.schedule import ScheduledNorm
 from anynorm.layers.norm import Norm
-from anynorm.layers.registered import REGISTRY, RegisteredNorm
+from anynorm.layers.registered import REGISTRY
 from anynorm.registry import make
 from anynorm.surgery.find import NormSite
 from anynorm.surgery.transfer import Transfer, transfer
@@ -45,8 +46,8 @@ def make_replacement(site: NormSite, spec: str, options: dict[str, Any]) -> Repl
     set_post_modules(norm, info.post_modules)
     norm.sync_group = info.sync_group
     result = transfer(info, norm, parametrized=hasattr(site.module, "parametrizations"))
-    if isinstance(norm, RegisteredNorm):
-        norm.set({name: options[name] for name in norm.settings if name in options})  # options override what was transferred
+    if isinstance(norm, ScheduledNorm):
+        norm.set_hyperparameters(**{name: options[name] for name in norm.hyperparameters if name in options})  # not the transferred ones
     copy_hooks_and_parametrizations(site.module, norm)
     return Replacement(norm.train(site.module.training), result)
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 import anynorm
 from anynorm.core.affine import PerChannel, PerClass, Style
 from anynorm.core.cuts import ALL, Cut, JointCut
-from anynorm.registry import parse
 from anynorm.core.mixing import Argmax, Softmax
 from anynorm.errors import SpecError
+from anynorm.registry import parse
 
 BN, IN, LN, EN = Cut(1, ALL, 1), Cut(ALL, ALL, 1), Cut(ALL, 1, 1), Cut(1, 1, 1)
 

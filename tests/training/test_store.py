@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from anynorm.compare import BATCH_SIZES, DEFAULT, NORMS, Plan, base_of, fit_budget, outcomes, recommend, run_all, summary, told
 from typer.testing import CliRunner
 
 import anynorm
 from anynorm.cli import app
 from anynorm.cli.lab import compare as compare_command
-from anynorm.compare import BATCH_SIZES, DEFAULT, NORMS, Plan, base_of, fit_budget, outcomes, recommend, run_all, summary, told
 from anynorm.data import load_dataset
 from anynorm.recipes.support.claims import probability
 from anynorm.training.config import Config, config_from_dict
