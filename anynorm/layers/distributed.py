@@ -15,13 +15,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from anynorm.core.moments import Moments, pool_stacked
 from anynorm.errors import AnynormError
 from anynorm.kernels.interface import NoSync, SyncGroup
 
-__all__ = ["AllReduce", "NoSync", "SyncGroup", "set_sync_group"]
+__all__ = ["AllReduce", "NoSync", "SyncGroup"]
 
 
 class _Gather(torch.autograd.Function):
@@ -97,32 +97,3 @@ class AllReduce:
                 "Save its state_dict, or call anynorm.sync(model, on=False) first."
             )
         return AllReduce, ()
-
-
-def set_sync_group(model: nn.Module, group: Any = None, *, on: bool = True) -> list[str]:
-    """Set over which processes the norms of a model that pool over samples compute their statistics in training.
-
-    Args:
-        model: the model; torch's own norms are left unchanged.
-        group: the process group; None is the default group.
-        on: False sets every norm back to the samples of its own process.
-
-    Returns:
-        The paths of the norms that were set.
-
-    Raises:
-        AnynormError: if this process is not in `group`.
-
-    >>> import anynorm
-    >>> set_sync_group(nn.Sequential(anynorm.make("bn", 8), anynorm.make("gn:2", 8)))
-    ['0']
-    """
-    if on and group is not None and dist.get_rank(group) < 0:
-        raise AnynormError("The process group passed to sync must contain this rank. Call sync only on the ranks of the group.")
-    sync_group = AllReduce(group) if on else NoSync()
-    paths = []
-    for path, module in model.named_modules():
-        if getattr(module, "pools_samples", False):
-            module.sync_group = sync_group
-            paths.append(path)
-    return paths

@@ -54,11 +54,6 @@ class NormSite:
         return self._info
 
     @property
-    def reading(self) -> NormInfo | str:
-        """The description, or the reason why there is none."""
-        return self.unsupported or self.info
-
-    @property
     def label(self) -> str:
         """The name in reports: the spec of an anynorm layer, the class name of another."""
         return self.module.spec if isinstance(self.module, Norm) else type(self.module).__name__
