@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from anynorm.data import DataSet, load
+from anynorm.data import ImageDataset, load_dataset
 from anynorm.errors import AnynormError, DataError, SpecError
-from anynorm.models import build
+from anynorm.models import build_model
 from anynorm.progress import track
 from anynorm.recipes.support.claims import LEVEL, probability, spread
 from anynorm.surgery.find import find_norms
@@ -121,7 +121,7 @@ def fit_budget(plan: Plan, minutes: float, processes: int | None = None) -> Plan
     """Choose the epochs so that all runs together take about so many minutes; each trains equally long."""
     if minutes <= 0:
         raise SpecError(f"{minutes} minutes are no time to compare in.")
-    data = load(plan.base.data, plan.base.image_size)
+    data = load_dataset(plan.base.data, plan.base.image_size, skip_unreadable=plan.base.skip_unreadable)
     seconds = 0.0
     for size in plan.batch_sizes:
         configs = _alone(plan, size)
@@ -143,7 +143,9 @@ def run_all(plan: Plan, processes: int | None = None, where: str = "local") -> I
         where: the name of an executor.
     """
     left = missing(plan)
-    data = load(plan.base.data, plan.base.image_size)  # said to be missing, or downloaded, once
+    data = load_dataset(
+        plan.base.data, plan.base.image_size, skip_unreadable=plan.base.skip_unreadable
+    )  # said to be missing, or downloaded, once
     check_model(plan, data)
     count = 1 if plan.base.devices > 1 else min(processes or cpu_count(), len(left))
     alone = partial(run, root=plan.root, data=data)
@@ -156,11 +158,11 @@ def run_all(plan: Plan, processes: int | None = None, where: str = "local") -> I
         yield from (config for config, ended in LocalExecutor(1).map_unordered(alone, missing(plan)) if ended)
 
 
-def check_model(plan: Plan, data: DataSet) -> None:
+def check_model(plan: Plan, data: ImageDataset) -> None:
     """Run the plain model on a batch of each size: what cannot work at all is told before the first run."""
     for size in plan.batch_sizes:
         config = replace(plan.base, batch_size=size, devices=1, sync=False)
-        model = build(config.model, data.shape, config.width)
+        model = build_model(config.model, data.shape, config.width)
         if not find_norms(model):
             raise DataError(f"{config.model} has no norm among its modules: there is nothing to compare.")
         try:
@@ -170,10 +172,10 @@ def check_model(plan: Plan, data: DataSet) -> None:
             raise
         except Exception as error:  # whatever somebody's model raises
             raise DataError(f"{config.model} cannot be run on {config.data}: {type(error).__name__}: {error}.") from error
-        if not isinstance(logits, torch.Tensor) or logits.shape != (size, data.classes):
+        if not isinstance(logits, torch.Tensor) or logits.shape != (size, data.num_classes):
             got = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
             raise DataError(
-                f"{config.model} gave {got} for {size} images of {data.classes} classes; ({size}, {data.classes}) is wanted."
+                f"{config.model} gave {got} for {size} images of {data.num_classes} classes; ({size}, {data.num_classes}) is wanted."
             )
 
 
@@ -191,7 +193,7 @@ def outcomes(plan: Plan) -> dict[tuple[str, int], list[dict[str, Any]]]:
 def summary(plan: Plan) -> Table:
     """Tell the test error of each norm at each batch size, what it step_times, and which to take."""
     found = outcomes(plan)
-    data = load(plan.base.data, plan.base.image_size)
+    data = load_dataset(plan.base.data, plan.base.image_size, skip_unreadable=plan.base.skip_unreadable)
     rows = []
     reference = "bn" if "bn" in plan.norms else plan.norms[0]
     times = {size: step_times(_alone(plan, size), data) for size in plan.batch_sizes}

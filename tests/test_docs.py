@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from docs.run import Block, matches, read_blocks, read_data_names, run_in_sandbox
-from tests.real import needs_shared, unpacked
+from tests.real import needs_shared, unpack_datasets
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -25,7 +25,7 @@ def test_the_page_runs_and_prints_what_it_says(page):
     if not any(block.language in ("python", "console") for block in blocks):
         return
     names = read_data_names(text)
-    env = {"OMP_NUM_THREADS": "1"} | ({"ANYNORM_DATA": str(unpacked(*names))} if names else {})
+    env = {"OMP_NUM_THREADS": "1"} | ({"ANYNORM_DATA": str(unpack_datasets(*names))} if names else {})
     done = run_in_sandbox(page, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
 

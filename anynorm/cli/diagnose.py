@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from anynorm.cli.options import AsJson, Checkpoint, Paths, Root, print_report
+from anynorm.cli.options import AsJson, Checkpoint, NormPaths, RunsDir, print_report
 from anynorm.errors import DataError
 
 
@@ -21,7 +21,7 @@ def diagnose(
         ),
     ] = None,
     checkpoint: Checkpoint = None,
-    where: Paths = None,
+    where: NormPaths = None,
     batches: Annotated[int | None, typer.Option(min=1, help="Number of batches; default: all.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Samples per batch, if --data is a file or a folder.")] = 64,
     image_size: Annotated[int, typer.Option(min=1, help="Resize and crop images of a folder to this many pixels.")] = 224,
@@ -29,7 +29,7 @@ def diagnose(
     std: Annotated[str, typer.Option(help="Per-channel standard deviation to divide by.")] = "0.229,0.224,0.225",
     deltas: Annotated[str, typer.Option(help="perturb: sizes of the noise.")] = "0.1,0.2,0.3,0.4,0.5",
     per: Annotated[str, typer.Option(help="perturb: one draw per 'layer' or per 'channel'.")] = "layer",
-    root: Root = Path("runs"),
+    root: RunsDir = Path("runs"),
     seeds: Annotated[int, typer.Option(min=1, help="perturb: number of draws.")] = 5,
     plot: Annotated[Path | None, typer.Option(help="Write a plot of the report: .png, .pdf or .svg.")] = None,
     as_json: AsJson = False,
@@ -37,19 +37,19 @@ def diagnose(
     """Diagnose normalization: which norm's statistics are off, what mixed norms use, how robust it is to wrong statistics."""
     from anynorm.cli.diagnostics import DiagnoseArgs, run_diagnostic
     from anynorm.io.checkpoints import load_model
-    from anynorm.io.inputs import Images, read_batches
+    from anynorm.io.inputs import ImageTransform, read_batches
 
     if plot is not None:
         from anynorm.plot import check_picture, draw
 
         check_picture(plot)
-    images = Images(image_size, _numbers("--mean", mean), _numbers("--std", std))
+    images = ImageTransform(image_size, _numbers("--mean", mean), _numbers("--std", std))
     inputs = None if data is None else read_batches(data, batch_size, images)
     if model.startswith("run:"):
         from anynorm.training.run import load_run
 
         network, run_data = load_run(root, model.removeprefix("run:"))
-        inputs = run_data.tests(batch_size) if inputs is None else inputs
+        inputs = run_data.test_batches(batch_size) if inputs is None else inputs
     else:
         network = load_model(model, checkpoint)
     args = DiagnoseArgs(

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from anynorm.cli.options import AsJson, Root, Where, print_json, print_report
+from anynorm.cli.options import AsJson, Executor, RunsDir, print_json, print_report
 from anynorm.errors import SpecError
 
 runs = typer.Typer(help="Look at runs: list, show, diff, rm.", no_args_is_help=True)
@@ -45,22 +45,20 @@ def compare(
         list[str] | None, typer.Option("--set", help="Other settings of runs, such as flip=true or weight_decay=0.")
     ] = None,
     processes: Annotated[int | None, typer.Option(min=1, help="How many at once; by default as many as cores.")] = None,
-    executor: Where = "local",
+    executor: Executor = "local",
     skip_unreadable: Annotated[
         bool, typer.Option(help="Leave out images of a folder that cannot be read, instead of stopping.")
     ] = False,
-    root: Root = Path("runs"),
+    root: RunsDir = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
     """Compare norms on a model and data, and say which to take."""
     from anynorm.cli.live import watch
     from anynorm.compare import Plan, base_of, fit_budget, missing, run_all, summary
-    from anynorm.data.folder import SKIP
     from anynorm.training.norm_layout import split_norms
 
-    if skip_unreadable:
-        os.environ[SKIP] = "1"
     given = {"data": data, "model": model, "epochs": epochs, "num_train": images, "width": width, "lr": rate}
+    given["skip_unreadable"] = skip_unreadable or None
     base = {name: value for name, value in given.items() if value is not None} | _settings(settings or [])
     sizes = _whole_numbers("--batch-sizes", batch_sizes)
     plan = Plan(base_of(base), split_norms(norms), sizes, seeds, lr_scaling, root)
@@ -120,7 +118,7 @@ def _whole_numbers(option: str, text: str) -> list[int]:
 
 
 @runs.command("list")
-def list_(root: Root = Path("runs"), as_json: AsJson = False) -> None:
+def list_(root: RunsDir = Path("runs"), as_json: AsJson = False) -> None:
     """List all runs, the newest last."""
     from anynorm.table import Table
     from anynorm.training.config import Config
@@ -143,7 +141,7 @@ _SHOWN = ("data", "model", "norm", "batch_size", "seed")
 
 
 @runs.command()
-def show(run: str, root: Root = Path("runs")) -> None:
+def show(run: str, root: RunsDir = Path("runs")) -> None:
     """Print the whole record of a run."""
     from anynorm.training.store import Store
 
@@ -151,7 +149,7 @@ def show(run: str, root: Root = Path("runs")) -> None:
 
 
 @runs.command()
-def diff(first: str, second: str, root: Root = Path("runs"), as_json: AsJson = False) -> None:
+def diff(first: str, second: str, root: RunsDir = Path("runs"), as_json: AsJson = False) -> None:
     """Tell in which settings and results two runs differ."""
     from anynorm.table import Table
     from anynorm.training.store import Store
@@ -168,7 +166,7 @@ def diff(first: str, second: str, root: Root = Path("runs"), as_json: AsJson = F
 
 
 @runs.command()
-def rm(run: list[str], root: Root = Path("runs")) -> None:
+def rm(run: list[str], root: RunsDir = Path("runs")) -> None:
     """Forget runs, by their ids or the beginnings of them."""
     from anynorm.training.store import Store
 

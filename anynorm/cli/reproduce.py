@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from anynorm.cli.options import AsJson, Where, print_report
+from anynorm.cli.options import AsJson, Executor, print_report
 
 
 def reproduce(
@@ -18,7 +18,7 @@ def reproduce(
     processes: Annotated[
         int | None, typer.Option(min=1, help="How many at once, of one thread each; by default as many as cores.")
     ] = None,
-    executor: Where = "local",
+    executor: Executor = "local",
     runs: Annotated[Path | None, typer.Option(help="Where training runs are kept; by default in runs/recipes.")] = None,
     recipes: Annotated[Path, typer.Option(help="The folder of the recipes.")] = Path("recipes"),
     records: Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import anynorm
-from anynorm.cli.options import AsJson, Checkpoint, Data, Model, Out, Paths, print_report
+from anynorm.cli.options import AsJson, Checkpoint, Data, Model, NormPaths, Out, print_report
 
 
 def inspect(model: Model, checkpoint: Checkpoint = None, as_json: AsJson = False) -> None:
@@ -23,7 +23,7 @@ def convert(
     spec: Annotated[str, typer.Argument(help="The norm to put in, such as gn:32.")],
     model: Model,
     checkpoint: Checkpoint = None,
-    where: Paths = None,
+    where: NormPaths = None,
     fit: Annotated[str | None, typer.Option(help="Calibration inputs on which γ and β are solved.")] = None,
     groups: Annotated[str, typer.Option(help="exact, or nearest: the nearest group number that divides the channels.")] = "exact",
     batch_size: Annotated[int | None, typer.Option(help="Samples a device in training, for bgn without a number.")] = None,

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from anynorm import plot
-from anynorm.data.sets import digits, mnist
+from anynorm.data.readers import digits, mnist
 from anynorm.diagnostics.fluctuation import fluctuation
 from anynorm.diagnostics.report import DiagnosticReport
 from anynorm.models.mlp import mlp

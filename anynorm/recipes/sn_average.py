@@ -21,7 +21,7 @@ from torch import nn
 
 import anynorm
 from anynorm import plot
-from anynorm.data import DataSet
+from anynorm.data import ImageDataset
 from anynorm.recipes.support.claims import Claim, pick, spread
 from anynorm.recipes.support.presets import DESK, IMAGENET_100, SMOKE, column, config_of, numbers, root, saved, trained
 from anynorm.recipes.support.recipe import Recipe, Settings, grid
@@ -62,9 +62,9 @@ def measure(settings: Settings, cell: Row) -> Row:
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, data: DataSet) -> float:
+def accuracy(model: nn.Module, data: ImageDataset) -> float:
     """Give the accuracy in percent on the test set."""
-    right = [model(x).argmax(1) == truth for x, truth in data.tests(500)]
+    right = [model(x).argmax(1) == truth for x, truth in data.test_batches(500)]
     return 100 * float(torch.cat(right).double().mean())
 
 

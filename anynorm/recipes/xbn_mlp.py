@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from anynorm import plot
-from anynorm.data.sets import digits, mnist
+from anynorm.data.readers import digits, mnist
 from anynorm.diagnostics.estimation_shift import estimation_shift
 from anynorm.models.mlp import mlp
 from anynorm.recipes.support.claims import Claim, pick, spread

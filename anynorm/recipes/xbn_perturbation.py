@@ -27,8 +27,8 @@ import torch
 from torch import Tensor, nn
 
 from anynorm import plot, xbn
-from anynorm.data.download import found
-from anynorm.data.sets import cifar10, digits
+from anynorm.data.download import find_file
+from anynorm.data.readers import cifar10, digits
 from anynorm.diagnostics.perturb import PER, perturbation_curve
 from anynorm.io.checkpoints import read_state_dict
 from anynorm.models.cifar_resnet import CifarResNet
@@ -65,12 +65,12 @@ def load(settings: Settings) -> tuple[CifarResNet, Tensor, tuple[Tensor, Tensor]
         images, labels = digits()
         x = images.float() / 255
         return (
-            CifarResNet(settings["depth"], inputs=1),
+            CifarResNet(settings["depth"], in_channels=1),
             x[: settings["fit"]],
             (x[-settings["num_test"] :], labels[-settings["num_test"] :]),
         )
     model = CifarResNet(settings["depth"])
-    model.load_state_dict(read_state_dict(found(f"cifar10_resnet_pretrained/resnet{settings['depth']}-*.th")))
+    model.load_state_dict(read_state_dict(find_file(f"cifar10_resnet_pretrained/resnet{settings['depth']}-*.th")))
     (train, _), (test, labels) = cifar10("train"), cifar10("test")
     x, y = ((images.float() / 255 - MEAN) / STD for images in (train[: settings["fit"]], test[: settings["num_test"]]))
     return model, x, (y, labels[: settings["num_test"]])

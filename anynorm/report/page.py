@@ -11,7 +11,7 @@ from typing import Any
 
 from anynorm.compare import Plan, recommend, told
 from anynorm.errors import DataError
-from anynorm.table import plain
+from anynorm.table import json_safe
 from anynorm.training.config import Config, config_from_dict
 from anynorm.training.provenance import provenance
 from anynorm.training.store import ENDED, Store
@@ -53,7 +53,7 @@ def write_page(root: Path, path: Path) -> tuple[int, list[str]]:
         "run_columns": [{"key": name, "title": name} for name in RUN_COLUMNS],
     }
     text = Path(__file__).with_name("page.html").read_text()
-    inside = json.dumps(plain(data), allow_nan=False).replace("<", "\\u003c")  # a text in the data cannot end the script
+    inside = json.dumps(json_safe(data), allow_nan=False).replace("<", "\\u003c")  # a text in the data cannot end the script
     if not path.absolute().parent.is_dir():
         raise DataError(f"There is no folder {path.parent} to write {path.name} into.")
     path.write_text(text.replace("/*DATA*/", inside))

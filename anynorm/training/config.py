@@ -32,7 +32,7 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 """What the learning rate is multiplied by, after a part of the training."""
 OPTIMIZERS = ("sgd", "adam")
 PRECISIONS = ("float32", "bfloat16")
-LATER = {"num_test": None, "num_evals": 20, "stop_epoch": None}
+LATER = {"num_test": None, "num_evals": 20, "stop_epoch": None, "skip_unreadable": False}
 """Settings that came later: at these values a run is the one that a store had without them."""
 
 
@@ -57,6 +57,7 @@ class Config:
         num_test: how many images of the test set are asked, the first ones; None takes all.
         num_evals: how often they are, at most, over a run.
         stop_epoch: after how many of its epochs a run ends; None does them all.
+        skip_unreadable: leave out images of a folder that cannot be decoded, instead of raising.
     """
 
     data: str = "digits"
@@ -88,6 +89,7 @@ class Config:
     num_test: int | None = None
     num_evals: int = 20
     stop_epoch: int | None = None
+    skip_unreadable: bool = False
 
     def __post_init__(self) -> None:
         validate_norms(self.norm, self.batch_size)

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anynorm.data import DataSet, load
+from anynorm.data import ImageDataset, load_dataset
 from anynorm.diagnostics import estimation_shift, importance
 from anynorm.diagnostics.buffers import preserve_buffers
 from anynorm.errors import AnynormError, DiagnosticError, DiskError
 from anynorm.io.checkpoints import read_state_dict
-from anynorm.models import build
+from anynorm.models import build_model
 from anynorm.surgery.find import find_norms
 from anynorm.training import distributed as together
 from anynorm.training.config import Config
@@ -25,7 +25,9 @@ from anynorm.training.store import Store
 from anynorm.training.trainer import Trainer, save, train
 
 
-def run(config: Config, root: Path, *, data: DataSet | None = None, callback: Callable[[Trainer], None] | None = None) -> bool:
+def run(
+    config: Config, root: Path, *, data: ImageDataset | None = None, callback: Callable[[Trainer], None] | None = None
+) -> bool:
     """Train a run of a store, unless it is done or somebody else has it; say whether it was.
 
     A run that diverges, or cannot be built, is recorded as failed, with the reason.
@@ -35,7 +37,12 @@ def run(config: Config, root: Path, *, data: DataSet | None = None, callback: Ca
     if not together.broadcast_bool(first and store.begin(config)):
         return False
     try:
-        outcome = _outcome(config, store.folder(config.id), data or load(config.data, config.image_size), callback)
+        outcome = _outcome(
+            config,
+            store.folder(config.id),
+            data or load_dataset(config.data, config.image_size, skip_unreadable=config.skip_unreadable),
+            callback,
+        )
         if first:
             store.finish(config, outcome)
     finally:
@@ -43,7 +50,7 @@ def run(config: Config, root: Path, *, data: DataSet | None = None, callback: Ca
     return together.broadcast_bool(True)  # the others wait here until the first has written
 
 
-def _outcome(config: Config, folder: Path, data: DataSet, callback: Callable[[Trainer], None] | None) -> dict[str, Any]:
+def _outcome(config: Config, folder: Path, data: ImageDataset, callback: Callable[[Trainer], None] | None) -> dict[str, Any]:
     began, made = time.perf_counter(), provenance() | {"threads": torch.get_num_threads()}
     outcome: dict[str, Any]
     try:
@@ -60,13 +67,13 @@ def _outcome(config: Config, folder: Path, data: DataSet, callback: Callable[[Tr
     return outcome
 
 
-def load_run(root: Path, name: str) -> tuple[nn.Module, DataSet]:
+def load_run(root: Path, name: str) -> tuple[nn.Module, ImageDataset]:
     """Give the network of a run as it ended, and its data."""
     store = Store(root)
     config = store.config(name)
     path = store.folder(config.id) / "model.pt"
-    data = load(config.data, config.image_size)
-    model = apply_norms(build(config.model, data.shape, config.width), config.norm, config.batch_size)
+    data = load_dataset(config.data, config.image_size, skip_unreadable=config.skip_unreadable)
+    model = apply_norms(build_model(config.model, data.shape, config.width), config.norm, config.batch_size)
     model.load_state_dict(read_state_dict(path))
     return model.eval(), data
 
@@ -89,7 +96,7 @@ def describe(training: Trainer, failed: bool) -> dict[str, Any]:
 
 def _shift(training: Trainer) -> list[dict[str, Any]] | None:
     """Give the estimation shift of norms on a part of the test set, with their places among all; None where nothing is kept."""
-    images = training.data.standardised(training.data.test[0][:1000])
+    images = training.data.standardize(training.data.test[0][:1000])
     try:
         report = estimation_shift(training.result, images.split(500), trial_samples=0)  # type: ignore[no-untyped-call]
     except DiagnosticError:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from anynorm.errors import DataError, DiskError
-from anynorm.table import plain
+from anynorm.table import json_safe
 from anynorm.training.config import Config, config_from_dict
 
 VERSION = 1
@@ -163,7 +163,7 @@ class Store:
 
     def finish(self, config: Config, outcome: dict[str, Any]) -> None:
         """Write the outcome of a run; its checkpoint is not needed any more."""
-        body = json.dumps(plain({"config": asdict(config), **outcome}), allow_nan=False)
+        body = json.dumps(json_safe({"config": asdict(config), **outcome}), allow_nan=False)
         digest = hashlib.sha256(body.encode()).hexdigest()
         path = self.folder(config.id) / "record.json"
         part = path.with_suffix(".part")

@@ -6,7 +6,7 @@ import time
 
 import torch
 
-from anynorm.data import DataSet
+from anynorm.data import ImageDataset
 from anynorm.errors import AnynormError
 from anynorm.training.config import Config
 from anynorm.training.trainer import DivergedError, Trainer
@@ -16,7 +16,7 @@ SECONDS = 0.05
 """How long one timing lasts, at least."""
 
 
-def step_times(configs: list[Config], data: DataSet) -> dict[str, float]:
+def step_times(configs: list[Config], data: ImageDataset) -> dict[str, float]:
     """Give the seconds of a step with each configuration's norm, the best of several rounds in which each has its turn.
 
     One thread, as runs of a comparison have.
@@ -29,7 +29,7 @@ def step_times(configs: list[Config], data: DataSet) -> dict[str, float]:
         torch.set_num_threads(threads)
 
 
-def _best(configs: list[Config], data: DataSet) -> dict[str, float]:
+def _best(configs: list[Config], data: ImageDataset) -> dict[str, float]:
     trainings = {}
     for config in configs:
         try:

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from anynorm.data import DataSet, augment, load
+from anynorm.data import ImageDataset, augment, load_dataset
 from anynorm.errors import DataError, DiskError
 from anynorm.layers.norm import Norm
-from anynorm.models import build
+from anynorm.models import build_model
 from anynorm.surgery.sync import sync
 from anynorm.training import distributed as together
 from anynorm.training.config import Config
@@ -37,7 +37,7 @@ class DivergedError(Exception):
 class Trainer:
     """A network in training."""
 
-    def __init__(self, config: Config, data: DataSet) -> None:
+    def __init__(self, config: Config, data: ImageDataset) -> None:
         self.config, self.data = config, _tested(data, config.num_test)
         self.images, self.labels = self._chosen()
         self.per_step = config.batch_size * config.grad_accum_steps * config.devices
@@ -47,7 +47,7 @@ class Trainer:
         self.steps = self.steps_per_epoch * config.epochs
         self.end = self.steps_per_epoch * (config.stop_epoch or config.epochs)
         torch.manual_seed(config.seed)
-        self.model = apply_norms(build(config.model, data.shape, config.width), config.norm, config.batch_size)
+        self.model = apply_norms(build_model(config.model, data.shape, config.width), config.norm, config.batch_size)
         if config.sync:
             self.model = sync(self.model).model
         for module in self.model.modules():
@@ -82,16 +82,16 @@ class Trainer:
         start = index * self.per_step + number * config.batch_size
         chosen = self._order[1][start : start + config.batch_size]
         chance = torch.Generator().manual_seed(_mixed(config.seed, 2, step * config.grad_accum_steps * config.devices + number))
-        x = self.data.standardised(self.images[chosen])
+        x = self.data.standardize(self.images[chosen])
         if config.crop:
-            x = augment.cropped(x, config.crop, chance)
+            x = augment.random_crop(x, config.crop, chance)
         if config.flip:
-            x = augment.flipped(x, chance)
+            x = augment.random_flip(x, chance)
         if config.cutout:
-            x = augment.blanked(x, config.cutout, chance)
-        targets = nn.functional.one_hot(self.labels[chosen], self.data.classes).float()
+            x = augment.cutout(x, config.cutout, chance)
+        targets = nn.functional.one_hot(self.labels[chosen], self.data.num_classes).float()
         if config.mixup:
-            x, targets = augment.mixed(x, targets, config.mixup, chance)
+            x, targets = augment.mixup(x, targets, config.mixup, chance)
         return x, targets
 
     def advance(self) -> None:
@@ -159,7 +159,7 @@ class Trainer:
         """Give the loss and the error in percent on the test set, in eval mode."""
         model = self.result.eval()
         loss = wrong = 0.0
-        for x, truth in self.data.tests(500):
+        for x, truth in self.data.test_batches(500):
             logits = model(x).float()
             loss += float(nn.functional.cross_entropy(logits, truth, reduction="sum"))
             wrong += float((logits.argmax(1) != truth).sum())
@@ -184,7 +184,7 @@ class Trainer:
         self.step, self.curve, self.sums = state["step"], state["curve"], state["sums"]
 
 
-def _tested(data: DataSet, count: int | None) -> DataSet:
+def _tested(data: ImageDataset, count: int | None) -> ImageDataset:
     """Leave so many images of the test set, the first ones."""
     images, labels = data.test
     if count is None:
@@ -210,7 +210,7 @@ def train(
     config: Config,
     folder: Path | None = None,
     *,
-    data: DataSet | None = None,
+    data: ImageDataset | None = None,
     seconds: float = 20.0,
     callback: Callable[[Trainer], None] | None = None,
 ) -> tuple[Trainer, str]:
@@ -220,7 +220,7 @@ def train(
         seconds: how often a checkpoint is written.
         callback: is told after every step.
     """
-    training = Trainer(config, data or load(config.data, config.image_size))
+    training = Trainer(config, data or load_dataset(config.data, config.image_size, skip_unreadable=config.skip_unreadable))
     checkpoint = None if folder is None else folder / "checkpoint.pt"
     if checkpoint is not None and checkpoint.exists():
         training.restore(_read(checkpoint))

@@ -96,7 +96,7 @@ def test_the_papers_settings_have_its_samples_a_step_and_its_rates(name, samples
 def test_data_that_are_missing_are_named_with_their_place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(RUNS, str(tmp_path / "runs"))
-    with pytest.raises(DataError, match=rf"There is no folder {tmp_path}/imagenet: folder:imagenet is to hold train/CLASS"):
+    with pytest.raises(DataError, match=rf"folder:imagenet must be an existing folder with train/CLASS.*{tmp_path}/imagenet does not exist"):
         load_recipe("bgn_groups").run("paper", tmp_path)
 
 

@@ -16,14 +16,14 @@ from typing import Any
 import torch
 
 import anynorm
-from tests.real import accuracy, cifar, pretrained
+from tests.real import accuracy, load_cifar, pretrained_resnet
 
 SPECS = ("ln", "gn:4", "gn:8", "sn", "hn", "xbn", "in")
 
 
 def measure(depth: int, spec: str, fit: Any, test: Any) -> dict[str, float]:
     """Convert a pretrained network and give its accuracy on the test images."""
-    model = pretrained(depth)
+    model = pretrained_resnet(depth)
     start = time.perf_counter()
     if spec == "xbn":
         anynorm.xbn(model, "gn:8", position=1, fit=fit)
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    train, test = cifar("train")[0], cifar("test")
+    train, test = load_cifar("train")[0], load_cifar("test")
     chosen = torch.randperm(len(train), generator=torch.Generator().manual_seed(arguments.seed))[: arguments.images]
     rows = []
     for depth in map(int, arguments.depths.split(",")):

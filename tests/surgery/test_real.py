@@ -6,7 +6,7 @@ from torch import nn
 
 import anynorm
 from tests.helpers import same
-from tests.real import accuracy, augmented, cifar, efficientnet, needs_shared, photos, pretrained
+from tests.real import accuracy, augment, load_cifar, load_photos, needs_shared, pretrained_efficientnet, pretrained_resnet
 
 pytestmark = [needs_shared, pytest.mark.slow]
 
@@ -19,13 +19,13 @@ WANTED = {
 
 @pytest.fixture(scope="module")
 def images():
-    train, _ = cifar("train")
+    train, _ = load_cifar("train")
     chosen = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))[:512]
-    return train[chosen], *cifar("test")
+    return train[chosen], *load_cifar("test")
 
 
 def changed(depth, spec, fit):
-    model = pretrained(depth)
+    model = pretrained_resnet(depth)
     if spec == "xbn":
         anynorm.xbn(model, "gn:8", position=1, fit=fit)
     else:
@@ -34,7 +34,7 @@ def changed(depth, spec, fit):
 
 
 def test_bn_for_bn_leaves_a_pretrained_network_as_it_was(images):
-    model, twin = pretrained(56), pretrained(56)
+    model, twin = pretrained_resnet(56), pretrained_resnet(56)
     anynorm.convert(model, "bn")
     x = images[1][:64]
     same(model(x), twin(x), rtol=1e-5, atol=1e-5)
@@ -54,12 +54,12 @@ def test_a_fitted_resnet56_keeps_its_accuracy(spec, images):
 
 def test_recalibration_brings_back_a_network_whose_statistics_were_reset(images):
     _, x, y = images
-    model = pretrained(20)
+    model = pretrained_resnet(20)
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.reset_running_stats()
     assert accuracy(model, x[:2000], y[:2000]) < 30
-    anynorm.recalibrate(model, augmented(cifar("train")[0][:2048]).split(256))
+    anynorm.recalibrate(model, augment(load_cifar("train")[0][:2048]).split(256))
     assert accuracy(model, x, y) > 91.2
 
 
@@ -73,7 +73,7 @@ def test_folding_a_pretrained_network_changes_nothing(images):
 
 @pytest.fixture(scope="module")
 def imagenet():
-    model, x = efficientnet(), photos()
+    model, x = pretrained_efficientnet(), load_photos()
     with torch.no_grad():
         logits = torch.cat([model(batch) for batch in x.split(25)])
     return x, logits
@@ -90,7 +90,7 @@ def agreement(model, x, logits):
 def test_efficientnet_keeps_its_output_under_bn_and_hn_and_folds_whole(imagenet):
     x, logits = imagenet
     for spec in ("bn", "hn"):
-        model = efficientnet()
+        model = pretrained_efficientnet()
         anynorm.convert(model, spec)
         same(model(x[:16]), logits[:16], rtol=1e-4, atol=1e-4)
         report = anynorm.fold(model, x[:2])
@@ -101,7 +101,7 @@ def test_efficientnet_keeps_its_output_under_bn_and_hn_and_folds_whole(imagenet)
 
 def test_efficientnet_fitted_with_ln_agrees_with_itself_more_often_than_not(imagenet):
     x, logits = imagenet
-    plain, fitted = efficientnet(), efficientnet()
+    plain, fitted = pretrained_efficientnet(), pretrained_efficientnet()
     anynorm.convert(plain, "ln")
     anynorm.convert(fitted, "ln", fit=x[:64])
     assert agreement(plain, x[64:], logits[64:]) < 5
@@ -109,6 +109,6 @@ def test_efficientnet_fitted_with_ln_agrees_with_itself_more_often_than_not(imag
 
 
 def test_the_blocks_of_efficientnet_are_found():
-    report = anynorm.xbn(efficientnet(), "gn:8")
+    report = anynorm.xbn(pretrained_efficientnet(), "gn:8")
     assert [row["path"] for row in report][:3] == ["_blocks.0._bn1", "_blocks.1._bn1", "_blocks.2._bn1"]
     assert len(report) == 16

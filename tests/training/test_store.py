@@ -15,7 +15,7 @@ import anynorm
 from anynorm.cli import app
 from anynorm.cli.lab import compare as compare_command
 from anynorm.compare import BATCH_SIZES, DEFAULT, NORMS, Plan, base_of, fit_budget, outcomes, recommend, run_all, summary, told
-from anynorm.data import load
+from anynorm.data import load_dataset
 from anynorm.recipes.support.claims import probability
 from anynorm.training.config import Config, config_from_dict
 from anynorm.training.norm_layout import split_norms
@@ -23,7 +23,7 @@ from anynorm.training.run import run
 from anynorm.training.store import Store
 from anynorm.training.timing import step_times
 
-DATA = load("digits")
+DATA = load_dataset("digits")
 QUICK = Config(model="small", width=0.5, num_train=64, batch_size=16, epochs=1, lr=0.05)
 
 

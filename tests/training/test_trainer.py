@@ -9,13 +9,13 @@ import pytest
 import torch
 
 import anynorm
-from anynorm.data import DataSet, augment, load
+from anynorm.data import ImageDataset, load_dataset
 from anynorm.training import trainer as engine
 from anynorm.training.config import SCHEDULES, Config, config_from_dict
 from anynorm.training.trainer import Trainer, train
 from tests.helpers import same
 
-DATA = load("digits")
+DATA = load_dataset("digits")
 QUICK = Config(model="small", width=0.5, num_train=64, batch_size=16, epochs=4, lr=0.05)
 
 
@@ -149,46 +149,8 @@ def test_settings_that_mean_nothing_are_refused():
         Trainer(config_from_dict({**vars(QUICK), "num_train": 5000}), DATA)
 
 
-# augmentation
-
-
-def test_crops_are_windows_of_the_framed_image():
-    x = torch.arange(2 * 5 * 6, dtype=torch.float32).reshape(1, 2, 5, 6).repeat(200, 1, 1, 1) + 1
-    y = augment.cropped(x, 2, torch.Generator().manual_seed(0))
-    framed = torch.nn.functional.pad(x[0], (2, 2, 2, 2))
-    windows = [framed[:, i : i + 5, j : j + 6] for i in range(5) for j in range(5)]
-    counts = [sum(torch.equal(crop, window) for crop in y) for window in windows]
-    assert sum(counts) == 200
-    assert min(counts) > 0
-
-
-def test_flips_blanks_and_mixtures():
-    chance = torch.Generator().manual_seed(0)
-    x = torch.rand(400, 1, 4, 4)
-    flipped = augment.flipped(x, chance)
-    turned = sum(torch.equal(a, b.flip(-1)) and not torch.equal(a, b) for a, b in zip(flipped, x, strict=True))
-    assert 150 < turned < 250
-    blank = augment.blanked(torch.ones(400, 3, 8, 8), 4, chance)
-    assert set(blank.unique().tolist()) == {0.0, 1.0}
-    zeros = (blank[:, 0] == 0).sum((1, 2))
-    assert int(zeros.max()) == 16
-    assert torch.equal(blank[:, 0], blank[:, 2])
-    targets = torch.nn.functional.one_hot(torch.arange(400) % 3, 3).float()
-    mixed, soft = augment.mixed(x, targets, 0.4, chance)
-    same(soft.sum(1), torch.ones(400))
-    assert not torch.equal(mixed, x)
-
-
-@pytest.mark.parametrize("alpha", [0.2, 1.0, 3.0])
-def test_gamma_variables_have_the_moments_of_their_shape(alpha):
-    chance = torch.Generator().manual_seed(0)
-    drawn = torch.tensor([augment._gamma(alpha, chance) for _ in range(4000)])
-    assert float(drawn.mean()) == pytest.approx(alpha, rel=0.1)
-    assert float(drawn.var()) == pytest.approx(alpha, rel=0.15)  # as their variance is their mean
-
-
 def test_standardised_images_have_mean_0_and_deviation_1():
-    x = DATA.standardised(DATA.train[0])
-    assert isinstance(DATA, DataSet)
+    x = DATA.standardize(DATA.train[0])
+    assert isinstance(DATA, ImageDataset)
     assert float(x.mean()) == pytest.approx(0, abs=1e-4)
     assert float(x.std()) == pytest.approx(1, abs=1e-3)

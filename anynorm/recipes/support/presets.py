@@ -15,7 +15,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from anynorm.data import load
+from anynorm.data import load_dataset
 from anynorm.recipes.support.claims import Claim, pick, spread
 from anynorm.recipes.support.record import Row
 from anynorm.training.config import Config, config_from_dict, hash_sources
@@ -100,7 +100,7 @@ def trained(config: Config) -> dict[str, Any]:
     return store.record(config.id)
 
 
-_data = lru_cache(maxsize=2)(load)
+_data = lru_cache(maxsize=2)(load_dataset)
 """A process has many runs of the same data."""
 _made_of = lru_cache(hash_sources)
 """A folder may hold a million files."""

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import anynorm
-from anynorm.models import build
-from anynorm.models.shape import Shape
+from anynorm.models import build_model
+from anynorm.models.shape import DataShape
 from tests.helpers import data, make, same
 from tests.layers.baselines import references
 
@@ -196,7 +196,7 @@ def test_gradients_of_exact_whitening_are_finite_where_eigenvalues_coincide():
 
 
 def test_whitening_is_an_xbn_norm_whose_groups_are_clipped_to_the_channels():
-    model = build("resnet18", Shape(3, 16, 16, 10), 0.25)
+    model = build_model("resnet18", DataShape(3, 16, 16, 10), 0.25)
     report = anynorm.xbn(model, norm="gw:64")
     assert all(row["is"].startswith("gw:") for row in report.rows)
     assert model(data(2, 3, 16, 16)).isfinite().all()

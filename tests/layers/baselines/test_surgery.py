@@ -10,8 +10,8 @@ from torch import nn
 import anynorm
 from anynorm.diagnostics import estimation_shift
 from anynorm.errors import StateError
-from anynorm.models import build
-from anynorm.models.shape import Shape
+from anynorm.models import build_model
+from anynorm.models.shape import DataShape
 from tests.helpers import data, make, same, same_state
 
 BEYOND = ["modenorm:2", "ilmin", "ilmgn:4", "brn", "gw:4", "gwzca:4", "ssn", "ibn"]
@@ -236,7 +236,7 @@ def test_the_rows_of_sabns_comparison_run_side_by_side_in_one_model():
 @pytest.mark.parametrize("spec", ["bn", "modenorm:2", "auxbn@2", "saauxbn@2"])
 def test_each_of_them_goes_into_the_same_network(spec):
     torch.manual_seed(0)
-    model = build("resnet18", Shape(3, 16, 16, 10), 0.125)
+    model = build_model("resnet18", DataShape(3, 16, 16, 10), 0.125)
     anynorm.convert(model, spec)
     with anynorm.condition(model, torch.tensor([0, 1, 0, 1])) if "@" in spec else torch.enable_grad():
         model(data(4, 3, 16, 16)).square().mean().backward()
