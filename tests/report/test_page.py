@@ -11,7 +11,7 @@ from anynorm.compare import Plan, run_all
 from anynorm.report.page import write_page
 from anynorm.training.config import Config
 from anynorm.training.store import Store
-from tests.training.test_store import command
+from tests.test_compare import command
 
 BROWSER = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
 ARGUMENTS = [
