@@ -65,7 +65,7 @@ def test_damaged_and_unfinished_runs_are_told_and_left_out(store, tmp_path):
     held = Store(root)
     held.begin(Config(seed=99))
     count, left_out = write_page(root, tmp_path / "report.html")
-    held.leave(Config(seed=99))
+    held.release(Config(seed=99))
     assert count == 12
     assert any("is damaged" in reason for reason in left_out)
     assert any("running" in reason for reason in left_out)
