@@ -113,7 +113,7 @@ def base_of(settings: dict[str, Any]) -> Config:
 def missing(plan: Plan) -> list[Config]:
     """List the runs that have not ended."""
     store = Store(plan.root)
-    ended = {row["id"] for row in store.rows() if row["status"] in ENDED and store.is_whole(row["id"])}
+    ended = {row["id"] for row in store.rows() if row["status"] in ENDED and store.is_valid(row["id"])}
     return [config for config in plan.configs() if config.id not in ended]
 
 
@@ -180,7 +180,7 @@ def check_model(plan: Plan, data: DataSet) -> None:
 def outcomes(plan: Plan) -> dict[tuple[str, int], list[dict[str, Any]]]:
     """Read the records of what has ended, by norm and batch size, in the order of the seeds."""
     store = Store(plan.root)
-    ended = {row["id"] for row in store.rows() if row["status"] in ENDED and store.is_whole(row["id"])}
+    ended = {row["id"] for row in store.rows() if row["status"] in ENDED and store.is_valid(row["id"])}
     found: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for config in plan.configs():
         if config.id in ended:

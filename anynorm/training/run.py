@@ -39,7 +39,7 @@ def run(config: Config, root: Path, *, data: DataSet | None = None, callback: Ca
         if first:
             store.finish(config, outcome)
     finally:
-        store.leave(config)
+        store.release(config)
     return together.broadcast_bool(True)  # the others wait here until the first has written
 
 

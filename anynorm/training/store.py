@@ -130,13 +130,13 @@ class Store:
         """Note that a run is begun, unless it has ended; say whether it was."""
         with self._index() as index:
             row = index.execute("SELECT status FROM runs WHERE id = ?", (config.id,)).fetchone()
-            if row is not None and row[0] in ENDED and self.is_whole(config.id):
+            if row is not None and row[0] in ENDED and self.is_valid(config.id):
                 return False
             values = (config.id, json.dumps(asdict(config)), time.time())
             index.execute("INSERT OR REPLACE INTO runs (id, config, status, updated) VALUES (?, ?, 'running', ?)", values)
         return True
 
-    def is_whole(self, run: str) -> bool:
+    def is_valid(self, run: str) -> bool:
         """Whether the record of a run, by its whole id, can be read."""
         try:
             _whole_record(self.folder(run) / "record.json")
@@ -144,7 +144,7 @@ class Store:
             return False
         return True
 
-    def leave(self, config: Config) -> None:
+    def release(self, config: Config) -> None:
         """Let go of a run that was begun; one that has not ended is stopped, and can be gone on with."""
         lock = self.locks.pop(config.id, None)
         if lock is not None:
@@ -177,7 +177,7 @@ class Store:
         with self._index() as index:
             index.execute("UPDATE runs SET status = ?, error = ?, note = ?, updated = ? WHERE id = ?", values)
         (self.folder(config.id) / "checkpoint.pt").unlink(missing_ok=True)
-        self.leave(config)
+        self.release(config)
 
     def rows(self) -> list[dict[str, Any]]:
         """List all runs, the newest last."""

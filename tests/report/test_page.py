@@ -11,7 +11,7 @@ from anynorm.compare import Plan, run_all
 from anynorm.report.page import write_page
 from anynorm.training.config import Config
 from anynorm.training.store import Store
-from tests.training.test_store import command
+from tests.test_compare import command
 
 BROWSER = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
 ARGUMENTS = [
@@ -65,7 +65,7 @@ def test_damaged_and_unfinished_runs_are_told_and_left_out(store, tmp_path):
     held = Store(root)
     held.begin(Config(seed=99))
     count, left_out = write_page(root, tmp_path / "report.html")
-    held.leave(Config(seed=99))
+    held.release(Config(seed=99))
     assert count == 12
     assert any("is damaged" in reason for reason in left_out)
     assert any("running" in reason for reason in left_out)

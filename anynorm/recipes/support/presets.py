@@ -107,7 +107,7 @@ _made_of = lru_cache(hash_sources)
 
 
 def _ended(store: Store, config: Config) -> bool:
-    return any(row["id"] == config.id and row["status"] in ENDED for row in store.rows()) and store.is_whole(config.id)
+    return any(row["id"] == config.id and row["status"] in ENDED for row in store.rows()) and store.is_valid(config.id)
 
 
 def numbers(record: dict[str, Any], median: int = 1) -> Row:
