@@ -1,4 +1,4 @@
-"""hn Fig. 2: the mean of one norm with the standard deviation of another, all 36 pairs of six norms.
+"""hn Fig. 2: the mean of one norm with the std of another, 36 pairs.
 
     anynorm reproduce hn_grid --preset desk
 

@@ -1,4 +1,4 @@
-"""hn Fig. 3: the number of groups of EN for the mean and for the standard deviation.
+"""hn Fig. 3: the number of groups of EN for the mean and for the std.
 
     anynorm reproduce hn_groups --preset desk
 

@@ -1,8 +1,9 @@
-"""hn Table 7: HN combined with SN, which learns to weigh several variances.
+"""hn Table 7: HN combined with SN.
 
     anynorm reproduce hn_with_sn --preset desk
 
-Paper: ResNet-18 on Caltech-256, batch sizes 128 and 4.
+Paper: ResNet-18 on Caltech-256, batch sizes 128 and 4. HN takes its mean from BN; its variance is mixed from several norms with
+learned weights, as in SN: `bn/bn+en`, `bn/bn+ln+in`.
 
     smoke  40 s      64 digits, one epoch; checks that the code works and claims nothing
     desk   11 min    5000 images of CIFAR-10 at 8 × 8 pixels, ResNet-10, 3 epochs (`support.presets.DESK`); batch sizes 32 and 2

@@ -1,4 +1,4 @@
-"""sn Fig. 5: inference of SN with a moving average and with a batch average of the statistics.
+"""sn Fig. 5: SN tested with moving averages and with batch averages.
 
     anynorm reproduce sn_average --preset desk
 

@@ -1,4 +1,4 @@
-"""sn Fig. 4: the weights that SN learns for IN, LN and BN, against the batch size.
+"""sn Fig. 4: SN's weights of IN, LN and BN against the batch size.
 
     anynorm reproduce sn_importance --preset desk
 

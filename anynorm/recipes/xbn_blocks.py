@@ -1,4 +1,4 @@
-"""xbn Table 1 and Fig. 7: the position of a batch-free norm in a block, and the number of blocks that have one.
+"""xbn Table 1 and Fig. 7: position and number of batch-free norms in a network.
 
     anynorm reproduce xbn_blocks --preset desk
 

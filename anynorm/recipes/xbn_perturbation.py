@@ -1,8 +1,9 @@
-"""xbn Fig. 8: accuracy of networks with and without XBNBlocks when their running statistics are perturbed (eq. 5).
+"""xbn Fig. 8: accuracy of BN and XBN networks with perturbed running statistics.
 
     anynorm reproduce xbn_perturbation --preset desk
 
-Paper: ResNet-50 with BN, XBNBlock_GN and XBNBlock_IN, trained on ImageNet; the first BN of the first six blocks is perturbed.
+Paper: ResNet-50 with BN, XBNBlock_GN and XBNBlock_IN, trained on ImageNet. The statistics of the first BN of the first six blocks
+are perturbed by noise of magnitude Δ (eq. 5).
 
     smoke  10 s      untrained ResNet-8 on scikit-learn's digits; checks that the code works and claims nothing
     desk   76 min    ResNet-56 pretrained on CIFAR-10 and its XBN conversions; 2000 test images (measured with one process)

@@ -1,9 +1,9 @@
-"""xbn Table 3: XBNBlocks with label smoothing, mixup, a cosine schedule, and all three.
+"""xbn Table 3: XBNBlocks with label smoothing, mixup and a cosine schedule.
 
     anynorm reproduce xbn_strategies --preset desk
 
 Paper: ResNet-50 on ImageNet with BN and with XBNBlock_GN. Learning rate ÷ 10 at epochs 30, 60, 90 of 100, or a cosine schedule;
-label smoothing 0.1; mixup 0.2.
+label smoothing 0.1; mixup 0.2; all three.
 
     smoke  40 s      64 digits, one epoch; checks that the code works and claims nothing
     desk   13 min    7500 images of CIFAR-10 at 16 × 16 pixels, ResNet-26, 3 epochs at batch 32 (`support.presets.BOTTLENECK`)
