@@ -20,13 +20,13 @@ from anynorm.data import ImageDataset, load_dataset
 from anynorm.errors import AnynormError, DataError, SpecError
 from anynorm.models import build_model
 from anynorm.progress import track
-from anynorm.recipes.support.claims import LEVEL, probability, spread
 from anynorm.surgery.find import find_norms
 from anynorm.table import Table
 from anynorm.training.config import Config, config_from_dict, hash_sources
 from anynorm.training.executors import LocalExecutor, make_executor
 from anynorm.training.provenance import cpu_count
 from anynorm.training.run import run
+from anynorm.training.statistics import LEVEL, mean_sd, paired_t_test
 from anynorm.training.store import ENDED, Store
 from anynorm.training.timing import step_times
 from anynorm.training.trainer import Trainer
@@ -213,7 +213,7 @@ def summary(plan: Plan) -> Table:
 
 def told(records: list[dict[str, Any]]) -> str:
     """Write mean ± sd of the test errors; runs that diverged are told, not dropped."""
-    return spread([record["test_error"] if record["status"] == "done" else None for record in records], ".1f", ".1f")
+    return mean_sd([record["test_error"] if record["status"] == "done" else None for record in records], ".1f", ".1f")
 
 
 def recommend(plan: Plan, found: dict[tuple[str, int], list[dict[str, Any]]], size: int) -> str:
@@ -233,7 +233,7 @@ def recommend(plan: Plan, found: dict[tuple[str, int], list[dict[str, Any]]], si
     others = [norm for norm in errors if norm != best and len(errors[norm]) == len(errors[best])]
     if len(errors[best]) < 3:
         return f"{said}; fewer than three seeds say nothing about how sure that is."
-    close = _not_told_apart({norm: probability(_differences(errors[norm], errors[best])) for norm in others})
+    close = _not_told_apart({norm: paired_t_test(errors[norm], errors[best]) for norm in others})
     if not others:
         return f"{said}."
     beaten = len(others) - len(close)
@@ -248,10 +248,6 @@ def _not_told_apart(chances: dict[str, float]) -> list[str]:
         if chances[norm] * (len(ordered) - done) >= LEVEL:
             return [one for one in chances if one in ordered[done:]]
     return []
-
-
-def _differences(worse: list[float], better: list[float]) -> list[float]:
-    return [a - b for a, b in zip(worse, better, strict=True)]
 
 
 def _worst_shift(records: list[dict[str, Any]]) -> float | None:

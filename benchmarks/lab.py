@@ -12,7 +12,8 @@ from multiprocessing import get_context
 import torch
 
 from anynorm.data import load
-from anynorm.recipes.support.presets import BLOCKS, DESK, TRAIN, config_of
+from anynorm.recipes.support.presets import BOTTLENECK, DESK, TRAIN
+from anynorm.recipes.support.runs import make_config
 from anynorm.training.provenance import cpu_count
 from anynorm.training.trainer import Trainer
 
@@ -20,7 +21,7 @@ CASES = [
     ("resnet10 at 8 px, batch 2", TRAIN, 2, 200),
     ("resnet10 at 8 px, batch 8", TRAIN, 8, 100),
     ("resnet10 at 8 px, batch 32", TRAIN, 32, 60),
-    ("resnet26 at 16 px, batch 32", BLOCKS, 32, 20),
+    ("resnet26 at 16 px, batch 32", BOTTLENECK, 32, 20),
     ("resnet18 at 32 px, batch 128", TRAIN | {"data": "cifar10", "model": "resnet18"}, 128, 1),
 ]
 ROUNDS = 5
@@ -37,7 +38,7 @@ def steps(case: int) -> None:
 @lru_cache(maxsize=1)
 def _training(case: int) -> Trainer:
     _, train, batch_size, _ = CASES[case]
-    return Trainer(config_of(DESK | {"train": train}, "bn", batch_size, 0, epochs=1000), _load(train["data"]))
+    return Trainer(make_config(DESK | {"train": train}, "bn", batch_size, 0, epochs=1000), _load(train["data"]))
 
 
 def timed(pool: ProcessPoolExecutor, case: int) -> float:

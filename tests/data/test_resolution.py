@@ -1,0 +1,18 @@
+"""Data sets at a lower resolution: "digits@4" has 4 × 4 pixels."""
+
+import pytest
+import torch
+
+from anynorm.data import load
+from anynorm.errors import DataError
+
+
+def test_images_are_averaged_to_a_lower_resolution():
+    whole, half = load("digits"), load("digits@4")
+    assert half.shape[1:3] == (4, 4)
+    expected = whole.train[0].float().reshape(-1, 1, 4, 2, 4, 2).mean((3, 5)).round().to(torch.uint8)
+    assert torch.equal(half.train[0], expected)
+    assert torch.equal(half.train[1], whole.train[1])
+    for name in ("digits@3", "digits@", "digits@16", "digits@x"):
+        with pytest.raises(DataError, match=rf"{name}: images of 8 × 8 pixels can be averaged to 1 2 4 8\."):
+            load(name)

@@ -1,0 +1,72 @@
+"""Settings of a run that recipes rely on: evaluations, test images, early stopping, XBN layouts and schedules."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import anynorm
+from anynorm.data import load
+from anynorm.errors import DataError, SpecError
+from anynorm.models import build
+from anynorm.training.config import Config
+from anynorm.training.norm_layout import apply_norms, validate_norms
+from anynorm.training.trainer import Trainer, train
+
+
+@pytest.mark.parametrize(("images", "points", "steps"), [(64, 1, [4]), (64, 2, [2, 4]), (80, 2, [3, 5]), (48, 20, [1, 2, 3])])
+def test_the_test_set_is_evaluated_as_often_as_the_configuration_says(images, points, steps):
+    training, failure = train(
+        Config(num_train=images, batch_size=16, epochs=1, num_test=30, num_evals=points), data=load("digits")
+    )
+    assert not failure
+    assert [point["step"] for point in training.curve] == steps
+
+
+def test_a_run_with_stop_epoch_equals_the_start_of_the_complete_run():
+    data = load("digits")
+    whole = Trainer(Config(num_train=64, epochs=3, num_test=30), data)
+    for _ in range(whole.steps_per_epoch):
+        whole.advance()
+    part, _ = train(Config(num_train=64, epochs=3, num_test=30, stop_epoch=1), data=data)
+    assert part.step == whole.step
+    for mine, its in zip(part.model.state_dict().values(), whole.model.state_dict().values(), strict=True):
+        assert torch.equal(mine, its)
+    with pytest.raises(SpecError, match="stop_epoch=4 is none of the 3 epochs of this run"):
+        Config(epochs=3, stop_epoch=4)
+
+
+def test_num_test_limits_the_number_of_test_images():
+    data = load("digits")
+    training = Trainer(Config(num_train=64, epochs=1, num_test=30), data)
+    assert len(training.data.test[0]) == 30
+    with pytest.raises(DataError, match=r"100000 test images were asked for; there are"):
+        Trainer(Config(num_train=64, epochs=1, num_test=100000), data)
+
+
+def test_settings_added_later_do_not_change_the_ids_of_older_runs():
+    plain = Config()
+    assert replace(plain, num_evals=20, num_test=None, stop_epoch=None).id == plain.id
+    assert len({plain.id, replace(plain, num_evals=1).id, replace(plain, num_test=10).id, replace(plain, stop_epoch=1).id}) == 4
+
+
+@pytest.mark.parametrize(
+    ("norms", "wanted"),
+    [("xbn=gn:4", 8), ("xbn.p1=gn:4", 8), ("xbn.d2=gn:4", 4), ("xbn.p3.d4=gn:4", 2), ("xbn.d8=gn:4", 1)],
+)
+def test_xbn_blocks_are_chosen_by_position_and_interval(norms, wanted):
+    model = apply_norms(build("resnet26", load("digits").shape), norms, 16)
+    layers = [module for module in model.modules() if isinstance(module, anynorm.Norm)]
+    assert sum(layer.spec == "gn:4" for layer in layers) == wanted
+
+
+def test_a_position_outside_the_block_is_refused():
+    with pytest.raises(SpecError, match=r"'xbn\.p4=gn:4' places nothing; write xbn=gn:64, or with place 1 to 3"):
+        validate_norms("xbn.p4=gn:4", 8)
+
+
+def test_schedules_reduce_the_learning_rate_where_their_names_say():
+    config = Config(schedule="step-30-60-90", lr=1.0)
+    assert [round(config.lr_at(part), 6) for part in (0.0, 0.29, 0.3, 0.6, 0.95)] == [1.0, 1.0, 0.1, 0.01, 0.001]
+    quarters = replace(config, schedule="step-quarters")
+    assert [round(quarters.lr_at(part), 6) for part in (0.2, 0.25, 0.5, 0.75)] == [1.0, 0.1, 0.01, 0.001]
