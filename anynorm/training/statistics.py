@@ -1,0 +1,86 @@
+"""Statistics over seeds: mean ± sd as text, the paired t-test, and Holm's correction for several tests.
+
+Two configurations are compared seed by seed, because runs of one seed share their data order and initialization. With
+differences d_1 … d_n between them, Student's paired one-sided test asks how likely a mean difference of at least this size is if
+the true mean is not positive:
+
+    t = mean(d) / (sd(d) / √n),    p = P(T_{n-1} ≥ t)
+
+Of k tests at level α, Holm (1979) rejects the smallest p if it is below α / k, the next if it is below α / (k − 1), and so on
+until the first that is not.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+LEVEL = 0.05
+"""A difference is called significant if its p-value is below this level."""
+
+
+def mean_sd(values: Sequence[float | None], mean_format: str = ".4g", sd_format: str = ".2g") -> str:
+    """Format values as "mean ± sd" with the number of failed runs.
+
+    Args:
+        values: one value per seed; None where the run failed.
+        mean_format: format specification of the mean.
+        sd_format: format specification of the sample standard deviation, which needs two values or more.
+
+    Returns:
+        "" without values, "failed" if all are None.
+
+    >>> mean_sd([30.0, 32.0, None])
+    '31 ± 1.4, 1 of 3 failed'
+    """
+    successful = [value for value in values if value is not None]
+    if not successful:
+        return "failed" if values else ""
+    mean, num_failed = statistics.fmean(successful), len(values) - len(successful)
+    text = f"{mean:{mean_format}}"
+    if len(successful) > 1 and math.isfinite(mean):
+        text += f" ± {statistics.stdev(successful):{sd_format}}"
+    return text + (f", {num_failed} of {len(values)} failed" if num_failed else "")
+
+
+def paired_t_test(larger: Sequence[float], smaller: Sequence[float]) -> float:
+    """Return the p-value of Student's paired one-sided t-test of mean(larger) > mean(smaller).
+
+    Args:
+        larger: one value per seed.
+        smaller: one value per seed, in the same order of seeds.
+
+    Returns:
+        1.0 if there are fewer than two pairs or a value is not finite, since nothing can be said then.
+
+    >>> round(paired_t_test([3.1, 2.9, 3.4], [2.0, 2.8, 2.1]), 3)
+    0.077
+    """
+    differences = [a - b for a, b in zip(larger, smaller, strict=True)]
+    if len(differences) < 2 or not all(map(math.isfinite, differences)):
+        return 1.0
+    if max(differences) - min(differences) <= 1e-12 * max(map(abs, differences)):
+        # sd = 0 but for rounding: t is infinite, or 0 / 0, which scipy turns into NaN and a warning
+        return 0.0 if max(differences) > 0 else 1.0
+    from scipy.stats import ttest_rel
+
+    return float(ttest_rel(larger, smaller, alternative="greater").pvalue)
+
+
+def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
+    """Return p-values adjusted by Holm's step-down method, in the order of the input.
+
+    A test is significant at level α, among all of them, if its adjusted p-value is below α.
+
+    >>> holm({"gn": 0.04, "sn": 0.01, "bn": 0.03})
+    {'gn': 0.06, 'sn': 0.03, 'bn': 0.06}
+    """
+    adjusted: dict[Key, float] = {}
+    largest = 0.0
+    for rank, key in enumerate(sorted(p_values, key=lambda key: p_values[key])):
+        largest = max(largest, min(1.0, p_values[key] * (len(p_values) - rank)))
+        adjusted[key] = largest
+    return {key: adjusted[key] for key in p_values}
