@@ -1,0 +1,1 @@
+"""Files and objects named by text: checkpoints, inputs, factories; atomic writing."""

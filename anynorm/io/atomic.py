@@ -1,0 +1,50 @@
+"""Atomic file writing: a reader sees the previous file or the complete new one, never a part.
+
+The content goes to a temporary file in the same directory, is flushed to disk (fsync), and is renamed over the target.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from anynorm.errors import DiskError
+
+
+@contextmanager
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Replace a file when the block ends, or leave it as it is when the block raises.
+
+    Args:
+        path: The file to write. Its directory must exist.
+
+    Yields:
+        A temporary path in the same directory, named `<name>.<random>.part`. Write the content there. The suffix is not that of
+        `path`: functions that derive a file format from it (`np.savez`, `savefig`) must be given the format.
+
+    Raises:
+        DiskError: if the block or the final rename raises OSError or RuntimeError (`torch.save` reports a full disk as
+            RuntimeError). Other exceptions propagate unchanged. The temporary file is removed in every case.
+
+    >>> import tempfile
+    >>> target = Path(tempfile.mkdtemp()) / "record.json"
+    >>> with atomic_write(target) as part:
+    ...     _ = part.write_text("{}")
+    >>> target.read_text(), [entry.name for entry in target.parent.iterdir()]
+    ('{}', ['record.json'])
+    """
+    target = Path(path)
+    part = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        yield part
+        with part.open("rb+") as file:
+            os.fsync(file.fileno())
+        part.replace(target)
+    except (OSError, RuntimeError) as error:
+        message = f"cannot write {target}: {error}. The previous file is intact; free disk space and run again."
+        raise DiskError(message) from error
+    finally:
+        part.unlink(missing_ok=True)
