@@ -137,7 +137,7 @@ function addChart(parent, {title, lines, colors, xLabel, yLabel, describe}) {
   addLegend(figure, lines.map(line => line.name), colors);
 }
 
-// Stacked bars: per layer the weights of the mean (left) and of the variance (right, paler).
+// Stacked bars: per layer the weights of the mean (left) and of the variance (right).
 function addWeights(parent, {title, layers}) {
   const width = 460, height = 240, left = 34, bottom = 40, top = 8, step = (width - left - 6) / layers.length;
   const cuts = [...new Set(layers.flatMap(layer => [...Object.keys(layer.mean), ...Object.keys(layer.var)]))];
@@ -157,7 +157,7 @@ function addWeights(parent, {title, layers}) {
     if (k === 0) addSvg(svg, "text", {x: left + (index + .5) * step, y: height - bottom + 15, "text-anchor": "middle"}, index + 1);
   }));
   for (const value of [0, .5, 1]) addSvg(svg, "text", {x: left - 6, y: height - bottom - value * full + 4, "text-anchor": "end"}, value);
-  addSvg(svg, "text", {x: (left + width) / 2, y: height - 6, "text-anchor": "middle"}, "layer (left: mean, right and paler: variance)");
+  addSvg(svg, "text", {x: (left + width) / 2, y: height - 6, "text-anchor": "middle"}, "layer (left bar: mean, right bar: variance)");
   addLegend(figure, cuts, cuts.map((_, index) => color(index)));
 }
 
@@ -182,7 +182,7 @@ function addSection(main, content) {
   const section = add(main, "section"), colorOf = norm => color(content.norms.indexOf(norm));
   add(section, "h2", {}, content.title);
   add(section, "p", {class: "muted"}, content.settings);
-  add(section, "p", {class: "answer"}, content.answer);
+  add(section, "p", {class: "answer"}, content.answer.replaceAll(" %", "\u00a0%"));
   addTable(section, content.results);
   add(section, "p", {class: "muted"}, content.significance);
   addCharts(section, "Learning curves", "Test error during training: mean over seeds, band of ± 1 sd.", content.curves,

@@ -45,7 +45,7 @@ def write_page(root: Path, path: Path) -> tuple[int, list[str]]:
         raise DataError(f"{root} must hold at least one finished run; it holds none. Run `anynorm compare` first.")
     times = StepTimes(root)
     data = {
-        "summary": f"{len(records)} run{'s' * (len(records) != 1)} of {root.absolute().name}, anynorm {anynorm.__version__}",
+        "summary": f"{len(records)} run{'s' * (len(records) != 1)} in {root}, written by anynorm {anynorm.__version__}",
         "sections": [make_section(group, VARIED, times) for group in group_records(records)],
     }
     html = _inline(json.dumps(plain(data), allow_nan=False))

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from anynorm.report.results import USUAL_NORM, Ranking, format_errors, mean_of, rank, recommend, row_from_record, select
+from anynorm.report.results import (
+    MIN_SEEDS,
+    USUAL_NORM,
+    Ranking,
+    Row,
+    format_errors,
+    mean_of,
+    rank,
+    recommend,
+    row_from_record,
+    select,
+)
 from anynorm.report.step_times import StepTimes
 from anynorm.training.config import Config, config_from_dict
 from anynorm.training.statistics import LEVEL
@@ -49,14 +60,14 @@ def make_section(records: Sequence[Record], varied: Sequence[str], step_times: S
         "layers": {layer["place"]: layer["path"] for record in records for layer in record.get("shift") or []},
         "weights": _mixing_weights(records, norms, sizes),
         "cost": _cost(rows, configs, norms, sizes, step_times),
-        "runs": _table(RUN_COLUMNS, [_run_cells(record) for record in records]),
+        "runs": {"columns": RUN_COLUMNS, "rows": [_run_cells(record) for record in records]},
         "config": {name: _text(value) for name, value in shared.items()},
         "provenance": _provenance(records),
     }
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> dict[str, Any]:
-    return {"columns": list(columns), "rows": list(rows)}
+def _table(columns: Mapping[str, Sequence[Cell]]) -> dict[str, Any]:
+    return {"columns": list(columns), "rows": [list(row) for row in zip(*columns.values(), strict=True)]}
 
 
 def _cell(value: float | str | None, text: str | None = None, mark: str = "") -> Cell:
@@ -64,46 +75,57 @@ def _cell(value: float | str | None, text: str | None = None, mark: str = "") ->
     return {"text": _text(value) if text is None else text, "value": value, "mark": mark}
 
 
+def _metric_cells(values: Sequence[float | None]) -> list[Cell]:
+    """Return the cells of a column in which lower is better; the lowest is marked, unless all are equal."""
+    numbers = [value for value in values if value is not None]
+    best = min(numbers) if len(set(numbers)) > 1 else None
+    return [
+        _cell(value, "–" if value is None else f"{value:.3g}", "best" if value is not None and value == best else "")
+        for value in values
+    ]
+
+
 def _text(value: Any) -> str:
     return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _results(rows: list[dict[str, Any]], norms: list[str], rankings: dict[int, Ranking]) -> dict[str, Any]:
+def _results(rows: list[Row], norms: list[str], rankings: dict[int, Ranking]) -> dict[str, Any]:
     """Return test error and largest estimation shift by norm and batch size."""
-    lines = []
-    for norm in norms:
-        line = [_cell(norm)]
-        for size, ranking in rankings.items():
-            cell = select(rows, norm, size)
-            mark = "best" if norm == ranking.best else "alike" if ranking.is_tested and norm in ranking.alike else ""
-            mean = mean_of(cell, "test_error")
-            line.append(_cell(mean, format_errors(cell), "failed" if cell and mean is None else mark))
-        lines.append(line + [_cell(mean_of(select(rows, norm, size), "max_shift")) for size in rankings])
-    titles = [f"{title}, batch {size}" for title in ("test error %", "largest shift") for size in rankings]
-    return _table(["norm", *titles], lines)
+    columns = {"norm": [_cell(norm) for norm in norms]}
+    for size, ranking in rankings.items():
+        columns[f"test error %, batch {size}"] = [_error_cell(select(rows, norm, size), norm, ranking) for norm in norms]
+    for size in rankings:
+        shifts = [mean_of(select(rows, norm, size), "max_shift") for norm in norms]
+        columns[f"largest shift, batch {size}"] = _metric_cells(shifts)
+    return _table(columns)
+
+
+def _error_cell(rows: list[Row], norm: str, ranking: Ranking) -> Cell:
+    mean = mean_of(rows, "test_error")
+    mark = "best" if norm == ranking.best else "alike" if ranking.is_tested and norm in ranking.alike else ""
+    return _cell(mean, format_errors(rows), "failed" if rows and mean is None else mark)
 
 
 def _significance(rankings: Iterable[Ranking]) -> str:
-    legend = "Test error: mean ± sd over seeds. Bold: lowest mean error of the column."
+    legend = "Test error: mean ± sd over seeds. Bold: lowest value of the column."
     if not any(ranking.is_tested for ranking in rankings):
-        return f"{legend} Use at least 3 seeds for a significance test."
+        return f"{legend} Use at least {MIN_SEEDS} seeds for a significance test."
     return f"{legend} *: not significantly higher (paired t-test over seeds, one-sided, Holm's correction, p ≥ {LEVEL})."
 
 
 def _cost(
-    rows: list[dict[str, Any]], configs: Sequence[Config], norms: list[str], sizes: list[int], times: StepTimes
+    rows: list[Row], configs: Sequence[Config], norms: list[str], sizes: list[int], step_times: StepTimes
 ) -> dict[str, Any]:
-    """Return milliseconds per training step and megabytes saved for backward by norm and batch size."""
-    lines = []
+    """Return milliseconds per training step and megabytes saved for backward by norm and batch size, where they are measured."""
     by_cell = {(config.norm, config.batch_size): config for config in configs}
-    for norm in norms:
-        seconds = [times.get(by_cell[norm, size]) if (norm, size) in by_cell else None for size in sizes]
-        saved = [mean_of(select(rows, norm, size), "saved_bytes") for size in sizes]
-        line = [_cell(norm), *(_cell(None if value is None else round(1e3 * value, 2)) for value in seconds)]
-        lines.append(line + [_cell(None if value is None else round(value / 1e6, 3)) for value in saved])
-    titles = [f"{title}, batch {size}" for title in ("ms per step", "MB saved") for size in sizes]
-    used = [k for k in range(len(titles) + 1) if any(line[k]["value"] is not None for line in lines)]
-    return _table([["norm", *titles][k] for k in used], [[line[k] for k in used] for line in lines])
+    columns = {"norm": [_cell(norm) for norm in norms]}
+    for size in sizes:
+        seconds = [step_times.get(by_cell[norm, size]) if (norm, size) in by_cell else None for norm in norms]
+        columns[f"ms per step, batch {size}"] = _metric_cells([None if value is None else 1e3 * value for value in seconds])
+    for size in sizes:
+        saved = [mean_of(select(rows, norm, size), "saved_bytes") for norm in norms]
+        columns[f"MB saved, batch {size}"] = _metric_cells([None if value is None else value / 1e6 for value in saved])
+    return _table({title: cells for title, cells in columns.items() if any(cell["value"] is not None for cell in cells)})
 
 
 def _charts(
