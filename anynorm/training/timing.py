@@ -67,7 +67,7 @@ def _measure(configs: list[Config], data: DataSet) -> dict[str, float]:
     for config in configs:
         try:
             trainer = Trainer(config, data)
-            trainer.advance()  # the first step compiles and allocates
+            trainer.training_step()  # the first step compiles and allocates
         except (AnynormError, DivergedError):
             continue
         trainers[config.norm] = trainer
@@ -86,6 +86,6 @@ def _time_step(trainer: Trainer) -> float:
     start, count = time.perf_counter(), 0
     while count == 0 or time.perf_counter() - start < SECONDS:
         trainer.step %= trainer.steps
-        trainer.advance()
+        trainer.training_step()
         count += 1
     return (time.perf_counter() - start) / count

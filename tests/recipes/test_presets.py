@@ -124,7 +124,7 @@ def test_a_run_that_ends_early_is_the_beginning_of_the_whole_one():
     data = load("digits")
     whole = Trainer(Config(num_train=64, epochs=3, num_test=30), data)
     for _ in range(whole.steps_per_epoch):
-        whole.advance()
+        whole.training_step()
     part, _ = train(Config(num_train=64, epochs=3, num_test=30, stop_epoch=1), data=data)
     assert part.step == whole.step
     for mine, its in zip(part.model.state_dict().values(), whole.model.state_dict().values(), strict=True):

@@ -66,7 +66,8 @@ import sys
 from pathlib import Path
 from anynorm.training.config import Config
 from anynorm.training.store import Store
-assert Store(Path({str(tmp_path)!r})).begin({QUICK!r})
+store = Store(Path({str(tmp_path)!r}))
+assert store.begin({QUICK!r})
 print("mine", flush=True)
 sys.stdin.read()
 """
