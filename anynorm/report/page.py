@@ -59,7 +59,7 @@ def _read_records(store: Store) -> tuple[list[Record], list[str]]:
     records, omitted = [], []
     for row in store.rows():
         if row["status"] not in ENDED:
-            omitted.append(f"run {row['id']} is {row['status']}.")
+            omitted.append(f"run {row['id']} is {row['status']}{': ' * bool(row['note'])}{row['note']}".rstrip(".") + ".")
             continue
         try:
             records.append({"id": row["id"], **store.record(row["id"])})
