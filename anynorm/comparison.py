@@ -1,264 +1,246 @@
-"""Which norm suits a model, its data and its batch size: norms × batch sizes × seeds under an equal budget.
+"""Compare norms on a model and a data set: train norms × batch sizes × seeds with equal settings and rank them by test error.
 
-Runs are those of a store: what is there is not run again, and a comparison that was stopped goes on.
+A comparison is a `Sweep` whose cells are runs of a store: finished runs are read, interrupted runs resume, the rest is trained.
+The learning rate is that of batch size 32 and follows the batch size by a rule, linear by default (Goyal et al. 2017, sec. 2.1).
 """
 
 from __future__ import annotations
 
 import math
-import statistics
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from anynorm.data import ImageDataset, load_dataset
+from anynorm.data import DataSet, load
 from anynorm.errors import AnynormError, DataError, SpecError
-from anynorm.models import build_model
+from anynorm.models import build
 from anynorm.progress import track
+from anynorm.report.results import Row, row_from_record, summary
+from anynorm.report.step_times import timed_config
 from anynorm.surgery.find import find_norms
 from anynorm.table import Table
 from anynorm.training.config import Config, config_from_dict, hash_sources
-from anynorm.training.executors import LocalExecutor, make_executor
+from anynorm.training.executors import make_executor
 from anynorm.training.provenance import cpu_count
-from anynorm.training.run import run
-from anynorm.training.statistics import LEVEL, mean_sd, paired_t_test
-from anynorm.training.store import ENDED, Store
+from anynorm.training.store import Store
+from anynorm.training.sweep import Sweep, get_or_train, grid
 from anynorm.training.timing import step_times
 from anynorm.training.trainer import Trainer
 
-DEFAULT = Config(model="mlp", num_train=128, epochs=20, momentum=0.0, weight_decay=0.0, schedule="constant", lr=0.1)
-"""The xbn paper's network on few digits, about a second a run: small enough to wait for, deep enough for norms to matter."""
-NORMS = ("bn", "gn:4~bn", "sn", "hn", "bgn")
-BATCH_SIZES = (4, 32)
-SCALINGS: dict[str, Callable[[float], float]] = {"linear": lambda ratio: ratio, "sqrt": math.sqrt, "none": lambda _: 1.0}
+DATA, MODEL = "digits", "resnet10"
+NORMS = ("bn", "gn:8", "sn", "hn", "bgn")
+BATCH_SIZES = (2, 32)
+SEEDS = 3
+EPOCHS = 2
+"""With 2 epochs the 30 runs of the default comparison take at most 2.5 minutes on two cores."""
+LR = 0.05
+LR_SCALINGS: dict[str, Callable[[float], float]] = {"linear": lambda ratio: ratio, "sqrt": math.sqrt, "none": lambda _: 1.0}
+"""The factor of the learning rate as a function of batch size / 32."""
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is compared.
+class Comparison:
+    """Norms to compare on one model and data set.
 
     Args:
-        base: everything but norm, batch size and seed.
-        scaling: how the learning rate follows the batch size; `base.lr` is that of `base.batch_size`.
+        base: every setting of the runs except norm, batch size, seed; `base.lr` belongs to `base.batch_size`.
+        norms: norm specs, or layouts such as "gn:4~bn" (see `anynorm.training.norm_layout`).
+        batch_sizes: samples per batch.
+        seeds: number of seeds.
+        lr_scaling: how the learning rate follows the batch size: linear, sqrt or none.
+        root: the folder of the store.
+        skip_unreadable: leave out image files that cannot be decoded instead of raising.
     """
 
-    base: Config = DEFAULT
+    base: Config
     norms: Sequence[str] = NORMS
     batch_sizes: Sequence[int] = BATCH_SIZES
-    seeds: int = 5
-    scaling: str = "linear"
-    root: Path = field(default_factory=lambda: Path("runs"))
+    seeds: int = SEEDS
+    lr_scaling: str = "linear"
+    root: Path = Path("runs")
+    skip_unreadable: bool = False
 
     def __post_init__(self) -> None:
-        if self.scaling not in SCALINGS:
-            raise SpecError(f"scaling={self.scaling!r} is none of {' '.join(SCALINGS)}.")
-        if not self.norms or not self.batch_sizes or self.seeds < 1:
-            raise SpecError("A comparison wants at least one norm, one batch size and one seed.")
+        if self.lr_scaling not in LR_SCALINGS:
+            raise SpecError(f"lr_scaling must be one of {' '.join(LR_SCALINGS)}; got {self.lr_scaling!r}.")
         if isinstance(self.norms, str):
-            raise SpecError(f"norms={self.norms!r} is one text; give a list of norms.")
+            raise SpecError(f"norms must be a list of specs; got the string {self.norms!r}. Usable: norms=[{self.norms!r}].")
+        if not self.norms or not self.batch_sizes or self.seeds < 1:
+            raise SpecError(
+                f"A comparison needs at least one norm, one batch size and one seed; got {len(self.norms)} norms, "
+                f"{len(self.batch_sizes)} batch sizes and {self.seeds} seeds."
+            )
         object.__setattr__(self, "norms", list(dict.fromkeys(self.norms)))
         object.__setattr__(self, "batch_sizes", list(dict.fromkeys(self.batch_sizes)))
 
     def config(self, norm: str, batch_size: int, seed: int = 0) -> Config:
-        """Give the configuration of a run."""
-        rate = self.base.lr * SCALINGS[self.scaling](batch_size / self.base.batch_size)
-        return replace(self.base, norm=norm, batch_size=batch_size, seed=seed, lr=rate)
+        """Return the configuration of a run."""
+        lr = self.base.lr * LR_SCALINGS[self.lr_scaling](batch_size / self.base.batch_size)
+        return replace(self.base, norm=norm, batch_size=batch_size, seed=seed, lr=lr)
 
-    def configs(self) -> list[Config]:
-        """List all runs, seed by seed, so that every norm has an answer early."""
-        return [self.config(norm, size, seed) for seed in range(self.seeds) for size in self.batch_sizes for norm in self.norms]
+    @property
+    def sweep(self) -> Sweep:
+        """The runs, seed by seed, so that every norm has a first result early."""
+        cells = grid(self.seeds, batch_size=self.batch_sizes, norm=self.norms)
+        return Sweep(sorted(cells, key=lambda cell: cell["seed"]), self.measure)
+
+    def measure(self, cell: Row) -> Row:
+        """Train the run of a cell, unless the store has its record, and return its metrics."""
+        return row_from_record(get_or_train(self.config(**cell), self.root, self.load_data()))
+
+    def load_data(self) -> DataSet:
+        """Load the data set, once per process."""
+        return _load(self.base.data, self.base.image_size, self.base.source_hash, self.skip_unreadable)
+
+    def rows(self) -> list[Row]:
+        """Return the rows of all runs that have finished."""
+        store = Store(self.root)
+        ids = [self.config(**cell).id for cell in self.sweep.cells]
+        return [row_from_record(store.record(run)) for run in ids if store.is_valid(run)]
+
+    def run(self, processes: int | None = None, executor: str = "local") -> Iterator[Row]:
+        """Train the runs that have not finished and yield the row of each when it ends.
+
+        Args:
+            processes: number of runs at a time, each with one thread; None for one per core.
+            executor: where they run: local or ray.
+        """
+        finished = self.rows()
+        check_model(self, self.load_data())
+        # With torchrun, all processes train one run together.
+        limit = 1 if self.base.devices > 1 else processes or cpu_count()
+        workers = max(1, min(limit, len(self.sweep.missing(finished))))
+        yield from self.sweep.run(make_executor(executor, workers), finished)
+
+    def table(self) -> Table:
+        """Return the results of the runs that have finished, the cost of each norm, and the recommendation."""
+        return summary(self.rows(), self.norms, self.batch_sizes, self.step_seconds())
+
+    def within(self, minutes: float, processes: int | None = None) -> Comparison:
+        """Return this comparison with as many epochs as all runs together can train in `minutes`, the same for each."""
+        if minutes <= 0:
+            raise SpecError(f"minutes must be above 0; got {minutes}.")
+        seconds = 0.0
+        for (norm, size), step_time in self.step_seconds().items():
+            steps_per_epoch = Trainer(timed_config(self.config(norm, size)), self.load_data()).steps_per_epoch
+            seconds += step_time * steps_per_epoch * self.seeds
+        epochs = int(60 * minutes * (processes or cpu_count()) / seconds) if seconds else 1
+        return replace(self, base=replace(self.base, epochs=max(1, epochs)))
+
+    def step_seconds(self) -> dict[tuple[str, int], float]:
+        """Return the seconds per training step by norm and batch size, where a step succeeds; kept in the store once measured."""
+        seconds: dict[tuple[str, int], float] = {}
+        for size in self.batch_sizes:
+            configs = [timed_config(self.config(norm, size)) for norm in self.norms]
+            times = step_times(configs, self.load_data(), self.root)
+            seconds |= {(norm, size): times[norm] for norm in self.norms if norm in times}
+        return seconds
+
+
+@lru_cache(maxsize=1)
+def _load(name: str, image_size: int, source_hash: str, skip_unreadable: bool) -> DataSet:  # noqa: ARG001
+    """Load a data set; `source_hash` is part of the cache's key, so that a folder that has changed is read again."""
+    options = {"skip_unreadable": True} if skip_unreadable else {}
+    return load(name, image_size, **options)
 
 
 def compare(
     norms: Sequence[str] = NORMS,
     batch_sizes: Sequence[int] = BATCH_SIZES,
-    seeds: int = 5,
+    seeds: int = SEEDS,
     *,
-    root: Path | str = "runs",
-    scaling: str = "linear",
+    data: str = DATA,
+    model: str = MODEL,
+    epochs: int = EPOCHS,
+    minutes: float | None = None,
+    num_train: int | None = None,
+    width: float | None = None,
+    lr: float = LR,
+    lr_scaling: str = "linear",
+    config: Mapping[str, Any] | None = None,
+    skip_unreadable: bool = False,
     processes: int | None = None,
-    **settings: Any,
+    executor: str = "local",
+    runs: Path | str = "runs",
 ) -> Table:
-    """Compare norms on a model and data, and say which to take.
+    """Train a model with each norm at each batch size and recommend a norm.
+
+    Scripts that use several processes must call this under `if __name__ == "__main__":`.
 
     Args:
-        root: the folder that runs are kept in; those that are there are not run again.
-        scaling: how the learning rate, given for batch 32, follows the batch size: linear, sqrt or none.
-        processes: how many at once, of one thread each; as many as cores, if not given. Scripts that start several must be
-            guarded by `if __name__ == "__main__":`.
-        settings: of `anynorm.training.config.Config`: data, model, epochs, images, rate, …
+        norms: norm specs; "gn:4~bn" alternates gn:4 and bn, "xbn=gn:64" makes XBN blocks.
+        batch_sizes: samples per batch.
+        seeds: number of seeds; a significance test needs 3.
+        data: name of a data set, "folder:PATH" or "package.module:factory" (see `anynorm.data`).
+        model: name of a model or "package.module:factory" (see `anynorm.models`).
+        epochs: passes over the training images per run.
+        minutes: time for all runs together, from which `epochs` is computed.
+        num_train: number of training images, drawn by the seed; None for all.
+        width: width multiplier of the model; None for its default.
+        lr: learning rate at batch size 32.
+        lr_scaling: how it follows the batch size: linear, sqrt or none.
+        config: other fields of `anynorm.training.config.Config`, such as `{"weight_decay": 0.0}`.
+        skip_unreadable: leave out image files that cannot be decoded instead of raising.
+        processes: number of runs at a time, each with one thread; None for one per core.
+        executor: where they run: local or ray.
+        runs: the folder of the store; finished runs are not trained again.
+
+    Returns:
+        One row per norm with test error, estimation shift, step time and saved memory at each batch size, and the recommendation.
+
+    Raises:
+        SpecError: if an argument has no meaning.
+        DataError: if the data or the model cannot be loaded or do not fit each other.
     """
-    plan = Plan(base_of(settings), norms, batch_sizes, seeds, scaling, Path(root))
-    for _ in track(run_all(plan, processes), "comparing", len(missing(plan))):
+    settings = {"data": data, "model": model, "epochs": epochs, "num_train": num_train, "width": width, "lr": lr}
+    base = make_base(settings | dict(config or {}))
+    comparison = Comparison(base, norms, batch_sizes, seeds, lr_scaling, Path(runs), skip_unreadable)
+    if minutes is not None:
+        comparison = comparison.within(minutes, processes)
+    missing = len(comparison.sweep.missing(comparison.rows()))
+    for _ in track(comparison.run(processes, executor), "comparing norms", missing):
         pass
-    return summary(plan)
+    return comparison.table()
 
 
-def base_of(settings: dict[str, Any]) -> Config:
-    """Complete settings: data and model are the default's where they are not given, and so is the training of that pair."""
-    pair = {"data": DEFAULT.data, "model": DEFAULT.model}
-    usual = asdict(DEFAULT) if all(settings.get(name, value) == value for name, value in pair.items()) else pair
-    for name in ("norm", "batch_size", "seed"):
-        if name in settings:
-            raise SpecError(f"{name} is what a comparison varies: give norms, batch sizes and seeds.")
-    config = config_from_dict(usual | settings)
-    return replace(config, source_hash=hash_sources(config))
+def make_base(settings: Mapping[str, Any]) -> Config:
+    """Return the configuration that the runs of a comparison share, with a hash of its sources.
 
-
-def missing(plan: Plan) -> list[Config]:
-    """List the runs that have not ended."""
-    store = Store(plan.root)
-    ended = {row["id"] for row in store.rows() if row["status"] in ENDED and store.is_valid(row["id"])}
-    return [config for config in plan.configs() if config.id not in ended]
-
-
-def fit_budget(plan: Plan, minutes: float, processes: int | None = None) -> Plan:
-    """Choose the epochs so that all runs together take about so many minutes; each trains equally long."""
-    if minutes <= 0:
-        raise SpecError(f"{minutes} minutes are no time to compare in.")
-    data = load_dataset(plan.base.data, plan.base.image_size, skip_unreadable=plan.base.skip_unreadable)
-    seconds = 0.0
-    for size in plan.batch_sizes:
-        configs = _alone(plan, size)
-        steps = Trainer(configs[0], data).steps_per_epoch
-        seconds += sum(step_times(configs, data).values()) * steps * plan.seeds
-    epochs = max(1, int(60 * minutes * (processes or cpu_count()) / seconds)) if seconds else 1
-    return replace(plan, base=replace(plan.base, epochs=epochs))
-
-
-def _alone(plan: Plan, size: int) -> list[Config]:
-    """List a run of each norm as one process would do it."""
-    return [replace(plan.config(norm, size), devices=1, sync=False) for norm in plan.norms]
-
-
-def run_all(plan: Plan, processes: int | None = None, where: str = "local") -> Iterator[Config]:
-    """Run what is missing, a process a core of one thread each; give each configuration as it ends.
-
-    Args:
-        where: the name of an executor.
+    Raises:
+        SpecError: if a setting does not exist or is one that a comparison varies.
     """
-    left = missing(plan)
-    data = load_dataset(
-        plan.base.data, plan.base.image_size, skip_unreadable=plan.base.skip_unreadable
-    )  # said to be missing, or downloaded, once
-    check_model(plan, data)
-    count = 1 if plan.base.devices > 1 else min(processes or cpu_count(), len(left))
-    alone = partial(run, root=plan.root, data=data)
-    at_once = partial(run, root=plan.root)
-    chosen = make_executor(where, max(count, 1))
-    job = alone if chosen == LocalExecutor(1) else at_once
-    yield from (config for config, ended in chosen.map_unordered(job, left) if ended)
-    while missing(plan):  # another comparison has taken some of them on
-        time.sleep(1)
-        yield from (config for config, ended in LocalExecutor(1).map_unordered(alone, missing(plan)) if ended)
+    for name, argument in {"norm": "norms", "batch_size": "batch_sizes", "seed": "seeds"}.items():
+        if name in settings:
+            raise SpecError(f"{name} differs between the runs of a comparison; use {argument} instead.")
+    base = config_from_dict({"data": DATA, "model": MODEL, "epochs": EPOCHS, "lr": LR, **settings})
+    return replace(base, source_hash=hash_sources(base))
 
 
-def check_model(plan: Plan, data: ImageDataset) -> None:
-    """Run the plain model on a batch of each size: what cannot work at all is told before the first run."""
-    for size in plan.batch_sizes:
-        config = replace(plan.base, batch_size=size, devices=1, sync=False)
-        model = build_model(config.model, data.shape, config.width)
+def check_model(comparison: Comparison, data: DataSet) -> None:
+    """Run the model once per batch size, so that a model that cannot work is reported before the first run.
+
+    Raises:
+        DataError: if the model has no norm, raises, or returns anything but (batch size, number of classes).
+    """
+    base = comparison.base
+    for size in comparison.batch_sizes:
+        config = replace(base, norm="bn", batch_size=size, devices=1, sync=False)
+        model = build(config.model, data.shape, config.width)
         if not find_norms(model):
-            raise DataError(f"{config.model} has no norm among its modules: there is nothing to compare.")
+            raise DataError(f"model must have at least one norm among its modules; {config.model} has none.")
         try:
-            x, _ = Trainer(replace(config, norm="bn"), data).batch(0, 0)
-            logits = model.eval()(x)
+            x, _ = Trainer(config, data).batch(0, 0)
+            with torch.no_grad():
+                logits = model.eval()(x)
         except AnynormError:
             raise
-        except Exception as error:  # whatever somebody's model raises
-            raise DataError(f"{config.model} cannot be run on {config.data}: {type(error).__name__}: {error}.") from error
-        if not isinstance(logits, torch.Tensor) or logits.shape != (size, data.num_classes):
+        except Exception as error:  # any error of a user's model
+            raise DataError(f"{config.model} fails on images of {config.data}: {type(error).__name__}: {error}.") from error
+        expected = (size, data.classes)
+        if not isinstance(logits, torch.Tensor) or logits.shape != expected:
             got = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-            raise DataError(
-                f"{config.model} gave {got} for {size} images of {data.num_classes} classes; ({size}, {data.num_classes}) is wanted."
-            )
-
-
-def outcomes(plan: Plan) -> dict[tuple[str, int], list[dict[str, Any]]]:
-    """Read the records of what has ended, by norm and batch size, in the order of the seeds."""
-    store = Store(plan.root)
-    ended = {row["id"] for row in store.rows() if row["status"] in ENDED and store.is_valid(row["id"])}
-    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
-    for config in plan.configs():
-        if config.id in ended:
-            found.setdefault((config.norm, config.batch_size), []).append(store.record(config.id))
-    return found
-
-
-def summary(plan: Plan) -> Table:
-    """Tell the test error of each norm at each batch size, what it step_times, and which to take."""
-    found = outcomes(plan)
-    data = load_dataset(plan.base.data, plan.base.image_size, skip_unreadable=plan.base.skip_unreadable)
-    rows = []
-    reference = "bn" if "bn" in plan.norms else plan.norms[0]
-    times = {size: step_times(_alone(plan, size), data) for size in plan.batch_sizes}
-    for norm in plan.norms:
-        row: dict[str, Any] = {"norm": norm}
-        for size in plan.batch_sizes:
-            records = found.get((norm, size), [])
-            row[f"error %, batch {size}"] = told(records)
-            row[f"shift, batch {size}"] = _worst_shift(records)
-            row[f"step, batch {size}"] = _ratio(times[size].get(norm), times[size].get(reference))
-            row[f"memory, batch {size}"] = _ratio(_bytes(records), _bytes(found.get((reference, size), [])))
-        rows.append(row)
-    advice = [recommend(plan, found, size) for size in plan.batch_sizes]
-    words = f"The shift is the worst of a network's norms; step time and saved memory are relative to {reference}."
-    return Table(rows, " ".join([*advice, words]))
-
-
-def told(records: list[dict[str, Any]]) -> str:
-    """Write mean ± sd of the test errors; runs that diverged are told, not dropped."""
-    return mean_sd([record["test_error"] if record["status"] == "done" else None for record in records], ".1f", ".1f")
-
-
-def recommend(plan: Plan, found: dict[tuple[str, int], list[dict[str, Any]]], size: int) -> str:
-    """Say which norm to take at a batch size, and how sure that is: every other is compared with it, seed by seed."""
-    whole = {norm: found.get((norm, size), []) for norm in plan.norms}
-    errors = {
-        norm: [record["test_error"] for record in records]
-        for norm, records in whole.items()
-        if records and all(record["status"] == "done" for record in records)
-    }
-    if not any(whole.values()):
-        return f"At batch {size} no run has ended."
-    if not errors:
-        return f"At batch {size} every norm failed."
-    best = min(errors, key=lambda norm: statistics.fmean(errors[norm]))
-    said = f"At batch {size}: {best} ({statistics.fmean(errors[best]):.1f} %)"
-    others = [norm for norm in errors if norm != best and len(errors[norm]) == len(errors[best])]
-    if len(errors[best]) < 3:
-        return f"{said}; fewer than three seeds say nothing about how sure that is."
-    close = _not_told_apart({norm: paired_t_test(errors[norm], errors[best]) for norm in others})
-    if not others:
-        return f"{said}."
-    beaten = len(others) - len(close)
-    sure = f"better than {beaten} of {len(others)} others beyond chance (p < {LEVEL})"
-    return f"{said}, {sure}" + (f"; {', '.join(close)} may be as good." if close else ".")
-
-
-def _not_told_apart(chances: dict[str, float]) -> list[str]:
-    """List those that may be as good, after Holm: of k comparisons, the surest must be k times as sure as one alone."""
-    ordered = sorted(chances, key=lambda norm: chances[norm])
-    for done, norm in enumerate(ordered):
-        if chances[norm] * (len(ordered) - done) >= LEVEL:
-            return [one for one in chances if one in ordered[done:]]
-    return []
-
-
-def _worst_shift(records: list[dict[str, Any]]) -> float | None:
-    """Give the largest estimation shift of a network's norms, the mean of the seeds; None where none keeps statistics."""
-    worst = [max(row["shift"] or 0.0 for row in record["shift"]) for record in records if record.get("shift")]
-    return statistics.fmean(worst) if worst else None
-
-
-def _bytes(records: list[dict[str, Any]]) -> float | None:
-    return next((record["saved_bytes"] for record in records if record.get("saved_bytes")), None)
-
-
-def _ratio(value: float | None, reference: float | None) -> float | None:
-    return value / reference if value and reference else None
+            raise DataError(f"{config.model} must return logits of shape {expected} for {size} images; got {got}.")
