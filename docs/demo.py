@@ -5,10 +5,10 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from anynorm.compare import Plan, outcomes, summary
 from matplotlib.figure import Figure
 
 from anynorm import plot
+from anynorm.comparison import Plan, outcomes, summary
 
 HERE = Path(__file__).parent
 

@@ -5,9 +5,9 @@ import re
 import shutil
 
 import pytest
-from anynorm.compare import Plan, run_all
 
 import anynorm
+from anynorm.comparison import Plan, run_all
 from anynorm.report.page import write_page
 from anynorm.training.config import Config
 from anynorm.training.store import Store
