@@ -118,7 +118,7 @@ def _domain_labels(module: nn.Module, x: Tensor, condition: Any) -> Tensor | Non
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Put a model into eval mode, without gradients and without compiled code, which would skip the hooks.
+    """Set a model to eval mode, without gradients and without compiled code, which would skip the hooks.
 
     >>> model = nn.Dropout()
     >>> with eval_mode(model):

@@ -23,9 +23,10 @@ from anynorm.core.cuts import Cut
 from anynorm.core.mixing import logits_shape
 from anynorm.core.spec import NormSpec, ResolvedCuts, check_num_features
 from anynorm.core.update_rules import Cumulative, Running, UpdateRule, from_momentum
-from anynorm.errors import ShapeError, SpecError, StateError
+from anynorm.errors import SpecError
 from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, NoSync, Params, SyncGroup
 from anynorm.layers.conditioning import read_condition
+from anynorm.layers.loading import prepare_state_dict
 from anynorm.layers.running_stats import RunningStats
 from anynorm.layers.validation import check_batch, check_input
 
@@ -305,27 +306,8 @@ class Norm(RunningStats):
         return merged.train(self.training)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, *rest: Any) -> None:
-        tally = self.num_batches_tracked
-        if tally is not None and (local_metadata.get("version") or 0) < 2:  # checkpoints of torch before 0.4.1 have none
-            device = "cpu" if tally.is_meta else tally.device
-            state_dict.setdefault(prefix + "num_batches_tracked", torch.zeros_like(tally, device=device))
-        for name, tensor in {**self._parameters, **self._buffers}.items():
-            loaded = state_dict.get(prefix + name)
-            if tensor is not None and isinstance(loaded, Tensor):
-                self._check_loaded(prefix + name, loaded, tensor)
+        prepare_state_dict(self, state_dict, prefix, local_metadata)
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
-
-    def _check_loaded(self, key: str, loaded: Tensor, tensor: Tensor) -> None:
-        if loaded.shape != tensor.shape and not (tensor.dim() == 0 and loaded.shape == (1,)):  # as torch's old tallies were
-            raise ShapeError(
-                f"'{key}' of {self.spec} with {self.num_features} channels must have shape {tuple(tensor.shape)}; the state_dict "
-                f"has {tuple(loaded.shape)}. Construct the layer with the checkpoint's spec and number of channels."
-            )
-        if loaded.is_floating_point() and not loaded.is_meta and bool(loaded.isnan().any()):
-            raise StateError(
-                f"'{key}' ({self.spec}) must be finite; the state_dict has {int(loaded.isnan().sum())} NaN of {loaded.numel()} "
-                "values, so its training had diverged. Load an earlier checkpoint, or replace them by torch.nan_to_num."
-            )
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the condition of a `with condition(…)` block, which a copy is outside of, and cached forward specs."""

@@ -19,6 +19,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from anynorm.data import ImageDataset
 from anynorm.errors import DataError
+from anynorm.io.checkpoints import import_object
 from anynorm.layers.norm import Norm
 from anynorm.models import build_model
 from anynorm.surgery.sync import sync
@@ -194,9 +195,7 @@ def derive_seed(seed: int, stream: int, number: int) -> int:
 
 
 def _default_task(config: Config, data: ImageDataset | None) -> Task:
-    from anynorm.tasks import make_task  # tasks are built on this module
-
-    return make_task(config, data)
+    return import_object("anynorm.tasks:make_task")(config, data)
 
 
 def _make_average(model: nn.Module, decay: float) -> AveragedModel:
