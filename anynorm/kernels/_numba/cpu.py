@@ -134,7 +134,7 @@ class Call:
         return batch
 
     def backward(self, x: Tensor, owned: list[Tensor], dy: Tensor, needs: list[bool]) -> list[Tensor | None]:
-        """Give the gradients of x and of what is owned."""
+        """Return the gradients of x and of what is owned."""
         plan = self.plan
         if dy.stride() != x.stride() or dy.dtype != x.dtype:
             dy = torch.empty_like(x).copy_(dy)
@@ -151,7 +151,7 @@ class Call:
         return [dx, *(None if grad is None else _fitted(grad, tensor) for grad, tensor in zip(found, owned, strict=True))]
 
     def backward_by_reference(self, x: Tensor, owned: list[Tensor], dy: Tensor, needs: list[bool]) -> list[Tensor | None]:
-        """Give gradients that have gradients themselves."""
+        """Return gradients that have gradients themselves."""
         inputs = [x, *owned]
         wanted = [k for k, needed in enumerate(needs) if needed]
         with torch.enable_grad():
@@ -164,7 +164,7 @@ class Call:
         return grads
 
     def _recalled(self) -> tuple[Stats | None, ...]:
-        """Give what was kept when forward ran."""
+        """Return what was kept when forward ran."""
         found: list[Stats | None] = []
         at = 0
         for look, (lo, hi) in zip(self.task.uses_batch, self.plan.ends, strict=True):
@@ -173,14 +173,14 @@ class Call:
         return tuple(found)
 
     def _laid(self, owned: Any) -> Any:
-        """Give a style to each sample, where one serves all."""
+        """Return a style to each sample, where one serves all."""
         if not self.task.norm_spec.takes_style:
             return owned
         n = self.plan.layout.samples
         return [t.expand(n, -1) if name.startswith("style") else t for name, t in zip(self.names, owned, strict=True)]
 
     def _addresses(self, tensors: list[Any], reading: bool) -> Any:
-        """Put addresses in the places that `whole` names; kinds and labels are among what is read."""
+        """Write addresses in the places that `whole` names; kinds and labels are among what is read."""
         found = [0, 0, 0, 0, 0, 0, 0, 0]
         for name, tensor in zip(self.names, tensors, strict=True):
             found[PLACES[name]] = 0 if tensor is None else tensor.data_ptr()
@@ -192,7 +192,7 @@ class Call:
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    """Give a tensor as contiguous float32, itself where it is so."""
+    """Return a tensor as contiguous float32, itself where it is so."""
     return tensor if tensor.dtype is torch.float32 and tensor.is_contiguous() else tensor.detach().float().contiguous()
 
 

@@ -96,7 +96,7 @@ class Plan:
     width: int
 
     def take(self, scratch: Any, *, backward: bool) -> tuple[Any, Any, Any]:
-        """Give tables for row moments and for statistics, which are kept or taken anew, and the rest to work on."""
+        """Return tables for row moments and for statistics, which are kept or taken anew, and the rest to work on."""
         rows, parts = 0 if backward else 2 * self.rows, 2 * self.parts if self.anew else 0
         statistics = scratch[rows : rows + parts] if self.anew else np.empty(0 if backward else 2 * self.parts)
         moments = scratch[:rows].reshape(2, -1, self.layout.columns)
@@ -173,7 +173,7 @@ def _layout(task: ForwardSpec, x: Tensor, *, merge: bool) -> Layout:
 
 
 def _kinds(samples: int, classes: int, apart: bool, style: bool) -> tuple[Any, Any]:
-    """Give the kind of each sample and the label of each kind; None where that is the sample's own label."""
+    """Return the kind of each sample and the label of each kind; None where that is the sample's own label."""
     each, alike = np.arange(samples), np.zeros(samples, np.int64)
     if apart:
         return each, (None if classes else each if style else alike)
@@ -181,7 +181,7 @@ def _kinds(samples: int, classes: int, apart: bool, style: bool) -> tuple[Any, A
 
 
 def _channels(layout: Layout) -> tuple[Any, Any]:
-    """Give the channel and the strip of each column."""
+    """Return the channel and the strip of each column."""
     order = np.arange(layout.columns)
     strips_last = (order // layout.strips, order % layout.strips)
     return (order % layout.channels, order // layout.channels) if layout.last else strips_last
@@ -209,6 +209,6 @@ def _places(task: ForwardSpec, layout: Layout, kinds: int, each: list[bool]) -> 
 
 
 def _described(part: Any) -> Any:
-    """Put the size of contiguous equal parts before a row of parts; 0 where they are not such."""
+    """Write the size of contiguous equal parts before a row of parts; 0 where they are not such."""
     block = len(part) // (part.max() + 1)
     return np.concatenate([[block if (part == np.arange(len(part)) // block).all() else 0], part])

@@ -56,7 +56,7 @@ class Taken:
         return True
 
     def average(self, index: int) -> Stats:
-        """Give what is to be kept of a cut: means and unbiased variances, (sample parts, c parts, t parts)."""
+        """Return what is to be kept of a cut: means and unbiased variances, (sample parts, c parts, t parts)."""
         moments = self.by_cut[index]
         assert moments is not None  # only asked of cuts that looked
         return Stats(moments.mean, moments.unbiased_var())
