@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from anynorm.diagnostics.buffers import StatBuffers, running_stat_buffers
 from anynorm.diagnostics.statistics import iterate_tensors
 from anynorm.errors import DiagnosticError
-from anynorm.surgery.adapters import NormInfo
 from anynorm.surgery.find import NormSite, Where, choose, find_norms
 
 
@@ -39,9 +38,9 @@ def find_readable_norms(model: Any, where: Where = None) -> list[NormSite]:
             "anynorm.surgery.adapters.register."
         )
     chosen = choose(sites, where)
-    readable = [site for site in chosen if isinstance(site.reading, NormInfo)]
+    readable = [site for site in chosen if not site.unsupported]
     if not readable:
-        raise DiagnosticError(f"None of the {len(chosen)} norms can be read; '{chosen[0].path}': {chosen[0].reading}.")
+        raise DiagnosticError(f"None of the {len(chosen)} norms can be read; '{chosen[0].path}': {chosen[0].unsupported}.")
     return readable
 
 
@@ -67,7 +66,7 @@ def find_tracking_norms(model: nn.Module, where: Where = None) -> dict[NormSite,
 def unreadable_rows(model: nn.Module, where: Where = None) -> list[dict[str, Any]]:
     """Return a row for each norm that cannot be read, with the reason as its note."""
     chosen = choose(find_norms(model), where)
-    return [{"path": site.path, "norm": site.label, "note": site.reading} for site in chosen if isinstance(site.reading, str)]
+    return [{"path": site.path, "norm": site.label, "note": site.unsupported} for site in chosen if site.unsupported]
 
 
 def list_labels(sites: Iterable[NormSite]) -> str:

@@ -13,9 +13,9 @@ from anynorm.cli import app
 from anynorm.io.checkpoints import call_factory, load_model, read_state_dict
 from anynorm.io.inputs import read_batches
 from tests.helpers import data, same
-from tests.surgery.test_convert import X, network, trained
+from tests.surgery.networks import X, network, trained
 
-NAME = "tests.surgery.test_convert:network"
+NAME = "tests.surgery.networks:network"
 
 
 def run(*arguments):
@@ -34,7 +34,7 @@ def test_inspect_lists_the_norms_of_a_model():
     assert track.exit_code == 0
     assert track.stdout.splitlines()[-1] == "6 norms: bn."
     rows = json.loads(run("inspect", "--model", NAME, "--json").stdout)["rows"]
-    assert rows[0] == {"path": "1", "class": "BatchNorm2d", "spec": "bn", "channels": 16, "keeps": "statistics", "eps": 1e-5}
+    assert rows[0] == {"path": "1", "class": "BatchNorm2d", "spec": "bn", "channels": 16, "running_stats": "yes", "eps": 1e-5}
 
 
 def test_convert_fits_and_writes_a_checkpoint_that_loads_again(checkpoint, tmp_path):
@@ -43,7 +43,7 @@ def test_convert_fits_and_writes_a_checkpoint_that_loads_again(checkpoint, tmp_p
     done = run("convert", "gn:4", "--model", NAME, "--checkpoint", checkpoint, "--fit", inputs, "--out", out)
     assert done.exit_code == 0, done.output
     assert "error_after" in done.stdout
-    assert "Written to" in done.stdout.splitlines()[-1]
+    assert "Wrote" in done.stdout.splitlines()[-1]
     model = network()
     anynorm.convert(model, "gn:4")
     model.load_state_dict(load_file(out))

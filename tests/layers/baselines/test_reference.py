@@ -198,7 +198,7 @@ def test_gradients_of_exact_whitening_are_finite_where_eigenvalues_coincide():
 def test_whitening_is_an_xbn_norm_whose_groups_are_clipped_to_the_channels():
     model = build_model("resnet18", DataShape(3, 16, 16, 10), 0.25)
     report = anynorm.xbn(model, norm="gw:64")
-    assert all(row["is"].startswith("gw:") for row in report.rows)
+    assert all(row["new_norm"].startswith("gw:") for row in report.rows)
     assert model(data(2, 3, 16, 16)).isfinite().all()
 
 

@@ -105,7 +105,7 @@ def test_harden_takes_the_cut_that_ssn_would_end_with():
             logits.copy_(torch.tensor([0.0, 0.0, 1.0]))
     ended: Any = copy.deepcopy(model).eval()
     ended[0].num_passes.fill_(100)
-    assert anynorm.harden(model).rows[0]["is"] == "bn"
+    assert anynorm.harden(model).rows[0]["new_norm"] == "bn"
     x = data(4, 16, 3, 3)
     same(model.eval()(x), ended(x), rtol=1e-5, atol=1e-5)
 

@@ -35,7 +35,7 @@ def test_convert_puts_it_in_carries_gamma_and_beta_and_goes_back(spec):
     model = network()
     before = copy.deepcopy(model)
     report = anynorm.convert(model, spec)
-    assert report.rows[0]["is"] == spec
+    assert report.rows[0]["new_norm"] == spec
     same(model[1].weight, before[1].weight)
     model(data(8, 3, 8, 8)).square().sum().backward()
     report.undo()
@@ -57,19 +57,22 @@ def test_converting_to_the_same_again_keeps_everything(spec):
     model: Any = nn.Sequential(make(spec))
     model(data(4, 16, 3, 3))
     before = copy.deepcopy(model)
-    report = anynorm.convert(model, spec)
-    assert not report.rows[0]["lost"]
+    report = anynorm.convert(model, spec, where="all")
+    assert not report.rows[0]["not_transferred"]
     same_state(model, before)
 
 
 def test_converting_away_says_what_is_lost():
     model: Any = nn.Sequential(make("modenorm:2"))
-    assert anynorm.convert(model, "bn").rows[0]["lost"] == ["statistics: recalibrate", "gate_weight, gate_bias"]
+    assert anynorm.convert(model, "bn").rows[0]["not_transferred"] == [
+        "running statistics (recalibrate)",
+        "gate_weight, gate_bias",
+    ]
     model = nn.Sequential(make("brn"))
     model(data(4, 16, 3, 3))
     row = anynorm.convert(model, "bn").rows[0]
-    assert "statistics" in row["carried"]
-    assert row["lost"] == ["r_max, d_max, r_ramp, d_ramp, num_passes"]
+    assert "running statistics" in row["transferred"]
+    assert row["not_transferred"] == ["r_max, d_max, r_ramp, d_ramp, num_passes"]
 
 
 def test_what_was_fused_with_a_norm_still_runs():
@@ -101,7 +104,7 @@ def test_what_was_fused_with_a_norm_still_runs():
 def test_what_cannot_be_folded_says_why(spec, reason):
     model = network().eval()
     anynorm.convert(model, spec)
-    assert reason in anynorm.fold(model, data(2, 3, 8, 8)).rows[0]["left"]
+    assert reason in anynorm.fold(model, data(2, 3, 8, 8)).rows[0]["note"]
 
 
 def test_brn_and_a_settled_ssn_fold():
@@ -169,7 +172,7 @@ def test_converting_again_with_other_limits_sets_them():
 def test_a_mode_is_no_domain():
     model: Any = nn.Sequential(make("modenorm:2"))
     model(data(4, 16, 3, 3))
-    assert "statistics: recalibrate" in anynorm.convert(model, "auxbn@2").rows[0]["lost"]
+    assert "running statistics (recalibrate)" in anynorm.convert(model, "auxbn@2").rows[0]["not_transferred"]
 
 
 def test_fitting_does_not_move_a_schedule():
