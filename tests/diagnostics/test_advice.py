@@ -89,7 +89,7 @@ def test_unfreezing_is_advised_for_frozen_norms_and_unreadable_ones_are_listed()
     report = estimation_shift(model, [5 + data(64, 4)], forward=lambda _, x: model[:3](x))
     assert report["0"]["note"] == "frozen"
     assert "Unfreeze the 1 frozen norm first" in report.finding
-    assert "eval mode" in report["3"]["note"]
+    assert "normalizes by them in eval mode" in report["3"]["note"]
 
 
 def profile(*shifts: float) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import anynorm
 from anynorm.cli import app
 from tests.helpers import data
-from tests.surgery.test_convert import network
+from tests.surgery.networks import network
 
 MODEL = "tests.diagnostics.test_command:classifier"
 MIXED = "tests.diagnostics.test_command:switchable"

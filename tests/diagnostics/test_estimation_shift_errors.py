@@ -10,7 +10,7 @@ from torch import nn
 import anynorm
 from anynorm.diagnostics import estimation_shift
 from tests.helpers import data
-from tests.surgery.test_convert import network, trained
+from tests.surgery.networks import network, trained
 
 X = data(48, 3, 8, 8, mean=0.7, std=2.0)
 
@@ -91,7 +91,7 @@ def test_models_that_cannot_be_diagnosed_raise_with_the_reason():
     ):
         with pytest.raises(anynorm.DiagnosticError, match=message):
             estimation_shift(model, [data(4, 4)])
-    with pytest.raises(anynorm.SurgeryError, match=r"layer9\.\*"):
+    with pytest.raises(anynorm.SurgeryError, match="matches no norm"):
         estimation_shift(nn.Sequential(nn.BatchNorm1d(4)), [data(4, 4)], where="layer9.*")
 
     class Aside(nn.Module):

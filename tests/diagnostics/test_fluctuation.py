@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 import anynorm
 from anynorm.diagnostics import batch_fluctuation, fluctuation
 from tests.helpers import data, same
-from tests.surgery.test_convert import network, trained
+from tests.surgery.networks import network, trained
 
 
 def hooks(model):

@@ -10,7 +10,7 @@ from torch import nn
 import anynorm
 from anynorm.diagnostics import perturb, perturbation_curve
 from tests.helpers import same
-from tests.surgery.test_convert import X, network, trained
+from tests.surgery.networks import X, network, trained
 
 
 def test_statistics_are_scaled_within_delta_and_restored():

@@ -11,7 +11,7 @@ from anynorm import plot
 from anynorm.diagnostics import estimation_shift, fluctuation, gradient_balance, importance, perturbation_curve
 from tests.diagnostics.test_command import classifier, switchable
 from tests.helpers import data, same
-from tests.surgery.test_convert import trained
+from tests.surgery.networks import trained
 
 
 def reports():

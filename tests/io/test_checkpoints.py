@@ -13,9 +13,9 @@ from anynorm.cli import app
 from anynorm.io.checkpoints import call_factory, load_model, read_state_dict
 from anynorm.io.inputs import read_batches
 from tests.helpers import data, same
-from tests.surgery.test_convert import X, network, trained
+from tests.surgery.networks import X, network, trained
 
-NAME = "tests.surgery.test_convert:network"
+NAME = "tests.surgery.networks:network"
 
 
 def run(*arguments):

@@ -28,7 +28,7 @@ def test_a_folder_of_images_is_read_with_its_classes(tmp_path):
     with pytest.raises(anynorm.DataError, match=r"cannot read .*3\.png as an image"):
         list(read_batches(str(tmp_path)))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(anynorm.DataError, match="must contain images .*; got none"):
+    with pytest.raises(anynorm.DataError, match=r"must contain images .*; got none"):
         list(read_batches(str(tmp_path / "empty")))
 
 
