@@ -70,10 +70,10 @@ def fold(
 ) -> None:
     """Fold norms with fixed statistics into the layers beside them; the first batch of --data is the example."""
     from anynorm.io.checkpoints import load_model
-    from anynorm.io.inputs import first_input
+    from anynorm.io.inputs import read_first_input
 
     loaded = load_model(model, checkpoint).eval()
-    _finish(anynorm.fold(loaded, first_input(data), condition=condition), out, as_json)
+    _finish(anynorm.fold(loaded, read_first_input(data), condition=condition), out, as_json)
 
 
 def recalibrate(
