@@ -61,7 +61,8 @@ def test_a_custom_factory_receives_the_arguments_it_has():
     model: Any = build_model("tests.models.test_models:custom_model", DIGITS, 2.0)
     assert model.in_features == 64
     assert build_model("torch.nn:Identity", DIGITS)(3) == 3
-    with pytest.raises(anynorm.DataError, match=r"unknown model 'resnet81'\. Did you mean resnet18 .*Usable: small mlp .* package\.module:factory"):
+    message = r"unknown model 'resnet81'\. Did you mean resnet18 .*Usable: small mlp .* package\.module:factory"
+    with pytest.raises(anynorm.DataError, match=message):
         build_model("resnet81", DIGITS)
     with pytest.raises(anynorm.DataError, match=r"must return an nn\.Module; got int"):
         build_model("tests.models.test_models:not_a_model", DIGITS)
