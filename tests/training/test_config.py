@@ -3,6 +3,7 @@
 import hashlib
 import json
 from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,15 @@ def test_equal_configurations_have_one_id_and_others_another():
     config = Config()
     assert len(config.id) == 12
     assert replace(config, num_evals=20, num_test=None).id == config.id == config_from_dict(asdict(config)).id
-    changed = [{"num_evals": 1}, {"num_test": 10}, {"stop_epoch": 1}, {"seed": 1}, {"flip": True}, {"lr": 0.2}, {"width": 1.0}]
+    changed: list[dict[str, Any]] = [
+        {"num_evals": 1},
+        {"num_test": 10},
+        {"stop_epoch": 1},
+        {"seed": 1},
+        {"flip": True},
+        {"lr": 0.2},
+        {"width": 1.0},
+    ]
     assert len({config.id, *(replace(config, **values).id for values in changed)}) == 1 + len(changed)
 
 
