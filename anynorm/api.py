@@ -1,6 +1,6 @@
 """The public surface, in one place. The errors are in `anynorm.errors`, and reached as `anynorm.SpecError` and so on too."""
 
-from anynorm.compare import compare
+from anynorm.comparison import compare
 from anynorm.errors import AnynormError
 from anynorm.layers.conditioning import condition
 from anynorm.layers.norm import Norm

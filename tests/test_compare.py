@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import anynorm
-from anynorm.compare import Comparison, make_base
+from anynorm.comparison import Comparison, make_base
 from anynorm.data import load
 from anynorm.training import timing
 from anynorm.training.config import Config

@@ -66,7 +66,7 @@ def compare(
     Finished runs are not trained again; run the command again to resume an interrupted comparison.
     """
     from anynorm.cli.live import print_comparison, watch
-    from anynorm.compare import Comparison, make_base
+    from anynorm.comparison import Comparison, make_base
     from anynorm.training.norm_layout import split_norms
 
     options = {"data": data, "model": model, "epochs": epochs, "num_train": num_train, "width": width, "lr": lr}

@@ -20,7 +20,7 @@ from anynorm.progress import reserve_display
 from anynorm.report.results import Row, format_errors, rank, select
 
 if TYPE_CHECKING:
-    from anynorm.compare import Comparison
+    from anynorm.comparison import Comparison
     from anynorm.table import Table
 
 WIDE = 100

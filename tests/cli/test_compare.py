@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import anynorm
 from anynorm.cli import app, live
 from anynorm.cli.compare import compare as compare_command
-from anynorm.compare import Comparison
+from anynorm.comparison import Comparison
 from anynorm.training.config import Config
 from anynorm.training.norm_layout import split_norms
 from anynorm.training.store import Store
@@ -160,7 +160,7 @@ def test_images_that_cannot_be_read_are_skipped_by_an_argument_not_by_the_enviro
         received.append(options)
         raise anynorm.DataError("stop here")
 
-    monkeypatch.setattr("anynorm.compare.load", load)
+    monkeypatch.setattr("anynorm.comparison.load", load)
     (tmp_path / "images").mkdir()
     before = dict(os.environ)
     for flag in ([], ["--skip-unreadable"]):

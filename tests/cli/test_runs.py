@@ -5,7 +5,7 @@ import json
 import pytest
 
 import anynorm
-from anynorm.compare import Comparison
+from anynorm.comparison import Comparison
 from anynorm.training.config import Config
 from anynorm.training.store import Store
 from tests.cli.test_compare import command

@@ -159,7 +159,7 @@ def test_on_two_workers_of_ray_a_killed_one_is_replaced_and_stored_runs_are_the_
             list(cluster.map_unordered(refused, [7]))
         with pytest.raises(DataError, match=rf"2 was given up after {TRIES} tries"):
             list(cluster.map_unordered(partial(killed_always, tmp_path), [2]))
-        from anynorm.compare import Plan, run_all
+        from anynorm.comparison import Plan, run_all
 
         base = Config(model="small", num_train=64, epochs=1)
         there, here = (Plan(base, ["bn", "gn:4"], [16], 1, root=tmp_path / name) for name in ("ray", "local"))
