@@ -195,7 +195,8 @@ def derive_seed(seed: int, stream: int, number: int) -> int:
 
 
 def _default_task(config: Config, data: ImageDataset | None) -> Task:
-    return import_object("anynorm.tasks:make_task")(config, data)
+    task: Task = import_object("anynorm.tasks:make_task")(config, data)
+    return task
 
 
 def _make_average(model: nn.Module, decay: float) -> AveragedModel:

@@ -88,8 +88,8 @@ def test_counts_are_those_of_the_sn_papers_first_table(spec, parameters, statist
     found = count(anynorm.make(spec, 8), (2, 8, 4, 4))
     assert (found.parameter_terms, found.statistic_terms) == (parameters, statistics)
     value = eval(statistics.replace("2C", "2*C").replace("CN", "C*N").replace("2N", "2*N").replace("·", "*"), {"N": 2, "C": 8})
-    assert found.statistics == value
-    assert found.parameters == 16 + (6 if spec == "sn" else 0)
+    assert found.num_statistics == value
+    assert found.num_parameters == 16 + (6 if spec == "sn" else 0)
 
 
 def test_a_drawing_gives_pixels_of_one_statistic_one_letter():

@@ -27,7 +27,7 @@ def test_a_run_with_stop_epoch_equals_the_start_of_the_complete_run():
     data = load_dataset("digits")
     whole = Trainer(Config(num_train=64, epochs=3, num_test=30), data)
     for _ in range(whole.steps_per_epoch):
-        whole.advance()
+        whole.training_step()
     part, _ = train(Config(num_train=64, epochs=3, num_test=30, stop_epoch=1), data=data)
     assert part.step == whole.step
     for mine, its in zip(part.model.state_dict().values(), whole.model.state_dict().values(), strict=True):
