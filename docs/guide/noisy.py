@@ -34,7 +34,7 @@ def load_batches(split: str, *, dark: bool) -> list[tuple[Tensor, Tensor]]:
         noise = torch.randn(pixels.shape, generator=torch.Generator().manual_seed(0))
         pixels = (0.5 * pixels + 0.04 * noise).clamp(0, 1)
     x = (pixels - MEAN) / STD
-    return list(zip(x.split(BATCH_SIZE), labels[:NUM_IMAGES].split(BATCH_SIZE), strict=True))
+    return [(x[k : k + BATCH_SIZE], labels[k : k + BATCH_SIZE]) for k in range(0, NUM_IMAGES, BATCH_SIZE)]
 
 
 def day() -> list[tuple[Tensor, Tensor]]:
