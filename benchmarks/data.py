@@ -32,8 +32,8 @@ def main() -> None:
     for model, width, size in CASES:
         options = {"crop": 4, "flip": True, "cutout": 8, "mixup": 0.2, "images": 2000}
         training = Trainer(Config(data="cifar10", model=model, width=width, batch_size=size, **options), data)  # type: ignore[arg-type]
-        training.advance()
-        batch, step = best(lambda t=training: t.batch(5, 0)), best(training.advance)  # type: ignore[misc]
+        training.training_step()
+        batch, step = best(lambda t=training: t.batch(5, 0)), best(training.training_step)  # type: ignore[misc]
         print(f"{model} ×{width}, batch {size}: {batch:.2f} ms of {step:.2f} ms, {100 * batch / step:.1f} %")
 
 

@@ -32,7 +32,7 @@ def steps(case: int) -> None:
     """Do the steps of one run of a case."""
     training = _training(case)
     for _ in range(CASES[case][3]):
-        training.advance()
+        training.training_step()
 
 
 @lru_cache(maxsize=1)

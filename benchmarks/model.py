@@ -31,7 +31,7 @@ def make_norm(name: str, channels: int) -> nn.Module:
     """Make a norm; `bgn` takes its group number by its own rule, so it is told a batch size of 2."""
     if name == "nn.BatchNorm2d":
         return nn.BatchNorm2d(channels)
-    return anynorm.make(name, channels, **({"batch_size": 2} if name == "bgn" else {}))
+    return anynorm.make(name, channels, batch_size=2)
 
 
 class Bottleneck(nn.Module):

@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from anynorm import plot
-from anynorm.compare import Plan, outcomes, summary
+from anynorm.comparison import Plan, outcomes, summary
 
 HERE = Path(__file__).parent
 

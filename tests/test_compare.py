@@ -1,227 +1,160 @@
-"""Comparisons, their cost and their commands."""
+"""Comparisons: what is trained, what is read from the store, and what is refused."""
 
 import inspect
-import json
 import subprocess
 import sys
-from typing import Any
+from dataclasses import replace
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import anynorm
-from anynorm.cli import app
-from anynorm.cli.lab import compare as compare_command
-from anynorm.compare import BATCH_SIZES, DEFAULT, NORMS, Plan, base_of, fit_budget, outcomes, recommend, run_all, summary, told
-from anynorm.data import load
-from anynorm.recipes.support.claims import probability
-from anynorm.training.config import Config, config_from_dict
-from anynorm.training.norm_layout import split_norms
+from anynorm.comparison import Comparison, make_base
+from anynorm.data import load_dataset
+from anynorm.training import timing
+from anynorm.training.config import Config
 from anynorm.training.store import Store
 from anynorm.training.timing import step_times
 
-DATA = load("digits")
+DATA = load_dataset("digits")
 QUICK = Config(model="small", width=0.5, num_train=64, batch_size=16, epochs=1, lr=0.05)
 
 
-def command(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def test_a_comparison_runs_damaged_runs_again(tmp_path):
-    asked = plan(tmp_path, norms=["bn"], batch_sizes=[16], seeds=2)
-    list(run_all(asked, processes=1))
-    whole = summary(asked).rows[0]["error %, batch 16"]
-    (Store(tmp_path).folder(asked.configs()[0].id) / "record.json").write_text("{")
-    assert [config.seed for config in run_all(asked, processes=1)] == [0]
-    assert summary(asked).rows[0]["error %, batch 16"] == whole
-
-
-def plan(tmp_path, **options):
+def make_comparison(tmp_path, **options):
     defaults = {"base": QUICK, "norms": ["bn", "gn:4", "hn"], "batch_sizes": [4, 16], "seeds": 2, "root": tmp_path}
-    return Plan(**(defaults | options))
+    return Comparison(**(defaults | options))
 
 
-def test_a_comparison_runs_what_is_missing_and_tells_the_winner(tmp_path):
-    asked = plan(tmp_path)
-    assert len(list(run_all(asked, processes=1))) == 12
-    assert list(run_all(asked)) == []
-    report = summary(asked)
-    assert [row["norm"] for row in report] == ["bn", "gn:4", "hn"]
-    assert report["bn"]["step, batch 4"] == 1
-    assert report["bn"]["memory, batch 16"] == 1
-    assert "At batch 4: " in report.finding
-    assert {config.lr for config in asked.configs()} == {0.0125, 0.05}
+def test_a_comparison_trains_what_is_missing_and_recommends_a_norm(tmp_path):
+    comparison = make_comparison(tmp_path)
+    rows = list(comparison.run(processes=1))
+    assert [(row["seed"], row["batch_size"], row["norm"]) for row in rows] == [
+        (seed, size, norm) for seed in (0, 1) for size in (4, 16) for norm in ("bn", "gn:4", "hn")
+    ]
+    assert list(comparison.run()) == []
+    assert comparison.rows() == rows
+    table = comparison.table()
+    assert [row["norm"] for row in table] == ["bn", "gn:4", "hn"]
+    assert table["bn"]["step time, batch 4"] == 1
+    assert table["bn"]["memory, batch 16"] == 1
+    assert table["bn"]["shift, batch 4"] > 0
+    assert table["gn:4"]["shift, batch 4"] is None  # no running statistics
+    assert "At batch size 4 use " in table.finding
+    assert {row["config"]["lr"] for row in Store(tmp_path).rows()} == {0.0125, 0.05}
+
+
+def test_a_comparison_trains_damaged_runs_again(tmp_path):
+    comparison = make_comparison(tmp_path, norms=["bn"], batch_sizes=[16])
+    list(comparison.run(processes=1))
+    before = comparison.table()["bn"]["error %, batch 16"]
+    (Store(tmp_path).folder(comparison.config("bn", 16, seed=0).id) / "record.json").write_text("{")
+    assert [row["seed"] for row in comparison.run(processes=1)] == [0]
+    assert comparison.table()["bn"]["error %, batch 16"] == before
 
 
 @pytest.mark.slow
 def test_processes_share_the_runs(tmp_path):
-    asked = plan(tmp_path, batch_sizes=[16], seeds=1)
-    assert {config.norm for config in run_all(asked, processes=2)} == {"bn", "gn:4", "hn"}
-    assert all(records[0]["provenance"]["threads"] == 1 for records in outcomes(asked).values())
+    comparison = make_comparison(tmp_path, batch_sizes=[16], seeds=1)
+    assert {row["norm"] for row in comparison.run(processes=2)} == {"bn", "gn:4", "hn"}
+    store = Store(tmp_path)
+    assert all(store.record(row["id"])["provenance"]["threads"] == 1 for row in store.rows())
 
 
-def test_winners_are_tested_and_failures_told():
-    def records(*errors):
-        return [{"status": "failed" if error is None else "done", "test_error": error} for error in errors]
-
-    assert told(records(10.0, 12.0)) == "11.0 ± 1.4"
-    assert told(records(10.0, None)) == "10.0, 1 of 2 failed"
-    assert told(records(None)) == "failed"
-    asked = Plan(base=QUICK, norms=["bn", "gn:4", "sn"], batch_sizes=[2], seeds=3)
-    found = {("bn", 2): records(50.0, 52.0, 51.0), ("gn:4", 2): records(20.0, 21.0, 22.5), ("sn", 2): records(21.0, 20.0, 23.0)}
-    assert recommend(asked, found, 2) == (
-        "At batch 2: gn:4 (21.2 %), better than 1 of 2 others beyond chance (p < 0.05); sn may be as good."
-    )
-    found[("sn", 2)] = records(1.0, None, 1.0)  # a norm that fails is not recommended
-    assert recommend(asked, found, 2).startswith("At batch 2: gn:4 (21.2 %), better than 1 of 1 others")
-    assert recommend(asked, {}, 2) == "At batch 2 no run has ended."
-    assert recommend(asked, {("bn", 2): records(None)}, 2) == "At batch 2 every norm failed."
-    two = {("bn", 2): records(50.0, 52.0), ("gn:4", 2): records(20.0, 22.0)}
-    assert "fewer than three seeds say nothing" in recommend(asked, two, 2)
-    many = {(f"gn:{2**k}", 2): records(21.0, 22.0, 22.2) for k in range(4)} | {("bn", 2): records(20.0, 20.5, 21.5)}
-    wide = Plan(base=QUICK, norms=["bn", "gn:1", "gn:2", "gn:4", "gn:8"], batch_sizes=[2], seeds=3)
-    assert probability([1.0, 1.5, 0.7]) < 0.05
-    assert "better than 0 of 4 others" in recommend(wide, many, 2)  # one alone would be told apart; of four, chance
-    with pytest.raises(anynorm.SpecError, match="none of linear"):
-        Plan(base=QUICK, scaling="cubic")
-    with pytest.raises(anynorm.SpecError, match="at least one norm"):
-        Plan(base=QUICK, norms=[])
-    with pytest.raises(anynorm.SpecError, match="is one text"):
-        Plan(base=QUICK, norms="bn,gn:4")
-    assert len(Plan(base=QUICK, norms=["bn", "bn"], batch_sizes=[2, 2], seeds=1).configs()) == 1
+def test_comparisons_without_meaning_are_refused():
+    with pytest.raises(anynorm.SpecError, match="lr_scaling must be one of linear sqrt none; got 'cubic'"):
+        Comparison(QUICK, lr_scaling="cubic")
+    with pytest.raises(anynorm.SpecError, match="at least one norm, one batch size and one seed; got 0 norms"):
+        Comparison(QUICK, norms=[])
+    with pytest.raises(anynorm.SpecError, match="norms must be a list of specs; got the string 'bn,gn:4'"):
+        Comparison(QUICK, norms="bn,gn:4")
+    assert len(Comparison(QUICK, norms=["bn", "bn"], batch_sizes=[2, 2], seeds=1).sweep.cells) == 1
 
 
-def test_costs_are_of_steps_and_threads_are_put_back():
+def test_the_learning_rate_follows_the_batch_size():
+    lrs = {scaling: Comparison(QUICK, lr_scaling=scaling).config("bn", 4).lr for scaling in ("linear", "sqrt", "none")}
+    assert lrs == {"linear": 0.0125, "sqrt": 0.025, "none": 0.05}
+
+
+def test_step_times_are_of_runs_that_can_train_and_the_number_of_threads_is_restored():
     before = torch.get_num_threads()
-    found = step_times([QUICK, config_from_dict({**vars(QUICK), "batch_size": 128, "norm": "hn"})], DATA)
-    assert list(found) == ["bn"]
-    assert found["bn"] > 0
+    times = step_times([QUICK, replace(QUICK, batch_size=128, norm="hn")], DATA)
+    assert list(times) == ["bn"]
+    assert times["bn"] > 0
     assert torch.get_num_threads() == before
 
 
-def test_the_command_compares_and_runs_are_listed(tmp_path):
-    root = tmp_path / "runs"
-    options = [
-        "--model",
-        "small",
-        "--width",
-        0.5,
-        "--images",
-        64,
-        "--epochs",
-        1,
-        "--norms",
-        "bn,gn:4",
-        "--batch-sizes",
-        16,
-        "--seeds",
-        1,
-    ]
-    done = command("compare", *options, "--set", "flip=true", "--processes", 1, "--runs", root)
-    assert done.exit_code == 0, done.output
-    assert "At batch 16: " in done.output
-    rows = json.loads(command("runs", "list", "--runs", root, "--json").stdout)
-    assert {row["config"]["norm"] for row in rows} == {"bn", "gn:4"}
-    assert all(row["config"]["flip"] for row in rows)
-    listed = command("runs", "list", "--runs", root).stdout
-    assert "flip=True" in listed
-    assert listed.splitlines()[-1] == f"2 runs in {root}."
-    first, second = (row["id"] for row in rows)
-    asked = command("diagnose", f"run:{first}", "--runs", root)
-    assert asked.exit_code == 0, asked.output
-    assert "449 samples" in asked.stdout
-    assert "score" in asked.stdout.splitlines()[0]
-    assert "norm" in command("runs", "diff", first, second, "--runs", root).stdout
-    assert json.loads(command("runs", "show", first, "--runs", root).stdout)["status"] == "done"
-    assert isinstance(command("runs", "rm", first, "nothing", "--runs", root).exception, anynorm.DataError)
-    assert len(Store(root).rows()) == 2  # all or nothing
-    assert "is forgotten" in command("runs", "rm", first, "--runs", root).stdout
-    assert len(Store(root).rows()) == 1
+def test_step_times_are_measured_once(tmp_path, monkeypatch):
+    comparison = make_comparison(tmp_path, norms=["bn", "hn"], batch_sizes=[16])
+    seconds = comparison.step_seconds()
+    assert seconds.keys() == {("bn", 16), ("hn", 16)}
+    monkeypatch.setattr(timing, "Trainer", None)  # a second measurement would fail
+    assert comparison.step_seconds() == seconds
+    assert replace(comparison, base=replace(QUICK, epochs=7), seeds=5).step_seconds() == seconds
 
 
-class Tuples(torch.nn.Sequential):
-    def forward(self, x):
-        return super().forward(x), 1
-
-
-def tuples():
-    return Tuples(torch.nn.Flatten(), torch.nn.Linear(64, 10), torch.nn.BatchNorm1d(10))
-
-
-def narrow():
-    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(60, 10), torch.nn.BatchNorm1d(10))
-
-
-def test_the_commands_defaults_are_the_functions():
-    written = inspect.signature(compare_command).parameters
-    assert split_norms(written["norms"].default) == list(NORMS)
-    assert [int(size) for size in written["batch_sizes"].default.split(",")] == list(BATCH_SIZES)
-    assert written["seeds"].default == Plan().seeds == inspect.signature(anynorm.compare).parameters["seeds"].default
-    assert (written["data"].default, written["model"].default) == (DEFAULT.data, DEFAULT.model)
-
-
-def test_the_command_tells_what_it_does_not_know(tmp_path):
-    for arguments, said in (
-        (["--data", "minst"], "Near: mnist"),
-        (["--model", "resnet81"], "Near: resnet18"),
-        (["--norms", "bm"], "no norm called"),
-        (["--batch-sizes", "a"], "no whole numbers"),
-        (["--set", "flop=1"], "no setting 'flop'"),
-        (["--set", "flip"], "sets nothing"),
-        (["--set", "weight_decay=much"], "is not a number"),
-        (["--set", "num_train=all"], "is not a whole number"),
-        (["--set", "test_images=all"], "is not a whole number"),
-        (["--set", "flip=maybe"], "is not true or false"),
-        (["--set", "seed=3"], "seed is what a comparison varies"),
-        (["--lr-scaling", "cubic"], "none of linear"),
-        (["--batch-sizes", "500"], "A step takes 500 images, and there are 128"),
-        (["--images", "100000"], "there are 1348"),
-        (["--model", "torch.nn:Identity"], "has no norm among its modules"),
-        (["--model", "tests.test_compare:tuples"], "gave tuple for 4 images of 10 classes"),
-        (["--model", "tests.test_compare:narrow"], "cannot be run on digits: RuntimeError"),
-        (["--set", "smoothing=3"], "smoothing=3.0 has no meaning"),
-    ):
-        done = command("compare", *arguments, "--processes", 1, "--runs", tmp_path)
-        with pytest.raises(anynorm.AnynormError, match=said):
-            raise done.exception
-
-
-def test_a_budget_in_minutes_becomes_epochs_for_all(tmp_path):
-    asked = plan(tmp_path, batch_sizes=[16], seeds=1)
-    short, long = (fit_budget(asked, minutes, processes=1).base.epochs for minutes in (0.01, 0.1))
+def test_minutes_become_the_same_number_of_epochs_for_all_runs(tmp_path):
+    comparison = make_comparison(tmp_path, batch_sizes=[16], seeds=1)
+    short, long = (comparison.within(minutes, processes=1).base.epochs for minutes in (0.01, 0.1))
     assert 1 <= short < long
     assert 3 < long / short < 30 or short == 1
-    with pytest.raises(anynorm.SpecError, match="no time to compare in"):
-        fit_budget(asked, 0)
+    with pytest.raises(anynorm.SpecError, match="minutes must be above 0; got 0"):
+        comparison.within(0)
 
 
 def test_a_model_or_folder_that_has_changed_is_another_run(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     module = tmp_path / "changing.py"
     module.write_text("def net(): pass\n")
-    first = base_of({"model": "changing:net"})
-    assert base_of({"model": "changing:net"}).id == first.id
+    first = make_base({"model": "changing:net"})
+    assert make_base({"model": "changing:net"}).id == first.id
     module.write_text("def net(): return 1\n")
-    assert base_of({"model": "changing:net"}).id != first.id
+    assert make_base({"model": "changing:net"}).id != first.id
     folder = tmp_path / "images"
     folder.mkdir()
-    before = base_of({"data": f"folder:{folder}"}).id
+    before = make_base({"data": f"folder:{folder}"}).id
     (folder / "1.png").write_text("x")
-    assert base_of({"data": f"folder:{folder}"}).id != before
-    assert base_of({}).source_hash == ""
-    assert base_of({"model": "mlp"}) == base_of({"data": "digits"}) == base_of({})
-    assert base_of({"model": "small"}).num_train is None
+    assert make_base({"data": f"folder:{folder}"}).id != before
+    assert make_base({}).source_hash == ""
+    assert make_base({"model": "resnet10"}) == make_base({"data": "digits"}) == make_base({})
 
 
-def test_the_function_compares_as_the_command_does(tmp_path):
-    options: dict[str, Any] = {"model": "small", "width": 0.5, "num_train": 64, "epochs": 1}
-    report = anynorm.compare(["bn"], [16], 1, root=tmp_path, processes=1, **options)
-    assert report["bn"]["step, batch 16"] == 1
-    assert len(Store(tmp_path).rows()) == 1
-    with pytest.raises(anynorm.SpecError, match="no setting 'epoch'"):
-        anynorm.compare(["bn"], [16], 1, root=tmp_path, epoch=3)
+def test_a_folder_that_has_changed_is_read_again(tmp_path):
+    from PIL import Image
+
+    def write(name, value):
+        for label in ("cat", "dog"):
+            (tmp_path / label).mkdir(exist_ok=True)
+            Image.new("L", (8, 8), value).save(tmp_path / label / name)
+
+    def load_now():
+        return Comparison(make_base({"data": f"folder:{tmp_path}", "image_size": 8})).load_data()
+
+    write("1.png", 10)
+    write("2.png", 20)
+    first = load_now()
+    assert load_now() is first
+    write("3.png", 30)
+    second = load_now()
+    assert len(second.train[0]) + len(second.test[0]) == 6
+
+
+def test_every_argument_of_compare_is_in_its_signature():
+    parameters = inspect.signature(anynorm.compare).parameters
+    assert list(parameters)[:3] == ["norms", "batch_sizes", "seeds"]
+    assert {"data", "model", "epochs", "minutes", "num_train", "width", "lr", "lr_scaling", "config"} <= set(parameters)
+    assert not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+
+
+def test_the_function_compares_and_takes_other_settings_as_a_mapping(tmp_path):
+    options = {"model": "small", "width": 0.5, "num_train": 64, "epochs": 1, "runs": tmp_path, "processes": 1}
+    table = anynorm.compare(["bn"], [16], 1, **options, config={"weight_decay": 0.0})
+    assert table["bn"]["step time, batch 16"] == 1
+    (run,) = Store(tmp_path).rows()
+    assert run["config"]["weight_decay"] == 0
+    with pytest.raises(anynorm.SpecError, match="no field 'epoch'"):
+        anynorm.compare(["bn"], [16], 1, runs=tmp_path, config={"epoch": 3})
+    with pytest.raises(anynorm.SpecError, match="seed differs between the runs of a comparison; use seeds instead"):
+        anynorm.compare(["bn"], [16], 1, runs=tmp_path, config={"seed": 3})
 
 
 @pytest.mark.slow
@@ -232,11 +165,11 @@ import torch
 torch.set_num_threads(1)
 if __name__ == "__main__":
     import anynorm
-    options = dict(model="small", width=0.5, num_train=64, epochs=1, devices=2)
-    print(anynorm.compare(["bn", "hn"], [8], 1, root={str(tmp_path / "compared")!r}, **options))
+    options = dict(model="small", width=0.5, num_train=64, epochs=1, config=dict(devices=2))
+    print(anynorm.compare(["bn", "hn"], [8], 1, runs={str(tmp_path / "compared")!r}, **options))
 """)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
     done = subprocess.run(launcher, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert "At batch 8: " in done.stdout
+    assert "At batch size 8 use " in done.stdout
     assert "requires_grad" not in done.stderr

@@ -1,8 +1,8 @@
-"""Write records/README.md and the results table of README.md from the records.
+"""Write records/README.md, the table of results in docs/papers/README.md and their summary in README.md from the records.
 
     python -m tools.results        (or: make results)
 
-A test fails if either differs from what the records give.
+A test fails if any of them differs from what the records give.
 """
 
 from __future__ import annotations
@@ -46,19 +46,34 @@ def results_page(folder: Path = RECORDS) -> str:
 
 
 def overview(folder: Path = RECORDS) -> str:
-    """Return a Markdown table of all records with the number of claims per verdict."""
+    """Return a Markdown table of all records with the number of claims per verdict, for docs/papers/README.md."""
     rows = [["recipe", "reproduces", "preset", "runs", *VERDICTS]]
     for recipe, records in _recipes_with_records(folder):
         for record in records:
-            verdicts = [row["verdict"] for row in recipe.judge(record)]
-            counts = [str(verdicts.count(verdict)) for verdict in VERDICTS]
-            link = f"[`{recipe.name}`](records/README.md)"
-            rows.append([link, read_header(recipe.name).source, record.preset, str(len(record.rows)), *counts])
+            counts = _count_verdicts(recipe, record)
+            link = f"[`{recipe.name}`](../../records/README.md)"
+            rows.append([link, read_header(recipe.name).source, record.preset, str(len(record.rows)), *map(str, counts)])
     return "\n".join(_markdown_table(rows))
 
 
-def insert_overview(text: str, folder: Path = RECORDS) -> str:
-    """Return a text with the table of all records between its two markers.
+def summary(folder: Path = RECORDS) -> str:
+    """Return one sentence on all records, for README.md."""
+    counts = [_count_verdicts(recipe, record) for recipe, records in _recipes_with_records(folder) for record in records]
+    holds, contradicted, unclear, failed = (sum(column) for column in zip(*counts, strict=True))
+    total = holds + contradicted + unclear + failed
+    return (
+        f"{len(counts)} tables and figures have been measured so far. Of the {total} claims of the papers that they test, {holds} hold,\n"
+        f"{contradicted} do not hold, {unclear} are not significant over our seeds, and {failed} could not be measured."
+    )
+
+
+def _count_verdicts(recipe: Recipe, record: Record) -> list[int]:
+    verdicts = [row["verdict"] for row in recipe.judge(record)]
+    return [verdicts.count(verdict) for verdict in VERDICTS]
+
+
+def insert(content: str, text: str) -> str:
+    """Return a text with new content between its two markers.
 
     Raises:
         DataError: if the text does not have both markers.
@@ -66,8 +81,8 @@ def insert_overview(text: str, folder: Path = RECORDS) -> str:
     before, start, rest = text.partition(START)
     _, end, after = rest.partition(END)
     if not start or not end:
-        raise DataError(f"the text must have a line {START} and a line {END}, between which the results table goes.")
-    return f"{before}{START}\n{overview(folder)}\n{END}{after}"
+        raise DataError(f"the text must have a line {START} and a line {END}, between which the results go.")
+    return f"{before}{START}\n{content}\n{END}{after}"
 
 
 def _recipes_with_records(folder: Path) -> Iterator[tuple[Recipe, list[Record]]]:
@@ -114,6 +129,6 @@ def _count(number: int, singular: str, plural: str) -> str:
 
 if __name__ == "__main__":
     (RECORDS / "README.md").write_text(results_page())
-    readme = ROOT / "README.md"
-    readme.write_text(insert_overview(readme.read_text()))
-    sys.stdout.write("Wrote records/README.md and the results table of README.md.\n")
+    for path, content in ((ROOT / "README.md", summary()), (ROOT / "docs" / "papers" / "README.md", overview())):
+        path.write_text(insert(content, path.read_text()))
+    sys.stdout.write("Wrote records/README.md and the results in README.md and docs/papers/README.md.\n")

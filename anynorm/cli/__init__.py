@@ -1,4 +1,7 @@
-"""The command line: parse, call, print. A table for a person, --json for a program; torch is loaded by what needs it."""
+"""The command line: parse, call, print.
+
+Commands print a table for people, or JSON with --json. They import torch when they run, so that --help is fast.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,18 @@ from typing import Annotated
 import typer
 
 import anynorm
-from anynorm.cli import diagnose, lab, reproduce, surgery, zoo
+from anynorm.cli import compare, diagnose, reproduce, runs, surgery, zoo
 from anynorm.errors import AnynormError
 
 app = typer.Typer(help="Any norm, in any model.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.callback(invoke_without_command=True)
-def start(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def start(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
     """Any norm, in any model."""
     if version:
         typer.echo(anynorm.__version__)
+        raise typer.Exit
 
 
 app.command("list")(zoo.list_)
@@ -28,15 +32,15 @@ for _command in (surgery.inspect, surgery.convert, surgery.xbn, surgery.fold, su
     app.command()(_command)
 app.command()(diagnose.diagnose)
 app.command()(reproduce.reproduce)
-app.command()(lab.compare)
-app.command()(lab.report)
-app.add_typer(lab.runs, name="runs")
+app.command()(compare.compare)
+app.command()(compare.report)
+app.add_typer(runs.app, name="runs")
 
 
 def main() -> None:
-    """Run the command line; misuse goes to stderr with exit code 2."""
+    """Run the command line; an error of the user is printed to stderr and exits with code 2."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal that knows no γ gets a ?
+        sys.stdout.reconfigure(errors="replace")  # print ? where the encoding has no γ
     try:
         app()
     except AnynormError as error:

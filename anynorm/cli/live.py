@@ -1,56 +1,108 @@
-"""A comparison while it runs: a table that fills, and how long it will take; plain lines where there is no terminal."""
+"""The results of a comparison on the screen: a table that fills while it runs, and the final table.
+
+Where stderr is not a terminal, one line per finished run takes the place of the live table.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Table as RichTable
 
+from anynorm.cli.options import make_console
 from anynorm.progress import reserve_display
+from anynorm.report.results import Row, format_errors, rank, select
+
+if TYPE_CHECKING:
+    from anynorm.comparison import Comparison
+    from anynorm.table import Table
+
+WIDE = 100
+"""Columns of a terminal from which on the memory is shown too."""
 
 
-def watch(plan: Any, ended: Iterable[Any], missing: int) -> None:
-    """Show what has ended, as it ends."""
+def watch(comparison: Comparison, new_rows: Iterable[Row]) -> None:
+    """Show the rows of a comparison as they come.
+
+    Args:
+        comparison: what is compared.
+        new_rows: yields the row of each run when it ends.
+    """
+    rows = comparison.rows()
+    missing = len(comparison.sweep.missing(rows))
     if not sys.stderr.isatty():
-        _tell(ended, missing)
+        _print_lines(new_rows, missing)
         return
-    columns = (
-        TextColumn("comparing"),
+    progress = Progress(
+        TextColumn("training"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("left"),
+        TextColumn("remaining"),
         TimeRemainingColumn(),
     )
-    progress = Progress(*columns)
-    task = progress.add_task("comparing", total=missing)
-    with reserve_display(), Live(Group(_table(plan), progress), console=Console(stderr=True), transient=True) as live:
-        for _ in ended:
+    task = progress.add_task("training", total=missing)
+    live = Live(Group(_error_table(comparison, rows), progress), console=Console(stderr=True), transient=True)
+    with reserve_display(), live:
+        for row in new_rows:
+            rows.append(row)
             progress.advance(task)
-            live.update(Group(_table(plan), progress))
+            live.update(Group(_error_table(comparison, rows), progress))
 
 
-def _tell(ended: Iterable[Any], missing: int) -> None:
-    began = time.monotonic()
-    for count, config in enumerate(ended, 1):
-        words = f"{count} of {missing}: {config.norm}, batch {config.batch_size}, seed {config.seed}"
-        sys.stderr.write(f"{words} ({time.monotonic() - began:.0f} s)\n")
+def _print_lines(new_rows: Iterable[Row], missing: int) -> None:
+    start = time.monotonic()
+    for number, row in enumerate(new_rows, 1):
+        result = "failed" if row["test_error"] is None else f"{row['test_error']:.1f} % test error"
+        cell = f"{row['norm']}, batch size {row['batch_size']}, seed {row['seed']}"
+        sys.stderr.write(f"[{number}/{missing}] {cell}: {result} ({time.monotonic() - start:.0f} s)\n")
 
 
-def _table(plan: Any) -> Table:
-    """Make the table of errors as far as they are known."""
-    from anynorm.compare import outcomes, told
-
-    found = outcomes(plan)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("norm", *(f"error %, batch {size}" for size in plan.batch_sizes)):
+def _error_table(comparison: Comparison, rows: Sequence[Row]) -> RichTable:
+    """Return the table of test errors as far as runs have finished."""
+    table = RichTable(box=None, pad_edge=False, header_style="bold")
+    for title in ("norm", *(f"test error %\nbatch {size}" for size in comparison.batch_sizes)):
         table.add_column(title)
-    for norm in plan.norms:
-        table.add_row(norm, *(told(found.get((norm, size), [])) or "…" for size in plan.batch_sizes))
+    for norm in comparison.norms:
+        cells = [select(rows, norm, size) for size in comparison.batch_sizes]
+        table.add_row(norm, *(f"{format_errors(cell) or '…'}{_progress(cell, comparison.seeds)}" for cell in cells))
     return table
+
+
+def _progress(cell: Sequence[Row], seeds: int) -> str:
+    return f"  ({len(cell)}/{seeds})" if 0 < len(cell) < seeds else ""
+
+
+def print_comparison(comparison: Comparison, table: Table) -> None:
+    """Print the results of a comparison, then what the columns mean, then the recommendation."""
+    console = make_console()
+    rows = comparison.rows()
+    tested = {size: ranking for size in comparison.batch_sizes if (ranking := rank(rows, size)).is_tested}
+    grid = RichTable(box=None, pad_edge=False, header_style="bold")
+    grid.add_column("norm")
+    metrics = ["error %", "shift", "step time", *(["memory"] if console.width >= WIDE else [])]
+    columns = [(metric, size) for metric in metrics for size in comparison.batch_sizes]
+    for metric, size in columns:
+        grid.add_column(f"{'test error %' if metric == 'error %' else metric}\nbatch {size}", no_wrap=True)
+    for line in table:
+        cells = []
+        for metric, size in columns:
+            value = line[f"{metric}, batch {size}"]
+            is_marked = metric == "error %" and size in tested and line["norm"] in tested[size].alike
+            text = value if isinstance(value, str) else "" if value is None else f"{value:.2f}"
+            cells.append(f"{text} *" if is_marked else text)
+        grid.add_row(line["norm"], *cells)
+    with console.capture() as capture:
+        console.print(grid, highlight=False)
+    sys.stdout.writelines(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+    legend, recommendation = table.finding.split("\n")
+    star = "* lowest error, or not significantly higher. " if tested else ""
+    sys.stdout.flush()
+    text = f"{star}{legend}\n\n{recommendation}"
+    console.print(text, highlight=False, markup=False, soft_wrap=not console.is_terminal)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from anynorm.cli.options import AsJson, Where, print_report
+from anynorm.cli.options import AsJson, Executor, print_report
 
 
 def reproduce(
@@ -18,7 +18,7 @@ def reproduce(
     processes: Annotated[
         int | None, typer.Option(min=1, help="Number of single-threaded worker processes; by default one per core.")
     ] = None,
-    executor: Where = "local",
+    executor: Executor = "local",
     runs: Annotated[Path, typer.Option(help="Folder of the run store; recipes share training runs.")] = Path("runs/recipes"),
     records: Annotated[Path, typer.Option(help="Folder for records (JSON) and plots.")] = Path("records"),
     as_json: AsJson = False,

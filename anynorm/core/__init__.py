@@ -1,1 +1,1 @@
-"""The algebra: read cut, moments, population, mix, affine, parts, then norm."""
+"""The algebra of normalization as values and small tables: cuts, moments, mixing, affine, update rules, specs."""

@@ -24,9 +24,9 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from anynorm import plot
-from anynorm.data.sets import digits, mnist
+from anynorm.data.readers import digits, mnist
 from anynorm.diagnostics.fluctuation import fluctuation
-from anynorm.diagnostics.report import Report
+from anynorm.diagnostics.report import DiagnosticReport
 from anynorm.models.mlp import mlp
 from anynorm.recipes.support.claims import Claim
 from anynorm.recipes.support.recipe import Recipe, Settings
@@ -134,13 +134,13 @@ def draw(record: Record, path: Path) -> list[Path]:
         bars: list[dict[str, Any]] = [
             {"layer": f"layer {k}", **{name: layer_mean(name, cell, [k])(record.rows)[0] for name in STATISTICS}} for k in LAYERS
         ]
-        plot.fluctuation(Report(bars, "", "fluctuation", "bn_std", {"layer": dict.fromkeys(STATISTICS)}), axes[0])
+        plot.fluctuation(DiagnosticReport(bars, "", "fluctuation", "bn_std", {"layer": dict.fromkeys(STATISTICS)}), axes[0])
         axes[0].set_title(f"Fig. 6: std of the statistics, batch {size}")
         axes[0].legend(frameon=False, loc="upper right")
         for k, ax in zip(LAYERS, axes[1:], strict=True):
             (values,) = select(record.rows, f"series {k}", **cell, seed=0)
             series = {f"neuron {k}-1": {name: torch.tensor(steps)[:, None] for name, steps in values.items()}}
-            plot.series(Report([], "", "fluctuation", "bn_std", series), f"neuron {k}-1", 0, ax)
+            plot.series(DiagnosticReport([], "", "fluctuation", "bn_std", series), f"neuron {k}-1", 0, ax)
             ax.set_title(f"Fig. 7: neuron {k}-1, batch {size}")
             ax.get_legend().remove()
     return save_figure(fig, path, dpi=110)

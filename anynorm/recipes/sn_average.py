@@ -23,7 +23,7 @@ from torch import nn
 
 import anynorm
 from anynorm import plot
-from anynorm.data import DataSet
+from anynorm.data import ImageDataset
 from anynorm.recipes.support.claims import Claim
 from anynorm.recipes.support.presets import DESK, IMAGENET_100, SMOKE
 from anynorm.recipes.support.recipe import Recipe, Settings
@@ -67,9 +67,9 @@ def measure(settings: Settings, cell: Row, runs: Path) -> Row:
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, data: DataSet) -> float:
+def evaluate(model: nn.Module, data: ImageDataset) -> float:
     """Return the accuracy on the test set in percent."""
-    correct = [model(x).argmax(1) == labels for x, labels in data.tests(500)]
+    correct = [model(x).argmax(1) == labels for x, labels in data.test_batches(500)]
     return 100 * float(torch.cat(correct).double().mean())
 
 

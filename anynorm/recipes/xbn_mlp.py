@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anynorm.data.sets import digits, mnist
+from anynorm.data.readers import digits, mnist
 from anynorm.diagnostics.estimation_shift import estimation_shift
 from anynorm.models.mlp import mlp
 from anynorm.recipes.support.claims import Claim

@@ -1,0 +1,1 @@
+"""The report page: a store of runs as one HTML file."""

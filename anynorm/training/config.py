@@ -1,4 +1,4 @@
-"""One run as a value: everything that its result depends on. Equal configurations are one run."""
+"""The configuration of a run: every value its result depends on. Equal configurations are one run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import inspect
 import json
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from anynorm.io.checkpoints import import_object
 from anynorm.training.norm_layout import validate_norms
 
 
-def _steps(*parts: float) -> Callable[[float], float]:
-    return lambda progress: 0.1 ** sum(progress >= part for part in parts)
+def _steps(*milestones: float) -> Callable[[float], float]:
+    return lambda progress: 0.1 ** sum(progress >= milestone for milestone in milestones)
 
 
 SCHEDULES: dict[str, Callable[[float], float]] = {
@@ -29,34 +29,59 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
     "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
     "poly": lambda progress: (1 - progress) ** 0.9,
 }
-"""What the learning rate is multiplied by, after a part of the training."""
+"""Factor of the learning rate as a function of progress, the finished fraction of the training."""
 OPTIMIZERS = ("sgd", "adam")
 PRECISIONS = ("float32", "bfloat16")
-LATER = {"num_test": None, "num_evals": 20, "stop_epoch": None}
-"""Settings that came later: at these values a run is the one that a store had without them."""
+RENAMED = {
+    "images": "num_train",
+    "accumulate": "grad_accum_steps",
+    "rate": "lr",
+    "decay": "weight_decay",
+    "warmup": "warmup_epochs",
+    "smoothing": "label_smoothing",
+    "ema": "ema_decay",
+    "side": "image_size",
+    "made_of": "source_hash",
+    "test_images": "num_test",
+    "points": "num_evals",
+    "until": "stop_epoch",
+}
+"""Fields as anynorm 0.1 named them, for the error message."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """How a network is trained.
+    """Everything that determines the result of a training run.
+
+    The defaults are part of the identity of every run (see `id`): changing one makes old runs pass for new ones, so it needs a
+    new `anynorm.training.record.VERSION`. Adding a field does not.
 
     Args:
-        norm: see `anynorm.training.norm_layout`.
-        width: of the model; None is its own.
-        num_train: how many training images, chosen by the seed; None takes all.
-        warmup_epochs: epochs over which the rate rises.
-        batch_size: samples a forward pass, and device; `accumulate` so many passes make a step.
-        weight_decay: weight decay, on everything.
-        smoothing, mixup: of labels, and of pairs of images (the parameter of the beta distribution).
-        crop, cutout: margin of random crops and side of a blanked square, in pixels.
-        ema_decay: weight of the old in an average of the parameters, which is then what is tested; 0 for none.
-        devices: how many processes train together (torchrun), each with `batch_size` samples of its own.
-        sync: whether statistics are those of all of them; else each has its own, and those of the first are kept.
-        image_size: the size that images of a folder are brought to.
-        source_hash: the `fingerprint` of a model or data of one's own: when they change, runs are others.
-        num_test: how many images of the test set are asked, the first ones; None takes all.
-        num_evals: how often they are, at most, over a run.
-        stop_epoch: after how many of its epochs a run ends; None does them all.
+        data: name of a data set, `folder:PATH` or `package.module:factory`; see `anynorm.data`.
+        model: name of a network or `package.module:factory`; see `anynorm.models`.
+        norm: a spec, or a layout of several; see `anynorm.training.norm_layout`.
+        width: width multiplier of the model; None for the model's default.
+        num_train: number of training images, chosen by the seed; None for all.
+        batch_size: samples per forward pass and device.
+        grad_accum_steps: forward passes per optimizer step.
+        schedule: a key of `SCHEDULES`.
+        warmup_epochs: epochs over which the learning rate rises linearly from 0.
+        mixup: parameter of the beta distribution of mixup; 0 for none.
+        crop: padding of random crops, in pixels.
+        flip: whether images are flipped horizontally at random.
+        cutout: side of the square that cutout erases, in pixels.
+        precision: data type of the forward pass; parameters stay float32.
+        ema_decay: decay of the exponential moving average of the parameters, which is then evaluated; 0 for none.
+        devices: number of processes that train together (torchrun), each with its own `batch_size` samples.
+        sync: whether norms synchronize their statistics over the devices. If not, the running statistics of the first are kept.
+        image_size: side that images of a folder are resized to.
+        source_hash: `hash_sources` of a user's model or data, so that a change of them makes another run.
+        num_test: number of test images, the first ones; None for all.
+        num_evals: number of evaluations over a full run, at most.
+        stop_epoch: epoch after which the run ends, with the schedule of the full run; None for the last.
+
+    Raises:
+        SpecError: if a value is outside its range.
     """
 
     data: str = "digits"
@@ -91,45 +116,46 @@ class Config:
 
     def __post_init__(self) -> None:
         validate_norms(self.norm, self.batch_size)
-        for name, known in (("schedule", SCHEDULES), ("optimizer", OPTIMIZERS), ("precision", PRECISIONS)):
-            if getattr(self, name) not in known:
-                raise SpecError(f"{name}={getattr(self, name)!r} is none of {' '.join(known)}.")
+        for name, choices in (("schedule", SCHEDULES), ("optimizer", OPTIMIZERS), ("precision", PRECISIONS)):
+            if getattr(self, name) not in choices:
+                raise SpecError(f"{name} must be one of {' '.join(choices)}; got {getattr(self, name)!r}.")
         for name in ("batch_size", "grad_accum_steps", "epochs", "devices", "num_evals"):
-            if getattr(self, name) < 1:
-                raise SpecError(f"{name}={getattr(self, name)} trains nothing; give 1 or more.")
-        if self.stop_epoch is not None and not 1 <= self.stop_epoch <= self.epochs:
-            raise SpecError(f"stop_epoch={self.stop_epoch} is none of the {self.epochs} epochs of this run.")
-        if self.lr <= 0:
-            raise SpecError(f"lr={self.lr} trains nothing; give a learning rate above 0.")
-        for name, most in (
-            ("momentum", 1),
-            ("label_smoothing", 1),
-            ("ema_decay", 1),
-            ("mixup", math.inf),
-            ("crop", math.inf),
-            ("cutout", math.inf),
-        ):
-            if not 0 <= getattr(self, name) < most:
-                raise SpecError(
-                    f"{name}={getattr(self, name)} has no meaning; give 0 or more" + (", below 1." if most == 1 else ".")
-                )
+            self._check(name, getattr(self, name) >= 1, "at least 1")
+        last = self.epochs if self.stop_epoch is None else self.stop_epoch
+        self._check("stop_epoch", 1 <= last <= self.epochs, f"between 1 and epochs={self.epochs}")
+        self._check("lr", self.lr > 0, "greater than 0")
+        for name in ("momentum", "label_smoothing", "ema_decay"):
+            self._check(name, 0 <= getattr(self, name) < 1, "in [0, 1)")
+        for name in ("mixup", "crop", "cutout"):
+            self._check(name, 0 <= getattr(self, name) < math.inf, "0 or more")
+
+    def _check(self, name: str, valid: bool, wanted: str) -> None:
+        if not valid:
+            raise SpecError(f"{name} must be {wanted}; got {getattr(self, name)}.")
 
     @property
     def id(self) -> str:
-        """A name of twelve letters that only equal configurations share."""
-        told = {name: value for name, value in asdict(self).items() if LATER.get(name, ...) != value}
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
+        """Twelve hexadecimal digits that identify the run: a hash of the fields that differ from their defaults."""
+        changed = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value != field.default:  # lr=1 and lr=1.0 are one run
+                changed[field.name] = float(value) if "float" in str(field.type) else value
+        return hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:12]
 
     def lr_at(self, progress: float) -> float:
-        """Give the learning rate after a part of the training, from 0 to 1."""
-        ramp = (
-            min(1.0, (progress * self.epochs + 1e-3) / self.warmup_epochs) if self.warmup_epochs else 1.0
-        )  # not 0 in the first step
-        return self.lr * ramp * SCHEDULES[self.schedule](progress)
+        """Return the learning rate after a fraction of the training, from 0 to 1."""
+        warmup = 1.0
+        if self.warmup_epochs:  # 1e-3: the rate of the first step is not 0
+            warmup = min(1.0, (progress * self.epochs + 1e-3) / self.warmup_epochs)
+        return self.lr * warmup * SCHEDULES[self.schedule](progress)
 
 
 def hash_sources(config: Config) -> str:
-    """Give a digest of what is not ours: a factory's source, the names, sizes and times of a folder's files; '' of neither."""
+    """Return a hash of a user's model and data, '' if both are built in.
+
+    It covers the source file of a factory, and the names, sizes and modification times of the files in a folder.
+    """
     parts = []
     for text in (config.model, config.data):
         if text.startswith("folder:"):
@@ -143,10 +169,17 @@ def hash_sources(config: Config) -> str:
 
 
 def config_from_dict(values: dict[str, Any]) -> Config:
-    """Make a configuration of plain values, or say which of them is not known."""
+    """Return the configuration with these values; fields that are not given have their defaults.
+
+    Raises:
+        SpecError: if a name is not a field of `Config`; the message has the nearest one, or the new name of a renamed one.
+    """
     names = [field.name for field in fields(Config)]
     for name in values:
-        if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            raise SpecError(f"A run has no setting {name!r}." + (f" Did you mean {near[0]}?" if near else ""))
+        if name in names:
+            continue
+        if name in RENAMED:
+            raise SpecError(f"Config has no field {name!r}: anynorm 0.2 renamed it to {RENAMED[name]!r}.")
+        near = difflib.get_close_matches(name, names, n=1)
+        raise SpecError(f"Config has no field {name!r}." + (f" Did you mean {near[0]}?" if near else ""))
     return Config(**values)

@@ -1,4 +1,4 @@
-"""Several processes that train one network (torchrun): who is who, and what the first tells the others."""
+"""Processes that train one network together, started by torchrun. In a single process every function is the trivial case."""
 
 from __future__ import annotations
 
@@ -11,36 +11,59 @@ import torch.distributed as dist
 from anynorm.errors import DataError
 
 
-def join(devices: int) -> None:
-    """Join the processes that torchrun has started, as many as a run wants; until the end of this one.
+def init_process_group(devices: int) -> None:
+    """Join the processes of torchrun once per process; later calls only check their number.
 
-    Joining anew for every run would wait for ever: torchrun's processes meet once.
+    The group lasts until the process ends: a second rendezvous of the same processes would wait forever.
+
+    Raises:
+        DataError: if torchrun started another number of processes than `devices`.
     """
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if started != devices:
         raise DataError(
-            f"The run wants {devices} device{'s' if devices > 1 else ''}, and {started} process{'es' if started > 1 else ''} "
-            f"{'were' if started > 1 else 'was'} started: use torchrun --nproc-per-node {devices}."
+            f"devices must equal the number of processes; got devices={devices} and {started} "
+            f"process{'es' if started > 1 else ''}. Use torchrun --nproc-per-node {devices}."
         )
     if devices > 1 and not dist.is_initialized():
-        dist.init_process_group("gloo")  # runs stay on the CPU
+        dist.init_process_group("gloo")  # runs are on the CPU
         atexit.register(dist.destroy_process_group)
 
 
-def size() -> int:
-    """Count the processes that train together."""
+def world_size() -> int:
+    """Return the number of processes that train together."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """Give the number of this process; the first, which tests and writes, is 0."""
-    return dist.get_rank() if size() > 1 else 0
+    """Return the number of this process, from 0."""
+    return dist.get_rank() if world_size() > 1 else 0
 
 
-def broadcast_bool(answer: bool) -> bool:
-    """Give what the first process answers."""
-    if size() == 1:
-        return answer
-    told = torch.tensor(int(answer))
-    dist.broadcast(told, 0)
-    return bool(told)
+def is_main_process() -> bool:
+    """Whether this process is the one that writes results."""
+    return rank() == 0
+
+
+def broadcast_bool(value: bool) -> bool:
+    """Return the value of the main process."""
+    if world_size() == 1:
+        return value
+    tensor = torch.tensor(int(value))
+    dist.broadcast(tensor, 0)
+    return bool(tensor)
+
+
+def all_true(value: bool) -> bool:
+    """Whether the value is true in every process."""
+    if world_size() == 1:
+        return value
+    tensor = torch.tensor(int(value))
+    dist.all_reduce(tensor, dist.ReduceOp.MIN)
+    return bool(tensor)
+
+
+def barrier() -> None:
+    """Wait until every process is here."""
+    if world_size() > 1:
+        dist.barrier()

@@ -1,8 +1,9 @@
-"""Where many jobs that need nothing of each other are done: in processes of this machine, or on a Ray cluster.
+"""Executors: run independent jobs in processes of this machine, or on a Ray cluster.
 
-A job is a function of one plain value, and gives a plain value. Each is done in a process of one thread, and answers come as they
-are found. A worker that is lost (killed, out of memory, its machine gone) step_times its job alone, which is tried up to `TRIES` times
-in all; what a job has written to a store by then it goes on from. A job that is given up is told when the others are done.
+A job is a picklable function of one plain value that returns a plain value. Each runs in a single-threaded process, and results
+are yielded as they arrive. The job of a worker that dies (killed, out of memory, machine lost) is started again, up to
+`MAX_ATTEMPTS` times in total; one that trains a stored run resumes from its checkpoint. A job that fails in every attempt is
+reported after the others are done.
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ import os
 import platform
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Lock, Thread
+from threading import Thread
 from typing import Any, Protocol
 
 import torch
@@ -28,210 +29,210 @@ import torch
 from anynorm.errors import DataError
 from anynorm.training.provenance import cpu_count
 
-TRIES = 3
+MAX_ATTEMPTS = 3
 Job = Callable[[Any], Any]
 
 
+class WorkerError(DataError):
+    """The worker process of a job died in every attempt."""
+
+    def __init__(self, item: Any, reason: str) -> None:
+        super().__init__(
+            f"{item} failed after {MAX_ATTEMPTS} attempts: {reason}. Run the command again to resume; fewer --processes need "
+            "less memory."
+        )
+
+
 class Executor(Protocol):
-    """Does jobs."""
+    """Runs jobs."""
 
     @property
     def workers(self) -> int:
-        """How many jobs are done at once."""
+        """Number of jobs that run at the same time."""
 
     def map_unordered(self, job: Job, items: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-        """Do a job with each of some items; give (item, answer) as they come."""
+        """Yield (item, job(item)) for every item, as results arrive.
+
+        An exception of a job is raised at once, and the other jobs are stopped.
+
+        Raises:
+            WorkerError: at the end, if the worker of a job died in every attempt.
+        """
 
 
 @dataclass(frozen=True)
 class LocalExecutor:
-    """Does jobs in processes of this machine; a single worker is this process itself."""
+    """Runs jobs in processes of this machine; with one worker, in this process."""
 
     workers: int
 
     def map_unordered(self, job: Job, items: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-        """Do a job with each of some items; give (item, answer) as they come."""
+        """Yield (item, job(item)) for every item, as results arrive."""
         if self.workers <= 1:
-            yield from _here(job, items)
+            yield from _map_in_process(job, items)
             return
-        crew = [Worker() for _ in range(min(self.workers, len(items)))]
-        free: SimpleQueue[Worker] = SimpleQueue()
-        for worker in crew:
-            free.put(worker)
-
-        def done(item: Any) -> Any:
-            worker = free.get()
-            try:
-                return worker.map_unordered(job, item)
-            finally:
-                free.put(worker)
-
-        with ThreadPoolExecutor(max(len(crew), 1)) as threads:
-            waiting = {threads.submit(done, item): item for item in items}
-            try:
-                yield from _answers((waiting[future], future.result) for future in as_completed(waiting))
-            except BaseException:
-                threads.shutdown(wait=False, cancel_futures=True)
-                for worker in crew:
-                    worker.stop()
-                raise
-        for worker in crew:
-            worker.pool.shutdown()
+        pending = deque((item, 1) for item in items)
+        running: dict[Future[Any], tuple[Any, int]] = {}
+        failed: list[Any] = []
+        with _Workers(min(self.workers, len(items))) as workers:
+            while pending or running:
+                while pending and workers.idle:
+                    item, attempt = pending.popleft()
+                    running[workers.submit(job, item)] = item, attempt
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    item, attempt = running.pop(future)
+                    workers.release(future)
+                    if not isinstance(future.exception(), BrokenProcessPool):
+                        yield item, future.result()
+                    elif attempt < MAX_ATTEMPTS:
+                        pending.appendleft((item, attempt + 1))
+                    else:
+                        failed.append(item)
+        if failed:
+            raise WorkerError(failed[0], "its worker process was killed or ran out of memory")
 
 
-class LostError(DataError):
-    """Tells of a job that was given up."""
+class _Workers:
+    """Single-threaded processes, each in its own pool: a process that dies breaks its pool, and must not take other jobs with it.
 
+    They exit when the parent's end of a pipe is closed: by `__exit__` after an error or Ctrl-C, or because the parent was killed.
+    """
 
-def _answers(found: Iterable[tuple[Any, Callable[[], Any]]]) -> Iterator[tuple[Any, Any]]:
-    """Give items with their answers; that one was given up is said at the end."""
-    lost: LostError | None = None
-    for item, answer in found:
+    def __init__(self, count: int) -> None:
+        self._context = get_context("spawn")
+        self._worker_end, self._parent_end = self._context.Pipe(duplex=False)
+        self.idle = [self._make_pool() for _ in range(count)]
+        self._busy: dict[Future[Any], ProcessPoolExecutor] = {}
+
+    def _make_pool(self) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(1, self._context, initializer=_start_worker, initargs=(self._worker_end,))
+
+    def submit(self, job: Job, item: Any) -> Future[Any]:
+        """Start a job on an idle worker."""
+        pool = self.idle.pop()
         try:
-            given = answer()
-        except LostError as error:
-            lost = lost or error
-        else:
-            yield item, given
-    if lost is not None:
-        raise lost
+            future = pool.submit(job, item)
+        except BrokenProcessPool:  # the process died after its last job
+            pool = self._make_pool()
+            future = pool.submit(job, item)
+        self._busy[future] = pool
+        return future
+
+    def release(self, future: Future[Any]) -> None:
+        """Make the worker of a finished job idle, or replace it if its process died."""
+        pool = self._busy.pop(future)
+        self.idle.append(self._make_pool() if isinstance(future.exception(), BrokenProcessPool) else pool)
+
+    def __enter__(self) -> _Workers:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._parent_end.close()
+        for pool in [*self.idle, *self._busy.values()]:
+            pool.shutdown(cancel_futures=True)
+        self._parent_end.close()
+        self._worker_end.close()
 
 
-class Worker:
-    """One process; a new one takes its place when it is lost."""
-
-    def __init__(self) -> None:
-        self.pool = self._new()
-        self.stopped = False
-        self.swap_buffers = Lock()
-
-    def _new(self) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(1, get_context("spawn"), initializer=_begin)
-
-    def map_unordered(self, job: Job, item: Any) -> Any:
-        """Do a job, again where the process is lost over it."""
-        for _ in range(TRIES):
-            try:
-                with self.swap_buffers:
-                    if self.stopped:
-                        raise CancelledError
-                    future = self.pool.submit(job, item)
-                return future.result()
-            except BrokenProcessPool:
-                with self.swap_buffers:
-                    self.pool = self._new()
-        raise LostError(
-            f"{item} was given up: the process that worked on it was killed from outside, or had no memory, {TRIES} times. The "
-            "same command goes on with what is left; fewer --processes need less memory."
-        )
-
-    def stop(self) -> None:
-        """Let the process go, whatever it is at."""
-        with self.swap_buffers:
-            self.stopped = True
-            for process in list((self.pool._processes or {}).values()):
-                process.terminate()
+def _start_worker(lifeline: Connection) -> None:
+    """Prepare a worker process: Ctrl-C is the parent's to handle, and the process does not outlive the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    Thread(target=_exit_when_closed, args=(lifeline,), daemon=True).start()
 
 
-def _here(job: Job, items: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """Do jobs in this process, with one thread, as others do: the last bits depend on it, and so may all the rest."""
+def _exit_when_closed(lifeline: Connection) -> None:
+    with suppress(EOFError, OSError):
+        lifeline.recv_bytes()  # nothing is ever sent: it returns when the parent's end is closed
+    os._exit(1)
+
+
+def _map_in_process(job: Job, items: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """Run jobs with one thread, as worker processes do: the last bits of a result depend on the number of threads."""
     threads = torch.get_num_threads()
     for item in items:
         torch.set_num_threads(1)
         try:
-            answer = job(item)
+            result = job(item)
         finally:
             torch.set_num_threads(threads)
-        yield item, answer
-
-
-def _begin() -> None:
-    """Leave Ctrl-C to the process that waits for the answers, and do not outlive it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
-    Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-
-
-def _end_with(parent: int) -> None:
-    """End when the process that waits for the answers is gone: killed, it cannot say so."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
+        yield item, result
 
 
 @dataclass(frozen=True)
 class RayExecutor:
-    """Does jobs on a Ray cluster: the one that RAY_ADDRESS names, or one of this machine's cores that lasts as long as we do.
+    """Runs jobs on a Ray cluster: the one of RAY_ADDRESS, or a temporary one on the cores of this machine.
 
-    Workers import what we import and write where we write, so code, data and the folder of the runs are to be on a disk they all
-    have under the same path, and that can lock files.
+    Workers import the same code and write to the same paths, so code, data and runs must be on a disk that all machines mount
+    under the same path and that can lock files.
     """
 
     workers: int
 
     def map_unordered(self, job: Job, items: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-        """Do a job with each of some items; give (item, answer) as they come."""
-        ray = _ray()
+        """Yield (item, job(item)) for every item, as results arrive."""
+        ray = _import_ray()
         if not items:
             return
-        own = not ray.is_initialized()
-        if own:
-            ray.init(**_started(self.workers))
-        waiting: dict[Any, Any] = {}
+        temporary = not ray.is_initialized()
+        if temporary:
+            ray.init(**_ray_options(self.workers))
+        running: dict[Any, Any] = {}
+        failure: WorkerError | None = None
         try:
-            remote = ray.remote(num_cpus=1, max_retries=TRIES - 1)(_one_thread)
-            waiting = {remote.remote(str(Path.cwd()), _settings(), job, item): item for item in items}
-            yield from _answers(_ended(ray, waiting))
+            remote = ray.remote(num_cpus=1, max_retries=MAX_ATTEMPTS - 1)(_run_on_cluster)
+            running = {remote.remote(str(Path.cwd()), _environment(), job, item): item for item in items}
+            while running:
+                (done,), _ = ray.wait(list(running), num_returns=1)
+                item = running.pop(done)
+                try:
+                    result = ray.get(done)
+                except ray.exceptions.RayTaskError as error:
+                    raise error.cause from None
+                except ray.exceptions.RayError as error:
+                    failure = failure or WorkerError(item, str(error).splitlines()[0])
+                else:
+                    yield item, result
         finally:
-            for task in waiting:
+            for task in running:
                 ray.cancel(task, force=True)
-            if own:
+            if temporary:
                 ray.shutdown()
+        if failure is not None:
+            raise failure
 
 
-def _ended(ray: Any, waiting: dict[Any, Any]) -> Iterator[tuple[Any, Callable[[], Any]]]:
-    while waiting:
-        (done,), _ = ray.wait(list(waiting), num_returns=1)
-        item = waiting.pop(done)
-        yield item, partial(_answer, ray, done, item)
-
-
-def _answer(ray: Any, done: Any, item: Any) -> Any:
-    try:
-        return ray.get(done)
-    except ray.exceptions.RayTaskError as error:
-        raise error.cause from None
-    except ray.exceptions.RayError as error:
-        raise LostError(f"{item} was given up after {TRIES} tries: {str(error).splitlines()[0]}") from None
-
-
-def _one_thread(folder: str, settings: dict[str, str], job: Job, item: Any) -> Any:
-    """Do a job where it was asked for, and as it was: a worker has a folder and an environment of its own."""
+def _run_on_cluster(folder: str, environment: dict[str, str], job: Job, item: Any) -> Any:
+    """Run a job in the working directory and with the ANYNORM_ variables of the process that submitted it."""
     try:
         os.chdir(folder)
     except OSError:
-        raise DataError(
-            f"There is no {folder} on {platform.node()}: give the cluster a disk that all its machines have."
-        ) from None
-    os.environ.update(settings)
+        message = (
+            f"{platform.node()} has no folder {folder}. Use a disk that all machines of the cluster mount under the same path."
+        )
+        raise DataError(message) from None
+    os.environ.update(environment)
     torch.set_num_threads(1)
     return job(item)
 
 
-def _settings() -> dict[str, str]:
+def _environment() -> dict[str, str]:
+    """Return the user's variables, such as ANYNORM_DATA: Ray does not pass them on to workers."""
     return {name: value for name, value in os.environ.items() if name.startswith("ANYNORM_")}
 
 
-def _started(workers: int) -> dict[str, Any]:
-    """Say how to reach a cluster, or to start one."""
+def _ray_options(workers: int) -> dict[str, Any]:
+    """Return the options of `ray.init` that connect to the cluster of RAY_ADDRESS, or start one."""
     paths = os.pathsep.join(path for path in sys.path if path)
-    told: dict[str, Any] = {"log_to_driver": False, "runtime_env": {"env_vars": {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}}}
+    variables = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    options: dict[str, Any] = {"log_to_driver": False, "runtime_env": {"env_vars": variables}}
     if os.environ.get("RAY_ADDRESS"):
-        return told
-    return told | {"num_cpus": workers, "include_dashboard": False}
+        return options
+    return options | {"num_cpus": workers, "include_dashboard": False}
 
 
-def _ray() -> Any:
+def _import_ray() -> Any:
     try:
         import ray
     except ImportError:
@@ -243,7 +244,12 @@ EXECUTORS: dict[str, Callable[[int], Executor]] = {"local": LocalExecutor, "ray"
 
 
 def make_executor(name: str = "local", workers: int | None = None) -> Executor:
-    """Make an executor by its name; without a number it has as many workers as there are cores."""
+    """Return an executor.
+
+    Args:
+        name: "local" or "ray".
+        workers: number of workers; None for one per core.
+    """
     if name not in EXECUTORS:
-        raise DataError(f"There is no executor {name!r}. Known: {' '.join(EXECUTORS)}.")
+        raise DataError(f"executor must be one of {' '.join(EXECUTORS)}; got {name!r}.")
     return EXECUTORS[name](workers or cpu_count())

@@ -1,4 +1,4 @@
-"""Which code, versions and hardware produced a result."""
+"""The code, versions and hardware that produced a result."""
 
 from __future__ import annotations
 
@@ -10,34 +10,41 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+PACKAGES = ("torch", "numpy", "numba")
+
 
 def provenance() -> dict[str, Any]:
-    """Say which code, versions and hardware are at work."""
-    packages = ("torch", "numpy", "numba")
+    """Return commit, versions of Python and of the installed packages among `PACKAGES`, processor and number of cores."""
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
     return {
         "commit": _commit(Path(__file__).parent),
         "python": platform.python_version(),
-        **{name: metadata.version(name) for name in packages},
+        **versions,
         "hardware": _processor(),
         "cores": cpu_count(),
     }
 
 
 def cpu_count() -> int:
-    """Count the cores there are for us."""
+    """Return the number of cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @lru_cache
-def _commit(here: Path) -> str:
-    """Give the commit of the code as it was when somebody first asked, with a + where files had changed since."""
+def _commit(folder: Path) -> str:
+    """Return the commit of the code, with + if files differ from it; cached, because loaded code does not change later."""
     try:
-        found = subprocess.run(
-            ["git", "describe", "--always", "--dirty=+", "--exclude=*"], cwd=here, capture_output=True, text=True, check=True
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+", "--exclude=*"], cwd=folder, capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return found.stdout.strip()
+    return described.stdout.strip()
 
 
 def _processor() -> str:

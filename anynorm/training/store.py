@@ -1,258 +1,228 @@
-"""Runs on disk: one directory, an index in SQLite, and a folder for each run.
+"""Runs on disk: one folder per run, without an index. The files of a run are its status.
 
-    index.sqlite            one row a run: configuration, status, error
-    runs/ID/record.json     the whole outcome, with a checksum of itself
-    runs/ID/lock            held by the process that works on a run
-    runs/ID/model.pt        the network as it ended
-    runs/ID/checkpoint.pt   where a run that was stopped goes on
+    runs/ID/config.json     the configuration, written when the run begins
+    runs/ID/lock            held by the process that trains the run; the system releases it when the process ends or is killed
+    runs/ID/checkpoint.pt   the state that an interrupted run resumes from
+    runs/ID/record.json     the outcome with its version and checksum, written when the run ends
+    runs/ID/model.pt        the trained network
 
-Files are written whole or not at all. One that is damaged is named, and does not keep the others from being read. Several
-processes may write at once, on several machines too, where their disk can lock files: so the index has SQLite's rollback journal
-(its other one, WAL, needs the processes to share memory).
+    done, failed            the record says so
+    running                 the lock is held, and no record exists
+    stopped                 the lock is free, and no record exists
+    unreadable              the record is damaged or of another version; the others can be read
+
+Files are written atomically. Several processes may use a store at once, on several machines if their disk can lock files.
 """
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import json
-import os
+import re
 import shutil
-import sqlite3
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from anynorm.errors import DataError, DiskError
-from anynorm.table import plain
-from anynorm.training.config import Config, config_from_dict
+from filelock import FileLock, SoftFileLock, Timeout
 
-VERSION = 1
-_TABLE = """CREATE TABLE IF NOT EXISTS runs (
-    id TEXT PRIMARY KEY, config TEXT NOT NULL, status TEXT NOT NULL, error REAL, note TEXT NOT NULL DEFAULT '',
-    updated REAL NOT NULL)"""
+from anynorm.errors import DataError, SpecError
+from anynorm.io.atomic import atomic_write
+from anynorm.training.config import Config, config_from_dict
+from anynorm.training.record import DamagedRecordError, read_record, read_summary, write_record
+
 ENDED = ("done", "failed")
+_ID = re.compile("[0-9a-f]{12}")
+_PROBE_SECONDS = 0.2
+"""How long `begin` waits for a lock, because `rows` in another process takes every lock for a moment."""
 
 
 class Store:
-    """A directory of runs."""
+    """A folder of runs.
+
+    Args:
+        root: the folder; created if it does not exist.
+
+    Raises:
+        DataError: if the folder cannot be created, or is a store of anynorm 0.1.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = Path(root)
-        self.locks: dict[str, Lock] = {}
+        self._locks: dict[str, FileLock] = {}
+        if (self.root / "index.sqlite").exists():
+            raise DataError(
+                f"{self.root} is a store of anynorm 0.1 (it has an index.sqlite); anynorm 0.2 cannot read or resume its runs. "
+                "Use another folder (--runs), or delete this one."
+            )
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            self._mend_index()
-            with self._index() as index:
-                version = index.execute("PRAGMA user_version").fetchone()[0]
-                if version not in (0, VERSION):
-                    raise DataError(
-                        f"{self.root} is a store of version {version}; this anynorm reads version {VERSION}. Use another folder."
-                    )
-                if index.execute("PRAGMA journal_mode").fetchone()[0] == "wal":  # of an older store
-                    with suppress(sqlite3.OperationalError):  # others have it open; the next time, then
-                        index.execute("PRAGMA journal_mode = DELETE")
-                if not version:
-                    index.execute(_TABLE)
-                    index.execute(f"PRAGMA user_version = {VERSION}")
-        except (sqlite3.Error, OSError) as error:
-            raise DataError(f"{self.root} cannot be used as a store of runs: {error}.") from None
-
-    def _mend_index(self) -> None:
-        """Write an index that cannot be read anew, from the records beside it."""
-        path = self.root / "index.sqlite"
-        try:
-            connection = sqlite3.connect(path, timeout=60)
-            try:
-                connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-                return
-            finally:
-                connection.close()
-        except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.OperationalError):  # locked, or no file at all
-                return
-        aside = path.with_suffix(".damaged")
-        path.replace(aside)
-        for name in ("index.sqlite-journal", "index.sqlite-wal", "index.sqlite-shm"):
-            (self.root / name).unlink(missing_ok=True)
-        with self._index() as index:
-            index.execute(_TABLE)
-            index.execute(f"PRAGMA user_version = {VERSION}")
-            for folder in sorted((self.root / "runs").glob("*/")):
-                try:
-                    found = _whole_record(folder / "record.json")
-                except (OSError, ValueError, KeyError):
-                    continue
-                values = (
-                    folder.name,
-                    json.dumps(found["config"]),
-                    found["status"],
-                    found.get("test_error"),
-                    found.get("note", ""),
-                )
-                index.execute("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?)", (*values, time.time()))
-        sys.stderr.write(f"{path} was damaged; it was written anew from the records of runs, and is kept as {aside.name}.\n")
-
-    @contextmanager
-    def _index(self) -> Iterator[sqlite3.Connection]:
-        connection = sqlite3.connect(self.root / "index.sqlite", timeout=60)
-        try:
-            with connection:
-                yield connection
-        except sqlite3.Error as error:
-            raise DataError(f"{self.root / 'index.sqlite'} cannot be used: {error}.") from None
-        finally:
-            connection.close()
+            (self.root / "runs").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"{self.root} cannot be used as a store: {error}. Use another folder (--runs).") from None
 
     def folder(self, run: str) -> Path:
-        """Give the folder of a run."""
+        """Return the folder of a run, by its full id."""
         return self.root / "runs" / run
 
     def begin(self, config: Config) -> bool:
-        """Take a run on, unless it has ended or another process works on it; say whether it is ours."""
-        self.folder(config.id).mkdir(parents=True, exist_ok=True)
-        if config.id in self.locks:
+        """Lock a run until `release`, `finish`, or the end of this object.
+
+        Returns:
+            Whether the lock is held; not if the run has ended or another process holds it.
+        """
+        run = config.id
+        if run in self._locks:
             return True
-        lock = Lock(self.folder(config.id) / "lock")
-        try:
-            if lock.take() and self._noted(config):
-                self.locks[config.id] = lock
-        finally:
-            if config.id not in self.locks:
-                lock.release()
-        return config.id in self.locks
-
-    def _noted(self, config: Config) -> bool:
-        """Note that a run is begun, unless it has ended; say whether it was."""
-        with self._index() as index:
-            row = index.execute("SELECT status FROM runs WHERE id = ?", (config.id,)).fetchone()
-            if row is not None and row[0] in ENDED and self.is_valid(config.id):
-                return False
-            values = (config.id, json.dumps(asdict(config)), time.time())
-            index.execute("INSERT OR REPLACE INTO runs (id, config, status, updated) VALUES (?, ?, 'running', ?)", values)
-        return True
-
-    def is_valid(self, run: str) -> bool:
-        """Whether the record of a run, by its whole id, can be read."""
-        try:
-            _whole_record(self.folder(run) / "record.json")
-        except (OSError, ValueError, KeyError):
+        self.folder(run).mkdir(parents=True, exist_ok=True)
+        lock = self._make_lock(run)
+        if not _acquire(lock, _PROBE_SECONDS):
             return False
+        try:
+            if self._mark_running(config):
+                self._locks[run] = lock
+        finally:
+            if run not in self._locks:
+                lock.release()
+        return run in self._locks
+
+    def _mark_running(self, config: Config) -> bool:
+        """Write the configuration of a run whose lock is held, unless the run has ended; return whether it has not."""
+        if self.is_valid(config.id):
+            return False
+        for part in self.folder(config.id).glob("*.part"):  # of a process that was killed while it wrote
+            part.unlink(missing_ok=True)
+        path = self.folder(config.id) / "config.json"
+        if path.exists():
+            path.touch()
+        else:
+            with atomic_write(path) as part:
+                part.write_text(json.dumps(asdict(config)))
         return True
 
     def release(self, config: Config) -> None:
-        """Let go of a run that was begun; one that has not ended is stopped, and can be gone on with."""
-        lock = self.locks.pop(config.id, None)
+        """Release the lock of a run; one that has not ended is stopped and can be resumed."""
+        lock = self._locks.pop(config.id, None)
         if lock is not None:
             lock.release()
 
-    def _is_held(self, run: str) -> bool:
-        """Whether a process works on a run."""
-        path = self.folder(run) / "lock"
-        if run in self.locks or not path.exists():
-            return run in self.locks
-        lock = Lock(path)
-        try:
-            return not lock.take()
-        finally:
-            lock.release()
-
     def finish(self, config: Config, outcome: dict[str, Any]) -> None:
-        """Write the outcome of a run; its checkpoint is not needed any more."""
-        body = json.dumps(plain({"config": asdict(config), **outcome}), allow_nan=False)
-        digest = hashlib.sha256(body.encode()).hexdigest()
-        path = self.folder(config.id) / "record.json"
-        part = path.with_suffix(".part")
-        try:
-            part.write_text(f'{{"sha256": "{digest}", "record": {body}}}\n')
-            part.replace(path)
-        except OSError as error:
-            part.unlink(missing_ok=True)
-            raise DiskError(f"{path} cannot be written: {error}. Make room and run it again.") from None
-        values = (outcome["status"], outcome.get("test_error"), outcome.get("note", ""), time.time(), config.id)
-        with self._index() as index:
-            index.execute("UPDATE runs SET status = ?, error = ?, note = ?, updated = ? WHERE id = ?", values)
+        """Write the record of a run, delete its checkpoint and release its lock.
+
+        Args:
+            config: the run.
+            outcome: its results; `status` must be "done" or "failed". Infinite and NaN values are stored as null.
+        """
+        write_record({"config": asdict(config), **outcome}, self.folder(config.id) / "record.json")
         (self.folder(config.id) / "checkpoint.pt").unlink(missing_ok=True)
         self.release(config)
 
-    def rows(self) -> list[dict[str, Any]]:
-        """List all runs, the newest last."""
-        with self._index() as index:
-            found = index.execute("SELECT id, config, status, error, note, updated FROM runs ORDER BY updated").fetchall()
-        rows = []
-        for run, config, status, error, note, updated in found:
-            stopped = status == "running" and not self._is_held(run)
-            values = {"id": run, "status": "stopped" if stopped else status, "error": error, "note": note, "updated": updated}
-            rows.append(values | {"config": json.loads(config)})
-        return rows
-
-    def record(self, run: str) -> dict[str, Any]:
-        """Read the outcome of a run, by its id or the beginning of it."""
-        path = self.folder(self.find(run)) / "record.json"
+    def is_valid(self, run: str) -> bool:
+        """Whether a run, by its full id, has a record that can be read."""
         try:
-            return _whole_record(path)
-        except FileNotFoundError:
-            raise DataError(f"The run {run} has no record: it has not ended, or {path} was deleted.") from None
-        except (ValueError, KeyError) as error:
-            raise DataError(f"{path} is damaged: {error}. A comparison that wants it runs it again.") from None
-
-    def find(self, run: str) -> str:
-        """Give the whole id of a run from its beginning."""
-        ids = [str(row["id"]) for row in self.rows()]
-        fitting = [known for known in ids if known.startswith(run)]
-        if len(fitting) != 1:
-            known = f"{len(ids)} runs, such as {' '.join(ids[-3:])}" if ids else "no runs"
-            raise DataError(f"{run!r} names {len(fitting)} runs of {self.root}, which has {known}.")
-        return fitting[0]
-
-    def config(self, run: str) -> Config:
-        """Give the configuration of a run."""
-        whole = self.find(run)
-        return config_from_dict(next(row["config"] for row in self.rows() if row["id"] == whole))
-
-    def remove(self, run: str) -> str:
-        """Forget a run that nobody works on."""
-        whole = self.find(run)
-        if any(row["id"] == whole and row["status"] == "running" for row in self.rows()):
-            raise DataError(f"The run {whole} is being worked on: stop it first.")
-        with self._index() as index:
-            index.execute("DELETE FROM runs WHERE id = ?", (whole,))
-        shutil.rmtree(self.folder(whole), ignore_errors=True)
-        return whole
-
-
-def _whole_record(path: Path) -> dict[str, Any]:
-    """Read a record, and compare its checksum."""
-    text = path.read_text()
-    found = json.loads(text)
-    body = text[text.index('"record": ') + len('"record": ') : text.rindex("}")]
-    if hashlib.sha256(body.encode()).hexdigest() != found["sha256"]:
-        raise ValueError("its checksum is wrong")
-    outcome: dict[str, Any] = found["record"]
-    return outcome
-
-
-class Lock:
-    """A file that one process holds; the system lets go of it when that process ends, however it ends."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.file = os.open(path, os.O_RDWR | os.O_CREAT)
-
-    def take(self) -> bool:
-        """Take the lock, unless somebody has it; say whether it is ours."""
-        try:
-            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            read_summary(self.folder(run) / "record.json")
+        except (OSError, DamagedRecordError):
             return False
-        except OSError as error:
-            raise DataError(f"{self.path} cannot be locked: {error}. Keep runs on a disk that can lock files.") from None
         return True
 
-    def release(self) -> None:
-        """Let go."""
-        os.close(self.file)
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one dictionary per run, the newest last.
+
+        Returns:
+            `id`, `status`, `error` (of the test set, in percent), `note` (why the run failed or cannot be read), `updated`
+            (seconds since the epoch), `config` (a dictionary).
+        """
+        rows = [row for folder in (self.root / "runs").iterdir() if (row := self._read_row(folder)) is not None]
+        return sorted(rows, key=lambda row: float(row["updated"]))
+
+    def _read_row(self, folder: Path) -> dict[str, Any] | None:
+        """Return the row of a run; None if it was killed before its configuration was written."""
+        record, path = folder / "record.json", folder / "config.json"
+        status, note = "stopped", ""
+        try:
+            summary = read_summary(record)
+            return {"id": folder.name, **summary._asdict(), "updated": record.stat().st_mtime, "config": dict(summary.config)}
+        except FileNotFoundError:
+            pass
+        except DataError as error:
+            status, note = "unreadable", str(error)
+        try:
+            config, updated = json.loads(path.read_text()), path.stat().st_mtime
+        except (OSError, ValueError):
+            return None
+        if self._is_held(folder.name):
+            status, note = "running", ""
+        return {"id": folder.name, "status": status, "error": None, "note": note, "config": config, "updated": updated}
+
+    def record(self, run: str) -> dict[str, Any]:
+        """Return the record of a run.
+
+        Args:
+            run: its id, or the beginning of it.
+
+        Raises:
+            DataError: if the run has not ended, or its record is damaged or of another version.
+        """
+        path = self.folder(self.find(run)) / "record.json"
+        try:
+            return read_record(path)
+        except FileNotFoundError:
+            raise DataError(f"run {run} has no record: it has not ended, or {path} was deleted.") from None
+
+    def find(self, run: str) -> str:
+        """Return the full id of a run from the beginning of it; DataError if no run or several match."""
+        if _ID.fullmatch(run) and self.folder(run).is_dir() and self._read_row(self.folder(run)) is not None:
+            return run
+        ids = [str(row["id"]) for row in self.rows()]
+        matches = [full for full in ids if full.startswith(run)]
+        if len(matches) != 1:
+            examples = f"{len(ids)} runs, such as {' '.join(ids[-3:])}" if ids else "no runs"
+            raise DataError(
+                f"{run!r} must be the beginning of one id; it matches {len(matches)} in {self.root}, which has {examples}."
+            )
+        return matches[0]
+
+    def config(self, run: str) -> Config:
+        """Return the configuration of a run, by its id or the beginning of it."""
+        full = self.find(run)
+        row = self._read_row(self.folder(full))
+        try:
+            return config_from_dict({} if row is None else row["config"])
+        except SpecError as error:
+            raise DataError(f"run {full} was configured by another version of anynorm: {error}") from None
+
+    def remove(self, run: str) -> str:
+        """Delete a run, by its id or the beginning of it, and return its id; DataError if a process trains it."""
+        full = self.find(run)
+        if self._is_held(full):
+            raise DataError(f"run {full} is running; stop it first.")
+        shutil.rmtree(self.folder(full), ignore_errors=True)
+        return full
+
+    def _make_lock(self, run: str) -> FileLock:
+        return FileLock(self.folder(run) / "lock", thread_local=False)
+
+    def _is_held(self, run: str) -> bool:
+        """Whether a process trains a run."""
+        if run in self._locks or not (self.folder(run) / "lock").exists():
+            return run in self._locks
+        lock = self._make_lock(run)
+        held = not _acquire(lock, 0)
+        lock.release()
+        return held
+
+
+def _acquire(lock: FileLock, seconds: float) -> bool:
+    """Whether a lock could be taken; DataError if the disk has no locks that end with their process."""
+    acquired, reason = False, ""
+    try:
+        lock.acquire(timeout=seconds, poll_interval=0.02)
+        acquired = True
+    except Timeout:
+        pass
+    except OSError as error:
+        reason = str(error)
+    if isinstance(lock, SoftFileLock):  # filelock's substitute: a process that is killed would hold it forever
+        lock.release()
+        reason = "flock is not implemented"
+    if reason:
+        raise DataError(f"{lock.lock_file} cannot be locked: {reason}. Keep runs on a disk that can lock files (--runs).")
+    return acquired

@@ -1,4 +1,4 @@
-"""A sweep: a grid of cells, each measured by one job of an executor, with the rows as they come.
+"""A sweep: a grid of cells, each measured by one job of an executor, with rows in the order of their arrival.
 
     cells ── measure ──▶ rows ──▶ table, claims, report
 
@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from anynorm.data import DataSet, load
+from anynorm.data import ImageDataset, load_dataset
 from anynorm.training.config import Config
 from anynorm.training.executors import Executor
 from anynorm.training.run import run
@@ -32,8 +32,8 @@ def grid(seeds: int, **axes: Iterable[Any]) -> list[Row]:
     """
     cells: list[Row] = [{}]
     for name, values in {**axes, "seed": range(seeds)}.items():
-        fixed = list(values)
-        cells = [cell | {name: value} for cell in cells for value in fixed]
+        choices = list(values)
+        cells = [cell | {name: choice} for cell in cells for choice in choices]
     return cells
 
 
@@ -51,8 +51,8 @@ class Sweep:
 
     def missing(self, rows: Iterable[Row]) -> list[Row]:
         """Return the cells that none of `rows` belongs to."""
-        known = list(rows)
-        return [cell for cell in self.cells if not any(cell.items() <= row.items() for row in known)]
+        measured = list(rows)
+        return [cell for cell in self.cells if not any(cell.items() <= row.items() for row in measured)]
 
     def run(self, executor: Executor, rows: Iterable[Row] = ()) -> Iterator[Row]:
         """Measure the cells that are not among `rows` and yield each new row when its job ends."""
@@ -64,7 +64,7 @@ class Sweep:
         return sorted(rows, key=lambda row: next(k for k, cell in enumerate(self.cells) if cell.items() <= row.items()))
 
 
-def get_or_train(config: Config, root: Path, data: DataSet | None = None) -> dict[str, Any]:
+def get_or_train(config: Config, root: Path, data: ImageDataset | None = None) -> dict[str, Any]:
     """Return the record of a run, training it first if the store has no record of it.
 
     A run that another process holds is waited for, and taken over if that process is killed.
@@ -81,5 +81,5 @@ def get_or_train(config: Config, root: Path, data: DataSet | None = None) -> dic
     return store.record(config.id)
 
 
-_load_cached = lru_cache(maxsize=2)(load)
+_load_cached = lru_cache(maxsize=2)(load_dataset)
 """One process measures many cells on the same data."""

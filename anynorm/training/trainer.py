@@ -1,265 +1,268 @@
-"""One loop that trains, and can be stopped at any moment.
+"""The training loop. It can be stopped at any step and resumed to the bit-identical end.
 
-What a step does depends on its number and the seed alone: which images, how they are augmented, what dropout drops. So the state
-of a run is small (parameters, statistics, optimizer, number of the step, curve so far), and a run that was killed and goes
-on from its last checkpoint ends with the very numbers of one that was not.
+Samples, augmentation and dropout masks of a step depend on the seed and the number of the step alone. So the state of a run is
+small: parameters, buffers, optimizer, number of the step, curve.
 """
 
 from __future__ import annotations
 
-import copy
 import math
-import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from anynorm.data import DataSet, augment, load
-from anynorm.errors import DataError, DiskError
+from anynorm.data import ImageDataset
+from anynorm.errors import DataError
+from anynorm.io.checkpoints import import_object
 from anynorm.layers.norm import Norm
-from anynorm.models import build
+from anynorm.models import build_model
 from anynorm.surgery.sync import sync
-from anynorm.training import distributed as together
+from anynorm.training import distributed
+from anynorm.training.checkpoint import load_checkpoint, save_checkpoint
 from anynorm.training.config import Config
 from anynorm.training.norm_layout import apply_norms
+from anynorm.training.task import Task
+
+_ORDER, _AUGMENTATION, _DROPOUT = 1, 2, 3
+"""Independent streams of random numbers."""
 
 
 class DivergedError(Exception):
-    """Ends a run whose loss is no number."""
+    """The loss of a run is infinite or NaN."""
 
 
 class Trainer:
-    """A network in training."""
+    """A network in training.
 
-    def __init__(self, config: Config, data: DataSet) -> None:
-        self.config, self.data = config, _tested(data, config.num_test)
-        self.images, self.labels = self._chosen()
-        self.per_step = config.batch_size * config.grad_accum_steps * config.devices
-        if self.per_step > len(self.images):
-            raise DataError(f"A step takes {self.per_step} images, and there are {len(self.images)}: give a smaller batch size.")
-        self.steps_per_epoch = len(self.images) // self.per_step
+    Args:
+        config: the run.
+        data: the data set of `config.data`, if it is already loaded.
+        task: what is trained; the default is classification of `data`.
+
+    Attributes:
+        model: the network.
+        average: the exponential moving average of its parameters, or None.
+        step: number of finished steps, out of `steps` of the full run and `end` of this one (`Config.stop_epoch`).
+        curve: one dictionary of metrics per evaluation.
+
+    Raises:
+        DataError: if a step takes more samples than the task has.
+    """
+
+    def __init__(self, config: Config, data: ImageDataset | None = None, task: Task | None = None) -> None:
+        self.config = config
+        self.task = _default_task(config, data) if task is None else task
+        self.samples_per_step = config.batch_size * config.grad_accum_steps * config.devices
+        if self.samples_per_step > len(self.task):
+            raise DataError(
+                f"a step needs {self.samples_per_step} samples (batch_size × grad_accum_steps × devices); got "
+                f"{len(self.task)} training samples. Use a smaller batch size."
+            )
+        self.steps_per_epoch = len(self.task) // self.samples_per_step
         self.steps = self.steps_per_epoch * config.epochs
         self.end = self.steps_per_epoch * (config.stop_epoch or config.epochs)
         torch.manual_seed(config.seed)
-        self.model = apply_norms(build(config.model, data.shape, config.width), config.norm, config.batch_size)
+        self.model = make_model(config, self.data)
         if config.sync:
             self.model = sync(self.model).model
         for module in self.model.modules():
             if isinstance(module, Norm):
                 module.set_total_steps(self.steps * config.grad_accum_steps)
         self.parallel = DistributedDataParallel(self.model) if config.devices > 1 else self.model
-        self.average = copy.deepcopy(self.model).requires_grad_(False) if config.ema_decay else None
-        self.optimizer = _optimizer(config, self.model)
+        self.average = _make_average(self.model, config.ema_decay) if config.ema_decay else None
+        self.optimizer = _make_optimizer(config, self.model)
         self.step = 0
         self.curve: list[dict[str, float]] = []
-        self.sums = {"loss": 0.0, "wrong": 0.0, "seen": 0.0}
+        self._sums: dict[str, float] = {}
         self._order: tuple[int, Tensor] = (-1, torch.empty(0))
 
-    def _chosen(self) -> tuple[Tensor, Tensor]:
-        images, labels = self.data.train
-        count = self.config.num_train
-        if count is None:
-            return images, labels
-        if not 0 < count <= len(images):
-            raise DataError(f"{count} training images were asked for; there are {len(images)}.")
-        chosen = torch.randperm(len(images), generator=torch.Generator().manual_seed(self.config.seed))[:count]
-        return images[chosen], labels[chosen]
+    @property
+    def data(self) -> ImageDataset:
+        """The data set, reduced to the `num_test` test images of the run."""
+        return self.task.data
+
+    @property
+    def result(self) -> nn.Module:
+        """The network that is evaluated and saved: the moving average, if the run has one."""
+        return self.model if self.average is None else self.average.module
 
     def batch(self, step: int, part: int) -> tuple[Tensor, Tensor]:
-        """Give the images and targets of a pass: what they are depends on its number and the seed alone."""
+        """Return inputs and targets of a forward pass of this process.
+
+        Args:
+            step: number of the step.
+            part: number of the pass in the step, below `grad_accum_steps`.
+        """
         config = self.config
         epoch, index = divmod(step, self.steps_per_epoch)
         if self._order[0] != epoch:
-            chance = torch.Generator().manual_seed(_mixed(config.seed, 1, epoch))
-            self._order = epoch, torch.randperm(len(self.images), generator=chance)
-        number = part * config.devices + together.rank()
-        start = index * self.per_step + number * config.batch_size
-        chosen = self._order[1][start : start + config.batch_size]
-        chance = torch.Generator().manual_seed(_mixed(config.seed, 2, step * config.grad_accum_steps * config.devices + number))
-        x = self.data.standardised(self.images[chosen])
-        if config.crop:
-            x = augment.cropped(x, config.crop, chance)
-        if config.flip:
-            x = augment.flipped(x, chance)
-        if config.cutout:
-            x = augment.blanked(x, config.cutout, chance)
-        targets = nn.functional.one_hot(self.labels[chosen], self.data.classes).float()
-        if config.mixup:
-            x, targets = augment.mixed(x, targets, config.mixup, chance)
-        return x, targets
+            generator = torch.Generator().manual_seed(derive_seed(config.seed, _ORDER, epoch))
+            self._order = epoch, torch.randperm(len(self.task), generator=generator)
+        number = part * config.devices + distributed.rank()
+        start = index * self.samples_per_step + number * config.batch_size
+        passes_before = step * config.grad_accum_steps * config.devices
+        generator = torch.Generator().manual_seed(derive_seed(config.seed, _AUGMENTATION, passes_before + number))
+        return self.task.batch(self._order[1][start : start + config.batch_size], generator)
 
-    def advance(self) -> None:
-        """Do a step."""
+    def training_step(self) -> None:
+        """Update the parameters once.
+
+        Raises:
+            DivergedError: if the loss is not finite, in any process.
+        """
         config = self.config
-        chance = _mixed(config.seed, 3, self.step * config.devices + together.rank())
-        torch.default_generator.manual_seed(chance)  # of dropout; torch.manual_seed asks devices that are not there, too
+        seed = derive_seed(config.seed, _DROPOUT, self.step * config.devices + distributed.rank())
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would initialize every other device as well
         for group in self.optimizer.param_groups:
             group["lr"] = config.lr_at(self.step / self.steps)
         self.optimizer.zero_grad(set_to_none=True)
         for part in range(config.grad_accum_steps):
-            x, targets = self.batch(self.step, part)
-            with torch.autocast(x.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"):
-                logits = self.parallel(x)
-                loss = nn.functional.cross_entropy(logits, targets, label_smoothing=config.label_smoothing)
+            inputs, targets = self.batch(self.step, part)
+            with torch.autocast(inputs.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"):
+                loss, metrics = self.task.loss(self.parallel, inputs, targets)
             (loss / config.grad_accum_steps).backward()  # type: ignore[no-untyped-call]
-            self._count(loss.detach(), logits.detach(), targets)
+            self._add_metrics(float(loss.detach()), metrics, len(inputs))
         self.optimizer.step()
-        self._follow()
+        self.update_ema()
         self.step += 1
 
-    def _count(self, loss: Tensor, logits: Tensor, targets: Tensor) -> None:
-        value = float(loss)
-        finite = math.isfinite(value)
-        if not (finite if self.config.devices == 1 else together.broadcast_bool(finite)):
-            raise DivergedError(f"the loss is {value} in step {self.step}")
-        self.sums["loss"] += value * len(logits)
-        self.sums["wrong"] += float((logits.argmax(1) != targets.argmax(1)).sum())
-        self.sums["seen"] += len(logits)
+    def _add_metrics(self, loss: float, metrics: dict[str, float], samples: int) -> None:
+        _check_finite(loss, "loss", f"in step {self.step}")
+        for name, value in {"loss": loss * samples, **metrics, "samples": float(samples)}.items():
+            self._sums[name] = self._sums.get(name, 0.0) + value
 
-    @torch.no_grad()
-    def _follow(self) -> None:
-        """Let the average follow the model; statistics and counts are the model's own."""
+    def update_ema(self) -> None:
+        """Update the moving average of the parameters; buffers are copied."""
         if self.average is not None:
-            for slow, fast in zip(self.average.parameters(), self.model.parameters(), strict=True):
-                slow.lerp_(fast, 1 - self.config.ema_decay)
-            for mine, its in zip(self.average.buffers(), self.model.buffers(), strict=True):
-                mine.copy_(its)
+            self.average.update_parameters(self.model)
 
-    def note(self) -> None:
-        """Ask the test set, and add a point to the curve."""
-        loss, error = self.test()
-        if not math.isfinite(loss):
-            raise DivergedError(f"the test loss is {loss} after step {self.step}")
-        seen = max(1.0, self.sums["seen"])
-        self.curve.append(
-            {
-                "step": self.step,
-                "epoch": self.step / self.steps_per_epoch,
-                "train_loss": self.sums["loss"] / seen,
-                "train_error": 100 * self.sums["wrong"] / seen,
-                "test_loss": loss,
-                "test_error": error,
-            }
-        )
-        self.sums = dict.fromkeys(self.sums, 0.0)
+    def evaluate(self) -> None:
+        """Add a point to the curve: metrics of training since the last one, and of the evaluation.
 
-    @property
-    def result(self) -> nn.Module:
-        """The network that is tested and kept: the average, where there is one."""
-        return self.model if self.average is None else self.average
-
-    @torch.no_grad()
-    def test(self) -> tuple[float, float]:
-        """Give the loss and the error in percent on the test set, in eval mode."""
-        model = self.result.eval()
-        loss = wrong = 0.0
-        for x, truth in self.data.tests(500):
-            logits = model(x).float()
-            loss += float(nn.functional.cross_entropy(logits, truth, reduction="sum"))
-            wrong += float((logits.argmax(1) != truth).sum())
+        Raises:
+            DivergedError: if the loss of the evaluation is not finite, in any process.
+        """
+        metrics = self.task.evaluate(self.result.eval())
         self.model.train()
-        count = len(self.data.test[1])
-        return loss / count, 100 * wrong / count
+        _check_finite(metrics["loss"], "test loss", f"after step {self.step}")
+        samples = max(1.0, self._sums.pop("samples", 0.0))
+        point = {"step": self.step, "epoch": self.step / self.steps_per_epoch}
+        point |= {f"train_{name}": self._sums.get(name, 0.0) / samples for name in metrics}
+        self.curve.append(point | {f"test_{name}": value for name, value in metrics.items()})
+        self._sums = {}
 
-    def state(self) -> dict[str, Any]:
-        """Give all that the rest of the run depends on."""
-        average = None if self.average is None else self.average.state_dict()
-        found = {"model": self.model.state_dict(), "average": average, "optimizer": self.optimizer.state_dict()}
-        return {**found, "step": self.step, "curve": self.curve, "sums": self.sums, "config": self.config.id}
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything the rest of the run depends on."""
+        return {
+            "model": self.model.state_dict(),
+            "average": None if self.average is None else self.average.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "step": self.step,
+            "curve": self.curve,
+            "sums": self._sums,
+            "config": self.config.id,
+        }
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume from a state.
+
+        Raises:
+            DataError: if the state is that of another run.
+        """
         if state["config"] != self.config.id:
-            raise DataError(f"This checkpoint is of the run {state['config']}, not of {self.config.id}.")
+            raise DataError(f"the checkpoint must be of run {self.config.id}; got one of run {state['config']}. Delete it.")
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])
-        self.step, self.curve, self.sums = state["step"], state["curve"], state["sums"]
+        self.step, self.curve, self._sums = state["step"], state["curve"], state["sums"]
 
 
-def _tested(data: DataSet, count: int | None) -> DataSet:
-    """Leave so many images of the test set, the first ones."""
-    images, labels = data.test
-    if count is None:
-        return data
-    if not 0 < count <= len(images):
-        raise DataError(f"{count} test images were asked for; there are {len(images)}.")
-    return replace(data, test=(images[:count], labels[:count]))
+def make_model(config: Config, data: ImageDataset) -> nn.Module:
+    """Return the untrained network of a run."""
+    return apply_norms(build_model(config.model, data.shape, config.width), config.norm, config.batch_size)
 
 
-def _mixed(seed: int, stream: int, number: int) -> int:
-    """Give a seed that is another for every run, stream and number."""
+def derive_seed(seed: int, stream: int, number: int) -> int:
+    """Return a seed that differs for every run, stream and number."""
     return (seed * 1_000_003 + stream) * 2_147_483_647 % (1 << 40) + number
 
 
-def _optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
+def _default_task(config: Config, data: ImageDataset | None) -> Task:
+    task: Task = import_object("anynorm.tasks:make_task")(config, data)
+    return task
+
+
+def _make_average(model: nn.Module, decay: float) -> AveragedModel:
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay)).requires_grad_(False)  # type: ignore[no-untyped-call]
+    average.n_averaged.fill_(1)  # it holds the initial parameters already; at 0 the first update would overwrite them
+    return average
+
+
+def _make_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
+    options: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": True}
     if config.optimizer == "adam":
-        return torch.optim.Adam(model.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True)
-    momentum, decay = config.momentum, config.weight_decay
-    return torch.optim.SGD(model.parameters(), lr=config.lr, momentum=momentum, weight_decay=decay, fused=True)
+        return torch.optim.Adam(model.parameters(), **options)
+    return torch.optim.SGD(model.parameters(), momentum=config.momentum, **options)
+
+
+def _check_finite(value: float, name: str, when: str) -> None:
+    """Raise DivergedError in every process if the value of one is not finite."""
+    finite = math.isfinite(value)
+    if not distributed.all_true(finite):
+        raise DivergedError(f"the {name} is not finite in another process {when}" if finite else f"the {name} is {value} {when}")
+
+
+class TrainResult(NamedTuple):
+    """A training that has ended, and the reason if it diverged ('' if not)."""
+
+    trainer: Trainer
+    failure: str
 
 
 def train(
     config: Config,
     folder: Path | None = None,
     *,
-    data: DataSet | None = None,
+    data: ImageDataset | None = None,
+    task: Task | None = None,
     seconds: float = 20.0,
     callback: Callable[[Trainer], None] | None = None,
-) -> tuple[Trainer, str]:
-    """Train to the end, from a folder's checkpoint where there is one; give the training, and why it failed, if it did.
+) -> TrainResult:
+    """Train to the end of the run, or until it diverges.
 
     Args:
-        seconds: how often a checkpoint is written.
-        callback: is told after every step.
+        config: the run.
+        folder: of the checkpoint; training resumes from it if it exists. None for no checkpoints.
+        data: the data set of `config.data`, if it is already loaded.
+        task: what is trained; the default is classification of `data`.
+        seconds: time between checkpoints.
+        callback: called with the trainer after every step.
     """
-    training = Trainer(config, data or load(config.data, config.image_size))
+    trainer = Trainer(config, data, task)
     checkpoint = None if folder is None else folder / "checkpoint.pt"
     if checkpoint is not None and checkpoint.exists():
-        training.restore(_read(checkpoint))
-    if together.rank():
-        checkpoint = None  # the first process writes for all
-    every = math.ceil(training.steps / config.num_evals)
-    saved = time.monotonic()
+        trainer.load_state_dict(load_checkpoint(checkpoint))
+    if not distributed.is_main_process():
+        checkpoint = None
+    steps_per_evaluation = math.ceil(trainer.steps / config.num_evals)
+    last_save = time.monotonic()
     try:
-        while training.step < training.end:
-            training.advance()
-            if training.step % every == 0 or training.step == training.end:
-                training.note()
+        while trainer.step < trainer.end:
+            trainer.training_step()
+            if trainer.step % steps_per_evaluation == 0 or trainer.step == trainer.end:
+                trainer.evaluate()
             if callback is not None:
-                callback(training)
-            if checkpoint is not None and time.monotonic() - saved > seconds:
-                save(training.state(), checkpoint)
-                saved = time.monotonic()
+                callback(trainer)
+            if checkpoint is not None and time.monotonic() - last_save > seconds:
+                save_checkpoint(trainer.state_dict(), checkpoint)
+                last_save = time.monotonic()
     except DivergedError as error:
-        return training, str(error)
-    return training, ""
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever torch raises about a file that is damaged
-        raise DiskError(f"{path} cannot be read: {type(error).__name__}: {error}. Delete it, and the run begins anew.") from None
-    return found
-
-
-def save(state: dict[str, Any], path: Path) -> None:
-    """Write a state whole or not at all."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except (OSError, RuntimeError) as error:  # torch has a RuntimeError of its own for a disk that is full
-        part.unlink(missing_ok=True)
-        raise DiskError(f"{path} cannot be written: {error}. What was there before stands; make room and go on.") from None
+        return TrainResult(trainer, str(error))
+    return TrainResult(trainer, "")

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from anynorm.data.download import found
-from anynorm.data.sets import cifar10
+from anynorm.data.download import find_file
+from anynorm.data.readers import cifar10
 from anynorm.io.checkpoints import read_state_dict
 from anynorm.models.cifar_resnet import CifarResNet
 
@@ -19,7 +19,7 @@ MEAN, STD = (torch.tensor(values)[:, None, None] for values in ((0.485, 0.456, 0
 def network(checkpoint: str | None = None) -> CifarResNet:
     """Load the pretrained network, or another checkpoint of it."""
     model = CifarResNet(20)
-    path = found("cifar10_resnet_pretrained/resnet20-*.th") if checkpoint is None else Path(checkpoint)
+    path = find_file("cifar10_resnet_pretrained/resnet20-*.th") if checkpoint is None else Path(checkpoint)
     model.load_state_dict(read_state_dict(path))
     return model
 

@@ -103,7 +103,7 @@ def test_training_output_and_all_gradients_are_those_of_the_reference(spec):
 
 
 @pytest.mark.parametrize("spec", [spec for spec in TABLE if make(spec, channels=C).pools_samples])
-def test_kept_statistics_and_inference_are_those_of_the_reference(spec):
+def test_running_statistics_and_inference_are_those_of_the_reference(spec):
     norm = make(spec, channels=C, momentum=0.3)
     mean_cuts, var_cuts = TABLE[spec]
     domains = norm.norm_spec.affine.num_domains or 1

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 import anynorm
-from anynorm.compare import Plan, run_all
+from anynorm.comparison import Plan, run_all
 from anynorm.report.page import write_page
 from anynorm.training.config import Config
 from anynorm.training.store import Store

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import anynorm
-from anynorm.data import load
+from anynorm.data import load_dataset
 from anynorm.errors import DataError, SpecError
-from anynorm.models import build
+from anynorm.models import build_model
 from anynorm.training.config import Config
 from anynorm.training.norm_layout import apply_norms, validate_norms
 from anynorm.training.trainer import Trainer, train
@@ -17,17 +17,17 @@ from anynorm.training.trainer import Trainer, train
 @pytest.mark.parametrize(("images", "points", "steps"), [(64, 1, [4]), (64, 2, [2, 4]), (80, 2, [3, 5]), (48, 20, [1, 2, 3])])
 def test_the_test_set_is_evaluated_as_often_as_the_configuration_says(images, points, steps):
     training, failure = train(
-        Config(num_train=images, batch_size=16, epochs=1, num_test=30, num_evals=points), data=load("digits")
+        Config(num_train=images, batch_size=16, epochs=1, num_test=30, num_evals=points), data=load_dataset("digits")
     )
     assert not failure
     assert [point["step"] for point in training.curve] == steps
 
 
 def test_a_run_with_stop_epoch_equals_the_start_of_the_complete_run():
-    data = load("digits")
+    data = load_dataset("digits")
     whole = Trainer(Config(num_train=64, epochs=3, num_test=30), data)
     for _ in range(whole.steps_per_epoch):
-        whole.advance()
+        whole.training_step()
     part, _ = train(Config(num_train=64, epochs=3, num_test=30, stop_epoch=1), data=data)
     assert part.step == whole.step
     for mine, its in zip(part.model.state_dict().values(), whole.model.state_dict().values(), strict=True):
@@ -37,7 +37,7 @@ def test_a_run_with_stop_epoch_equals_the_start_of_the_complete_run():
 
 
 def test_num_test_limits_the_number_of_test_images():
-    data = load("digits")
+    data = load_dataset("digits")
     training = Trainer(Config(num_train=64, epochs=1, num_test=30), data)
     assert len(training.data.test[0]) == 30
     with pytest.raises(DataError, match=r"100000 test images were asked for; there are"):
@@ -55,7 +55,7 @@ def test_settings_added_later_do_not_change_the_ids_of_older_runs():
     [("xbn=gn:4", 8), ("xbn.p1=gn:4", 8), ("xbn.d2=gn:4", 4), ("xbn.p3.d4=gn:4", 2), ("xbn.d8=gn:4", 1)],
 )
 def test_xbn_blocks_are_chosen_by_position_and_interval(norms, wanted):
-    model = apply_norms(build("resnet26", load("digits").shape), norms, 16)
+    model = apply_norms(build_model("resnet26", load_dataset("digits").shape), norms, 16)
     layers = [module for module in model.modules() if isinstance(module, anynorm.Norm)]
     assert sum(layer.spec == "gn:4" for layer in layers) == wanted
 

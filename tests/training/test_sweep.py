@@ -6,14 +6,14 @@ import threading
 
 import pytest
 
-from anynorm.data import load
+from anynorm.data import load_dataset
 from anynorm.training import sweep
 from anynorm.training.config import Config
 from anynorm.training.executors import LocalExecutor
 from anynorm.training.store import Store
 from anynorm.training.sweep import Sweep, get_or_train, grid
 
-DATA = load("digits")
+DATA = load_dataset("digits")
 QUICK = Config(model="small", width=0.5, num_train=32, batch_size=16, epochs=1, lr=0.05)
 
 
@@ -66,7 +66,8 @@ import sys
 from pathlib import Path
 from anynorm.training.config import Config
 from anynorm.training.store import Store
-assert Store(Path({str(tmp_path)!r})).begin({QUICK!r})
+store = Store(Path({str(tmp_path)!r}))
+assert store.begin({QUICK!r})
 print("mine", flush=True)
 sys.stdin.read()
 """

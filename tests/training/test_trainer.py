@@ -1,26 +1,28 @@
-"""Trainer depends on seed and step alone, can be killed at any moment, and says when it diverged."""
+"""Training depends on the seed and the step alone, resumes after a kill at any moment, and reports divergence."""
 
+import copy
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 import torch
 
 import anynorm
-from anynorm.data import DataSet, augment, load
-from anynorm.training import trainer as engine
-from anynorm.training.config import SCHEDULES, Config, config_from_dict
-from anynorm.training.trainer import Trainer, train
+from anynorm.data import load_dataset
+from anynorm.training.checkpoint import load_checkpoint, save_checkpoint
+from anynorm.training.config import Config
+from anynorm.training.trainer import Trainer, derive_seed, train
 from tests.helpers import same
 
-DATA = load("digits")
+DATA = load_dataset("digits")
 QUICK = Config(model="small", width=0.5, num_train=64, batch_size=16, epochs=4, lr=0.05)
 
 
-def final(training):
-    return {key: value.clone() for key, value in training.model.state_dict().items()}
+def final_state(trainer):
+    return {key: value.clone() for key, value in trainer.model.state_dict().items()}
 
 
 def identical(a, b):
@@ -28,11 +30,11 @@ def identical(a, b):
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_seed_others():
-    first, second = (train(QUICK, data=DATA)[0] for _ in range(2))
-    other = train(config_from_dict({**vars(QUICK), "seed": 1}), data=DATA)[0]
-    assert identical(final(first), final(second))
+    first, second = (train(QUICK, data=DATA).trainer for _ in range(2))
+    other = train(replace(QUICK, seed=1), data=DATA).trainer
+    assert identical(final_state(first), final_state(second))
     assert first.curve == second.curve
-    assert not identical(final(first), final(other))
+    assert not identical(final_state(first), final_state(other))
 
 
 @pytest.mark.parametrize(
@@ -44,25 +46,25 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others():
     ],
 )
 def test_a_run_stopped_after_any_step_ends_with_the_same_bits(options, tmp_path):
-    config = config_from_dict({**vars(QUICK), **options})
-    whole = train(config, data=DATA)[0]
+    config = replace(QUICK, **options)
+    uninterrupted = train(config, data=DATA).trainer
 
-    def stop(training):
-        if training.step == whole.steps // 2:
+    def stop(trainer):
+        if trainer.step == uninterrupted.steps // 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         train(config, tmp_path, data=DATA, seconds=0.0, callback=stop)
-    state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
-    assert 0 < state["step"] < whole.steps
-    again = train(config, tmp_path, data=DATA)[0]
-    assert identical(final(again), final(whole))
-    assert again.curve == whole.curve
+    assert 0 < load_checkpoint(tmp_path / "checkpoint.pt")["step"] < uninterrupted.steps
+    resumed = train(config, tmp_path, data=DATA).trainer
+    assert identical(final_state(resumed), final_state(uninterrupted))
+    assert identical(resumed.result.state_dict(), uninterrupted.result.state_dict())
+    assert resumed.curve == uninterrupted.curve
 
 
 @pytest.mark.slow
 def test_a_run_killed_by_the_system_ends_with_the_same_bits(tmp_path):
-    config = config_from_dict({**vars(QUICK), "epochs": 40})
+    config = replace(QUICK, epochs=40)
     code = f"""
 import sys, torch
 torch.set_num_threads(1)
@@ -70,12 +72,12 @@ from pathlib import Path
 from anynorm.training.config import Config
 from anynorm.training.trainer import train
 folder = Path(sys.argv[1])
-training, _ = train({config!r}, folder, seconds=0.0)
-torch.save(training.model.state_dict(), folder / "end.pt")
+trainer, _ = train({config!r}, folder, seconds=0.0)
+torch.save(trainer.model.state_dict(), folder / "end.pt")
 """
-    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    killed, uninterrupted = tmp_path / "killed", tmp_path / "uninterrupted"
     killed.mkdir()
-    whole.mkdir()
+    uninterrupted.mkdir()
     process = subprocess.Popen([sys.executable, "-c", code, str(killed)])
     while not (killed / "checkpoint.pt").exists():
         time.sleep(0.05)
@@ -83,112 +85,118 @@ torch.save(training.model.state_dict(), folder / "end.pt")
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     assert not (killed / "end.pt").exists()
-    for folder in (killed, whole):
+    for folder in (killed, uninterrupted):
         subprocess.run([sys.executable, "-c", code, str(folder)], check=True)
-    ends = [torch.load(folder / "end.pt", weights_only=True) for folder in (killed, whole)]
+    ends = [torch.load(folder / "end.pt", weights_only=True) for folder in (killed, uninterrupted)]
     assert identical(*ends)
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
-    engine.save(Trainer(QUICK, DATA).state(), tmp_path / "checkpoint.pt")
-    with pytest.raises(anynorm.DataError, match="is of the run"):
-        train(config_from_dict({**vars(QUICK), "seed": 5}), tmp_path, data=DATA)
+    save_checkpoint(Trainer(QUICK, DATA).state_dict(), tmp_path / "checkpoint.pt")
+    other = replace(QUICK, seed=5)
+    with pytest.raises(anynorm.DataError, match=f"must be of run {other.id}; got one of run {QUICK.id}"):
+        train(other, tmp_path, data=DATA)
 
 
-def test_divergence_ends_a_run_and_is_told():
-    training, why = train(config_from_dict({**vars(QUICK), "lr": 1e12, "norm": "gn:4", "schedule": "constant"}), data=DATA)
-    assert why == "the test loss is nan after step 1"
-    training, why = train(config_from_dict({**vars(QUICK), "lr": 1e12, "norm": "gn:4", "epochs": 20}), data=DATA)
-    assert why.startswith("the loss is ")
-    assert training.step < training.steps
+def test_a_damaged_checkpoint_is_reported(tmp_path):
+    (tmp_path / "checkpoint.pt").write_bytes(b"x" * 100)
+    with pytest.raises(anynorm.DiskError, match=r"cannot read .*checkpoint\.pt .*: the file is damaged\. Delete it to start"):
+        train(QUICK, tmp_path, data=DATA)
 
 
-def test_an_accumulated_step_is_that_of_the_whole_batch_where_norms_do_not_mix_samples():
-    options = {**vars(QUICK), "norm": "gn:4", "epochs": 1, "schedule": "constant"}
-    whole = train(config_from_dict({**options, "batch_size": 32}), data=DATA)[0]
-    parts = train(config_from_dict({**options, "batch_size": 8, "grad_accum_steps": 4}), data=DATA)[0]
-    for a, b in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
+def test_a_checkpoint_that_cannot_be_written_leaves_the_previous_one(tmp_path, monkeypatch):
+    path = tmp_path / "checkpoint.pt"
+    save_checkpoint({"step": 1}, path)
+
+    def fail(*_, **__):
+        raise RuntimeError("PytorchStreamWriter failed writing file")  # torch's error on a full disk
+
+    monkeypatch.setattr("torch.save", fail)
+    with pytest.raises(anynorm.DiskError, match=r"cannot write .*checkpoint\.pt"):
+        save_checkpoint({"step": 2}, path)
+    assert load_checkpoint(path) == {"step": 1}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["checkpoint.pt"]
+
+
+def test_divergence_ends_a_run_and_is_reported():
+    _, failure = train(replace(QUICK, lr=1e12, norm="gn:4", schedule="constant"), data=DATA)
+    assert failure == "the test loss is nan after step 1"
+    trainer, failure = train(replace(QUICK, lr=1e12, norm="gn:4", epochs=20), data=DATA)
+    assert failure.startswith("the loss is ")
+    assert trainer.step < trainer.steps
+
+
+def test_an_accumulated_step_is_that_of_the_full_batch_for_norms_that_do_not_pool_over_samples():
+    config = replace(QUICK, norm="gn:4", epochs=1, schedule="constant")
+    full = train(replace(config, batch_size=32), data=DATA).trainer
+    accumulated = train(replace(config, batch_size=8, grad_accum_steps=4), data=DATA).trainer
+    for a, b in zip(full.model.parameters(), accumulated.model.parameters(), strict=True):
         same(a, b, rtol=1e-3, atol=1e-5)  # sums in another order
 
 
+def test_the_moving_average_starts_at_the_initial_parameters_and_buffers_are_those_of_the_model():
+    decay = 0.8
+    trainer = Trainer(replace(QUICK, ema_decay=decay), DATA)
+    expected = [parameter.detach().clone() for parameter in trainer.model.parameters()]
+    for _ in range(3):
+        trainer.training_step()
+        for average, parameter in zip(expected, trainer.model.parameters(), strict=True):
+            average.lerp_(parameter.detach(), 1 - decay)
+    for average, parameter in zip(expected, trainer.result.parameters(), strict=True):
+        assert torch.equal(average, parameter)
+    assert identical(dict(trainer.result.named_buffers()), dict(trainer.model.named_buffers()))
+    assert trainer.result.state_dict().keys() == trainer.model.state_dict().keys()
+    assert not any(parameter.requires_grad for parameter in trainer.result.parameters())
+
+
 def test_it_learns():
-    training = train(config_from_dict({**vars(QUICK), "num_train": None, "epochs": 3, "batch_size": 32, "lr": 0.1}), data=DATA)[0]
-    assert training.curve[-1]["test_error"] < 10
-    half = train(
-        config_from_dict(
-            {**vars(QUICK), "num_train": None, "epochs": 2, "precision": "bfloat16", "optimizer": "adam", "lr": 0.01}
-        ),
-        data=DATA,
-    )
-    assert half[0].curve[-1]["test_error"] < 40
+    trainer = train(replace(QUICK, num_train=None, epochs=3, batch_size=32, lr=0.1), data=DATA).trainer
+    assert trainer.curve[-1]["test_error"] < 10
+    bfloat16 = replace(QUICK, num_train=None, epochs=2, precision="bfloat16", optimizer="adam", lr=0.01)
+    assert train(bfloat16, data=DATA).trainer.curve[-1]["test_error"] < 40
 
 
-def test_schedules_begin_at_one_and_go_down():
-    config = Config(lr=0.5, warmup_epochs=2.0, epochs=10)
-    assert config.lr_at(0.1) == pytest.approx(0.25 * (1 + 0.9510565) / 2, rel=2e-3)
-    assert config.lr_at(0.0) > 0
-    assert [SCHEDULES["step"](progress) for progress in (0.0, 0.5, 0.75)] == pytest.approx([1, 0.1, 0.01])
-    for name, schedule in SCHEDULES.items():
-        assert schedule(0.0) == 1.0
-        assert schedule(0.99) <= 1.0, name
-
-
-def test_settings_that_mean_nothing_are_refused():
-    for options, said in (
-        ({"norm": "bm"}, "no norm called"),
-        ({"schedule": "cosin"}, "none of constant step"),
-        ({"epochs": 0}, "trains nothing"),
-        ({"lr": 0.0}, "learning rate above 0"),
-        ({"batchsize": 3}, "Did you mean batch_size"),
+def test_a_run_needs_enough_images():
+    with pytest.raises(
+        anynorm.DataError, match=r"a step needs 128 samples \(.*\); got 64 training samples\. Use a smaller batch"
     ):
-        with pytest.raises(anynorm.SpecError, match=said):
-            config_from_dict(options)
-    with pytest.raises(anynorm.DataError, match="A step takes 128 images, and there are 64"):
-        Trainer(config_from_dict({**vars(QUICK), "batch_size": 128}), DATA)
-    with pytest.raises(anynorm.DataError, match="there are 1348"):
-        Trainer(config_from_dict({**vars(QUICK), "num_train": 5000}), DATA)
+        Trainer(replace(QUICK, batch_size=128), DATA)
+    with pytest.raises(anynorm.DataError, match="num_train must be between 1 and the 1348 images of the data set; got 5000"):
+        Trainer(replace(QUICK, num_train=5000), DATA)
 
 
-# augmentation
+def test_seeds_differ_for_every_run_stream_and_number():
+    seeds = [derive_seed(seed, stream, number) for seed in range(5) for stream in (1, 2, 3) for number in range(50)]
+    assert len(set(seeds)) == len(seeds)
 
 
-def test_crops_are_windows_of_the_framed_image():
-    x = torch.arange(2 * 5 * 6, dtype=torch.float32).reshape(1, 2, 5, 6).repeat(200, 1, 1, 1) + 1
-    y = augment.cropped(x, 2, torch.Generator().manual_seed(0))
-    framed = torch.nn.functional.pad(x[0], (2, 2, 2, 2))
-    windows = [framed[:, i : i + 5, j : j + 6] for i in range(5) for j in range(5)]
-    counts = [sum(torch.equal(crop, window) for crop in y) for window in windows]
-    assert sum(counts) == 200
-    assert min(counts) > 0
+class Doubling:
+    """A task without images: learn y = 2 x."""
+
+    data = DATA
+
+    def __len__(self):
+        return 64
+
+    def batch(self, indices, generator):
+        x = torch.rand(len(indices), *DATA.train[0].shape[1:], generator=generator)
+        return x, 2 * x.mean((1, 2, 3))
+
+    def loss(self, model, inputs, targets):
+        outputs = model(inputs).mean(1)
+        return (outputs - targets).square().mean(), {"distance": float((outputs - targets).detach().abs().sum())}
+
+    def evaluate(self, model):
+        inputs, targets = self.batch(torch.arange(8), torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            distance = model(inputs).mean(1) - targets
+        return {"loss": float(distance.square().mean()), "distance": float(distance.abs().mean())}
 
 
-def test_flips_blanks_and_mixtures():
-    chance = torch.Generator().manual_seed(0)
-    x = torch.rand(400, 1, 4, 4)
-    flipped = augment.flipped(x, chance)
-    turned = sum(torch.equal(a, b.flip(-1)) and not torch.equal(a, b) for a, b in zip(flipped, x, strict=True))
-    assert 150 < turned < 250
-    blank = augment.blanked(torch.ones(400, 3, 8, 8), 4, chance)
-    assert set(blank.unique().tolist()) == {0.0, 1.0}
-    zeros = (blank[:, 0] == 0).sum((1, 2))
-    assert int(zeros.max()) == 16
-    assert torch.equal(blank[:, 0], blank[:, 2])
-    targets = torch.nn.functional.one_hot(torch.arange(400) % 3, 3).float()
-    mixed, soft = augment.mixed(x, targets, 0.4, chance)
-    same(soft.sum(1), torch.ones(400))
-    assert not torch.equal(mixed, x)
-
-
-@pytest.mark.parametrize("alpha", [0.2, 1.0, 3.0])
-def test_gamma_variables_have_the_moments_of_their_shape(alpha):
-    chance = torch.Generator().manual_seed(0)
-    drawn = torch.tensor([augment._gamma(alpha, chance) for _ in range(4000)])
-    assert float(drawn.mean()) == pytest.approx(alpha, rel=0.1)
-    assert float(drawn.var()) == pytest.approx(alpha, rel=0.15)  # as their variance is their mean
-
-
-def test_standardised_images_have_mean_0_and_deviation_1():
-    x = DATA.standardised(DATA.train[0])
-    assert isinstance(DATA, DataSet)
-    assert float(x.mean()) == pytest.approx(0, abs=1e-4)
-    assert float(x.std()) == pytest.approx(1, abs=1e-3)
+def test_the_trainer_trains_any_task():
+    task = Doubling()
+    start = copy.deepcopy(Trainer(QUICK, task=task).model).eval()
+    trainer, failure = train(QUICK, task=task)
+    assert not failure
+    assert set(trainer.curve[0]) == {"step", "epoch", "train_loss", "train_distance", "test_loss", "test_distance"}
+    assert trainer.curve[-1]["test_loss"] < task.evaluate(start)["loss"]

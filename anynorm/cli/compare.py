@@ -1,0 +1,134 @@
+"""`anynorm compare` and `anynorm report`: which norm to use, as a table and as a page."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from anynorm.cli.options import AsJson, Executor, RunsDir, print_report
+from anynorm.errors import SpecError
+
+_TYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str}
+_TYPE_NAMES = {int: "an integer", float: "a number", bool: "true or false"}
+_BOOLS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+def compare(
+    data: Annotated[
+        str,
+        typer.Option(help="Data set: digits, mnist, fashion-mnist, cifar10, cifar100, folder:PATH or package.module:factory."),
+    ] = "digits",
+    model: Annotated[
+        str,
+        typer.Option(
+            help="Model: mlp, small, resnet10, resnet18, resnet26, resnet50, resnext50, wrn-10-2, mobilenetv2, shufflenetv2, "
+            "densenet121 or package.module:factory."
+        ),
+    ] = "resnet10",
+    norms: Annotated[
+        str, typer.Option(help="Norm specs, comma-separated; gn:4~bn alternates gn:4 and bn, xbn=gn:64 makes XBN blocks.")
+    ] = "bn,gn:8,sn,hn,bgn",
+    batch_sizes: Annotated[str, typer.Option(help="Samples per batch, comma-separated.")] = "2,32",
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; a significance test needs 3.")] = 3,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images per run.")] = 2,
+    minutes: Annotated[
+        float | None, typer.Option(help="Approximate time for all runs together, in minutes; replaces --epochs.")
+    ] = None,
+    num_train: Annotated[
+        int | None, typer.Option(min=1, help="Number of training images, drawn by the seed; all of them by default.")
+    ] = None,
+    width: Annotated[float | None, typer.Option(help="Width multiplier of the model.")] = None,
+    lr: Annotated[float, typer.Option(help="Learning rate at batch size 32.")] = 0.05,
+    lr_scaling: Annotated[
+        str, typer.Option(help="How the learning rate follows the batch size: linear, sqrt or none.")
+    ] = "linear",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Another setting of the runs, such as weight_decay=0 or flip=true; can be repeated."),
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Number of runs at a time, one thread each; one per core by default.")
+    ] = None,
+    executor: Executor = "local",
+    skip_unreadable: Annotated[
+        bool, typer.Option("--skip-unreadable", help="Leave out image files that cannot be decoded, instead of stopping.")
+    ] = False,
+    root: RunsDir = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Train a model with each norm at each batch size, recommend a norm, and write report.html beside the runs.
+
+    Finished runs are not trained again; run the command again to resume an interrupted comparison.
+    """
+    from anynorm.cli.live import print_comparison, watch
+    from anynorm.comparison import Comparison, make_base
+    from anynorm.training.norm_layout import split_norms
+
+    options = {"data": data, "model": model, "epochs": epochs, "num_train": num_train, "width": width, "lr": lr}
+    base = make_base(options | _parse_settings(settings or []))
+    sizes = _parse_integers("--batch-sizes", batch_sizes)
+    comparison = Comparison(base, split_norms(norms), sizes, seeds, lr_scaling, root, skip_unreadable)
+    if minutes is not None:
+        comparison = comparison.within(minutes, processes)
+    try:
+        watch(comparison, comparison.run(processes, executor))
+    except KeyboardInterrupt:
+        sys.stderr.write("Stopped. Run the same command again to resume.\n")
+        raise
+    if os.environ.get("RANK", "0") != "0":  # with torchrun, the first process reports
+        return
+    table = comparison.table()
+    if as_json:
+        print_report(table, as_json)
+    else:
+        print_comparison(comparison, table)
+    _write_report(root, root / "report.html", file=sys.stderr if as_json else sys.stdout)
+
+
+def report(
+    root: Annotated[Path, typer.Argument(help="The folder of the runs.")] = Path("runs"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
+) -> None:
+    """Write the runs of a folder as one HTML page that needs no other file and no network."""
+    _write_report(root, out, file=sys.stdout)
+
+
+def _write_report(root: Path, path: Path, file: Any) -> None:
+    from anynorm.report.page import write_page
+
+    num_runs, omitted = write_page(root, path)
+    for reason in omitted:
+        sys.stderr.write(f"Omitted from the report: {reason}\n")
+    file.write(f"Wrote {path} ({num_runs} run{'s' * (num_runs != 1)}).\n")
+
+
+def _parse_settings(texts: list[str]) -> dict[str, Any]:
+    """Parse NAME=VALUE texts, each value as the type of its `Config` field."""
+    from anynorm.training.config import Config, config_from_dict
+
+    types = {field.name: _TYPES[str(field.type).partition(" |")[0]] for field in fields(Config)}
+    settings: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise SpecError(f"--set must be NAME=VALUE, such as flip=true; got {text!r}.")
+        if name not in types:
+            config_from_dict({name: value})  # raises, naming the setting that is nearest
+        kind = types[name]
+        try:
+            settings[name] = _BOOLS[value.lower()] if kind is bool else kind(value)
+        except (KeyError, ValueError):
+            raise SpecError(f"--set {name} must be {_TYPE_NAMES[kind]}; got {value!r}.") from None
+    return settings
+
+
+def _parse_integers(option: str, text: str) -> list[int]:
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        raise SpecError(f"{option} must be comma-separated integers, such as 2,32; got {text!r}.") from None

@@ -1,0 +1,194 @@
+"""From the records of runs to rows, and from rows to a recommendation.
+
+    record ── row_from_record ──▶ row ── rank ──▶ Ranking ── sentence ──▶ "At batch size 2 use sn: …"
+
+At one batch size the norm with the lowest mean test error is the best. Every other norm is compared with it seed by seed by the
+paired t-test, corrected for several tests (see `anynorm.training.statistics`). A norm of which a run failed is not recommended.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from anynorm.table import Table
+from anynorm.training.statistics import LEVEL, holm, mean_sd, paired_t_test
+
+Row = dict[str, Any]
+MIN_SEEDS = 3
+"""With fewer seeds no difference is called significant."""
+USUAL_NORM = "bn"
+"""The norm that a model has already: where it is as good as the best, there is no reason to replace it."""
+
+
+def row_from_record(record: dict[str, Any]) -> Row:
+    """Return the numbers of a run that comparisons need: its cell (norm, batch size, seed) and its metrics.
+
+    >>> row_from_record({"config": {"norm": "bn", "batch_size": 2, "seed": 0}, "status": "done", "test_error": 2.5})["test_error"]
+    2.5
+    """
+    shifts = [layer["shift"] for layer in record.get("shift") or [] if layer["shift"] is not None]
+    return {
+        **{name: record["config"][name] for name in ("norm", "batch_size", "seed")},
+        "status": record["status"],
+        "test_error": record.get("test_error") if record["status"] == "done" else None,
+        "max_shift": max(shifts, default=None),
+        "saved_bytes": record.get("saved_bytes"),
+    }
+
+
+def select(rows: Iterable[Row], norm: str, batch_size: int) -> list[Row]:
+    """Return the rows of one norm at one batch size, in the order of their seeds."""
+    return sorted((row for row in rows if (row["norm"], row["batch_size"]) == (norm, batch_size)), key=lambda row: row["seed"])
+
+
+def format_errors(rows: Sequence[Row]) -> str:
+    """Return the test errors of rows as "mean ± sd" with the number of failed runs; "" without rows."""
+    return mean_sd([row["test_error"] for row in rows], ".1f", ".1f")
+
+
+def mean_of(rows: Iterable[Row], name: str) -> float | None:
+    """Return the mean of a metric over the rows that have it; None if none has."""
+    values = [row[name] for row in rows if row[name] is not None]
+    return statistics.fmean(values) if values else None
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The norms of a comparison at one batch size.
+
+    Attributes:
+        batch_size: samples per batch.
+        means: mean test error in percent of every norm whose runs all succeeded, the lowest first.
+        worse: the norms whose error is significantly above the lowest.
+        failed: the norms of which a run failed.
+        seeds: number of seeds of the best norm.
+    """
+
+    batch_size: int
+    means: dict[str, float]
+    worse: list[str]
+    failed: list[str]
+    seeds: int
+
+    @property
+    def best(self) -> str | None:
+        """The norm with the lowest mean error."""
+        return next(iter(self.means), None)
+
+    @property
+    def alike(self) -> list[str]:
+        """The best norm and those that are not significantly worse."""
+        return [norm for norm in self.means if norm not in self.worse]
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether the seeds are enough for a significance test."""
+        return self.seeds >= MIN_SEEDS
+
+    def sentence(self) -> str:
+        """Return the recommendation."""
+        start = f"At batch size {self.batch_size}"
+        if self.best is None:
+            return f"{start} every norm failed." if self.failed else f"{start} no run has finished."
+        failed = f" {_join(self.failed)} failed." if self.failed else ""
+        use = f"{start} use {self._with_error(self.best)}"
+        if len(self.means) == 1:
+            return f"{use}.{failed}"
+        if not self.is_tested:
+            return f"{use}; use at least {MIN_SEEDS} seeds for a significance test.{failed}"
+        if not self.worse or USUAL_NORM in self.alike[1:]:
+            exceptions = f" except {self._with_errors(self.worse)}" if self.worse else ""
+            lowest = f"{self.best} has the lowest error, {self.means[self.best]:.1f} %"
+            return f"{start} the norms{exceptions} do not differ significantly; {lowest}.{failed}"
+        similar = f"; {_join(self.alike[1:])} {'are' if len(self.alike) > 2 else 'is'} not significantly worse"
+        return f"{use}, significantly better than {self._with_errors(self.worse)}{similar * (len(self.alike) > 1)}.{failed}"
+
+    def _with_error(self, norm: str) -> str:
+        return f"{norm}: {self.means[norm]:.1f} % error"
+
+    def _with_errors(self, norms: Iterable[str]) -> str:
+        return _join([f"{norm} ({self.means[norm]:.1f} %)" for norm in norms])
+
+
+def rank(rows: Iterable[Row], batch_size: int) -> Ranking:
+    """Rank the norms of a comparison at one batch size.
+
+    >>> runs = [("bn", 50.0), ("bn", 52.0), ("bn", 51.0), ("sn", 2.0), ("sn", 2.5), ("sn", 2.2)]
+    >>> cells = [{"norm": norm, "batch_size": 2, "seed": k % 3, "test_error": error} for k, (norm, error) in enumerate(runs)]
+    >>> rank(cells, 2).sentence()
+    'At batch size 2 use sn: 2.2 % error, significantly better than bn (51.0 %).'
+    """
+    errors: dict[str, dict[int, float | None]] = {}
+    for row in rows:
+        if row["batch_size"] == batch_size:
+            errors.setdefault(row["norm"], {})[row["seed"]] = row["test_error"]
+    successful = {
+        norm: {seed: error for seed, error in by_seed.items() if error is not None}
+        for norm, by_seed in errors.items()
+        if None not in by_seed.values()
+    }
+    means = {norm: statistics.fmean(by_seed.values()) for norm, by_seed in successful.items()}
+    means = dict(sorted(means.items(), key=lambda item: item[1]))
+    failed = [norm for norm in errors if norm not in means]
+    if not means:
+        return Ranking(batch_size, means, worse=[], failed=failed, seeds=0)
+    best, *others = means
+    p_values = holm({norm: _p_value(successful[norm], successful[best]) for norm in others})
+    worse = [norm for norm in others if p_values[norm] < LEVEL]
+    return Ranking(batch_size, means, worse, failed, seeds=len(successful[best]))
+
+
+def _p_value(larger: dict[int, float], smaller: dict[int, float]) -> float:
+    """Return the p-value of the paired test over the seeds that both have."""
+    seeds = sorted(larger.keys() & smaller.keys())
+    if len(seeds) < MIN_SEEDS:
+        return 1.0
+    return paired_t_test([larger[seed] for seed in seeds], [smaller[seed] for seed in seeds])
+
+
+def recommend(rows: Iterable[Row], batch_sizes: Iterable[int]) -> str:
+    """Return one sentence per batch size: which norm to use there."""
+    rows = list(rows)
+    return " ".join(rank(rows, size).sentence() for size in batch_sizes)
+
+
+def summary(
+    rows: Sequence[Row], norms: Sequence[str], batch_sizes: Sequence[int], step_seconds: Mapping[tuple[str, int], float]
+) -> Table:
+    """Return the table of a comparison: one line per norm, and the recommendation.
+
+    Args:
+        rows: the rows of its runs.
+        norms: the norms, in the order of the table.
+        batch_sizes: the batch sizes, in the order of the table.
+        step_seconds: seconds per training step by norm and batch size.
+    """
+    reference = USUAL_NORM if USUAL_NORM in norms else norms[0]
+    lines = []
+    for norm in norms:
+        line: dict[str, Any] = {"norm": norm}
+        for size in batch_sizes:
+            cell, reference_cell = select(rows, norm, size), select(rows, reference, size)
+            line[f"error %, batch {size}"] = format_errors(cell)
+            line[f"shift, batch {size}"] = mean_of(cell, "max_shift")
+            line[f"step time, batch {size}"] = _ratio(step_seconds.get((norm, size)), step_seconds.get((reference, size)))
+            line[f"memory, batch {size}"] = _ratio(mean_of(cell, "saved_bytes"), mean_of(reference_cell, "saved_bytes"))
+        lines.append(line)
+    legend = f"Shift: largest estimation shift of a layer. Step time and memory saved for backward: relative to {reference}."
+    return Table(lines, f"{legend}\n{recommend(rows, batch_sizes)}")
+
+
+def _ratio(value: float | None, reference: float | None) -> float | None:
+    return value / reference if value and reference else None
+
+
+def _join(words: Sequence[str]) -> str:
+    """Join words as in a sentence.
+
+    >>> _join(["bn", "gn:8", "sn"])
+    'bn, gn:8 and sn'
+    """
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

@@ -1,0 +1,199 @@
+"""One comparison as data for the report page: tables as cells with text, sort value and mark; charts as points."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from anynorm.report.results import (
+    MIN_SEEDS,
+    USUAL_NORM,
+    Ranking,
+    Row,
+    format_errors,
+    mean_of,
+    rank,
+    recommend,
+    row_from_record,
+    select,
+)
+from anynorm.report.step_times import StepTimes
+from anynorm.training.config import Config, config_from_dict
+from anynorm.training.statistics import LEVEL
+
+Record = dict[str, Any]
+Cell = dict[str, Any]
+RUN_COLUMNS = ("run", "norm", "batch size", "seed", "status", "test error %", "train error %", "seconds", "note")
+
+
+def make_section(records: Sequence[Record], varied: Sequence[str], step_times: StepTimes) -> dict[str, Any]:
+    """Return the data of one comparison.
+
+    Args:
+        records: its runs with their ids.
+        varied: the settings in which they differ.
+        step_times: the step times of the store.
+    """
+    configs = [config_from_dict(record["config"]) for record in records]
+    norms = sorted(dict.fromkeys(config.norm for config in configs), key=lambda norm: norm != USUAL_NORM)
+    sizes = sorted({config.batch_size for config in configs})
+    shared = {name: value for name, value in records[0]["config"].items() if name not in varied}
+    default = replace(Config(), data=configs[0].data, model=configs[0].model)
+    changed = {name: value for name, value in shared.items() if value != getattr(default, name)}
+    lrs = {config.batch_size: config.lr for config in configs}
+    rows = [row_from_record(record) for record in records]
+    rankings = {size: rank(rows, size) for size in sizes}
+    return {
+        "title": f"{configs[0].model} on {configs[0].data}",
+        "settings": ", ".join(
+            [f"{name} {value}" for name, value in changed.items()]
+            + [f"lr {lr:.4g} at batch size {size}" for size, lr in sorted(lrs.items())]
+        ),
+        "answer": recommend(rows, sizes),
+        "norms": norms,
+        "results": _results(rows, norms, rankings),
+        "significance": _significance(rankings.values()),
+        "curves": _charts(records, norms, sizes, _curve_points),
+        "shifts": _charts(records, norms, sizes, _shift_points),
+        "layers": {layer["place"]: layer["path"] for record in records for layer in record.get("shift") or []},
+        "weights": _mixing_weights(records, norms, sizes),
+        "cost": _cost(rows, configs, norms, sizes, step_times),
+        "runs": {"columns": RUN_COLUMNS, "rows": [_run_cells(record) for record in records]},
+        "config": {name: _text(value) for name, value in shared.items()},
+        "provenance": _provenance(records),
+    }
+
+
+def _table(columns: Mapping[str, Sequence[Cell]]) -> dict[str, Any]:
+    return {"columns": list(columns), "rows": [list(row) for row in zip(*columns.values(), strict=True)]}
+
+
+def _cell(value: float | str | None, text: str | None = None, mark: str = "") -> Cell:
+    """Return a cell that shows `text` and is sorted by `value`."""
+    return {"text": _text(value) if text is None else text, "value": value, "mark": mark}
+
+
+def _metric_cells(values: Sequence[float | None]) -> list[Cell]:
+    """Return the cells of a column in which lower is better; the lowest is marked, unless all are equal."""
+    numbers = [value for value in values if value is not None]
+    best = min(numbers) if len(set(numbers)) > 1 else None
+    return [
+        _cell(value, "–" if value is None else f"{value:.3g}", "best" if value is not None and value == best else "")
+        for value in values
+    ]
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _results(rows: list[Row], norms: list[str], rankings: dict[int, Ranking]) -> dict[str, Any]:
+    """Return test error and largest estimation shift by norm and batch size."""
+    columns = {"norm": [_cell(norm) for norm in norms]}
+    for size, ranking in rankings.items():
+        columns[f"test error %, batch {size}"] = [_error_cell(select(rows, norm, size), norm, ranking) for norm in norms]
+    for size in rankings:
+        shifts = [mean_of(select(rows, norm, size), "max_shift") for norm in norms]
+        columns[f"largest shift, batch {size}"] = _metric_cells(shifts)
+    return _table(columns)
+
+
+def _error_cell(rows: list[Row], norm: str, ranking: Ranking) -> Cell:
+    mean = mean_of(rows, "test_error")
+    mark = "best" if norm == ranking.best else "alike" if ranking.is_tested and norm in ranking.alike else ""
+    return _cell(mean, format_errors(rows), "failed" if rows and mean is None else mark)
+
+
+def _significance(rankings: Iterable[Ranking]) -> str:
+    legend = "Test error: mean ± sd over seeds. Bold: lowest value of the column."
+    if not any(ranking.is_tested for ranking in rankings):
+        return f"{legend} Use at least {MIN_SEEDS} seeds for a significance test."
+    return f"{legend} *: not significantly higher (paired t-test over seeds, one-sided, Holm's correction, p ≥ {LEVEL})."
+
+
+def _cost(
+    rows: list[Row], configs: Sequence[Config], norms: list[str], sizes: list[int], step_times: StepTimes
+) -> dict[str, Any]:
+    """Return milliseconds per training step and megabytes saved for backward by norm and batch size, where they are measured."""
+    by_cell = {(config.norm, config.batch_size): config for config in configs}
+    columns = {"norm": [_cell(norm) for norm in norms]}
+    for size in sizes:
+        seconds = [step_times.get(by_cell[norm, size]) if (norm, size) in by_cell else None for norm in norms]
+        columns[f"ms per step, batch {size}"] = _metric_cells([None if value is None else 1e3 * value for value in seconds])
+    for size in sizes:
+        saved = [mean_of(select(rows, norm, size), "saved_bytes") for norm in norms]
+        columns[f"MB saved, batch {size}"] = _metric_cells([None if value is None else value / 1e6 for value in saved])
+    return _table({title: cells for title, cells in columns.items() if any(cell["value"] is not None for cell in cells)})
+
+
+def _charts(
+    records: Sequence[Record], norms: list[str], sizes: list[int], points: Callable[[Record], list[tuple[float, float]]]
+) -> list[dict[str, Any]]:
+    """Return one chart per batch size; each of its lines has points (x, mean, sd) over the seeds of a norm."""
+    charts = []
+    for size in sizes:
+        lines = []
+        for norm in norms:
+            values: dict[float, list[float]] = {}
+            for record in records:
+                if (record["config"]["norm"], record["config"]["batch_size"]) == (norm, size):
+                    for x, y in points(record):
+                        values.setdefault(x, []).append(y)
+            if values:
+                spread = [
+                    (x, statistics.fmean(ys), statistics.stdev(ys) if len(ys) > 1 else 0.0) for x, ys in sorted(values.items())
+                ]
+                lines.append({"name": norm, "points": spread})
+        if lines:
+            charts.append({"batch_size": size, "lines": lines})
+    return charts
+
+
+def _curve_points(record: Record) -> list[tuple[float, float]]:
+    return [(point["epoch"], point["test_error"]) for point in record["curve"]]
+
+
+def _shift_points(record: Record) -> list[tuple[float, float]]:
+    return [(layer["place"], layer["shift"]) for layer in record.get("shift") or [] if layer["shift"] is not None]
+
+
+def _mixing_weights(records: Sequence[Record], norms: list[str], sizes: list[int]) -> list[dict[str, Any]]:
+    """Return the learned weights of mixed norms, layer by layer, in the run of the first seed."""
+    first: dict[tuple[str, int], Record] = {}
+    for record in sorted(records, key=lambda record: -record["config"]["seed"]):
+        if record.get("importance"):
+            first[record["config"]["norm"], record["config"]["batch_size"]] = record
+    return [
+        {
+            "title": f"{norm}, batch size {size}, seed {first[norm, size]['config']['seed']}",
+            "layers": [
+                {"path": layer["path"], "mean": _weights(layer, "mean_"), "var": _weights(layer, "var_")}
+                for layer in first[norm, size]["importance"]
+            ],
+        }
+        for norm in norms
+        for size in sizes
+        if (norm, size) in first
+    ]
+
+
+def _weights(layer: dict[str, Any], prefix: str) -> dict[str, float]:
+    return {name.removeprefix(prefix): value for name, value in layer.items() if name.startswith(prefix)}
+
+
+def _run_cells(record: Record) -> list[Cell]:
+    config = record["config"]
+    settings = [record["id"], config["norm"], config["batch_size"], config["seed"], record["status"]]
+    results = [record.get("test_error"), record.get("train_error"), record.get("seconds"), record.get("note", "")]
+    return [_cell(value) for value in (*settings, *results)]
+
+
+def _provenance(records: Sequence[Record]) -> dict[str, str]:
+    """Return versions and hardware of the runs; where runs differ, all values."""
+    values: dict[str, dict[str, None]] = {}
+    for record in records:
+        for name, value in record["provenance"].items():
+            values.setdefault(name, {})[_text(value)] = None
+    return {name: ", ".join(texts) for name, texts in values.items()}

@@ -1,0 +1,82 @@
+"""Classification: which images are used, and what the metrics mean."""
+
+import pytest
+import torch
+from torch import nn
+
+import anynorm
+from anynorm.data import load_dataset
+from anynorm.tasks import make_task
+from anynorm.tasks.classification import Classification
+from anynorm.training.config import Config
+
+DATA = load_dataset("digits")
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+class Constant(nn.Module):
+    """Predicts one class for every image, with certainty."""
+
+    def __init__(self, label):
+        super().__init__()
+        self.label = label
+
+    def forward(self, x):
+        return 50 * nn.functional.one_hot(torch.full((len(x),), self.label), 10).float()
+
+
+def test_training_images_are_chosen_by_the_seed_and_test_images_are_the_first():
+    first, again, other = (Classification(Config(num_train=50, num_test=30, seed=seed), DATA) for seed in (0, 0, 1))
+    assert len(first) == 50
+    assert torch.equal(first.images, again.images)
+    assert not torch.equal(first.images, other.images)
+    for images, test_images in zip(first.data.test, DATA.test, strict=True):
+        assert torch.equal(images, test_images[:30])
+    assert len(make_task(Config(), DATA)) == len(make_task(Config())) == len(DATA.train[0])
+
+
+@pytest.mark.parametrize(("name", "available"), [("num_train", 1348), ("num_test", 449)])
+@pytest.mark.parametrize("count", [0, 100000])
+def test_a_number_of_images_that_the_data_set_does_not_have_is_refused(name, available, count):
+    message = f"{name} must be between 1 and the {available} images of the data set; got {count}"
+    with pytest.raises(anynorm.DataError, match=message):
+        Classification(Config(**{name: count}), DATA)
+
+
+def test_inputs_have_mean_0_and_standard_deviation_1_over_the_training_images():
+    x, targets = Classification(Config(), DATA).batch(torch.arange(len(DATA.train[0])), generator())
+    assert float(x.mean()) == pytest.approx(0, abs=1e-4)
+    assert float(x.std()) == pytest.approx(1, abs=1e-3)
+    assert torch.equal(targets.argmax(1), DATA.train[1])
+
+
+@pytest.mark.parametrize("options", [{"crop": 2}, {"flip": True}, {"cutout": 3}, {"mixup": 0.4}])
+def test_augmentation_depends_on_the_generator_alone(options):
+    task, plain = Classification(Config(**options), DATA), Classification(Config(), DATA)
+    indices = torch.arange(32)
+    x, targets = task.batch(indices, generator())
+    assert torch.equal(task.batch(indices, generator())[0], x)
+    assert not torch.equal(task.batch(indices, generator(1))[0], x)
+    assert not torch.equal(plain.batch(indices, generator())[0], x)
+    assert torch.equal(plain.batch(indices, generator())[1], targets) == ("mixup" not in options)
+
+
+def test_errors_are_counted_in_percent():
+    task = Classification(Config(num_train=200, num_test=100), DATA)
+    inputs, targets = task.batch(torch.arange(200), generator())
+    _, metrics = task.loss(Constant(3), inputs, targets)
+    assert metrics == {"error": 100.0 * float((task.labels != 3).sum())}
+    metrics = task.evaluate(Constant(3))
+    wrong = float((task.data.test[1] != 3).float().mean())
+    assert metrics["error"] == pytest.approx(100 * wrong, rel=1e-6)
+    assert metrics["loss"] == pytest.approx(50 * wrong, rel=1e-6)
+
+
+def test_label_smoothing_is_part_of_the_training_loss_alone():
+    smooth, plain = (Classification(Config(num_train=50, num_test=50, label_smoothing=value), DATA) for value in (0.1, 0.0))
+    inputs, targets = plain.batch(torch.arange(50), generator())
+    assert float(smooth.loss(Constant(3), inputs, targets)[0]) != float(plain.loss(Constant(3), inputs, targets)[0])
+    assert smooth.evaluate(Constant(3)) == plain.evaluate(Constant(3))
