@@ -5,7 +5,7 @@
 Papers: ResNet-50 on ImageNet. bgn: 128 to 2 images per device, learning rate 0.1 at 32, 120 epochs. sn: 32 to 2 images per
 device, 0.1 at 256, 100 epochs.
 
-    smoke  40 s      64 digits, one epoch; checks that the code works and claims nothing
+    smoke  20 s      64 digits, one epoch; checks that the code works and claims nothing
     desk   18 min    5000 images of CIFAR-10 at 8 × 8 pixels, ResNet-10, 3 epochs (`support.presets.DESK`); batch sizes 32, 8, 2
     paper  not run   bgn's setting (`support.presets.IMAGENET`); needs a folder imagenet/ with train/ and test/
 

@@ -4,7 +4,7 @@
 
 Paper: ResNet-50 on ImageNet, 512 to 1 groups, batch sizes 128 and 2.
 
-    smoke  40 s      64 digits, one epoch; checks that the code works and claims nothing
+    smoke  20 s      64 digits, one epoch; checks that the code works and claims nothing
     desk   7 min     5000 images of CIFAR-10 at 8 × 8 pixels, ResNet-10, 3 epochs (`support.presets.DESK`); batch sizes 32 and 2
     paper  not run   the published setting (`support.presets.IMAGENET`); needs a folder imagenet/ with train/ and test/
 

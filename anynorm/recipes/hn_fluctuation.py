@@ -5,7 +5,7 @@
 Paper (sec. 4.6): four layers of 128 neurons with BN and ReLU, and a linear output layer, on MNIST; SGD with learning rate 0.1 at
 batch 128 and 0.1 · 4 / 128 at batch 4, 20 epochs. Over the last 200 steps: BN's mean and std of each neuron, EN's of each layer.
 
-    smoke  10 s      scikit-learn's digits, one epoch; checks that the code works and claims nothing
+    smoke  20 s      scikit-learn's digits, one epoch; checks that the code works and claims nothing
     paper  73 min    the published setting on MNIST's training set (measured with one process)
 
 Nothing is scaled down in `paper`. The paper does not say whether SGD had momentum, so both 0 and 0.9 are measured. Pixels are

@@ -4,7 +4,7 @@
 
 Paper: ResNet-18 on CIFAR-10, batch sizes 128 and 4, learning rate 0.1 at 128, 200 epochs.
 
-    smoke  60 s      64 digits, one epoch, three norms; checks that the code works and claims nothing
+    smoke  20 s      64 digits, one epoch, three norms; checks that the code works and claims nothing
     desk   37 min    4000 images of CIFAR-10 at 8 × 8 pixels, 3 epochs (`support.presets.DESK_LARGER_MAPS`); batch sizes 32 and 2
     paper  not run   the published setting, complete (`support.presets.CIFAR10`)
 

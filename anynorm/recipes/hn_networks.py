@@ -4,7 +4,7 @@
 
 Paper: MobileNetV2 ×0.35 and ×1.0, ShuffleNetV2 ×1.5 and DenseNet-121 on CIFAR-10, batch size 128.
 
-    smoke  60 s      64 digits, one epoch, MobileNetV2; checks that the code works and claims nothing
+    smoke  20 s      64 digits, one epoch, MobileNetV2; checks that the code works and claims nothing
     desk   16 min    2500 images of CIFAR-10 at 16 × 16 pixels, 3 epochs at batch size 32; narrower networks
     paper  not run   the published setting, complete (`support.presets.CIFAR10`)
 

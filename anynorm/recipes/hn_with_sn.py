@@ -5,7 +5,7 @@
 Paper: ResNet-18 on Caltech-256, batch sizes 128 and 4. HN takes its mean from BN; its variance is mixed from several norms with
 learned weights, as in SN: `bn/bn+en`, `bn/bn+ln+in`.
 
-    smoke  40 s      64 digits, one epoch; checks that the code works and claims nothing
+    smoke  20 s      64 digits, one epoch; checks that the code works and claims nothing
     desk   11 min    5000 images of CIFAR-10 at 8 × 8 pixels, ResNet-10, 3 epochs (`support.presets.DESK`); batch sizes 32 and 2
     paper  not run   the published setting; needs a folder caltech256/ with train/ and test/ (80 and 20 % of the images)
 

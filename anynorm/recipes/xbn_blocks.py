@@ -6,7 +6,7 @@ Paper: ResNet-50 on ImageNet, batch size 256, 100 epochs. One norm of a bottlene
 position 1, 2 or 3 of every block (P1, P2, P3), or by GN or IN in position 2 of every n-th block (Dn). GN and IN are also
 compared as the only norm of the network.
 
-    smoke  60 s      64 digits, one epoch; checks that the code works and claims nothing
+    smoke  20 s      64 digits, one epoch; checks that the code works and claims nothing
     desk   19 min    7500 images of CIFAR-10 at 16 × 16 pixels, ResNet-26, 3 epochs at batch 32 (`support.presets.BOTTLENECK`)
     paper  not run   the published setting (`support.presets.IMAGENET_100`); needs a folder imagenet/ with train/ and test/
 

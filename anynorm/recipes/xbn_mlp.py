@@ -4,8 +4,8 @@
 
 Paper: 20 layers of 128 neurons with ReLU on MNIST, with BN, with GN on the odd and BN on the even layers (GNBN), or without
 norms; full-batch gradient descent, learning rate 0.1, 80 iterations, running statistics with torch's momentum 0.1 (the text's
-α = 0.9 is the weight of the old value). S' is MNIST's test set. The training set S is S' itself (Figs. 2, 4) or a random subset of
-it (Figs. 3, 5).
+α = 0.9 is the weight of the old value). S' is MNIST's test set. The training set S is S' itself (Figs. 2, 4) or a random subset
+of it (Figs. 3, 5).
 
     smoke  20 s      scikit-learn's digits, 6 layers, 10 iterations; checks that the code works and claims nothing
     paper  36 min    the published setting on MNIST's test set (measured with one process)

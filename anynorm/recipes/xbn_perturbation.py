@@ -5,7 +5,7 @@
 Paper: ResNet-50 with BN, XBNBlock_GN and XBNBlock_IN, trained on ImageNet. The statistics of the first BN of the first six blocks
 are perturbed by noise of magnitude Δ (eq. 5).
 
-    smoke  10 s      untrained ResNet-8 on scikit-learn's digits; checks that the code works and claims nothing
+    smoke  20 s      untrained ResNet-8 on scikit-learn's digits; checks that the code works and claims nothing
     desk   76 min    ResNet-56 pretrained on CIFAR-10 and its XBN conversions; 2000 test images (measured with one process)
 
 Scaled down in `desk`: the conversions are NOT trained. γ and β of the inserted norms are fitted to the pretrained network with

@@ -5,7 +5,7 @@
 Paper: ResNet-50 on ImageNet with BN and with XBNBlock_GN. Learning rate ÷ 10 at epochs 30, 60, 90 of 100, or a cosine schedule;
 label smoothing 0.1; mixup 0.2; all three.
 
-    smoke  40 s      64 digits, one epoch; checks that the code works and claims nothing
+    smoke  20 s      64 digits, one epoch; checks that the code works and claims nothing
     desk   13 min    7500 images of CIFAR-10 at 16 × 16 pixels, ResNet-26, 3 epochs at batch 32 (`support.presets.BOTTLENECK`)
     paper  not run   the published setting (`support.presets.IMAGENET_100`); needs a folder imagenet/ with train/ and test/
 

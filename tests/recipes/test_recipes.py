@@ -37,7 +37,7 @@ SMOKE = {
     "hn_with_sn": (20, 7, 1, 0),
     "sn_average": (4, 2, 1, 0),
     "sn_importance": (4, 6, 1, 0),
-    "xbn_blocks": (18, 10, 1, 0),
+    "xbn_blocks": (18, 10, 1, 6),  # the same for the networks with IN
     "xbn_mlp": (18, 13, 2, 0),
     "xbn_perturbation": (6, 8, 1, 0),
     "xbn_strategies": (16, 4, 1, 0),
@@ -82,7 +82,8 @@ def test_the_smoke_preset_measures_every_cell_decides_every_claim_and_plots(name
     assert len(record.rows) == num_rows
     failed = [row for row in record.rows if row.get("failure")]
     assert len(failed) == num_failed
-    assert all(row["norm"] == "in" and "ShapeError" in row["failure"] for row in failed)
+    assert all(row.get("norm", row.get("network")).startswith(("in", "IN")) for row in failed)
+    assert all(row["failure"].startswith("ShapeError: ") for row in failed)
     for row in record.rows:
         assert all(map(math.isfinite, numbers(row)))
         for column in ("accuracy", "train_accuracy", "train_error", "test_error"):
@@ -93,7 +94,7 @@ def test_the_smoke_preset_measures_every_cell_decides_every_claim_and_plots(name
     for claim in claims:
         assert claim["n"] == num_values
         assert 0 <= claim["p"] <= 1
-        has_failed = "`in`" in claim["claim"]
+        has_failed = re.search(r"`in`|IN-D", claim["claim"]) is not None
         assert (claim["verdict"] == "failed") == has_failed
         assert (claim["verdict"] == "holds") == (claim["p"] < 0.05)
         assert has_failed or math.isfinite(float(claim["larger"].split(" ± ")[0]))
