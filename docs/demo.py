@@ -32,7 +32,6 @@ def collect(comparison: Comparison, rows: list[Row]) -> dict[str, Any]:
             for size in comparison.batch_sizes
         },
         "seeds": comparison.seeds,
-        "seconds": round(sum(record["seconds"] for record in records), 1),
         "config": {
             name: value for name, value in records[0]["config"].items() if name not in ("norm", "batch_size", "seed", "lr")
         },

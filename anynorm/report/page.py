@@ -36,7 +36,7 @@ def write_page(root: Path, path: Path) -> tuple[int, list[str]]:
         The number of runs on the page, and for each run that was omitted a sentence with its id and the reason.
 
     Raises:
-        DataError: if there is no store, no finished run, or no folder to write into.
+        DataError: if the store, a finished run or the folder to write into is missing.
     """
     if not root.is_dir():
         raise DataError(f"{root} must be a folder of runs; it does not exist. Run `anynorm compare` first.")
