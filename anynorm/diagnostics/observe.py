@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from anynorm.core.tracing import is_recomputing
+from anynorm.layers.conditioning import read_condition
 from anynorm.layers.norm import Norm
-from anynorm.layers.running_stats import is_recomputing
-from anynorm.layers.validation import read_condition
 from anynorm.surgery.find import NormSite
 
 InputCallback = Callable[[NormSite, Tensor, Tensor | None], None]
