@@ -58,9 +58,10 @@ __version__ = "0.2.0"
 
 _NAMES = {
     "comparison": "compare",
-    "errors": "AnynormError ConditionError DataError DiagnosticError DiskError FoldError ShapeError SpecError StateError SurgeryError",
-    "layers.algebra": "AdaIN AuxBatchNorm BatchGroupNorm BatchNorm ConditionalBatchNorm ExtendedNorm GeneralBatchGroupNorm GroupNorm "
-    "HeteroNorm InstanceNorm LayerNorm PositionalNorm SandwichAdaIN SandwichAuxBatchNorm SandwichBatchNorm SwitchNorm",
+    "errors": "AnynormError ConditionError DataError DiagnosticError DiskError FoldError ShapeError SpecError StateError "
+    "SurgeryError",
+    "layers.algebra": "AdaIN AuxBatchNorm BatchGroupNorm BatchNorm ConditionalBatchNorm ExtendedNorm GeneralBatchGroupNorm "
+    "GroupNorm HeteroNorm InstanceNorm LayerNorm PositionalNorm SandwichAdaIN SandwichAuxBatchNorm SandwichBatchNorm SwitchNorm",
     "layers.conditioning": "condition",
     "layers.norm": "Norm",
     "registry": "make zoo",

@@ -54,11 +54,11 @@ def make(
         num_features: the number of channels.
         eps: added to the variance.
         momentum: the weight of the newest batch in the running statistics; None gives all batches the same weight.
-        affine: whether to have a learned affine.
+        affine: whether to add learnable affine parameters.
         track_running_stats: whether to have running statistics for inference.
         update_rule: a rule of `anynorm.core.update_rules`, instead of `momentum`.
-        device: of parameters and buffers.
-        dtype: of parameters and buffers.
+        device: the device of parameters and buffers.
+        dtype: the dtype of parameters and buffers.
         arguments: arguments of the named norms in the spec that it leaves open, such as num_groups, num_classes, num_domains or
             num_samples; batch_size, from which bgn chooses its number of groups, is accepted by every spec.
 
@@ -70,15 +70,15 @@ def make(
     >>> make("bgn", 48, batch_size=8).spec
     'bgn:16'
     """
-    given = {**arguments, "num_features": check_num_features(num_features, spec)}
-    parsed = grammar.parse(spec, REGISTRY, given)
-    row = parsed.row
-    hyperparameters = row.hyperparameters if row else {}
+    keywords = {**arguments, "num_features": check_num_features(num_features, spec)}
+    parsed = grammar.parse(spec, REGISTRY, keywords)
+    norm_class = parsed.norm_class
+    hyperparameters = norm_class.hyperparameters if norm_class else {}
     usable = {*parsed.usable, *hyperparameters, "batch_size"}
     for name in arguments:
         if name not in usable:
             raise SpecError(
-                f"{spec} takes no argument {name!r}. Usable: {' '.join(sorted(usable))}, and those of torch's layers (eps, momentum, …)."
+                f"{spec} takes no argument {name!r}. Usable: {' '.join(sorted(usable))}, and those of torch's layers (eps, …)."
             )
     options = {
         "eps": eps,
@@ -88,11 +88,11 @@ def make(
         "device": device,
         "dtype": dtype,
     }
-    if row is None:
+    if norm_class is None:
         return Norm(parsed.norm_spec if affine else parsed.norm_spec.without_affine(), num_features, **options)
     options |= {name: arguments[name] for name in hyperparameters if name in arguments}
     has_affine = affine and bool(parsed.norm_spec.affine.stages)
-    norm: Norm = row(num_features, **parsed.arguments, affine=has_affine, **options)
+    norm: Norm = norm_class(num_features, **parsed.arguments, affine=has_affine, **options)
     return norm
 
 
@@ -105,9 +105,9 @@ class Entry(NamedTuple):
     paper: str
 
 
-def summary(row: type[RegisteredNorm]) -> str:
+def summary(norm_class: type[RegisteredNorm]) -> str:
     """Return the first line of a registered class's docstring."""
-    return (row.__doc__ or "").splitlines()[0].rstrip(".")
+    return (norm_class.__doc__ or "").splitlines()[0].rstrip(".")
 
 
 def zoo() -> list[Entry]:
@@ -117,11 +117,11 @@ def zoo() -> list[Entry]:
     ['bn', 'in', 'ln', 'gn:32']
     """
     entries = []
-    for row in REGISTRY.values():
-        if row.not_implemented_reason:
+    for norm_class in REGISTRY.values():
+        if norm_class.not_implemented_reason:
             continue
-        entries.append(Entry(row.example or row.name, row, summary(row), row.paper))
-        for spec, description in row.variants.items():
-            kind = grammar.parse(spec, REGISTRY, {}).row or Norm
-            entries.append(Entry(spec, kind, description, row.paper))
+        entries.append(Entry(norm_class.example or norm_class.name, norm_class, summary(norm_class), norm_class.paper))
+        for spec, description in norm_class.variants.items():
+            kind = grammar.parse(spec, REGISTRY, {}).norm_class or Norm
+            entries.append(Entry(spec, kind, description, norm_class.paper))
     return entries

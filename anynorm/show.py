@@ -131,7 +131,7 @@ class Counts(NamedTuple):
 def count(norm: Norm, shape: tuple[int, ...]) -> Counts:
     """Count a layer's parameters, the statistics of a batch of a shape, and the running statistics."""
     sizes = _sizes(shape)
-    cuts = [norm.cuts[k] for k in norm.mean_cuts + norm.var_cuts]
+    cuts = [norm.cuts[k] for k in norm.mean_cut_indices + norm.var_cut_indices]
     repeats: dict[str, int] = {}
     for cut in cuts:
         repeats[_term(cut)] = repeats.get(_term(cut), 0) + 1

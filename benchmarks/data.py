@@ -52,8 +52,8 @@ def main() -> None:
             num_train=2000,
         )
         trainer = Trainer(config, data)
-        trainer.advance()
-        batch, step = best_time(partial(trainer.batch, 5, 0), rounds), best_time(trainer.advance, rounds)
+        trainer.training_step()
+        batch, step = best_time(partial(trainer.batch, 5, 0), rounds), best_time(trainer.training_step, rounds)
         print(f"{model} ×{width}, batch {batch_size}: {batch:.2f} ms of {step:.2f} ms, {100 * batch / step:.1f} %")
 
 

@@ -17,7 +17,8 @@ from multiprocessing import get_context
 import torch
 
 from anynorm.data import load_dataset
-from anynorm.recipes.support.presets import BLOCKS, DESK, TRAIN, config_of
+from anynorm.recipes.support.presets import BOTTLENECK, DESK, TRAIN
+from anynorm.recipes.support.runs import make_config
 from anynorm.training.provenance import cpu_count
 from anynorm.training.trainer import Trainer
 
@@ -25,7 +26,7 @@ CASES = [
     ("resnet10 at 8 px, batch 2", TRAIN, 2, 200),
     ("resnet10 at 8 px, batch 8", TRAIN, 8, 100),
     ("resnet10 at 8 px, batch 32", TRAIN, 32, 60),
-    ("resnet26 at 16 px, batch 32", BLOCKS, 32, 20),
+    ("resnet26 at 16 px, batch 32", BOTTLENECK, 32, 20),
     ("resnet18 at 32 px, batch 128", TRAIN | {"data": "cifar10", "model": "resnet18"}, 128, 1),
 ]
 """Name, training settings, batch size, number of steps."""
@@ -36,13 +37,13 @@ def run_steps(case: int) -> None:
     """Run the steps of one run of a case."""
     trainer = _make_trainer(case)
     for _ in range(CASES[case][3]):
-        trainer.advance()
+        trainer.training_step()
 
 
 @lru_cache(maxsize=1)
 def _make_trainer(case: int) -> Trainer:
     _, train, batch_size, _ = CASES[case]
-    return Trainer(config_of(DESK | {"train": train}, "bn", batch_size, 0, epochs=1000), _load(train["data"]))
+    return Trainer(make_config(DESK | {"train": train}, "bn", batch_size, 0, epochs=1000), _load(train["data"]))
 
 
 def time_runs(pool: ProcessPoolExecutor, case: int) -> float:

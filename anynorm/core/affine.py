@@ -1,4 +1,4 @@
-"""What follows the normalization: a chain of stages h ← γ h + β.
+"""Affine stages after the normalization: h ← γ h + β.
 
     PerChannel   γ, β per channel                                            (BN and most others)
     PerClass     γᵢ, βᵢ per class i and channel                              (CCBN)
@@ -47,7 +47,7 @@ class PerClass:
 
     Args:
         classes: the number of classes or domains.
-        init_std: the standard deviation of γ at initialization: 0.02 for classes (sabn), 0 if each domain has its own BN.
+        init_std: the standard deviation of γ at initialization: 0.02 for classes and sandwiches (sabn), 0 for AuxBN.
     """
 
     classes: int
@@ -91,10 +91,9 @@ class Style:
 Stage = PerChannel | PerClass | Style
 
 
-def standardize(var: Tensor, eps: float) -> Coefficients:
-    """Return (x − mean)/sqrt(var + ε) as a stage on x − mean: γ = 1/sqrt(var + ε), β = 0."""
-    gamma = torch.rsqrt(var + eps)
-    return gamma, torch.zeros_like(gamma)
+def inverse_std(var: Tensor, eps: float) -> Tensor:
+    """Return 1/sqrt(var + ε)."""
+    return torch.rsqrt(var + eps)
 
 
 def chain(inner: Coefficients, outer: Coefficients) -> Coefficients:

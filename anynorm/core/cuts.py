@@ -22,7 +22,7 @@ from anynorm.core.moments import Moments, pool
 from anynorm.errors import ShapeError, SpecError
 
 ALL = 0
-"""As many parts as the axis is long."""
+"""As many parts as the axis is long; 0, so that `parts or length` is the number of parts."""
 
 
 def divisors(number: int) -> list[int]:
@@ -65,6 +65,10 @@ class Cut:
     is_ghost: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if self.samples not in (1, ALL):
+            raise SpecError(
+                f"samples of a cut must be 1 or ALL; got {self.samples}. Use samples_per_part for parts of the batch."
+            )
         object.__setattr__(self, "is_ghost", self.samples_per_part > 1)
         object.__setattr__(self, "pools_samples", self.samples != ALL or self.is_ghost)
 
@@ -100,12 +104,12 @@ class Cut:
         samples = n // self.samples_per_part if self.samples == ALL else self.samples
         return samples, self.channels or c, self.space or s
 
-    def pool_rows(self, rows: Moments) -> Moments:
+    def pool_moments(self, rows: Moments) -> Moments:
         """Pool a table (n, c, strips) of moments into the parts of this cut."""
         n, c, t = rows.mean.shape
         return pool(rows, self.parts((n, c, t)))
 
-    def pool_columns(self, columns: Moments) -> Moments:
+    def pool_channels(self, columns: Moments) -> Moments:
         """Pool a table (domains or 1, c, strips), whose samples are pooled already, over channels and strips."""
         domains, c, t = columns.mean.shape
         return pool(columns, (domains, *self.parts((1, c, t))[1:]))
@@ -161,7 +165,7 @@ class JointCut:
             return Cut(1, self.groups, 1, name=str(self))
         if self.groups % num_features == 0:
             return Cut(1, ALL, self.groups // num_features, name=str(self))
-        below = nearest_groups(self.groups, num_features)
+        below = largest_usable_groups(self.groups, num_features)
         above = min(g for g in [*divisors(num_features), num_features * (self.groups // num_features + 1)] if g > self.groups)
         raise SpecError(
             f"{self} cuts {num_features} channels × positions into {self.groups} groups; neither number divides the other, "
@@ -172,10 +176,10 @@ class JointCut:
 AnyCut = Cut | JointCut
 
 
-def nearest_groups(groups: int, num_features: int) -> int:
+def largest_usable_groups(groups: int, num_features: int) -> int:
     """Return the largest usable number of BGN groups that is at most `groups`.
 
-    >>> nearest_groups(128, 48), nearest_groups(64, 96)
+    >>> largest_usable_groups(128, 48), largest_usable_groups(64, 96)
     (96, 48)
     """
     if groups >= num_features:

@@ -5,7 +5,7 @@ side    =  term { ("+" | "-") term }                   sn-bn is sn without bn
 term    =  name [ ":" numbers ] [ "@" number ]         a registered norm: gn:32, gbgn:8,32, sabn@10
         |  "[" samples "," channels "," space "]"      a cut: parts of each axis, * for all; samples also /m, m per part
         |  "[1," groups "]"                            channels and space cut jointly
-suffix  =  groups:k | hard | none | cc@k | sa@k | style | sastyle | dom@k | aux@k | saaux@k
+suffix  =  groups:k | hard | none | cc@k | sa@k | style | sastyle | dom@k | domnone@k | aux@k | saaux@k
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from anynorm.core.cuts import ALL, AnyCut, Cut, JointCut
 from anynorm.core.mixing import Argmax, Mixing, Softmax
@@ -27,82 +27,69 @@ _CUT = re.compile(r"\[(?:(\*|1)|/(\d{1,9})),(\*|\d{1,9}),(\*|\d{1,9})\]")
 _JOINT_CUT = re.compile(r"\[1,(\d{1,9})\]")
 
 
-class NamedNorm(Protocol):
-    """What the grammar needs from a registered norm."""
-
-    arguments: Mapping[str, int | None]
-
-    @classmethod
-    def bind(cls, numbers: list[int], num_classes: int | None, given: Mapping[str, Any]) -> dict[str, int]:
-        """Return all arguments of the norm, from the numbers in the spec and the arguments given beside it."""
-
-    @classmethod
-    def named_spec(cls, arguments: Mapping[str, int]) -> NormSpec:
-        """Return the definition of the norm, with its name."""
-
-
 @dataclass(frozen=True)
-class Parsed:
+class ParsedSpec:
     """The result of parsing.
 
     Args:
         norm_spec: the definition of the norm.
-        row: the registered class, if the spec is the name of a registered norm and nothing more; else None.
-        arguments: the arguments of `row`.
+        norm_class: the registered class, if the spec is the name of a registered norm and nothing more; else None.
+        arguments: the arguments of `norm_class`.
         usable: the arguments that this spec can take beside its text.
     """
 
     norm_spec: NormSpec
-    row: Any = None
+    norm_class: Any = None
     arguments: dict[str, int] = field(default_factory=dict)
     usable: frozenset[str] = frozenset()
 
 
-def parse(text: str, rows: Mapping[str, Any], given: Mapping[str, Any]) -> Parsed:
+def parse(text: str, registry: Mapping[str, Any], keywords: Mapping[str, Any]) -> ParsedSpec:
     """Parse a spec.
 
     Args:
         text: the spec.
-        rows: the registered norms by name.
-        given: arguments that complete the spec, such as num_groups; batch_size and num_features for bgn's rule.
+        registry: the classes of the registered norms by name.
+        keywords: arguments that complete the spec, such as num_groups; batch_size and num_features for bgn's rule.
 
     Raises:
         SpecError: if the text is not a spec, or an argument is missing or given twice.
     """
     if not isinstance(text, str):
         raise SpecError(f"A spec must be a string such as 'bn' or 'hn:32'; got {text!r}.")
-    return _Parser(text, rows, given).parse()
+    return _Parser(text, registry, keywords).parse()
 
 
 class _Parser:
     """A recursive-descent parser: `position` is the next token."""
 
-    def __init__(self, text: str, rows: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-        self.text, self.rows, self.given = text, rows, given
+    def __init__(self, text: str, registry: Mapping[str, Any], keywords: Mapping[str, Any]) -> None:
+        self.text, self.registry, self.keywords = text, registry, keywords
         self.tokens: list[str] = _TOKEN.findall(text.strip().lower())
         self.position = 0
-        self.terms: list[Parsed] = []
+        self.terms: list[ParsedSpec] = []
         self.usable: set[str] = set()
         self.name = ""
 
-    def parse(self) -> Parsed:
+    def parse(self) -> ParsedSpec:
         """Parse the whole text."""
-        mean, mean_var = self._side()
-        var = self._side()[1] if self._accept("/") else mean_var
+        mean, var = self._side()
+        if self._accept("/"):
+            var = self._side()[1]
         first = self.terms[0]
         norm_spec = first.norm_spec if len(self.terms) == 1 else self._combine(mean, var)
-        suffixes: list[str] = []
+        kinds: list[str] = []
         if norm_spec.affine != PLAIN_AFFINE:
-            suffixes.append("affine")
+            kinds.append("affine")
         while self._accept("."):
-            norm_spec = self._suffix(norm_spec, suffixes)
+            norm_spec = self._suffix(norm_spec, kinds)
         if self.position < len(self.tokens):
             self._raise_malformed()
         single = len(self.terms) == 1 and (norm_spec == first.norm_spec or first.norm_spec.custom is not None)
-        row = first.row if single else None
+        norm_class = first.norm_class if single else None
         if norm_spec.name != self.name:
             norm_spec = replace(norm_spec, name=self.name)
-        return Parsed(norm_spec, row, first.arguments if row else {}, frozenset(self.usable))
+        return ParsedSpec(norm_spec, norm_class, first.arguments if norm_class else {}, frozenset(self.usable))
 
     def _accept(self, symbols: str) -> str:
         """Consume and return the next token if it is one of `symbols`; else return ""."""
@@ -147,28 +134,28 @@ class _Parser:
         token = self._next()
         if token[0] == "[":
             cut = self._cut(token)
-            parsed = Parsed(NormSpec((cut,), (cut,), name=token))
+            parsed = ParsedSpec(NormSpec((cut,), (cut,), name=token))
         else:
             parsed = self._named(token)
         self.terms.append(parsed)
         self.name += str(parsed.norm_spec)
         return parsed.norm_spec
 
-    def _named(self, token: str) -> Parsed:
+    def _named(self, token: str) -> ParsedSpec:
         match = _NAME.fullmatch(token)
         if match is None:
             self._raise_malformed()
         name, numbers, num_classes = match.groups()
-        if name not in self.rows:
-            words = {word: row for row, kind in self.rows.items() for word in (row, kind.__name__.lower())}
+        if name not in self.registry:
+            words = {word: known for known, kind in self.registry.items() for word in (known, kind.__name__.lower())}
             similar = dict.fromkeys(words[word] for word in difflib.get_close_matches(name, words))
-            hint = f"Did you mean {' or '.join(similar)}?" if similar else f"Known: {' '.join(self.rows)}."
+            hint = f"Did you mean {' or '.join(similar)}?" if similar else f"Known: {' '.join(self.registry)}."
             raise SpecError(f"{self.text!r}: unknown norm {name!r}. {hint}")
-        row = self.rows[name]
-        self.usable.update(row.arguments)
-        in_text = [int(number) for number in numbers.split(",")] if numbers else []
-        arguments = row.bind(in_text, int(num_classes) if num_classes else None, self.given)
-        return Parsed(row.named_spec(arguments), row, arguments)
+        norm_class = self.registry[name]
+        self.usable.update(norm_class.arguments)
+        from_text = [int(number) for number in numbers.split(",")] if numbers else []
+        arguments = norm_class.bind(from_text, int(num_classes) if num_classes else None, self.keywords)
+        return ParsedSpec(norm_class.named_spec(arguments), norm_class, arguments)
 
     def _cut(self, token: str) -> AnyCut:
         if joint := _JOINT_CUT.fullmatch(token):
@@ -200,7 +187,7 @@ class _Parser:
         mixing: Mixing = next(iter(mixings), plain)
         return NormSpec(mean, var, mixing=mixing)
 
-    def _suffix(self, norm_spec: NormSpec, seen: list[str]) -> NormSpec:
+    def _suffix(self, norm_spec: NormSpec, kinds: list[str]) -> NormSpec:
         """Parse one suffix and return the norm with it."""
         token = self._next()
         match = _NAME.fullmatch(token)
@@ -213,14 +200,16 @@ class _Parser:
             changed = self._affine_suffix(norm_spec, token, (name, numbers, num_classes))
         else:
             changed = self._mixing_suffix(norm_spec, name, numbers, num_classes)
-        if kind in seen:
-            raise SpecError(f"{self.text!r} has two suffixes of the same kind; use one affine after the cuts, as in 'bn.sa@10'.")
-        seen.append(kind)
+        if kind in kinds:
+            raise SpecError(f"{self.text!r}: .{token} is the second {kind} of this norm; use one, as in 'bn.sa@10' or 'sn.hard'.")
+        kinds.append(kind)
         self.name += token
         return changed
 
     def _mixing_suffix(self, norm_spec: NormSpec, name: str, numbers: str | None, num_classes: str | None) -> NormSpec:
-        if num_classes or bool(numbers) != (name == "groups") or len(norm_spec.mean + norm_spec.var) == 2:
+        if num_classes or bool(numbers) != (name == "groups"):
+            raise SpecError(f"{self.text!r}: write .groups with a number and .hard without, as in 'sn.groups:2' or 'sn.hard'.")
+        if len(norm_spec.mean + norm_spec.var) == 2:
             raise SpecError(f"{self.text!r}: .groups:k and .hard need several cuts to mix, as in 'sn.groups:2' or 'sn.hard'.")
         groups = self._positive(numbers) if numbers else norm_spec.mixing.groups
         kind: Callable[[int], Mixing] = Argmax if name == "hard" else type(norm_spec.mixing)

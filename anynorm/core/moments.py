@@ -101,7 +101,7 @@ def pool_stacked(moments: Moments) -> Moments:
     return merge_moments(moments, lambda table: table.sum(0), lambda table: table)
 
 
-def broadcast_to(table: Tensor, shape: tuple[int, int, int]) -> Tensor:
+def expand_parts(table: Tensor, shape: tuple[int, int, int]) -> Tensor:
     """Return for each (sample, channel, strip) the entry of its part; axes of one part stay 1 and broadcast."""
     for axis, length in enumerate(shape):
         num_parts = table.shape[axis]

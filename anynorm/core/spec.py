@@ -21,9 +21,18 @@ def check_num_features(num_features: Any, spec: object) -> int:
     Raises:
         SpecError: if it is not an integer of at least 1.
     """
-    if isinstance(num_features, bool) or not isinstance(num_features, Integral) or num_features < 1:
-        raise SpecError(f"num_features of {spec} must be an integer of at least 1; got {num_features!r}.")
-    return int(num_features)
+    return check_positive_int(num_features, "num_features", spec)
+
+
+def check_positive_int(value: Any, name: str, owner: object) -> int:
+    """Return `value` as an int.
+
+    Raises:
+        SpecError: if it is not an integer of at least 1.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise SpecError(f"{name} of {owner} must be an integer of at least 1; got {value!r}.")
+    return int(value)
 
 
 @dataclass(frozen=True)
@@ -77,7 +86,7 @@ class CustomSpec:
 class ResolvedCuts(NamedTuple):
     """The distinct cuts of a norm for a number of channels, and the indices of those of the mean and of the variance."""
 
-    cuts: tuple[Cut, ...]
+    distinct: tuple[Cut, ...]
     mean: tuple[int, ...]
     var: tuple[int, ...]
 
@@ -135,7 +144,9 @@ class NormSpec:
         if isinstance(self.mixing, Argmax):
             text += ".hard"
         text = self.custom.text if self.custom else text
-        suffix = next(name for name, affine in affine_specs(self.num_classes).items() if affine == self.affine)
+        suffix = next((name for name, affine in affine_specs(self.num_classes).items() if affine == self.affine), None)
+        if suffix is None:
+            raise SpecError(f"The affine stages must be those of a suffix of the grammar; got {self.affine.stages}.")
         return text + (f".{suffix}" if suffix else "") + (f"@{self.num_classes}" if self.num_classes else "")
 
     @property
@@ -164,7 +175,7 @@ class NormSpec:
         bare = self.with_affine(suffix, self.affine.num_domains)
         if bare == self:
             return self
-        return replace(bare, name=f"{self.name}.none") if self.affine == PLAIN_AFFINE else bare
+        return replace(bare, name=f"{self.name}.none") if self.name and self.affine == PLAIN_AFFINE else bare
 
     def with_affine(self, suffix: str, num_classes: int = 0) -> NormSpec:
         """Return this norm, unnamed, with the affine of a suffix such as "sa" or "none"."""
@@ -174,7 +185,7 @@ class NormSpec:
         """Return the cuts for a number of channels.
 
         Raises:
-            SpecError: if a cut cannot divide the channels, or the definition has no meaning.
+            SpecError: if a cut cannot divide the channels, or the definition is inconsistent.
         """
         check_groups(self.mixing, num_features)
         mean = [cut.resolve(num_features) for cut in self.mean]

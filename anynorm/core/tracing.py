@@ -1,4 +1,4 @@
-"""Questions about the current execution: is the graph traced, may tensor values be read, is a checkpoint recomputed?"""
+"""Execution state: whether tensor values may be read, and whether activation checkpointing recomputes a forward pass."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ Training normalizes by the statistics m_t of batch t; inference normalizes by ru
     Pooled      s ← moments of all values of all batches so far   exact for batches of different sizes
     Frozen      s unchanged, and used in training too
 
-The running variance is unbiased, as in torch. Rules are values without state: the layer holds the buffers, so that its rule can be
-changed at any time.
+The running variance is unbiased, as in torch. Rules are values without state: the layer holds the buffers, so that its rule can
+be changed at any time. `updates` is False for Frozen; `is_exact` marks the rule that needs the number of values seen.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from anynorm.errors import SpecError
 
 
 class Stats(NamedTuple):
-    """Running statistics of one cut: tables (domains or 1, channel parts, space parts)."""
+    """Means and unbiased variances of one cut: tables (domains or sample parts, channel parts, space parts)."""
 
     mean: Tensor
     unbiased_var: Tensor

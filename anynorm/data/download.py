@@ -153,7 +153,7 @@ def _unpack(archive: Path) -> None:
 def _pooch() -> Any:
     """Import pooch at first use: it is part of the `lab` extra."""
     try:
-        import pooch  # type: ignore[import-untyped]
+        import pooch
     except ImportError:
         raise DataError(
             "downloads need pooch: pip install 'anynorm[lab]', or set ANYNORM_DATA to a directory of files."

@@ -108,9 +108,9 @@ def _resolve_cuts(specs: list[str], channels: int) -> list[Cut]:
     cuts = []
     for spec in specs:
         resolved = parse(spec).resolve(channels)
-        if len(resolved.cuts) != 1 or not resolved.cuts[0].pools_samples or resolved.cuts[0].is_ghost:
+        if len(resolved.distinct) != 1 or not resolved.distinct[0].pools_samples or resolved.distinct[0].is_ghost:
             raise DiagnosticError(f"cuts must each be one cut that pools over all samples; got {spec}. Usable: bn en en:8.")
-        cuts.append(resolved.cuts[0])
+        cuts.append(resolved.distinct[0])
     return cuts
 
 

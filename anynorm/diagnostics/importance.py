@@ -60,8 +60,8 @@ def importance(model: nn.Module, *, where: Where = None) -> DiagnosticReport:
 def mixing_weights(norm: Norm) -> dict[str, float]:
     """Return the mixing weights of a norm under `mean_<cut>` and `var_<cut>`; empty if it does not mix."""
     columns: dict[str, float] = {}
-    for side, cuts in (("mean", norm.mean_cuts), ("var", norm.var_cuts)):
-        weights = norm.weights(side)
+    for side, cuts in (("mean", norm.mean_cut_indices), ("var", norm.var_cut_indices)):
+        weights = norm.mixing_weights(side)
         if weights is not None:
             columns |= {f"{side}_{norm.cuts[cut]}": float(weights[:, k].mean()) for k, cut in enumerate(cuts)}
     return columns

@@ -23,7 +23,7 @@ def pooled_moments(x: Tensor, cuts: Iterable[Cut], labels: Tensor | None = None,
     cuts = list(cuts)
     rows = kernels.moments(x, math.lcm(*(cut.space or 1 for cut in cuts)))
     columns = pool_samples(rows, labels, num_domains)
-    return {cut: cut.pool_columns(columns) for cut in cuts}
+    return {cut: cut.pool_channels(columns) for cut in cuts}
 
 
 @dataclass

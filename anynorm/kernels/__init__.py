@@ -1,6 +1,6 @@
 """The code that touches the large tensor, and the dispatch between its implementations.
 
-cpu         eager CPU tensors, float32 or bfloat16, with dense rows or channels
+cpu         eager CPU tensors, float32 or bfloat16, contiguous or channels_last
 reference   the definition, and everything else: compile, export, vmap, forward-mode AD, other devices and dtypes, tensor
             subclasses, synchronized passes, positional norms, and machines without numba
 """
@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from anynorm.errors import AnynormError
 from anynorm.kernels import reference
-from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, Params, UnsupportedError
-from anynorm.kernels.reference import at_least_float32, coefficients, moments
+from anynorm.kernels.interface import NUM_LAYER_PARAMS, BatchStats, Buffers, ForwardSpec, Params, UnsupportedError
+from anynorm.kernels.reference import at_least_float32, coefficients, compute_dtype, moments
 
-__all__ = ["at_least_float32", "coefficients", "moments", "normalize", "use"]
+__all__ = ["at_least_float32", "coefficients", "compute_dtype", "moments", "normalize", "use"]
 
 _selected: ContextVar[str] = ContextVar("anynorm.kernels", default="auto")
 _cpu: ModuleType | None = None
@@ -35,13 +35,17 @@ def use(name: str) -> Iterator[None]:
     """Select the kernels inside a `with` block.
 
     Args:
-        name: "auto" (the fastest that supports a pass), "reference", or "cpu", which raises for a pass it does not support.
+        name: "auto" (the fastest that supports a pass), "reference", or "cpu", which raises for an eager pass that it does not
+            support; compiled code always uses the reference.
+
+    Raises:
+        AnynormError: if there are no such kernels.
 
     >>> with use("reference"):
     ...     pass
     """
     if name not in ("auto", "reference", "cpu"):
-        raise AnynormError(f"Unknown kernels {name!r}. Known: auto reference cpu.")
+        raise AnynormError(f"name must be 'auto', 'reference' or 'cpu'; got {name!r}.")
     token = _selected.set(name)
     try:
         yield
@@ -76,7 +80,7 @@ def _check_tensors(x: Tensor, params: Params) -> None:
     for tensor in (x, *params):
         if tensor is not None and (type(tensor) not in _PLAIN_TYPES or not tensor.is_cpu):
             raise UnsupportedError("a tensor is on another device or is an instance of a subclass")
-    for tensor in params[:6]:
+    for tensor in params[:NUM_LAYER_PARAMS]:
         if tensor is not None and tensor.dtype is torch.float64:
             raise UnsupportedError("the parameters have dtype torch.float64")
     dual = torch.autograd.forward_ad._current_level >= 0

@@ -1,6 +1,6 @@
 """What a kernel computes with: one forward pass as plain values.
 
-Every backend implements `normalize(spec, x, params, buffers) -> (y, batch statistics)`; nothing else reaches it.
+A backend computes `normalize(spec, x, params, buffers) -> (y, batch statistics)` from these values alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BufferPair = tuple[Tensor | None, Tensor | None]
 
 
 class SyncGroup(Protocol):
-    """Whose samples are pooled."""
+    """The processes whose samples are pooled."""
 
     @property
     def is_synchronized(self) -> bool:
@@ -74,6 +74,10 @@ class Params(NamedTuple):
         return [getattr(self, name) for name in stage.names]
 
 
+NUM_LAYER_PARAMS = 6
+"""The number of leading `Params` that the layer holds; the others come with the condition."""
+
+
 class Buffers(NamedTuple):
     """The tensors that are only read.
 
@@ -96,7 +100,7 @@ class ForwardSpec:
         num_features: the number of channels.
         eps: added to the variance.
         uses_batch: per cut whether statistics come from the batch (True) or from running statistics.
-        sync_group: whose samples are pooled.
+        sync_group: the processes whose samples are pooled.
         validated_shapes: shapes and dtypes of x that were checked already.
         plans: memory layouts of the CPU kernels by shape, strides and dtype of x.
 
@@ -124,12 +128,12 @@ class ForwardSpec:
 
     def stats_shape(self, index: int) -> tuple[int, int, int]:
         """Return the shape of a cut's running statistics: (domains or 1, channel parts, space parts)."""
-        _, channels, strips = self.cuts.cuts[index].parts((1, self.num_features, 1))
+        _, channels, strips = self.cuts.distinct[index].parts((1, self.num_features, 1))
         return self.num_domains or 1, channels, strips
 
     def num_strips(self, x: Tensor) -> int:
         """Return the number of strips into which positions are divided, fine enough for every cut."""
-        spaces = [cut.space for cut in self.cuts.cuts]
+        spaces = [cut.space for cut in self.cuts.distinct]
         return math.prod(x.shape[2:]) if ALL in spaces else math.lcm(*spaces)
 
 
@@ -138,12 +142,12 @@ class BatchStats(NamedTuple):
 
     Args:
         by_cut: the moments of each cut's parts; None for a cut that used running statistics.
-        columns: the moments per channel and strip over all samples of each domain; None if no cut pooled samples of the batch.
-        num_values: the number of positions behind `columns`, (domains or 1, 1, 1).
+        channel_moments: the moments per channel and strip over all samples of each domain; None if no cut pooled samples.
+        num_values: the number of positions behind `channel_moments`, (domains or 1, 1, 1).
     """
 
     by_cut: list[Moments | None]
-    columns: Moments | None = None
+    channel_moments: Moments | None = None
     num_values: Tensor | None = None
 
     @property
@@ -156,7 +160,7 @@ class BatchStats(NamedTuple):
         moments = self.by_cut[index]
         return moments is not None and can_read_values(moments.count) and bool((moments.count == 1).any())
 
-    def average(self, index: int) -> Stats:
+    def stats(self, index: int) -> Stats:
         """Return the means and unbiased variances of a cut, (sample parts, channel parts, space parts)."""
         moments = self.by_cut[index]
         assert moments is not None  # called only for cuts that used the batch

@@ -11,9 +11,9 @@ import math
 import torch
 from torch import Tensor
 
-from anynorm.core.affine import Coefficients, chain, standardize
+from anynorm.core.affine import Coefficients, chain, inverse_std
 from anynorm.core.mixing import mix
-from anynorm.core.moments import Moments, broadcast_to, pool_samples, table_dtype
+from anynorm.core.moments import Moments, expand_parts, pool_samples, table_dtype
 from anynorm.core.update_rules import as_tables
 from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, Params
 
@@ -35,29 +35,33 @@ def _batch_stats(spec: ForwardSpec, x: Tensor, buffers: Buffers) -> BatchStats:
     """Compute the moments of x that this pass needs, pooled by each cut."""
     if not any(spec.uses_batch):
         return BatchStats([None for _ in spec.uses_batch])
-    rows = moments(x, spec.num_strips(x))
-    used = [cut for cut, use in zip(spec.cuts.cuts, spec.uses_batch, strict=True) if use]
-    columns = None
+    sample_moments = moments(x, spec.num_strips(x))
+    used = [cut for cut, use in zip(spec.cuts.distinct, spec.uses_batch, strict=True) if use]
+    channel_moments = None
     if any([cut.pools_samples for cut in used]):
         labels = buffers.labels if spec.num_domains else None
-        columns = spec.sync_group.all_reduce(pool_samples(rows, labels, spec.num_domains))
+        channel_moments = spec.sync_group.all_reduce(pool_samples(sample_moments, labels, spec.num_domains))
     by_cut: list[Moments | None] = []
-    for cut, use in zip(spec.cuts.cuts, spec.uses_batch, strict=True):
+    for cut, use in zip(spec.cuts.distinct, spec.uses_batch, strict=True):
         if not use:
             by_cut.append(None)
-        elif columns is not None and cut.pools_samples and not cut.is_ghost:
-            by_cut.append(cut.pool_columns(columns))
+        elif channel_moments is not None and cut.pools_samples and not cut.is_ghost:
+            by_cut.append(cut.pool_channels(channel_moments))
         else:
-            by_cut.append(cut.pool_rows(rows))
-    num_values = None if columns is None else columns.count.expand_as(columns.mean)[:, :1].sum((1, 2), keepdim=True)
-    return BatchStats(by_cut, columns, num_values)
+            by_cut.append(cut.pool_moments(sample_moments))
+    num_values = (
+        None
+        if channel_moments is None
+        else channel_moments.count.expand_as(channel_moments.mean)[:, :1].sum((1, 2), keepdim=True)
+    )
+    return BatchStats(by_cut, channel_moments, num_values)
 
 
 def _stats_by_cut(spec: ForwardSpec, x: Tensor, batch: BatchStats, buffers: Buffers) -> list[tuple[Tensor, Tensor]]:
     """Return mean and variance of each cut, from the batch or the running statistics, broadcastable to (n, c, strips)."""
     stats = []
     shape = (x.shape[0], x.shape[1], spec.num_strips(x))
-    for index, (cut, running, new) in enumerate(zip(spec.cuts.cuts, buffers.running_stats, batch.by_cut, strict=True)):
+    for index, (cut, running, new) in enumerate(zip(spec.cuts.distinct, buffers.running_stats, batch.by_cut, strict=True)):
         if new is not None:
             mean, var = new.mean, new.var
         else:
@@ -65,7 +69,7 @@ def _stats_by_cut(spec: ForwardSpec, x: Tensor, batch: BatchStats, buffers: Buff
             mean, var = as_tables(running, spec.stats_shape(index), table_dtype(x))
         if spec.num_domains and buffers.labels is not None and cut.pools_samples:
             mean, var = mean.index_select(0, buffers.labels), var.index_select(0, buffers.labels)
-        stats.append((broadcast_to(mean, shape), broadcast_to(var, shape)))
+        stats.append((expand_parts(mean, shape), expand_parts(var, shape)))
     return stats
 
 
@@ -82,7 +86,8 @@ def _mix(spec: ForwardSpec, by_cut: list[tuple[Tensor, Tensor]], params: Params)
 
 def _affine(spec: ForwardSpec, var: Tensor, params: Params, buffers: Buffers) -> Coefficients:
     """Return (a, b) of y = a (x − mean) + b."""
-    coefficients = standardize(var, spec.eps)
+    a = inverse_std(var, spec.eps)
+    coefficients = (a, torch.zeros_like(a))
     condition = (params.style_mean, params.style_std) if spec.norm_spec.takes_style else buffers.labels
     for stage in spec.norm_spec.affine.stages:
         gamma, beta = stage(params.of(stage), condition)
@@ -90,9 +95,14 @@ def _affine(spec: ForwardSpec, var: Tensor, params: Params, buffers: Buffers) ->
     return coefficients
 
 
+def compute_dtype(x: Tensor) -> torch.dtype:
+    """Return the dtype to compute in: float32 for half types, because 300² overflows float16."""
+    return x.dtype if x.dtype in (torch.float32, torch.float64) else torch.float32
+
+
 def at_least_float32(x: Tensor) -> Tensor:
-    """Return x in a dtype to sum in: half types become float32, because 300² overflows float16."""
-    return x if x.dtype in (torch.float32, torch.float64) else x.float()
+    """Return x in the dtype to compute in."""
+    return x.to(compute_dtype(x))
 
 
 def moments(x: Tensor, strips: int) -> Moments:
@@ -105,24 +115,24 @@ def moments(x: Tensor, strips: int) -> Moments:
     rows = at_least_float32(x).reshape(n, c, strips, math.prod(x.shape[2:]) // strips)
     shift = rows.detach().mean(-1, keepdim=True)
     centered = rows - shift
-    rest = centered.mean(-1, keepdim=True)
-    var = (centered - rest).square().mean(-1)
+    residual = centered.mean(-1, keepdim=True)
+    var = (centered - residual).square().mean(-1)
     dtype = table_dtype(x)
-    mean = shift.to(dtype) + rest.to(dtype)
+    mean = shift.to(dtype) + residual.to(dtype)
     return Moments(mean.squeeze(-1), var.to(dtype), torch.full((1, 1, 1), rows.shape[-1], dtype=dtype, device=x.device))
 
 
 def scale(x: Tensor, mean: Tensor, coefficients: tuple[Tensor, Tensor]) -> Tensor:
     """Return y = a (x − mean) + b in x's dtype and memory format; mean, a and b broadcast to (n, c, strips).
 
-    b compensates for rounding `mean` to x's precision.
+    The residual of rounding `mean` to the precision of x is added to b.
     """
     a, b = coefficients
     values = at_least_float32(x)
     shift = mean.detach().to(values.dtype)
-    rest = b - a * (mean - shift)
-    shift, a, rest = (_expand(table.to(values.dtype), x) for table in (shift, a, rest))
-    return ((values - shift) * a + rest).to(x.dtype)  # x first: the result has the memory format of the first operand
+    residual = b - a * (mean - shift)
+    shift, a, residual = (_expand(table.to(values.dtype), x) for table in (shift, a, residual))
+    return ((values - shift) * a + residual).to(x.dtype)  # x first: the result has the memory format of the first operand
 
 
 def _expand(table: Tensor, x: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""The named norms of the algebra, one class per norm.
+"""BatchNorm, GroupNorm, SwitchNorm and the other named norms that are made of cuts and an affine, one class per norm.
 
-A new norm is one class: `name`, `paper`, the arguments of its spec, and `define`, which returns its definition. The name then works in
-specs, on the command line, in configurations and in reports.
+A new norm is one class: `name`, `paper`, the arguments of its spec, and `define`, which returns its definition. The name then
+works in specs, on the command line, in configurations and in reports.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from anynorm.core.affine import PerChannel, PerClass, Style
-from anynorm.core.cuts import ALL, AnyCut, Cut, JointCut, nearest_groups
+from anynorm.core.cuts import ALL, AnyCut, Cut, JointCut, largest_usable_groups
 from anynorm.core.mixing import Softmax
-from anynorm.core.spec import AffineSpec, NormSpec
+from anynorm.core.spec import NormSpec, check_positive_int
 from anynorm.core.update_rules import UpdateRule
 from anynorm.errors import SpecError
 from anynorm.layers.registered import ClassNorm, DomainNorm, GroupedNorm, RegisteredNorm
@@ -27,9 +26,9 @@ IN = Cut(ALL, ALL, 1, name="in")
 LN = Cut(ALL, 1, 1, name="ln")
 
 
-def same_cut(cut: AnyCut, *stages: Any, num_domains: int = 0) -> NormSpec:
+def same_cut(cut: AnyCut) -> NormSpec:
     """Return a norm whose mean and variance use the same cut."""
-    return NormSpec((cut,), (cut,), affine=AffineSpec(stages or (PerChannel(),), num_domains))
+    return NormSpec((cut,), (cut,))
 
 
 class BatchNorm(RegisteredNorm):
@@ -40,21 +39,30 @@ class BatchNorm(RegisteredNorm):
 
 
 class InstanceNorm(RegisteredNorm):
-    """Statistics per sample and channel."""
+    """Statistics per sample and channel.
+
+    Unlike torch.nn.InstanceNorm2d, `affine` is True by default.
+    """
 
     name, paper = "in", "Ulyanov et al. 2016"
     define = staticmethod(lambda: same_cut(IN))
 
 
 class LayerNorm(RegisteredNorm):
-    """Statistics per sample, over all channels and positions."""
+    """Statistics per sample, over all channels and positions.
+
+    As torch.nn.GroupNorm(1, c), with an affine per channel; torch.nn.LayerNorm normalizes trailing axes instead.
+    """
 
     name, paper = "ln", "Ba et al. 2016"
     define = staticmethod(lambda: same_cut(LN))
 
 
 class GroupNorm(GroupedNorm):
-    """Statistics per sample and group of channels."""
+    """Statistics per sample and group of channels.
+
+    The order of arguments is (num_features, num_groups); that of torch.nn.GroupNorm is (num_groups, num_channels).
+    """
 
     name, paper, example = "gn", "Wu & He 2018", "gn:32"
     arguments = {"num_groups": 32}
@@ -80,7 +88,7 @@ class ExtendedNorm(GroupedNorm):
 class BatchGroupNorm(RegisteredNorm):
     """Statistics over the batch of channels × positions cut into G groups.
 
-    Without a number, G follows the batch size as in the paper; if that G does not fit the channels, the nearest usable G below it.
+    Without a number, G follows the batch size as in the paper; if that G does not fit the channels, the largest usable G below.
 
     Args:
         num_groups: G; None chooses it from `batch_size`.
@@ -111,15 +119,14 @@ class BatchGroupNorm(RegisteredNorm):
     define = staticmethod(lambda num_groups: same_cut(JointCut(num_groups)))
 
     @classmethod
-    def default_argument(cls, argument: str, given: Mapping[str, Any]) -> int:
+    def default_argument(cls, argument: str, keywords: Mapping[str, Any]) -> int:
         """Return the paper's number of groups for the largest tabled batch size that is at most this one (bgn sec. 4.1)."""
-        batch_size, num_features = given.get("batch_size"), given.get("num_features")
+        batch_size, num_features = keywords.get("batch_size"), keywords.get("num_features")
         if batch_size is None:
             raise SpecError("bgn without a number of groups needs the batch size: pass batch_size=…, or write it, as in bgn:16.")
-        if not isinstance(batch_size, int) or batch_size < 1:
-            raise SpecError(f"batch_size of bgn must be an integer of at least 1; got {batch_size!r}.")
+        batch_size = check_positive_int(batch_size, "batch_size", cls.name)
         groups = cls.GROUPS_BY_BATCH_SIZE[max(size for size in cls.GROUPS_BY_BATCH_SIZE if size <= batch_size)]
-        return nearest_groups(groups, num_features) if num_features else groups
+        return largest_usable_groups(groups, num_features) if num_features else groups
 
 
 class GeneralBatchGroupNorm(RegisteredNorm):
@@ -167,7 +174,7 @@ class HeteroNorm(GroupedNorm):
 
 
 class SwitchNorm(GroupedNorm):
-    """A learned mixture of the statistics of IN, LN and BN; with a number of groups, each group of channels has its own weights."""
+    """A learned mixture of the statistics of IN, LN and BN; with several groups, each group of channels has its own weights."""
 
     name, paper = "sn", _SN
     arguments = {"num_groups": 1}
@@ -184,39 +191,39 @@ class ConditionalBatchNorm(ClassNorm):
     """BN with an affine per class."""
 
     name, paper, example = "ccbn", "Miyato et al. 2018", "ccbn@10"
-    define = staticmethod(lambda num_classes: same_cut(BN, PerClass(num_classes)))
+    define = staticmethod(lambda num_classes: same_cut(BN).with_affine("cc", num_classes))
 
 
 class SandwichBatchNorm(ClassNorm):
     """BN with a shared affine, then one per class."""
 
     name, paper, example = "sabn", _SABN, "sabn@10"
-    define = staticmethod(lambda num_classes: same_cut(BN, PerChannel(), PerClass(num_classes)))
+    define = staticmethod(lambda num_classes: same_cut(BN).with_affine("sa", num_classes))
 
 
 class AuxBatchNorm(DomainNorm):
     """A separate BN, statistics and affine, per domain."""
 
     name, paper, example = "auxbn", "Xie et al. 2020", "auxbn@2"
-    define = staticmethod(lambda num_domains: same_cut(BN, PerClass(num_domains, init_std=0.0), num_domains=num_domains))
+    define = staticmethod(lambda num_domains: same_cut(BN).with_affine("aux", num_domains))
 
 
 class SandwichAuxBatchNorm(DomainNorm):
     """Statistics per domain, then a shared affine, then one per domain."""
 
     name, paper, example = "saauxbn", _SABN, "saauxbn@2"
-    define = staticmethod(lambda num_domains: same_cut(BN, PerChannel(), PerClass(num_domains), num_domains=num_domains))
+    define = staticmethod(lambda num_domains: same_cut(BN).with_affine("saaux", num_domains))
 
 
 class AdaIN(RegisteredNorm):
     """IN, then the moments of a style."""
 
     name, paper = "adain", "Huang & Belongie 2017"
-    define = staticmethod(lambda: same_cut(IN, Style()))
+    define = staticmethod(lambda: same_cut(IN).with_affine("style"))
 
 
 class SandwichAdaIN(RegisteredNorm):
     """IN, a shared affine, then the moments of a style."""
 
     name, paper = "saadain", _SABN
-    define = staticmethod(lambda: same_cut(IN, PerChannel(), Style()))
+    define = staticmethod(lambda: same_cut(IN).with_affine("sastyle"))

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from anynorm import kernels
-from anynorm.core.affine import standardize
+from anynorm.core.affine import inverse_std
 from anynorm.core.moments import table_dtype
 from anynorm.core.tracing import can_read_values, is_recomputing
 from anynorm.errors import ConditionError
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 def condition(model: nn.Module, value: Any) -> Iterator[None]:
     """Set the condition of every layer of a model that takes one, for the forward passes inside the block.
 
-    A condition passed to a layer directly has priority. With activation checkpointing, call `backward` inside the block too: the
-    recomputation needs the condition again.
+    A condition passed to a layer directly takes precedence. With activation checkpointing, call `backward` inside the block too:
+    the recomputation needs the condition again.
 
     Args:
         model: the model.
@@ -73,7 +73,7 @@ def read_condition(norm: Norm, x: Tensor, condition: Any) -> Any:
     """
     try:
         if condition is None:
-            raise ConditionError(_missing_condition(norm))
+            raise ConditionError(_missing_condition_message(norm))
         if norm.norm_spec.takes_style:
             return read_style(condition, x, norm.eps)
         return read_labels(condition, x, norm.norm_spec.num_classes)
@@ -81,7 +81,7 @@ def read_condition(norm: Norm, x: Tensor, condition: Any) -> Any:
         raise ConditionError(f"{error} Layer {norm.spec!r}, input {tuple(x.shape)}.") from None
 
 
-def _missing_condition(norm: Norm) -> str:
+def _missing_condition_message(norm: Norm) -> str:
     num_classes = norm.norm_spec.num_classes
     needed = "a style" if norm.norm_spec.takes_style else f"the class or domain (0 to {num_classes - 1}) of each sample"
     text = (
@@ -137,8 +137,7 @@ def read_style(condition: Any, x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         mean, std = (tensor.to(x.device, table_dtype(x)) for tensor in tensors)
         return mean, std
     moments = kernels.moments(tensors[0].to(x.device), 1)
-    inverse_std, _ = standardize(moments.var[..., 0], eps)
-    return moments.mean[..., 0], inverse_std.reciprocal()
+    return moments.mean[..., 0], inverse_std(moments.var[..., 0], eps).reciprocal()
 
 
 def _check_style(tensors: list[Any], x: Tensor, is_pair: bool) -> None:

@@ -1,8 +1,8 @@
 """Statistics over several processes.
 
-Every cut that pools over samples starts from one small table: the moments of this process's samples per channel. That table alone
-is exchanged, once per layer and forward pass (twice for `brn`), and pooled exactly: ranks may hold different numbers of samples, or
-none.
+Every cut that pools over samples starts from one small table: the moments of this process's samples per channel and strip. That
+table alone is exchanged, once per layer and forward pass (twice for `brn` and `gbgn`), and pooled exactly: ranks may hold
+different numbers of samples, or none.
 
     forward   all_gather: every rank receives all tables     backward   each rank receives the sum of its table's gradients
 """

@@ -20,10 +20,10 @@ def prepare_state_dict(norm: Norm, state_dict: dict[str, Any], prefix: str, meta
         ShapeError: if an entry has another shape than the layer's tensor.
         StateError: if an entry has NaN values.
     """
-    tally = norm.num_batches_tracked
-    if tally is not None and (metadata.get("version") or 0) < 2:  # checkpoints of torch before 0.4.1 have none
-        device = "cpu" if tally.is_meta else tally.device
-        state_dict.setdefault(prefix + "num_batches_tracked", torch.zeros_like(tally, device=device))
+    num_batches = norm.num_batches_tracked
+    if num_batches is not None and (metadata.get("version") or 0) < 2:  # checkpoints of torch before 0.4.1 have none
+        device = "cpu" if num_batches.is_meta else num_batches.device
+        state_dict.setdefault(prefix + "num_batches_tracked", torch.zeros_like(num_batches, device=device))
     for name, tensor in {**norm._parameters, **norm._buffers}.items():
         loaded = state_dict.get(prefix + name)
         if tensor is not None and isinstance(loaded, Tensor):
@@ -38,6 +38,6 @@ def _check_entry(norm: Norm, key: str, loaded: Tensor, tensor: Tensor) -> None:
         )
     if loaded.is_floating_point() and not loaded.is_meta and bool(loaded.isnan().any()):
         raise StateError(
-            f"'{key}' ({norm.spec}) must be finite; the state_dict has {int(loaded.isnan().sum())} NaN of {loaded.numel()} "
+            f"'{key}' ({norm.spec}) must not contain NaN; the state_dict has {int(loaded.isnan().sum())} NaN of {loaded.numel()} "
             "values, so its training had diverged. Load an earlier checkpoint, or replace them by torch.nan_to_num."
         )

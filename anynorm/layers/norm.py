@@ -11,6 +11,7 @@ Only the kernels at the two ends touch x; everything between works on tables (n 
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -23,8 +24,8 @@ from anynorm.core.cuts import Cut
 from anynorm.core.mixing import logits_shape
 from anynorm.core.spec import NormSpec, ResolvedCuts, check_num_features
 from anynorm.core.update_rules import Cumulative, Running, UpdateRule, from_momentum
-from anynorm.errors import SpecError
-from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, NoSync, Params, SyncGroup
+from anynorm.errors import FoldError, SpecError
+from anynorm.kernels.interface import NUM_LAYER_PARAMS, BatchStats, Buffers, ForwardSpec, NoSync, Params, SyncGroup
 from anynorm.layers.conditioning import read_condition
 from anynorm.layers.loading import prepare_state_dict
 from anynorm.layers.running_stats import RunningStats
@@ -34,11 +35,11 @@ NO_SYNC = NoSync()
 
 
 class CustomNorm:
-    """A mixin of classes that compute more than their `NormSpec` says."""
+    """Marker of norms that override `_compute_output` or its inputs, so that their `NormSpec` alone does not define them."""
 
 
 class Norm(RunningStats):
-    """Normalizes an input (n, c, …) with 2 to 5 dimensions as its `NormSpec` defines.
+    """Normalizes an input (n, c, …) with at least 2 dimensions as its `NormSpec` defines.
 
     `anynorm.make` builds one from the text of a spec.
 
@@ -49,8 +50,8 @@ class Norm(RunningStats):
         momentum: the weight of the newest batch in the running statistics; None gives all batches the same weight.
         track_running_stats: whether to have running statistics for inference.
         update_rule: a rule of `anynorm.core.update_rules`, instead of `momentum`.
-        device: of parameters and buffers.
-        dtype: of parameters and buffers.
+        device: the device of parameters and buffers.
+        dtype: the dtype of parameters and buffers.
 
     Raises:
         SpecError: if an argument is out of range or the definition does not fit the number of channels.
@@ -93,7 +94,7 @@ class Norm(RunningStats):
         if not isinstance(norm_spec, NormSpec):
             raise SpecError(f"Norm takes a NormSpec; got {norm_spec!r}. Use anynorm.make(spec, num_features) for a text.")
         if not isinstance(eps, int | float) or not 0 <= eps < 1:
-            raise SpecError(f"eps must be in [0, 1); got {eps!r}. Usual: 1e-5. The number of groups is num_groups.")
+            raise SpecError(f"eps must be in [0, 1); got {eps!r}. Usual: 1e-5. To set the number of groups, pass num_groups=….")
         if norm_spec.custom and not isinstance(self, CustomNorm):
             raise SpecError(
                 f"{norm_spec} has a class of its own; got Norm. Use anynorm.make({str(norm_spec)!r}, {num_features}) instead."
@@ -134,13 +135,13 @@ class Norm(RunningStats):
         check_input(self, spec, x)
         if self.takes_condition:
             condition = read_condition(self, x, self._condition if condition is None else condition)
-        y, batch = self._normalize(spec, x, self._params(condition), self._read_buffers(spec, condition))
+        y, batch = self._compute_output(spec, x, self._params(condition), self._read_buffers(spec, condition))
         if self.training and self.splits_batch:
             check_batch(self, batch)
         self.update_running_stats(batch)
         return y
 
-    def _normalize(self, spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
+    def _compute_output(self, spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
         """Return y and the statistics of the batch; custom norms override this step."""
         return kernels.normalize(spec, x, params, buffers)
 
@@ -156,22 +157,23 @@ class Norm(RunningStats):
         return spec
 
     def _make_forward_spec(self, uses_batch: tuple[bool, ...], sync_group: SyncGroup) -> ForwardSpec:
-        cuts = ResolvedCuts(self.cuts, self.mean_cuts, self.var_cuts)
+        cuts = ResolvedCuts(self.cuts, self.mean_cut_indices, self.var_cut_indices)
         return ForwardSpec(self.norm_spec, cuts, self.num_features, self.eps, uses_batch, sync_group)
 
     def _derived_spec(self, spec: ForwardSpec, **changes: Any) -> ForwardSpec:
         """Return a forward spec with changes; the same object each time, because kernels cache plans in it."""
-        derived = None if torch.compiler.is_compiling() else self._forward_specs.get(spec)
+        key = (spec, *changes)  # a class derives at most one spec with the same fields
+        derived = None if torch.compiler.is_compiling() else self._forward_specs.get(key)
         if derived is None:
             derived = replace(spec, validated_shapes=set(), plans={}, **changes)
             if not torch.compiler.is_compiling():
-                self._forward_specs[spec] = derived
+                self._forward_specs[key] = derived
         return derived
 
     def _params(self, condition: Any) -> Params:
         """Return the tensors that receive gradients."""
         params = self._parameters  # a parametrized tensor is an attribute, not an entry
-        tensors = [params[name] if name in params else getattr(self, name) for name in Params._fields[:6]]
+        tensors = [params[name] if name in params else getattr(self, name) for name in Params._fields[:NUM_LAYER_PARAMS]]
         return Params(*tensors, *(condition if self.norm_spec.takes_style else ()))
 
     def _read_buffers(self, spec: ForwardSpec, condition: Any) -> Buffers:
@@ -214,7 +216,7 @@ class Norm(RunningStats):
                 empty = torch.empty(stage.shape(self.num_features), device=device, dtype=dtype)
                 self.register_parameter(name, nn.Parameter(empty))
         mixing = self.norm_spec.mixing
-        for name, cuts in (("mean_weight", self.mean_cuts), ("var_weight", self.var_cuts)):
+        for name, cuts in (("mean_weight", self.mean_cut_indices), ("var_weight", self.var_cut_indices)):
             logits = torch.empty(logits_shape(mixing, len(cuts)), device=device, dtype=dtype)
             self.register_parameter(name, nn.Parameter(logits, mixing.is_trainable) if len(cuts) > 1 else None)
 
@@ -227,7 +229,7 @@ class Norm(RunningStats):
             if logits is not None:
                 nn.init.ones_(logits)
 
-    def weights(self, side: str) -> Tensor | None:
+    def mixing_weights(self, side: str) -> Tensor | None:
         """Return the mixing weights of the cuts of the "mean" or the "var": (1, k), or (c, k) with channel groups.
 
         Returns:
@@ -239,8 +241,8 @@ class Norm(RunningStats):
     def used_cuts(self) -> list[Cut]:
         """Return the cuts with a positive mixing weight in the mean or the variance."""
         used: set[int] = set()
-        for side, cuts in (("mean", self.mean_cuts), ("var", self.var_cuts)):
-            weights = self.weights(side)
+        for side, cuts in (("mean", self.mean_cut_indices), ("var", self.var_cut_indices)):
+            weights = self.mixing_weights(side)
             used |= {cut for k, cut in enumerate(cuts) if weights is None or bool((weights[:, k] > 0).any())}
         return [self.cuts[index] for index in sorted(used)]
 
@@ -257,24 +259,34 @@ class Norm(RunningStats):
     def fixed_affine(self, condition: Any = None) -> tuple[Tensor, Tensor]:
         """Return A and B of inference, y = A x + B per channel, in float64.
 
-        Only valid if `not_foldable_reason` returns None.
+        Args:
+            condition: the class or domain, for a norm that takes one.
+
+        Raises:
+            FoldError: if inference is not of this form (see `not_foldable_reason`).
 
         >>> import anynorm
         >>> scale, shift = anynorm.make("hn:4", 8, eps=0.0).fixed_affine()
         >>> scale.tolist() == [1.0] * 8, shift.tolist() == [0.0] * 8
         (True, True)
         """
+        reason = self.not_foldable_reason()
+        if reason:
+            raise FoldError(f"{self.spec} has no fixed affine: {reason}.")
         like = next(iter([*self.buffers(), *self.parameters()]))
-        x = torch.zeros(1, self.num_features, 1, dtype=torch.float64, device=like.device)
+        strips = math.lcm(*(cut.space or 1 for cut in self.cuts))  # cuts without weight are computed too
+        x = torch.zeros(1, self.num_features, strips, dtype=torch.float64, device=like.device)
         condition = read_condition(self, x, condition) if self.takes_condition else None
         spec = self._make_forward_spec(tuple([not cut.pools_samples for cut in self.cuts]), NO_SYNC)
         buffers = self._read_buffers(spec, condition)
         mean, (a, b), _ = kernels.coefficients(spec, x, self._params(condition), buffers)
-        scale = a.expand(1, self.num_features, 1).flatten()
-        return scale, (b - a * mean).expand(1, self.num_features, 1).flatten()
+        scale, shift = a[..., :1], (b - a * mean)[..., :1]
+        return scale.expand(1, self.num_features, 1).flatten(), shift.expand(1, self.num_features, 1).flatten()
 
     def merge(self) -> Norm:
-        """Return an equivalent layer with a sandwich merged into one affine per class: γ'ᵢ = γᵢ γ_sa, β'ᵢ = γᵢ β_sa + βᵢ (sabn).
+        """Return an equivalent layer, without `post_modules`, whose sandwich is merged into one affine per class (sabn).
+
+            γ'ᵢ = γᵢ γ_sa        β'ᵢ = γᵢ β_sa + βᵢ
 
         Raises:
             SpecError: if the affine is not a shared stage followed by one per class.
@@ -298,8 +310,11 @@ class Norm(RunningStats):
         )
         with torch.no_grad():
             for name in [*merged._buffers, "mean_weight", "var_weight"]:
-                if getattr(merged, name) is not None:
-                    getattr(merged, name).copy_(getattr(self, name))
+                source = getattr(self, name)
+                if source is None:
+                    setattr(merged, name, None)
+                else:
+                    getattr(merged, name).copy_(source)
             for name, value in zip(per_class, chain(inner, outer), strict=True):
                 getattr(merged, name).copy_(value)
         merged.sync_group = self.sync_group

@@ -1,7 +1,7 @@
 """Registered norms: classes with a name for specs, the arguments of that name, and a definition.
 
-Subclassing `RegisteredNorm` with a `name` registers the class. The subclasses below add the arguments that several norms share, so
-that every class has an explicit signature.
+Subclassing `RegisteredNorm` with a `name` registers the class. The subclasses below add the arguments that several norms share,
+so that every class has an explicit signature.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from anynorm.core.spec import CustomSpec, NormSpec, check_num_features
+from anynorm.core.spec import CustomSpec, NormSpec, check_num_features, check_positive_int
 from anynorm.core.update_rules import UpdateRule
 from anynorm.errors import SpecError
 from anynorm.layers.norm import CustomNorm, Norm
@@ -28,10 +28,10 @@ class RegisteredNorm(Norm):
         num_features: the number of channels.
         eps: added to the variance.
         momentum: the weight of the newest batch in the running statistics; None gives all batches the same weight.
-        affine: whether to have a learned affine.
+        affine: whether to add learnable affine parameters.
         track_running_stats: whether to have running statistics for inference.
-        device: of parameters and buffers.
-        dtype: of parameters and buffers.
+        device: the device of parameters and buffers.
+        dtype: the dtype of parameters and buffers.
         update_rule: a rule of `anynorm.core.update_rules`, instead of `momentum`.
 
     Attributes:
@@ -110,22 +110,21 @@ class RegisteredNorm(Norm):
             dtype=dtype,
         )
 
-    def extra_repr(self) -> str:
-        """Return spec, channels, options and hyperparameters."""
-        shown = [f"{name}={float(self.get_buffer(name)):g}" for name in self.hyperparameters]
-        return ", ".join([super().extra_repr(), *shown])
-
     @classmethod
     def check_channels(cls, num_features: int) -> None:
-        """Check a number of channels beyond what the cuts check; raises SpecError."""
+        """Check a number of channels beyond what the cuts check.
+
+        Raises:
+            SpecError: if the norm is not defined for it.
+        """
 
     @classmethod
-    def default_argument(cls, argument: str, given: Mapping[str, Any]) -> int:
-        """Return the value of an argument that is not given.
+    def default_argument(cls, argument: str, keywords: Mapping[str, Any]) -> int:
+        """Return the value of an argument that is not keywords.
 
         Args:
             argument: its name.
-            given: the other arguments, with num_features and batch_size if they are known.
+            keywords: the other arguments, with num_features and batch_size if they are known.
 
         Raises:
             SpecError: if it has no default.
@@ -136,8 +135,8 @@ class RegisteredNorm(Norm):
         return default
 
     @classmethod
-    def bind(cls, numbers: list[int], num_classes: int | None, given: Mapping[str, Any]) -> dict[str, int]:
-        """Return all arguments, from the numbers in a spec and from those given beside it.
+    def bind(cls, numbers: list[int], num_classes: int | None, keywords: Mapping[str, Any]) -> dict[str, int]:
+        """Return all arguments, from the numbers in a spec and from the keyword arguments beside it.
 
         Raises:
             SpecError: if an argument is missing, out of range, given twice, or not one of this norm.
@@ -147,21 +146,21 @@ class RegisteredNorm(Norm):
         if len(numbers) > len(cls._after_colon) or (num_classes is not None and not cls._after_at):
             text = ",".join(map(str, numbers)) + (f"@{num_classes}" if num_classes is not None else "")
             raise SpecError(f"{cls.name} is written {cls.usage()}; got {cls.name} with {text}.")
-        in_text: dict[str, int] = dict(zip(cls._after_colon, numbers, strict=False))
+        from_text: dict[str, int] = dict(zip(cls._after_colon, numbers, strict=False))
         if num_classes is not None:
-            in_text[cls._after_at[0]] = num_classes
-        return {argument: cls._value(argument, in_text.get(argument), given) for argument in cls.arguments}
+            from_text[cls._after_at[0]] = num_classes
+        return {argument: cls._value(argument, from_text.get(argument), keywords) for argument in cls.arguments}
 
     @classmethod
-    def _value(cls, argument: str, in_text: int | None, given: Mapping[str, Any]) -> int:
-        option = given.get(argument)
-        if in_text is not None and option not in (None, in_text):
-            raise SpecError(f"{cls.name} got {argument} twice: {in_text} in the spec and {option} as an argument. Pass it once.")
-        value = option if in_text is None else in_text
-        value = cls.default_argument(argument, given) if value is None else value
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise SpecError(f"{argument} of {cls.name} must be an integer of at least 1; got {value!r}.")
-        return value
+    def _value(cls, argument: str, from_text: int | None, keywords: Mapping[str, Any]) -> int:
+        option = keywords.get(argument)
+        if from_text is not None and option not in (None, from_text):
+            raise SpecError(
+                f"{cls.name} got {argument} twice: {from_text} in the spec and {option} as an argument. Pass it once."
+            )
+        value = option if from_text is None else from_text
+        value = cls.default_argument(argument, keywords) if value is None else value
+        return check_positive_int(value, argument, cls.name)
 
     @classmethod
     def named_spec(cls, arguments: Mapping[str, int]) -> NormSpec:

@@ -35,6 +35,12 @@ class RunningStats(nn.Module):
         update_rule: how they follow the batches.
         device: of the buffers.
         dtype: of the buffers.
+
+    Attributes:
+        cuts: the distinct cuts of the norm.
+        mean_cut_indices: the indices in `cuts` of the cuts of the mean.
+        var_cut_indices: the indices in `cuts` of the cuts of the variance.
+        sync_group: the processes whose samples are pooled in training.
     """
 
     running_mean: Tensor | None
@@ -54,7 +60,7 @@ class RunningStats(nn.Module):
     ) -> None:
         super().__init__()
         self.norm_spec, self.num_features = norm_spec, num_features
-        self.cuts, self.mean_cuts, self.var_cuts = norm_spec.resolve(num_features)
+        self.cuts, self.mean_cut_indices, self.var_cut_indices = norm_spec.resolve(num_features)
         self.sync_group: SyncGroup = NoSync()
         self.track_running_stats = track_running_stats and self.pools_samples
         self._register_stats(update_rule, torch.empty((), device=device, dtype=dtype))
@@ -86,7 +92,7 @@ class RunningStats(nn.Module):
     @property
     def tracked_cuts(self) -> list[int]:
         """The indices of the cuts that have running statistics."""
-        return list(self._stat_names)
+        return list(self._stat_names) if self.has_running_stats else []
 
     @property
     def has_running_stats(self) -> bool:
@@ -143,7 +149,7 @@ class RunningStats(nn.Module):
         """Return the buffer names of each cut's mean and variance; `Pooled` needs both of every cut, the unused ones last."""
         pooling = [index for index, cut in enumerate(self.cuts) if cut.pools_samples]
         names: list[dict[int, str]] = []
-        for side, used in (("mean", self.mean_cuts), ("var", self.var_cuts)):
+        for side, used in (("mean", self.mean_cut_indices), ("var", self.var_cut_indices)):
             order = [index for index in used if index in pooling]
             order += [index for index in pooling if index not in used and self._update_rule.is_exact]
             names.append({index: f"running_{side}" + (f"_{k + 1}" if k else "") for k, index in enumerate(order)})
@@ -174,6 +180,8 @@ class RunningStats(nn.Module):
         """Update by the update rule without reading any value, so that it traces and does not synchronize."""
         new_values = batch.num_values
         assert new_values is not None  # samples were pooled
+        if self.num_batches_tracked is None and not isinstance(self._update_rule, Running):
+            return  # as torch: without a counter, an average of all batches is not updated
         present = new_values > MIN_SHARE
         if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
             present = present & ~recomputing(new_values)
@@ -199,14 +207,14 @@ class RunningStats(nn.Module):
     def _batch_moments(self, index: int, batch: BatchStats) -> Moments:
         """Return the moments of all values of a cut's channel parts, per domain."""
         moments = batch.by_cut[index]
-        if self.cuts[index].is_ghost and batch.columns is not None:
-            return self.cuts[index].pool_columns(batch.columns)
+        if self.cuts[index].is_ghost and batch.channel_moments is not None:
+            return self.cuts[index].pool_channels(batch.channel_moments)
         assert moments is not None  # every cut with running statistics uses the batch while they are updated
         return moments
 
     def _average(self, index: int, batch: BatchStats) -> Stats:
         """Return the average statistics of a cut's sample parts, over all processes; except for GBGN there is one part."""
-        average = batch.average(index)
+        average = batch.stats(index)
         if not self.cuts[index].is_ghost:
             return average
         num_parts = average.mean.shape[0]

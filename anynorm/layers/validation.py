@@ -1,4 +1,4 @@
-"""The checks of a forward pass, before anything is computed or updated.
+"""Checks of a forward pass: `check_input` before anything is computed, `check_batch` before statistics are updated.
 
 Messages are built only when a check fails, so that the checks cost little and can be traced.
 """
@@ -70,20 +70,19 @@ def _check_parts(norm: Norm, spec: ForwardSpec, shape: Shape) -> None:
 
 
 def _check_counts(norm: Norm, spec: ForwardSpec, shape: Shape) -> None:
-    """Raise for statistics over a single value that would do harm.
+    """Check that no statistic over a single value enters the running statistics, or is all that the mean or variance has.
 
-    They do in running statistics, and if all cuts of the mean or of the variance have them; a single cut beside others that does
-    not pool samples is harmless (SN on 1×1 maps).
+    One such cut among several, which does not pool samples, is harmless: SN on 1×1 maps.
     """
     single = [
         uses_batch and _num_values(norm, cut, shape) == 1 for cut, uses_batch in zip(norm.cuts, spec.uses_batch, strict=True)
     ]
     for cut, is_single in zip(norm.cuts, single, strict=True):
         if is_single and (cut.pools_samples or norm.one_cut_per_channel):
-            raise ShapeError(_single_value(cut))
-    for side in (norm.mean_cuts, norm.var_cuts):
+            raise ShapeError(_single_value_message(cut))
+    for side in (norm.mean_cut_indices, norm.var_cut_indices):
         if all([single[k] for k in side]):
-            raise ShapeError(_single_value(norm.cuts[side[0]]))
+            raise ShapeError(_single_value_message(norm.cuts[side[0]]))
 
 
 def _num_values(norm: Norm, cut: Cut, shape: Shape) -> int:
@@ -103,10 +102,10 @@ def check_batch(norm: Norm, batch: BatchStats) -> None:
     """
     for index, cut in enumerate(norm.cuts):
         if cut.pools_samples and batch.has_single_value(index):
-            raise ShapeError(f"{_single_value(cut)} Layer {norm.spec!r} with {norm.num_features} channels.")
+            raise ShapeError(f"{_single_value_message(cut)} Layer {norm.spec!r} with {norm.num_features} channels.")
 
 
-def _single_value(cut: Cut) -> str:
+def _single_value_message(cut: Cut) -> str:
     return (
         f"{cut} needs more than one value per statistic in training; got 1, whose variance is 0. Use more samples or positions, "
         "call .eval(), or use a norm that pools over channels (ln, gn, en)."

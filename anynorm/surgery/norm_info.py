@@ -53,4 +53,4 @@ class NormInfo:
     @property
     def pools_samples(self) -> bool:
         """Whether a statistic of the norm is taken over several samples."""
-        return any(cut.pools_samples for cut in self.norm_spec.resolve(self.channels).cuts)
+        return any(cut.pools_samples for cut in self.norm_spec.resolve(self.channels).distinct)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from anynorm.core.cuts import divisors, nearest_groups
+from anynorm.core.cuts import divisors, largest_usable_groups
 from anynorm.layers.baselines.schedule import ScheduledNorm
 from anynorm.layers.norm import Norm
 from anynorm.layers.registered import REGISTRY
@@ -114,7 +114,7 @@ def nearest_spec(spec: str, channels: int) -> str:
         for k, argument in enumerate(arguments[: len(numbers)]):
             groups = numbers[k]
             if argument == "num_groups" and groups and channels % groups:
-                numbers[k] = nearest_groups(groups, channels) if name == "bgn" else _nearest_divisor(groups, channels)
+                numbers[k] = largest_usable_groups(groups, channels) if name == "bgn" else _nearest_divisor(groups, channels)
         return f"{name}:{','.join(map(str, numbers))}"
 
     return re.sub(r"\b([a-z]+)(?::(\d+(?:,\d+)*))?(?![\w:@])", fit_term, spec)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from anynorm.core.affine import chain, standardize
+from anynorm.core.affine import chain, inverse_std
 from anynorm.core.cuts import ALL, Cut
 from anynorm.core.moments import Moments, pool
 from anynorm.layers.norm import Norm
@@ -73,7 +73,7 @@ def _rescale(info: NormInfo, norm: Norm) -> bool:
         return False  # A and B differ between domains or styles, γ and β do not
     mean, var = (table.double() for table in info.running_stats[bn] if table is not None)
     gamma, beta = norm.weight.double(), norm.bias.double()
-    old_scale = gamma * standardize(var, info.eps)[0]
+    old_scale = gamma * inverse_std(var, info.eps)
     new_scale, new_shift = norm.fixed_affine(0 if norm.takes_condition else None)  # all domains start with the same statistics
     ratio = torch.where(new_scale != 0, old_scale / new_scale, 1.0)
     norm.weight.copy_(gamma * ratio)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from anynorm.core.cuts import ALL, Cut, JointCut, nearest_groups
+from anynorm.core.cuts import ALL, Cut, JointCut, largest_usable_groups
 from anynorm.errors import ShapeError, SpecError
 
 
@@ -43,7 +43,7 @@ def test_ghost_batches_require_a_multiple_of_their_size():
     ("groups", "channels", "usable"), [(512, 64, 512), (128, 48, 96), (2, 7, 1), (64, 96, 48), (16, 20, 10), (512, 3, 510)]
 )
 def test_the_nearest_usable_group_number_is_never_above(groups, channels, usable):
-    assert nearest_groups(groups, channels) == usable
+    assert largest_usable_groups(groups, channels) == usable
     JointCut(usable).resolve(channels)
 
 

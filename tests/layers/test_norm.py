@@ -50,10 +50,10 @@ def test_sn_learns_six_weights_and_hard_sn_none_of_them():
 
 def test_weights_returns_the_mixing_weights():
     norm = anynorm.make("sn", 8)
-    same(norm.weights("mean"), torch.full((1, 3), 1 / 3))
-    same(anynorm.make("sn.hard", 8).weights("var"), torch.tensor([[1.0, 0.0, 0.0]]))
-    assert anynorm.make("sn:2", 8).weights("var").shape == (8, 3)
-    assert anynorm.make("hn", 8).weights("var") is None
+    same(norm.mixing_weights("mean"), torch.full((1, 3), 1 / 3))
+    same(anynorm.make("sn.hard", 8).mixing_weights("var"), torch.tensor([[1.0, 0.0, 0.0]]))
+    assert anynorm.make("sn:2", 8).mixing_weights("var").shape == (8, 3)
+    assert anynorm.make("hn", 8).mixing_weights("var") is None
 
 
 def test_reset_parameters_restores_the_initial_state():

@@ -19,7 +19,7 @@ from anynorm.errors import DataError
 from anynorm.recipes.support.catalog import load_recipe, read_header, recipe_names
 from anynorm.recipes.support.record import read_record
 from anynorm.recipes.support.runs import make_config
-from tools.results import insert_overview, results_page
+from tools.results import insert, overview, results_page, summary
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "records"
@@ -250,8 +250,8 @@ def test_links_and_pictures_of_the_results_page_exist():
         assert (FOLDER / target).exists(), target
 
 
-def test_the_results_table_of_the_readme_is_generated_from_the_records():
-    text = (ROOT / "README.md").read_text()
-    assert text == insert_overview(text), "run `make results`"
+def test_the_results_in_the_readme_and_on_the_page_of_papers_are_generated_from_the_records():
+    for path, content in ((ROOT / "README.md", summary()), (ROOT / "docs" / "papers" / "README.md", overview())):
+        assert path.read_text() == insert(content, path.read_text()), "run `make results`"
     with pytest.raises(DataError, match="must have a line <!-- results --> and a line <!-- end of results -->"):
-        insert_overview("nothing")
+        insert("new", "nothing")

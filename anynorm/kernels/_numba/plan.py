@@ -107,7 +107,7 @@ def check_supported(task: ForwardSpec, x: Tensor) -> None:
     """Raise UnsupportedError if the kernels do not support this pass with such an x."""
     if task.sync_group.is_synchronized:
         raise UnsupportedError("the pass is synchronized")
-    if any(cut.space == ALL for cut in task.cuts.cuts):
+    if any(cut.space == ALL for cut in task.cuts.distinct):
         raise UnsupportedError("a cut keeps every position separate")
     if not x.numel() or _lie(x) is None:
         raise UnsupportedError("the input is empty or its rows are not dense")
@@ -125,7 +125,7 @@ def _lie(x: Tensor) -> bool | None:
 
 def make_plan(task: ForwardSpec, x: Tensor) -> Plan:
     """Lay a pass out that `check_supported` accepts."""
-    cuts, looks, mixing, classes = task.cuts.cuts, task.uses_batch, task.norm_spec.mixing, task.norm_spec.num_classes
+    cuts, looks, mixing, classes = task.cuts.distinct, task.uses_batch, task.norm_spec.mixing, task.norm_spec.num_classes
     each = [look and cut.samples == ALL for look, cut in zip(looks, cuts, strict=True)]
     apart = any(each) or task.norm_spec.takes_style or 0 < x.shape[0] <= classes
     layout = _layout(task, x, merge=not apart and not classes)
@@ -196,7 +196,7 @@ def _places(task: ForwardSpec, layout: Layout, kinds: int, each: list[bool]) -> 
     c, t = _channels(layout)
     order, alike = np.arange(kinds), np.zeros(kinds, np.int64)
     where, columns, width, parts = [], [], [], []
-    for cut, own in zip(task.cuts.cuts, each, strict=True):
+    for cut, own in zip(task.cuts.distinct, each, strict=True):
         channels, strips = cut.channels or layout.channels, cut.space or layout.strips
         where.append(order // cut.samples_per_part if own else order if task.num_domains and kinds == task.num_domains else alike)
         columns.append(_described((c * channels // layout.channels) * strips + t * strips // layout.strips))

@@ -27,7 +27,7 @@ SOFT, HARD, READY = range(3)
 
 @kernel
 def lay(row, table, base, columns):
-    """Return each column its part's entry; `columns` holds the size of contiguous parts (0: none such), then each column's part."""
+    """Return the part's entry of each column; `columns` holds the size of contiguous parts (or 0), then each column's part."""
     block, entries = columns[0], table[base:]
     if block == 1:
         for j in range(row.shape[0]):

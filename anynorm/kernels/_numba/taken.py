@@ -55,7 +55,7 @@ class Taken:
         torch.autograd.graph.increment_version(buffers)
         return True
 
-    def average(self, index: int) -> Stats:
+    def stats(self, index: int) -> Stats:
         """Return what is to be kept of a cut: means and unbiased variances, (sample parts, c parts, t parts)."""
         moments = self.by_cut[index]
         assert moments is not None  # only asked of cuts that looked
@@ -66,14 +66,14 @@ class Taken:
         return self.tables[:, lo:hi]
 
     def _shape(self, index: int) -> tuple[int, int, int]:
-        cut, layout = self.task.cuts.cuts[index], self.plan.layout
+        cut, layout = self.task.cuts.distinct[index], self.plan.layout
         return -1, cut.channels or layout.channels, cut.space or layout.strips
 
     @property
     def by_cut(self) -> list[Moments | None]:
         """Moments of each cut that pools over samples and looked."""
         found: list[Moments | None] = []
-        for index, (look, cut) in enumerate(zip(self.task.uses_batch, self.task.cuts.cuts, strict=True)):
+        for index, (look, cut) in enumerate(zip(self.task.uses_batch, self.task.cuts.distinct, strict=True)):
             if not (look and cut.pools_samples):
                 found.append(None)
                 continue
@@ -94,7 +94,7 @@ class Taken:
         return torch.from_numpy(self.samples * positions).reshape(-1, 1, 1)
 
     @property
-    def columns(self) -> Moments | None:
+    def channel_moments(self) -> Moments | None:
         """Moments of each channel and strip over all samples, which only GBGN asks for."""
         layout = self.plan.layout
         shape = (layout.samples, *((layout.strips, layout.channels) if layout.last else (layout.channels, layout.strips)))

@@ -39,7 +39,7 @@ def team(last: bool, width: int) -> Any:
 
 
 def scratch_of(size: int) -> Any:
-    """Return this Python thread's numbers to work on, which stay from pass to pass: fresh memory costs more than the work on it."""
+    """Return this Python thread's numbers to work on, kept from pass to pass: fresh memory costs more than the work."""
     found = getattr(_scratch, "numbers", None)
     if found is None or len(found) < size:
         found = _scratch.numbers = np.empty(size)

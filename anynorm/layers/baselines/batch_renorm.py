@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from anynorm import kernels
-from anynorm.core.affine import standardize
+from anynorm.core.affine import chain, inverse_std
 from anynorm.core.moments import Moments, pool_samples
 from anynorm.core.tracing import is_recomputing
 from anynorm.core.update_rules import Stats, UpdateRule, as_tables
@@ -39,11 +39,12 @@ class Snapshot(NamedTuple):
 class BatchRenorm(ScheduledNorm):
     """BN corrected towards the running statistics, within limits that rise in training.
 
-    A pass that activation checkpointing recomputes is corrected as the first time, except in compiled code, which cannot detect it.
+    A pass that activation checkpointing recomputes is corrected as the first time, except in compiled code, which cannot detect
+    it. The other arguments are those of `RegisteredNorm`.
 
     Args:
         r_max: the final limit of r; sn uses 1.5.
-        d_max: the final limit of d; sn uses 0.5. The other arguments are those of `RegisteredNorm`.
+        d_max: the final limit of d; sn uses 0.5.
 
     The limits rise between the passes `r_ramp` and `d_ramp` (buffers): 5 000 to 40 000 and to 25 000, as in Ioffe's paper, until
     `set_total_steps` is called.
@@ -81,9 +82,9 @@ class BatchRenorm(ScheduledNorm):
 
     def set_hyperparameters(self, **values: float) -> None:
         """Set the limits."""
-        super().set_hyperparameters(**values)
-        if values.get("r_max", 1) < 1:
+        if isinstance(values.get("r_max"), int | float) and 0 <= values["r_max"] < 1:
             raise SpecError(f"r_max of brn must be at least 1, because r is clipped to [1/r_max, r_max]; got {values['r_max']}.")
+        super().set_hyperparameters(**values)
 
     def set_total_steps(self, total_steps: int) -> None:
         """Scale the ramps: r reaches its limit after a quarter of training (our choice), d in the paper's proportion to it."""
@@ -91,15 +92,16 @@ class BatchRenorm(ScheduledNorm):
         for name, ramp in self.RAMPS.items():
             self._set_ramp(name, *(at * total_steps // (4 * last) for at in ramp))
 
-    def _normalize(self, spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
+    def _compute_output(self, spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
         if not (self.updates_running_stats and self.schedule_enabled):
-            return super()._normalize(spec, x, params, buffers)
+            return super()._compute_output(spec, x, params, buffers)
         r, d = self._correction(spec, x)
-        gamma = r if params.weight is None else params.weight * r
-        beta = d if params.weight is None or params.bias is None else params.weight * d + params.bias
-        if params.weight is None:
+        if params.weight is not None and params.bias is not None:
+            gamma, beta = chain((r, d), (params.weight, params.bias))
+        else:
+            gamma, beta = r, d
             spec = self._derived_spec(spec, norm_spec=spec.norm_spec.with_affine(""))
-        return super()._normalize(spec, x, params._replace(weight=gamma, bias=beta), buffers)
+        return super()._compute_output(spec, x, params._replace(weight=gamma, bias=beta), buffers)
 
     @torch.no_grad()
     def _correction(self, spec: ForwardSpec, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -107,16 +109,16 @@ class BatchRenorm(ScheduledNorm):
         batch = spec.sync_group.all_reduce(pool_samples(kernels.moments(x.detach(), 1)))
         _, stats, passes = self._snapshot(batch)
         r_limit, d_limit = self.limits(passes, stats.mean.dtype)
-        inverse_std, _ = standardize(stats.unbiased_var, self.eps)
-        r = inverse_std / standardize(batch.var, self.eps)[0]
-        d = (batch.mean - stats.mean) * inverse_std
+        running_inverse_std = inverse_std(stats.unbiased_var, self.eps)
+        r = running_inverse_std / inverse_std(batch.var, self.eps)
+        d = (batch.mean - stats.mean) * running_inverse_std
         r, d = torch.minimum(torch.maximum(r, 1 / r_limit), r_limit), torch.minimum(torch.maximum(d, -d_limit), d_limit)
-        dtype = kernels.at_least_float32(x[:0]).dtype
+        dtype = kernels.compute_dtype(x)
         return r.flatten().to(dtype), d.flatten().to(dtype)
 
     def _snapshot(self, batch: Moments) -> Snapshot:
         """Return the state before this batch; a recomputation must not see the updates that came after its first pass."""
-        if not torch.compiler.is_compiling() and is_recomputing():
+        if is_recomputing():
             matching = [snapshot for snapshot in self._history if torch.equal(snapshot.batch_mean, batch.mean)]
             if matching:
                 return matching[-1]

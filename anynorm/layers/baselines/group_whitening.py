@@ -4,7 +4,7 @@ Each sample is seen as g rows: a row is a group of channels at all positions, wi
 
     Σ = (X − μ)(X − μ)ᵀ / m + ε I        x̂ = Σ^(−½) (X − μ)        y = γ x̂ + β
 
-so that the rows have variance 1 and are uncorrelated. ε is added to the covariance: a constant sample gives β. One group gives LN.
+so that the rows have variance 1 and are uncorrelated. ε is added to the covariance: a constant sample gives β. One group is LN.
 
     GroupWhitening        Σ^(−½) by five Newton iterations, as published: not fully white if Σ is ill-conditioned
     GroupWhiteningZCA     Σ^(−½) by eigenvalues, exact; ONNX has no operator for that, so export gw
@@ -13,7 +13,6 @@ so that the rows have variance 1 and are uncorrelated. ε is added to the covari
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 
 import torch
 from torch import Tensor
@@ -45,14 +44,14 @@ class Whitening(CustomNorm, GroupedNorm):
         """Return x (at least float32) in the dtype to compute in."""
         return x
 
-    @abstractmethod
     def inverse_sqrt(self, cov: Tensor) -> Tensor:
         """Return Σ^(−½) of matrices (n, g, g)."""
+        raise NotImplementedError
 
-    def _normalize(self, spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
+    def _compute_output(self, spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
         n, c = x.shape[:2]
         values = self.to_compute_dtype(kernels.at_least_float32(x))
-        means = spec.cuts.cuts[0].pool_rows(kernels.moments(values, 1)).mean  # (n, g, 1)
+        means = spec.cuts.distinct[0].pool_moments(kernels.moments(values, 1)).mean  # (n, g, 1)
         groups = means.shape[1]
         size = c // groups * math.prod(x.shape[2:])
         shift = means.detach().to(values.dtype)  # the mean rounded to x's precision; the remainder is small

@@ -23,8 +23,8 @@ from anynorm.layers.algebra import IN, GroupNorm, same_cut
 from anynorm.layers.norm import CustomNorm
 from anynorm.layers.registered import GroupedNorm, RegisteredNorm
 
-KEY_SIZE = 16
-"""The number of channels per key group, and of key groups per number of the code."""
+CHANNELS_PER_KEY_GROUP = 16
+KEY_GROUPS_PER_HIDDEN_UNIT = 16
 
 
 class MetaNorm(CustomNorm, RegisteredNorm):
@@ -41,11 +41,11 @@ class MetaNorm(CustomNorm, RegisteredNorm):
 
     def _register_parameters(self, device: Any, dtype: Any) -> None:
         super()._register_parameters(device, dtype)
-        num_keys, options = max(1, self.num_features // KEY_SIZE), {"device": device, "dtype": dtype}
-        code_size = max(2, num_keys // KEY_SIZE)
-        self.encoder = nn.Parameter(torch.empty(code_size, num_keys, **options))
-        self.scale_decoder = nn.Parameter(torch.empty(num_keys, code_size, **options))
-        self.shift_decoder = nn.Parameter(torch.empty(num_keys, code_size, **options))
+        num_keys, options = max(1, self.num_features // CHANNELS_PER_KEY_GROUP), {"device": device, "dtype": dtype}
+        hidden_size = max(2, num_keys // KEY_GROUPS_PER_HIDDEN_UNIT)
+        self.encoder = nn.Parameter(torch.empty(hidden_size, num_keys, **options))
+        self.scale_decoder = nn.Parameter(torch.empty(num_keys, hidden_size, **options))
+        self.shift_decoder = nn.Parameter(torch.empty(num_keys, hidden_size, **options))
 
     def reset_parameters(self) -> None:
         """Reset; encoder and decoders are initialized as torch's linear layers."""
@@ -53,7 +53,7 @@ class MetaNorm(CustomNorm, RegisteredNorm):
         for weight in (self.encoder, self.scale_decoder, self.shift_decoder):
             nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
 
-    def _normalize(self, spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
+    def _compute_output(self, spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
         gamma, beta = self.predict(kernels.moments(x, 1))
         gamma = gamma + (1.0 if params.weight is None else params.weight.to(gamma.dtype))
         beta = beta + (0.0 if params.bias is None else params.bias.to(beta.dtype))

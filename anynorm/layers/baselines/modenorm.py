@@ -1,4 +1,4 @@
-"""Mode normalization (Deecke et al. 2019; in sabn Tables 3 and 4): BN over K modes to which a gate assigns each sample by fractions.
+"""Mode normalization (Deecke et al. 2019; in sabn Tables 3 and 4): BN over K modes; a gate assigns each sample by fractions.
 
     g_n = softmax(V x̄_n + v)                         x̄_n the spatial mean of sample n; K fractions
     μ_k = Σ_n w_nk x̄_n                               w_nk = g_nk / Σ_n g_nk
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from anynorm import kernels
-from anynorm.core.affine import Style, standardize
+from anynorm.core.affine import inverse_std
 from anynorm.core.moments import Moments, merge_moments
 from anynorm.core.spec import ResolvedCuts
 from anynorm.core.update_rules import UpdateRule, as_tables
@@ -28,7 +28,7 @@ from anynorm.layers.norm import CustomNorm
 from anynorm.layers.registered import RegisteredNorm
 
 IN_WITH_STYLE = {
-    "norm_spec": same_cut(IN, Style()),
+    "norm_spec": same_cut(IN).with_affine("style"),
     "cuts": ResolvedCuts((IN,), (0,), (0,)),
     "eps": 1e-5,  # cancels in the product of IN and style
     "uses_batch": (True,),
@@ -39,8 +39,10 @@ IN_WITH_STYLE = {
 class ModeNorm(CustomNorm, RegisteredNorm):
     """BN statistics of K modes; a gate on the spatial mean assigns each sample to them by fractions.
 
+    The other arguments are those of `RegisteredNorm`.
+
     Args:
-        num_modes: K; the other arguments are those of `RegisteredNorm`.
+        num_modes: K.
     """
 
     name, paper, example = "modenorm", "Deecke et al. 2019, in sabn Tables 3, 4", "modenorm:2"
@@ -87,14 +89,13 @@ class ModeNorm(CustomNorm, RegisteredNorm):
         """Return that the gate depends on each input."""
         return "its gate depends on each input, so no fixed (a, b) exists"
 
-    def _normalize(self, spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
+    def _compute_output(self, spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
         rows = kernels.moments(x, 1)
         gates = self.gates(rows)
         modes, batch = self._modes(spec, rows, gates, buffers)
-        inverse_std, _ = standardize(modes.var, spec.eps)
-        weights = gates[:, :, None, None] * inverse_std  # (n, k, c, 1)
+        weights = gates[:, :, None, None] * inverse_std(modes.var, spec.eps)  # (n, k, c, 1)
         instance = self._derived_spec(spec, **IN_WITH_STYLE)
-        gamma = weights.sum(1) / standardize(rows.var, instance.eps)[0]
+        gamma = weights.sum(1) / inverse_std(rows.var, instance.eps)
         beta = (weights * (rows.mean[:, None] - modes.mean)).sum(1)
         gamma, beta = gamma[..., 0], beta[..., 0]
         if params.weight is not None and params.bias is not None:

@@ -16,7 +16,7 @@ from anynorm.layers.registered import RegisteredNorm
 
 
 class ScheduledNorm(CustomNorm, RegisteredNorm):
-    """A norm that counts its forward passes in training. Counter, ramps and hyperparameters are buffers, so checkpoints have them.
+    """A norm that counts its forward passes in training; counter, ramps and hyperparameters are buffers.
 
     Attributes:
         RAMPS: the (first, last) pass of each ramp until `set_total_steps` is called.
@@ -29,7 +29,8 @@ class ScheduledNorm(CustomNorm, RegisteredNorm):
 
     def _register_parameters(self, device: Any, dtype: Any) -> None:
         super()._register_parameters(device, dtype)
-        for name, value in self.hyperparameters.items():
+        self._initial = dict(self.hyperparameters)
+        for name, value in self._initial.items():
             self.register_buffer(name, torch.tensor(value, device=device, dtype=dtype))
         for name, ramp in self.RAMPS.items():
             self.register_buffer(name, torch.tensor(ramp, device=device))
@@ -39,21 +40,31 @@ class ScheduledNorm(CustomNorm, RegisteredNorm):
         """Reset, the schedule included."""
         super().reset_parameters()
         self.num_passes.zero_()
-        for name, value in self.hyperparameters.items():
+        for name, value in self._initial.items():
             self.get_buffer(name).fill_(value)
         for name, ramp in self.RAMPS.items():
             self._set_ramp(name, *ramp)
 
     def set_hyperparameters(self, **values: float) -> None:
-        """Set numbers that are not part of the spec.
+        """Set hyperparameters that are not part of the spec: all of them, or none if one is invalid.
 
         Raises:
-            SpecError: if a value is not a finite number of at least 0.
+            SpecError: if a name is unknown, or a value is not a finite number of at least 0.
         """
         for name, value in values.items():
+            if name not in self.hyperparameters:
+                raise SpecError(f"{self.name} has no hyperparameter {name!r}. Usable: {' '.join(self.hyperparameters)}.")
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
                 raise SpecError(f"{name} of {self.name} must be a finite number of at least 0; got {value!r}.")
+        self._initial |= values
+        for name, value in values.items():
             self.get_buffer(name).fill_(value)
+
+    def extra_repr(self) -> str:
+        """Return spec, channels, options and hyperparameters."""
+        buffers = {name: self.get_buffer(name) for name in self.hyperparameters}
+        values = {name: self._initial[name] if buffer.is_meta else float(buffer) for name, buffer in buffers.items()}
+        return ", ".join([super().extra_repr(), *(f"{name}={value:g}" for name, value in values.items())])
 
     def _set_ramp(self, name: str, first: int, last: int) -> None:
         ramp = self.get_buffer(name)

@@ -1,14 +1,14 @@
 """Sparse switchable normalization (Shao et al. 2019): SN whose mixing weights become one-hot by construction.
 
-SparsestMax projects λ onto the simplex (sparsemax) and then, if the result p is closer to the center u than the radius r, outwards
-onto the circle of radius r around u:
+SparsestMax projects λ onto the simplex (sparsemax) and then, if the result p is closer to the center u than the radius r,
+outwards onto the circle of radius r around u:
 
     p = sparsemax(λ)        ‖p − u‖ < r:  p ← u + r (p − u)/‖p − u‖
 
-A point that leaves the simplex is projected onto the face it left through, and the same step is repeated there, with the center of
-the face and the remaining radius √(r² − ‖u_face − u‖²). r rises from 0 to √((k − 1)/k), where only the corners of the simplex remain.
-At the center itself all directions are equal: the first largest λ determines it, and the gradient is that of p. So the weights are
-on the simplex and at least r from its center for any λ, equal λ included.
+A point that leaves the simplex is projected onto the face it left through, and the same step is repeated there, with the center
+of the face and the remaining radius √(r² − ‖u_face − u‖²). r rises from 0 to √((k − 1)/k), where only the corners of the simplex
+remain. At the center itself all directions are equal: the first largest λ determines it, and the gradient is that of p. So the
+weights are on the simplex and at least r from its center for any λ, equal λ included.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anynorm.core.mixing import Precomputed, Softmax
-from anynorm.core.spec import NormSpec
+from anynorm.core.mixing import Precomputed
 from anynorm.core.tracing import is_recomputing
 from anynorm.kernels.interface import ForwardSpec, Params, SyncGroup
-from anynorm.layers.algebra import BN, IN, LN
+from anynorm.layers.algebra import SwitchNorm
 from anynorm.layers.baselines.schedule import ScheduledNorm
 from anynorm.layers.registered import GroupedNorm
 
@@ -82,7 +81,7 @@ class SparseSwitchNorm(ScheduledNorm, GroupedNorm):
 
     name, paper = "ssn", "Shao et al. 2019 (after sn)"
     arguments = {"num_groups": 1}
-    define = staticmethod(lambda num_groups: NormSpec((IN, LN, BN), (IN, LN, BN), mixing=Softmax(num_groups)))
+    define = SwitchNorm.define
     formula = (
         "mean = w[in] μ[in] + w[ln] μ[ln] + w[bn] μ[bn]",
         "var  = w′[in] σ²[in] + w′[ln] σ²[ln] + w′[bn] σ²[bn]",
@@ -97,8 +96,8 @@ class SparseSwitchNorm(ScheduledNorm, GroupedNorm):
 
     def radius(self) -> Tensor:
         """Return the radius of the next pass, from 0 to that of the corners."""
-        num_cuts = len(self.mean_cuts)
-        again = not torch.compiler.is_compiling() and is_recomputing() and self.advances_schedule
+        num_cuts = len(self.mean_cut_indices)
+        again = is_recomputing() and self.advances_schedule
         passes = self.num_passes - 1 if again else self.num_passes
         return self.progress("ramp", passes, torch.float64) * math.sqrt((num_cuts - 1) / num_cuts)
 
@@ -107,7 +106,7 @@ class SparseSwitchNorm(ScheduledNorm, GroupedNorm):
         logits: Tensor = getattr(self, f"{side}_weight")
         return sparsestmax(logits.double(), self.radius()).to(logits.dtype)
 
-    def weights(self, side: str) -> Tensor:
+    def mixing_weights(self, side: str) -> Tensor:
         """Return the mixing weights of the cuts of the "mean" or the "var": (1, k), or (c, k) with channel groups."""
         return Precomputed(self.norm_spec.mixing.groups).weights_by_channel(self.sparse_weights(side), self.num_features)
 

@@ -62,7 +62,7 @@ def test_at_the_end_one_cut_has_all_the_weight():
 def test_ssn_starts_as_equal_weights_and_ends_as_one_norm():
     norm: Any = anynorm.make("ssn", 8)
     norm.ramp.copy_(torch.tensor([0, 4]))
-    same(norm.weights("mean"), torch.full((1, 3), 1 / 3))
+    same(norm.mixing_weights("mean"), torch.full((1, 3), 1 / 3))
     x = data(4, 8, 3, 3)
     same(norm(x), anynorm.make("sn", 8)(x), rtol=1e-5, atol=1e-5)
     with torch.no_grad():
@@ -73,8 +73,8 @@ def test_ssn_starts_as_equal_weights_and_ends_as_one_norm():
         radii.append(float(norm.radius()))
         norm(x)
     same(torch.tensor(radii), torch.tensor([0.25, 0.5, 0.75, 1.0]) * CORNER)
-    same(norm.weights("mean"), torch.tensor([[0.0, 1.0, 0.0]]))
-    same(norm.weights("var"), torch.tensor([[0.0, 0.0, 1.0]]))
+    same(norm.mixing_weights("mean"), torch.tensor([[0.0, 1.0, 0.0]]))
+    same(norm.mixing_weights("var"), torch.tensor([[0.0, 0.0, 1.0]]))
     settled = make("ln/bn", channels=8)
     settled.load_state_dict({k: v for k, v in norm.state_dict().items() if k in settled.state_dict()}, strict=False)
     settled.running_var.copy_(norm.running_var)
@@ -130,8 +130,8 @@ def test_a_pass_before_training_does_not_stop_the_logits_from_learning():
         optimizer.zero_grad()
         (norm(x) - target(x)).square().mean().backward()
         optimizer.step()
-    assert norm.weights("var").argmax() == 2
-    assert norm.weights("var").detach().max() == 1
+    assert norm.mixing_weights("var").argmax() == 2
+    assert norm.mixing_weights("var").detach().max() == 1
 
 
 @given(st.lists(NUMBERS, min_size=3, max_size=3))

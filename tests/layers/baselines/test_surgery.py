@@ -261,7 +261,7 @@ def test_invalid_inputs_raise_as_for_every_norm(spec):
     same_state(norm, before)
     state = norm.state_dict()
     state["weight"] = torch.full((16,), float("nan"))
-    with pytest.raises(StateError, match="'weight' .* has 16 NaN of 16 values"):
+    with pytest.raises(StateError, match=r"'weight' .* has 16 NaN of 16 values"):
         norm.load_state_dict(state)
 
 
