@@ -1,5 +1,9 @@
 """Folders of images: splits, classes, 16-bit images, unreadable files."""
 
+import json
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -74,3 +78,20 @@ def test_many_images_are_decoded_by_several_processes(tmp_path):
         save_image(tmp_path / ("a" if k % 2 else "b") / f"{k}.png", (k, k, k))
     data = load_dataset(f"folder:{tmp_path}", image_size=4)
     assert sorted(torch.cat([data.train[0], data.test[0]])[:, 0, 0, 0].tolist()) == list(range(240))
+
+
+@pytest.mark.slow
+def test_compare_passes_skip_unreadable_to_the_processes_that_train(tmp_path):
+    for name in ("cats", "dogs"):
+        for k in range(12):
+            save_image(tmp_path / "data" / name / f"{k}.png", "red" if name == "cats" else "blue")
+    (tmp_path / "data" / "dogs" / "bad.png").write_text("no image")
+    command = [sys.executable, "-m", "anynorm", "compare", "--data", f"folder:{tmp_path / 'data'}", "--model", "small"]
+    command += ["--set", "image_size=8", "--norms", "bn", "--batch-sizes", "4", "--seeds", "1", "--epochs", "1"]
+    command += ["--runs", str(tmp_path / "runs"), "--json"]
+    refused = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert "cannot read 1 of 25 images" in refused.stderr
+    done = subprocess.run([*command, "--skip-unreadable"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rows"][0]["norm"] == "bn"
