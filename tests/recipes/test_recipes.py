@@ -19,7 +19,7 @@ from anynorm.errors import DataError
 from anynorm.recipes.support.catalog import load_recipe, read_header, recipe_names
 from anynorm.recipes.support.record import read_record
 from anynorm.recipes.support.runs import make_config
-from tools.results import insert_overview, results_page
+from tools.results import insert, overview, results_page, summary
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "records"
@@ -220,7 +220,7 @@ def test_the_command_exits_with_1_if_a_claim_does_not_hold(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["hn_sm"], r"there is no recipe 'hn_sm'\. Did you mean hn_sn"),
+        (["hn_sm"], r"unknown recipe 'hn_sm'\. Did you mean hn_sn"),
         (["hn_sn", "--preset", "full"], "recipe 'hn_sn' has no preset 'full'. Usable: smoke desk paper"),
         (["hn_sn", "--executor", "slurm"], "executor.*'slurm'"),
     ],
@@ -250,8 +250,13 @@ def test_links_and_pictures_of_the_results_page_exist():
         assert (FOLDER / target).exists(), target
 
 
-def test_the_results_table_of_the_readme_is_generated_from_the_records():
-    text = (ROOT / "README.md").read_text()
-    assert text == insert_overview(text), "run `make results`"
-    with pytest.raises(DataError, match="must have a line <!-- results --> and a line <!-- end of results -->"):
-        insert_overview("nothing")
+@pytest.mark.parametrize(("page", "content"), [("README.md", summary), ("docs/papers/README.md", overview)])
+def test_the_results_in_a_page_are_generated_from_the_records(page, content):
+    text = (ROOT / page).read_text()
+    assert text == insert(content(), text), "run `make results`"
+
+
+def test_a_page_without_markers_is_refused():
+    for text in ("nothing", "<!-- results -->", "<!-- end of results -->"):
+        with pytest.raises(DataError, match="must have a line <!-- results --> and a line <!-- end of results -->"):
+            insert("content", text)
