@@ -23,7 +23,6 @@ setup: .venv/ready
 
 demo: setup
 	$(BIN)/anynorm compare --runs runs/demo
-	$(BIN)/anynorm report runs/demo -o report.html
 
 test: setup browser
 	$(BIN)/ruff format --check .

@@ -124,6 +124,7 @@ class Comparison:
         """Return this comparison with as many epochs as all runs together can train in `minutes`, the same for each."""
         if minutes <= 0:
             raise SpecError(f"minutes must be above 0; got {minutes}.")
+        check_model(self, self.load_data())
         seconds = 0.0
         for (norm, size), step_time in self.step_seconds().items():
             steps_per_epoch = Trainer(timed_config(self.config(norm, size)), self.load_data()).steps_per_epoch
@@ -167,7 +168,7 @@ def compare(
     executor: str = "local",
     runs: Path | str = "runs",
 ) -> Table:
-    """Train a model with each norm at each batch size and recommend a norm.
+    """Train a model with each norm at each batch size and recommend which norm to use.
 
     Scripts that use several processes must call this under `if __name__ == "__main__":`.
 

@@ -17,7 +17,7 @@ class ShapeError(AnynormError):
 
 
 class ConditionError(AnynormError):
-    """Raised when a class, domain or style is missing or does not fit the norm or the batch."""
+    """Raised when a class, domain or style is missing or does not fit the layer or its input."""
 
 
 class StateError(AnynormError):

@@ -82,7 +82,7 @@ def _describe_affine(norm_spec: NormSpec) -> str:
 
 
 def formula(norm_spec: NormSpec) -> list[str]:
-    """Return the equations of a norm, one per line.
+    """Return the equations that define a norm: one string per line.
 
     >>> for line in formula(parse("hn:32")): print(line)
     mean = μ[bn]

@@ -1,4 +1,4 @@
-"""Draw what `make demo` found, and keep it as a record: `python docs/demo.py` after `make demo`."""
+"""Draw docs/demo.png and write docs/demo.json from the runs of `make demo`: `python docs/demo.py`."""
 
 import json
 import statistics
@@ -7,45 +7,66 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from anynorm import plot
-from anynorm.comparison import Plan, outcomes, summary
+from anynorm.comparison import Comparison, make_base
+from anynorm.plot import COLOURS
+from anynorm.report.results import Row, select
+from anynorm.training.store import Store
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
+COMMAND = "anynorm compare"
 
 
-def averaged(records: list[dict[str, Any]], rows: str, place: str, value: str) -> list[dict[str, float]]:
-    """Give the mean over runs of a value at each place."""
-    found: dict[float, list[float]] = {}
-    for record in records:
-        for row in record[rows] or []:
-            found.setdefault(row[place], []).append(row[value])
-    return [{"layer": at, value: statistics.fmean(values)} for at, values in sorted(found.items())]
+def collect(comparison: Comparison, rows: list[Row]) -> dict[str, Any]:
+    """Return the results as the README needs them: the table, the recommendation, every test error, and the provenance."""
+    legend, recommendation = comparison.table().finding.split("\n")
+    store = Store(comparison.root)
+    records = [store.record(comparison.config(**cell).id) for cell in comparison.sweep.cells]
+    return {
+        "command": COMMAND,
+        "rows": comparison.table().rows,
+        "legend": legend,
+        "recommendation": recommendation,
+        "test_errors": {
+            f"{norm}, batch {size}": [row["test_error"] for row in select(rows, norm, size)]
+            for norm in comparison.norms
+            for size in comparison.batch_sizes
+        },
+        "seeds": comparison.seeds,
+        "config": {
+            name: value for name, value in records[0]["config"].items() if name not in ("norm", "batch_size", "seed", "lr")
+        },
+        "provenance": records[0]["provenance"],
+    }
+
+
+def draw(comparison: Comparison, rows: list[Row]) -> Figure:
+    """Draw the test error of each norm at each batch size: mean and standard deviation over seeds."""
+    fig = Figure(figsize=(8, 3.6), layout="constrained")
+    ax = fig.subplots()
+    ax.spines[["top", "right"]].set_visible(False)
+    width = 0.8 / len(comparison.batch_sizes)
+    for k, (size, color) in enumerate(zip(comparison.batch_sizes, (COLOURS[1], COLOURS[0]), strict=True)):
+        errors = [[row["test_error"] for row in select(rows, norm, size)] for norm in comparison.norms]
+        means, sds = [statistics.fmean(values) for values in errors], [statistics.stdev(values) for values in errors]
+        positions = [position + (k - 0.5) * width for position in range(len(means))]
+        ax.bar(positions, means, width, yerr=sds, capsize=3, color=color, ecolor="#333333", label=f"batch size {size}")
+        for position, mean, sd in zip(positions, means, sds, strict=True):
+            ax.annotate(f"{mean:.1f}", (position, mean + sd), (0, 3), textcoords="offset points", ha="center", fontsize=9)
+    ax.set_xticks(range(len(comparison.norms)), comparison.norms)
+    base = comparison.base
+    ax.set(
+        ylabel="test error (%)", title=f"{base.model} on {base.data}, {base.epochs} epochs, {comparison.seeds} seeds (mean ± sd)"
+    )
+    ax.legend(frameon=False)
+    return fig
 
 
 def main() -> None:
     """Write docs/demo.json and docs/demo.png."""
-    plan = Plan(root=HERE.parent / "runs" / "demo")
-    found = outcomes(plan)
-    report = summary(plan)
-    small = min(plan.batch_sizes)
-    trained = {f"{norm}, batch {size}": [record["train_error"] for record in records] for (norm, size), records in found.items()}
-    made: dict[str, Any] = {"command": "make demo", "rows": report.rows, "finding": report.finding}
-    made |= {"train_errors": trained, "seeds": plan.seeds, "provenance": found[plan.norms[0], small][0]["provenance"]}
-    (HERE / "demo.json").write_text(json.dumps(made, indent=2) + "\n")
-    fig = Figure(figsize=(11, 3.8), layout="constrained")
-    left, right = fig.subplots(1, 2)
-    cells = {norm: found[norm, small] for norm in plan.norms}
-    plot.profiles(
-        {norm: averaged(records, "curve", "epoch", "test_error") for norm, records in cells.items()}, "test_error", left
-    )
-    left.set(xlabel="epoch", ylabel="test error (%)", ylim=(0, 100), title=f"Digits, 20-layer MLP, batch {small}")
-    plot.profiles({norm: averaged(records, "shift", "place", "shift") for norm, records in cells.items()}, "shift", right)
-    right.set(
-        xlabel="norm, from the first",
-        ylabel="estimation shift (0 is right)",
-        title="How far what norms keep is from what they meet",
-    )
-    fig.savefig(HERE / "demo.png", dpi=110)
+    comparison = Comparison(make_base({}), root=FOLDER.parent / "runs" / "demo")
+    rows = comparison.rows()
+    (FOLDER / "demo.json").write_text(json.dumps(collect(comparison, rows), indent=2, ensure_ascii=False) + "\n")
+    draw(comparison, rows).savefig(FOLDER / "demo.png", dpi=110)
 
 
 if __name__ == "__main__":

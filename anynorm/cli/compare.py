@@ -61,7 +61,7 @@ def compare(
     root: RunsDir = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Train a model with each norm at each batch size, recommend a norm, and write report.html beside the runs.
+    """Train a model with each norm at each batch size, recommend which to use, and write report.html beside the runs.
 
     Finished runs are not trained again; run the command again to resume an interrupted comparison.
     """
@@ -75,12 +75,17 @@ def compare(
     comparison = Comparison(base, split_norms(norms), sizes, seeds, lr_scaling, root, skip_unreadable)
     if minutes is not None:
         comparison = comparison.within(minutes, processes)
+    rows = comparison.run(processes, executor)
+    is_main = os.environ.get("RANK", "0") == "0"  # with torchrun, the first process reports
     try:
-        watch(comparison, comparison.run(processes, executor))
+        if is_main:
+            watch(comparison, rows)
+        else:
+            list(rows)
     except KeyboardInterrupt:
         sys.stderr.write("Stopped. Run the same command again to resume.\n")
         raise
-    if os.environ.get("RANK", "0") != "0":  # with torchrun, the first process reports
+    if not is_main:
         return
     table = comparison.table()
     if as_json:

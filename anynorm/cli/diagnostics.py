@@ -80,7 +80,7 @@ def _estimation_shift(args: DiagnoseArgs) -> DiagnosticReport:
 
 
 def _perturbation(args: DiagnoseArgs) -> DiagnosticReport:
-    """Score by accuracy, or by agreement with the unperturbed model if there are no labels."""
+    """Score by accuracy, or by agreement with the unperturbed model if the data has no labels."""
     has_labels = args.has_labels()
     batches = list(args.data())
     if not batches:

@@ -53,7 +53,7 @@ def watch(comparison: Comparison, new_rows: Iterable[Row]) -> None:
         for row in new_rows:
             rows.append(row)
             progress.advance(task)
-            live.update(Group(_error_table(comparison, rows), progress))
+            live.update(Group(_error_table(comparison, rows), progress), refresh=True)
 
 
 def _print_lines(new_rows: Iterable[Row], missing: int) -> None:

@@ -56,7 +56,7 @@ def show(
     shape: Annotated[str, typer.Option(help="Shape of the input: N,C,H,W (or N,C; N,C,L; N,C,T,H,W).")] = "8,32,8,8",
     as_json: AsJson = False,
 ) -> None:
-    """Explain a norm: formula, number of parameters and statistics, and which values share a statistic."""
+    """Print the formula of a norm, its numbers of parameters and statistics, and which values share a statistic."""
     from anynorm.show import describe
 
     about = describe(spec, _parse_shape(shape))

@@ -15,8 +15,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from anynorm.errors import DataError
 from anynorm.progress import track_bytes
@@ -151,10 +150,10 @@ def _unpack(archive: Path) -> None:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _pooch() -> ModuleType:
+def _pooch() -> Any:
     """Import pooch at first use: it is part of the `lab` extra."""
     try:
-        import pooch
+        import pooch  # type: ignore[import-untyped]
     except ImportError:
         raise DataError(
             "downloads need pooch: pip install 'anynorm[lab]', or set ANYNORM_DATA to a directory of files."

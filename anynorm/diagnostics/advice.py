@@ -12,7 +12,7 @@ MIN_SHIFT = 0.3
 (docs/guide/diagnose.md)."""
 
 MIN_NORMS_FOR_TREND = 6
-"""With fewer norms a trend over depth cannot be told from chance."""
+"""With fewer norms a trend over depth cannot be distinguished from chance."""
 
 
 def advise(rows: list[dict[str, Any]], num_samples: int, score: float | None) -> str:

@@ -19,7 +19,7 @@ from anynorm.surgery.find import NormSite
 
 
 class BufferRef(NamedTuple):
-    """A buffer, named by its module and its name there."""
+    """A buffer, identified by its module and its name in that module."""
 
     module: nn.Module
     name: str
@@ -37,7 +37,7 @@ StatBuffers = dict[Cut, tuple[BufferRef | None, BufferRef | None]]
 
 
 def running_stat_buffers(site: NormSite) -> StatBuffers:
-    """Return references to the running statistics of a norm.
+    """Return references to the running statistics of the norm at a site.
 
     Raises:
         DiagnosticError: if a running statistic is not a buffer of the norm.

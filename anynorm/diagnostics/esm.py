@@ -40,7 +40,7 @@ class Measurement:
     """The input statistics of each norm, in the order the norms first ran.
 
     Attributes:
-        copied_batches: copies of the first batches, as many as `measure` was asked to copy.
+        copied_batches: copies of the first batches, as many as `copy_samples` of `measure` says.
     """
 
     accumulators: list[StatAccumulator] = field(default_factory=list)
@@ -62,7 +62,7 @@ def measure(
         copy_samples: copy the first batches until they hold this many samples.
 
     Raises:
-        DiagnosticError: if a batch has no tensor, if there is no sample, or if the input of a norm is not finite.
+        DiagnosticError: if a batch has no tensor, all batches are empty, or the input of a norm is not finite.
     """
     result = Measurement()
     accumulators: dict[NormSite, StatAccumulator] = {}

@@ -65,7 +65,7 @@ def gradient_balance(
 
     Raises:
         DiagnosticError: if draws differ in their classes, the loss is not a differentiable finite scalar, or no layer with a
-            trainable weight produces the input of a norm.
+            trainable weight precedes any norm.
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
     >>> def loss(model, x, label):
@@ -98,10 +98,11 @@ def gradient_balance(
 def _finding(rows: list[dict[str, Any]], num_classes: int, num_draws: int) -> str:
     worst = max(rows, key=lambda row: row["relative_std"])
     g_inter = sum(row["g_inter"] for row in rows) / len(rows)
+    draws = f"{num_draws} draw{'s' if num_draws > 1 else ''}"
     return (
-        f"{num_classes} classes, {num_draws} draws: gradient norms differ most in '{worst['stage']}' (std "
-        f"{worst['grad_norm_std']:.3g}, {100 * worst['relative_std']:.0f} % of their mean); mean g_inter {g_inter:.3g}. Lower is "
-        "better for both: compare with a sandwich affine (sabn)."
+        f"{num_classes} classes, {draws}: gradient norms differ most in '{worst['stage']}' (std {worst['grad_norm_std']:.3g}, "
+        f"{100 * worst['relative_std']:.0f} % of their mean); mean g_inter {g_inter:.3g}. Lower is better for both: compare with "
+        "a sandwich affine (sabn)."
     )
 
 
@@ -148,13 +149,13 @@ def _check_classes(draws: list[Draw]) -> list[Any]:
 
 
 def _producer_weights(model: nn.Module, norms: list[nn.Module], run: Callable[[], Any]) -> Weights:
-    """Return the weights of the convolutions and linear layers that produce the input of a norm, by path."""
+    """Return the weights of the convolutions and linear layers that produce the inputs of norms, by path."""
     paths: dict[nn.Module, str] = {
         module: path for path, module in model.named_modules() if isinstance(module, _ConvNd | nn.Linear)
     }
     layers = find_producers(paths, norms, run)
     if not layers:
-        raise DiagnosticError("No convolution or linear layer ran before a norm, so there is nothing to differentiate.")
+        raise DiagnosticError("No convolution or linear layer ran before any norm: nothing to differentiate.")
     weights = {paths[layer]: [weight for name, weight in layer.named_parameters() if "weight" in name] for layer in layers}
     frozen = [path for path, parameters in weights.items() if not all(parameter.requires_grad for parameter in parameters)]
     if frozen:

@@ -21,7 +21,7 @@ from anynorm.layers.norm import Norm
 from anynorm.surgery.find import NormSite
 
 InputCallback = Callable[[NormSite, Tensor, Tensor | None], None]
-"""Called with a norm, its input, and the domain of each sample (None for norms without domains)."""
+"""Arguments: the site of the norm, its input, and the domain of each sample (None for norms without domains)."""
 
 
 @contextmanager
@@ -46,7 +46,7 @@ def observe_inputs(sites: Iterable[NormSite], callback: InputCallback) -> Iterat
 
 
 def find_producers(layers: Iterable[nn.Module], norms: Iterable[nn.Module], run: Callable[[], Any]) -> list[nn.Module]:
-    """Return the layers that produce the input of a norm, in the order they run.
+    """Return the layers that produce the inputs of norms, in the order they run.
 
     The producer is the nearest of `layers` behind the norm's input in the autograd graph. Where the graph does not show it, as
     inside a checkpoint, it is the layer that ran last.
@@ -118,7 +118,7 @@ def _domain_labels(module: nn.Module, x: Tensor, condition: Any) -> Tensor | Non
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Set a model to eval mode, without gradients and without compiled code, which would skip the hooks.
+    """Switch a model to eval mode, without gradients and without compiled code, which would skip the hooks.
 
     >>> model = nn.Dropout()
     >>> with eval_mode(model):

@@ -1,4 +1,4 @@
-"""Statistics of the inputs of a norm, by cut, pooled exactly over any number of batches."""
+"""Statistics of the inputs of norms, by cut, pooled exactly over any number of batches."""
 
 from __future__ import annotations
 

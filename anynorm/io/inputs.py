@@ -94,7 +94,7 @@ def read_first_input(name: str, num_samples: int = 2) -> Any:
     """Return x of the first batch named by a text, with `num_samples` samples (a factory's iterable chooses its own number).
 
     Raises:
-        DataError: if there is no batch, or the data cannot be read.
+        DataError: if the data are empty or cannot be read.
     """
     batch = next(iter(read_batches(name, num_samples)), None)
     if batch is None:

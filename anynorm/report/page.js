@@ -71,7 +71,7 @@ function logTicks(from, to) {
   return ticks.slice(Math.max(start, 0), end + 1);
 }
 
-// The y axis: logarithmic where the means span more than a factor of 8, so that small values can be told apart.
+// The y axis: logarithmic where the means span more than a factor of 8, so that small values can be distinguished.
 function yAxis(points) {
   const means = points.map(point => point[1]), low = Math.min(...means), high = Math.max(...points.map(([, mean, sd]) => mean + sd), 1e-9);
   if (low > 0 && Math.max(...means) / low > 8) {

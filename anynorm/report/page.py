@@ -8,10 +8,12 @@ comparison is a section, the newest first.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import anynorm
+from anynorm.comparison import LR_SCALINGS
 from anynorm.errors import DataError
 from anynorm.io.atomic import atomic_write
 from anynorm.report.section import Record, make_section
@@ -34,7 +36,7 @@ def write_page(root: Path, path: Path) -> tuple[int, list[str]]:
         The number of runs on the page, and for each run that was omitted a sentence with its id and the reason.
 
     Raises:
-        DataError: if there is no store, no finished run, or no folder to write into.
+        DataError: if the store, a finished run or the folder to write into is missing.
     """
     if not root.is_dir():
         raise DataError(f"{root} must be a folder of runs; it does not exist. Run `anynorm compare` first.")
@@ -68,23 +70,32 @@ def _read_records(store: Store) -> tuple[list[Record], list[str]]:
     return records, omitted
 
 
-def group_records(records: Sequence[Record]) -> list[list[Record]]:
+def group_records(records: Iterable[Record]) -> list[list[Record]]:
     """Group runs into comparisons, the comparison with the newest run first.
-
-    Two runs that have the same batch size and different learning rates belong to different comparisons.
 
     Args:
         records: the oldest first.
     """
-    groups: dict[str, list[Record]] = {}
-    lr_by_size: dict[str, dict[int, float]] = {}
+    groups: list[list[Record]] = []
     for record in records:
-        config = record["config"]
-        name = json.dumps({key: value for key, value in config.items() if key not in VARIED}, sort_keys=True)
-        while lr_by_size.setdefault(name, {}).setdefault(config["batch_size"], config["lr"]) != config["lr"]:
-            name += "'"
-        groups[name] = [*groups.pop(name, []), record]  # the group of the newest run moves to the end
-    return list(groups.values())[::-1]
+        group = next((group for group in groups if _is_one_comparison([*group, record])), None)
+        if group is not None:
+            groups.remove(group)
+        groups.append([*(group or []), record])  # the group of the newest run moves to the end
+    return groups[::-1]
+
+
+def _is_one_comparison(records: Sequence[Record]) -> bool:
+    """Whether runs share all settings but those that vary, and one rule gives their learning rates."""
+    configs = [record["config"] for record in records]
+    shared = [{name: value for name, value in config.items() if name not in VARIED} for config in configs]
+    if any(settings != shared[0] for settings in shared):
+        return False
+    for scale in LR_SCALINGS.values():
+        base_lrs = [config["lr"] / scale(config["batch_size"]) for config in configs]
+        if all(math.isclose(lr, base_lrs[0]) for lr in base_lrs):
+            return True
+    return False
 
 
 def _inline(data: str) -> str:

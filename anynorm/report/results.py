@@ -20,7 +20,7 @@ Row = dict[str, Any]
 MIN_SEEDS = 3
 """With fewer seeds no difference is called significant."""
 USUAL_NORM = "bn"
-"""The norm that a model has already: where it is as good as the best, there is no reason to replace it."""
+"""The norm that most models have: it need not be replaced where it is not significantly worse than the best."""
 
 
 def row_from_record(record: dict[str, Any]) -> Row:

@@ -131,7 +131,7 @@ def _cost(
 def _charts(
     records: Sequence[Record], norms: list[str], sizes: list[int], points: Callable[[Record], list[tuple[float, float]]]
 ) -> list[dict[str, Any]]:
-    """Return one chart per batch size; each of its lines has points (x, mean, sd) over the seeds of a norm."""
+    """Return one chart per batch size; each of its lines has points (x, mean, sd) over the seeds of one norm."""
     charts = []
     for size in sizes:
         lines = []

@@ -47,7 +47,9 @@ def make_replacement(site: NormSite, spec: str, options: dict[str, Any]) -> Repl
     norm.sync_group = info.sync_group
     result = transfer(info, norm, parametrized=hasattr(site.module, "parametrizations"))
     if isinstance(norm, ScheduledNorm):
-        norm.set_hyperparameters(**{name: options[name] for name in norm.hyperparameters if name in options})  # not the transferred ones
+        norm.set_hyperparameters(
+            **{name: options[name] for name in norm.hyperparameters if name in options}
+        )  # not the transferred ones
     copy_hooks_and_parametrizations(site.module, norm)
     return Replacement(norm.train(site.module.training), result)
 

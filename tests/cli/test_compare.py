@@ -58,7 +58,7 @@ def test_on_a_terminal_the_table_fills_while_runs_finish(monkeypatch):
         yield {"norm": "sn", "batch_size": 2, "seed": 1, "test_error": 3.0}
 
     live.watch(comparison, new_rows())
-    text = screen.getvalue()
+    text = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", screen.getvalue())
     assert re.search(r"test error %.*batch 2\b.*batch 32", text, re.S)
     assert "2.0  (1/2)" in text
     assert "2.5 ± 0.7" in text

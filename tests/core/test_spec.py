@@ -139,7 +139,12 @@ def test_an_invalid_spec_raises_an_error_with_a_hint(spec, message):
             r"gn:32 cuts 48 channels into 32 equal parts; 48 is not divisible by 32\. Usable: 1 2 3 4 6 8 12 16 24 48\.",
         ),
         ("bgn:32", 48, {}, r"neither number divides the other.*Nearest usable: 24 or 48"),
-        ("sn:5", 48, {}, r"mixing weights of 5 channel groups need a channel count divisible by 5; got 48 channels\. Usable: 1 2 3 4"),
+        (
+            "sn:5",
+            48,
+            {},
+            r"mixing weights of 5 channel groups need a channel count divisible by 5; got 48 channels\. Usable: 1 2 3 4",
+        ),
         ("bn", 0, {}, r"num_features of bn must be an integer of at least 1; got 0"),
         ("bn", 8.0, {}, r"must be an integer of at least 1; got 8\.0"),
         ("bgn", "8", {"batch_size": 4}, r"must be an integer of at least 1; got '8'"),

@@ -56,11 +56,11 @@ def test_a_truncated_download_is_continued_by_the_next_call(root):
     with serve(truncate=True) as (remote, _), pytest.raises(anynorm.DataError, match=r"cannot download .* Run again to continue"):
         download(remote)
     assert not (root / "set" / "f.bin").exists()
-    kept = (root / "set" / "f.bin.part").stat().st_size
-    assert 0 < kept < len(CONTENT)
+    num_received = (root / "set" / "f.bin.part").stat().st_size
+    assert 0 < num_received < len(CONTENT)
     with serve() as (remote, received):
         assert download(remote).read_bytes() == CONTENT
-    assert received == [f"bytes={kept}-"]
+    assert received == [f"bytes={num_received}-"]
     assert not list(root.glob("**/*.part"))
 
 

@@ -72,6 +72,12 @@ def test_every_diagnostic_prints_a_finding_and_writes_a_plot(what, model, messag
     assert "<svg" in (tmp_path / "answer.svg").read_text()
 
 
+def test_importance_needs_no_data():
+    done = run("diagnose", MIXED, "--what", "importance")
+    assert done.exit_code == 0, done.output
+    assert "6 norms" in done.stdout.splitlines()[-1]
+
+
 def test_without_labels_perturbed_outputs_are_compared_with_the_unperturbed(tmp_path):
     torch.save(data(16, 3, 8, 8), tmp_path / "x.pt")
     done = run("diagnose", MODEL, "--what", "perturb", "--data", tmp_path / "x.pt", "--deltas", "0.2", "--seeds", "1")

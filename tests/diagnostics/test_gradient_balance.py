@@ -109,7 +109,7 @@ def test_unusable_draws_and_losses_raise():
         gradient_balance(model, {0: x, 1: x}, lambda net, batch, label: loss(net, batch, label).detach())
     with pytest.raises(anynorm.DiagnosticError, match="loss of class 1 must be finite; got nan"):
         gradient_balance(model, {0: x, 1: x * float("nan")}, loss)
-    with pytest.raises(anynorm.DiagnosticError, match="No convolution or linear layer ran before a norm"):
+    with pytest.raises(anynorm.DiagnosticError, match="No convolution or linear layer ran before any norm"):
         gradient_balance(nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3)), {0: x, 1: x}, loss)
 
 

@@ -79,7 +79,9 @@ def test_the_same_shapes_work_in_inference(spec, shape):
     assert make(spec, channels=8).eval()(data(*shape)).isfinite().all()
 
 
-@pytest.mark.parametrize("spec", [spec for spec in ROWS if not spec.startswith("gw")])  # has no running statistics and no kernel pass
+@pytest.mark.parametrize(
+    "spec", [spec for spec in ROWS if not spec.startswith("gw")]
+)  # has no running statistics and no kernel pass
 def test_a_forward_that_fails_at_its_end_updates_no_statistic(spec, monkeypatch):
     norm, x = make(spec), data(4, 16, 4, 4)
     before = copy.deepcopy(norm)
@@ -99,7 +101,8 @@ def test_a_state_dict_of_the_wrong_shape_names_the_key_and_both_shapes():
     model = torch.nn.Sequential(torch.nn.Identity(), make("hn:4", channels=8))
     state = torch.nn.Sequential(torch.nn.Identity(), make("hn:2", channels=8)).state_dict()
     with pytest.raises(
-        anynorm.ShapeError, match=r"'1\.running_var' of hn:4 with 8 channels must have shape \(4,\); the state_dict has \(2,\)\. Construct the layer with"
+        anynorm.ShapeError,
+        match=r"'1\.running_var' of hn:4 with 8 channels must have shape \(4,\); the state_dict has \(2,\)\. Construct the layer with",
     ):
         model.load_state_dict(state)
     broken = make("hn:4", channels=8).state_dict()
@@ -113,7 +116,9 @@ def test_nan_in_a_state_dict_names_the_key_and_how_many():
     state["weight"][2:4] = float("nan")
     norm = make("sn", channels=8)
     before = copy.deepcopy(norm)
-    with pytest.raises(StateError, match=r"'weight' \(sn\) must be finite; the state_dict has 2 NaN of 8 values, so its training had diverged"):
+    with pytest.raises(
+        StateError, match=r"'weight' \(sn\) must be finite; the state_dict has 2 NaN of 8 values, so its training had diverged"
+    ):
         norm.load_state_dict(state)
     same_state(norm, before)
 
@@ -135,9 +140,7 @@ def test_options_out_of_range_raise(options, message):
 
 
 def test_constructing_norm_from_a_string_points_to_make():
-    with pytest.raises(
-        anynorm.SpecError, match=r"Norm takes a NormSpec; got 'bn'\. Use anynorm.make\(spec, num_features\)"
-    ):
+    with pytest.raises(anynorm.SpecError, match=r"Norm takes a NormSpec; got 'bn'\. Use anynorm.make\(spec, num_features\)"):
         anynorm.Norm("bn", 8)  # type: ignore[arg-type]
 
 

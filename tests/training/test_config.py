@@ -73,8 +73,8 @@ def test_schedules_begin_at_one_and_fall():
         ({"crop": -1}, "crop must be 0 or more; got -1"),
         ({"epochs": 3, "stop_epoch": 4}, "stop_epoch must be between 1 and epochs=3; got 4"),
         ({"epochs": 3, "stop_epoch": 0}, "stop_epoch must be between 1 and epochs=3; got 0"),
-        ({"batchsize": 3}, r"Config has no field 'batchsize'\. Did you mean batch_size\?"),
-        ({"rate": 0.1}, r"Config has no field 'rate': anynorm 0\.2 renamed it to 'lr'"),
+        ({"batchsize": 3}, r"A run has no setting 'batchsize'\. Did you mean batch_size\?"),
+        ({"rate": 0.1}, r"A run has no setting 'rate': anynorm 0\.2 renamed it to 'lr'"),
     ],
 )
 def test_invalid_values_are_refused(values, message):
