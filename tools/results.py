@@ -62,8 +62,9 @@ def summary(folder: Path = RECORDS) -> str:
     holds, contradicted, unclear, failed = (sum(column) for column in zip(*counts, strict=True))
     total = holds + contradicted + unclear + failed
     return (
-        f"{len(counts)} tables and figures have been measured so far. Of the {total} claims of the papers that they test,\n"
-        f"{holds} hold, {contradicted} do not hold, {unclear} are not significant, and {failed} could not be measured."
+        f"{len(counts)} tables and figures have been measured so far. "
+        f"Of the {total} claims of the papers that they test, {holds} hold,\n"
+        f"{contradicted} do not hold, {unclear} are not significant over our seeds, and {failed} could not be measured."
     )
 
 

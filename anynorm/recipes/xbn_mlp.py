@@ -41,8 +41,7 @@ PAPER: Settings = {
 }  # fmt: skip
 SMOKE: Settings = PAPER | {
     "data": "digits", "depth": 6, "width": 32, "iterations": 10, "early_iterations": 5, "seeds": 2,
-    "train_sizes": [32, 64],
-    "inits": ["default"], "no_norm_lrs": [0.1], "no_norm_iterations": [10],
+    "train_sizes": [32, 64], "inits": ["default"], "no_norm_lrs": [0.1], "no_norm_iterations": [10],
 }  # fmt: skip
 NORMS = {"bn": ["bn"], "gnbn": ["gn:4", "bn"], "none": ["none"]}
 """Norms of the layers by network, repeated over the depth: "gnbn" has GN on the odd layers, counted from 1."""

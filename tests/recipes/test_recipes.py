@@ -220,7 +220,7 @@ def test_the_command_exits_with_1_if_a_claim_does_not_hold(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["hn_sm"], r"there is no recipe 'hn_sm'\. Did you mean hn_sn"),
+        (["hn_sm"], r"unknown recipe 'hn_sm'\. Did you mean hn_sn"),
         (["hn_sn", "--preset", "full"], "recipe 'hn_sn' has no preset 'full'. Usable: smoke desk paper"),
         (["hn_sn", "--executor", "slurm"], "executor.*'slurm'"),
     ],
@@ -250,8 +250,13 @@ def test_links_and_pictures_of_the_results_page_exist():
         assert (FOLDER / target).exists(), target
 
 
-def test_the_results_in_the_readme_and_on_the_page_of_papers_are_generated_from_the_records():
-    for path, content in ((ROOT / "README.md", summary()), (ROOT / "docs" / "papers" / "README.md", overview())):
-        assert path.read_text() == insert(content, path.read_text()), "run `make results`"
-    with pytest.raises(DataError, match="must have a line <!-- results --> and a line <!-- end of results -->"):
-        insert("new", "nothing")
+@pytest.mark.parametrize(("page", "content"), [("README.md", summary), ("docs/papers/README.md", overview)])
+def test_the_results_in_a_page_are_generated_from_the_records(page, content):
+    text = (ROOT / page).read_text()
+    assert text == insert(content(), text), "run `make results`"
+
+
+def test_a_page_without_markers_is_refused():
+    for text in ("nothing", "<!-- results -->", "<!-- end of results -->"):
+        with pytest.raises(DataError, match="must have a line <!-- results --> and a line <!-- end of results -->"):
+            insert("content", text)

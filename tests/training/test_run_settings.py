@@ -14,33 +14,35 @@ from anynorm.training.norm_layout import apply_norms, validate_norms
 from anynorm.training.trainer import Trainer, train
 
 
-@pytest.mark.parametrize(("images", "points", "steps"), [(64, 1, [4]), (64, 2, [2, 4]), (80, 2, [3, 5]), (48, 20, [1, 2, 3])])
-def test_the_test_set_is_evaluated_as_often_as_the_configuration_says(images, points, steps):
-    training, failure = train(
-        Config(num_train=images, batch_size=16, epochs=1, num_test=30, num_evals=points), data=load_dataset("digits")
+@pytest.mark.parametrize(
+    ("num_train", "num_evals", "steps"), [(64, 1, [4]), (64, 2, [2, 4]), (80, 2, [3, 5]), (48, 20, [1, 2, 3])]
+)
+def test_the_test_set_is_evaluated_as_often_as_the_configuration_says(num_train, num_evals, steps):
+    trainer, failure = train(
+        Config(num_train=num_train, batch_size=16, epochs=1, num_test=30, num_evals=num_evals), data=load_dataset("digits")
     )
     assert not failure
-    assert [point["step"] for point in training.curve] == steps
+    assert [point["step"] for point in trainer.curve] == steps
 
 
 def test_a_run_with_stop_epoch_equals_the_start_of_the_complete_run():
     data = load_dataset("digits")
-    whole = Trainer(Config(num_train=64, epochs=3, num_test=30), data)
-    for _ in range(whole.steps_per_epoch):
-        whole.training_step()
+    complete = Trainer(Config(num_train=64, epochs=3, num_test=30), data)
+    for _ in range(complete.steps_per_epoch):
+        complete.training_step()
     part, _ = train(Config(num_train=64, epochs=3, num_test=30, stop_epoch=1), data=data)
-    assert part.step == whole.step
-    for mine, its in zip(part.model.state_dict().values(), whole.model.state_dict().values(), strict=True):
-        assert torch.equal(mine, its)
-    with pytest.raises(SpecError, match="stop_epoch=4 is none of the 3 epochs of this run"):
+    assert part.step == complete.step
+    for value, expected in zip(part.model.state_dict().values(), complete.model.state_dict().values(), strict=True):
+        assert torch.equal(value, expected)
+    with pytest.raises(SpecError, match=r"stop_epoch must be between 1 and epochs=3; got 4\."):
         Config(epochs=3, stop_epoch=4)
 
 
 def test_num_test_limits_the_number_of_test_images():
     data = load_dataset("digits")
-    training = Trainer(Config(num_train=64, epochs=1, num_test=30), data)
-    assert len(training.data.test[0]) == 30
-    with pytest.raises(DataError, match=r"100000 test images were asked for; there are"):
+    trainer = Trainer(Config(num_train=64, epochs=1, num_test=30), data)
+    assert len(trainer.data.test[0]) == 30
+    with pytest.raises(DataError, match=r"num_test must be between 1 and the 449 images of the data set; got 100000\."):
         Trainer(Config(num_train=64, epochs=1, num_test=100000), data)
 
 
@@ -51,17 +53,17 @@ def test_settings_added_later_do_not_change_the_ids_of_older_runs():
 
 
 @pytest.mark.parametrize(
-    ("norms", "wanted"),
+    ("norms", "num_replaced"),
     [("xbn=gn:4", 8), ("xbn.p1=gn:4", 8), ("xbn.d2=gn:4", 4), ("xbn.p3.d4=gn:4", 2), ("xbn.d8=gn:4", 1)],
 )
-def test_xbn_blocks_are_chosen_by_position_and_interval(norms, wanted):
+def test_xbn_blocks_are_chosen_by_position_and_interval(norms, num_replaced):
     model = apply_norms(build_model("resnet26", load_dataset("digits").shape), norms, 16)
     layers = [module for module in model.modules() if isinstance(module, anynorm.Norm)]
-    assert sum(layer.spec == "gn:4" for layer in layers) == wanted
+    assert sum(layer.spec == "gn:4" for layer in layers) == num_replaced
 
 
 def test_a_position_outside_the_block_is_refused():
-    with pytest.raises(SpecError, match=r"'xbn\.p4=gn:4' places nothing; write xbn=gn:64, or with place 1 to 3"):
+    with pytest.raises(SpecError, match=r"position P in 1 to 3 .*; got 'xbn\.p4=gn:4'\. Usable: xbn=gn:64"):
         validate_norms("xbn.p4=gn:4", 8)
 
 

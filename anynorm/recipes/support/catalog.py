@@ -94,4 +94,4 @@ def _check_name(name: str) -> None:
     if name not in names:
         similar = difflib.get_close_matches(name, names, n=2, cutoff=0.4)
         hint = f"Did you mean {' or '.join(similar)}?" if similar else f"Usable: {' '.join(names)}."
-        raise DataError(f"there is no recipe {name!r}. {hint}")
+        raise DataError(f"unknown recipe {name!r}. {hint}")

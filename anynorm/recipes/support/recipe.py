@@ -64,7 +64,7 @@ class Recipe:
             The complete record, with rows in the order of the cells.
 
         Raises:
-            DataError: if there is no such preset, or the record was measured with other settings.
+            DataError: if the preset does not exist, or the record was measured with other settings.
         """
         executor = executor or LocalExecutor(1)
         path = folder / f"{self.name}.{preset}.json"

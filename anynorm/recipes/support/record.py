@@ -62,7 +62,7 @@ def read_record(path: Path) -> Record:
     try:
         values = json.loads(path.read_text())
     except FileNotFoundError:
-        raise DataError(f"there is no record {path}. `anynorm reproduce` writes records.") from None
+        raise DataError(f"record not found: {path}. `anynorm reproduce` writes records.") from None
     except ValueError as error:
         raise DataError(f"{path} is not a record: {error}. Delete it to measure again.") from None
     if not isinstance(values, dict) or "recipe" not in values:
