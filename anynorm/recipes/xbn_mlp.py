@@ -119,8 +119,7 @@ def measure(settings: Settings, cell: Row, _runs: Path) -> Row:
         curves["train_error"].append(classification_error(model.train()(train_x), train_labels))
         append_test_metrics(curves, model, x, labels)
     last = {name: values[-1] for name, values in curves.items()}
-    input_shift = float((train_x.std(0) - x.std(0)).norm())
-    return {**last, "input_shift": input_shift, "curves": curves if use_all else None}
+    return {**last, "input_shift": float((train_x.std(0) - x.std(0)).norm()), "curves": curves if use_all else None}
 
 
 @torch.no_grad()

@@ -166,7 +166,7 @@ def test_paper_presets_have_the_papers_samples_per_step_and_learning_rates(name,
 
 def test_missing_data_are_named_with_the_folder_that_should_have_them(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match=rf"{tmp_path}/imagenet.*train/CLASS"):
+    with pytest.raises(DataError, match=rf"folder:imagenet must be .* train/CLASS/.*; {tmp_path}/imagenet does not exist"):
         load_recipe("bgn_groups").run("paper", tmp_path, runs=tmp_path / "runs")
 
 

@@ -19,7 +19,7 @@ SETTINGS: dict[str, Any] = {
 def test_the_learning_rate_is_scaled_linearly_and_a_cell_can_override_settings():
     config = runs.make_config(SETTINGS, "gn:8", 8, 3, schedule="constant")
     assert (config.lr, config.norm, config.batch_size, config.seed, config.schedule) == (0.025, "gn:8", 8, 3, "constant")
-    with pytest.raises(SpecError, match=r"Config has no field 'epoch'\. Did you mean epochs\?"):
+    with pytest.raises(SpecError, match=r"A run has no setting 'epoch'\. Did you mean epochs\?"):
         runs.make_config({"train": {"epoch": 1, "lr": 1.0}, "base_batch_size": 1}, "bn", 8, 0)
 
 
