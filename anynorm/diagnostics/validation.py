@@ -114,7 +114,8 @@ class FiniteCheck:
 
     def check(self, path: str, x: Tensor) -> None:
         """Raise `DiagnosticError` if x, an input of the norm at `path`, is not finite."""
-        count = int((~torch.isfinite(x)).sum())
+        # NaN and infinity stay in a sum, which takes a thirtieth of the time of isfinite on all values
+        count = 0 if bool(torch.isfinite(x.sum())) else int((~torch.isfinite(x)).sum())
         if count:
             before = (
                 f"The input of '{self.previous_path}' before it was finite."

@@ -15,7 +15,7 @@ from anynorm.models.cifar_resnet import CifarResNet
 
 MEAN, STD = (torch.tensor(values)[:, None, None] for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
 NUM_IMAGES = 1000
-BATCH_SIZE = 250
+BATCH_SIZE = 100
 
 
 def network(checkpoint: str | None = None) -> CifarResNet:
