@@ -6,8 +6,7 @@ The learning rate is that of batch size 32 and follows the batch size by a rule,
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -23,7 +22,7 @@ from anynorm.report.results import Row, row_from_record, summary
 from anynorm.report.step_times import timed_config
 from anynorm.surgery.find import find_norms
 from anynorm.table import Table
-from anynorm.training.config import Config, config_from_dict, hash_sources
+from anynorm.training.config import LR_SCALINGS, Config, config_from_dict, hash_sources
 from anynorm.training.executors import make_executor
 from anynorm.training.provenance import cpu_count
 from anynorm.training.store import Store
@@ -38,7 +37,6 @@ SEEDS = 3
 EPOCHS = 2
 """With 2 epochs the 30 runs of the default comparison take at most 2.5 minutes on two cores."""
 LR = 0.05
-LR_SCALINGS: dict[str, Callable[[float], float]] = {"linear": lambda ratio: ratio, "sqrt": math.sqrt, "none": lambda _: 1.0}
 """The factor of the learning rate as a function of batch size / 32."""
 
 

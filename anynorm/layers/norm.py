@@ -224,7 +224,7 @@ class Norm(RunningStats):
         """Reset running statistics, affine and λ to their initial values."""
         self.reset_running_stats()
         for stage in self.norm_spec.affine.stages:
-            stage.reset(*(getattr(self, name) for name in stage.names))
+            stage.reset(*[getattr(self, name) for name in stage.names])
         for logits in (self.mean_weight, self.var_weight):
             if logits is not None:
                 nn.init.ones_(logits)

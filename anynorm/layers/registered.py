@@ -168,9 +168,9 @@ class RegisteredNorm(Norm):
 
         A single argument of 1 is left out of the name if it is the default: en, not en:1.
         """
-        values, defaults = [arguments[name] for name in cls._after_colon], [cls.arguments[name] for name in cls._after_colon]
+        values = [arguments[name] for name in cls._after_colon]
         text = cls.name
-        if values and not values == defaults == [1]:
+        if values and not values == list(cls.arguments.values()) == [1]:
             text += ":" + ",".join(map(str, values))
         for name in cls._after_at:
             text += f"@{arguments[name]}"

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import anynorm
-from anynorm.comparison import LR_SCALINGS
 from anynorm.errors import DataError
 from anynorm.io.atomic import atomic_write
 from anynorm.report.section import Record, make_section
 from anynorm.report.step_times import StepTimes
 from anynorm.table import json_safe
+from anynorm.training.config import LR_SCALINGS
 from anynorm.training.store import ENDED, Store
 
 VARIED = ("norm", "batch_size", "seed", "lr")

@@ -91,7 +91,7 @@ class SparseSwitchNorm(ScheduledNorm, GroupedNorm):
     RAMPS = {"ramp": (0, 50_000)}
 
     def set_total_steps(self, total_steps: int) -> None:
-        """Let the radius rise over training after its first twentieth (our choice)."""
+        """Scale the ramp: the radius rises after the first twentieth of training (our choice)."""
         self._set_ramp("ramp", total_steps // 20, total_steps - 1)
 
     def radius(self) -> Tensor:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from anynorm.training.config import Config, config_from_dict, hash_sources
+from anynorm.training.config import LR_SCALINGS, Config, config_from_dict, hash_sources
 from anynorm.training.sweep import Row, get_or_train
 
 _hash_sources = lru_cache(hash_sources)
@@ -30,7 +30,7 @@ def make_config(settings: dict[str, Any], norm: str, batch_size: int, seed: int,
         overrides: fields of `Config` that differ from `settings["train"]` in this cell.
     """
     values = {**settings["train"], **overrides}
-    lr = values.pop("lr") * batch_size / settings["base_batch_size"]
+    lr = values.pop("lr") * LR_SCALINGS["linear"](batch_size / settings["base_batch_size"])
     config = config_from_dict({**values, "norm": norm, "batch_size": batch_size, "seed": seed, "lr": lr})
     return replace(config, source_hash=_hash_sources(Config(data=config.data, model=config.model)))
 
