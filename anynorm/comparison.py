@@ -37,7 +37,7 @@ SEEDS = 3
 EPOCHS = 2
 """With 2 epochs the 30 runs of the default comparison take at most 2.5 minutes on two cores."""
 LR = 0.05
-"""The factor of the learning rate as a function of batch size / 32."""
+"""At batch size 32."""
 
 
 @dataclass(frozen=True)

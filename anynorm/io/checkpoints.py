@@ -108,6 +108,7 @@ def save_model(model: nn.Module, path: Path) -> None:
 def _safetensors() -> Any:
     """Import safetensors at first use: it is part of the `lab` extra."""
     try:
-        return import_module("safetensors.torch")
+        import safetensors.torch
     except ImportError:
         raise DataError(".safetensors files need the package safetensors: pip install 'anynorm[lab]'.") from None
+    return safetensors.torch

@@ -1,5 +1,6 @@
 """Specs: parsing, formatting, and the messages for text that is not a spec."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -164,6 +165,12 @@ def test_an_invalid_spec_raises_an_error_with_a_hint(spec, message):
 def test_arguments_that_do_not_fit_raise_an_error(spec, features, options, message):
     with pytest.raises(SpecError, match=message):
         anynorm.make(spec, features, **options)
+
+
+def test_arguments_may_be_any_integer_type_but_not_bool():
+    assert anynorm.make("gn", 8, num_groups=np.int64(4)).spec == "gn:4"
+    with pytest.raises(SpecError, match="batch_size of bgn must be an integer of at least 1; got True"):
+        anynorm.make("bgn", 8, batch_size=True)
 
 
 def test_arguments_complete_a_spec():

@@ -6,6 +6,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import anynorm
+from anynorm.core.cuts import ALL, Cut
+from anynorm.core.spec import NormSpec
 from tests.helpers import CHANNELS, data, make, same, same_state
 
 
@@ -197,3 +199,36 @@ def test_buffers_may_change_between_forward_and_backward_in_inference(spec):
     for buffer in norm.buffers():
         buffer.add_(1)
     same(torch.autograd.grad(loss, [x, *norm.parameters()]), expected)
+
+
+def test_fixed_affine_ignores_cuts_without_weight_and_raises_if_inference_depends_on_the_input():
+    norm = anynorm.make("in+bn+bgn:64.hard", 16)
+    norm(data(4, 16, 2, 2))
+    with torch.no_grad():
+        for logits in (norm.mean_weight, norm.var_weight):
+            logits.copy_(torch.tensor([0.0, 1.0, 0.0]))
+    scale, shift = norm.eval().fixed_affine()
+    x = data(2, 16, 2, 2, dtype=torch.float64)
+    same(scale[:, None, None] * x + shift[:, None, None], norm.double()(x))
+    with pytest.raises(anynorm.FoldError, match=r"in has no fixed affine: the statistics of in come from each input"):
+        anynorm.make("in", 8).fixed_affine()
+
+
+def test_a_sandwich_without_running_statistics_merges():
+    norm = make("sabn@3", channels=8)
+    norm.running_mean = norm.running_var = None
+    x, label = data(4, 8, 3, 3), torch.tensor([0, 1, 2, 0])
+    same(norm.eval().merge()(x, label), norm(x, label))
+
+
+def test_without_a_counter_an_average_of_all_batches_is_not_updated_as_in_torch():
+    ours, theirs = anynorm.make("bn", 8, momentum=None), nn.BatchNorm2d(8, momentum=None)
+    for layer in (ours, theirs):
+        layer.num_batches_tracked = None
+        layer(data(4, 8, 3, 3))
+    same(ours.running_mean, theirs.running_mean)
+
+
+def test_the_definition_of_an_unnamed_norm_without_affine_is_its_spec():
+    norm_spec = NormSpec((Cut(1, ALL, 1, name="bn"),), (Cut(1, ALL, 1, name="bn"),))
+    assert str(norm_spec.without_affine()) == "bn.none"

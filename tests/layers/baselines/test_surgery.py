@@ -319,3 +319,18 @@ def test_freezing_and_a_frozen_schedule():
         y = model.train()(data(4, 16, 3, 3, seed=3))
         same_state(model, before)
         same(y, model.eval()(data(4, 16, 3, 3, seed=3)), rtol=1e-5, atol=1e-5)
+
+
+def test_hyperparameters_are_set_all_or_none_and_restored_by_a_reset():
+    norm = anynorm.make("brn", 8, r_max=3.0)
+    for values, message in (
+        ({"d_max": 2.0, "r_max": 0.5}, "r_max of brn must be at least 1"),
+        ({"d_max": 2.0, "running_mean": 1.0}, "brn has no hyperparameter 'running_mean'. Usable: r_max d_max"),
+        ({"d_max": 2.0, "r_max": float("nan")}, "r_max of brn must be a finite number of at least 0; got nan"),
+    ):
+        with pytest.raises(anynorm.SpecError, match=message):
+            norm.set_hyperparameters(**values)
+        assert (norm.r_max, norm.d_max) == (3.0, 0.5)
+    norm.reset_parameters()
+    assert norm.r_max == 3.0
+    assert "r_max=3, d_max=0.5" in repr(anynorm.make("brn", 8, r_max=3.0, device="meta"))
