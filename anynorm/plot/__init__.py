@@ -39,7 +39,6 @@ __all__ = [
     "series",
 ]
 
-COLOURS = COLORS  # the old name, until recipes and docs/demo.py use COLORS
 
 PLOTS: dict[str, Callable[[DiagnosticReport], FigureAndAxes]] = {
     "estimation_shift": estimation_shift,

@@ -114,9 +114,9 @@ def too_narrow():
     [
         (["--data", "minst"], "mnist"),
         (["--model", "resnet81"], "resnet18"),
-        (["--norms", "bm"], "no norm called"),
+        (["--norms", "bm"], "unknown norm"),
         (["--batch-sizes", "a"], "--batch-sizes must be comma-separated integers, such as 2,32; got 'a'"),
-        (["--set", "flop=1"], "no field 'flop'"),
+        (["--set", "flop=1"], "A run has no setting 'flop'"),
         (["--set", "flip"], "--set must be NAME=VALUE, such as flip=true; got 'flip'"),
         (["--set", "weight_decay=much"], "--set weight_decay must be a number; got 'much'"),
         (["--set", "num_train=all"], "--set num_train must be an integer; got 'all'"),
@@ -160,7 +160,7 @@ def test_images_that_cannot_be_read_are_skipped_by_an_argument_not_by_the_enviro
         received.append(options)
         raise anynorm.DataError("stop here")
 
-    monkeypatch.setattr("anynorm.comparison.load", load)
+    monkeypatch.setattr("anynorm.comparison.load_dataset", load)
     (tmp_path / "images").mkdir()
     before = dict(os.environ)
     for flag in ([], ["--skip-unreadable"]):

@@ -78,7 +78,7 @@ def _draw_curves(record: Record) -> Figure:
 
 def _draw_errors(ax: Any, runs: list[dict[str, Any]]) -> None:
     """Plot the error curves of each seed, thin, and their mean."""
-    for label, color in (("train", plot.COLOURS[0]), ("test", plot.COLOURS[1])):
+    for label, color in (("train", plot.COLORS[0]), ("test", plot.COLORS[1])):
         curves = [run[f"{label}_error"] for run in runs]
         for curve in curves:
             ax.plot(curve, color=color, alpha=0.25, lw=1)
@@ -109,12 +109,12 @@ def _draw_subsets(record: Record) -> Figure:
             profiles[f"|S| = {size}"] = [{"esm_std": float(value), "layer": step * k} for k, value in enumerate(esm, 1)]
         plot.profiles(profiles, "esm_std", ax)
         ax.set(title=f"{network.upper()} after training", yscale="log", ylim=(0.02, 12))
-    for network, color in zip(NETWORKS, plot.COLOURS, strict=False):
+    for network, color in zip(NETWORKS, plot.COLORS, strict=False):
         errors = [select(rows, "test_error", figure="3, 5", network=network, train_size=size) for size in sizes]
         means, sds = [statistics.fmean(values) for values in errors], [statistics.stdev(values) for values in errors]
         axes[2].errorbar(range(len(errors)), means, sds, fmt="o-", capsize=3, color=color, label=network.upper())
     if sizes[0] == 32:
-        axes[2].plot([0], [73.02], "x", color=plot.COLOURS[5], label="paper: BN 73.02")
+        axes[2].plot([0], [73.02], "x", color=plot.COLORS[5], label="paper: BN 73.02")
     axes[2].set_xticks(range(len(sizes)), sizes)
     axes[2].set(xlabel="number of training images |S|", ylabel="test error (%)")
     axes[2].set_title(f"Test error, mean ± sd of {settings['seeds']} seeds")

@@ -322,7 +322,7 @@ def test_freezing_and_a_frozen_schedule():
 
 
 def test_hyperparameters_are_set_all_or_none_and_restored_by_a_reset():
-    norm = anynorm.make("brn", 8, r_max=3.0)
+    norm: Any = anynorm.make("brn", 8, r_max=3.0)
     for values, message in (
         ({"d_max": 2.0, "r_max": 0.5}, "r_max of brn must be at least 1"),
         ({"d_max": 2.0, "running_mean": 1.0}, "brn has no hyperparameter 'running_mean'. Usable: r_max d_max"),
