@@ -2,6 +2,7 @@
 
 import json
 import statistics
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,8 @@ def collect(comparison: Comparison, rows: list[Row]) -> dict[str, Any]:
             for size in comparison.batch_sizes
         },
         "seeds": comparison.seeds,
-        "config": {
-            name: value for name, value in records[0]["config"].items() if name not in ("norm", "batch_size", "seed", "lr")
-        },
+        "config": {name: value for name, value in asdict(comparison.base).items() if name not in ("norm", "batch_size", "seed")},
+        "lr": f"config.lr at batch size {comparison.base.batch_size}, {comparison.lr_scaling} in the batch size",
         "provenance": records[0]["provenance"],
     }
 
