@@ -179,7 +179,7 @@ def config_from_dict(values: dict[str, Any]) -> Config:
         if name in names:
             continue
         if name in RENAMED:
-            raise SpecError(f"Config has no field {name!r}: anynorm 0.2 renamed it to {RENAMED[name]!r}.")
+            raise SpecError(f"A run has no setting {name!r}: anynorm 0.2 renamed it to {RENAMED[name]!r}.")
         near = difflib.get_close_matches(name, names, n=1)
-        raise SpecError(f"Config has no field {name!r}." + (f" Did you mean {near[0]}?" if near else ""))
+        raise SpecError(f"A run has no setting {name!r}." + (f" Did you mean {near[0]}?" if near else ""))
     return Config(**values)

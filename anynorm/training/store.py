@@ -1,4 +1,4 @@
-"""Runs on disk: one folder per run. Its files are the status of the run; there is no index.
+"""Runs on disk: one folder per run, without an index. The files of a run are its status.
 
     runs/ID/config.json     the configuration, written when the run begins
     runs/ID/lock            held by the process that trains the run; the system releases it when the process ends or is killed
@@ -7,8 +7,8 @@
     runs/ID/model.pt        the trained network
 
     done, failed            the record says so
-    running                 there is no record, and the lock is held
-    stopped                 there is no record, and the lock is free
+    running                 the lock is held, and no record exists
+    stopped                 the lock is free, and no record exists
     unreadable              the record is damaged or of another version; the others can be read
 
 Files are written atomically. Several processes may use a store at once, on several machines if their disk can lock files.

@@ -1,4 +1,4 @@
-"""A sweep: a grid of cells, each measured by one job of an executor, with the rows as they come.
+"""A sweep: a grid of cells, each measured by one job of an executor, with rows in the order of their arrival.
 
     cells ── measure ──▶ rows ──▶ table, claims, report
 
@@ -32,8 +32,8 @@ def grid(seeds: int, **axes: Iterable[Any]) -> list[Row]:
     """
     cells: list[Row] = [{}]
     for name, values in {**axes, "seed": range(seeds)}.items():
-        fixed = list(values)
-        cells = [cell | {name: value} for cell in cells for value in fixed]
+        choices = list(values)
+        cells = [cell | {name: choice} for cell in cells for choice in choices]
     return cells
 
 
@@ -51,8 +51,8 @@ class Sweep:
 
     def missing(self, rows: Iterable[Row]) -> list[Row]:
         """Return the cells that none of `rows` belongs to."""
-        known = list(rows)
-        return [cell for cell in self.cells if not any(cell.items() <= row.items() for row in known)]
+        measured = list(rows)
+        return [cell for cell in self.cells if not any(cell.items() <= row.items() for row in measured)]
 
     def run(self, executor: Executor, rows: Iterable[Row] = ()) -> Iterator[Row]:
         """Measure the cells that are not among `rows` and yield each new row when its job ends."""

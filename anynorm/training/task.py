@@ -22,7 +22,7 @@ class Task(Protocol):
         """Return inputs and targets of training samples; the generator is the only source of randomness."""
 
     def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, float]]:
-        """Return the mean loss of a batch, and the sum over its samples of every other metric."""
+        """Return the mean loss over a batch and the sum over its samples of every other metric."""
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Return the metrics of a model in eval mode, its loss among them."""

@@ -1,7 +1,7 @@
 """The training loop. It can be stopped at any step and resumed to the bit-identical end.
 
-The samples of a step, their augmentation and the dropout masks depend on the seed and the number of the step alone. So the state
-of a run is small: parameters, buffers, optimizer, number of the step, curve.
+Samples, augmentation and dropout masks of a step depend on the seed and the number of the step alone. So the state of a run is
+small: parameters, buffers, optimizer, number of the step, curve.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,15 @@ def test_equal_configurations_have_one_id_and_others_another():
     config = Config()
     assert len(config.id) == 12
     assert replace(config, num_evals=20, num_test=None).id == config.id == config_from_dict(asdict(config)).id
-    changed = [{"num_evals": 1}, {"num_test": 10}, {"stop_epoch": 1}, {"seed": 1}, {"flip": True}, {"lr": 0.2}, {"width": 1.0}]
+    changed: list[dict[str, Any]] = [
+        {"num_evals": 1},
+        {"num_test": 10},
+        {"stop_epoch": 1},
+        {"seed": 1},
+        {"flip": True},
+        {"lr": 0.2},
+        {"width": 1.0},
+    ]
     assert len({config.id, *(replace(config, **values).id for values in changed)}) == 1 + len(changed)
 
 
@@ -64,8 +73,8 @@ def test_schedules_begin_at_one_and_fall():
         ({"crop": -1}, "crop must be 0 or more; got -1"),
         ({"epochs": 3, "stop_epoch": 4}, "stop_epoch must be between 1 and epochs=3; got 4"),
         ({"epochs": 3, "stop_epoch": 0}, "stop_epoch must be between 1 and epochs=3; got 0"),
-        ({"batchsize": 3}, r"Config has no field 'batchsize'\. Did you mean batch_size\?"),
-        ({"rate": 0.1}, r"Config has no field 'rate': anynorm 0\.2 renamed it to 'lr'"),
+        ({"batchsize": 3}, r"A run has no setting 'batchsize'\. Did you mean batch_size\?"),
+        ({"rate": 0.1}, r"A run has no setting 'rate': anynorm 0\.2 renamed it to 'lr'"),
     ],
 )
 def test_invalid_values_are_refused(values, message):

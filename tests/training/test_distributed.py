@@ -60,7 +60,7 @@ assert not run({apart!r}, Path({str(tmp_path)!r}))
 
 @pytest.mark.slow
 def test_a_nan_in_one_process_ends_the_run_in_all_of_them_at_that_step(tmp_path):
-    """Only rank 1 has the NaN: in the loss of a step, or in its running statistics."""
+    """Only rank 1 has the NaN, in its loss or in its running statistics."""
     lines = torchrun(
         tmp_path / "nan.py",
         f"""

@@ -13,7 +13,7 @@ import torch
 
 from anynorm.errors import DataError, SpecError
 from anynorm.training.config import Config
-from anynorm.training.executors import MAX_ATTEMPTS, LocalExecutor, RayExecutor, make_executor
+from anynorm.training.executors import MAX_ATTEMPTS, Executor, LocalExecutor, RayExecutor, make_executor
 from anynorm.training.provenance import cpu_count
 from anynorm.training.run import run
 from anynorm.training.store import Store
@@ -184,7 +184,7 @@ def test_on_two_workers_of_ray_a_killed_one_is_replaced_and_stored_runs_are_the_
         with pytest.raises(DataError, match=rf"2 failed after {MAX_ATTEMPTS} attempts"):
             list(cluster.map_unordered(partial(die_always, tmp_path), [2]))
         configs = [Config(model="small", num_train=64, batch_size=16, epochs=1, norm=norm) for norm in ("bn", "gn:4")]
-        executors = {"ray": cluster, "local": LocalExecutor(1)}
+        executors: dict[str, Executor] = {"ray": cluster, "local": LocalExecutor(1)}
         for name, executor in executors.items():
             trained = dict(executor.map_unordered(partial(run, root=tmp_path / name), configs))
             assert trained == dict.fromkeys(configs, True)

@@ -187,7 +187,12 @@ def test_records_are_read_once_and_again_when_they_change(tmp_path, monkeypatch)
     store, configs = finished(tmp_path, range(300))
     reads = []
     read = record_module.read_record
-    monkeypatch.setattr(record_module, "read_record", lambda path: reads.append(path) or read(path))
+
+    def counted(path):
+        reads.append(path)
+        return read(path)
+
+    monkeypatch.setattr(record_module, "read_record", counted)
     assert len(store.rows()) == len(Store(tmp_path).rows()) == 300
     assert len(reads) == 300
     start = time.perf_counter()

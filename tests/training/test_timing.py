@@ -8,6 +8,7 @@ import torch
 from anynorm.data import load
 from anynorm.training import timing
 from anynorm.training.config import Config
+from anynorm.training.provenance import provenance
 from anynorm.training.timing import step_times
 
 DATA = load("digits")
@@ -44,7 +45,7 @@ def test_a_second_call_does_not_train(tmp_path, measured):
     assert step_times(PAIR, DATA, tmp_path) == first == {"bn": 1.0, "gn:4": 1.0}
     assert step_times(PAIR[::-1], DATA, tmp_path) == first
     assert len(measured) == 1
-    assert step_times(PAIR, DATA) == {"bn": 2.0, "gn:4": 2.0}  # without a store there is no cache
+    assert step_times(PAIR, DATA) == {"bn": 2.0, "gn:4": 2.0}  # not cached without a store
     assert step_times(PAIR, DATA, tmp_path / "other") == {"bn": 3.0, "gn:4": 3.0}
 
 
@@ -53,7 +54,7 @@ def test_other_configurations_versions_or_hardware_are_measured_again(tmp_path, 
     step_times([replace(config, batch_size=8) for config in PAIR], DATA, tmp_path)
     step_times([*PAIR, replace(QUICK, norm="sn")], DATA, tmp_path)  # compared with each other, so measured together
     assert measured[1:] == [["bn", "gn:4"], ["bn", "gn:4", "sn"]]
-    here = timing.provenance()
+    here = provenance()
     for change in ({"torch": "9.9"}, {"hardware": "abacus"}, {"commit": "0000000"}):
         monkeypatch.setattr(timing, "provenance", lambda change=change: here | change)
         step_times(PAIR, DATA, tmp_path)
