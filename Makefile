@@ -1,19 +1,19 @@
-# Every target does its own set-up: Python is all a machine needs.
+# Every target does its own set-up; a machine needs only Python.
 PYTHON ?= python3
 BIN := .venv/bin
 
-# A real browser opens the report in a test; where none can be installed, that test is left out, and says so.
+# A test opens the report in a real browser; without one it is skipped with a message.
 .PHONY: browser
 browser:
 	@command -v chromium chromium-browser google-chrome >/dev/null || \
 		(apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium) >/dev/null 2>&1 || \
-		echo 'no chromium could be installed: the test of the report page is left out'
+		echo 'chromium could not be installed: the browser test of the report page is skipped'
 
 .PHONY: setup demo test bench results format clean
 
 setup: .venv/ready
 
-# torch comes first and alone: asked for by a range, pip would fetch a build with several GB of CUDA libraries.
+# torch is installed first and pinned: for a version range pip would fetch a build with several GB of CUDA libraries.
 .venv/ready: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
@@ -28,12 +28,13 @@ test: setup browser
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/deptry anynorm
 	$(BIN)/pytest -n 2
 
 bench: setup
 	$(BIN)/python benchmarks/layers.py
 
-# recipes/README.md and the table of results in README.md, from the records
+# Generate records/README.md and the results in README.md and docs/papers/README.md from the records.
 results: setup
 	$(BIN)/python -m tools.results
 

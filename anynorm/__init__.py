@@ -3,8 +3,8 @@
     import anynorm
     norm = anynorm.make("hn:32", 64)
 
-The names of `anynorm.api` are those of `anynorm`. They are fetched at first use, so that `anynorm --help` need not wait
-for torch.
+Public names are imported at first use, so that `import anynorm` and `anynorm --help` do not load torch, and `anynorm.make` loads
+neither the trainer nor the plots.
 """
 
 from importlib import import_module
@@ -12,8 +12,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from anynorm.api import *  # noqa: F403
-    from anynorm.api import __all__ as __all__
+    from anynorm.comparison import compare as compare
+    from anynorm.errors import AnynormError as AnynormError
     from anynorm.errors import ConditionError as ConditionError
     from anynorm.errors import DataError as DataError
     from anynorm.errors import DiagnosticError as DiagnosticError
@@ -23,24 +23,69 @@ if TYPE_CHECKING:
     from anynorm.errors import SpecError as SpecError
     from anynorm.errors import StateError as StateError
     from anynorm.errors import SurgeryError as SurgeryError
+    from anynorm.layers.algebra import AdaIN as AdaIN
+    from anynorm.layers.algebra import AuxBatchNorm as AuxBatchNorm
+    from anynorm.layers.algebra import BatchGroupNorm as BatchGroupNorm
+    from anynorm.layers.algebra import BatchNorm as BatchNorm
+    from anynorm.layers.algebra import ConditionalBatchNorm as ConditionalBatchNorm
+    from anynorm.layers.algebra import ExtendedNorm as ExtendedNorm
+    from anynorm.layers.algebra import GeneralBatchGroupNorm as GeneralBatchGroupNorm
+    from anynorm.layers.algebra import GroupNorm as GroupNorm
+    from anynorm.layers.algebra import HeteroNorm as HeteroNorm
+    from anynorm.layers.algebra import InstanceNorm as InstanceNorm
+    from anynorm.layers.algebra import LayerNorm as LayerNorm
+    from anynorm.layers.algebra import PositionalNorm as PositionalNorm
+    from anynorm.layers.algebra import SandwichAdaIN as SandwichAdaIN
+    from anynorm.layers.algebra import SandwichAuxBatchNorm as SandwichAuxBatchNorm
+    from anynorm.layers.algebra import SandwichBatchNorm as SandwichBatchNorm
+    from anynorm.layers.algebra import SwitchNorm as SwitchNorm
+    from anynorm.layers.conditioning import condition as condition
+    from anynorm.layers.norm import Norm as Norm
+    from anynorm.registry import make as make
+    from anynorm.registry import zoo as zoo
+    from anynorm.surgery.convert import convert as convert
+    from anynorm.surgery.fold import fold as fold
+    from anynorm.surgery.freeze import freeze as freeze
+    from anynorm.surgery.freeze import split_decay as split_decay
+    from anynorm.surgery.freeze import unfreeze as unfreeze
+    from anynorm.surgery.recalibrate import recalibrate as recalibrate
+    from anynorm.surgery.simplify import harden as harden
+    from anynorm.surgery.simplify import merge as merge
+    from anynorm.surgery.sync import sync as sync
+    from anynorm.surgery.xbn import xbn as xbn
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
+
+_NAMES = {
+    "comparison": "compare",
+    "errors": "AnynormError ConditionError DataError DiagnosticError DiskError FoldError ShapeError SpecError StateError "
+    "SurgeryError",
+    "layers.algebra": "AdaIN AuxBatchNorm BatchGroupNorm BatchNorm ConditionalBatchNorm ExtendedNorm GeneralBatchGroupNorm "
+    "GroupNorm HeteroNorm InstanceNorm LayerNorm PositionalNorm SandwichAdaIN SandwichAuxBatchNorm SandwichBatchNorm SwitchNorm",
+    "layers.conditioning": "condition",
+    "layers.norm": "Norm",
+    "registry": "make zoo",
+    "surgery.convert": "convert",
+    "surgery.fold": "fold",
+    "surgery.freeze": "freeze split_decay unfreeze",
+    "surgery.recalibrate": "recalibrate",
+    "surgery.simplify": "harden merge",
+    "surgery.sync": "sync",
+    "surgery.xbn": "xbn",
+}
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
+__all__ = sorted(_MODULE_OF)  # noqa: PLE0605
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("__") and name != "__all__":
-        raise AttributeError(f"module 'anynorm' has no attribute {name!r}")
-    if find_spec(f"anynorm.{name}"):
+    if name in _MODULE_OF:
+        value = getattr(import_module(f"anynorm.{_MODULE_OF[name]}"), name)
+        globals()[name] = value
+        return value
+    if not name.startswith("__") and find_spec(f"anynorm.{name}"):
         return import_module(f"anynorm.{name}")
-    api = import_module("anynorm.api")
-    globals().update({known: getattr(api, known) for known in [*api.__all__, "__all__"]})
-    errors = import_module("anynorm.errors")
-    if name not in globals() and hasattr(errors, name):
-        return getattr(errors, name)
-    if name not in globals():
-        raise AttributeError(f"module 'anynorm' has no attribute {name!r}. It has: {' '.join(api.__all__)}.")
-    return globals()[name]
+    raise AttributeError(f"module 'anynorm' has no attribute {name!r}. Public names: {' '.join(__all__)}.")
 
 
 def __dir__() -> list[str]:
-    return [*import_module("anynorm.api").__all__, "__version__"]
+    return [*__all__, "__version__"]

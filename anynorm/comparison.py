@@ -6,8 +6,7 @@ The learning rate is that of batch size 32 and follows the batch size by a rule,
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -15,15 +14,15 @@ from typing import Any
 
 import torch
 
-from anynorm.data import DataSet, load
+from anynorm.data import ImageDataset, load_dataset
 from anynorm.errors import AnynormError, DataError, SpecError
-from anynorm.models import build
+from anynorm.models import build_model
 from anynorm.progress import track
 from anynorm.report.results import Row, row_from_record, summary
 from anynorm.report.step_times import timed_config
 from anynorm.surgery.find import find_norms
 from anynorm.table import Table
-from anynorm.training.config import Config, config_from_dict, hash_sources
+from anynorm.training.config import LR_SCALINGS, Config, config_from_dict, hash_sources
 from anynorm.training.executors import make_executor
 from anynorm.training.provenance import cpu_count
 from anynorm.training.store import Store
@@ -38,8 +37,7 @@ SEEDS = 3
 EPOCHS = 2
 """With 2 epochs the 30 runs of the default comparison take at most 2.5 minutes on two cores."""
 LR = 0.05
-LR_SCALINGS: dict[str, Callable[[float], float]] = {"linear": lambda ratio: ratio, "sqrt": math.sqrt, "none": lambda _: 1.0}
-"""The factor of the learning rate as a function of batch size / 32."""
+"""At batch size 32."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,7 @@ class Comparison:
         """Train the run of a cell, unless the store has its record, and return its metrics."""
         return row_from_record(get_or_train(self.config(**cell), self.root, self.load_data()))
 
-    def load_data(self) -> DataSet:
+    def load_data(self) -> ImageDataset:
         """Load the data set, once per process."""
         return _load(self.base.data, self.base.image_size, self.base.source_hash, self.skip_unreadable)
 
@@ -143,10 +141,10 @@ class Comparison:
 
 
 @lru_cache(maxsize=1)
-def _load(name: str, image_size: int, source_hash: str, skip_unreadable: bool) -> DataSet:  # noqa: ARG001
+def _load(name: str, image_size: int, source_hash: str, skip_unreadable: bool) -> ImageDataset:  # noqa: ARG001
     """Load a data set; `source_hash` is part of the cache's key, so that a folder that has changed is read again."""
     options = {"skip_unreadable": True} if skip_unreadable else {}
-    return load(name, image_size, **options)
+    return load_dataset(name, image_size, **options)
 
 
 def compare(
@@ -221,7 +219,7 @@ def make_base(settings: Mapping[str, Any]) -> Config:
     return replace(base, source_hash=hash_sources(base))
 
 
-def check_model(comparison: Comparison, data: DataSet) -> None:
+def check_model(comparison: Comparison, data: ImageDataset) -> None:
     """Run the model once per batch size, so that a model that cannot work is reported before the first run.
 
     Raises:
@@ -230,7 +228,7 @@ def check_model(comparison: Comparison, data: DataSet) -> None:
     base = comparison.base
     for size in comparison.batch_sizes:
         config = replace(base, norm="bn", batch_size=size, devices=1, sync=False)
-        model = build(config.model, data.shape, config.width)
+        model = build_model(config.model, data.shape, config.width)
         if not find_norms(model):
             raise DataError(f"model must have at least one norm among its modules; {config.model} has none.")
         try:
@@ -241,7 +239,7 @@ def check_model(comparison: Comparison, data: DataSet) -> None:
             raise
         except Exception as error:  # any error of a user's model
             raise DataError(f"{config.model} fails on images of {config.data}: {type(error).__name__}: {error}.") from error
-        expected = (size, data.classes)
+        expected = (size, data.num_classes)
         if not isinstance(logits, torch.Tensor) or logits.shape != expected:
             got = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
             raise DataError(f"{config.model} must return logits of shape {expected} for {size} images; got {got}.")

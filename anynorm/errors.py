@@ -1,44 +1,44 @@
-"""One tree of errors: each says what was asked, what came, and what would work.
+"""Exceptions raised by anynorm. Every message says what was requested, what was received, and what would work.
 
-All are `AnynormError`, and all are `ValueError`, so code that already guards torch's layers keeps working.
+All derive from `AnynormError`, which is a `ValueError`: code that already handles the errors of torch's layers keeps working.
 """
 
 
 class AnynormError(ValueError):
-    """Stands above every error this library raises on purpose."""
+    """Base class of all errors that anynorm raises on purpose."""
 
 
 class SpecError(AnynormError):
-    """Tells that a spec, or an option that completes it, has no meaning."""
+    """Raised when a spec, or an option that completes it, is invalid."""
 
 
 class ShapeError(AnynormError):
-    """Tells that a tensor does not fit the norm it was given to."""
+    """Raised when the shape of a tensor does not fit the norm that receives it."""
 
 
 class ConditionError(AnynormError):
-    """Tells that a class, domain or style is missing or does not fit."""
+    """Raised when a class, domain or style is missing or does not fit the layer or its input."""
 
 
 class StateError(AnynormError):
-    """Tells that a state_dict holds values no norm can work with."""
+    """Raised when a state_dict holds values that a norm cannot use."""
 
 
 class SurgeryError(AnynormError):
-    """Tells that a model cannot be changed as was asked; it is as it was."""
+    """Raised when a model cannot be changed as requested. The model is left unchanged."""
 
 
 class FoldError(SurgeryError):
-    """Tells that a norm has no fixed (a, b), or no neighbour that can take them."""
+    """Raised when a norm has no fixed (a, b), or no neighboring layer that can absorb them."""
 
 
 class DataError(AnynormError):
-    """Tells that a model, a checkpoint or data named by a text cannot be fetched or read."""
+    """Raised when a model, a checkpoint or data cannot be found, read or used."""
 
 
 class DiskError(DataError):
-    """Tells that a file could not be written; the one that was there stands."""
+    """Raised when a file cannot be written. The previous file, if any, is intact."""
 
 
 class DiagnosticError(AnynormError):
-    """Tells that a question about a model has no answer; the model is as it was."""
+    """Raised when a diagnostic cannot be computed. The model is left unchanged."""

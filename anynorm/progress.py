@@ -1,58 +1,116 @@
-"""A progress bar with rate and time left on a terminal; nothing where there is none, or where another display is up already."""
+"""Progress bars with rate and time left on a terminal (rich); no output elsewhere, or while another display is active."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
-_displays: list[object] = []
-"""The displays that are up, in whatever thread: a terminal has room for one."""
+if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn, TaskID
+
+T = TypeVar("T")
+_active_displays: list[object] = []
+"""The active displays of all threads: a terminal has room for one."""
 
 
 @contextmanager
 def reserve_display() -> Iterator[None]:
-    """Keep the terminal for one display: bars inside the block are not drawn."""
-    mine = object()
-    _displays.append(mine)
+    """Reserve the terminal for another display: progress bars inside the block are not drawn."""
+    token = object()
+    _active_displays.append(token)
     try:
         yield
     finally:
-        _displays.remove(mine)
+        _active_displays.remove(token)
 
 
-def track(items: Iterable[Any], what: str, most: int | None = None) -> Iterator[Any]:
-    """Give the items on, at most so many, with a bar on a terminal."""
-    taken = items if most is None else islice(items, most)
-    bar = None if _displays or not sys.stderr.isatty() else _bar(most is not None or isinstance(items, Sized))
-    if bar is None:
-        yield from taken
+def track(items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
+    """Yield items and draw a progress bar on a terminal.
+
+    Args:
+        items: What to iterate over. Without `total`, the bar has a length if `len(items)` exists.
+        description: Text in front of the bar.
+        total: Stop after this many items; also the length of the bar.
+
+    >>> list(track("abcd", "reading", total=3))
+    ['a', 'b', 'c']
+    """
+    progress = _make_progress(_item_columns)
+    limited = items if total is None else islice(items, total)
+    if progress is None:
+        yield from limited
         return
-    total = most if most is not None else len(items) if isinstance(items, Sized) else None
-    with reserve_display(), bar:
-        task = bar.add_task(what, total=total)
-        for item in taken:
-            yield item
-            bar.advance(task)
+    length = len(items) if total is None and isinstance(items, Sized) else total
+    with reserve_display(), progress:
+        yield from progress.track(limited, total=length, description=description)
 
 
-def _bar(is_sized: bool) -> Any:
-    """Make a bar; None where rich is not there: it comes with the command line, and a library call does without."""
+class ByteProgress:
+    """A bar that counts bytes, with the attributes of a tqdm bar that `pooch.HTTPDownloader(progressbar=…)` needs."""
+
+    def __init__(self, progress: Progress, description: str) -> None:
+        self._progress = progress
+        self._task: TaskID = progress.add_task(description, total=None)
+
+    @property
+    def total(self) -> float | None:
+        """Number of bytes to expect."""
+        return self._progress.tasks[0].total
+
+    @total.setter
+    def total(self, value: int) -> None:
+        self._progress.update(self._task, total=value or None)
+
+    def update(self, count: int) -> None:
+        """Add `count` bytes."""
+        self._progress.advance(self._task, count)
+
+    def reset(self) -> None:
+        """Set the number of bytes to 0."""
+        self._progress.update(self._task, completed=0)
+
+    def close(self) -> None:
+        """Do nothing: `track_bytes` removes the bar, also after an error."""
+
+
+@contextmanager
+def track_bytes(description: str) -> Iterator[ByteProgress | None]:
+    """Draw a progress bar for a download while the block runs; yield None where no bar can be drawn."""
+    progress = _make_progress(_byte_columns)
+    if progress is None:
+        yield None
+        return
+    with reserve_display(), progress:
+        yield ByteProgress(progress, description)
+
+
+def _make_progress(make_columns: Callable[[], list[ProgressColumn]]) -> Progress | None:
+    """Return a bar on stderr, or None if stderr is not a terminal, another display is active, or rich is not installed."""
+    if _active_displays or not sys.stderr.isatty():
+        return None
     try:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
-        from rich.text import Text
+        from rich.progress import Progress
     except ImportError:
         return None
+    return Progress(*make_columns(), console=Console(stderr=True), transient=True)
 
-    class Rate(ProgressColumn):
-        """Items a second, once that is known."""
 
-        def render(self, task: Any) -> Text:
+def _item_columns() -> list[ProgressColumn]:
+    from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+    from rich.text import Text
+
+    class RateColumn(ProgressColumn):
+        def render(self, task: Task) -> Text:
             return Text("" if task.speed is None else f"{task.speed:.1f}/s")
 
-    words = TextColumn("{task.description}")
-    columns = (words, BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn()) if is_sized else (words, Rate())
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+    return [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), RateColumn(), TimeRemainingColumn()]
+
+
+def _byte_columns() -> list[ProgressColumn]:
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    return [TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()]

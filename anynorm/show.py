@@ -1,4 +1,4 @@
-"""A norm in words, numbers and a picture: what `anynorm list` and `anynorm show` print."""
+"""Descriptions of norms in words, formulas, numbers and pictures: the content of `anynorm list` and `anynorm show`."""
 
 from __future__ import annotations
 
@@ -6,185 +6,240 @@ import math
 from typing import Any, NamedTuple
 
 from anynorm.core.affine import PerChannel, PerClass, Style
-from anynorm.core.cuts import Cut, JointCut
-from anynorm.core.grammar import parse, rows
+from anynorm.core.cuts import AnyCut, Cut, JointCut
 from anynorm.core.mixing import Argmax
-from anynorm.core.spec import AnyCut, NormSpec
+from anynorm.core.spec import NormSpec
 from anynorm.errors import ShapeError
 from anynorm.layers.norm import Norm
-from anynorm.registry import make, summary, zoo
+from anynorm.layers.registered import REGISTRY
+from anynorm.registry import make, parse, summary, zoo
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+MAX_DRAWN = (3, 8, 16)
+"""At most this many samples, channels and positions are drawn."""
 
 
-def listing() -> list[dict[str, str]]:
-    """Describe every line of the zoo."""
-    lines = []
+def list_norms() -> list[dict[str, str]]:
+    """Describe every norm of the zoo, and the norms of the papers that are not implemented.
+
+    Returns:
+        One dictionary per norm: `spec`, `class`, `description`, `cuts` (samples·channels·space; mean / variance if they differ),
+        `running_statistics` (yes, no, or partly: for some of its cuts), `affine`, `paper`.
+
+    >>> list_norms()[0]["spec"], list_norms()[0]["running_statistics"]
+    ('bn', 'yes')
+    """
+    listed = []
     for entry in zoo():
-        parts = parse(entry.spec)
-        described = {"spec": entry.spec, "class": entry.norm.__name__, "what": entry.words, "cuts": _sides(parts)}
-        lines.append(described | {"population": _population(parts), "affine": _affine(parts), "paper": entry.paper})
-    missing = [row for row in rows().values() if row.missing]
-    blank = {"cuts": "", "population": "", "affine": ""}
-    return lines + [
-        {"spec": row.name, "class": "not implemented", "what": summary(row), **blank, "paper": row.paper} for row in missing
-    ]
+        norm_spec = parse(entry.spec)
+        listed.append(
+            {
+                "spec": entry.spec,
+                "class": entry.norm.__name__,
+                "description": entry.summary,
+                "cuts": _describe_cuts(norm_spec),
+                "running_statistics": _describe_running_statistics(norm_spec),
+                "affine": _describe_affine(norm_spec),
+                "paper": entry.paper,
+            }
+        )
+    for row in REGISTRY.values():
+        if row.not_implemented_reason:
+            unknown = {"cuts": "", "running_statistics": "", "affine": ""}
+            listed.append(
+                {"spec": row.name, "class": "not implemented", "description": summary(row), **unknown, "paper": row.paper}
+            )
+    return listed
 
 
-def _sides(parts: NormSpec) -> str:
-    mean, var = (" + ".join(_axes(cut) for cut in cuts) for cuts in (parts.mean, parts.var))
+def _describe_cuts(norm_spec: NormSpec) -> str:
+    mean, var = (" + ".join(_describe_axes(cut) for cut in cuts) for cuts in (norm_spec.mean, norm_spec.var))
     return mean if mean == var else f"{mean} / {var}"
 
 
-def _axes(cut: AnyCut) -> str:
+def _describe_axes(cut: AnyCut) -> str:
+    """Return the number of parts of samples·channels·space; N, C and S stand for one part per index."""
     if isinstance(cut, JointCut):
         return f"1·{cut.groups}"
     samples = f"N/{cut.samples_per_part}" if cut.is_ghost else cut.samples or "N"
     return f"{samples}·{cut.channels or 'C'}·{cut.space or 'S'}"
 
 
-def _population(parts: NormSpec) -> str:
-    pooling = [cut.pools_samples for cut in parts.mean + parts.var]
-    if not any(pooling):
-        return "none: live"
-    kept = "running" if all(pooling) else "running + live"
-    return f"{kept}, {parts.num_stat_sets} {'modes' if parts.soft_assignment else 'domains'}" if parts.num_stat_sets else kept
+def _describe_running_statistics(norm_spec: NormSpec) -> str:
+    """Return yes, no, or partly if only some cuts pool over samples; and the number of sets, if there are several."""
+    pools_samples = [cut.pools_samples for cut in norm_spec.mean + norm_spec.var]
+    if not any(pools_samples):
+        return "no"
+    answer = "yes" if all(pools_samples) else "partly"
+    if not norm_spec.num_stat_sets:
+        return answer
+    return f"{answer}, {norm_spec.num_stat_sets} {'modes' if norm_spec.soft_assignment else 'domains'}"
 
 
-def _affine(parts: NormSpec) -> str:
+def _describe_affine(norm_spec: NormSpec) -> str:
     names = {PerChannel: "channel", PerClass: "class", Style: "style"}
-    return " → ".join(names[type(stage)] for stage in parts.affine.stages) or "none"
+    return " → ".join(names[type(stage)] for stage in norm_spec.affine.stages) or "none"
 
 
-def formula(parts: NormSpec) -> list[str]:
-    """Write the norm down.
+def formula(norm_spec: NormSpec) -> list[str]:
+    """Return the equations that define a norm: one string per line.
 
     >>> for line in formula(parse("hn:32")): print(line)
     mean = μ[bn]
     var  = σ²[en:32]
     y    = γ (x − mean)/√(var + ε) + β
     """
-    if parts.custom:
-        bare = [] if parts.affine.stages else ["γ = 1, β = 0"]
-        return [*rows()[parts.custom.name].formula, *bare]
-    mean, var = _mixed(parts.mean, "μ", "w"), _mixed(parts.var, "σ²", "w′")
-    mixing = "one-hot(argmax λ)" if isinstance(parts.mixing, Argmax) else "softmax(λ)"
-    groups = f", for each of {parts.mixing.groups} channel groups" if parts.mixing.groups > 1 else ""
+    if norm_spec.custom:
+        without_affine = [] if norm_spec.affine.stages else ["γ = 1, β = 0"]
+        return [*REGISTRY[norm_spec.custom.name].formula, *without_affine]
+    mean, var = _mixture(norm_spec.mean, "μ", "w"), _mixture(norm_spec.var, "σ²", "w′")
+    mixing = "one-hot(argmax λ)" if isinstance(norm_spec.mixing, Argmax) else "softmax(λ)"
+    groups = f", for each of {norm_spec.mixing.groups} channel groups" if norm_spec.mixing.groups > 1 else ""
     y = "(x − mean)/√(var + ε)"
-    for stage in parts.affine.stages:
+    for stage in norm_spec.affine.stages:
         inner = y if y.startswith("(x") else f"({y})"
         gamma, beta = {PerChannel: ("γ", "β"), PerClass: ("γ[k]", "β[k]"), Style: ("σ(style)", "μ(style)")}[type(stage)]
         y = f"{gamma} {inner} + {beta}"
     lines = [f"mean = {mean}", f"var  = {var}", f"y    = {y}"]
-    return [*lines, f"w, w′ = {mixing}{groups}"] if len(parts.mean + parts.var) > 2 else lines
+    return [*lines, f"w, w′ = {mixing}{groups}"] if len(norm_spec.mean + norm_spec.var) > 2 else lines
 
 
-def _mixed(cuts: tuple[AnyCut, ...], symbol: str, weight: str) -> str:
+def _mixture(cuts: tuple[AnyCut, ...], symbol: str, weight: str) -> str:
     if len(cuts) == 1:
         return f"{symbol}[{cuts[0]}]"
     return " + ".join(f"{weight}[{cut}] {symbol}[{cut}]" for cut in cuts)
 
 
 class Counts(NamedTuple):
-    """Numbers as in sn Table 1, with the terms they come from; what a norm beyond the algebra takes is in its formula alone."""
+    """Numbers of a layer, as in sn Table 1.
 
-    parameters: int
+    Attributes:
+        num_parameters: Learned values.
+        parameter_terms: The same in terms of C, such as `2C + 6`.
+        num_statistics: Statistics computed from a batch; None for a norm outside the algebra (its formula lists them).
+        statistic_terms: The same in terms of N, C and S, such as `2CN + 2N + 2C`.
+        num_running_statistics: Values of the running statistics.
+    """
+
+    num_parameters: int
     parameter_terms: str
-    statistics: int | None
+    num_statistics: int | None
     statistic_terms: str
-    kept: int
+    num_running_statistics: int
 
 
-def counts(norm: Norm, shape: tuple[int, ...]) -> Counts:
-    """Count a layer's parameters, the statistics it takes from a batch, and those it keeps."""
-    n, c, s = shape[0], shape[1], math.prod(shape[2:])
-    sides = [norm.cuts[k] for k in norm.mean_cuts + norm.var_cuts]
-    terms: dict[str, int] = {}
-    for cut in sides:
-        terms[_term(cut)] = terms.get(_term(cut), 0) + 1
-    affine = [
-        f"{2 if isinstance(st, PerChannel) else 2 * st.classes}C"
-        for st in norm.norm_spec.affine.stages
-        if not isinstance(st, Style)
+def count(norm: Norm, shape: tuple[int, ...]) -> Counts:
+    """Count a layer's parameters, the statistics of a batch of a shape, and the running statistics."""
+    sizes = _sizes(shape)
+    cuts = [norm.cuts[k] for k in norm.mean_cut_indices + norm.var_cut_indices]
+    repeats: dict[str, int] = {}
+    for cut in cuts:
+        repeats[_term(cut)] = repeats.get(_term(cut), 0) + 1
+    affine_terms = [
+        f"{2 if isinstance(stage, PerChannel) else 2 * stage.classes}C"
+        for stage in norm.norm_spec.affine.stages
+        if not isinstance(stage, Style)
     ]
-    known = ("weight", "bias", "class_weight", "class_bias")
-    others = sum(p.numel() for name, p in norm.named_parameters() if name not in known)
-    kept = sum(buffer.numel() for name, buffer in norm.named_buffers() if name.startswith("running_"))
+    affine_names = ("weight", "bias", "class_weight", "class_bias")
+    num_others = sum(parameter.numel() for name, parameter in norm.named_parameters() if name not in affine_names)
+    is_custom = norm.norm_spec.custom is not None
     return Counts(
-        sum(p.numel() for p in norm.parameters()),
-        " + ".join(affine + ([str(others)] if others else [])) or "0",
-        None if norm.norm_spec.custom else sum(math.prod(cut.parts((n, c, s))) for cut in sides),
-        "" if norm.norm_spec.custom else " + ".join(_times(count, term) for term, count in terms.items()),
-        kept,
+        num_parameters=sum(parameter.numel() for parameter in norm.parameters()),
+        parameter_terms=" + ".join(affine_terms + ([str(num_others)] if num_others else [])) or "0",
+        num_statistics=None if is_custom else sum(math.prod(cut.parts(sizes)) for cut in cuts),
+        statistic_terms="" if is_custom else " + ".join(_multiply(times, term) for term, times in repeats.items()),
+        num_running_statistics=sum(buffer.numel() for name, buffer in norm.named_buffers() if name.startswith("running_")),
     )
 
 
+def _sizes(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """Return the numbers of samples, channels and positions."""
+    return shape[0], shape[1], math.prod(shape[2:])
+
+
 def _term(cut: Cut) -> str:
-    """Write the number of statistics of a cut in N, C and S."""
+    """Return the number of statistics of a cut in terms of N, C and S."""
     numbers = [str(parts) for parts in (cut.channels, cut.space) if parts > 1]
     samples = f"(N/{cut.samples_per_part})" if cut.is_ghost else ("" if cut.samples else "N")
     letters = ("" if cut.channels else "C") + samples + ("" if cut.space else "S")
     return "·".join([*numbers, *filter(None, [letters])]) or "1"
 
 
-def _times(count: int, term: str) -> str:
-    if term == "1" or count == 1:
-        return term if count == 1 else str(count)
-    return f"{count}·{term}" if term[0].isdigit() or term[0] == "(" else f"{count}{term}"
+def _multiply(times: int, term: str) -> str:
+    if term == "1" or times == 1:
+        return term if times == 1 else str(times)
+    return f"{times}·{term}" if term[0].isdigit() or term[0] == "(" else f"{times}{term}"
 
 
-def drawing(cut: Cut, shape: tuple[int, ...]) -> list[list[str]]:
-    """Draw which pixels share a statistic: a panel a sample, a row a channel, a letter a statistic.
+def draw_cut(cut: Cut, shape: tuple[int, ...]) -> list[list[str]]:
+    """Draw which values share a statistic.
 
-    >>> drawing(make("gn:2", 4).cuts[0], (2, 4, 3))
+    Returns:
+        One panel per drawn sample, one row per drawn channel, one letter per drawn position. Same letter = same statistic.
+
+    >>> draw_cut(make("gn:2", 4).cuts[0], (2, 4, 3))
     [['AAA', 'AAA', 'BBB', 'BBB'], ['CCC', 'CCC', 'DDD', 'DDD']]
     """
-    sizes = (shape[0], shape[1], math.prod(shape[2:]))
-    axes = drawn(shape)
-    parts = cut.parts(sizes)
-    seen: dict[tuple[int, ...], str] = {}
+    sizes = _sizes(shape)
+    num_parts = cut.parts(sizes)
+    letters: dict[tuple[int, ...], str] = {}
 
     def letter(*index: int) -> str:
-        part = tuple(i * p // size for i, p, size in zip(index, parts, sizes, strict=True))
-        return seen.setdefault(part, LETTERS[len(seen) % len(LETTERS)])
+        part = tuple(i * parts // size for i, parts, size in zip(index, num_parts, sizes, strict=True))
+        return letters.setdefault(part, LETTERS[len(letters) % len(LETTERS)])
 
-    return [["".join(letter(n, c, s) for s in axes[2]) for c in axes[1]] for n in axes[0]]
+    samples, channels, positions = drawn_indices(shape)
+    return [["".join(letter(n, c, s) for s in positions) for c in channels] for n in samples]
 
 
-def drawn(shape: tuple[int, ...]) -> list[list[int]]:
-    """Choose the samples, channels and positions to draw: evenly, so that every part stays in sight while there is room.
+def drawn_indices(shape: tuple[int, ...]) -> list[list[int]]:
+    """Choose the samples, channels and positions to draw: evenly spaced, at most `MAX_DRAWN`.
 
-    >>> drawn((2, 64, 2, 2))
+    >>> drawn_indices((2, 64, 2, 2))
     [[0, 1], [0, 8, 16, 24, 32, 40, 48, 56], [0, 1, 2, 3]]
     """
-    sizes = (shape[0], shape[1], math.prod(shape[2:]))
-    return [[k * size // min(size, most) for k in range(min(size, most))] for size, most in zip(sizes, (3, 8, 16), strict=True)]
+    counts = [min(size, limit) for size, limit in zip(_sizes(shape), MAX_DRAWN, strict=True)]
+    return [[k * size // count for k in range(count)] for size, count in zip(_sizes(shape), counts, strict=True)]
 
 
 def describe(spec: str, shape: tuple[int, ...]) -> dict[str, Any]:
-    """Say everything about a spec at a shape, as plain data."""
-    norm = make(spec, shape[1], batch_size=shape[0], device="meta")  # numbers are counted, not kept
+    """Describe a norm for inputs of a shape, as JSON-compatible values.
+
+    Args:
+        spec: A norm, such as `hn:32`.
+        shape: Shape of the input, (n, c, …).
+
+    Returns:
+        `spec`, `canonical` (the spec without aliases), `class`, `shape`, `formula`, `running_statistics`, `affine`, the fields of
+        `Counts`, `drawn` (the indices drawn), and `cuts`: for each cut its `axes`, `drawing` and `letters_repeat`.
+
+    Raises:
+        SpecError: if the spec is invalid.
+        ShapeError: if it does not fit the shape.
+    """
+    norm = make(spec, shape[1], batch_size=shape[0], device="meta")  # numbers are counted without allocating memory
     for cut in norm.cuts:
-        if shape_error := cut.shape_error((shape[0], shape[1], math.prod(shape[2:]))):
-            raise ShapeError(f"{shape_error} Input {shape}.")
-    samples, channels, positions = drawn(shape)
+        try:
+            cut.check_shape(_sizes(shape))
+        except ShapeError as error:
+            raise ShapeError(f"{error} Input {shape}.") from None
+    samples, channels, positions = drawn_indices(shape)
     return {
         "spec": norm.spec,
-        "means": norm.norm_spec.canonical(),
+        "canonical": norm.norm_spec.canonical(),
         "class": type(norm).__name__,
         "shape": list(shape),
         "formula": formula(norm.norm_spec),
-        "population": _population(norm.norm_spec),
-        "affine": _affine(norm.norm_spec),
-        **counts(norm, shape)._asdict(),
+        "running_statistics": _describe_running_statistics(norm.norm_spec),
+        "affine": _describe_affine(norm.norm_spec),
+        **count(norm, shape)._asdict(),
         "drawn": {"samples": samples, "channels": channels, "positions": positions},
-        "cuts": {str(cut): _cut(cut, shape) for cut in norm.cuts},
+        "cuts": {str(cut): _describe_cut(cut, shape) for cut in norm.cuts},
     }
 
 
-def _cut(cut: Cut, shape: tuple[int, ...]) -> dict[str, Any]:
-    axes = zip(
-        drawn(shape), cut.parts((shape[0], shape[1], math.prod(shape[2:]))), (*shape[:2], math.prod(shape[2:])), strict=True
-    )
-    seen = math.prod(len({index * parts // size for index in indices}) for indices, parts, size in axes)
-    return {"axes": _axes(cut), "drawing": drawing(cut, shape), "letters_repeat": seen > len(LETTERS)}
+def _describe_cut(cut: Cut, shape: tuple[int, ...]) -> dict[str, Any]:
+    sizes = _sizes(shape)
+    axes = zip(drawn_indices(shape), cut.parts(sizes), sizes, strict=True)
+    num_drawn = math.prod(len({index * parts // size for index in indices}) for indices, parts, size in axes)
+    return {"axes": _describe_axes(cut), "drawing": draw_cut(cut, shape), "letters_repeat": num_drawn > len(LETTERS)}

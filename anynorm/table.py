@@ -1,4 +1,4 @@
-"""Rows and a finding, for a person and for a program."""
+"""Results as a table: rows and a finding, printed for a person or as JSON for a program."""
 
 from __future__ import annotations
 
@@ -14,11 +14,17 @@ from anynorm.errors import AnynormError
 
 @dataclass
 class Table:
-    """What was found.
+    """Rows of results and the conclusion drawn from them.
 
     Attributes:
-        rows: one dictionary a line; the first entry names it, as the path of a layer.
-        finding: the last line: what it comes to.
+        rows: One dictionary per row, from column to value. The value of the first column names the row (e.g. a layer's path).
+        finding: The conclusion, printed as the last line.
+
+    >>> print(Table([{"layer": "bn1", "shift": 0.123456}, {"layer": "bn2", "shift": None}], "bn1 shifts most."))
+    layer  shift
+    bn1    0.123
+    bn2
+    bn1 shifts most.
     """
 
     rows: list[dict[str, Any]]
@@ -35,42 +41,44 @@ class Table:
             if next(iter(row.values())) == name:
                 return row
         names = [str(next(iter(row.values()))) for row in self.rows]
-        near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.3)
-        raise AnynormError(f"The report has no row {name!r}." + (f" Near: {' '.join(near)}." if near else ""))
+        close = difflib.get_close_matches(str(name), names, n=3, cutoff=0.3)
+        hint = f" Did you mean {' or '.join(close)}?" if close else f" Rows: {' '.join(names)}."
+        raise AnynormError(f"no row is named {name!r}.{hint}")
 
     def json(self) -> str:
-        """Give rows and finding for a program; a number that is none is null."""
-        return json.dumps(plain({"rows": self.rows, "finding": self.finding}), indent=2, allow_nan=False)
+        """Return rows and finding as JSON; non-finite numbers are null."""
+        return json.dumps(json_safe({"rows": self.rows, "finding": self.finding}), indent=2, allow_nan=False)
 
     def table(self) -> str:
-        """Give rows and finding for a person."""
+        """Return rows and finding as aligned text; numbers have three significant digits."""
         columns = list(dict.fromkeys(column for row in self.rows for column in row))
-        cells = [[_shown(row.get(column)) for column in columns] for row in self.rows]
-        widths = [
-            max(len(column), *(len(line[k]) for line in cells)) if cells else len(column) for k, column in enumerate(columns)
-        ]
-        lines = [columns, *cells]
+        lines = [columns, *([_format(row.get(column)) for column in columns] for row in self.rows)]
+        widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
         text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-        return "\n".join([*(text if cells else []), self.finding])
+        return "\n".join([*(text if self.rows else []), self.finding])
 
     def __str__(self) -> str:
         return self.table()
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, float):
         return f"{value:.3g}"
     if isinstance(value, list):
-        return ", ".join(map(_shown, value))
+        return ", ".join(map(_format, value))
     return str(value)
 
 
-def plain(value: Any) -> Any:
-    """Give plain values for a program: a number that is none becomes None."""
+def json_safe(value: Any) -> Any:
+    """Return a copy of nested dictionaries and sequences in which non-finite floats are None: JSON has no NaN.
+
+    >>> json_safe({"loss": [float("nan"), 1.5]})
+    {'loss': [None, 1.5]}
+    """
     if isinstance(value, dict):
-        return {key: plain(entry) for key, entry in value.items()}
+        return {key: json_safe(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(entry) for entry in value]
+        return [json_safe(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

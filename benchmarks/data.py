@@ -1,40 +1,60 @@
-"""How much of a training step goes into its data: `python benchmarks/data.py` (CIFAR-10 under $ANYNORM_DATA).
+"""Measure the fraction of a training step that is spent on preparing the batch.
 
-Every augmentation is on (crops, flips, blanked squares, mixtures); the best of several timings of each, one thread.
+    ANYNORM_DATA=… python benchmarks/data.py [--rounds 15]
+
+CIFAR-10 with every augmentation (random crops, flips, cutout, mixup), one thread, best of several rounds.
 """
 
+from __future__ import annotations
+
+import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
-from anynorm.data import load
+from anynorm.data import load_dataset
 from anynorm.training.config import Config
 from anynorm.training.trainer import Trainer
 
 CASES = [("small", 1.0, 2), ("small", 1.0, 32), ("small", 1.0, 128), ("resnet18", 0.25, 32)]
+"""Model, width, batch size."""
 
 
-def best(work: Callable[[], object], rounds: int = 15) -> float:
-    """Time work several times; give the shortest, in milliseconds."""
-    found = []
+def best_time(call: Callable[[], object], rounds: int) -> float:
+    """Return the shortest time of a call, in milliseconds."""
+    times = []
     for _ in range(rounds):
-        began = time.perf_counter()
-        work()
-        found.append(time.perf_counter() - began)
-    return 1e3 * min(found)
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return 1e3 * min(times)
 
 
 def main() -> None:
-    """Print one line a case."""
+    """Print one line per case."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15, help="number of rounds (default: 15)")
+    rounds = parser.parse_args().rounds
     torch.set_num_threads(1)
-    data = load("cifar10")
-    for model, width, size in CASES:
-        options = {"crop": 4, "flip": True, "cutout": 8, "mixup": 0.2, "images": 2000}
-        training = Trainer(Config(data="cifar10", model=model, width=width, batch_size=size, **options), data)  # type: ignore[arg-type]
-        training.training_step()
-        batch, step = best(lambda t=training: t.batch(5, 0)), best(training.training_step)  # type: ignore[misc]
-        print(f"{model} ×{width}, batch {size}: {batch:.2f} ms of {step:.2f} ms, {100 * batch / step:.1f} %")
+    data = load_dataset("cifar10")
+    for model, width, batch_size in CASES:
+        config = Config(
+            data="cifar10",
+            model=model,
+            width=width,
+            batch_size=batch_size,
+            crop=4,
+            flip=True,
+            cutout=8,
+            mixup=0.2,
+            num_train=2000,
+        )
+        trainer = Trainer(config, data)
+        trainer.training_step()
+        batch, step = best_time(partial(trainer.batch, 5, 0), rounds), best_time(trainer.training_step, rounds)
+        print(f"{model} ×{width}, batch {batch_size}: {batch:.2f} ms of {step:.2f} ms, {100 * batch / step:.1f} %")
 
 
 if __name__ == "__main__":

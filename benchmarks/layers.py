@@ -2,10 +2,10 @@
 
     python benchmarks/layers.py [--minutes 8] [--threads 1,2] [--compile] [--json out.json] [--plot out.png]
 
-Everything of a shape runs interleaved in one loop and the best time of each counts: the machine may be shared, so only ratios
-of one run mean anything. Outputs and gradients are freshly allocated, as a network's are. The traffic limit is what four
-passes read and write (read x; read x, write y; read x, dy; read x, dy, write dx), done by torch's sum, copy, dot and add.
-Memory is counted in bytes that autograd keeps for backward, and as the peak of a process of its own over a training step.
+All candidates take turns at a shape, and the best time of each counts. Only ratios within one run are meaningful.
+Outputs and gradients are newly allocated, as in a network. The traffic limit is what four passes read and write (read x; read x,
+write y; read x, dy; read x, dy, write dx), performed by torch's sum, copy, dot and add. Memory is counted in bytes saved for
+backward, and as the peak memory of a separate process during a training step.
 """
 
 from __future__ import annotations
@@ -24,157 +24,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from candidates import MODES, SPECS, candidates, copy, shapes, step, traffic
 from torch import Tensor, nn
-
-import anynorm
-from anynorm import kernels
-
-SPECS = [
-    "bn",
-    "in",
-    "ln",
-    "gn:32",
-    "en",
-    "en:32",
-    "bgn:32",
-    "gbgn:2,32",
-    "hn",
-    "hn:32",
-    "sn",
-    "sn:2",
-    "sn.hard",
-    "bn/bn+en",
-    "sabn@10",
-    "auxbn@2",
-]
-RESNET50 = [(64, 112), (64, 56), (256, 56), (128, 28), (512, 28), (256, 14), (1024, 14), (512, 7), (2048, 7)]
-RESNET20 = [(16, 32), (32, 16), (64, 8)]
-MODES = ("inference", "training forward", "forward + backward")
-
-
-def shapes() -> list[tuple[int, ...]]:
-    """Give ResNet-50's norm inputs at 224 px, CIFAR ResNet-20's, a video's and vectors."""
-    found: list[tuple[int, ...]] = [(n, c, s, s) for n in (2, 8, 32) for c, s in RESNET50 if n * c * s * s < 2**24]
-    found += [(n, c, s, s) for n in (4, 128) for c, s in RESNET20]
-    return [*found, (2, 64, 8, 28, 28), (256, 512)]
-
-
-class ByReference(nn.Module):
-    """Run a norm by the reference kernels."""
-
-    def __init__(self, norm: nn.Module) -> None:
-        super().__init__()
-        self.norm = norm
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalise x."""
-        with kernels.use("reference"):
-            y: Tensor = self.norm(x)
-            return y
-
-
-class PublishedSwitchNorm(nn.Module):
-    """Write SN as its users run it: eqs. 3 and 4 of the paper in tensor operations, means and variances of IN, LN and BN."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
-        self.mean_weight, self.var_weight = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
-        self.running_mean = nn.Buffer(torch.zeros(1, channels, 1))
-        self.running_var = nn.Buffer(torch.ones(1, channels, 1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalise x."""
-        rows = x.flatten(2) if x.dim() > 2 else x[..., None]
-        mean_in, var_in = rows.mean(-1, keepdim=True), rows.var(-1, keepdim=True, correction=0)
-        square = var_in + mean_in**2
-        mean_ln = mean_in.mean(1, keepdim=True)
-        var_ln = square.mean(1, keepdim=True) - mean_ln**2
-        if self.training:
-            mean_bn = mean_in.mean(0, keepdim=True)
-            var_bn = square.mean(0, keepdim=True) - mean_bn**2
-            self.running_mean.mul_(0.9).add_(mean_bn.detach(), alpha=0.1)
-            self.running_var.mul_(0.9).add_(var_bn.detach(), alpha=0.1)
-        else:
-            mean_bn, var_bn = self.running_mean, self.running_var
-        w, v = self.mean_weight.softmax(0), self.var_weight.softmax(0)
-        mean = w[0] * mean_in + w[1] * mean_ln + w[2] * mean_bn
-        var = v[0] * var_in + v[1] * var_ln + v[2] * var_bn
-        y = (rows - mean) / (var + 1e-5).sqrt()
-        return (y * self.weight[None, :, None] + self.bias[None, :, None]).reshape(x.shape)
-
-
-def candidates(shape: tuple[int, ...], *, compiled: bool = False) -> dict[str, nn.Module]:
-    """Make everything that is timed at a shape; specs that do not fit are left out."""
-    c = shape[1]
-    batch_norm: dict[int, Any] = {2: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
-    found = {
-        "nn.BatchNorm": batch_norm[len(shape)](c),
-        "nn.GroupNorm": nn.GroupNorm(min(32, c), c),
-        "published SN": PublishedSwitchNorm(c),
-        "sn by reference": ByReference(anynorm.make("sn", c)),
-    }
-    if compiled:
-        found["sn compiled"] = torch.compile(anynorm.make("sn", c))
-    for spec in SPECS:
-        try:
-            norm = anynorm.make(spec, c)
-            norm(torch.zeros(2, *shape[1:]), 0)
-        except anynorm.AnynormError:
-            continue
-        norm.reset_running_stats()
-        found[spec] = norm
-    return found
-
-
-def step(module: nn.Module, x: Tensor, dy: Tensor, mode: str) -> Callable[[], None]:
-    """Make the call that is timed."""
-    condition = [0] if getattr(module, "takes_condition", False) else []
-    given = x.detach().clone().requires_grad_(mode == MODES[2])
-
-    def run() -> None:
-        module.train(mode != MODES[0])
-        if mode == MODES[2]:
-            given.grad = None
-            module(given, *condition).backward(dy)
-        else:
-            with torch.no_grad():
-                module(given, *condition)
-
-    return run
-
-
-def traffic(x: Tensor, dy: Tensor, mode: str) -> Callable[[], None]:
-    """Make the reads and writes that no norm can do without."""
-    flat, up = x.flatten(), dy.flatten()
-
-    def run() -> None:
-        if mode != MODES[0]:
-            flat.sum()
-        torch.empty_like(flat).copy_(flat)
-        if mode == MODES[2]:
-            torch.dot(flat, up)
-            torch.add(flat, up)
-
-    return run
-
-
-def copy(x: Tensor) -> Callable[[], None]:
-    """Make a plain copy of x into a new tensor."""
-
-    def run() -> None:
-        torch.empty_like(x).copy_(x)
-
-    return run
 
 
 def saved_bytes(module: nn.Module, x: Tensor) -> int:
-    """Count the bytes kept for backward beside the layer's own parameters: x, and tables that our kernels keep with it."""
+    """Return the number of bytes saved for backward, without parameters and buffers: x, and the tables that our kernels save."""
     saved: dict[int, int] = {}
-    own = {tensor.data_ptr() for tensor in [*module.parameters(), *module.buffers()]}
+    state = {tensor.data_ptr() for tensor in [*module.parameters(), *module.buffers()]}
 
     def pack(tensor: Tensor) -> Tensor:
-        if tensor.data_ptr() not in own:
+        if tensor.data_ptr() not in state:
             saved[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
         return tensor
 
@@ -187,20 +47,20 @@ def saved_bytes(module: nn.Module, x: Tensor) -> int:
 
 
 def peak_megabytes(name: str, shape: tuple[int, ...]) -> float:
-    """Take the peak of memory of a training step of eight such layers in a row, above that of x, in a process of its own."""
+    """Return the peak memory of a training step of eight such layers in sequence, beyond x, measured in a separate process."""
     command = [sys.executable, __file__, "--peak", name, "--shape", "x".join(map(str, shape))]
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 def print_peak(name: str, shape: tuple[int, ...]) -> None:
-    """Do what `peak_megabytes` measures."""
+    """Run and measure the training step of `peak_megabytes` in this process."""
     torch.set_num_threads(1)
     condition = [0] if "@" in name else []
     layers = [candidates(shape)[name] for _ in range(8)]
     small = torch.randn(2, *shape[1:], requires_grad=True)
     layers[0](small, *condition).sum().backward()
     x = torch.randn(shape, requires_grad=True)
-    Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak starts again from here
+    Path("/proc/self/clear_refs").write_text("5")  # Linux: resets the peak
     before = _peak_kilobytes()
     h = x
     for layer in layers:
@@ -231,7 +91,7 @@ def best(calls: dict[str, Callable[[], None]], seconds: float) -> dict[str, floa
 
 
 def measure(shape: tuple[int, ...], threads: int, seconds: float, *, compiled: bool) -> dict[str, Any]:
-    """Time everything at one shape."""
+    """Time all candidates at one shape."""
     torch.set_num_threads(threads)
     x, dy = torch.randn(shape), torch.randn(shape)
     modules = candidates(shape, compiled=compiled)
@@ -244,11 +104,11 @@ def measure(shape: tuple[int, ...], threads: int, seconds: float, *, compiled: b
 
 
 def targets(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Hold the figures against what the project wants: forward + backward, float32, tensors of 0.1 MB and more."""
+    """Compare the ratios with their targets: forward + backward, float32, tensors of at least 0.1 MB."""
     ours = [(row, row["seconds"][MODES[2]], spec) for row in rows for spec in SPECS if spec in row["seconds"][MODES[2]]]
-    ours = [found for found in ours if found[0]["megabytes"] >= 0.1]
-    large = [found for found in ours if found[0]["megabytes"] >= 6]
-    switch = [found for found in ours if found[2] == "sn"]
+    ours = [cell for cell in ours if cell[0]["megabytes"] >= 0.1]
+    large = [cell for cell in ours if cell[0]["megabytes"] >= 6]
+    switch = [cell for cell in ours if cell[2] == "sn"]
     ratios = {
         "nn.BatchNorm / ours": ([t["nn.BatchNorm"] / t[s] for _, t, s in ours], (2.0, 1.0), "least"),
         "ours / nn.GroupNorm": ([t[s] / t["nn.GroupNorm"] for _, t, s in ours], (1.1, 1.5), "most"),
@@ -256,17 +116,18 @@ def targets(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         "ours / traffic limit, 6 MB and more": ([t[s] / t["traffic"] for _, t, s in large], (1.4, None), "most"),
         "bytes saved for backward / bytes of x": ([row["saved"][s] for row, _, s in ours], (1.02, 1.05), "most"),
     }
-    found = []
+    results = []
     for name, (values, (median, worst), kind) in ratios.items():
         middle, extreme = statistics.median(values), (min if kind == "least" else max)(values)
-        good = middle >= median if kind == "least" else middle <= median
-        bound = worst is None or (extreme >= worst if kind == "least" else extreme <= worst)
-        found.append({"ratio": name, "median": middle, "worst": extreme, "wanted": [median, worst], "holds": [good, bound]})
-    return found
+        median_met = middle >= median if kind == "least" else middle <= median
+        worst_met = worst is None or (extreme >= worst if kind == "least" else extreme <= worst)
+        met = [median_met, worst_met]
+        results.append({"ratio": name, "median": middle, "worst": extreme, "target": [median, worst], "met": met})
+    return results
 
 
 def show(rows: list[dict[str, Any]], threads: int) -> None:
-    """Print forward + backward as ratios to nn.BatchNorm, above 1 is faster, with the traffic limit beside."""
+    """Print forward + backward relative to nn.BatchNorm (above 1 is faster), and the traffic limit."""
     columns = [
         "nn.GroupNorm",
         "published SN",
@@ -291,7 +152,7 @@ def show(rows: list[dict[str, Any]], threads: int) -> None:
 
 
 def show_peaks(shape: tuple[int, ...]) -> dict[str, float]:
-    """Print the peak memory of a training step of eight layers in a row."""
+    """Print the peak memory of a training step of eight layers in sequence."""
     names = ["nn.BatchNorm", "nn.GroupNorm", "published SN", "sn by reference", "bn", "hn:32", "sn", "sabn@10"]
     peaks = {name: peak_megabytes(name, shape) for name in names}
     size = 4e-6 * torch.Size(shape).numel()
@@ -301,15 +162,15 @@ def show_peaks(shape: tuple[int, ...]) -> dict[str, float]:
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """Plot time of nn.BatchNorm / ours against the size of x, one dot a spec and shape, a panel a thread count."""
+    """Plot time of nn.BatchNorm / ours against the size of x: one dot per spec and shape, one panel per number of threads."""
     from matplotlib.figure import Figure
 
     counts = sorted({row["threads"] for row in rows})
     figure = Figure(figsize=(5.5 * len(counts), 4.2), layout="constrained")
     for ax, threads in zip(figure.subplots(1, len(counts), sharey=True, squeeze=False)[0], counts, strict=True):
         for name in ("gn:32", "hn:32", "sn", "bn", "nn.GroupNorm", "published SN", "traffic"):
-            found = [(row["megabytes"], row["seconds"][MODES[2]]) for row in rows if row["threads"] == threads]
-            points = sorted((size, times["nn.BatchNorm"] / times[name]) for size, times in found if name in times)
+            cells = [(row["megabytes"], row["seconds"][MODES[2]]) for row in rows if row["threads"] == threads]
+            points = sorted((size, times["nn.BatchNorm"] / times[name]) for size, times in cells if name in times)
             ours = name in SPECS
             ax.plot(*zip(*points, strict=True), "o" if ours else ".", label=name, alpha=1 if ours else 0.5, markersize=5)
         ax.axhline(1, color="black", linewidth=1)
@@ -321,13 +182,15 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def main() -> None:
-    """Measure, print the table and a line a target."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--minutes", type=float, default=8.0, help="time for the whole run")
-    parser.add_argument("--threads", default=f"1,{torch.get_num_threads()}", help="thread counts, such as 1,2")
-    parser.add_argument("--json", type=Path, help="write all figures here")
-    parser.add_argument("--plot", type=Path, help="draw the ratios here")
-    parser.add_argument("--compile", action="store_true", help="time torch.compile of the reference too (minutes of compiling)")
+    """Measure, and print the table and one line per target."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=8.0, help="time for the complete run (default: 8)")
+    parser.add_argument("--threads", default=f"1,{torch.get_num_threads()}", help="numbers of threads, such as 1,2")
+    parser.add_argument("--json", type=Path, help="write all numbers to this file")
+    parser.add_argument("--plot", type=Path, help="plot the ratios to this file")
+    parser.add_argument(
+        "--compile", action="store_true", help="also time the reference under torch.compile (compiling takes minutes)"
+    )
     parser.add_argument("--peak", help=argparse.SUPPRESS)
     parser.add_argument("--shape", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -347,13 +210,13 @@ def main() -> None:
     machine = f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}, Python {platform.python_version()}"
     print(f"\n{machine}")
     for target in targets(rows):
-        holds = ["holds" if good else "does not hold" for good in target["holds"]]
-        wanted = target["wanted"]
-        worst = "" if wanted[1] is None else f", worst {target['worst']:.2f} (wanted {wanted[1]}: {holds[1]})"
-        print(f"{target['ratio']}: median {target['median']:.2f} (wanted {wanted[0]}: {holds[0]}){worst}")
+        verdicts = ["met" if met else "missed" for met in target["met"]]
+        median, worst = target["target"]
+        worst_text = "" if worst is None else f", worst {target['worst']:.2f} (target {worst}: {verdicts[1]})"
+        print(f"{target['ratio']}: median {target['median']:.2f} (target {median}: {verdicts[0]}){worst_text}")
     if arguments.json:
-        found = {"machine": machine, "rows": rows, "targets": targets(rows), "peak_megabytes": peaks}
-        arguments.json.write_text(json.dumps(found, indent=1))
+        results = {"machine": machine, "rows": rows, "targets": targets(rows), "peak_megabytes": peaks}
+        arguments.json.write_text(json.dumps(results, indent=1))
     if arguments.plot:
         draw(rows, arguments.plot)
 

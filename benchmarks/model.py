@@ -1,9 +1,10 @@
-"""Time a whole ResNet-50 with each norm, beside the same network with nn.BatchNorm2d.
+"""Time a ResNet-50 with each norm against the same network with nn.BatchNorm2d.
 
     python benchmarks/model.py [--minutes 10] [--batch-sizes 2,8] [--size 224] [--threads 2] [--json out.json]
 
-A training step is forward, a cross-entropy, backward; inference is forward in eval mode. All networks have the same weights in
-their convolutions and run interleaved; the best time of each counts, and only ratios of one run mean anything.
+A training step is forward, cross-entropy and backward; inference is forward in eval mode. All networks have the same convolution
+weights and take turns; the best time of each counts. Only ratios within one run are meaningful. The exit code is 1 if a
+training step with sn is slower than with nn.BatchNorm2d.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ NORMS = ["nn.BatchNorm2d", "bn", "sn", "hn", "bgn", "sabn@10"]
 
 
 def make_norm(name: str, channels: int) -> nn.Module:
-    """Make a norm; `bgn` takes its group number by its own rule, so it is told a batch size of 2."""
+    """Build a norm; the number of groups of `bgn` follows from the batch size, here 2."""
     if name == "nn.BatchNorm2d":
         return nn.BatchNorm2d(channels)
-    return anynorm.make(name, channels, **({"batch_size": 2} if name == "bgn" else {}))
+    return anynorm.make(name, channels, batch_size=2)
 
 
 class Bottleneck(nn.Module):
-    """1×1, 3×3, 1×1 convolutions with a shortcut (He et al. 2016)."""
+    """1 × 1, 3 × 3, 1 × 1 convolutions with a shortcut (He et al. 2016)."""
 
-    def __init__(self, inputs: int, width: int, stride: int, norm: Callable[[int], nn.Module]) -> None:
+    def __init__(self, in_channels: int, width: int, stride: int, norm: Callable[[int], nn.Module]) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(inputs, width, 1, bias=False),
+            nn.Conv2d(in_channels, width, 1, bias=False),
             norm(width),
             nn.ReLU(inplace=True),
             nn.Conv2d(width, width, 3, stride, 1, bias=False),
@@ -49,39 +50,39 @@ class Bottleneck(nn.Module):
             nn.Conv2d(width, 4 * width, 1, bias=False),
             norm(4 * width),
         )
-        same = stride == 1 and inputs == 4 * width
+        same_shape = stride == 1 and in_channels == 4 * width
         self.shortcut: nn.Module = nn.Identity()
-        if not same:
-            self.shortcut = nn.Sequential(nn.Conv2d(inputs, 4 * width, 1, stride, bias=False), norm(4 * width))
+        if not same_shape:
+            self.shortcut = nn.Sequential(nn.Conv2d(in_channels, 4 * width, 1, stride, bias=False), norm(4 * width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add the body to the shortcut."""
+        """Return relu(body(x) + shortcut(x))."""
         y: Tensor = self.body(x) + self.shortcut(x)
         return y.relu_()
 
 
 def resnet50(norm: Callable[[int], nn.Module]) -> nn.Sequential:
-    """Make a ResNet-50 for 1000 classes."""
+    """Build a ResNet-50 for 1000 classes."""
     layers: list[nn.Module] = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), norm(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
-    inputs = 64
+    in_channels = 64
     for stage, blocks in enumerate((3, 4, 6, 3)):
         for block in range(blocks):
-            layers.append(Bottleneck(inputs, 64 << stage, 2 if block == 0 and stage else 1, norm))
-            inputs = 256 << stage
+            layers.append(Bottleneck(in_channels, 64 << stage, 2 if block == 0 and stage else 1, norm))
+            in_channels = 256 << stage
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000))
 
 
 def networks() -> dict[str, nn.Sequential]:
-    """Make the network with each norm."""
-    found = {}
+    """Build the network with each norm."""
+    models = {}
     for name in NORMS:
         torch.manual_seed(0)
-        found[name] = resnet50(partial(make_norm, name))
-    return found
+        models[name] = resnet50(partial(make_norm, name))
+    return models
 
 
 def step(name: str, model: nn.Module, x: Tensor, target: Tensor, training: bool) -> Callable[[], None]:
-    """Make the call that is timed."""
+    """Return the function to time: a training step or inference."""
 
     def run() -> None:
         model.train(training)
@@ -99,7 +100,7 @@ def step(name: str, model: nn.Module, x: Tensor, target: Tensor, training: bool)
 
 
 def measure(models: dict[str, nn.Sequential], batch_size: int, size: int, training: bool, seconds: float) -> dict[str, Any]:
-    """Time all networks at one batch size, interleaved."""
+    """Time all networks at one batch size, in turns."""
     x, target = torch.randn(batch_size, 3, size, size), torch.randint(0, 1000, (batch_size,))
     calls = {name: step(name, model, x, target, training) for name, model in models.items()}
     times = dict.fromkeys(calls, float("inf"))
@@ -117,12 +118,12 @@ def measure(models: dict[str, nn.Sequential], batch_size: int, size: int, traini
 
 def main() -> None:
     """Measure and print the ratios."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--minutes", type=float, default=10.0, help="time for the whole run")
-    parser.add_argument("--batch-sizes", default="2,8")
-    parser.add_argument("--size", type=int, default=224, help="height and width of the images")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--json", type=Path, help="write all figures here")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=10.0, help="time for the complete run (default: 10)")
+    parser.add_argument("--batch-sizes", default="2,8", help="comma-separated batch sizes (default: 2,8)")
+    parser.add_argument("--size", type=int, default=224, help="height and width of the images (default: 224)")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="number of threads")
+    parser.add_argument("--json", type=Path, help="write all numbers to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     batch_sizes = [int(size) for size in arguments.batch_sizes.split(",")]
@@ -140,7 +141,9 @@ def main() -> None:
         print(f"{batch_size:>10} {row['mode']:>14} {base * 1e3:>15.0f} {ratios}", flush=True)
         rows.append(row)
     steps = [row["seconds"] for row in rows if row["mode"] == "training step"]
-    slower = [times for times in steps if times["sn"] > 1.01 * times[NORMS[0]]]  # two runs of one network differ by as much
+    slower = [
+        times for times in steps if times["sn"] > 1.01 * times[NORMS[0]]
+    ]  # two measurements of the same network differ by as much
     print(f"a training step with sn is {'slower' if slower else 'not slower'} than with nn.BatchNorm2d")
     machine = f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}, Python {platform.python_version()}"
     print(machine)

@@ -10,13 +10,13 @@ import torch
 
 import anynorm
 from anynorm.comparison import Comparison, make_base
-from anynorm.data import load
+from anynorm.data import load_dataset
 from anynorm.training import timing
 from anynorm.training.config import Config
 from anynorm.training.store import Store
 from anynorm.training.timing import step_times
 
-DATA = load("digits")
+DATA = load_dataset("digits")
 QUICK = Config(model="small", width=0.5, num_train=64, batch_size=16, epochs=1, lr=0.05)
 
 

@@ -1,4 +1,4 @@
-"""The pages of the five papers: nothing of a paper goes unmentioned, and what they name is there."""
+"""The pages of the five papers mention every equation, table and figure, and everything they name exists."""
 
 import re
 from pathlib import Path
@@ -6,65 +6,71 @@ from pathlib import Path
 import pytest
 
 import anynorm
+from anynorm.recipes.support.catalog import recipe_names
 
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "papers"
-HOLDS = {"sn": (14, 7, 11), "sabn": (10, 4, 8), "bgn": (9, 7, 3), "xbn": (5, 6, 8), "hn": (5, 7, 7)}
-"""How many equations, tables and figures each paper numbers."""
-papers = pytest.mark.parametrize("paper", HOLDS)
-NO_SPEC = {
-    "A/B",
-    "PerChannel",
-    "PerClass",
-    "Soft",
-    "Running",
-    "JointCut",
-    "wrn-10-2",
-    "style",
-    "sastyle",
-    "saaux@k",
-    "2",
-    "4",
-    "8",
-}
-NO_SPEC |= {"3", "gn:4~bn", "gradient_balance", "bkn"}
+COUNTS = {"sn": (14, 7, 11), "sabn": (10, 4, 8), "bgn": (9, 7, 3), "xbn": (5, 6, 8), "hn": (5, 7, 7)}
+"""The number of equations, tables and figures in each paper."""
+papers = pytest.mark.parametrize("paper", COUNTS)
+CLASSES = {"PerChannel", "PerClass", "Softmax", "Running", "JointCut"}
+NOT_SPECS = {"A/B", "wrn-10-2", "style", "sastyle", "saaux@k", "2", "3", "4", "8", "gn:4~bn", "gradient_balance", "bkn", "norm"}
+"""Code spans that have the form of a spec but are something else."""
+
+
+def read_page(paper: str) -> str:
+    return (PAGES / f"{paper}.md").read_text()
 
 
 def first_cells(paper: str, heading: str) -> list[str]:
-    section = (PAGES / f"{paper}.md").read_text().partition(f"## {heading}")[2].partition("\n## ")[0]
+    section = read_page(paper).partition(f"## {heading}")[2].partition("\n## ")[0]
     return [line.split("|")[1].strip() for line in section.splitlines() if line.startswith("|") and "---" not in line]
 
 
 def numbers(text: str) -> set[int]:
-    """Read '1, 2' and '1 to 5'."""
-    found = {int(number) for number in re.findall(r"\d+", text)}
+    """Return the numbers of '1, 2' and of '(1) to (5)'."""
+    result = {int(number) for number in re.findall(r"\d+", text)}
     for low, high in re.findall(r"\((\d+)\) to \((\d+)\)", text):
-        found |= set(range(int(low), int(high) + 1))
-    return found
+        result |= set(range(int(low), int(high) + 1))
+    return result
 
 
 @papers
-def test_every_equation_table_and_figure_has_its_line(paper):
-    equations, tables, figures = HOLDS[paper]
-    told = " ".join(re.sub(r"Def\. \d", "", cell) for cell in first_cells(paper, "Equations"))
-    assert numbers(" ".join(re.findall(r"\(\d+\)(?: to \(\d+\))?", told))) == set(range(1, equations + 1))
-    seen: dict[str, set[int]] = {"Table": set(), "Fig": set()}
+def test_every_equation_table_and_figure_has_its_row(paper):
+    num_equations, num_tables, num_figures = COUNTS[paper]
+    equations = " ".join(re.sub(r"Def\. \d", "", cell) for cell in first_cells(paper, "Equations"))
+    assert numbers(" ".join(re.findall(r"\(\d+\)(?: to \(\d+\))?", equations))) == set(range(1, num_equations + 1))
+    listed: dict[str, set[int]] = {"Table": set(), "Fig": set()}
     for cell in first_cells(paper, "Tables and figures"):
-        for kind, listed in re.findall(r"(Table|Fig)s?\.? ([\d, ]+)", cell):
-            assert not seen[kind] & numbers(listed), cell
-            seen[kind] |= numbers(listed)
-    assert seen == {"Table": set(range(1, tables + 1)), "Fig": set(range(1, figures + 1))}
+        for kind, items in re.findall(r"(Table|Fig)s?\.? ([\d, ]+)", cell):
+            assert not listed[kind] & numbers(items), cell
+            listed[kind] |= numbers(items)
+    assert listed == {"Table": set(range(1, num_tables + 1)), "Fig": set(range(1, num_figures + 1))}
 
 
 @papers
-def test_every_norm_a_page_names_can_be_made(paper):
-    text = (PAGES / f"{paper}.md").read_text()
-    spans = {span for span in re.findall(r"`([^`]+)`", text) if re.fullmatch(r"[\w:@,+/~.-]+", span)}
-    specs = {span for span in spans if not re.search(r"\.py$|^anynorm|=|^norm$", span) and span not in NO_SPEC | set(HOLDS)}
-    recipes = {path.stem for path in (ROOT / "recipes").glob("*.py")}
-    for spec in sorted(specs - recipes):
-        anynorm.core.grammar.parse(spec, batch_size=32)
+def test_every_norm_that_a_page_names_can_be_made(paper):
+    spans = {span for span in re.findall(r"`([^`]+)`", read_page(paper)) if re.fullmatch(r"[\w:@,+/~.-]+", span)}
+    others = CLASSES | NOT_SPECS | set(COUNTS) | set(recipe_names())
+    specs = {span for span in spans - others if not re.search(r"\.py$|^anynorm|=", span)}
+    for spec in sorted(specs):
+        anynorm.registry.parse(spec, batch_size=32)
     assert len(specs) > 5
+
+
+@papers
+def test_every_public_name_that_a_page_has_exists(paper):
+    for name in re.findall(r"`(?:with )?anynorm\.([\w.]+)", read_page(paper)):
+        target = anynorm
+        for part in name.split("."):
+            target = getattr(target, part)
+        assert callable(target), name
+
+
+@papers
+def test_every_class_that_a_page_has_is_in_the_module_beside_it(paper):
+    for module, name in re.findall(rf"`((?:\w+/)+\w+)\.py`, `({'|'.join(sorted(CLASSES))})`", read_page(paper)):
+        assert f"class {name}" in (ROOT / "anynorm" / f"{module}.py").read_text(), name
 
 
 def test_every_norm_of_the_zoo_is_on_a_page():
@@ -74,18 +80,24 @@ def test_every_norm_of_the_zoo_is_on_a_page():
     assert "`bkn`" in text
 
 
-def test_every_recipe_is_linked_from_a_page_with_its_record():
-    text = "".join(path.read_text() for path in PAGES.glob("*.md"))
-    for recipe in (ROOT / "recipes").glob("*.py"):
-        assert f"(../../recipes/{recipe.name})" in text
-        for record in (ROOT / "recipes" / "records").glob(f"{recipe.stem}.*.json"):
-            assert f"(../../recipes/records/{record.name})" in text
+def test_every_recipe_and_every_record_is_linked_from_a_page():
+    text = "".join(read_page(paper) for paper in COUNTS)
+    names = recipe_names()
+    records = sorted((ROOT / "records").glob("*.json"))
+    assert names
+    assert records
+    for name in names:
+        assert f"(../../anynorm/recipes/{name}.py)" in text
+    for record in records:
+        assert f"(../../records/{record.name})" in text
 
 
 @papers
-def test_links_and_files_that_a_page_names_are_there(paper):
-    page = PAGES / f"{paper}.md"
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-        assert (page.parent / target).exists(), target
-    for path in re.findall(r"`((?:core|kernels|diagnostics|surgery|beyond|lab)/\w+\.py)`", page.read_text()):
+def test_links_and_modules_that_a_page_names_exist(paper):
+    text = read_page(paper)
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        assert (PAGES / target).exists(), target
+    modules = re.findall(r"`((?:\w+/)+\w+\.py)`", text)
+    assert modules
+    for path in modules:
         assert (ROOT / "anynorm" / path).exists(), path

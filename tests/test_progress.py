@@ -1,48 +1,47 @@
-"""Bars are drawn on a terminal, one at a time, and items pass through them unchanged."""
+"""Progress bars are drawn on a terminal only, one at a time, and leave the items unchanged."""
 
 import os
 import pty
 import subprocess
 import sys
 
-from anynorm.progress import reserve_display, track
+from anynorm.progress import reserve_display, track, track_bytes
 
 
-def on_a_terminal(code: str) -> str:
-    """Run code with a terminal as its stderr, and give what was written there."""
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen([sys.executable, "-c", code], stderr=theirs, env={**os.environ, "TERM": "xterm", "COLUMNS": "100"})
-    os.close(theirs)
+def run_on_terminal(code: str) -> str:
+    """Run code with a terminal as its stderr; return what it wrote there."""
+    reader, writer = pty.openpty()
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=writer, env={**os.environ, "TERM": "xterm", "COLUMNS": "100"})
+    os.close(writer)
     written = b""
     while True:
         try:
-            piece = os.read(ours, 4096)
-        except OSError:  # the other end is closed
+            piece = os.read(reader, 4096)
+        except OSError:  # the process has closed its end
             break
         if not piece:
             break
         written += piece
-    os.close(ours)
+    os.close(reader)
     assert process.wait() == 0, written.decode()
     return written.decode()
 
 
-def test_a_bar_tells_count_and_rate_and_bars_inside_it_are_not_drawn():
+def test_a_bar_shows_count_and_rate_and_bars_inside_it_are_not_drawn():
     code = """
 import time
-from anynorm.progress import shown
+from anynorm.progress import track
 def inner():
-    for k in shown([1, 2], "inside"):
+    for k in track([1, 2], "inside"):
         time.sleep(0.15)
         yield k
-found = list(shown(inner(), "outside", 2))
-assert found == [1, 2]
-for _ in shown(range(3), "beside"):
-    assert list(shown([7], "within")) == [7]
+assert list(track(inner(), "outside", 2)) == [1, 2]
+for _ in track(range(3), "beside"):
+    assert list(track([7], "within")) == [7]
     time.sleep(0.15)
-assert list(shown(iter([4, 5]), "unsized")) == [4, 5]
+assert list(track(iter([4, 5]), "unsized")) == [4, 5]
 """
-    written = on_a_terminal(code)
+    written = run_on_terminal(code)
     assert "outside" in written
     assert "2/2" in written
     assert "/s" in written
@@ -51,10 +50,33 @@ assert list(shown(iter([4, 5]), "unsized")) == [4, 5]
     assert "within" not in written
 
 
-def test_items_pass_without_a_terminal():
+def test_a_download_shows_bytes_and_rate_and_the_bar_is_removed_after_an_error():
+    code = """
+import time
+from anynorm.progress import _active_displays, track_bytes
+try:
+    with track_bytes("downloading x") as bar:
+        bar.total = 4_000_000
+        for _ in range(3):
+            bar.update(1_000_000)
+            time.sleep(0.15)
+        raise OSError
+except OSError:
+    pass
+assert not _active_displays
+"""
+    written = run_on_terminal(code)
+    assert "downloading x" in written
+    assert "/4.0 MB" in written
+    assert "MB/s" in written
+
+
+def test_items_are_passed_on_without_a_terminal():
     assert list(track(iter(range(5)), "x", 3)) == [0, 1, 2]
     with reserve_display():
         assert list(track([1], "x")) == [1]
+    with track_bytes("x") as bar:
+        assert bar is None
 
 
 def test_a_comparison_fills_a_table_on_a_terminal(tmp_path):
@@ -65,7 +87,7 @@ sys.argv = "anynorm compare --model small --width 0.5 --images 32 --epochs 1 --n
 sys.argv += ["--processes", "1", "--runs", {str(tmp_path)!r}]
 main()
 """
-    written = on_a_terminal(code)
+    written = run_on_terminal(code)
     assert "error %, batch 16" in written
     assert "comparing" in written
     assert "2/2" in written

@@ -1,0 +1,1 @@
+"""Tools for this repository; not part of the installed package."""

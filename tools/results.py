@@ -1,109 +1,135 @@
-"""What recipes found, written from their records: their page, and the table of a README.
+"""Write records/README.md, the table of results in docs/papers/README.md and their summary in README.md from the records.
 
-python -m anynorm.lab.results recipes README.md
+    python -m tools.results        (or: make results)
+
+A test fails if any of them differs from what the records give.
 """
 
 from __future__ import annotations
 
-import inspect
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from anynorm.errors import DataError
-from anynorm.recipes.support.recipe import SMOKE, Recipe, load_recipe
+from anynorm.recipes.support.catalog import load_recipe, read_header, recipe_names
+from anynorm.recipes.support.recipe import SMOKE, Recipe
 from anynorm.recipes.support.record import Record, read_record
 
-HEAD = """# Recipes
+ROOT = Path(__file__).parents[1]
+RECORDS = ROOT / "records"
+INTRODUCTION = """# Results of the recipes
 
-One file is one table or figure of a paper: its header says what is measured and what is scaled down, its claims are data, and its
-records are numbers with seeds, spread, commit and hardware. This page is written from the records by `make results`, and a test
-sees to it that it was. `anynorm reproduce NAME --preset …` measures again; verdicts are
-Student's paired t-test at 5 %, seed by seed (draw by draw of noise on one network in xbn_perturbation). Minutes of training are
-those of the runs, shared among the processes; runs that several recipes want are done once, and count for each.
+A recipe is one table or figure of a paper. Its docstring says what the paper did and what is scaled down here. Its record holds
+the measurements with seeds, commit, versions and hardware. This page is generated from the records by `make results`; do not edit
+it. To measure again: `anynorm reproduce NAME --preset PRESET`; `anynorm reproduce --list` has all.
+
+Each claim states that one quantity is larger than another. "larger" and "smaller" are our measurements of the two (mean ± sd over
+n seeds), "paper" has the paper's own numbers in the same order. The verdict is Student's paired one-sided t-test at 5 %, seed by
+seed (in `xbn_perturbation`: draw by draw of the noise, on one network). Minutes are wall-clock time; those of
+training runs are their total time divided by the number of processes, and a run that several recipes share counts in each.
 """
-
-
 START, END = "<!-- results -->", "<!-- end of results -->"
+VERDICTS = ("holds", "does not hold", "not significant", "failed")
 
 
-def page(folder: Path) -> str:
-    """Write the page of the recipes in a folder."""
-    parts = [HEAD]
-    for path in sorted(folder.glob("*.py")):
-        recipe = load_recipe(path.stem)
-        parts.append(_about(recipe, path))
-        parts += [_told(recipe, record, folder) for record in _records(recipe, folder)]
-    return "\n".join(parts)
+def results_page(folder: Path = RECORDS) -> str:
+    """Return the text of records/README.md."""
+    sections = [INTRODUCTION]
+    for recipe, records in _recipes_with_records(folder):
+        header = read_header(recipe.name)
+        source = f"[`anynorm/recipes/{recipe.name}.py`](../anynorm/recipes/{recipe.name}.py)"
+        presets = ", ".join(f"`{name}`" for name in recipe.presets)
+        sections.append(f"## {header.source}: {header.title}\n\n{source}, presets {presets}.\n")
+        sections += [_record_section(recipe, record, folder) for record in records]
+    return "\n".join(sections)
 
 
-def overview(folder: Path) -> str:
-    """Write a table of all records: what was measured, and how many claims of the paper it bears out."""
-    lines = [
-        "| recipe | of the paper | preset | runs | hold | do not hold | not significant | failed |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for path in sorted(folder.glob("*.py")):
-        recipe = load_recipe(path.stem)
-        for record in _records(recipe, folder):
-            verdicts = [row["verdict"] for row in recipe.judge(record)]
-            counts = [str(verdicts.count(word)) for word in ("holds", "does not hold", "not significant", "failed")]
-            what = _head(recipe).partition(":")[0]
-            cells = [f"[`{recipe.name}`](recipes/README.md)", what, record.preset, str(len(record.rows)), *counts]
-            lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+def overview(folder: Path = RECORDS) -> str:
+    """Return a Markdown table of all records with the number of claims per verdict, for docs/papers/README.md."""
+    rows = [["recipe", "reproduces", "preset", "runs", *VERDICTS]]
+    for recipe, records in _recipes_with_records(folder):
+        for record in records:
+            counts = _count_verdicts(recipe, record)
+            link = f"[`{recipe.name}`](../../records/README.md)"
+            rows.append([link, read_header(recipe.name).source, record.preset, str(len(record.rows)), *map(str, counts)])
+    return "\n".join(_markdown_table(rows))
 
 
-def with_overview(text: str, folder: Path) -> str:
-    """Put the table between its marks in a text."""
+def summary(folder: Path = RECORDS) -> str:
+    """Return one sentence on all records, for README.md."""
+    counts = [_count_verdicts(recipe, record) for recipe, records in _recipes_with_records(folder) for record in records]
+    holds, contradicted, unclear, failed = (sum(column) for column in zip(*counts, strict=True))
+    total = holds + contradicted + unclear + failed
+    return (
+        f"{len(counts)} tables and figures have been measured so far. "
+        f"Of the {total} claims of the papers that they test, {holds} hold,\n"
+        f"{contradicted} do not hold, {unclear} are not significant over our seeds, and {failed} could not be measured."
+    )
+
+
+def _count_verdicts(recipe: Recipe, record: Record) -> list[int]:
+    verdicts = [row["verdict"] for row in recipe.judge(record)]
+    return [verdicts.count(verdict) for verdict in VERDICTS]
+
+
+def insert(content: str, text: str) -> str:
+    """Return a text with new content between its two markers.
+
+    Raises:
+        DataError: if the text does not have both markers.
+    """
     before, start, rest = text.partition(START)
     _, end, after = rest.partition(END)
     if not start or not end:
-        raise DataError(f"There is no place for the results: a line {START} and a line {END} make one.")
-    return f"{before}{START}\n{overview(folder)}\n{END}{after}"
+        raise DataError(f"the text must have a line {START} and a line {END}, between which the results go.")
+    return f"{before}{START}\n{content}\n{END}{after}"
 
 
-def _records(recipe: Recipe, folder: Path) -> list[Record]:
-    """Read the records of a recipe, but for those of its smoke."""
-    paths = sorted(folder.glob(f"records/{recipe.name}.*.json"))
-    return [read_record(path) for path in paths if f".{SMOKE}." not in path.name]
+def _recipes_with_records(folder: Path) -> Iterator[tuple[Recipe, list[Record]]]:
+    """Yield each recipe with its records, except those of the smoke preset."""
+    for name in recipe_names():
+        paths = [path for path in sorted(folder.glob(f"{name}.*.json")) if path.stem != f"{name}.{SMOKE}"]
+        yield load_recipe(name), [read_record(path) for path in paths]
 
 
-def _head(recipe: Recipe) -> str:
-    return (inspect.getdoc(inspect.getmodule(recipe.claims)) or "").partition("\n")[0]
-
-
-def _about(recipe: Recipe, path: Path) -> str:
-    return f"## {_head(recipe)}\n\n[`{path.name}`]({path.name}), presets {', '.join(f'`{name}`' for name in recipe.presets)}.\n"
-
-
-def _told(recipe: Recipe, record: Record, folder: Path) -> str:
-    """Write a record: what it bears out, where it comes from, its pictures."""
-    made = record.provenance
+def _record_section(recipe: Recipe, record: Record, folder: Path) -> str:
+    """Return where a record comes from, its verdicts, tables and pictures."""
+    source = record.provenance
     lines = [
-        f"Preset `{record.preset}`: {len(record.rows)} runs, {record.minutes:.0f} minutes in {made['processes']} process(es) of "
-        f"{made['threads']} thread(s) on {made['hardware']}, torch {made['torch']}, commit {made['commit']}.\n",
-        "| claim | paper | larger | smaller | n | p | verdict |",
-        "|---|---|---|---|---|---|---|",
+        f"Preset `{record.preset}`: {len(record.rows)} runs, {record.minutes:.0f} minutes with "
+        f"{_count(source['processes'], 'process', 'processes')} of {_count(source['threads'], 'thread', 'threads')} on "
+        f"{source['hardware']}, torch {source['torch']}, commit {source['commit']}.",
+        "",
     ]
+    claims = [["claim", "paper", "larger", "smaller", "n", "p", "verdict"]]
     for row in recipe.judge(record):
         verdict = row["verdict"] if row["verdict"] == "holds" else f"**{row['verdict']}**"
-        cells = [row["claim"], row["paper"], row["larger"], row["smaller"], str(row["n"]), f"{row['p']:.2g}", verdict]
-        lines.append(f"| {' | '.join(map(_cell, cells))} |")
-    lines += ["", record.failures] if record.failures else []
+        claims.append([row["claim"], row["paper"], row["larger"], row["smaller"], str(row["n"]), f"{row['p']:.2g}", verdict])
+    lines += _markdown_table(claims)
+    if record.failure_summary:
+        lines += ["", record.failure_summary]
     for table in recipe.tables(record):
         columns = list(table.rows[0])
-        lines += ["", table.finding, "", f"| {' | '.join(map(_cell, columns))} |", "|---" * len(columns) + "|"]
-        lines += [f"| {' | '.join(_cell(str(row[column])) for column in columns)} |" for row in table]
-    pictures = sorted(folder.glob(f"records/{recipe.name}.{record.preset}*.png"))
-    lines += ["", *(f"![{recipe.name}](records/{picture.name})\n" for picture in pictures)]
+        rows = [[str(row[column]) for column in columns] for row in table]
+        lines += ["", table.finding, "", *_markdown_table([columns, *rows])]
+    pictures = sorted(folder.glob(f"{recipe.name}.{record.preset}*.png"))
+    lines += ["", *(f"![{recipe.name}]({picture.name})\n" for picture in pictures)]
     return "\n".join(lines)
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+def _markdown_table(rows: list[list[str]]) -> list[str]:
+    """Return the lines of a Markdown table; the first row is the header."""
+    lines = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
+    return [lines[0], "|---" * len(rows[0]) + "|", *lines[1:]]
+
+
+def _count(number: int, singular: str, plural: str) -> str:
+    return f"{number} {singular if number == 1 else plural}"
 
 
 if __name__ == "__main__":
-    recipes, readme = Path(sys.argv[1]), Path(sys.argv[2])
-    (recipes / "README.md").write_text(page(recipes))
-    readme.write_text(with_overview(readme.read_text(), recipes))
+    (RECORDS / "README.md").write_text(results_page())
+    for path, content in ((ROOT / "README.md", summary()), (ROOT / "docs" / "papers" / "README.md", overview())):
+        path.write_text(insert(content, path.read_text()))
+    sys.stdout.write("Wrote records/README.md and the results in README.md and docs/papers/README.md.\n")

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from anynorm.cli.options import AsJson, Root, Where, print_report
+from anynorm.cli.options import AsJson, Executor, RunsDir, print_report
 from anynorm.errors import SpecError
 
 _TYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str}
@@ -54,11 +54,11 @@ def compare(
     processes: Annotated[
         int | None, typer.Option(min=1, help="Number of runs at a time, one thread each; one per core by default.")
     ] = None,
-    executor: Where = "local",
+    executor: Executor = "local",
     skip_unreadable: Annotated[
         bool, typer.Option("--skip-unreadable", help="Leave out image files that cannot be decoded, instead of stopping.")
     ] = False,
-    root: Root = Path("runs"),
+    root: RunsDir = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
     """Train a model with each norm at each batch size, recommend which to use, and write report.html beside the runs.

@@ -1,4 +1,4 @@
-"""What commands share: options, and how they print."""
+"""Options and printing shared by the commands."""
 
 from __future__ import annotations
 
@@ -10,32 +10,34 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print data for a program.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Model = Annotated[str, typer.Option("--model", help="package.module:factory, called without arguments.")]
-Checkpoint = Annotated[Path | None, typer.Option(help="A state_dict to load, .safetensors or torch's.")]
-Out = Annotated[Path | None, typer.Option(help="Where to write the changed state_dict, as safetensors.")]
+Checkpoint = Annotated[Path | None, typer.Option(help="A state_dict to load: a .safetensors or torch file.")]
+Out = Annotated[Path | None, typer.Option(help="Write the changed state_dict to this .safetensors file.")]
 Data = Annotated[
-    str, typer.Option(help="Inputs: a folder of images, an .npz, .npy or .pt file of (n, c, …), or package.module:factory.")
+    str,
+    typer.Option(help="Inputs: a folder of images, an .npz, .npy or .pt file of tensors (n, c, …), or package.module:factory."),
 ]
-Where = Annotated[
-    str, typer.Option("--executor", help="local: processes of this machine; ray: a Ray cluster (RAY_ADDRESS), or one of its own.")
+Executor = Annotated[
+    str,
+    typer.Option("--executor", help="local: processes on this machine; ray: the Ray cluster at RAY_ADDRESS, or a new local one."),
 ]
-Root = Annotated[Path, typer.Option("--runs", help="The folder that runs are kept in.")]
-Paths = Annotated[
-    list[str] | None, typer.Option("--where", help="Paths of norms, such as 'layer3.*'; may be given more than once.")
+RunsDir = Annotated[Path, typer.Option("--runs", help="Directory of the runs.")]
+NormPaths = Annotated[
+    list[str] | None, typer.Option("--where", help="Pattern of norm paths, such as 'layer3.*'; can be given several times.")
 ]
 
 
 def make_console() -> Console:
-    """Make a console as wide as the terminal; what is piped is not folded."""
+    """Return a console as wide as the terminal, or 200 columns wide if the output is redirected."""
     return Console() if sys.stdout.isatty() else Console(width=200)
 
 
 def print_json(data: Any) -> None:
-    """Print data for a program."""
+    """Print data as JSON."""
     sys.stdout.write(json.dumps(data, indent=2) + "\n")
 
 
 def print_report(report: Any, as_json: bool) -> None:
-    """Print rows and finding for a person or a program."""
+    """Print a `Table` as text or as JSON."""
     sys.stdout.write((report.json() if as_json else report.table()) + "\n")

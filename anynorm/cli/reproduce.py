@@ -1,46 +1,48 @@
-"""`anynorm reproduce`: a table or figure of a paper, measured, beside what the paper says."""
+"""`anynorm reproduce`: measure a table or figure of a paper and test the paper's claims."""
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from anynorm.cli.options import AsJson, Where, print_report
+from anynorm.cli.options import AsJson, Executor, print_report
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(help="A recipe, such as xbn_mlp.")],
+    name: Annotated[str | None, typer.Argument(help="A recipe, such as xbn_mlp; --list shows all.", show_default=False)] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the recipes and the running times of their presets.")] = False,
     preset: Annotated[str, typer.Option(help="smoke (seconds), desk (minutes) or paper (the published setting).")] = "smoke",
     processes: Annotated[
-        int | None, typer.Option(min=1, help="How many at once, of one thread each; by default as many as cores.")
+        int | None, typer.Option(min=1, help="Number of single-threaded worker processes; by default one per core.")
     ] = None,
-    executor: Where = "local",
-    runs: Annotated[Path | None, typer.Option(help="Where training runs are kept; by default in runs/recipes.")] = None,
-    recipes: Annotated[Path, typer.Option(help="The folder of the recipes.")] = Path("recipes"),
-    records: Annotated[
-        Path | None, typer.Option(help="Where records and pictures go; by default into the recipes' folder.")
-    ] = None,
+    executor: Executor = "local",
+    runs: Annotated[Path, typer.Option(help="Folder of the run store; recipes share training runs.")] = Path("runs/recipes"),
+    records: Annotated[Path, typer.Option(help="Folder for records (JSON) and plots.")] = Path("records"),
     as_json: AsJson = False,
 ) -> None:
-    """Run a recipe, judge the paper's claims by it, and draw it; exit 1 where a claim does not hold, or its runs failed."""
-    from anynorm.recipes.support.presets import RUNS
-    from anynorm.recipes.support.recipe import SMOKE, load_recipe
+    """Run a recipe, test the paper's claims and plot; exit 1 if a claim does not hold or its runs failed."""
+    if list_:
+        from anynorm.recipes.support.catalog import recipe_table
+
+        print_report(recipe_table(), as_json)
+        return
+    if name is None:
+        raise typer.BadParameter("give the name of a recipe, or --list.", param_hint="NAME")
+
+    from anynorm.recipes.support.catalog import load_recipe
+    from anynorm.recipes.support.recipe import SMOKE
     from anynorm.training.executors import make_executor
 
-    if runs is not None:
-        os.environ[RUNS] = str(runs)
     recipe = load_recipe(name)
-    folder = recipes / "records" if records is None else records
     try:
-        record = recipe.run(preset, folder, make_executor(executor, processes))
+        record = recipe.run(preset, records, make_executor(executor, processes), runs)
     except KeyboardInterrupt:
-        sys.stderr.write("Stopped. The same command goes on where it was.\n")
+        sys.stderr.write("Stopped. Run the same command again to resume.\n")
         raise
-    judged = recipe.judge(record)
-    recipe.draw(record, folder / f"{recipe.name}.{preset}")
-    print_report(judged, as_json)
-    raise typer.Exit(int(preset != SMOKE and any(row["verdict"] in ("does not hold", "failed") for row in judged)))
+    verdicts = recipe.judge(record)
+    recipe.draw(record, records / f"{recipe.name}.{preset}")
+    print_report(verdicts, as_json)
+    raise typer.Exit(int(preset != SMOKE and any(row["verdict"] in ("does not hold", "failed") for row in verdicts)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from anynorm.cli.options import AsJson, Root, print_json, print_report
+from anynorm.cli.options import AsJson, RunsDir, print_json, print_report
 from anynorm.errors import DataError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _RESULTS = ("status", "test_error", "train_error", "steps", "seconds", "paramete
 
 
 @app.command("list")
-def list_(root: Root = Path("runs"), as_json: AsJson = False) -> None:
+def list_(root: RunsDir = Path("runs"), as_json: AsJson = False) -> None:
     """List all runs, the newest last."""
     from anynorm.table import Table
     from anynorm.training.config import Config
@@ -49,13 +49,13 @@ def list_(root: Root = Path("runs"), as_json: AsJson = False) -> None:
 
 
 @app.command()
-def show(run: str, root: Root = Path("runs")) -> None:
+def show(run: str, root: RunsDir = Path("runs")) -> None:
     """Print the record of a run as JSON: configuration, results, curve, versions and hardware."""
     print_json(_open(root).record(run))
 
 
 @app.command()
-def diff(first: str, second: str, root: Root = Path("runs"), as_json: AsJson = False) -> None:
+def diff(first: str, second: str, root: RunsDir = Path("runs"), as_json: AsJson = False) -> None:
     """Print the settings and results in which two runs differ."""
     from anynorm.table import Table
 
@@ -68,7 +68,7 @@ def diff(first: str, second: str, root: Root = Path("runs"), as_json: AsJson = F
 
 
 @app.command()
-def rm(runs: list[str], root: Root = Path("runs")) -> None:
+def rm(runs: list[str], root: RunsDir = Path("runs")) -> None:
     """Delete runs by their ids or the first characters of them; none is deleted if one does not exist."""
     store = _open(root)
     for run in [store.find(name) for name in runs]:

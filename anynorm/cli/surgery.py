@@ -8,90 +8,103 @@ from typing import Annotated, Any
 import typer
 
 import anynorm
-from anynorm.cli.options import AsJson, Checkpoint, Data, Model, Out, Paths, print_report
+from anynorm.cli.options import AsJson, Checkpoint, Data, Model, Out, print_report
+
+Fit = Annotated[str | None, typer.Option(help="Calibration inputs, as for --data, on which γ and β of the new norms are fitted.")]
 
 
 def inspect(model: Model, checkpoint: Checkpoint = None, as_json: AsJson = False) -> None:
-    """List a model's norms: path, class, spec, channels, what is kept."""
+    """List the norms of a model: path, class, spec, channels, running statistics."""
     from anynorm.io.checkpoints import load_model
-    from anynorm.surgery.inspect import inspect as look
+    from anynorm.surgery.inspect import inspect as inspect_model
 
-    print_report(look(load_model(model, checkpoint)), as_json)
+    print_report(inspect_model(load_model(model, checkpoint)), as_json)
 
 
 def convert(
-    spec: Annotated[str, typer.Argument(help="The norm to put in, such as gn:32.")],
+    spec: Annotated[str, typer.Argument(help="Spec of the new norms, such as gn:32.")],
     model: Model,
     checkpoint: Checkpoint = None,
-    where: Paths = None,
-    fit: Annotated[str | None, typer.Option(help="Calibration inputs on which γ and β are solved.")] = None,
-    groups: Annotated[str, typer.Option(help="exact, or nearest: the nearest group number that divides the channels.")] = "exact",
-    batch_size: Annotated[int | None, typer.Option(help="Samples a device in training, for bgn without a number.")] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Paths of norms, such as 'layer3.*', or 'all'; can be repeated.", show_default="norms that pool over samples"
+        ),
+    ] = None,
+    fit: Fit = None,
+    groups: Annotated[
+        str,
+        typer.Option(help="If a group number does not divide the channels: exact stops, nearest takes the nearest that does."),
+    ] = "exact",
+    batch_size: Annotated[int | None, typer.Option(help="Samples per device in training, for bgn without a number.")] = None,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replace a model's norms, carrying over what can be."""
+    """Replace the norms of a model and keep what the new ones can use: γ, β, running statistics."""
     from anynorm.io.checkpoints import load_model
-    from anynorm.io.inputs import read_batches
 
-    loaded = load_model(model, checkpoint).eval()
-    data = None if fit is None else list(read_batches(fit))
     options: dict[str, Any] = {} if batch_size is None else {"batch_size": batch_size}
-    _finish(anynorm.convert(loaded, spec, where, fit=data, groups=groups, **options), out, as_json)
+    loaded = load_model(model, checkpoint).eval()
+    _finish(anynorm.convert(loaded, spec, where, fit=_read_all(fit), groups=groups, **options), out, as_json)
 
 
 def xbn(
     model: Model,
-    norm: Annotated[str, typer.Option(help="The batch-free norm put in.")] = "gn:64",
+    norm: Annotated[str, typer.Option(help="Spec of the new norm, one that does not pool over samples.")] = "gn:64",
     position: Annotated[int, typer.Option(help="Which norm of each block: 1, 2 or 3.")] = 2,
-    every: Annotated[int, typer.Option(help="Every so many blocks: 1, 2, 4 or 8.")] = 1,
-    stem: Annotated[bool, typer.Option(help="The norm before the first block too.")] = False,
+    every: Annotated[int, typer.Option(help="Change every nth block: 1, 2, 4 or 8.")] = 1,
+    stem: Annotated[bool, typer.Option(help="Also change the norm before the first block.")] = False,
     checkpoint: Checkpoint = None,
-    fit: Annotated[str | None, typer.Option(help="Calibration inputs on which γ and β are solved.")] = None,
+    fit: Fit = None,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make the residual blocks of a model XBNBlocks."""
+    """Replace one norm in each residual block of a model (XBNBlock)."""
     from anynorm.io.checkpoints import load_model
-    from anynorm.io.inputs import read_batches
 
     loaded = load_model(model, checkpoint).eval()
-    data = None if fit is None else list(read_batches(fit))
-    _finish(anynorm.xbn(loaded, norm, position, every, stem, fit=data), out, as_json)
+    _finish(anynorm.xbn(loaded, norm, position, every, stem, fit=_read_all(fit)), out, as_json)
 
 
 def fold(
     model: Model,
     data: Data,
-    condition: Annotated[int | None, typer.Option(help="The class or domain that conditional norms are folded for.")] = None,
+    condition: Annotated[int | None, typer.Option(help="Class or domain for which conditional norms are folded.")] = None,
     checkpoint: Checkpoint = None,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fold norms with fixed statistics into the layers beside them; the first batch of --data is the example."""
+    """Fold norms with fixed statistics into the layers beside them; the first samples of --data are the example."""
     from anynorm.io.checkpoints import load_model
-    from anynorm.io.inputs import first_input
+    from anynorm.io.inputs import read_first_input
 
     loaded = load_model(model, checkpoint).eval()
-    _finish(anynorm.fold(loaded, first_input(data), condition=condition), out, as_json)
+    _finish(anynorm.fold(loaded, read_first_input(data), condition=condition), out, as_json)
 
 
 def recalibrate(
     model: Model,
     data: Data,
-    batches: Annotated[int | None, typer.Option(help="How many batches; all, if not given.")] = None,
-    batch_size: Annotated[int, typer.Option(help="Samples a batch, where --data is a file.")] = 64,
-    estimator: Annotated[str, typer.Option(help="pooled or averaged.")] = "pooled",
+    batches: Annotated[int | None, typer.Option(help="Number of batches.", show_default="all")] = None,
+    batch_size: Annotated[int, typer.Option(help="Samples per batch, if --data is a file or a folder.")] = 64,
+    estimator: Annotated[str, typer.Option(help="pooled: exact; averaged: equal weight for every batch.")] = "pooled",
     checkpoint: Checkpoint = None,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Estimate the kept statistics of a model's norms again."""
+    """Estimate the running statistics of a model again, from data."""
     from anynorm.io.checkpoints import load_model
     from anynorm.io.inputs import read_batches
 
     loaded = load_model(model, checkpoint)
     _finish(anynorm.recalibrate(loaded, read_batches(data, batch_size), batches, estimator=estimator), out, as_json)
+
+
+def _read_all(fit: str | None) -> list[Any] | None:
+    """Read all calibration batches; None without --fit."""
+    from anynorm.io.inputs import read_batches
+
+    return None if fit is None else list(read_batches(fit))
 
 
 def _finish(report: Any, out: Path | None, as_json: bool) -> None:
@@ -100,5 +113,5 @@ def _finish(report: Any, out: Path | None, as_json: bool) -> None:
         from anynorm.io.checkpoints import save_model
 
         save_model(report.model, out)
-        report.finding += f" Written to {out}."
+        report.finding += f" Wrote {out}."
     print_report(report, as_json)

@@ -1,4 +1,4 @@
-"""`anynorm list` and `anynorm show`: the norms there are, and what one does."""
+"""`anynorm list` and `anynorm show`: the available norms, and what each computes."""
 
 from __future__ import annotations
 
@@ -12,79 +12,96 @@ from rich.text import Text
 from anynorm.cli.options import AsJson, make_console, print_json
 from anynorm.errors import ShapeError
 
-_COLOURS = ("red", "green", "yellow", "blue", "magenta", "cyan", "bright_red", "bright_green", "bright_blue", "bright_magenta")
+_COLORS = ("red", "green", "yellow", "blue", "magenta", "cyan", "bright_red", "bright_green", "bright_blue", "bright_magenta")
+_TITLES = {
+    "spec": "spec",
+    "class": "class",
+    "cuts": "cuts: samples·channels·space",
+    "running_statistics": "running statistics",
+    "affine": "affine",
+    "paper": "paper",
+}
+
+_INFERENCE = {
+    "yes": "running statistics",
+    "no": "the statistics of each input",
+    "partly": "running statistics where a cut pools over samples, else the statistics of each input",
+}
 
 
 def list_(as_json: AsJson = False) -> None:
-    """List the zoo: spec, class, cuts, population, affine, paper."""
-    from anynorm.show import listing
+    """List all norms: spec, class, cuts, running statistics, affine, paper."""
+    from anynorm.show import list_norms
 
-    lines = listing()
+    norms = list_norms()
     if as_json:
-        print_json(lines)
+        print_json(norms)
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("spec", "class", "cuts", "population", "affine", "paper"):
-        title = "cuts: samples·channels·space" if column == "cuts" else column
+    for column, title in _TITLES.items():
         table.add_column(title, overflow="fold", no_wrap=column in ("spec", "class"))
-    for line in lines:
-        table.add_row(*(Text(value) for column, value in line.items() if column != "what"))
-    count = sum(line["class"] != "not implemented" for line in lines)
+    for norm in norms:
+        table.add_row(*(Text(norm[column]) for column in _TITLES))
+    count = sum(norm["class"] != "not implemented" for norm in norms)
     console = make_console()
     console.print(table)
-    console.print(f"{count} norms. Cuts of mean / variance; N, C, S: each index on its own. `anynorm show SPEC` explains one.")
+    console.print(
+        f"{count} norms. Cuts: number of parts per axis (N, C, S: one part per index), mean / variance where they differ. "
+        "`anynorm show SPEC` explains one."
+    )
 
 
 def show(
     spec: Annotated[str, typer.Argument(help="A norm, such as bn, hn:32, in+ln+bn or sabn@10.")],
-    shape: Annotated[str, typer.Option(help="N,C,H,W (or N,C; N,C,L; N,C,T,H,W).")] = "8,32,8,8",
+    shape: Annotated[str, typer.Option(help="Shape of the input: N,C,H,W (or N,C; N,C,L; N,C,T,H,W).")] = "8,32,8,8",
     as_json: AsJson = False,
 ) -> None:
-    """Explain a norm: formula, counts, and which pixels share a statistic."""
+    """Print the formula of a norm, its numbers of parameters and statistics, and which values share a statistic."""
     from anynorm.show import describe
 
-    about = describe(spec, _shape(shape))
+    about = describe(spec, _parse_shape(shape))
     if as_json:
         print_json(about)
         return
     console = make_console()
-    named = "" if about["means"] == about["spec"] else f" = {about['means']}"
-    console.print(Text(f"{about['spec']}{named}   {about['class']}, input {'×'.join(map(str, about['shape']))}", style="bold"))
+    alias = "" if about["canonical"] == about["spec"] else f" = {about['canonical']}"
+    console.print(Text(f"{about['spec']}{alias}   {about['class']}, input {'×'.join(map(str, about['shape']))}", style="bold"))
     for line in about["formula"]:
         console.print(Text(f"  {line}"))
-    console.print(Text(f"\nparameters   {about['parameters']:>8} = {about['parameter_terms']}"))
+    console.print(Text(f"\nparameters          {about['num_parameters']:>8} = {about['parameter_terms']}"))
     if about["statistic_terms"]:
-        console.print(Text(f"statistics   {about['statistics']:>8} = {about['statistic_terms']}"))
-    console.print(Text(f"kept         {about['kept']:>8}   population: {about['update_rule']}"))
+        console.print(Text(f"statistics          {about['num_statistics']:>8} = {about['statistic_terms']}"))
+    inference = _INFERENCE[about["running_statistics"].partition(",")[0]]
+    console.print(Text(f"running statistics  {about['num_running_statistics']:>8}   inference uses {inference}"))
     for name, cut in about["cuts"].items():
-        repeats = " (there are too few letters: they repeat)" if cut["letters_repeat"] else ""
-        console.print(Text(f"\n{name}: samples·channels·space in {cut['axes']} parts; a letter is a statistic{repeats}"))
+        repeats = " (letters repeat: there are more statistics than letters)" if cut["letters_repeat"] else ""
+        console.print(Text(f"\n{name}: {cut['axes']} parts of samples·channels·space; same letter = same statistic{repeats}"))
         _draw(console, cut["drawing"], about["drawn"])
 
 
 def _draw(console: Console, panels: list[list[str]], drawn: dict[str, list[int]]) -> None:
-    """Print a panel a sample side by side, a row a channel, a column a position, a colour a statistic."""
+    """Print one panel per sample, side by side: one row per channel, one column per position, one color per statistic."""
     titles = [f"sample {index}" for index in drawn["samples"]]
     width = max(len(panels[0][0]), *map(len, titles)) + 2
-    fits = max(1, (console.width - 14) // width)
-    titles, panels = titles[:fits], panels[:fits]
+    num_panels = max(1, (console.width - 14) // width)
+    titles, panels = titles[:num_panels], panels[:num_panels]
     console.print(Text(" " * 14 + "".join(title.ljust(width) for title in titles).rstrip()))
     letters = sorted({letter for panel in panels for row in panel for letter in row})
     for channel, rows in zip(drawn["channels"], zip(*panels, strict=True), strict=True):
         line = Text(f"  channel {channel}".ljust(14))
         for row in rows:
             for letter in row:
-                line.append(letter, style=_COLOURS[letters.index(letter) % len(_COLOURS)])
+                line.append(letter, style=_COLORS[letters.index(letter) % len(_COLORS)])
             line.append(" " * (width - len(row)))
         line.rstrip()
         console.print(line)
 
 
-def _shape(text: str) -> tuple[int, ...]:
+def _parse_shape(text: str) -> tuple[int, ...]:
     try:
         sizes = tuple(int(size) for size in text.replace("x", ",").split(","))
     except ValueError:
         sizes = ()
     if len(sizes) < 2 or min(sizes) < 1:
-        raise ShapeError(f"--shape {text!r} is no shape; write N,C,H,W with whole numbers from 1, such as 8,32,8,8.")
+        raise ShapeError(f"--shape must be N,C or N,C,H,W and so on, integers of at least 1, such as 8,32,8,8; got {text!r}.")
     return sizes

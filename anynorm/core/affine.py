@@ -1,11 +1,11 @@
-"""What follows the normalisation: a chain of stages, each h <- γ h + β.
+"""Affine stages after the normalization: h ← γ h + β.
 
-    PerChannel   γ, β of each channel                                        (BN and most others)
-    PerClass     γᵢ, βᵢ of each channel and class i                          (CCBN)
-    Style        γ = σ(y), β = μ(y), moments of style features y             (AdaIN)
+    PerChannel   γ, β per channel                                            (BN and most others)
+    PerClass     γᵢ, βᵢ per class i and channel                              (CCBN)
+    Style        γ = σ(y), β = μ(y), the moments of style features y         (AdaIN)
 
-A sandwich is two stages, shared then own: h = γᵢ (γ_sa x̂ + β_sa) + βᵢ       (sabn eq. 3, as its eqs. 8 and 10 show it)
-No stage at all leaves x̂. A stage says which parameters it wants; the layer owns them, under flat names.
+A sandwich is a shared stage and then one per class: h = γᵢ (γ_sa x̂ + β_sa) + βᵢ   (sabn eq. 3, in the form of its eqs. 8 and 10).
+Without any stage, h = x̂. A stage names the parameters it needs; the layer holds them.
 """
 
 from __future__ import annotations
@@ -22,67 +22,68 @@ Coefficients = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class PerChannel:
-    """Scales and shifts each channel; starts as the identity."""
+    """One scale and shift per channel, initialized to the identity."""
 
     names = ("weight", "bias")
 
     def shape(self, num_features: int) -> tuple[int, ...]:
-        """Shape of γ and of β."""
+        """Return the shape of γ and of β."""
         return (num_features,)
 
     def reset(self, gamma: Tensor, beta: Tensor) -> None:
-        """Start at γ = 1, β = 0."""
+        """Initialize γ = 1, β = 0."""
         nn.init.ones_(gamma)
         nn.init.zeros_(beta)
 
-    def __call__(self, owned: list[Tensor], condition: Any) -> Coefficients:
-        """Give γ and β as (1, c, 1)."""
-        gamma, beta = owned
+    def __call__(self, params: list[Tensor], condition: Any) -> Coefficients:
+        """Return γ and β as (1, c, 1)."""
+        gamma, beta = params
         return gamma[None, :, None], beta[None, :, None]
 
 
 @dataclass(frozen=True)
 class PerClass:
-    """Scales and shifts each channel by the sample's class.
+    """One scale and shift per class and channel.
 
     Args:
-        deviation: of γ at the start: 0.02 for classes, 0 where each domain has a whole BN of its own.
+        classes: the number of classes or domains.
+        init_std: the standard deviation of γ at initialization: 0.02 for classes and sandwiches (sabn), 0 for AuxBN.
     """
 
     classes: int
-    deviation: float = field(default=0.02, compare=False)
+    init_std: float = field(default=0.02, compare=False)
     names = ("class_weight", "class_bias")
 
     def shape(self, num_features: int) -> tuple[int, ...]:
-        """Shape of γ and of β."""
+        """Return the shape of γ and of β."""
         return (self.classes, num_features)
 
     def reset(self, gamma: Tensor, beta: Tensor) -> None:
-        """Start at γ ~ N(1, deviation), β = 0."""
-        nn.init.normal_(gamma, 1.0, self.deviation)
+        """Initialize γ ~ N(1, init_std), β = 0."""
+        nn.init.normal_(gamma, 1.0, self.init_std)
         nn.init.zeros_(beta)
 
-    def __call__(self, owned: list[Tensor], condition: Any) -> Coefficients:
-        """Give each sample its class's γ and β as (n, c, 1)."""
-        gamma, beta = (table.index_select(0, condition) for table in owned)
+    def __call__(self, params: list[Tensor], condition: Any) -> Coefficients:
+        """Return γ and β of each sample's class as (n, c, 1)."""
+        gamma, beta = (table.index_select(0, condition) for table in params)
         return gamma[..., None], beta[..., None]
 
 
 @dataclass(frozen=True)
 class Style:
-    """Scales and shifts to the moments of style features; owns nothing."""
+    """The standard deviation and mean of style features as scale and shift; has no parameters."""
 
     names = ()
 
     def shape(self, num_features: int) -> tuple[int, ...]:
-        """Own nothing."""
+        """Return an empty shape."""
         return ()
 
     def reset(self) -> None:
-        """Start with nothing."""
+        """Do nothing."""
 
-    def __call__(self, owned: list[Tensor], condition: Any) -> Coefficients:
-        """Give σ(y) and μ(y) as (n or 1, c, 1)."""
+    def __call__(self, params: list[Tensor], condition: Any) -> Coefficients:
+        """Return σ(y) and μ(y) as (n or 1, c, 1)."""
         mean, std = condition
         return std[..., None], mean[..., None]
 
@@ -90,14 +91,13 @@ class Style:
 Stage = PerChannel | PerClass | Style
 
 
-def standardize(var: Tensor, eps: float) -> Coefficients:
-    """Write x̂ = (x − mean)/sqrt(var + ε) as a stage on x − mean."""
-    gamma = torch.rsqrt(var + eps)
-    return gamma, torch.zeros_like(gamma)
+def inverse_std(var: Tensor, eps: float) -> Tensor:
+    """Return 1/sqrt(var + ε)."""
+    return torch.rsqrt(var + eps)
 
 
 def chain(inner: Coefficients, outer: Coefficients) -> Coefficients:
-    """Compose two stages: γ₂ (γ₁ h + β₁) + β₂.
+    """Return the composition of two stages: γ₂ (γ₁ h + β₁) + β₂.
 
     >>> two, three = torch.tensor(2.0), torch.tensor(3.0)
     >>> chain((two, three), (two, three))

@@ -1,7 +1,7 @@
-"""How finely the three axes are divided before averaging.
+"""How finely each axis is divided before averaging.
 
-x is (n samples, c channels, s positions). A cut gives, for each axis, the number of equal contiguous parts; ALL leaves
-every index on its own. One statistic belongs to each (sample part, channel part, space part):
+x is (n samples, c channels, s positions). A cut gives the number of equal contiguous parts of each axis; `ALL` means that every
+index is a part of its own. One mean and one variance belong to each (sample part, channel part, space part):
 
               samples  channels  space
     BN        1        ALL       1
@@ -10,7 +10,7 @@ every index on its own. One statistic belongs to each (sample part, channel part
     GN:g      ALL      g         1
     EN:g      1        g         1       (hn)
     PN        ALL      1         ALL
-    GBGN:m,g  n/m      g         1       (m samples a part)
+    GBGN:m,g  n/m      g         1       (m samples per part)
     BGN:G     1        the flattened (channels, space) in G parts jointly   (bgn, eqs. 8 and 9)
 """
 
@@ -19,14 +19,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from anynorm.core.moments import Moments, pool
-from anynorm.errors import SpecError
+from anynorm.errors import ShapeError, SpecError
 
 ALL = 0
-"""As many parts as the axis is long."""
+"""As many parts as the axis is long; 0, so that `parts or length` is the number of parts."""
 
 
 def divisors(number: int) -> list[int]:
-    """List the divisors of `number`, smallest first.
+    """Return the divisors of `number` in ascending order.
 
     >>> divisors(12)
     [1, 2, 3, 4, 6, 12]
@@ -34,19 +34,26 @@ def divisors(number: int) -> list[int]:
     return [k for k in range(1, number + 1) if number % k == 0]
 
 
-def format_numbers(numbers: list[int], most: int = 12) -> str:
-    """Write numbers out, leaving out the middle of many."""
-    track = " ".join(map(str, numbers[:most]))
-    return track if len(numbers) <= most else f"{track} … {numbers[-1]}"
+def format_numbers(numbers: list[int], limit: int = 12) -> str:
+    """Return the numbers as text; of more than `limit`, the first ones and the last."""
+    text = " ".join(map(str, numbers[:limit]))
+    return text if len(numbers) <= limit else f"{text} … {numbers[-1]}"
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Divides each axis into equal parts.
+    """Equal parts of each axis.
 
     Args:
-        samples_per_part: with `samples=ALL`, how many samples share a part; 1 is each on its own.
-        name: what the zoo calls this cut; it takes no part in equality.
+        samples: parts of the sample axis, 1 or `ALL`.
+        channels: parts of the channel axis, a number or `ALL`.
+        space: parts ("strips") of the flattened positions, a number or `ALL`.
+        samples_per_part: with `samples=ALL`, how many consecutive samples form a part (GBGN).
+        name: the name in specs and messages; ignored in comparisons.
+
+    Attributes:
+        pools_samples: whether a statistic is taken over several samples, so that inference needs running statistics.
+        is_ghost: whether the batch is divided into parts of several samples ("ghost batches", GBGN).
     """
 
     samples: int
@@ -54,32 +61,36 @@ class Cut:
     space: int
     samples_per_part: int = 1
     name: str = field(default="", compare=False)
+    pools_samples: bool = field(init=False, repr=False, compare=False)
+    is_ghost: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.samples not in (1, ALL):
+            raise SpecError(
+                f"samples of a cut must be 1 or ALL; got {self.samples}. Use samples_per_part for parts of the batch."
+            )
+        object.__setattr__(self, "is_ghost", self.samples_per_part > 1)
+        object.__setattr__(self, "pools_samples", self.samples != ALL or self.is_ghost)
 
     def __str__(self) -> str:
         return self.name or self.literal()
 
     def literal(self) -> str:
-        """Write the cut itself, a spec that needs no name.
+        """Return the cut as a spec that needs no name.
 
         >>> Cut(ALL, 32, 1).literal()
         '[*,32,1]'
         """
-        sign = {ALL: "*"}
-        samples = f"/{self.samples_per_part}" if self.is_ghost else sign.get(self.samples, str(self.samples))
-        return f"[{samples},{sign.get(self.channels, self.channels)},{sign.get(self.space, self.space)}]"
+        symbol = {ALL: "*"}
+        samples = f"/{self.samples_per_part}" if self.is_ghost else symbol.get(self.samples, str(self.samples))
+        return f"[{samples},{symbol.get(self.channels, self.channels)},{symbol.get(self.space, self.space)}]"
 
-    @property
-    def pools_samples(self) -> bool:
-        """Whether a statistic mixes samples, so that inference needs a population."""
-        return self.samples != ALL or self.is_ghost
+    def resolve(self, num_features: int) -> Cut:
+        """Return the cut for a number of channels.
 
-    @property
-    def is_ghost(self) -> bool:
-        """Whether parts of several samples divide the batch (GBGN)."""
-        return self.samples_per_part > 1
-
-    def fit(self, num_features: int) -> Cut:
-        """Check the cut against a channel count."""
+        Raises:
+            SpecError: if the channels cannot be divided into equal parts.
+        """
         if self.channels != ALL and num_features % self.channels:
             raise SpecError(
                 f"{self} cuts {num_features} channels into {self.channels} equal parts; {num_features} is not "
@@ -88,45 +99,48 @@ class Cut:
         return self
 
     def parts(self, shape: tuple[int, int, int]) -> tuple[int, int, int]:
-        """Count the parts of each axis of an (n, c, s) shape."""
+        """Return the number of parts of each axis of an (n, c, s) shape."""
         n, c, s = shape
         samples = n // self.samples_per_part if self.samples == ALL else self.samples
         return samples, self.channels or c, self.space or s
 
-    def pool_rows(self, rows: Moments) -> Moments:
-        """Pool a table (n, c, strips)."""
+    def pool_moments(self, rows: Moments) -> Moments:
+        """Pool a table (n, c, strips) of moments into the parts of this cut."""
         n, c, t = rows.mean.shape
         return pool(rows, self.parts((n, c, t)))
 
-    def pool_columns(self, columns: Moments) -> Moments:
-        """Pool a table (domains or 1, c, strips) over channels and strips alone: its samples are pooled already."""
+    def pool_channels(self, columns: Moments) -> Moments:
+        """Pool a table (domains or 1, c, strips), whose samples are pooled already, over channels and strips."""
         domains, c, t = columns.mean.shape
         return pool(columns, (domains, *self.parts((1, c, t))[1:]))
 
-    def shape_error(self, shape: tuple[int, int, int]) -> str:
-        """Say why the samples or positions of an (n, c, s) shape do not divide; empty where they do."""
+    def check_shape(self, shape: tuple[int, int, int]) -> None:
+        """Check that the samples and positions of an (n, c, s) shape can be divided.
+
+        Raises:
+            ShapeError: if they cannot.
+        """
         n, c, s = shape
         if self.is_ghost and n % self.samples_per_part:
-            return (
-                f"{self} puts {self.samples_per_part} samples in each part; {n} samples came, which is no multiple of "
-                f"{self.samples_per_part}. Use such a batch size and drop_last=True, or en for the whole batch."
+            raise ShapeError(
+                f"{self} takes statistics over {self.samples_per_part} samples each; the batch size must be a multiple of "
+                f"{self.samples_per_part}; got {n}. Use such a batch size and drop_last=True, or en for the whole batch."
             )
         if self.space != ALL and s % self.space:
             nearest = min(divisors(s), key=lambda strips: (abs(strips - self.space), strips))
             usable = f"bgn:{nearest * c}" if self.samples == 1 and self.channels == ALL else f"{nearest} strips"
-            return (
+            raise ShapeError(
                 f"{self} cuts the {s} positions of each of {c} channels into {self.space} equal strips; {s} is not divisible by "
                 f"{self.space}. Nearest usable: {usable}."
             )
-        return ""
 
 
 @dataclass(frozen=True)
 class JointCut:
-    """Divides channels and space together into equal parts, over all samples (bgn).
+    """Equal parts of channels and space together, over all samples (bgn).
 
-    It becomes a `Cut` once the channel count is known: whole channels where the number divides them, strips inside
-    channels where they divide the number.
+    It becomes a `Cut` when the number of channels is known: whole channels if `groups` divides that number, strips inside
+    channels if that number divides `groups`.
     """
 
     groups: int
@@ -138,16 +152,20 @@ class JointCut:
         return self.name or self.literal()
 
     def literal(self) -> str:
-        """Write the cut itself, a spec that needs no name."""
+        """Return the cut as a spec that needs no name."""
         return f"[1,{self.groups}]"
 
-    def fit(self, num_features: int) -> Cut:
-        """Resolve the cut for a channel count."""
+    def resolve(self, num_features: int) -> Cut:
+        """Return the cut for a number of channels.
+
+        Raises:
+            SpecError: if groups would end inside a channel.
+        """
         if num_features % self.groups == 0:
             return Cut(1, self.groups, 1, name=str(self))
         if self.groups % num_features == 0:
             return Cut(1, ALL, self.groups // num_features, name=str(self))
-        below = nearest_groups(self.groups, num_features)
+        below = largest_usable_groups(self.groups, num_features)
         above = min(g for g in [*divisors(num_features), num_features * (self.groups // num_features + 1)] if g > self.groups)
         raise SpecError(
             f"{self} cuts {num_features} channels × positions into {self.groups} groups; neither number divides the other, "
@@ -155,10 +173,13 @@ class JointCut:
         )
 
 
-def nearest_groups(groups: int, num_features: int) -> int:
-    """Give the largest usable BGN group number that is not above `groups`.
+AnyCut = Cut | JointCut
 
-    >>> nearest_groups(128, 48), nearest_groups(64, 96)
+
+def largest_usable_groups(groups: int, num_features: int) -> int:
+    """Return the largest usable number of BGN groups that is at most `groups`.
+
+    >>> largest_usable_groups(128, 48), largest_usable_groups(64, 96)
     (96, 48)
     """
     if groups >= num_features:

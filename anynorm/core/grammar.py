@@ -1,185 +1,234 @@
-"""The string ↔ the parts of a norm; the only parser.
+"""From the text of a spec to a `NormSpec`, in one pass over its tokens.
 
-spec    =  side [ "/" side ] { "." ending }            mean/variance; one side serves for both
-side    =  atom { ("+" | "-") atom }                   sn-bn is sn without bn
-atom    =  name [ ":" numbers ] [ "@" number ]         a row of the zoo: gn:32, gbgn:8,32, sabn@10
-        |  "[" samples "," channels "," space "]"      a cut itself: parts of each axis, * for all; samples also /m, m a part
+spec    =  side [ "/" side ] { "." suffix }            mean/variance; a single side serves for both
+side    =  term { ("+" | "-") term }                   sn-bn is sn without bn
+term    =  name [ ":" numbers ] [ "@" number ]         a registered norm: gn:32, gbgn:8,32, sabn@10
+        |  "[" samples "," channels "," space "]"      a cut: parts of each axis, * for all; samples also /m, m per part
         |  "[1," groups "]"                            channels and space cut jointly
-ending  =  groups:k | hard | none | cc@k | sa@k | style | sastyle | dom@k | aux@k | saaux@k
+suffix  =  groups:k | hard | none | cc@k | sa@k | style | sastyle | dom@k | domnone@k | aux@k | saaux@k
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
-from anynorm.core.cuts import ALL, Cut, JointCut
-from anynorm.core.mixing import Argmax
-from anynorm.core.spec import AnyCut, NormSpec, affine_specs
+from anynorm.core.cuts import ALL, AnyCut, Cut, JointCut
+from anynorm.core.mixing import Argmax, Mixing, Softmax
+from anynorm.core.spec import PLAIN_AFFINE, NormSpec, affine_specs
 from anynorm.errors import SpecError
 
-_TOKEN = re.compile(r"\[[^\]]*\]|[a-z]\w*(?::\d{1,9}(?:,\d{1,9})*)?(?:@\d{1,9})?|[-+/.]")
-_NAMED = re.compile(r"(\w+)(?::([\d,]+))?(?:@(\d+))?")
+_TOKEN = re.compile(r"\[[^\]]*\]|[a-z]\w*(?::\d{1,9}(?:,\d{1,9})*)?(?:@\d{1,9})?|[-+/.]|.", re.DOTALL)
+_NAME = re.compile(r"([a-z]\w*)(?::([\d,]+))?(?:@(\d+))?")
 _CUT = re.compile(r"\[(?:(\*|1)|/(\d{1,9})),(\*|\d{1,9}),(\*|\d{1,9})\]")
-_JOINT = re.compile(r"\[1,(\d{1,9})\]")
-_PLAIN = NormSpec((), ())
+_JOINT_CUT = re.compile(r"\[1,(\d{1,9})\]")
 
 
-def rows() -> Mapping[str, Any]:
-    """Give the class of every named norm."""
-    import anynorm.layers.baselines
-    import anynorm.registry  # noqa: F401  # here, for rows are norms, which need the parser; reading them enters them
-    from anynorm.layers.registered import REGISTRY
-
-    return REGISTRY
-
-
-def parse(spec: str, **options: Any) -> NormSpec:
-    """Read a spec.
+@dataclass(frozen=True)
+class ParsedSpec:
+    """The result of parsing.
 
     Args:
-        options: numbers that the spec leaves open: num_groups, num_classes, …; batch_size and num_features for bgn's rule.
-
-    >>> parse("hn:32") == parse("bn/en:32")
-    True
-    >>> print(parse("bgn", batch_size=4, num_features=64))
-    bgn:2
+        norm_spec: the definition of the norm.
+        norm_class: the registered class, if the spec is the name of a registered norm and nothing more; else None.
+        arguments: the arguments of `norm_class`.
+        usable: the arguments that this spec can take beside its text.
     """
-    if not isinstance(spec, str):
-        raise SpecError(f"A spec is a string such as 'bn' or 'hn:32'; {spec!r} came.")
-    text = spec.strip().lower()
-    tokens = _TOKEN.findall(text)
-    cuts, *ends = _split(tokens, ".")
-    sides = _split(cuts, "/")
-    if "".join(tokens) != text or len(sides) > 2 or not all([*sides, *ends]):
-        _refuse(spec)
-    atoms = {token: _atom(token, spec, options) for token in cuts if token not in "+-/"}
-    parts = atoms[cuts[0]] if len(cuts) == 1 else _combine([_side(side, atoms, spec) for side in sides], atoms.values(), spec)
-    for end in ends:
-        parts = _end(parts, end, spec)
-    kinds = [end[0].split(":")[0] if end[0].split(":")[0] in ("groups", "hard") else "affine" for end in ends]
-    own = ["affine"] if len(cuts) == 1 and atoms[cuts[0]].affine != _PLAIN.affine else []
-    if len({*kinds}) < len(kinds) or {*own} & {*kinds}:
-        raise SpecError(f"{spec!r} has two endings of a kind; one affine can follow the cuts, as in 'bn.sa@10'.")
-    name = "".join(str(atoms.get(token, token)) for token in cuts) + "".join(f".{token}" for (token,) in ends)
-    return replace(parts, name=name)
+
+    norm_spec: NormSpec
+    norm_class: Any = None
+    arguments: dict[str, int] = field(default_factory=dict)
+    usable: frozenset[str] = frozenset()
 
 
-def arguments(spec: str) -> set[str]:
-    """Name the options that could complete a spec."""
-    tokens = _TOKEN.findall(spec.strip().lower())
-    named = [rows()[name] for name in (re.split("[:@]", token)[0] for token in tokens) if name in rows()]
-    return {argument for row in named for argument in row.arguments}
+def parse(text: str, registry: Mapping[str, Any], keywords: Mapping[str, Any]) -> ParsedSpec:
+    """Parse a spec.
+
+    Args:
+        text: the spec.
+        registry: the classes of the registered norms by name.
+        keywords: arguments that complete the spec, such as num_groups; batch_size and num_features for bgn's rule.
+
+    Raises:
+        SpecError: if the text is not a spec, or an argument is missing or given twice.
+    """
+    if not isinstance(text, str):
+        raise SpecError(f"A spec must be a string such as 'bn' or 'hn:32'; got {text!r}.")
+    return _Parser(text, registry, keywords).parse()
 
 
-def row_of(spec: str) -> Any:
-    """Give the class of the row that a spec is the name of, with numbers or without; None where it is more than a name."""
-    tokens = _TOKEN.findall(spec)
-    return rows().get(re.split("[:@]", spec)[0]) if len(tokens) == 1 else None
+class _Parser:
+    """A recursive-descent parser: `position` is the next token."""
 
+    def __init__(self, text: str, registry: Mapping[str, Any], keywords: Mapping[str, Any]) -> None:
+        self.text, self.registry, self.keywords = text, registry, keywords
+        self.tokens: list[str] = _TOKEN.findall(text.strip().lower())
+        self.position = 0
+        self.terms: list[ParsedSpec] = []
+        self.usable: set[str] = set()
+        self.name = ""
 
-def _split(tokens: list[str], sign: str) -> list[list[str]]:
-    found: list[list[str]] = [[]]
-    for token in tokens:
-        if token == sign:
-            found.append([])
+    def parse(self) -> ParsedSpec:
+        """Parse the whole text."""
+        mean, var = self._side()
+        if self._accept("/"):
+            var = self._side()[1]
+        first = self.terms[0]
+        norm_spec = first.norm_spec if len(self.terms) == 1 else self._combine(mean, var)
+        kinds: list[str] = []
+        if norm_spec.affine != PLAIN_AFFINE:
+            kinds.append("affine")
+        while self._accept("."):
+            norm_spec = self._suffix(norm_spec, kinds)
+        if self.position < len(self.tokens):
+            self._raise_malformed()
+        single = len(self.terms) == 1 and (norm_spec == first.norm_spec or first.norm_spec.custom is not None)
+        norm_class = first.norm_class if single else None
+        if norm_spec.name != self.name:
+            norm_spec = replace(norm_spec, name=self.name)
+        return ParsedSpec(norm_spec, norm_class, first.arguments if norm_class else {}, frozenset(self.usable))
+
+    def _accept(self, symbols: str) -> str:
+        """Consume and return the next token if it is one of `symbols`; else return ""."""
+        token = self.tokens[self.position] if self.position < len(self.tokens) else ""
+        if not token or token not in symbols:
+            return ""
+        self.position += 1
+        self.name += token
+        return token
+
+    def _next(self) -> str:
+        if self.position == len(self.tokens):
+            self._raise_malformed()
+        self.position += 1
+        return self.tokens[self.position - 1]
+
+    def _side(self) -> tuple[tuple[AnyCut, ...], tuple[AnyCut, ...]]:
+        """Parse one side and return the cuts that its terms have for the mean and for the variance."""
+        mean: list[AnyCut] = []
+        var: list[AnyCut] = []
+        sign = "+"
+        while sign:
+            term = self._term()
+            for cuts, new in ((mean, term.mean), (var, term.var)):
+                for cut in new:
+                    if (cut in cuts) == (sign == "+"):
+                        self._raise_term(cut, sign)
+                    (cuts.append if sign == "+" else cuts.remove)(cut)
+            sign = self._accept("+-")
+        if not mean or not var:
+            raise SpecError(f"{self.text!r} leaves no cut. A norm needs at least one cut for the mean and one for the variance.")
+        return tuple(mean), tuple(var)
+
+    def _raise_term(self, cut: AnyCut, sign: str) -> NoReturn:
+        if sign == "+":
+            hint = " HN with SN's mixing is bn/bn+en or bn/bn+ln+in." if "hn" in self.text else ""
+            raise SpecError(f"{self.text!r} contains {cut} twice; each cut may occur once per side.{hint}")
+        raise SpecError(f"{self.text!r} removes {cut}, which is not among the cuts before it.")
+
+    def _term(self) -> NormSpec:
+        """Parse a registered name or a cut."""
+        token = self._next()
+        if token[0] == "[":
+            cut = self._cut(token)
+            parsed = ParsedSpec(NormSpec((cut,), (cut,), name=token))
         else:
-            found[-1].append(token)
-    return found
+            parsed = self._named(token)
+        self.terms.append(parsed)
+        self.name += str(parsed.norm_spec)
+        return parsed.norm_spec
 
+    def _named(self, token: str) -> ParsedSpec:
+        match = _NAME.fullmatch(token)
+        if match is None:
+            self._raise_malformed()
+        name, numbers, num_classes = match.groups()
+        if name not in self.registry:
+            words = {word: known for known, kind in self.registry.items() for word in (known, kind.__name__.lower())}
+            similar = dict.fromkeys(words[word] for word in difflib.get_close_matches(name, words))
+            hint = f"Did you mean {' or '.join(similar)}?" if similar else f"Known: {' '.join(self.registry)}."
+            raise SpecError(f"{self.text!r}: unknown norm {name!r}. {hint}")
+        norm_class = self.registry[name]
+        self.usable.update(norm_class.arguments)
+        from_text = [int(number) for number in numbers.split(",")] if numbers else []
+        arguments = norm_class.bind(from_text, int(num_classes) if num_classes else None, self.keywords)
+        return ParsedSpec(norm_class.named_spec(arguments), norm_class, arguments)
 
-def _atom(token: str, spec: str, options: Mapping[str, Any]) -> NormSpec:
-    """Read one name or one cut."""
-    if token[0] == "[":
-        cut = _literal(token, spec)
-        return replace(_PLAIN, mean=(cut,), var=(cut,), name=token)
-    name, numbers, classes = _NAMED.fullmatch(token).groups()  # type: ignore[union-attr]  # _TOKEN is stricter
-    if name not in rows():
-        known = {word: row for row, kind in rows().items() for word in (row, kind.__name__.lower())}
-        near = dict.fromkeys(known[word] for word in difflib.get_close_matches(name, known))
-        hint = f"Did you mean {' or '.join(near)}?" if near else f"Known: {' '.join(rows())}."
-        raise SpecError(f"{spec!r}: there is no norm called {name!r}. {hint}")
-    given = [int(number) for number in numbers.split(",")] if numbers else []
-    text, meaning, foreign = rows()[name].expand(given, int(classes) if classes else None, options)
-    parts = parse(meaning)
-    mean, var = (tuple(cut if cut.name else replace(cut, name=text) for cut in cuts) for cuts in (parts.mean, parts.var))
-    return replace(parts, mean=mean, var=var, custom=foreign, name=text)
+    def _cut(self, token: str) -> AnyCut:
+        if joint := _JOINT_CUT.fullmatch(token):
+            return JointCut(self._positive(joint[1]))
+        match = _CUT.fullmatch(token)
+        if match is None:
+            self._raise_malformed()
+        parts = [ALL if part in ("*", None) else self._positive(part) for part in match.groups()]
+        samples, per_part, channels, space = parts
+        return Cut(samples, channels, space, samples_per_part=per_part or 1)
 
+    def _positive(self, number: str) -> int:
+        if int(number) < 1:
+            raise SpecError(f"{self.text!r}: numbers must be at least 1; got {number}.")
+        return int(number)
 
-def _literal(token: str, spec: str) -> AnyCut:
-    """Read a cut written out; it has no name yet."""
-    if joint := _JOINT.fullmatch(token):
-        return JointCut(_counted(joint[1], spec))
-    if not (found := _CUT.fullmatch(token)):
-        _refuse(spec)
-    samples, per_part, channels, space = (ALL if part in ("*", None) else _counted(part, spec) for part in found.groups())
-    return Cut(samples, channels, space, samples_per_part=per_part or 1)
+    def _combine(self, mean: tuple[AnyCut, ...], var: tuple[AnyCut, ...]) -> NormSpec:
+        """Combine several terms; besides cuts, a term may bring channel groups of its mixing weights."""
+        plain = Softmax()
+        mixings = {term.norm_spec.mixing for term in self.terms} - {plain}
+        for term in (term.norm_spec for term in self.terms):
+            if term.custom:
+                raise SpecError(f"{self.text!r}: {term} cannot be combined with other terms; it is not made of cuts.")
+            if term.affine != PLAIN_AFFINE or isinstance(term.mixing, Argmax) or len(mixings) > 1:
+                raise SpecError(
+                    f"{self.text!r}: {term} has more than cuts, so it cannot be combined with other terms. Write the rest as a "
+                    "suffix, as in 'bn+in.sa@10' or 'in+ln.groups:2'."
+                )
+        mixing: Mixing = next(iter(mixings), plain)
+        return NormSpec(mean, var, mixing=mixing)
 
+    def _suffix(self, norm_spec: NormSpec, kinds: list[str]) -> NormSpec:
+        """Parse one suffix and return the norm with it."""
+        token = self._next()
+        match = _NAME.fullmatch(token)
+        name, numbers, num_classes = match.groups() if match else ("", None, None)
+        kind = name if name in ("groups", "hard") else "affine"
+        custom = norm_spec.custom
+        if custom and name != "none" and (kind != "affine" or name in affine_specs(1)):
+            raise SpecError(f"{self.text!r}: {custom.text} takes no suffix except .none; got .{token}.")
+        if kind == "affine":
+            changed = self._affine_suffix(norm_spec, token, (name, numbers, num_classes))
+        else:
+            changed = self._mixing_suffix(norm_spec, name, numbers, num_classes)
+        if kind in kinds:
+            raise SpecError(f"{self.text!r}: .{token} is the second {kind} of this norm; use one, as in 'bn.sa@10' or 'sn.hard'.")
+        kinds.append(kind)
+        self.name += token
+        return changed
 
-def _counted(number: str, spec: str) -> int:
-    if int(number) < 1:
-        raise SpecError(f"{spec!r}: {number} parts are none; numbers start at 1.")
-    return int(number)
+    def _mixing_suffix(self, norm_spec: NormSpec, name: str, numbers: str | None, num_classes: str | None) -> NormSpec:
+        if num_classes or bool(numbers) != (name == "groups"):
+            raise SpecError(f"{self.text!r}: write .groups with a number and .hard without, as in 'sn.groups:2' or 'sn.hard'.")
+        if len(norm_spec.mean + norm_spec.var) == 2:
+            raise SpecError(f"{self.text!r}: .groups:k and .hard need several cuts to mix, as in 'sn.groups:2' or 'sn.hard'.")
+        groups = self._positive(numbers) if numbers else norm_spec.mixing.groups
+        kind: Callable[[int], Mixing] = Argmax if name == "hard" else type(norm_spec.mixing)
+        return replace(norm_spec, mixing=kind(groups))
 
+    def _affine_suffix(self, norm_spec: NormSpec, token: str, match: tuple[str, str | None, str | None]) -> NormSpec:
+        name, numbers, num_classes = match
+        takes_number = {suffix: bool(_num_classes(affine)) for suffix, affine in affine_specs(1).items() if suffix}
+        if name not in takes_number or numbers or bool(num_classes) != takes_number[name]:
+            known = " ".join(f".{suffix}{'@k' if number else ''}" for suffix, number in takes_number.items())
+            raise SpecError(f"{self.text!r}: unknown suffix '.{token}'. Known: .groups:k .hard {known}.")
+        return norm_spec.with_affine(name, self._positive(num_classes) if num_classes else 0)
 
-def _side(tokens: list[str], atoms: Mapping[str, NormSpec], spec: str) -> tuple[list[AnyCut], list[AnyCut]]:
-    """Add up one side: the cuts its atoms bring for the mean, and for the variance."""
-    if len(tokens) % 2 == 0 or not all((token in "+-") == (k % 2 == 1) for k, token in enumerate(tokens)):
-        _refuse(spec)
-    mean: list[AnyCut] = []
-    var: list[AnyCut] = []
-    for sign, token in zip(["+", *tokens[1::2]], tokens[::2], strict=True):
-        for cuts, brought in ((mean, atoms[token].mean), (var, atoms[token].var)):
-            for cut in brought:
-                if (cut in cuts) == (sign == "+"):
-                    there = "is there twice" if sign == "+" else "is not there to take away"
-                    hint = " HN with SN's weights is bn/bn+en or bn/bn+ln+in." if "hn" in spec else ""
-                    raise SpecError(f"{spec!r}: {cut} {there}.{hint}")
-                (cuts.append if sign == "+" else cuts.remove)(cut)
-    if not mean or not var:
-        raise SpecError(f"{spec!r}: no cut is left.")
-    return mean, var
-
-
-def _combine(sides: list[tuple[list[AnyCut], list[AnyCut]]], atoms: Iterable[NormSpec], spec: str) -> NormSpec:
-    """Put sides together; what an atom brings beside cuts can only be its channel groups."""
-    weighings = {atom.mixing for atom in atoms} - {_PLAIN.mixing}
-    for atom in atoms:
-        if atom.custom:
-            raise SpecError(f"{spec!r}: {atom} is no cut, and cannot be put together with others.")
-        if atom.affine != _PLAIN.affine or isinstance(atom.mixing, Argmax) or len(weighings) > 1:
-            raise SpecError(
-                f"{spec!r}: {atom} brings more than cuts; write that behind the cuts, as in 'bn+in.sa@10' or 'in+ln.groups:2'."
-            )
-    return NormSpec(tuple(sides[0][0]), tuple(sides[-1][1]), mixing=next(iter(weighings), _PLAIN.mixing))
-
-
-def _end(parts: NormSpec, tokens: list[str], spec: str) -> NormSpec:
-    """Apply one ending."""
-    found = _NAMED.fullmatch(tokens[0]) if len(tokens) == 1 else None
-    name, numbers, classes = found.groups() if found else (None, None, None)
-    if parts.custom and name in ("groups", "hard", *affine_specs(1)) and name != "none":
-        raise SpecError(f"{spec!r}: {parts.custom.text} is no norm of the algebra, and takes no ending but .none.")
-    if name in ("groups", "hard"):
-        if classes or bool(numbers) != (name == "groups") or len(parts.mean + parts.var) == 2:
-            raise SpecError(f"{spec!r}: .groups:k and .hard need several cuts to weigh, as in 'sn.groups:2' or 'sn.hard'.")
-        groups = _counted(numbers, spec) if numbers else parts.mixing.groups
-        kind = Argmax if name == "hard" else type(parts.mixing)
-        return replace(parts, mixing=kind(groups))
-    wants_classes = NormSpec((), (), affine=affine_specs(1).get(name or "none", _PLAIN.affine)).num_classes > 0
-    if not name or name not in affine_specs(1) or numbers or bool(classes) != wants_classes:
-        track = " ".join(
-            f".{end}{'@k' if NormSpec((), (), affine=e).num_classes else ''}" for end, e in affine_specs(1).items() if end
+    def _raise_malformed(self) -> NoReturn:
+        raise SpecError(
+            f"{self.text!r} is malformed. A spec is a name (bn, hn:32, sabn@10), cuts for mean/variance (bn/en:32), or cuts to "
+            "mix (in+ln+bn); suffixes may follow (.none, .sa@10, .hard)."
         )
-        raise SpecError(f"{spec!r}: '.{''.join(tokens)}' is no ending. Known: .groups:k .hard {track}.")
-    return parts.with_affine(name, _counted(classes, spec) if classes else 0)
 
 
-def _refuse(spec: str) -> NoReturn:
-    raise SpecError(
-        f"{spec!r} is malformed. A spec is a name (bn, hn:32, sabn@10), cuts for mean/variance (bn/en:32), or a weighted set "
-        "(in+ln+bn); endings may follow (.none, .sa@10, .hard)."
-    )
+def _num_classes(affine: Any) -> int:
+    return NormSpec((), (), affine=affine).num_classes

@@ -1,11 +1,11 @@
-"""How the statistics of several cuts become one: Σ wₖ sₖ, the weights learned.
+"""How the statistics of several cuts become one: Σ wₖ sₖ with learned weights.
 
-    Soft   w = softmax(λ)               (sn eq. 5; λ starts at 1, so equal weights)
-    Hard   w = one-hot(argmax λ)        (sn sec. 2.1: "sparse SN", one cut a layer)
-    Ready  w as the layer works it out
+    Softmax      w = softmax(λ)               (sn eq. 5; λ is initialized to 1, so the weights start equal)
+    Argmax       w = one-hot(argmax λ)        (sn sec. 2.1: "sparse SN", one cut per layer)
+    Precomputed  w = λ                        (a layer that computes its own weights)
 
-Mean and variance have a λ each. With `groups` > 1 each contiguous group of channels has its own ("group SN").
-Variances are mixed, not standard deviations, and ε is added afterwards.
+Mean and variance have their own λ. With `groups` > 1 each contiguous group of channels has its own λ ("group SN"). Variances are
+mixed, not standard deviations, and ε is added afterwards.
 """
 
 from __future__ import annotations
@@ -24,79 +24,87 @@ from anynorm.errors import SpecError
 
 @dataclass(frozen=True)
 class Mixing(ABC):
-    """Weighs cuts, for all channels alike or for each of some groups of them."""
+    """A rule from λ to mixing weights.
+
+    Args:
+        groups: the number of channel groups with their own λ.
+    """
 
     groups: int = 1
-    learns: ClassVar[bool]
+    is_trainable: ClassVar[bool]
 
     @abstractmethod
     def weights(self, logits: Tensor) -> Tensor:
-        """Turn λ (…, k) into weights."""
+        """Return the weights for λ of shape (…, k)."""
 
-    def weigh(self, weight: Tensor, table: Tensor) -> Tensor:
-        """Take a share of a table."""
+    def weighted(self, weight: Tensor, table: Tensor) -> Tensor:
+        """Return a table times its weight."""
         return weight * table
 
-    def spread(self, logits: Tensor, channels: int) -> Tensor:
-        """Turn λ into weights (1, k), or (channels, k) where groups of channels weigh on their own."""
+    def weights_by_channel(self, logits: Tensor, channels: int) -> Tensor:
+        """Return the weights as (1, k), or as (channels, k) if channel groups have their own."""
         weights = self.weights(logits)
         return weights[None] if self.groups == 1 else weights.repeat_interleave(channels // self.groups, dim=0)
 
 
 @dataclass(frozen=True)
 class Softmax(Mixing):
-    """Weighs cuts by a softmax."""
+    """Weights that sum to 1."""
 
-    learns = True
+    is_trainable = True
 
     def weights(self, logits: Tensor) -> Tensor:
-        """Turn λ (…, k) into weights that sum to 1."""
+        """Return softmax(λ)."""
         return logits.softmax(-1)
 
 
 @dataclass(frozen=True)
 class Argmax(Mixing):
-    """Takes the cut of the largest λ alone."""
+    """The cut with the largest λ alone."""
 
-    learns = False
+    is_trainable = False
 
     def weights(self, logits: Tensor) -> Tensor:
-        """Turn λ (…, k) into a one-hot; ties go to the first cut."""
+        """Return a one-hot vector; ties go to the first cut."""
         return torch.nn.functional.one_hot(logits.argmax(-1), logits.shape[-1]).to(logits.dtype)
 
-    def weigh(self, weight: Tensor, table: Tensor) -> Tensor:
-        """Take a table or nothing of it: 0 · NaN is NaN, and what is not chosen must not show."""
+    def weighted(self, weight: Tensor, table: Tensor) -> Tensor:
+        """Return the table where it is selected and 0 elsewhere; 0 · NaN would be NaN."""
         return torch.where(weight > 0, table, 0.0)
 
 
 @dataclass(frozen=True)
 class Precomputed(Mixing):
-    """Takes the weights that a layer gives in place of λ."""
+    """Weights that the layer passes in place of λ."""
 
-    learns = True
+    is_trainable = True
 
     def weights(self, logits: Tensor) -> Tensor:
-        """Leave weights as they are."""
+        """Return the weights unchanged."""
         return logits
 
 
 def check_groups(mixing: Mixing, num_features: int) -> None:
-    """Refuse groups that do not divide the channels."""
+    """Check that the channel groups of the mixing weights divide the channels.
+
+    Raises:
+        SpecError: if they do not.
+    """
     if num_features % mixing.groups:
         raise SpecError(
-            f"{mixing.groups} channel groups cannot each have weights of their own: {num_features} channels are not "
-            f"divisible by {mixing.groups}. Usable: {format_numbers(divisors(num_features))}."
+            f"The mixing weights of {mixing.groups} channel groups need a channel count divisible by {mixing.groups}; got "
+            f"{num_features} channels. Usable: {format_numbers(divisors(num_features))}."
         )
 
 
-def logits_shape(mixing: Mixing, cuts: int) -> tuple[int, ...]:
-    """Shape of λ for a number of cuts."""
-    return (cuts,) if mixing.groups == 1 else (mixing.groups, cuts)
+def logits_shape(mixing: Mixing, num_cuts: int) -> tuple[int, ...]:
+    """Return the shape of λ for a number of cuts."""
+    return (num_cuts,) if mixing.groups == 1 else (mixing.groups, num_cuts)
 
 
 def mix(tables: Sequence[Tensor], mixing: Mixing, weights: Tensor | None) -> Tensor:
-    """Weigh tables that broadcast to (n, c, t) by weights (1 or c, k); a single table, which has none, passes as it is."""
+    """Return Σ wₖ tableₖ for tables that broadcast to (n, c, t) and weights (1 or c, k); without weights, the only table."""
     if weights is None:
         return tables[0]
-    shares = (mixing.weigh(weights[:, k, None], table) for k, table in enumerate(tables))
-    return sum(shares, start=torch.zeros_like(tables[0]))
+    terms = (mixing.weighted(weights[:, k, None], table) for k, table in enumerate(tables))
+    return sum(terms, start=torch.zeros_like(tables[0]))

@@ -1,11 +1,11 @@
 """Means and variances that can be pooled exactly.
 
-A table holds one (mean, var, count) for each (sample, channel, strip). The moments of a union follow from those of its
-members (law of total variance), whatever the members are: samples, channels, strips, batches or processes:
+A table holds one (mean, var, count) per (sample, channel, strip). The moments of a union follow from those of its members (law of
+total variance), whether the members are samples, channels, strips, batches or processes:
 
     mean = Σ wᵢ meanᵢ        var = Σ wᵢ (varᵢ + (meanᵢ − mean)²)        wᵢ = countᵢ / Σ count
 
-never E[x²] − mean², which loses every digit of a variance far from zero.
+never E[x²] − mean², which loses all digits of a variance that is small beside the squared mean.
 """
 
 from __future__ import annotations
@@ -17,48 +17,49 @@ import torch
 from torch import Tensor
 
 MIN_COUNT = 1e-9
-"""What is divided by, at least: shares of a sample may count less than one value."""
+"""Lower bound of divisors: with soft assignments a sample may count as less than one value."""
 MIN_SHARE = 1e-3
-"""Fewer values than this say nothing about a domain or mode."""
+"""A domain or mode with fewer values than this in a batch is treated as absent."""
 
 
 class Moments(NamedTuple):
-    """A table (n, c, t) of moments; `var` is biased, `count` the values behind each entry."""
+    """A table (n, c, t) of moments; `var` is biased, `count` is the number of values behind each entry."""
 
     mean: Tensor
     var: Tensor
-    count: Tensor  # type: ignore[assignment]  # hides tuple.count, which nobody calls
+    count: Tensor  # type: ignore[assignment]  # hides tuple.count, which is not used
 
     def unbiased_var(self) -> Tensor:
-        """Apply Bessel's correction."""
-        return self.var * bessel(self.count)
+        """Return the variance with Bessel's correction."""
+        return self.var * bessel_correction(self.count)
 
 
-def bessel(count: Tensor) -> Tensor:
-    """Give what makes a variance of so many values unbiased; one value alone, or less, keeps its variance."""
+def bessel_correction(count: Tensor) -> Tensor:
+    """Return count / (count − 1), the factor of an unbiased variance; 1 for at most one value."""
     return count.clamp(min=1) / (count - 1).clamp(min=1)
 
 
 def table_dtype(x: Tensor) -> torch.dtype:
-    """Choose what small tables are kept in: double, so that means of 1e4·std cost no digits.
+    """Return the dtype of small tables: float64, so that a mean of 1e4·std costs no digits.
 
-    Exported graphs and devices without double keep to float32.
+    Exported graphs and devices without float64 use float32.
     """
-    narrow = torch.compiler.is_exporting() or x.device.type == "mps"
-    return torch.float32 if narrow and x.dtype != torch.float64 else torch.float64
+    no_float64 = torch.compiler.is_exporting() or x.device.type == "mps"
+    return torch.float32 if no_float64 and x.dtype != torch.float64 else torch.float64
 
 
-def union(moments: Moments, total: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor]) -> Moments:
-    """Pool members into unions.
+def merge_moments(moments: Moments, sum_members: Callable[[Tensor], Tensor], expand: Callable[[Tensor], Tensor]) -> Moments:
+    """Return the moments of unions.
 
     Args:
-        total: sums a table over the members of each union.
-        back: gives each member its union's entry.
+        moments: the moments of the members.
+        sum_members: sums a table over the members of each union.
+        expand: returns for each member the entry of its union.
     """
-    count = total(moments.count)
-    share = 1 / count.clamp(min=MIN_COUNT)
-    mean = total(moments.count * moments.mean) * share
-    var = total(moments.count * (moments.var + (moments.mean - back(mean)).square())) * share
+    count = sum_members(moments.count)
+    inverse = 1 / count.clamp(min=MIN_COUNT)
+    mean = sum_members(moments.count * moments.mean) * inverse
+    var = sum_members(moments.count * (moments.var + (moments.mean - expand(mean)).square())) * inverse
     return Moments(mean, var, count)
 
 
@@ -67,43 +68,43 @@ def pool(moments: Moments, parts: tuple[int, int, int]) -> Moments:
     sizes = tuple(moments.mean.shape)
     if parts == sizes:
         return moments
-    split = [size for part, whole in zip(parts, sizes, strict=True) for size in (part, whole // part if part else 1)]
-    kept = [size for part in parts for size in (part, 1)]
+    split = [size for part, length in zip(parts, sizes, strict=True) for size in (part, length // part if part else 1)]
+    kept_axes = [size for part in parts for size in (part, 1)]
 
-    def total(table: Tensor) -> Tensor:
+    def sum_members(table: Tensor) -> Tensor:
         return table.reshape(split).sum((1, 3, 5)).reshape(parts)
 
-    def back(table: Tensor) -> Tensor:
-        return table.reshape(kept).expand(split).reshape(sizes)
+    def expand(table: Tensor) -> Tensor:
+        return table.reshape(kept_axes).expand(split).reshape(sizes)
 
-    return union(moments._replace(count=moments.count.expand(sizes)), total, back)
+    return merge_moments(moments._replace(count=moments.count.expand(sizes)), sum_members, expand)
 
 
-def pool_samples(moments: Moments, labels: Tensor | None = None, domains: int = 0) -> Moments:
-    """Pool a table (n, c, t) over all samples, or over those of each domain: (max(1, domains), c, t)."""
+def pool_samples(moments: Moments, labels: Tensor | None = None, num_domains: int = 0) -> Moments:
+    """Pool a table (n, c, t) over all samples, or over the samples of each domain: (max(1, num_domains), c, t)."""
     n, c, t = moments.mean.shape
     if labels is None:
         return pool(moments, (1, c, t))
-    zeros = moments.mean.new_zeros(domains, c, t)
+    zeros = moments.mean.new_zeros(num_domains, c, t)
 
-    def total(table: Tensor) -> Tensor:
+    def sum_members(table: Tensor) -> Tensor:
         return zeros.index_add(0, labels, table)
 
-    def back(table: Tensor) -> Tensor:
+    def expand(table: Tensor) -> Tensor:
         return table.index_select(0, labels)
 
-    return union(moments._replace(count=moments.count.expand(n, c, t)), total, back)
+    return merge_moments(moments._replace(count=moments.count.expand(n, c, t)), sum_members, expand)
 
 
 def pool_stacked(moments: Moments) -> Moments:
-    """Pool tables stacked along a first axis, as one per process."""
-    return union(moments, lambda table: table.sum(0), lambda table: table)
+    """Pool tables stacked along a first axis, such as one table per process."""
+    return merge_moments(moments, lambda table: table.sum(0), lambda table: table)
 
 
-def spread(table: Tensor, shape: tuple[int, int, int]) -> Tensor:
-    """Give each (sample, channel, strip) its part's entry; axes of one part stay 1 and broadcast."""
-    for axis, whole in enumerate(shape):
-        part = table.shape[axis]
-        if part not in (1, whole):
-            table = table.repeat_interleave(whole // part, dim=axis)
+def expand_parts(table: Tensor, shape: tuple[int, int, int]) -> Tensor:
+    """Return for each (sample, channel, strip) the entry of its part; axes of one part stay 1 and broadcast."""
+    for axis, length in enumerate(shape):
+        num_parts = table.shape[axis]
+        if num_parts not in (1, length):
+            table = table.repeat_interleave(length // num_parts, dim=axis)
     return table

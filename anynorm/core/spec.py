@@ -1,6 +1,6 @@
-"""A norm as a value: cuts for the mean × cuts for the variance × weights × domains × affine.
+"""A norm as a value: cuts of the mean × cuts of the variance × mixing × affine.
 
-Two norms are the same when their parts are equal, whatever they are called: hn:32 is bn/en:32.
+Two norms are the same if these values are equal, whatever their names: hn:32 is bn/en:32.
 """
 
 from __future__ import annotations
@@ -10,51 +10,72 @@ from numbers import Integral
 from typing import Any, NamedTuple
 
 from anynorm.core.affine import PerChannel, PerClass, Stage, Style
-from anynorm.core.cuts import ALL, Cut, JointCut
+from anynorm.core.cuts import ALL, AnyCut, Cut
 from anynorm.core.mixing import Argmax, Mixing, Softmax, check_groups
 from anynorm.errors import SpecError
 
-AnyCut = Cut | JointCut
-
 
 def check_num_features(num_features: Any, spec: object) -> int:
-    """Refuse what is no channel count."""
-    if isinstance(num_features, bool) or not isinstance(num_features, Integral) or num_features < 1:
-        raise SpecError(f"{spec} needs a channel count of at least 1; num_features={num_features!r} came.")
-    return int(num_features)
+    """Return `num_features` as an int.
+
+    Raises:
+        SpecError: if it is not an integer of at least 1.
+    """
+    return check_positive_int(num_features, "num_features", spec)
+
+
+def check_positive_int(value: Any, name: str, owner: object) -> int:
+    """Return `value` as an int.
+
+    Raises:
+        SpecError: if it is not an integer of at least 1.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise SpecError(f"{name} of {owner} must be an integer of at least 1; got {value!r}.")
+    return int(value)
 
 
 @dataclass(frozen=True)
 class AffineSpec:
-    """What may follow the cuts in a spec: the affine, and whether each domain has statistics of its own."""
+    """The affine stages after the normalization, and whether each domain has its own statistics.
+
+    Args:
+        stages: applied in this order.
+        num_domains: the number of domains with statistics of their own; 0 if all samples share them.
+    """
 
     stages: tuple[Stage, ...]
     num_domains: int = 0
 
 
-def affine_specs(classes: int) -> dict[str, AffineSpec]:
-    """Name every ending; `classes` fills those that are written with @."""
-    shared, own, whole = PerChannel(), PerClass(classes), PerClass(classes, deviation=0.0)
+def affine_specs(num_classes: int) -> dict[str, AffineSpec]:
+    """Return all affine specs by their suffix in a spec; `num_classes` is the number after @."""
+    shared, per_class, per_domain = PerChannel(), PerClass(num_classes), PerClass(num_classes, init_std=0.0)
     return {
         "": AffineSpec((shared,)),
         "none": AffineSpec(()),
-        "cc": AffineSpec((own,)),
-        "sa": AffineSpec((shared, own)),
+        "cc": AffineSpec((per_class,)),
+        "sa": AffineSpec((shared, per_class)),
         "style": AffineSpec((Style(),)),
         "sastyle": AffineSpec((shared, Style())),
-        "dom": AffineSpec((shared,), classes),
-        "domnone": AffineSpec((), classes),
-        "aux": AffineSpec((whole,), classes),
-        "saaux": AffineSpec((shared, own), classes),
+        "dom": AffineSpec((shared,), num_classes),
+        "domnone": AffineSpec((), num_classes),
+        "aux": AffineSpec((per_domain,), num_classes),
+        "saaux": AffineSpec((shared, per_class), num_classes),
     }
+
+
+PLAIN_AFFINE = AffineSpec((PerChannel(),))
 
 
 @dataclass(frozen=True)
 class CustomSpec:
-    """What a norm beyond the algebra adds to its parts: the row whose class knows, as it is written.
+    """The part of a norm that the algebra cannot express: the registered class that implements it.
 
     Args:
-        sets: how many sets of statistics it keeps, where no condition chooses among them.
+        name: the registered name.
+        text: the name with its numbers, as in a spec.
+        num_stat_sets: the number of sets of running statistics, if samples are assigned to them softly (ModeNorm).
     """
 
     name: str
@@ -63,47 +84,57 @@ class CustomSpec:
 
 
 class ResolvedCuts(NamedTuple):
-    """The different cuts of a norm for some channel count, and which of them the mean and the variance use."""
+    """The distinct cuts of a norm for a number of channels, and the indices of those of the mean and of the variance."""
 
-    cuts: tuple[Cut, ...]
+    distinct: tuple[Cut, ...]
     mean: tuple[int, ...]
     var: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class NormSpec:
-    """What a norm is made of.
+    """The definition of a norm.
 
     Args:
-        foreign: what no cut, weighing or affine says; None within the algebra.
-        name: what the zoo calls it; it takes no part in equality.
+        mean: the cuts of the mean.
+        var: the cuts of the variance.
+        mixing: how several cuts are mixed.
+        affine: what follows the normalization.
+        custom: the class that implements more than the rest of this definition; None within the algebra.
+        name: the text of the spec; ignored in comparisons.
 
-    `classes` says how many classes or domains a condition chooses among, `takes_style` whether it is a style.
+    Attributes:
+        num_classes: the number of classes or domains of the condition; 0 if there is none.
+        takes_style: whether the condition is a style.
     """
 
     mean: tuple[AnyCut, ...]
     var: tuple[AnyCut, ...]
     mixing: Mixing = Softmax()
-    affine: AffineSpec = AffineSpec((PerChannel(),))
+    affine: AffineSpec = PLAIN_AFFINE
     custom: CustomSpec | None = None
     name: str = field(default="", compare=False)
     num_classes: int = field(init=False, repr=False, compare=False)
     takes_style: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Work out what is asked in every pass."""
-        classes = [stage.classes for stage in self.affine.stages if isinstance(stage, PerClass)]
-        object.__setattr__(self, "num_classes", max([self.affine.num_domains, *classes]))
-        object.__setattr__(self, "takes_style", any(isinstance(stage, Style) for stage in self.affine.stages))
+        """Compute the attributes that every forward pass reads."""
+        num_classes, takes_style = self.affine.num_domains, False
+        for stage in self.affine.stages:
+            if isinstance(stage, PerClass):
+                num_classes = stage.classes
+            takes_style = takes_style or isinstance(stage, Style)
+        object.__setattr__(self, "num_classes", num_classes)
+        object.__setattr__(self, "takes_style", takes_style)
 
     def __str__(self) -> str:
         return self.name or self.canonical()
 
     def canonical(self) -> str:
-        """Write the spec out in cuts and endings.
+        """Return the spec written in cuts and suffixes, without the name of the norm.
 
-        >>> import anynorm.core.grammar
-        >>> anynorm.core.grammar.parse("hn:32").canonical()
+        >>> import anynorm
+        >>> anynorm.make("hn:32", 64).norm_spec.canonical()
         'bn/en:32'
         """
         mean, var = ("+".join(map(str, cuts)) for cuts in (self.mean, self.var))
@@ -113,47 +144,59 @@ class NormSpec:
         if isinstance(self.mixing, Argmax):
             text += ".hard"
         text = self.custom.text if self.custom else text
-        ending = next(name for name, ending in affine_specs(self.num_classes).items() if ending == self.affine)
-        return text + (f".{ending}" if ending else "") + (f"@{self.num_classes}" if self.num_classes else "")
+        suffix = next((name for name, affine in affine_specs(self.num_classes).items() if affine == self.affine), None)
+        if suffix is None:
+            raise SpecError(f"The affine stages must be those of a suffix of the grammar; got {self.affine.stages}.")
+        return text + (f".{suffix}" if suffix else "") + (f"@{self.num_classes}" if self.num_classes else "")
 
     @property
     def num_stat_sets(self) -> int:
-        """How many sets of statistics are kept, one a domain or mode; 0 where one serves all."""
+        """The number of sets of running statistics, one per domain or mode; 0 if all samples share one."""
         return self.custom.num_stat_sets if self.custom else self.affine.num_domains
 
     @property
     def soft_assignment(self) -> bool:
-        """Whether samples are shared out to sets of statistics by the layer itself, in parts."""
+        """Whether the layer assigns samples to sets of statistics by fractions (ModeNorm)."""
         return self.custom is not None and self.custom.num_stat_sets > 0
 
     def merged(self) -> NormSpec:
-        """Join a shared and a class affine into one class affine."""
-        own = self.affine.stages[-1]
-        return replace(self, affine=replace(self.affine, stages=(own,)), name="")
+        """Return this norm with a shared and a per-class affine merged into one per class."""
+        return replace(self, affine=replace(self.affine, stages=(self.affine.stages[-1],)), name="")
 
     def without_affine(self) -> NormSpec:
-        """Leave out what would be learned after normalising; a style and the statistics of domains stay."""
+        """Return this norm without learned affine; a style and the statistics of domains stay.
+
+        Raises:
+            SpecError: if the affine is all that the condition selects.
+        """
         if self.num_classes and not self.affine.num_domains:
-            raise SpecError(f"{self} is its affine: affine=False would leave nothing for the condition to choose.")
-        ending = "domnone" if self.affine.num_domains else ("style" if self.takes_style else "none")
-        bare = self.with_affine(ending, self.affine.num_domains)
+            raise SpecError(f"{self} requires affine=True: its condition selects the affine; got affine=False.")
+        suffix = "domnone" if self.affine.num_domains else ("style" if self.takes_style else "none")
+        bare = self.with_affine(suffix, self.affine.num_domains)
         if bare == self:
             return self
-        return replace(bare, name=f"{self.name}.none") if self.affine == affine_specs(0)[""] else bare
+        return replace(bare, name=f"{self.name}.none") if self.name and self.affine == PLAIN_AFFINE else bare
 
-    def with_affine(self, name: str, classes: int = 0) -> NormSpec:
-        """Give the norm another affine (and so no zoo name)."""
-        return replace(self, affine=affine_specs(classes)[name], name="")
+    def with_affine(self, suffix: str, num_classes: int = 0) -> NormSpec:
+        """Return this norm, unnamed, with the affine of a suffix such as "sa" or "none"."""
+        return replace(self, affine=affine_specs(num_classes)[suffix], name="")
 
-    def fit(self, num_features: int) -> ResolvedCuts:
-        """Resolve the cuts for a channel count, or say why they do not fit."""
+    def resolve(self, num_features: int) -> ResolvedCuts:
+        """Return the cuts for a number of channels.
+
+        Raises:
+            SpecError: if a cut cannot divide the channels, or the definition is inconsistent.
+        """
         check_groups(self.mixing, num_features)
-        mean = [cut.fit(num_features) for cut in self.mean]
-        var = [cut.fit(num_features) for cut in self.var]
+        mean = [cut.resolve(num_features) for cut in self.mean]
+        var = mean if self.var == self.mean else [cut.resolve(num_features) for cut in self.var]
         cuts = tuple(dict.fromkeys(mean + var))
         for cut in cuts:
             if cut.is_ghost and self.affine.num_domains:
-                raise SpecError(f"{self}: {cut} divides the batch and so do domains; only one of them can.")
+                raise SpecError(f"{self}: {cut} divides the batch, and so do domains. Use only one of them.")
             if cut.pools_samples and cut.space == ALL:
-                raise SpecError(f"{self}: {cut} pools samples at each position, so what is kept would depend on the image size.")
+                raise SpecError(
+                    f"{self}: {cut} pools samples separately at each position, so its running statistics would depend on the "
+                    "image size. Use a number of strips instead of * for the space axis."
+                )
         return ResolvedCuts(cuts, tuple(map(cuts.index, mean)), tuple(map(cuts.index, var)))

@@ -1,15 +1,14 @@
-"""How population statistics are kept.
+"""How running statistics follow the statistics of training batches.
 
-Training sees a batch; inference must not. Each policy answers: after a batch with moments m_t, what is kept, and which
-moments does `forward` use?
+Training normalizes by the statistics m_t of batch t; inference normalizes by running statistics s:
 
-    Running     s <- (1 - rate) s + rate m_t        m_t to train, s to infer
-    Cumulative  s <- mean of all m_t seen           m_t to train, s to infer   (sn sec. 2.1: "batch average")
-    Pooled      s <- moments of all values seen     m_t to train, s to infer   (batch average, exact for unequal batches)
-    Frozen      s                                   s always
+    Running     s ← (1 − rate) s + rate m_t                       torch's `momentum` is the rate
+    Cumulative  s ← mean of all m_t so far                        torch's `momentum=None`; sn sec. 2.1: "batch average"
+    Pooled      s ← moments of all values of all batches so far   exact for batches of different sizes
+    Frozen      s unchanged, and used in training too
 
-The kept variance is unbiased, as torch keeps it. Policies are values without state: the layer owns the buffers, so one
-can be put in another's place at any time.
+The running variance is unbiased, as in torch. Rules are values without state: the layer holds the buffers, so that its rule can
+be changed at any time. `updates` is False for Frozen; `is_exact` marks the rule that needs the number of values seen.
 """
 
 from __future__ import annotations
@@ -20,102 +19,115 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from anynorm.core.moments import MIN_COUNT, Moments, bessel, pool_stacked
+from anynorm.core.moments import MIN_COUNT, Moments, bessel_correction, pool_stacked
+from anynorm.errors import SpecError
 
 
 class Stats(NamedTuple):
-    """Statistics of one cut, fit to be kept: tables (domains or 1, c parts, t parts)."""
+    """Means and unbiased variances of one cut: tables (domains or sample parts, channel parts, space parts)."""
 
     mean: Tensor
     unbiased_var: Tensor
 
 
-class Observed(NamedTuple):
-    """What one batch shows of one cut, for each domain.
+class Observation(NamedTuple):
+    """The statistics of one batch for one cut, per domain.
 
-    `average` is the mean over the cut's sample parts (one, but for GBGN), `whole` the moments of all values together;
-    `batches` and `values` count what was seen with this batch in it, `new_values` this batch alone, both in positions
-    of a single channel.
+    Args:
+        average: the mean over the cut's sample parts of their means and unbiased variances (one part, except for GBGN).
+        moments: the moments of all values of the batch together.
+        num_batches: the number of batches so far, this one included.
+        num_values: the number of positions of one channel so far, this batch included.
+        new_values: the number of positions of one channel in this batch.
     """
 
     average: Stats
-    whole: Moments
-    batches: Tensor
-    values: Tensor
+    moments: Moments
+    num_batches: Tensor
+    num_values: Tensor
     new_values: Tensor
 
 
 def as_tables(buffers: tuple[Tensor | None, Tensor | None], shape: tuple[int, int, int], dtype: torch.dtype) -> Stats:
-    """Copy what a layer keeps of a cut into tables; a side that is not kept reads 0."""
-    there = next(buffer for buffer in buffers if buffer is not None)
-    mean, var = (torch.zeros_like(there) if buffer is None else buffer for buffer in buffers)
+    """Copy the running mean and variance of a cut into tables; a buffer that the cut does not have reads 0."""
+    existing = next(buffer for buffer in buffers if buffer is not None)
+    mean, var = (torch.zeros_like(existing) if buffer is None else buffer for buffer in buffers)
     return Stats(mean.to(dtype, copy=True).reshape(shape), var.to(dtype, copy=True).reshape(shape))
 
 
-def _blend(kept: Stats, average: Stats, rate: Tensor | float) -> Stats:
-    return Stats(*((1 - rate) * old + rate * new for old, new in zip(kept, average, strict=True)))
+def _interpolate(stats: Stats, average: Stats, rate: Tensor | float) -> Stats:
+    return Stats(*((1 - rate) * old + rate * new for old, new in zip(stats, average, strict=True)))
 
 
 @dataclass(frozen=True)
 class Running:
-    """Keeps an exponential average; `rate`, torch's momentum, is the weight of the newest batch."""
+    """An exponential moving average.
+
+    Args:
+        rate: the weight of the newest batch, torch's `momentum`.
+    """
 
     rate: float = 0.1
-    learns = True
-    pools = False
+    updates = True
+    is_exact = False
 
-    def newest(self, batches: Tensor | None) -> Tensor | float:
-        """Weight of the newest of so many batches."""
-        return self.rate
-
-    def step(self, kept: Stats, seen: Observed) -> Stats:
-        """Blend a batch into what is kept."""
-        return _blend(kept, seen.average, self.newest(seen.batches))
+    def update(self, stats: Stats, batch: Observation) -> Stats:
+        """Return the running statistics after a batch."""
+        return _interpolate(stats, batch.average, self.rate)
 
 
 @dataclass(frozen=True)
 class Cumulative:
-    """Keeps the plain mean of the batches' means and variances (torch's `momentum=None`)."""
+    """The mean of the batches' means and variances, each batch with the same weight."""
 
-    learns = True
-    pools = False
+    updates = True
+    is_exact = False
 
-    def newest(self, batches: Tensor | None) -> Tensor | float:
-        """Weight of the newest of so many batches: that of any other."""
-        return 1.0 if batches is None else 1 / batches.clamp(min=1)
-
-    def step(self, kept: Stats, seen: Observed) -> Stats:
-        """Blend a batch with the weight of one among those seen."""
-        return _blend(kept, seen.average, self.newest(seen.batches))
+    def update(self, stats: Stats, batch: Observation) -> Stats:
+        """Return the running statistics after a batch."""
+        return _interpolate(stats, batch.average, 1 / batch.num_batches.clamp(min=1))
 
 
 @dataclass(frozen=True)
 class Pooled:
-    """Keeps the moments of all values seen: the union of the batches, whatever their sizes."""
+    """The moments of the union of all batches, whatever their sizes."""
 
-    learns = True
-    pools = True
+    updates = True
+    is_exact = True
 
-    def step(self, kept: Stats, seen: Observed) -> Stats:
-        """Unite a batch with what is kept."""
-        new = seen.whole
-        old_count = new.count * (seen.values - seen.new_values) / seen.new_values.clamp(min=MIN_COUNT)
-        old_var = kept.unbiased_var / bessel(old_count)
-        pairs = zip((kept.mean, old_var, old_count), new, strict=True)
-        together = pool_stacked(Moments(*(torch.stack(pair) for pair in pairs)))
-        return Stats(together.mean, together.unbiased_var())
+    def update(self, stats: Stats, batch: Observation) -> Stats:
+        """Return the running statistics after a batch."""
+        new = batch.moments
+        old_count = new.count * (batch.num_values - batch.new_values) / batch.new_values.clamp(min=MIN_COUNT)
+        old_var = stats.unbiased_var / bessel_correction(old_count)
+        pairs = zip((stats.mean, old_var, old_count), new, strict=True)
+        merged = pool_stacked(Moments(*(torch.stack(pair) for pair in pairs)))
+        return Stats(merged.mean, merged.unbiased_var())
 
 
 @dataclass(frozen=True)
 class Frozen:
-    """Keeps what is there, and normalises by it in training too."""
+    """Fixed running statistics, used for normalization in training too."""
 
-    learns = False
-    pools = False
+    updates = False
+    is_exact = False
 
-    def step(self, kept: Stats, seen: Observed) -> Stats:
-        """Leave what is kept."""
-        return kept
+    def update(self, stats: Stats, batch: Observation) -> Stats:
+        """Return the running statistics unchanged."""
+        return stats
 
 
 UpdateRule = Running | Cumulative | Pooled | Frozen
+
+
+def from_momentum(momentum: float | None) -> UpdateRule:
+    """Return the update rule that torch's `momentum` stands for.
+
+    Raises:
+        SpecError: if `momentum` is neither None nor a number in [0, 1].
+    """
+    if momentum is not None and not (isinstance(momentum, int | float) and 0 <= momentum <= 1):
+        raise SpecError(
+            f"momentum must be in [0, 1] or None; got {momentum!r}. It is the weight of the newest batch, as in torch."
+        )
+    return Cumulative() if momentum is None else Running(momentum)

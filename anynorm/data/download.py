@@ -1,124 +1,161 @@
-"""Where data sets lie, and how they come there.
+"""Locate and download the files of datasets.
 
-Files are looked for under $ANYNORM_DATA, or in the cache directory of the user where that is not set. What is missing is
-downloaded from its usual address, its checksum compared; a download that was cut off goes on where it was.
+Files are searched under $ANYNORM_DATA or, if that is not set, in the user's cache directory. Missing files are downloaded there
+and checked against their md5. A file appears under its name only when it is complete: an interrupted download stays in NAME.part
+and is continued by the next call, and archives are unpacked into a separate directory first. Processes that need the same file
+wait for each other.
 """
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import os
 import shutil
 import tarfile
-import urllib.error
-import urllib.request
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from anynorm.errors import DataError
-from anynorm.progress import track
-
-CHUNK = 1 << 18
+from anynorm.progress import track_bytes
 
 
-class Source(NamedTuple):
-    """A file on the net: its address, its md5, and where it goes under the data directory."""
+class RemoteFile(NamedTuple):
+    """A file on the web: its URL, its md5, and its path under the data directory."""
 
     url: str
     md5: str
     path: str
 
 
-def data_root() -> Path:
-    """Give the directory that data sets lie in."""
-    default = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "anynorm"
-    return Path(os.environ.get("ANYNORM_DATA", default))
+def data_dir() -> Path:
+    """Return the directory of all datasets: $ANYNORM_DATA, or else `anynorm` in the user's cache directory."""
+    configured = os.environ.get("ANYNORM_DATA")
+    return Path(configured) if configured else Path(_pooch().os_cache("anynorm"))
 
 
-def found(pattern: str) -> Path:
-    """Find a file under the data directory, or say where it is to be put."""
-    path = next(iter(sorted(data_root().glob(pattern))), None)
-    if path is None:
-        raise DataError(f"There is no {pattern} under {data_root()}. Put it there, or set ANYNORM_DATA to where it lies.")
-    return path
+def find_file(pattern: str) -> Path:
+    """Return the first file under the data directory that matches a glob pattern.
 
-
-def fetched(pattern: str, source: Source) -> Path:
-    """Find a file, or download it (and unpack it, where the source is an archive)."""
-    if not any(data_root().glob(pattern)):
-        archive = data_root() / source.path
-        if not archive.exists():
-            download(source)
-        if archive.name.endswith(".tar.gz"):
-            with _alone(archive.parent):
-                if not any(data_root().glob(pattern)):
-                    _unpack(archive)
-    return found(pattern)
-
-
-def download(source: Source) -> Path:
-    """Download a file, going on where an earlier try was cut off; nothing but the whole file gets its name."""
-    path = data_root() / source.path
-    part = path.with_name(path.name + ".part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(path.parent):
-            if path.exists():
-                return path
-            with part.open("ab") as file:
-                for chunk in track(_chunks(source.url, file.tell()), f"downloading {path.name}"):
-                    file.write(chunk)
-            found = hashlib.md5(part.read_bytes(), usedforsecurity=False).hexdigest()
-            if found == source.md5:
-                return part.replace(path)
-            part.unlink()
-    except (urllib.error.URLError, OSError) as error:
+    Raises:
+        DataError: if there is none. The message names the directory in which to put it.
+    """
+    matches = sorted(data_dir().glob(pattern))
+    if not matches:
         raise DataError(
-            f"{source.url} cannot be downloaded: {error}. Put the file at {path}, or set ANYNORM_DATA to where it lies."
+            f"{pattern} not found under {data_dir()}. Put it there, or set ANYNORM_DATA to the directory that has it."
+        )
+    return matches[0]
+
+
+def fetch_file(pattern: str, remote: RemoteFile) -> Path:
+    """Return a file under the data directory; download it (and unpack it) if it is missing.
+
+    Args:
+        pattern: Path of the file relative to the data directory.
+        remote: The file to download: the file itself, or a .tar.gz archive that contains it.
+
+    Raises:
+        DataError: if the file cannot be downloaded, unpacked or found.
+    """
+    if not any(data_dir().glob(pattern)):
+        archive = data_dir() / remote.path
+        if not archive.exists():
+            download(remote)
+        if archive.name.endswith(".tar.gz"):
+            with _lock_directory(archive.parent):
+                if not any(data_dir().glob(pattern)):
+                    _unpack(archive)
+    return find_file(pattern)
+
+
+def download(remote: RemoteFile) -> Path:
+    """Download a file into the data directory, continuing an interrupted download.
+
+    Raises:
+        DataError: if the download fails (the next call continues it), or the checksum is wrong (the download is deleted).
+    """
+    path = data_dir() / remote.path
+    part = path.with_name(path.name + ".part")
+    with _lock_directory(path.parent):
+        if path.exists():
+            return path
+        was_partial = part.exists()
+        md5 = _complete(remote.url, part, path)
+        if was_partial and md5 != remote.md5:  # the server ignored the range, or the partial file was damaged: start from zero
+            part.unlink()
+            md5 = _complete(remote.url, part, path)
+        if md5 != remote.md5:
+            part.unlink()
+            raise DataError(
+                f"the file at {remote.url} must have the checksum {remote.md5}; got {md5}. The download was deleted; run again."
+            )
+        return part.replace(path)
+
+
+def _complete(url: str, part: Path, path: Path) -> str:
+    """Append to a partial file what is missing of it, and return the md5 of the result."""
+    try:
+        _append_rest(url, part)
+    except OSError as error:
+        raise DataError(
+            f"cannot download {url}: {error}. Run again to continue the download, put the file at {path}, "
+            "or set ANYNORM_DATA to the directory that has it."
         ) from None
-    raise DataError(f"{source.url} gave a file with the checksum {found} instead of {source.md5}: it was thrown away. Try again.")
+    return str(_pooch().file_hash(str(part), alg="md5"))
+
+
+def _append_rest(url: str, part: Path) -> None:
+    with part.open("ab") as file, track_bytes(f"downloading {part.stem}") as progress:
+        headers = {"Range": f"bytes={file.tell()}-"} if file.tell() else {}
+        downloader = _pooch().HTTPDownloader(progressbar=progress, chunk_size=1 << 18, headers=headers, timeout=30)
+        try:
+            downloader(url, file, pooch=None)
+        except OSError as error:  # all errors of requests, on which pooch is built
+            response = getattr(error, "response", None)
+            if not headers or getattr(response, "status_code", None) != 416:  # 416: the rest is empty, the file is complete
+                raise
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Wait for other processes that download into a folder, or unpack there."""
-    held = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT)
+def _lock_directory(directory: Path) -> Iterator[None]:
+    """Create a directory and wait for other processes that download or unpack into it."""
+    from filelock import FileLock
+
     try:
-        fcntl.flock(held, fcntl.LOCK_EX)
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(directory / ".lock")
+        lock.acquire()
+    except OSError as error:
+        raise DataError(f"cannot write to {directory}: {error}. Set ANYNORM_DATA to a writable directory.") from None
+    try:
         yield
     finally:
-        os.close(held)
-
-
-def _chunks(url: str, start: int) -> Iterator[bytes]:
-    request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"} if start else {})
-    try:
-        answer: Any = urllib.request.urlopen(request, timeout=30)
-    except urllib.error.HTTPError as error:
-        if start and error.code == 416:  # nothing is left: the last try had it all
-            return
-        raise
-    with answer:
-        if start and answer.status != 206:  # a server that knows no ranges begins anew
-            answer.read(start)
-        while chunk := answer.read(CHUNK):
-            yield chunk
+        lock.release()
 
 
 def _unpack(archive: Path) -> None:
-    """Unpack an archive; a file in it gets its name when it is whole."""
-    aside = archive.with_name(archive.name + ".unpacked")
+    """Unpack an archive into its directory; each file appears under its name when it is complete."""
+    staging = archive.with_name(archive.name + ".unpacked")
     try:
-        with tarfile.open(archive) as tar:
-            tar.extractall(aside, filter="data")
-        for path in [path for path in aside.rglob("*") if path.is_file()]:
-            goal = archive.parent / path.relative_to(aside)
-            goal.parent.mkdir(parents=True, exist_ok=True)
-            path.replace(goal)
-    except (tarfile.TarError, OSError, EOFError) as error:
-        raise DataError(f"{archive} cannot be unpacked: {error}. Delete it and try again.") from None
+        shutil.unpack_archive(archive, staging, filter="data")
+        for path in [path for path in staging.rglob("*") if path.is_file()]:
+            destination = archive.parent / path.relative_to(staging)
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(destination)
+    except (tarfile.TarError, zlib.error, OSError, EOFError) as error:
+        raise DataError(f"cannot unpack {archive}: {error}. Delete it and run again.") from None
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _pooch() -> Any:
+    """Import pooch at first use: it is part of the `lab` extra."""
+    try:
+        import pooch
+    except ImportError:
+        raise DataError(
+            "downloads need pooch: pip install 'anynorm[lab]', or set ANYNORM_DATA to a directory of files."
+        ) from None
+    return pooch

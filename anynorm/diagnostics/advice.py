@@ -1,67 +1,85 @@
-"""What a profile of estimation shift means, and what to do about it."""
+"""The finding of a profile of estimation shift: the cause, and in its last sentence what to do."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from anynorm.diagnostics.ranks import rank_correlation
+from anynorm.errors import DiagnosticError
 
-NOTHING = 0.3
-"""A healthy ResNet-20 shows 0.23 on test images that are not cropped as those of training were (docs/guide/diagnose.md)."""
+MIN_SHIFT = 0.3
+"""Smaller shifts are normal: a healthy ResNet-20 has 0.23 on test images, which are not cropped like those of training
+(docs/guide/diagnose.md)."""
 
-FEW = 6
-"""Of fewer norms nobody can tell whether something grows with depth."""
+MIN_NORMS_FOR_TREND = 6
+"""With fewer norms a trend over depth cannot be distinguished from chance."""
 
 
-def say(rows: list[dict[str, Any]], samples: int, score: float | None) -> str:
-    """Judge the rows of the norms in the order they ran."""
+def advise(rows: list[dict[str, Any]], num_samples: int, score: float | None) -> str:
+    """Return the finding for the rows of an estimation shift report, which are in the order the norms run.
+
+    Args:
+        score: score of the model as it is, or None.
+    """
     measured = [row for row in rows if "shift" in row]
-    told = f"{len(measured)} norm{'s' if len(measured) > 1 else ''}, {samples} samples"
     worst = max(measured, key=lambda row: row["shift"])
-    limit = max(NOTHING, 2 / math.sqrt(samples))
-    if worst["shift"] < limit and limit > NOTHING:
+    threshold = max(MIN_SHIFT, 2 / math.sqrt(num_samples))  # 2 / √n: sampling error of a mean, in standard deviations
+    size = f"{len(measured)} norm{'s' if len(measured) > 1 else ''}, {num_samples} samples"
+    largest = f"the largest shift is {worst['shift']:.2g} ('{worst['path']}')"
+    if worst["shift"] < threshold and threshold > MIN_SHIFT:
+        return f"{size}: {largest}, and {num_samples} samples cannot resolve a shift below {threshold:.2g}. Use more data."
+    if worst["shift"] < threshold:
         return (
-            f"{told}: the largest shift is {worst['shift']:.2g} ('{worst['path']}'), and {samples} samples cannot tell less than "
-            f"{limit:.2g}. Give more data."
+            f"{size}: the running statistics fit; {largest}, below the threshold of {threshold:.2g}. No action needed: a gap "
+            "between train and eval mode has another cause (dropout, augmentation, data)."
         )
-    if worst["shift"] < limit:
-        words = f"{told}: no shift above {worst['shift']:.2g} ('{worst['path']}')."
-        return f"{words} Leave the statistics: a gap between train and eval has another cause (dropout, augmentation, data)."
-    shifted = [row for row in measured if row["shift"] >= limit]
-    frozen = [row for row in shifted if "frozen" in row.get("note", "")]
-    thaw = f" {len(frozen)} of them are frozen: unfreeze them first." if frozen else ""
-    return f"{told}: {_blame(measured, shifted, limit)}{thaw}{_scored(measured, score)}"
+    cause, action = _cause_and_action(measured, threshold)
+    num_frozen = sum(row["shift"] >= threshold and "frozen" in row.get("note", "") for row in measured)
+    if num_frozen:
+        action = f"Unfreeze the {num_frozen} frozen norm{'s' if num_frozen > 1 else ''} first. {action}"
+    return f"{size}: {cause}.{_score_sentence(measured, score)} {action}"
 
 
-def _blame(rows: list[dict[str, Any]], shifted: list[dict[str, Any]], limit: float) -> str:
-    worst = max(rows, key=lambda row: row["shift"])
-    healing = [row for row in rows if row.get("left", math.inf) < limit]
-    if len(shifted) == 1 or healing:
-        one = max(healing, key=lambda row: row["cures"]) if healing else worst
-        part = f", {100 * one['cures']:.0f} % of all shift goes when it alone is put right" if "cures" in one else ""
-        return f"one norm is at fault, '{one['path']}' (shift {one['shift']:.2g}{part}): recalibrate, and look at what feeds it."
-    first, last = _thirds(rows)
-    if len(rows) >= FEW and last > 2 * first and rank_correlation(range(len(rows)), [row["shift"] for row in rows]) > 0.5:
+def _cause_and_action(rows: list[dict[str, Any]], threshold: float) -> tuple[str, str]:
+    shifted = [row for row in rows if row["shift"] >= threshold]
+    worst = max(shifted, key=lambda row: row["shift"])
+    sufficient = [row for row in rows if row.get("max_remaining", math.inf) < threshold]
+    if len(shifted) == 1 or sufficient:
+        norm = max(sufficient, key=lambda row: row["shift_removed"]) if sufficient else worst
+        part = (
+            f"; correcting it alone removes {100 * norm['shift_removed']:.0f} % of all shift" if "shift_removed" in norm else ""
+        )
+        return (
+            f"one norm is at fault, '{norm['path']}' (shift {norm['shift']:.2g}{part})",
+            "Recalibrate on data like that of inference, and check the layer that feeds this norm.",
+        )
+    third = max(1, len(rows) // 3)
+    first, last = (sum(row["shift"] for row in part) / third for part in (rows[:third], rows[-third:]))
+    if len(rows) >= MIN_NORMS_FOR_TREND and last > 2 * first and _depth_correlation(rows) > 0.5:
         return (
             f"shift grows with depth, from {first:.2g} in the first third to {last:.2g} in the last (worst '{worst['path']}', "
-            f"{worst['shift']:.2g}): each norm passes its error on. Recalibrate on data like that of inference; in the next "
-            "training, a batch-free norm in every block (xbn) stops it."
+            f"{worst['shift']:.2g}): each norm passes its error on",
+            "Recalibrate on data like that of inference; for the next training, put a batch-free norm into every block "
+            "(anynorm.xbn).",
         )
     return (
-        f"{len(shifted)} norms are shifted by {limit:.2g} or more, without growing with depth (worst '{worst['path']}', "
-        f"{worst['shift']:.2g}): recalibrate on data like that of inference."
+        f"{len(shifted)} norms have a shift of {threshold:.2g} or more, without a trend over depth (worst '{worst['path']}', "
+        f"{worst['shift']:.2g})",
+        "Recalibrate on data like that of inference.",
     )
 
 
-def _thirds(rows: list[dict[str, Any]]) -> tuple[float, float]:
-    part = max(1, len(rows) // 3)
-    first, last = ([row["shift"] for row in some] for some in (rows[:part], rows[-part:]))
-    return sum(first) / part, sum(last) / part
+def _depth_correlation(rows: list[dict[str, Any]]) -> float:
+    """Return Spearman's rank correlation of shift and position."""
+    try:
+        from scipy.stats import spearmanr
+    except ImportError:
+        raise DiagnosticError("Judging shift over depth needs scipy: pip install 'anynorm[lab]'.") from None
+    return float(spearmanr(range(len(rows)), [row["shift"] for row in rows]).statistic)
 
 
-def _scored(rows: list[dict[str, Any]], score: float | None) -> str:
+def _score_sentence(rows: list[dict[str, Any]], score: float | None) -> str:
     if score is None:
         return ""
     best = max(rows, key=lambda row: row.get("score", -math.inf))
-    return f" Score {score:.4g} as it is, {best['score']:.4g} with '{best['path']}' alone put right."
+    return f" Score {score:.4g} as it is, {best['score']:.4g} with '{best['path']}' alone corrected."

@@ -1,6 +1,7 @@
-"""Buffers as places: for a while a place holds another tensor, and the tensor that belongs there is never written to.
+"""Replacing buffers of a model for the length of a `with` block.
 
-So a graph that waits for its backward pass, or a tensor somebody holds on to, sees nothing of it.
+The original tensor is taken out and put back, and never written to. So a graph that waits for its backward pass, and any other
+reference to the tensor, keeps its values.
 """
 
 from __future__ import annotations
@@ -17,51 +18,67 @@ from anynorm.errors import DiagnosticError
 from anynorm.surgery.find import NormSite
 
 
-class Slot(NamedTuple):
-    """A place for a buffer."""
+class BufferRef(NamedTuple):
+    """A buffer, identified by its module and its name in that module."""
 
     module: nn.Module
     name: str
 
     @property
     def tensor(self) -> Tensor:
-        """What it holds now."""
+        """The tensor that the module holds now."""
         tensor = self.module._buffers[self.name]
-        assert tensor is not None  # slots are made of buffers that are there
+        assert tensor is not None  # references are made from buffers that are not None
         return tensor
 
 
-Slots = dict[Cut, tuple[Slot | None, Slot | None]]
+StatBuffers = dict[Cut, tuple[BufferRef | None, BufferRef | None]]
+"""The buffers of the running mean and variance of each cut; None for a side without running statistics."""
 
 
-def kept_slots(site: NormSite) -> Slots:
-    """Give the places of the mean and the variance that a norm keeps for each cut, as long as what was read is in them."""
-    places = {id(tensor): Slot(module, name) for module in site.module.modules() for name, tensor in module._buffers.items()}
-    found: Slots = {}
-    for cut, kept in site.info.running_stats.items():
-        if any(tensor is not None and id(tensor) not in places for tensor in kept):
-            raise DiagnosticError(f"'{site.path}' ({site.label}) keeps statistics that are not buffers of its own.")
-        mean, var = (None if tensor is None else places[id(tensor)] for tensor in kept)
-        found[cut] = (mean, var)
-    return found
+def running_stat_buffers(site: NormSite) -> StatBuffers:
+    """Return references to the running statistics of the norm at a site.
+
+    Raises:
+        DiagnosticError: if a running statistic is not a buffer of the norm.
+    """
+    refs = {id(tensor): BufferRef(module, name) for module in site.module.modules() for name, tensor in module._buffers.items()}
+    buffers: StatBuffers = {}
+    for cut, stats in site.info.running_stats.items():
+        if any(tensor is not None and id(tensor) not in refs for tensor in stats):
+            raise DiagnosticError(
+                f"The running statistics of '{site.path}' ({site.label}) must be buffers of that module to be diagnosed."
+            )
+        mean, var = (None if tensor is None else refs[id(tensor)] for tensor in stats)
+        buffers[cut] = (mean, var)
+    return buffers
 
 
 @contextmanager
-def swap_buffers(values: Mapping[Slot, Tensor]) -> Iterator[None]:
-    """Put tensors into places, and those that were there back."""
-    old = {slot: slot.tensor for slot in values}
+def swap_buffers(values: Mapping[BufferRef, Tensor]) -> Iterator[None]:
+    """Replace buffers by copies of `values` inside a `with` block, and put the original tensors back afterwards."""
+    originals = {ref: ref.tensor for ref in values}
     try:
-        for slot, value in values.items():
-            slot.module._buffers[slot.name] = value.detach().to(old[slot], copy=True).contiguous()
+        for ref, value in values.items():
+            ref.module._buffers[ref.name] = value.detach().to(originals[ref], copy=True).contiguous()
         yield
     finally:
-        for slot, tensor in old.items():
-            slot.module._buffers[slot.name] = tensor
+        for ref, tensor in originals.items():
+            ref.module._buffers[ref.name] = tensor
 
 
 @contextmanager
 def preserve_buffers(model: nn.Module) -> Iterator[None]:
-    """Put back what running a model in train mode would move: its buffers, and torch's random numbers."""
-    slots = [Slot(module, name) for module in model.modules() for name, buffer in module._buffers.items() if buffer is not None]
-    with torch.random.fork_rng(), swap_buffers({slot: slot.tensor for slot in slots}):
+    """Restore afterwards what a forward pass in train mode changes: the buffers and torch's random state.
+
+    >>> model = nn.BatchNorm1d(2)
+    >>> with preserve_buffers(model):
+    ...     _ = model(torch.randn(8, 2))
+    >>> model.running_mean
+    tensor([0., 0.])
+    """
+    refs = [
+        BufferRef(module, name) for module in model.modules() for name, buffer in module._buffers.items() if buffer is not None
+    ]
+    with torch.random.fork_rng(), swap_buffers({ref: ref.tensor for ref in refs}):
         yield

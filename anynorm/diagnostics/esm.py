@@ -1,14 +1,16 @@
-"""The estimation shift of one norm (xbn Def. 2), from what has reached it.
+"""The estimation shift of one norm (xbn Def. 2), from the inputs it received.
 
     ESM_μ = ‖μ̂ − μ̃‖₂        ESM_σ = ‖σ̂ − σ̃‖₂
 
-hat: kept; tilde: of the norm's input over the data, the model in eval mode, so that what the norms before it do wrong is in it.
-Both variances are unbiased. Beside the magnitudes stand their sizes relative to ‖μ̃‖ and ‖σ̃‖, in which loud channels hide quiet
-ones; so there is the `shift` too, which counts all channels alike, and says how far from standardised the norm's output is:
+hat: the running statistics; tilde: the statistics of the norm's input over the data with the model in eval mode, so the errors of
+the norms before it are included. Both variances are unbiased. `relative_mean` and `relative_std` divide by ‖μ̃‖ and ‖σ̃‖, where
+channels with a large scale hide those with a small one. `shift` gives every channel the same weight, and measures how far the
+norm's output is from being standardized:
 
     shift = max( rms of (μ̂ − μ̃) / σ̃,  rms of ln(σ̂ / σ̃) )
 
-0 is right; 1 is a mean a whole deviation off, or a deviation wrong by a factor e. Channels that do not vary are left out of it.
+0 is exact; 1 is a mean that is off by one standard deviation, or a standard deviation that is wrong by a factor e. Channels
+without variance are left out.
 """
 
 from __future__ import annotations
@@ -24,135 +26,125 @@ from torch import Tensor, nn
 
 from anynorm.core.moments import MIN_SHARE
 from anynorm.core.update_rules import as_tables
-from anynorm.diagnostics.buffers import Slot, Slots
-from anynorm.diagnostics.observe import Guard, watching
-from anynorm.diagnostics.statistics import Tally, pooled_moments, samples_of
+from anynorm.diagnostics.buffers import BufferRef, StatBuffers
+from anynorm.diagnostics.observe import observe_inputs
+from anynorm.diagnostics.statistics import StatAccumulator, num_samples
+from anynorm.diagnostics.validation import FiniteCheck
 from anynorm.errors import DiagnosticError
 from anynorm.surgery.batches import Forward, call
 from anynorm.surgery.find import NormSite
 
 
 @dataclass
-class Measured:
-    """What reached each norm, in the order they first ran; and copies of the first batches, as many as were to be held."""
+class Measurement:
+    """The input statistics of each norm, in the order the norms first ran.
 
-    tallies: list[Tally] = field(default_factory=list)
-    passes: int = 0
-    samples: int = 0
-    held: list[Any] = field(default_factory=list)
+    Attributes:
+        copied_batches: copies of the first batches, as many as `copy_samples` of `measure` says.
+    """
+
+    accumulators: list[StatAccumulator] = field(default_factory=list)
+    num_passes: int = 0
+    num_samples: int = 0
+    copied_batches: list[Any] = field(default_factory=list)
 
 
 def measure(
-    model: nn.Module, sites: Mapping[NormSite, Slots], batches: Iterable[Any], forward: Forward = call, hold: int = 0
-) -> Measured:
-    """Run batches through a model.
+    model: nn.Module,
+    sites: Mapping[NormSite, StatBuffers],
+    batches: Iterable[Any],
+    forward: Forward = call,
+    copy_samples: int = 0,
+) -> Measurement:
+    """Run batches through a model and accumulate the input statistics of its norms.
 
     Args:
-        hold: how many samples to hold copies of.
+        copy_samples: copy the first batches until they hold this many samples.
+
+    Raises:
+        DiagnosticError: if a batch has no tensor, all batches are empty, or the input of a norm is not finite.
     """
-    found = Measured()
-    tallies: dict[NormSite, Tally] = {}
-    guard = Guard()
-    first: list[int] = []
+    result = Measurement()
+    accumulators: dict[NormSite, StatAccumulator] = {}
+    finite = FiniteCheck()
+    input_sizes: list[int] = []
 
-    def see(site: NormSite, x: Tensor, labels: Tensor | None) -> None:
-        guard.check(site.path, x)
-        first.append(len(x))
-        update(tallies.setdefault(site, Tally(site, sites[site])), x, labels)
+    def accumulate(site: NormSite, x: Tensor, labels: Tensor | None) -> None:
+        finite.check(site.path, x)
+        input_sizes.append(len(x))
+        accumulators.setdefault(site, StatAccumulator(site, sites[site])).update(x, labels)
 
-    held = 0
-    with watching(sites, see):
+    num_copied = 0
+    with observe_inputs(sites, accumulate):
         for batch in batches:
-            size = samples_of(batch)
+            size = num_samples(batch)
             if size is None and forward is call:
                 raise DiagnosticError(
-                    f"The loader gave a {type(batch).__name__}, which holds no tensor. Batches are tensors, tuples whose first "
-                    "entry is x, or dictionaries; forward= calls the model with anything else."
+                    f"A batch must be a tensor, a tuple whose first entry is x, or a dictionary; got a {type(batch).__name__} "
+                    "without a tensor. Pass forward= to call the model with other batches."
                 )
             if size == 0:
                 continue
-            kept = copy.deepcopy(batch) if held < hold else None  # a loader, or the model, may write into it
-            first.clear()
-            forward(model, guard.begin(batch))
-            size = size or (first[0] if first else 1)
-            found.passes, found.samples = found.passes + 1, found.samples + size
-            if kept is not None:
-                found.held.append(kept)
-                held += size
-    if not found.passes:
-        raise DiagnosticError("The loader gave no batch with a sample in it.")
-    found.tallies = list(tallies.values())
-    return found
+            copied = copy.deepcopy(batch) if num_copied < copy_samples else None  # the loader or the model may overwrite it
+            input_sizes.clear()
+            forward(model, finite.start_batch(batch))
+            size = size or (input_sizes[0] if input_sizes else 1)
+            result.num_passes, result.num_samples = result.num_passes + 1, result.num_samples + size
+            if copied is not None:
+                result.copied_batches.append(copied)
+                num_copied += size
+    if not result.num_passes:
+        raise DiagnosticError("The loader must yield at least one batch with a sample; it yielded none.")
+    result.accumulators = list(accumulators.values())
+    return result
 
 
-def update(tally: Tally, x: Tensor, labels: Tensor | None = None) -> None:
-    """Take an input of a norm into its tally."""
-    known = tally.site.info
-    norm: Any = tally.site.module
-    if known.norm_spec.soft_assignment:  # such a norm says itself what each of its modes has of x
-        tally.update({cut: norm.moments_of(x) for cut in known.running_stats})
-        return
-    tally.update(pooled_moments(x, known.running_stats, labels, known.norm_spec.affine.num_domains))
+def compute_esm(accumulator: StatAccumulator) -> dict[str, float]:
+    """Return the columns `esm_mean esm_std relative_mean relative_std shift` of a norm; domains without samples are left out."""
+    mean_errors, means, mean_shifts = [], [], []
+    std_errors, stds, std_shifts = [], [], []
+    for cut, refs in accumulator.buffers.items():
+        expected = accumulator.moments[cut]
+        running_mean, running_var = (None if ref is None else ref.tensor for ref in refs)
+        num_domains, parts, strips = expected.mean.shape
+        mean, var = as_tables((running_mean, running_var), (num_domains, parts, strips), expected.mean.dtype)
+        std, has_samples = expected.unbiased_var().sqrt(), expected.count > MIN_SHARE
+        varies = has_samples & (std > 1e-6 * (expected.mean.abs() + std))
+        if running_mean is not None:
+            mean_errors.append((mean - expected.mean)[has_samples])
+            means.append(expected.mean[has_samples])
+            mean_shifts.append(((mean - expected.mean) / std)[varies])
+        if running_var is not None:
+            std_errors.append((var.sqrt() - std)[has_samples])
+            stds.append(std[has_samples])
+            eps = accumulator.site.info.eps
+            std_shifts.append((((var + eps) / (expected.unbiased_var() + eps)).log() / 2)[varies])
+    columns = {"esm_mean": _l2_norm(mean_errors), "esm_std": _l2_norm(std_errors)}
+    columns["relative_mean"] = _ratio(columns["esm_mean"], _l2_norm(means))
+    columns["relative_std"] = _ratio(columns["esm_std"], _l2_norm(stds))
+    return columns | {"shift": max(_rms(mean_shifts), _rms(std_shifts))}
 
 
-def compute(tally: Tally) -> dict[str, float]:
-    """Give ESM_μ and ESM_σ of a norm, their relative sizes and the shift; domains nobody reached are left out."""
-    mean_off, mean_size, mean_shift = [], [], []
-    std_off, std_size, std_shift = [], [], []
-    for cut, slots in tally.slots.items():
-        expected = tally.by_cut[cut]
-        kept = tuple(None if slot is None else slot.tensor for slot in slots)
-        domains, parts, strips = expected.mean.shape
-        mean, var = as_tables((kept[0], kept[1]), (domains, parts, strips), expected.mean.dtype)
-        deviation, there = expected.unbiased_var().sqrt(), expected.count > MIN_SHARE
-        live = there & (deviation > 1e-6 * (expected.mean.abs() + deviation))
-        if kept[0] is not None:
-            mean_off.append((mean - expected.mean)[there])
-            mean_size.append(expected.mean[there])
-            mean_shift.append(((mean - expected.mean) / deviation)[live])
-        if kept[1] is not None:
-            std_off.append((var.sqrt() - deviation)[there])
-            std_size.append(deviation[there])
-            eps = tally.site.info.eps
-            std_shift.append((((var + eps) / (expected.unbiased_var() + eps)).log() / 2)[live])
-    found = {"esm_mean": _length(mean_off), "esm_std": _length(std_off)}
-    found["relative_mean"] = _ratio(found["esm_mean"], _length(mean_size))
-    found["relative_std"] = _ratio(found["esm_std"], _length(std_size))
-    return found | {"shift": max(_rms(mean_shift), _rms(std_shift))}
-
-
-def _length(tables: list[Tensor]) -> float:
+def _l2_norm(tables: list[Tensor]) -> float:
     return float(torch.cat(tables).norm()) if tables else 0.0
 
 
 def _rms(tables: list[Tensor]) -> float:
     count = sum(table.numel() for table in tables)
-    return _length(tables) / math.sqrt(count) if count else 0.0
+    return _l2_norm(tables) / math.sqrt(count) if count else 0.0
 
 
-def _ratio(part: float, whole: float) -> float:
-    return part / whole if whole else math.inf if part else 0.0
+def _ratio(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator else math.inf if numerator else 0.0
 
 
-def expected_statistics(tally: Tally) -> dict[Slot, Tensor]:
-    """Give what a norm would hold if it kept the statistics of what reached it."""
+def expected_statistics(accumulator: StatAccumulator) -> dict[BufferRef, Tensor]:
+    """Return the correct values of a norm's running statistics: those of its inputs, for domains that had samples."""
     values = {}
-    for cut, slots in tally.slots.items():
-        found = tally.by_cut[cut]
-        for slot, table in zip(slots, (found.mean, found.unbiased_var()), strict=True):
-            if slot is not None:
-                old = slot.tensor.to(table.dtype).reshape(table.shape)
-                values[slot] = torch.where(found.count > MIN_SHARE, table, old).reshape(slot.tensor.shape)
+    for cut, refs in accumulator.buffers.items():
+        moments = accumulator.moments[cut]
+        for ref, table in zip(refs, (moments.mean, moments.unbiased_var()), strict=True):
+            if ref is not None:
+                current = ref.tensor.to(table.dtype).reshape(table.shape)
+                values[ref] = torch.where(moments.count > MIN_SHARE, table, current).reshape(ref.tensor.shape)
     return values
-
-
-def check_kept(sites: Mapping[NormSite, Slots]) -> None:
-    """Refuse statistics that are no numbers: what they do needs no measuring."""
-    for site, slots in sites.items():
-        for tensor in (slot.tensor for pair in slots.values() for slot in pair if slot is not None):
-            wrong = int((~torch.isfinite(tensor)).sum())
-            if wrong:
-                raise DiagnosticError(
-                    f"{wrong} of {tensor.numel()} statistics that '{site.path}' ({site.label}) keeps are NaN or infinite: what "
-                    "passes it is lost. Recalibrate the model, or load an earlier checkpoint."
-                )

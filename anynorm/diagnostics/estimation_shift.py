@@ -1,7 +1,7 @@
-"""Tells which norm is at fault where a model is good in train mode and bad in eval.
+"""Which norm is at fault when a model is good in train mode and bad in eval mode.
 
-The estimation shift of every norm that keeps statistics (see `esm`), what each alone does to the output (see `trial`), and what
-to do about it (see `verdict`).
+Measures the estimation shift of every norm with running statistics (`esm`) and the effect of each one alone (`ablation`), and
+recommends what to do (`advice`).
 """
 
 from __future__ import annotations
@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from anynorm.core.update_rules import Frozen
-from anynorm.diagnostics import advice as verdict
-from anynorm.diagnostics.ablation import Score, Trial
-from anynorm.diagnostics.buffers import Slots, kept_slots
-from anynorm.diagnostics.esm import Measured, check_kept, compute, measure
-from anynorm.diagnostics.observe import eval_mode, names_of, norms_of, unread_rows
-from anynorm.diagnostics.report import Report
-from anynorm.diagnostics.statistics import Tally
+from anynorm.diagnostics.ablation import Ablation
+from anynorm.diagnostics.advice import advise
+from anynorm.diagnostics.esm import Measurement, compute_esm, measure
+from anynorm.diagnostics.observe import eval_mode
+from anynorm.diagnostics.report import DiagnosticReport
+from anynorm.diagnostics.scores import Score
+from anynorm.diagnostics.statistics import StatAccumulator
+from anynorm.diagnostics.validation import as_batches, check_finite_stats, find_tracking_norms, unreadable_rows
 from anynorm.errors import DiagnosticError
 from anynorm.progress import track
 from anynorm.surgery.batches import Forward, call
@@ -34,18 +35,27 @@ def estimation_shift(
     where: Where = None,
     trial_samples: int = 256,
     score: Score | None = None,
-) -> Report:
-    """Measure the estimation shift of every norm that keeps statistics, ours or torch's, in the order they run.
+) -> DiagnosticReport:
+    """Measure the estimation shift of every norm with running statistics, anynorm's or torch's.
 
-    A norm that runs several times in a pass is measured over all its runs together, which its note tells.
+    The model runs in eval mode, and is left as it was. A norm that runs several times per pass is measured over all its runs
+    together; its note says so.
 
     Args:
-        loader: batches: tensors, tuples whose first entry is x, or dictionaries; a tensor is one batch.
-        batches: how many of them; None takes all.
-        forward: calls the model with a batch, where it needs more than its first entry.
-        trial_samples: the first batches, until there are so many samples, are kept, and each norm alone is put right on them; 0
-            leaves that out.
-        score: of (output, batch), such as an accuracy; told for each trial.
+        loader: batches, each a tensor, a tuple whose first entry is x, or a dictionary; a tensor is one batch.
+        batches: number of batches to use; None for all.
+        forward: `forward(model, batch)` calls the model, if it needs more than the first entry of the batch.
+        where: which norms, as in `anynorm.convert`; None for all.
+        trial_samples: the first batches, up to this many samples, are copied, and each norm alone is corrected on them (columns
+            `output_error shift_removed max_remaining score`); 0 leaves these columns out.
+        score: `score(output, batch)`, such as `anynorm.diagnostics.scores.accuracy`; reported for each correction.
+
+    Returns:
+        A report with one row per norm, in the order they run: `path norm channels esm_mean esm_std relative_mean relative_std
+        shift` and the columns above. The last sentence of its finding says what to do.
+
+    Raises:
+        DiagnosticError: if no norm has running statistics, no sample reaches one, or values are NaN or infinite.
 
     >>> import torch
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8))
@@ -53,49 +63,33 @@ def estimation_shift(
     "1 norm, 256 samples: one norm is at fault, '1'"
     """
     sites = find_tracking_norms(model, where)
-    check_kept(sites)
-    given = track(checked_loader(loader), "measuring", batches)
+    check_finite_stats(sites)
+    forward = forward or call
+    base_score = None
     with eval_mode(model):
-        found = measure(model, sites, given, forward or call, trial_samples)
-        if not found.tallies:
-            raise DiagnosticError(f"The batches reached none of the {len(sites)} norms that keep statistics.")
-        rows = [_row(tally.site) | compute(tally) for tally in found.tallies]
-        base = Trial(model, found.held, forward or call, score).put_right_each(rows, found.tallies) if found.held else None
-    for row, tally in zip(rows, found.tallies, strict=True):
-        row.update(_note(tally, found))
-    reached = [tally.site for tally in found.tallies]
+        measurement = measure(model, sites, track(as_batches(loader), "measuring", batches), forward, trial_samples)
+        accumulators = measurement.accumulators
+        if not accumulators:
+            raise DiagnosticError(f"No batch reached any of the {len(sites)} norms with running statistics.")
+        rows = [_row(accumulator.site) | compute_esm(accumulator) for accumulator in accumulators]
+        if measurement.copied_batches:
+            ablated, base_score = Ablation(model, measurement.copied_batches, forward, score).ablate_each(accumulators)
+            rows = [row | columns for row, columns in zip(rows, ablated, strict=True)]
+    rows = [row | _note(accumulator, measurement) for row, accumulator in zip(rows, accumulators, strict=True)]
+    reached = [accumulator.site for accumulator in accumulators]
     rows += [_row(site) | {"note": "no sample reached it"} for site in sites if site not in reached]
-    rows += unread_rows(model, where)
-    details = {"samples": found.samples, "score": base}
-    return Report(rows, verdict.say(rows, found.samples, base), "estimation_shift", "shift", details)
-
-
-def checked_loader(loader: Any) -> Iterable[Any]:
-    """Take a tensor as one batch, and refuse what gives none."""
-    if isinstance(loader, Tensor):
-        return [loader]
-    if not isinstance(loader, Iterable):
-        raise DiagnosticError(f"The loader is a {type(loader).__name__}, which gives no batches.")
-    return loader
+    rows += unreadable_rows(model, where)
+    finding = advise(rows, measurement.num_samples, base_score)
+    details = {"samples": measurement.num_samples, "score": base_score}
+    return DiagnosticReport(rows, finding, "estimation_shift", "shift", details)
 
 
 def _row(site: NormSite) -> dict[str, Any]:
     return {"path": site.path, "norm": site.label, "channels": site.info.channels}
 
 
-def _note(tally: Tally, found: Measured) -> dict[str, str]:
-    words = [f"runs {tally.calls / found.passes:.3g} times a pass: pooled"] if tally.calls > found.passes else []
-    words += ["frozen"] if isinstance(tally.site.info.update_rule, Frozen) else []
-    return {"note": ", ".join(words)} if words else {}
-
-
-def find_tracking_norms(model: nn.Module, where: Where = None) -> dict[NormSite, Slots]:
-    """Give the norms that keep statistics, and where, or say that there are none."""
-    sites = norms_of(model, where)
-    preserve_buffers = [site for site in sites if site.info.running_stats]
-    if not preserve_buffers:
-        raise DiagnosticError(
-            f"None of the {len(sites)} norms keeps statistics ({names_of(sites)}): they do in inference what they do in "
-            "training, and nothing can shift."
-        )
-    return {site: kept_slots(site) for site in preserve_buffers}
+def _note(accumulator: StatAccumulator, measurement: Measurement) -> dict[str, str]:
+    runs_per_pass = accumulator.num_calls / measurement.num_passes
+    notes = [f"runs {runs_per_pass:.3g} times per pass: pooled"] if runs_per_pass > 1 else []
+    notes += ["frozen"] if isinstance(accumulator.site.info.update_rule, Frozen) else []
+    return {"note": ", ".join(notes)} if notes else {}

@@ -1,8 +1,8 @@
-"""How much the statistics of batches fluctuate while a model trains (hn sec. 4.6, Figs. 6 and 7).
+"""How much batch statistics fluctuate during training (hn sec. 4.6, Figs. 6 and 7).
 
-For every norm, whatever it is, the mean and standard deviation of its input are recorded at each step by the cuts of BN (one a
-neuron) and EN (one a layer), or others that pool over samples. The fluctuation of a statistic is the standard deviation of its
-series over the last k steps; a row tells its mean over the neurons.
+At each step the mean and standard deviation of every norm's input are recorded by the cuts of BN (one statistic per channel) and
+EN (one per layer), or by other cuts that pool over samples, whatever the norm itself uses. The fluctuation of a statistic is the
+standard deviation of its series over the last steps, averaged over the channels.
 """
 
 from __future__ import annotations
@@ -16,75 +16,87 @@ import torch
 from torch import Tensor, nn
 
 from anynorm.core.cuts import Cut
-from anynorm.core.grammar import parse
 from anynorm.diagnostics.buffers import preserve_buffers
-from anynorm.diagnostics.estimation_shift import checked_loader
-from anynorm.diagnostics.observe import eval_mode, norms_of, watching
-from anynorm.diagnostics.report import Report
+from anynorm.diagnostics.observe import eval_mode, observe_inputs
+from anynorm.diagnostics.report import DiagnosticReport
 from anynorm.diagnostics.statistics import pooled_moments
+from anynorm.diagnostics.validation import as_batches, find_readable_norms
 from anynorm.errors import DiagnosticError
 from anynorm.progress import track
+from anynorm.registry import parse
 from anynorm.surgery.batches import Forward, call
 from anynorm.surgery.find import NormSite, Where
 
 
 class Recorder:
-    """Keeps the last statistics of each norm's input."""
+    """The statistics of each norm's input over the last steps."""
 
     def __init__(self, sites: list[NormSite], last: int, specs: Sequence[str]) -> None:
         if last < 2:
-            raise DiagnosticError(f"last={last} steps have no fluctuation; it takes 2 or more.")
+            raise DiagnosticError(f"last must be at least 2 steps; got last={last}.")
         self.sites, self.specs = sites, list(specs)
-        self.cuts = {site: _cuts(self.specs, site.info.channels) for site in sites}
-        self.seen: dict[NormSite, deque[list[tuple[Tensor, Tensor]]]] = {site: deque(maxlen=last) for site in sites}
+        self.cuts = {site: _resolve_cuts(self.specs, site.info.channels) for site in sites}
+        self.history: dict[NormSite, deque[list[tuple[Tensor, Tensor]]]] = {site: deque(maxlen=last) for site in sites}
 
     def update(self, site: NormSite, x: Tensor, labels: Tensor | None = None) -> None:
-        """Take an input of a norm that trains; every run is a step of its own."""
+        """Record an input of a norm in train mode; each run counts as one step."""
         if site.module.training:
-            found = pooled_moments(x, self.cuts[site])
-            self.seen[site].append([(found[cut].mean.flatten(), found[cut].var.sqrt().flatten()) for cut in self.cuts[site]])
+            moments = pooled_moments(x, self.cuts[site])
+            self.history[site].append(
+                [(moments[cut].mean.flatten(), moments[cut].var.sqrt().flatten()) for cut in self.cuts[site]]
+            )
 
     def series(self, path: str) -> dict[str, Tensor]:
-        """Give the series of a norm: (steps, parts) of `bn_mean`, `bn_std` and so on."""
+        """Return the series of the norm at `path`: tensors (steps, parts) under `bn_mean`, `bn_std`, `en_mean`, `en_std`.
+
+        Raises:
+            DiagnosticError: if no norm at `path` was recorded.
+        """
         site = next((site for site in self.sites if path in site.paths), None)
         if site is None:
             raise DiagnosticError(f"No norm at '{path}' was recorded. Recorded: {' '.join(site.path for site in self.sites)}.")
-        found = {}
+        series = {}
         for k, spec in enumerate(self.specs):
             for side, name in enumerate(("mean", "std")):
-                steps = [step[k][side] for step in self.seen[site]]
-                found[f"{spec}_{name}"] = torch.stack(steps).cpu() if steps else torch.empty(0, 0)
-        return found
+                steps = [step[k][side] for step in self.history[site]]
+                series[f"{spec}_{name}"] = torch.stack(steps).cpu() if steps else torch.empty(0, 0)
+        return series
 
-    def report(self) -> Report:
-        """Tell how much each statistic fluctuates, norm by norm."""
+    def report(self) -> DiagnosticReport:
+        """Return the fluctuation of each statistic, with one row per norm; `details` has the series by path.
+
+        Raises:
+            DiagnosticError: if no norm ran twice in train mode, or if an input was NaN or infinite.
+        """
         rows, details = [], {}
         for site in self.sites:
-            row: dict[str, Any] = {"path": site.path, "norm": site.label, "steps": len(self.seen[site])}
+            row: dict[str, Any] = {"path": site.path, "norm": site.label, "steps": len(self.history[site])}
             if row["steps"] < 2:
-                rows.append(row | {"note": "ran less than twice in train mode"})
+                rows.append(row | {"note": "ran fewer than 2 times in train mode"})
                 continue
             details[site.path] = self.series(site.path)
-            rows.append(row | compute(details[site.path]))
+            rows.append(row | compute_fluctuation(details[site.path]))
         measured = [row for row in rows if "note" not in row]
         if not measured:
             raise DiagnosticError(
-                "No norm ran twice in train mode while it was recorded. A model compiled before does not see the recorder: "
-                "enter it first, after torch._dynamo.reset() where something was compiled already."
+                "No norm ran twice in train mode inside the block. A model compiled before the block skips the recorder: "
+                "enter the block first, after torch._dynamo.reset() if the model has run already."
             )
-        broken = next((path for path, series in details.items() if not all(map(_is_finite, series.values()))), None)
-        if broken is not None:
-            raise DiagnosticError(f"NaN or infinite values have reached '{broken}', the first of the norms that they did.")
+        not_finite = next((path for path, series in details.items() if not all(map(_is_finite, series.values()))), None)
+        if not_finite is not None:
+            raise DiagnosticError(f"The input of '{not_finite}' has NaN or infinite values; it is the first such norm.")
         columns = list(next(iter(details.values())))
-        means = {column: sum(row[column] for row in measured) / len(measured) for column in columns}
-        told = ", ".join(f"{column} {value:.3g}" for column, value in means.items())
+        means = ", ".join(f"{column} {sum(row[column] for row in measured) / len(measured):.3g}" for column in columns)
         worst = max(measured, key=lambda row: row[columns[1]])
-        finding = f"{len(measured)} norms, mean fluctuation: {told}. {columns[1]} fluctuates most in '{worst['path']}'."
-        return Report(rows, finding, "fluctuation", columns[1], details)
+        finding = (
+            f"{len(measured)} norms, mean fluctuation: {means}. {columns[1]} fluctuates most in '{worst['path']}'. To reduce "
+            "fluctuation, use larger batches or a norm that pools more values per statistic (hn, en)."
+        )
+        return DiagnosticReport(rows, finding, "fluctuation", columns[1], details)
 
 
-def compute(series: dict[str, Tensor]) -> dict[str, float]:
-    """Give the standard deviation of each series over the steps, averaged over its parts."""
+def compute_fluctuation(series: dict[str, Tensor]) -> dict[str, float]:
+    """Return the standard deviation of each series over its steps, averaged over its parts."""
     return {name: float(steps.std(0).mean()) for name, steps in series.items()}
 
 
@@ -92,13 +104,13 @@ def _is_finite(steps: Tensor) -> bool:
     return bool(torch.isfinite(steps).all())
 
 
-def _cuts(specs: list[str], channels: int) -> list[Cut]:
+def _resolve_cuts(specs: list[str], channels: int) -> list[Cut]:
     cuts = []
     for spec in specs:
-        fitted = parse(spec).fit(channels)
-        if len(fitted.cuts) != 1 or not fitted.cuts[0].pools_samples or fitted.cuts[0].is_ghost:
-            raise DiagnosticError(f"{spec} is not one cut that pools over samples, such as bn, en or en:8.")
-        cuts.append(fitted.cuts[0])
+        resolved = parse(spec).resolve(channels)
+        if len(resolved.distinct) != 1 or not resolved.distinct[0].pools_samples or resolved.distinct[0].is_ghost:
+            raise DiagnosticError(f"cuts must each be one cut that pools over all samples; got {spec}. Usable: bn en en:8.")
+        cuts.append(resolved.distinct[0])
     return cuts
 
 
@@ -106,7 +118,18 @@ def _cuts(specs: list[str], channels: int) -> list[Cut]:
 def fluctuation(
     model: nn.Module, last: int = 200, *, cuts: Sequence[str] = ("bn", "en"), where: Where = None
 ) -> Iterator[Recorder]:
-    """Record statistics while the body of the block trains the model; `report()` of what it gives tells.
+    """Record input statistics of every norm while the body of the `with` block trains the model.
+
+    Args:
+        last: number of steps to keep.
+        cuts: specs of the cuts to record; each must pool over samples.
+        where: which norms, as in `anynorm.convert`; None for all.
+
+    Returns:
+        A context manager that yields a `Recorder`; call its `report()` or `series(path)`.
+
+    Raises:
+        DiagnosticError: if the model has no norm, `last` is below 2, or a cut does not pool over samples.
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8))
     >>> with fluctuation(model, last=10) as recorder:
@@ -115,8 +138,8 @@ def fluctuation(
     >>> recorder.series("1")["bn_mean"].shape
     torch.Size([10, 8])
     """
-    recorder = Recorder(norms_of(model, where), last, cuts)
-    with watching(recorder.sites, recorder.update):
+    recorder = Recorder(find_readable_norms(model, where), last, cuts)
+    with observe_inputs(recorder.sites, recorder.update):
         yield recorder
 
 
@@ -128,16 +151,34 @@ def batch_fluctuation(
     last: int = 200,
     forward: Forward | None = None,
     where: Where = None,
-) -> Report:
-    """Tell how much statistics fluctuate from batch to batch in train mode; parameters stay as they are."""
+) -> DiagnosticReport:
+    """Measure how much statistics fluctuate between batches in train mode, at fixed parameters; the model is left as it was.
+
+    Args:
+        loader: batches, each a tensor, a tuple whose first entry is x, or a dictionary; a tensor is one batch.
+        batches: number of batches to use; None for all.
+        last: number of batches to keep.
+        forward: `forward(model, batch)` calls the model, if it needs more than the first entry of the batch.
+        where: which norms, as in `anynorm.convert`; None for all.
+
+    Returns:
+        A report with one row per norm: `path norm steps bn_mean bn_std en_mean en_std`.
+
+    Raises:
+        DiagnosticError: if there are fewer than 2 batches, or for the reasons of `fluctuation`.
+
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8))
+    >>> list(batch_fluctuation(model, torch.randn(64, 4).split(16)).rows[0])
+    ['path', 'norm', 'steps', 'bn_mean', 'bn_std', 'en_mean', 'en_std']
+    """
     count = 0
     with eval_mode(model), preserve_buffers(model), fluctuation(model, last, where=where) as recorder:
         model.train()
-        for batch in track(checked_loader(loader), "recording", batches):
+        for batch in track(as_batches(loader), "recording", batches):
             (forward or call)(model, batch)
             count += 1
     if count < 2:
-        raise DiagnosticError(f"The loader gave {count} batch{'' if count == 1 else 'es'}; fluctuation takes 2 or more.")
+        raise DiagnosticError(f"The loader must yield at least 2 batches; it yielded {count}.")
     report = recorder.report()
-    report.finding += " From batch to batch at fixed parameters."
+    report.finding = f"Between batches at fixed parameters: {report.finding}"
     return report

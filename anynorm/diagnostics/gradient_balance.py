@@ -1,13 +1,13 @@
 """Whether classes pull a network's weights equally hard, and in different directions (sabn sec. 3.1, eqs. 4 and 5).
 
-For draws z_i of inputs and classes y_j, the gradients g_ij = ∇_θ L(model, z_i, y_j) of the convolutions right before each norm,
-those of one stage together:
+For draws z_i of inputs and classes y_j, g_ij = ∇_θ L(model, z_i, y_j) is the gradient of the convolutions right before the norms
+of one stage:
 
-    norm_std    standard deviation over classes j of mean_i ‖g_ij‖₂
-    g_inter     mean_i of the mean cosine of g_ij and g_ik over pairs j ≠ k
+    grad_norm_std    standard deviation over classes j of mean_i ‖g_ij‖₂
+    g_inter          mean_i of the mean cosine of g_ij and g_ik over pairs j ≠ k
 
-Lower is better for both. "Right before": the convolution or linear layer whose output the norm's input was made of. A weight that
-is computed, as by spectral norm, is looked at through the parameters behind it.
+Lower is better for both. "Right before" means the convolution or linear layer that produces the norm's input. For a weight that
+is computed, as by spectral norm, the gradients of the parameters behind it are used.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from anynorm.diagnostics.buffers import preserve_buffers
-from anynorm.diagnostics.observe import feeding, norms_of
-from anynorm.diagnostics.report import Report
+from anynorm.diagnostics.observe import find_producers
+from anynorm.diagnostics.report import DiagnosticReport
+from anynorm.diagnostics.validation import find_readable_norms
 from anynorm.errors import DiagnosticError
 from anynorm.progress import track
 from anynorm.surgery.find import Where
@@ -33,13 +34,13 @@ Weights = dict[str, list[nn.Parameter]]
 
 
 def stage_of(path: str) -> str:
-    """Give the stage a layer belongs to: the first part of its path, with the number that follows.
+    """Return the stage of a layer: the first part of its path, with the number that follows.
 
     >>> stage_of("layer1.0.conv2"), stage_of("blocks.3.conv"), stage_of("conv1")
     ('layer1.0', 'blocks.3', 'conv1')
     """
-    found = re.match(r"[^.]+(\.\d+(?=\.))?", path)
-    return found.group() if found else path
+    match = re.match(r"[^.]+(\.\d+(?=\.))?", path)
+    return match.group() if match else path
 
 
 def gradient_balance(
@@ -49,13 +50,22 @@ def gradient_balance(
     *,
     stage: Callable[[str], str] = stage_of,
     where: Where = None,
-) -> Report:
-    """Measure the balance of gradients between classes, in the mode the model is in; statistics and gradients are left alone.
+) -> DiagnosticReport:
+    """Compare the gradients of classes, in the current mode of the model; running statistics and `.grad` stay unchanged.
 
     Args:
-        draws: a mapping from class to batch, or several. A generator takes the same latents for every class of a draw.
-        loss: of (model, batch, class): runs the model and gives a number to differentiate.
-        stage: what the path of a layer belongs to; `str` keeps each layer apart.
+        draws: a mapping from class to batch, or several of them. For a generator, use the same latents for every class of a draw.
+        loss: `loss(model, batch, class)` runs the model and returns a scalar tensor.
+        stage: maps the path of a layer to its stage; `str` keeps layers separate.
+        where: which norms, as in `anynorm.convert`; None for all.
+
+    Returns:
+        A report with one row per stage: `stage layers grad_norm_mean grad_norm_std relative_std g_inter`, where `relative_std`
+        is `grad_norm_std / grad_norm_mean`.
+
+    Raises:
+        DiagnosticError: if draws differ in their classes, the loss is not a differentiable finite scalar, or no layer with a
+            trainable weight precedes any norm.
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
     >>> def loss(model, x, label):
@@ -64,103 +74,117 @@ def gradient_balance(
     >>> [row["stage"] for row in report]
     ['0']
     """
-    norms = [site.module for site in norms_of(model, where)]
-    given = [draws] if isinstance(draws, Mapping) else list(draws)
-    classes = _classes(given)
-    totals: dict[str, Stage] = {}
+    norms = [site.module for site in find_readable_norms(model, where)]
+    draws = [draws] if isinstance(draws, Mapping) else list(draws)
+    classes = _check_classes(draws)
+    stages: dict[str, StageGradients] = {}
+
+    def checked_loss(draw: Draw, label: Any) -> Tensor:
+        return _check_loss(loss(model, draw[label], label), label)
+
     with preserve_buffers(model), torch.enable_grad(), torch.compiler.set_stance("force_eager"):
-        weights = _weights_before(model, norms, lambda: _check(loss(model, given[0][classes[0]], classes[0]), classes[0]))
-        for draw in track(given, "differentiating"):
-            gradients = [_gradients(_check(loss(model, draw[label], label), label), weights) for label in classes]
-            for name, paths in _stages(weights, stage).items():
-                update(totals.setdefault(name, Stage(paths)), [torch.cat([found[path] for path in paths]) for found in gradients])
-    rows: list[dict[str, Any]] = [{"stage": name, "layers": len(total.paths), **compute(total)} for name, total in totals.items()]
-    most = max(rows, key=lambda row: row["relative_std"])
-    mean = sum(row["g_inter"] for row in rows) / len(rows)
-    finding = (
-        f"{len(classes)} classes, {len(given)} draws: gradient norms differ most in '{most['stage']}' "
-        f"(std {most['norm_std']:.3g}, {100 * most['relative_std']:.0f} % of their mean); mean g_inter {mean:.3g}."
+        weights = _producer_weights(model, norms, lambda: checked_loss(draws[0], classes[0]))
+        for draw in track(draws, "differentiating"):
+            gradients = [_gradients(checked_loss(draw, label), weights) for label in classes]
+            for name, paths in _group_by_stage(weights, stage).items():
+                by_class = [torch.cat([gradient[path] for path in paths]) for gradient in gradients]
+                stages.setdefault(name, StageGradients(paths)).update(by_class)
+    rows = [{"stage": name, "layers": len(gradients.paths), **gradients.compute()} for name, gradients in stages.items()]
+    return DiagnosticReport(
+        rows, _finding(rows, len(classes), len(draws)), "gradient_balance", "relative_std", {"classes": classes}
     )
-    return Report(rows, finding, "gradient_balance", "relative_std", {"classes": classes})
 
 
-class Stage:
-    """What has been seen of the gradients of a stage: for each draw the norm of each class, and the mean cosine."""
+def _finding(rows: list[dict[str, Any]], num_classes: int, num_draws: int) -> str:
+    worst = max(rows, key=lambda row: row["relative_std"])
+    g_inter = sum(row["g_inter"] for row in rows) / len(rows)
+    draws = f"{num_draws} draw{'s' if num_draws > 1 else ''}"
+    return (
+        f"{num_classes} classes, {draws}: gradient norms differ most in '{worst['stage']}' (std {worst['grad_norm_std']:.3g}, "
+        f"{100 * worst['relative_std']:.0f} % of their mean); mean g_inter {g_inter:.3g}. Lower is better for both: compare with "
+        "a sandwich affine (sabn)."
+    )
+
+
+class StageGradients:
+    """The gradient norm of each class and the mean cosine between classes, for each draw."""
 
     def __init__(self, paths: list[str]) -> None:
         self.paths = paths
         self.norms: list[Tensor] = []
         self.cosines: list[Tensor] = []
 
+    def update(self, gradients: list[Tensor]) -> None:
+        """Add the flat gradients of one draw, one per class."""
+        table = torch.stack(gradients).double()
+        norms = table.norm(dim=1)
+        unit = table / norms.clamp(min=torch.finfo(table.dtype).tiny)[:, None]
+        cosines = unit @ unit.T
+        num_pairs = len(table) * (len(table) - 1)
+        self.norms.append(norms)
+        self.cosines.append((cosines.sum() - cosines.trace()) / num_pairs)
 
-def update(stage: Stage, gradients: list[Tensor]) -> None:
-    """Take the gradients of the classes in one draw."""
-    table = torch.stack(gradients).double()
-    norms = table.norm(dim=1)
-    unit = table / norms.clamp(min=torch.finfo(table.dtype).tiny)[:, None]
-    cosines = unit @ unit.T
-    pairs = len(table) * (len(table) - 1)
-    stage.norms.append(norms)
-    stage.cosines.append((cosines.sum() - cosines.trace()) / pairs)
+    def compute(self) -> dict[str, float]:
+        """Return the columns of a row."""
+        by_class = torch.stack(self.norms).mean(0)
+        mean, std = float(by_class.mean()), float(by_class.std())
+        return {
+            "grad_norm_mean": mean,
+            "grad_norm_std": std,
+            "relative_std": std / mean if mean else 0.0,
+            "g_inter": float(torch.stack(self.cosines).mean()),
+        }
 
 
-def compute(stage: Stage) -> dict[str, float]:
-    """Give norm and spread over classes, and g_inter."""
-    by_class = torch.stack(stage.norms).mean(0)
-    mean, std = float(by_class.mean()), float(by_class.std())
-    g_inter = float(torch.stack(stage.cosines).mean())
-    return {"norm_mean": mean, "norm_std": std, "relative_std": std / mean if mean else 0.0, "g_inter": g_inter}
-
-
-def _classes(draws: list[Draw]) -> list[Any]:
+def _check_classes(draws: list[Draw]) -> list[Any]:
     if not draws:
-        raise DiagnosticError("There is no draw: give a mapping from class to batch, or several.")
+        raise DiagnosticError("draws must be a mapping from class to batch, or several; got none.")
     classes = list(draws[0])
     if len(classes) < 2:
-        raise DiagnosticError(f"Gradients are balanced between classes; the first draw has {len(classes)} of them.")
+        raise DiagnosticError(f"Each draw must have at least 2 classes to compare; the first has {len(classes)}.")
     for index, draw in enumerate(draws):
         if set(draw) != set(classes):
-            raise DiagnosticError(f"Draw {index} has the classes {list(draw)}, the first {classes}: they must be the same.")
+            raise DiagnosticError(f"All draws must have the same classes; draw {index} has {list(draw)}, the first {classes}.")
     return classes
 
 
-def _weights_before(model: nn.Module, norms: list[nn.Module], run: Callable[[], Any]) -> Weights:
-    """Give the weights of the convolutions and linear layers that feed a norm, by path."""
+def _producer_weights(model: nn.Module, norms: list[nn.Module], run: Callable[[], Any]) -> Weights:
+    """Return the weights of the convolutions and linear layers that produce the inputs of norms, by path."""
     paths: dict[nn.Module, str] = {
         module: path for path, module in model.named_modules() if isinstance(module, _ConvNd | nn.Linear)
     }
-    layers = feeding(paths, norms, run)
+    layers = find_producers(paths, norms, run)
     if not layers:
-        raise DiagnosticError("No convolution or linear layer ran before a norm: there is no gradient to look at.")
-    found = {paths[layer]: [weight for name, weight in layer.named_parameters() if "weight" in name] for layer in layers}
-    frozen = [path for path, weights in found.items() if not all(weight.requires_grad for weight in weights)]
+        raise DiagnosticError("No convolution or linear layer ran before any norm: nothing to differentiate.")
+    weights = {paths[layer]: [weight for name, weight in layer.named_parameters() if "weight" in name] for layer in layers}
+    frozen = [path for path, parameters in weights.items() if not all(parameter.requires_grad for parameter in parameters)]
     if frozen:
         raise DiagnosticError(
-            f"'{frozen[0]}' does not require a gradient ({len(frozen)} such layers): unfreeze it, or use where=."
+            f"'{frozen[0]}' does not require a gradient ({len(frozen)} such layers). Unfreeze it, or use where= to leave it out."
         )
-    return found
+    return weights
 
 
-def _check(loss: Any, label: Any) -> Tensor:
-    """Refuse what cannot be differentiated."""
+def _check_loss(loss: Any, label: Any) -> Tensor:
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
-        raise DiagnosticError(f"loss must give one number to differentiate; it gave {got}.")
+        raise DiagnosticError(f"loss must return a scalar tensor; got {got}.")
     if not loss.requires_grad:
-        raise DiagnosticError("loss gave a number that does not depend on the model: it was detached, or taken under no_grad.")
+        raise DiagnosticError("loss must depend on the model; it was detached, or computed under no_grad.")
     if not bool(torch.isfinite(loss)):
-        raise DiagnosticError(f"The loss of class {label!r} is {float(loss.detach())}: there is no gradient to look at.")
+        raise DiagnosticError(f"The loss of class {label!r} must be finite; got {float(loss.detach())}.")
     return loss
 
 
 def _gradients(loss: Tensor, weights: Weights) -> dict[str, Tensor]:
-    flat = [weight for some in weights.values() for weight in some]
-    found = torch.autograd.grad(loss, flat, allow_unused=True)
-    by_weight = {weight: torch.zeros_like(weight) if grad is None else grad for weight, grad in zip(flat, found, strict=True)}
-    return {path: torch.cat([by_weight[weight].flatten() for weight in some]) for path, some in weights.items()}
+    """Return the flat gradient of each layer by path; zero if the loss does not depend on it."""
+    parameters = [parameter for group in weights.values() for parameter in group]
+    grads = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+    flat = {parameter: grad.flatten() for parameter, grad in zip(parameters, grads, strict=True)}
+    return {path: torch.cat([flat[parameter] for parameter in group]) for path, group in weights.items()}
 
 
-def _stages(weights: Weights, stage: Callable[[str], str]) -> dict[str, list[str]]:
+def _group_by_stage(weights: Weights, stage: Callable[[str], str]) -> dict[str, list[str]]:
     stages: dict[str, list[str]] = {}
     for path in weights:
         stages.setdefault(stage(path), []).append(path)

@@ -1,4 +1,4 @@
-"""Which cut a network of mixed norms has come to use, layer by layer (sn Figs. 1, 4 and 7)."""
+"""Which cut each mixed norm of a network uses after training, layer by layer (sn Figs. 1, 4 and 7)."""
 
 from __future__ import annotations
 
@@ -8,50 +8,60 @@ from typing import Any
 import torch
 from torch import nn
 
-from anynorm.diagnostics.observe import names_of, norms_of
-from anynorm.diagnostics.report import Report
+from anynorm.diagnostics.report import DiagnosticReport
+from anynorm.diagnostics.validation import find_readable_norms, list_labels
 from anynorm.errors import DiagnosticError
 from anynorm.layers.norm import Norm
 from anynorm.surgery.find import Where
 
 
 @torch.no_grad()
-def importance(model: nn.Module, *, where: Where = None) -> Report:
-    """Give the weights of the cuts of every mixed norm: for the mean `mean_in` and so on, for the variance `var_in`.
+def importance(model: nn.Module, *, where: Where = None) -> DiagnosticReport:
+    """Read the mixing weights of every mixed norm, such as `sn`.
 
-    `decided` is the largest of them: how far a norm has gone towards one cut.
+    Args:
+        where: which norms, as in `anynorm.convert`; None for all.
 
-    Groups of channels that weigh on their own are averaged; averages of the network are over the norms that have a cut.
+    Returns:
+        A report with one row per mixed norm: the weight of each cut for the mean (`mean_in`, `mean_ln`, …) and the variance
+        (`var_in`, …), averaged over channel groups that have their own weights, and the largest of them, `max_weight`.
+        `details["means"]` has the average of each column over the norms that have it.
+
+    Raises:
+        DiagnosticError: if no norm of the model mixes cuts.
 
     >>> import anynorm
     >>> importance(nn.Sequential(anynorm.make("sn", 8))).rows[0]["var_bn"]
     0.3333333432674408
     """
-    sites = norms_of(model, where)
+    sites = find_readable_norms(model, where)
     rows: list[dict[str, Any]] = []
     for site in sites:
-        norm = site.module
-        if isinstance(norm, Norm) and (norm.weights("mean") is not None or norm.weights("var") is not None):
-            weights = compute(norm)
-            rows.append({"path": site.path, "norm": site.label, **weights, "decided": max(weights.values())})
+        weights = mixing_weights(site.module) if isinstance(site.module, Norm) else {}
+        if weights:
+            rows.append({"path": site.path, "norm": site.label, **weights, "max_weight": max(weights.values())})
     if not rows:
-        raise DiagnosticError(f"None of the {len(sites)} norms mixes cuts ({names_of(sites)}); sn does, and so does bn/bn+en.")
+        raise DiagnosticError(
+            f"None of the {len(sites)} norms mixes cuts ({list_labels(sites)}). Usable: sn, bn/bn+en, and other mixtures."
+        )
     columns = list(dict.fromkeys(column for row in rows for column in row if column.startswith(("mean_", "var_"))))
     means = {column: statistics.fmean(row[column] for row in rows if column in row) for column in columns}
-    told = "; ".join(
-        f"{side} "
-        + ", ".join(f"{column.removeprefix(side + '_')} {means[column]:.2f}" for column in columns if column.startswith(side))
-        for side in ("mean", "var")
-        if any(column.startswith(side) for column in columns)
+    sides = []
+    for side in ("mean", "var"):
+        entries = [f"{column.removeprefix(side + '_')} {means[column]:.2f}" for column in columns if column.startswith(side)]
+        sides += [f"{side} {', '.join(entries)}"] if entries else []
+    finding = (
+        f"Average weights of {len(rows)} norms: {'; '.join(sides)}. anynorm.harden keeps only the cut with the largest weight of "
+        "each norm."
     )
-    return Report(rows, f"Average weights of {len(rows)} norms: {told}.", "importance", "decided", {"means": means})
+    return DiagnosticReport(rows, finding, "importance", "max_weight", {"means": means})
 
 
-def compute(norm: Norm) -> dict[str, float]:
-    """Give the weights of a norm by side and cut."""
-    found: dict[str, float] = {}
-    for side, cuts in (("mean", norm.mean_cuts), ("var", norm.var_cuts)):
-        weights = norm.weights(side)
+def mixing_weights(norm: Norm) -> dict[str, float]:
+    """Return the mixing weights of a norm under `mean_<cut>` and `var_<cut>`; empty if it does not mix."""
+    columns: dict[str, float] = {}
+    for side, cuts in (("mean", norm.mean_cut_indices), ("var", norm.var_cut_indices)):
+        weights = norm.mixing_weights(side)
         if weights is not None:
-            found |= {f"{side}_{norm.cuts[cut]}": float(weights[:, k].mean()) for k, cut in enumerate(cuts)}
-    return found
+            columns |= {f"{side}_{norm.cuts[cut]}": float(weights[:, k].mean()) for k, cut in enumerate(cuts)}
+    return columns

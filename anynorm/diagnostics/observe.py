@@ -1,8 +1,8 @@
-"""Looking at a model while it runs: the only place where hooks are registered. Whatever happens, none remains.
+"""Observing a model while it runs: the only file that registers hooks. None remains, whatever is raised.
 
-watching     every input of some norms is shown to a function
-feeding      which of some layers feeds each norm
-inferring    eval mode, no gradients, no compiled code; every module's mode is put back
+observe_inputs     calls a function with every input of chosen norms
+find_producers     returns the layers whose outputs the norms receive
+eval_mode          eval mode, no gradients, no compiled code; restores the mode of every module
 """
 
 from __future__ import annotations
@@ -15,114 +15,85 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anynorm.errors import DiagnosticError
+from anynorm.core.tracing import is_recomputing
+from anynorm.layers.conditioning import read_condition
 from anynorm.layers.norm import Norm
-from anynorm.layers.running_stats import is_recomputing
-from anynorm.layers.validation import read_condition
-from anynorm.surgery.adapters import NormInfo
-from anynorm.surgery.find import NormSite, Where, choose, find_norms
+from anynorm.surgery.find import NormSite
 
-See = Callable[[NormSite, Tensor, Tensor | None], None]
-
-
-def norms_of(model: Any, where: Where = None) -> list[NormSite]:
-    """List the norms of a model that can be read, or say that there are none."""
-    if not isinstance(model, nn.Module):
-        raise DiagnosticError(f"Diagnostics look at an nn.Module, not at a {type(model).__name__}.")
-    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
-        raise DiagnosticError("TorchScript modules cannot be watched. Diagnose the model before scripting it.")
-    empty = next((name for name, tensor in model.state_dict().items() if tensor.is_meta), None)
-    if empty is not None:
-        raise DiagnosticError(f"'{empty}' is on the meta device and has no values: load the model first.")
-    sites = find_norms(model)
-    if not sites:
-        raise DiagnosticError(
-            f"This {type(model).__name__} has no norm among its modules; those called as functions "
-            "(torch.nn.functional.batch_norm) cannot be seen. Classes of your own: anynorm.surgery.adapters.register."
-        )
-    chosen = choose(sites, where)
-    known = [site for site in chosen if isinstance(site.reading, NormInfo)]
-    if not known:
-        raise DiagnosticError(f"None of the {len(chosen)} norms can be read; '{chosen[0].path}': {chosen[0].reading}.")
-    return known
-
-
-def unread_rows(model: nn.Module, where: Where = None) -> list[dict[str, Any]]:
-    """Tell of the norms that cannot be read, with the reason."""
-    chosen = choose(find_norms(model), where)
-    return [{"path": site.path, "norm": site.label, "note": site.reading} for site in chosen if isinstance(site.reading, str)]
-
-
-def names_of(sites: Iterable[NormSite]) -> str:
-    """Say which norms there are, each once."""
-    return ", ".join(dict.fromkeys(site.label for site in sites))
+InputCallback = Callable[[NormSite, Tensor, Tensor | None], None]
+"""Arguments: the site of the norm, its input, and the domain of each sample (None for norms without domains)."""
 
 
 @contextmanager
-def watching(sites: Iterable[NormSite], see: See) -> Iterator[None]:
-    """Show x, and the domains of its samples where a norm tells them apart, each time a norm runs.
+def observe_inputs(sites: Iterable[NormSite], callback: InputCallback) -> Iterator[None]:
+    """Call `callback` each time one of the norms runs inside the block.
 
-    Nothing is shown when activation checkpointing runs a part of the model again.
+    Forward passes that activation checkpointing repeats are skipped.
     """
 
-    def look(site: NormSite) -> Any:
+    def make_hook(site: NormSite) -> Any:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if not is_recomputing():
-                x, condition = _given(args, kwargs)
-                see(site, x.detach(), _domains(module, x, condition))
+                x, condition = _input_and_condition(args, kwargs)
+                callback(site, x.detach(), _domain_labels(module, x, condition))
 
         return torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
 
-    with _handles() as handles:
+    with _removed_handles() as handles:
         for site in sites:
-            handles.append(site.module.register_forward_pre_hook(look(site), with_kwargs=True))
+            handles.append(site.module.register_forward_pre_hook(make_hook(site), with_kwargs=True))
         yield
 
 
-def feeding(layers: Iterable[nn.Module], norms: Iterable[nn.Module], run: Callable[[], Any]) -> list[nn.Module]:
-    """Run a model with gradients; list the layers that feed a norm, in the order they ran.
+def find_producers(layers: Iterable[nn.Module], norms: Iterable[nn.Module], run: Callable[[], Any]) -> list[nn.Module]:
+    """Return the layers that produce the inputs of norms, in the order they run.
 
-    A norm is fed by the layer whose output its input was made of, over the fewest steps; where gradients do not tell, as inside
-    a checkpoint, by the layer that ran last.
+    The producer is the nearest of `layers` behind the norm's input in the autograd graph. Where the graph does not show it, as
+    inside a checkpoint, it is the layer that ran last.
+
+    Args:
+        layers: candidates, such as all convolutions of the model.
+        run: runs the model once; gradients are enabled.
     """
-    made: dict[Any, nn.Module] = {}
+    producer_of: dict[Any, nn.Module] = {}
     ran: list[nn.Module] = []
-    fed: list[nn.Module] = []
+    producers: list[nn.Module] = []
 
-    def after(module: nn.Module, _: Any, output: Any) -> None:
+    def record_output(module: nn.Module, _: Any, output: Any) -> None:
         ran.append(module)
         if isinstance(output, Tensor) and output.grad_fn is not None:
-            made[output.grad_fn] = module
+            producer_of[output.grad_fn] = module
 
-    def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        x, _condition = _given(args, kwargs)
-        source = _nearest(x.grad_fn, made) or (ran[-1] if ran else None)
-        if source is not None:
-            fed.append(source)
+    def record_producer(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        x, _condition = _input_and_condition(args, kwargs)
+        producer = _nearest(x.grad_fn, producer_of) or (ran[-1] if ran else None)
+        if producer is not None:
+            producers.append(producer)
 
-    with _handles() as handles, torch.enable_grad(), torch.compiler.set_stance("force_eager"):
-        handles += [layer.register_forward_hook(after) for layer in layers]
-        handles += [norm.register_forward_pre_hook(before, with_kwargs=True) for norm in norms]
+    with _removed_handles() as handles, torch.enable_grad(), torch.compiler.set_stance("force_eager"):
+        handles += [layer.register_forward_hook(record_output) for layer in layers]
+        handles += [norm.register_forward_pre_hook(record_producer, with_kwargs=True) for norm in norms]
         run()
-    return list(dict.fromkeys(sorted(fed, key=ran.index)))
+    return list(dict.fromkeys(sorted(producers, key=ran.index)))
 
 
-def _nearest(node: Any, made: dict[Any, nn.Module]) -> nn.Module | None:
-    """Walk a graph back, nearest nodes first, to the first that a layer made."""
-    waiting, seen = deque([node]), {node}
-    while waiting:
-        node = waiting.popleft()
-        if node in made:
-            return made[node]
-        for earlier, _ in getattr(node, "next_functions", ()):
-            if earlier is not None and earlier not in seen:
-                seen.add(earlier)
-                waiting.append(earlier)
+def _nearest(node: Any, producer_of: dict[Any, nn.Module]) -> nn.Module | None:
+    """Search an autograd graph backward, breadth first, for the output of a layer."""
+    queue, visited = deque([node]), {node}
+    while queue:
+        node = queue.popleft()
+        if node in producer_of:
+            return producer_of[node]
+        for parent, _ in getattr(node, "next_functions", ()):
+            if parent is not None and parent not in visited:
+                visited.add(parent)
+                queue.append(parent)
     return None
 
 
 @contextmanager
-def _handles() -> Iterator[list[Any]]:
+def _removed_handles() -> Iterator[list[Any]]:
+    """Yield a list for hook handles, and remove these hooks at the end of the block."""
     handles: list[Any] = []
     try:
         yield handles
@@ -131,14 +102,14 @@ def _handles() -> Iterator[list[Any]]:
             handle.remove()
 
 
-def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Any]:
-    """Give x and the condition of a call, however they were passed."""
+def _input_and_condition(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Any]:
+    """Return x and the condition of a call, passed by position or by keyword."""
     named = [kwargs[name] for name in ("x", "input") if name in kwargs]
     x = args[0] if args else named[0] if named else next(value for value in kwargs.values() if isinstance(value, Tensor))
     return x, args[1] if len(args) > 1 else kwargs.get("condition")
 
 
-def _domains(module: nn.Module, x: Tensor, condition: Any) -> Tensor | None:
+def _domain_labels(module: nn.Module, x: Tensor, condition: Any) -> Tensor | None:
     if not isinstance(module, Norm) or not module.norm_spec.affine.num_domains:
         return None
     labels: Tensor = read_condition(module, x, module._condition if condition is None else condition)
@@ -147,7 +118,15 @@ def _domains(module: nn.Module, x: Tensor, condition: Any) -> Tensor | None:
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Put a model in eval mode, without gradients or compiled code, which would not see the hooks."""
+    """Switch a model to eval mode, without gradients and without compiled code, which would skip the hooks.
+
+    >>> model = nn.Dropout()
+    >>> with eval_mode(model):
+    ...     model.training
+    False
+    >>> model.training
+    True
+    """
     modes = {module: module.training for module in model.modules()}
     try:
         with torch.no_grad(), torch.compiler.set_stance("force_eager"):
@@ -156,35 +135,3 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes.items():
             module.training = mode
-
-
-class Guard:
-    """Knows the first norm that a number which is none has reached."""
-
-    def __init__(self) -> None:
-        self.batch: Any = None
-        self.index = -1
-        self.last = ""
-
-    def begin(self, batch: Any) -> Any:
-        """Take the next batch, and give it on."""
-        self.batch, self.index, self.last = batch, self.index + 1, ""
-        return batch
-
-    def check(self, path: str, x: Tensor) -> None:
-        """Refuse an input with NaN or infinite values: the first is where they come from."""
-        wrong = int((~torch.isfinite(x)).sum())
-        if wrong:
-            before = f"The input of '{self.last}' before it was finite." if self.last else "It is the first norm that runs."
-            own = " The batch itself holds such values." if not _finite(self.batch) else ""
-            raise DiagnosticError(
-                f"{wrong} of {x.numel()} values that reach '{path}' in batch {self.index} are NaN or infinite. {before}{own}"
-            )
-        self.last = path
-
-
-def _finite(batch: Any) -> bool:
-    if isinstance(batch, Tensor):
-        return bool(torch.isfinite(batch).all()) if batch.is_floating_point() else True
-    entries = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, tuple | list) else []
-    return all(_finite(entry) for entry in entries)

@@ -1,6 +1,6 @@
-"""How a model bears statistics that are wrong (xbn eq. 5).
+"""How sensitive a model is to wrong running statistics (xbn eq. 5).
 
-μ̂ (1 + δ_μ)        σ̂² (1 + δ_σ)        δ_μ, δ_σ ~ uniform(−Δ, Δ), one a layer or one a channel
+μ̂ (1 + δ_μ)        σ̂² (1 + δ_σ)        δ_μ, δ_σ ~ uniform(−Δ, Δ), one per layer or one per channel
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anynorm.diagnostics.buffers import Slot, swap_buffers
-from anynorm.diagnostics.estimation_shift import find_tracking_norms
+from anynorm.diagnostics.buffers import BufferRef, swap_buffers
 from anynorm.diagnostics.observe import eval_mode
-from anynorm.diagnostics.report import Report
+from anynorm.diagnostics.report import DiagnosticReport
+from anynorm.diagnostics.validation import find_tracking_norms
 from anynorm.errors import DiagnosticError
 from anynorm.progress import track
 from anynorm.surgery.find import Where
@@ -28,70 +28,79 @@ PER = ("layer", "channel")
 
 @dataclass
 class Draws:
-    """The draws of a perturbation: iterating puts one after the other into the model, as long as its block lasts.
+    """The draws of a perturbation. Iterating writes one after the other into the model, inside the block of `perturb`.
 
     Args:
-        old: what is perturbed, as it was.
+        originals: the unperturbed running statistics.
     """
 
-    old: dict[Slot, Tensor]
+    originals: dict[BufferRef, Tensor]
     delta: float
     per: str
     seeds: int
-    over: bool = False
+    closed: bool = False
 
     def __iter__(self) -> Iterator[int]:
         for seed in range(self.seeds):
-            self.put(seed)
+            self.apply(seed)
             yield seed
 
     @torch.no_grad()
-    def put(self, seed: int) -> None:
-        """Write the draw of a seed; the same seed draws the same directions for every Δ."""
-        if self.over:
-            raise DiagnosticError("The block of this perturbation has ended: draw inside it.")
-        chance = torch.Generator().manual_seed(seed)
-        for slot, old in self.old.items():
-            noise = 2 * torch.rand(old.shape if self.per == "channel" else (), generator=chance, dtype=torch.float64) - 1
-            slot.tensor.copy_(old.double() * (1 + self.delta * noise.to(old.device)))
+    def apply(self, seed: int) -> None:
+        """Write the draw of a seed; a seed draws the same direction for every Δ."""
+        if self.closed:
+            raise DiagnosticError("The block of this perturbation has ended. Iterate over the draws inside it.")
+        generator = torch.Generator().manual_seed(seed)
+        for ref, original in self.originals.items():
+            shape = original.shape if self.per == "channel" else ()
+            noise = 2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1
+            ref.tensor.copy_(original.double() * (1 + self.delta * noise.to(original.device)))
 
 
 @contextmanager
 def perturb(model: nn.Module, delta: float, layers: Where = None, *, per: str = "layer", seeds: int = 5) -> Iterator[Draws]:
-    """Perturb the kept statistics of a model inside a block; afterwards they are what they were. They show in eval mode alone.
+    """Perturb the running statistics of a model inside a `with` block, and restore them afterwards.
 
-    The first draw is there at once; iterating over what the block is given puts one after the other.
+    Only eval mode is affected: train mode uses batch statistics. The first draw is applied at once.
 
     Args:
-        layers: which norms, as `where` of `anynorm.convert`; all that keep statistics, if not given.
-        per: `layer`: one δ for all channels of a layer; `channel`: one for each.
+        delta: Δ, the largest relative noise, from 0 to 1.
+        layers: which norms, as `where` of `anynorm.convert`; None for all with running statistics.
+        per: `layer` for one δ per layer, `channel` for one δ per channel.
+        seeds: number of draws.
+
+    Returns:
+        A context manager that yields the draws; iterating over them applies one after the other.
+
+    Raises:
+        DiagnosticError: if an argument is out of range, or no norm has running statistics.
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8)).eval()
     >>> with perturb(model, 0.5, seeds=3) as draws:
-    ...     found = [float(model[1].running_var[0]) for _ in draws]
-    >>> len(set(found)), float(model[1].running_var[0])
+    ...     variances = [float(model[1].running_var[0]) for _ in draws]
+    >>> len(set(variances)), float(model[1].running_var[0])
     (3, 1.0)
     """
-    _check(delta, per, seeds)
+    _check_arguments(delta, per, seeds)
     sites = find_tracking_norms(model, layers)
-    slots = [slot for kept in sites.values() for pair in kept.values() for slot in pair if slot is not None]
-    old = {slot: slot.tensor for slot in slots}
-    draws = Draws(old, delta, per, seeds)
-    with swap_buffers(old):
+    refs = [ref for buffers in sites.values() for pair in buffers.values() for ref in pair if ref is not None]
+    originals = {ref: ref.tensor for ref in refs}
+    draws = Draws(originals, delta, per, seeds)
+    with swap_buffers(originals):
         try:
-            draws.put(0)
+            draws.apply(0)
             yield draws
         finally:
-            draws.over = True
+            draws.closed = True
 
 
-def _check(delta: float, per: str, seeds: int) -> None:
+def _check_arguments(delta: float, per: str, seeds: int) -> None:
     if not 0 <= delta <= 1:
-        raise DiagnosticError(f"delta={delta} is no relative noise; above 1 a variance could be negative. Give 0 to 1.")
+        raise DiagnosticError(f"delta must be in [0, 1]; got delta={delta}. Above 1 a variance could become negative.")
     if per not in PER:
-        raise DiagnosticError(f"per={per!r} is none of {' '.join(PER)}.")
+        raise DiagnosticError(f"per must be one of {' '.join(PER)}; got per={per!r}.")
     if seeds < 1:
-        raise DiagnosticError(f"seeds={seeds} draws nothing; give 1 or more.")
+        raise DiagnosticError(f"seeds must be at least 1; got seeds={seeds}.")
 
 
 def perturbation_curve(
@@ -102,34 +111,53 @@ def perturbation_curve(
     *,
     per: str = "layer",
     seeds: int = 5,
-) -> Report:
-    """Score a model in eval mode under growing perturbation, several draws each.
+) -> DiagnosticReport:
+    """Score a model in eval mode under perturbations of increasing size.
 
     Args:
-        score: of the model, such as its accuracy on test data.
+        score: `score(model)`, such as the accuracy on test data.
+        deltas: sizes Δ of the perturbation.
+        layers: which norms, as `where` of `anynorm.convert`; None for all with running statistics.
+        per: `layer` for one δ per layer, `channel` for one δ per channel.
+        seeds: number of draws for each Δ.
+
+    Returns:
+        A report with one row per Δ: `delta score sd score_drop scores` (mean and standard deviation over draws, the loss against
+        the unperturbed model, and the score of each draw).
+
+    Raises:
+        DiagnosticError: if an argument is out of range, no norm has running statistics, or the unperturbed score is not finite.
+
+    >>> model = nn.Sequential(nn.BatchNorm1d(8))
+    >>> x = torch.ones(1, 8)
+    >>> report = perturbation_curve(model, lambda model: float(model(x).mean()), [0.0, 0.5], seeds=3)
+    >>> [row["delta"] for row in report], round(report.rows[0]["score"], 3)
+    ([0.0, 0.5], 1.0)
     """
     sites = find_tracking_norms(model, layers)
     if not deltas:
-        raise DiagnosticError("There is no Δ to perturb by: deltas is empty.")
+        raise DiagnosticError("deltas must have at least one entry; got an empty sequence.")
     for delta in deltas:
-        _check(delta, per, seeds)
+        _check_arguments(delta, per, seeds)
 
-    def scored() -> float:
+    def eval_score() -> float:
         with eval_mode(model):
             return float(score(model))
 
     rows: list[dict[str, Any]] = []
-    plain = scored()
-    if not math.isfinite(plain):
-        raise DiagnosticError(f"The score of the undisturbed model is {plain}.")
+    unperturbed = eval_score()
+    if not math.isfinite(unperturbed):
+        raise DiagnosticError(f"The score of the unperturbed model must be finite; got {unperturbed}.")
     for delta in track(list(deltas), "perturbing"):
         with perturb(model, delta, layers, per=per, seeds=seeds) as draws:
-            scores = [scored() for _ in draws] if delta else [plain] * seeds
+            scores = [eval_score() for _ in draws] if delta else [unperturbed] * seeds
         mean = statistics.fmean(scores)
-        spread = statistics.stdev(scores) if seeds > 1 and math.isfinite(mean) else 0.0
-        rows.append({"delta": float(delta), "score": mean, "sd": spread, "lost": plain - mean, "scores": scores})
-    half = next((row["delta"] for row in rows if plain > 0 and row["score"] < plain / 2), None)
-    left = f"{rows[-1]['score']:.4g} are left at Δ = {rows[-1]['delta']:g}"
-    told = left if half is None else f"half of it is lost at Δ = {half:g}"
-    finding = f"{len(sites)} norms perturbed per {per}, {seeds} draws: score {plain:.4g} undisturbed; {told}."
-    return Report(rows, finding, "perturbation", "lost", {"per": per, "layers": [site.path for site in sites]})
+        sd = statistics.stdev(scores) if seeds > 1 and math.isfinite(mean) else 0.0
+        rows.append({"delta": float(delta), "score": mean, "sd": sd, "score_drop": unperturbed - mean, "scores": scores})
+    half = next((row["delta"] for row in rows if unperturbed > 0 and row["score"] < unperturbed / 2), None)
+    finding = f"{len(sites)} norms perturbed per {per}, {seeds} draws: score {unperturbed:.4g} unperturbed, "
+    if half is None:
+        finding += f"{rows[-1]['score']:.4g} at Δ = {rows[-1]['delta']:g}."
+    else:
+        finding += f"below half of it at Δ = {half:g}. A batch-free norm in every block (anynorm.xbn) reduces the sensitivity."
+    return DiagnosticReport(rows, finding, "perturbation", "score_drop", {"per": per, "layers": [site.path for site in sites]})

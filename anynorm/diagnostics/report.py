@@ -1,4 +1,4 @@
-"""What was found out about a model: rows, a finding, and the rows that matter most."""
+"""The result of a diagnostic: rows, a finding, and the rows that matter most."""
 
 from __future__ import annotations
 
@@ -10,24 +10,28 @@ from anynorm.table import Table
 
 
 @dataclass
-class Report(Table):
-    """An answer.
+class DiagnosticReport(Table):
+    """Rows of measurements and a finding in one line.
 
     Attributes:
-        what: the question; the function of `anynorm.plot` that draws the answer has its name.
-        rank: the column that says how much a row matters.
-        details: what is too much for rows, such as series.
+        kind: name of the diagnostic; the function of `anynorm.plot` that plots the report has the same name.
+        sort_column: column by which `worst` orders the rows.
+        details: values that do not fit into rows, such as time series.
+
+    >>> report = DiagnosticReport([{"path": "a", "shift": 0.1}, {"path": "b", "shift": 0.7}], "2 norms.", "demo", "shift")
+    >>> [row["path"] for row in report.worst(1)]
+    ['b']
     """
 
-    what: str
-    rank: str
+    kind: str
+    sort_column: str
     details: dict[str, Any] = field(default_factory=dict, repr=False)
 
-    def worst(self, k: int = 5) -> Report:
-        """Give the k rows that matter most, largest first; those that could not be measured come last."""
+    def worst(self, k: int = 5) -> DiagnosticReport:
+        """Return a report with the k rows that have the largest value in `sort_column`; unmeasured rows come last."""
 
-        def size(row: dict[str, Any]) -> float:
-            value = row.get(self.rank)
+        def sort_key(row: dict[str, Any]) -> float:
+            value = row.get(self.sort_column)
             return -math.inf if value is None or math.isnan(value) else value
 
-        return replace(self, rows=sorted(self.rows, key=size, reverse=True)[:k])
+        return replace(self, rows=sorted(self.rows, key=sort_key, reverse=True)[:k])

@@ -1,4 +1,4 @@
-"""The statistics of what reaches a norm, by cut, pooled exactly over any number of batches."""
+"""Statistics of the inputs of norms, by cut, pooled exactly over any number of batches."""
 
 from __future__ import annotations
 
@@ -14,56 +14,62 @@ from torch import Tensor
 from anynorm import kernels
 from anynorm.core.cuts import Cut
 from anynorm.core.moments import Moments, pool_samples, pool_stacked
-from anynorm.diagnostics.buffers import Slots
+from anynorm.diagnostics.buffers import StatBuffers
 from anynorm.surgery.find import NormSite
 
 
-def pooled_moments(x: Tensor, cuts: Iterable[Cut], labels: Tensor | None = None, domains: int = 0) -> dict[Cut, Moments]:
-    """Give the moments of x by each of some cuts, all samples pooled, or those of each domain."""
-    wanted = list(cuts)
-    rows = kernels.moments(x, math.lcm(*(cut.space or 1 for cut in wanted)))
-    columns = pool_samples(rows, labels, domains)
-    return {cut: cut.pool_columns(columns) for cut in wanted}
+def pooled_moments(x: Tensor, cuts: Iterable[Cut], labels: Tensor | None = None, num_domains: int = 0) -> dict[Cut, Moments]:
+    """Return the moments of x for each cut, pooled over all samples, or over those of each domain if labels are given."""
+    cuts = list(cuts)
+    rows = kernels.moments(x, math.lcm(*(cut.space or 1 for cut in cuts)))
+    columns = pool_samples(rows, labels, num_domains)
+    return {cut: cut.pool_channels(columns) for cut in cuts}
 
 
 @dataclass
-class Tally:
-    """What has reached one norm so far: memory does not grow with the batches."""
+class StatAccumulator:
+    """The moments of all inputs of one norm so far; memory does not grow with the number of batches."""
 
     site: NormSite
-    slots: Slots
-    calls: int = 0
-    by_cut: dict[Cut, Moments] = field(default_factory=dict)
+    buffers: StatBuffers
+    num_calls: int = 0
+    moments: dict[Cut, Moments] = field(default_factory=dict)
 
-    def update(self, new: dict[Cut, Moments]) -> None:
-        """Unite a batch with what was seen."""
-        self.calls += 1
-        for cut, moments in new.items():
-            old = self.by_cut.get(cut)
-            pair = [moments] if old is None else [old, moments]
-            tables = zip(*(_whole(table) for table in pair), strict=True)
-            self.by_cut[cut] = pool_stacked(Moments(*(torch.stack(table) for table in tables)))
+    def update(self, x: Tensor, labels: Tensor | None = None) -> None:
+        """Pool the moments of one more input with those so far."""
+        info = self.site.info
+        if info.norm_spec.soft_assignment:  # only the norm itself can compute the share of each mode in x
+            norm: Any = self.site.module
+            batch = {cut: norm.moments_of(x) for cut in info.running_stats}
+        else:
+            batch = pooled_moments(x, info.running_stats, labels, info.norm_spec.affine.num_domains)
+        self.num_calls += 1
+        for cut, moments in batch.items():
+            members = [_expand_count(entry) for entry in (self.moments.get(cut), moments) if entry is not None]
+            self.moments[cut] = pool_stacked(Moments(*(torch.stack(tables) for tables in zip(*members, strict=True))))
 
 
-def _whole(moments: Moments) -> Moments:
+def _expand_count(moments: Moments) -> Moments:
     return moments._replace(count=moments.count.expand_as(moments.mean).to(moments.mean.dtype))
 
 
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Give the tensors of a batch or an output, whatever holds them: tuples, lists, dictionaries, dataclasses."""
+def iterate_tensors(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors of a batch or an output, inside any nesting of tuples, lists, dictionaries and dataclasses."""
     if isinstance(value, Tensor):
         yield value
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for entry in dataclasses.fields(value):
-            yield from tensors_in(getattr(value, entry.name))
+        return
+    # not torch.utils._pytree: it takes dataclasses, and subclasses of dict and list that are not registered, for leaves
+    entries: Iterable[Any] = ()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        entries = [getattr(value, entry.name) for entry in dataclasses.fields(value)]
     elif isinstance(value, dict):
-        for entry in value.values():
-            yield from tensors_in(entry)
+        entries = value.values()
     elif isinstance(value, tuple | list):
-        for entry in value:
-            yield from tensors_in(entry)
+        entries = value
+    for entry in entries:
+        yield from iterate_tensors(entry)
 
 
-def samples_of(batch: Any) -> int | None:
-    """Count the samples of a batch by its first tensor that has any axis; None where there is none."""
-    return next((len(tensor) for tensor in tensors_in(batch) if tensor.dim()), None)
+def num_samples(batch: Any) -> int | None:
+    """Return the length of the first tensor of a batch that has a dimension; None if there is none."""
+    return next((len(tensor) for tensor in iterate_tensors(batch) if tensor.dim()), None)

@@ -1,4 +1,4 @@
-"""Models named on a command line: `package.module:factory`, and checkpoints."""
+"""Models and checkpoints named by text: `package.module:factory`, .safetensors files and torch files."""
 
 from __future__ import annotations
 
@@ -11,72 +11,104 @@ import torch
 from torch import Tensor, nn
 
 from anynorm.errors import DataError
+from anynorm.io.atomic import atomic_write
 
 
-def import_object(text: str) -> Any:
-    """Fetch what `package.module:factory` names; the current directory is looked in too.
+def import_object(name: str) -> Any:
+    """Import the object named by `package.module:attribute`. Modules in the current directory can be imported too.
+
+    Raises:
+        DataError: if the name does not have this form, or the import fails.
 
     >>> import_object("torch.nn:Identity").__name__
     'Identity'
     """
-    name, colon, attribute = text.partition(":")
-    if not colon or not attribute:
-        raise DataError(f"{text!r} names nothing to call; write package.module:factory.")
+    module_name, _, attribute = name.partition(":")
+    if not attribute:
+        raise DataError(f"expected package.module:factory; got {name!r}.")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        found: Any = import_module(name)
+        imported: Any = import_module(module_name)
         for part in attribute.split("."):
-            found = getattr(found, part)
+            imported = getattr(imported, part)
     except (ImportError, AttributeError) as error:
-        raise DataError(f"{text!r} cannot be fetched: {error}.") from None
-    return found
+        raise DataError(f"cannot import {name!r}: {error}. Expected package.module:factory.") from None
+    return imported
 
 
-def call_factory(text: str) -> Any:
-    """Call what `package.module:factory` names, without arguments."""
-    return import_object(text)()
+def call_factory(name: str) -> Any:
+    """Import the function named by `package.module:factory` and return the result of calling it without arguments.
+
+    Raises:
+        DataError: if it cannot be imported.
+    """
+    return import_object(name)()
 
 
-def load_model(text: str, checkpoint: Path | None = None) -> nn.Module:
-    """Make the model that a text names, and load a checkpoint into it."""
-    model = call_factory(text)
+def load_model(name: str, checkpoint: Path | None = None) -> nn.Module:
+    """Build the model named by `package.module:factory` and, if given, load a checkpoint into it.
+
+    Raises:
+        DataError: if the factory cannot be imported or does not return an nn.Module, or the checkpoint does not fit.
+    """
+    model = call_factory(name)
     if not isinstance(model, nn.Module):
-        raise DataError(f"{text!r} gave a {type(model).__name__}, not an nn.Module.")
+        raise DataError(f"{name!r} must return an nn.Module; got {type(model).__name__}.")
     if checkpoint is not None:
         try:
             model.load_state_dict(read_state_dict(checkpoint))
         except RuntimeError as error:
-            raise DataError(f"{checkpoint} does not fit {text}: {error}") from None
+            raise DataError(f"{checkpoint} does not fit {name}: {error}") from None
     return model
 
 
 def read_state_dict(path: Path) -> dict[str, Tensor]:
-    """Read a state_dict from a .safetensors or a torch file; one inside 'state_dict' or 'model' is found."""
+    """Read a state_dict from a .safetensors or torch file.
+
+    A state_dict stored under the key 'state_dict' or 'model' is unwrapped, and the prefix 'module.' (DataParallel) is removed.
+
+    Raises:
+        DataError: if the file does not exist, cannot be read, or does not hold a state_dict.
+    """
     if not path.exists():
-        raise DataError(f"There is no file {path}.")
+        raise DataError(f"checkpoint not found: {path}.")
     try:
-        safe = path.suffix == ".safetensors"
-        found = dict(_safetensors().load_file(path)) if safe else torch.load(path, map_location="cpu", weights_only=True)
+        if path.suffix == ".safetensors":
+            content = dict(_safetensors().load_file(path))
+        else:
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except DataError:
         raise
-    except Exception as error:  # whatever torch and safetensors raise about a file that is none of theirs
-        raise DataError(f"{path} cannot be read: {type(error).__name__}: {error}.") from None
+    except Exception as error:  # torch and safetensors raise many types for a file of another format
+        raise DataError(f"cannot read {path}: {type(error).__name__}: {error}.") from None
     for key in ("state_dict", "model"):
-        if isinstance(found, dict) and isinstance(found.get(key), dict):
-            found = found[key]
-    if not isinstance(found, dict):
-        raise DataError(f"{path} holds a {type(found).__name__}, not a state_dict.")
-    return {key.removeprefix("module."): value for key, value in found.items()}
-
-
-def _safetensors() -> Any:
-    try:
-        return import_module("safetensors.torch")
-    except ImportError:
-        raise DataError("Checkpoints of this kind need the package safetensors: pip install safetensors.") from None
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
+    if not isinstance(content, dict):
+        raise DataError(f"{path} must hold a state_dict; got {type(content).__name__}.")
+    return {key.removeprefix("module."): value for key, value in content.items()}
 
 
 def save_model(model: nn.Module, path: Path) -> None:
-    """Write a model's state_dict as safetensors; tensors that share memory are written once each."""
-    _safetensors().save_file({key: value.detach().clone().contiguous() for key, value in model.state_dict().items()}, path)
+    """Write the state_dict of a model as safetensors. Tensors that share memory are written as independent copies.
+
+    Raises:
+        DiskError: if the file cannot be written; a previous file is then intact.
+    """
+    tensors = {key: value.detach().clone().contiguous() for key, value in model.state_dict().items()}
+    safetensors = _safetensors()
+    with atomic_write(path) as part:
+        try:
+            safetensors.save_file(tensors, part)
+        except import_module("safetensors").SafetensorError as error:  # its own type for a full disk, for example
+            raise OSError(error) from None
+
+
+def _safetensors() -> Any:
+    """Import safetensors at first use: it is part of the `lab` extra."""
+    try:
+        import safetensors.torch
+    except ImportError:
+        raise DataError(".safetensors files need the package safetensors: pip install 'anynorm[lab]'.") from None
+    return safetensors.torch

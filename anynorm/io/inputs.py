@@ -1,8 +1,8 @@
-"""Data named on a command line, as batches: x alone, or (x, labels) where there are labels.
+"""Input batches named by text. A batch is x, or (x, labels) if there are labels.
 
-images/              a folder of images, one subfolder a class, or images alone
-x.npz x.npy x.pt     a file of tensors: inputs (n, c, …) first, then labels (n,) if there are any
-package.module:make  what the factory gives: a tensor, or a loader
+images/                  a folder of images, with one subfolder per class, or without subfolders and labels
+x.npz x.npy x.pt x.pth   a file of tensors: inputs (n, c, …) first, then labels (n,) if any
+package.module:factory   a function that returns a tensor, (inputs, labels), or an iterable of batches
 """
 
 from __future__ import annotations
@@ -19,113 +19,144 @@ from torch import Tensor
 from anynorm.errors import DataError
 from anynorm.io.checkpoints import call_factory
 
-_FILES = (".npz", ".npy", ".pt", ".pth")
+TENSOR_SUFFIXES = (".npz", ".npy", ".pt", ".pth")
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
-IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
-class Images:
-    """How images of a folder become inputs: the middle square, of `side` pixels, standardised by mean and std."""
+class ImageTransform:
+    """Crop an image to its central square, resize it, and standardize its values in [0, 1] per channel.
 
-    side: int = 224
-    mean: tuple[float, ...] = IMAGENET[0]
-    std: tuple[float, ...] = IMAGENET[1]
+    Args:
+        image_size: Height and width of the result.
+        mean: Mean to subtract, per channel; one value for grayscale images, three for RGB.
+        std: Standard deviation to divide by, per channel.
+
+    Raises:
+        DataError: if `mean` and `std` do not both have one value or both three.
+    """
+
+    image_size: int = 224
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
 
     def __post_init__(self) -> None:
         if len(self.mean) != len(self.std) or len(self.mean) not in (1, 3):
-            raise DataError(
-                f"{len(self.mean)} means and {len(self.std)} deviations; give one of each, for grey images, or three."
-            )
+            counts = f"{len(self.mean)} and {len(self.std)}"
+            raise DataError(f"mean and std must have one value each (grayscale) or three each (RGB); got {counts}.")
 
     def read(self, path: Path) -> Tensor:
-        """Read an image (c, side, side): one channel where there is one mean, else three."""
+        """Read an image file as a float tensor (c, image_size, image_size).
+
+        Raises:
+            DataError: if the file cannot be decoded.
+        """
         from PIL import Image, ImageOps, UnidentifiedImageError
 
+        size = (self.image_size, self.image_size)
         try:
             with Image.open(path) as image:
-                fitted = ImageOps.fit(image.convert("L" if len(self.mean) == 1 else "RGB"), (self.side, self.side))
+                square = ImageOps.fit(image.convert("L" if len(self.mean) == 1 else "RGB"), size)
         except (UnidentifiedImageError, OSError) as error:
-            raise DataError(f"{path} is no image that can be read: {error}.") from None
-        pixels = torch.from_numpy(np.array(fitted)).float().reshape(self.side, self.side, -1).movedim(-1, 0) / 255
+            raise DataError(f"cannot read {path} as an image: {error}.") from None
+        pixels = torch.from_numpy(np.array(square)).float().reshape(*size, -1).movedim(-1, 0) / 255
         mean, std = (torch.tensor(values).reshape(-1, 1, 1) for values in (self.mean, self.std))
         return (pixels - mean) / std
 
 
-def read_batches(text: str, batch_size: int = 64, images: Images | None = None) -> Iterator[Any]:
-    """Read the batches that a text names."""
-    path = Path(text)
+def read_batches(name: str, batch_size: int = 64, transform: ImageTransform | None = None) -> Iterator[Any]:
+    """Yield the batches named by a text.
+
+    Args:
+        name: A folder of images, a file of tensors, or `package.module:factory`; see the module's documentation.
+        batch_size: Samples per batch. A factory that returns an iterable chooses its own.
+        transform: How images of a folder become tensors; `ImageTransform()` by default.
+
+    Yields:
+        x, or (x, labels) if there are labels.
+
+    Raises:
+        DataError: if the name is invalid, or the data cannot be read.
+    """
+    path = Path(name)
     if path.is_dir():
-        yield from _read_folder(path, batch_size, images or Images())
-    elif path.suffix in _FILES:
+        yield from _read_folder(path, batch_size, transform or ImageTransform())
+    elif path.suffix in TENSOR_SUFFIXES:
         yield from _split(_read_file(path), batch_size)
-    elif ":" not in text:
-        raise DataError(f"{text!r} is no folder, no file ({' '.join(_FILES)}) and no package.module:factory.")
+    elif ":" in name:
+        yield from _call_factory(name, batch_size)
     else:
-        yield from _of_factory(text, batch_size)
+        raise DataError(f"expected a folder, a file ({' '.join(TENSOR_SUFFIXES)}) or package.module:factory; got {name!r}.")
 
 
-def _of_factory(text: str, batch_size: int) -> Iterator[Any]:
-    """Give the batches of a loader; a tensor, or a pair of inputs and labels, is split into some."""
-    found = call_factory(text)
-    if isinstance(found, Tensor):
-        return _split([found], batch_size)
-    if isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Tensor) and _labels(found[1], len(found[0])):
-        return _split(list(found), batch_size)
-    if not isinstance(found, Iterable):
-        raise DataError(f"{text!r} gave a {type(found).__name__}; a loader, a tensor, or (inputs, labels) was wanted.")
-    return iter(found)
+def read_first_input(name: str, num_samples: int = 2) -> Any:
+    """Return x of the first batch named by a text, with `num_samples` samples (a factory's iterable chooses its own number).
 
-
-def first_input(text: str, count: int = 2) -> Any:
-    """Read the x of the first few samples that a text names."""
-    batch = next(iter(read_batches(text, count)), None)
+    Raises:
+        DataError: if the data are empty or cannot be read.
+    """
+    batch = next(iter(read_batches(name, num_samples)), None)
     if batch is None:
-        raise DataError(f"{text!r} gave no batch.")
+        raise DataError(f"{name!r} must provide at least one batch; got none.")
     return batch[0] if isinstance(batch, tuple | list) else batch
 
 
+def _call_factory(name: str, batch_size: int) -> Iterator[Any]:
+    """Return the batches of the iterable that a factory returns; split a tensor, or (inputs, labels), into batches."""
+    data = call_factory(name)
+    if isinstance(data, Tensor):
+        return _split([data], batch_size)
+    if isinstance(data, tuple) and len(data) == 2 and isinstance(data[1], Tensor) and _is_labels(data[1], len(data[0])):
+        return _split(list(data), batch_size)
+    if not isinstance(data, Iterable):
+        expected = "a tensor, (inputs, labels) or an iterable of batches"
+        raise DataError(f"{name!r} must return {expected}; got {type(data).__name__}.")
+    return iter(data)
+
+
 def _split(tensors: list[Tensor], batch_size: int) -> Iterator[Any]:
-    for rows in zip(*(torch.split(tensor, batch_size) for tensor in tensors), strict=True):
-        yield rows if len(rows) > 1 else rows[0]
+    for batch in zip(*(torch.split(tensor, batch_size) for tensor in tensors), strict=True):
+        yield batch if len(batch) > 1 else batch[0]
 
 
-def _read_folder(path: Path, batch_size: int, images: Images) -> Iterator[Any]:
-    """Read images as they are wanted; subfolders are classes, in the order of their names."""
-    found = sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
-    if not found:
-        raise DataError(f"The folder {path} holds no image ({' '.join(IMAGE_SUFFIXES)}).")
-    classes = sorted({file.relative_to(path).parts[0] for file in found if file.parent != path})
-    for start in range(0, len(found), batch_size):
-        files = found[start : start + batch_size]
-        x = torch.stack([images.read(file) for file in files])
-        labelled = classes and all(file.parent != path for file in found)
-        yield (x, torch.tensor([classes.index(file.relative_to(path).parts[0]) for file in files])) if labelled else x
+def _read_folder(folder: Path, batch_size: int, transform: ImageTransform) -> Iterator[Any]:
+    """Read images batch by batch; subfolders are classes, numbered in alphabetical order."""
+    files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
+    if not files:
+        raise DataError(f"the folder {folder} must contain images ({' '.join(IMAGE_SUFFIXES)}); got none.")
+    is_labeled = all(file.parent != folder for file in files)
+    classes = sorted({file.relative_to(folder).parts[0] for file in files})
+    for start in range(0, len(files), batch_size):
+        chunk = files[start : start + batch_size]
+        x = torch.stack([transform.read(file) for file in chunk])
+        yield (x, torch.tensor([classes.index(file.relative_to(folder).parts[0]) for file in chunk])) if is_labeled else x
 
 
 def _read_file(path: Path) -> list[Tensor]:
-    """Read inputs and, where the second entry is as long and of whole numbers, labels."""
+    """Read inputs and, if the second entry has one integer per sample, labels."""
     if not path.exists():
-        raise DataError(f"There is no file {path}.")
+        raise DataError(f"file not found: {path}.")
     try:
-        entries = _entries(path)
-    except Exception as error:  # whatever torch and numpy raise about a file that is none of theirs
-        raise DataError(f"{path} cannot be read: {type(error).__name__}: {error}.") from None
+        entries = _read_entries(path)
+    except Exception as error:  # torch and numpy raise many types for a file of another format
+        raise DataError(f"cannot read {path}: {type(error).__name__}: {error}.") from None
     if not entries or not isinstance(entries[0], Tensor) or entries[0].dim() < 2:
-        raise DataError(f"{path} holds no tensor (n, c, …) as its first entry.")
-    labels = [entry for entry in entries[1:2] if isinstance(entry, Tensor) and _labels(entry, len(entries[0]))]
+        first = "no entry" if not entries else getattr(entries[0], "shape", type(entries[0]).__name__)
+        raise DataError(f"the first entry of {path} must be a tensor (n, c, …); got {first}.")
+    labels = [entry for entry in entries[1:2] if isinstance(entry, Tensor) and _is_labels(entry, len(entries[0]))]
     return [entries[0].float(), *(entry.long() for entry in labels)]
 
 
-def _entries(path: Path) -> list[Any]:
+def _read_entries(path: Path) -> list[Any]:
     if path.suffix in (".pt", ".pth"):
-        found = torch.load(path, map_location="cpu", weights_only=True)
-        entries = list(found.values()) if isinstance(found, dict) else found
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        entries = list(content.values()) if isinstance(content, dict) else content
         return list(entries) if isinstance(entries, tuple | list) else [entries]
     loaded = np.load(path)
     arrays = [loaded[name] for name in loaded.files] if path.suffix == ".npz" else [loaded]
     return [torch.from_numpy(array) for array in arrays]
 
 
-def _labels(tensor: Tensor, count: int) -> bool:
-    return tensor.shape == (count,) and not (tensor.is_floating_point() or tensor.is_complex())
+def _is_labels(tensor: Tensor, num_samples: int) -> bool:
+    return tensor.shape == (num_samples,) and not (tensor.is_floating_point() or tensor.is_complex())

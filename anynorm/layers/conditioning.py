@@ -1,96 +1,46 @@
-"""What a norm is told beside x: the class or domain of each sample, or a style.
+"""The condition of a norm: the class or domain of each sample, or a style.
 
-    norm(x, 3)                  every sample is of class 3
-    norm(x, labels)             an integer tensor (n,): classes or domains mixed in one batch
-    norm(x, features)           a style: features (n or 1, c, …) whose moments are taken
+    norm(x, 3)                  every sample has class 3
+    norm(x, labels)             an integer tensor (n,): classes or domains, mixed in one batch
+    norm(x, features)           a style: features (n or 1, c, …), whose moments are taken
     norm(x, (mean, std))        a style: its moments, each (n or 1, c)
 
-Inside models that pass x alone, `with condition(model, value):` tells every layer that wants to know.
+Inside models that pass x alone, `with condition(model, value):` sets the condition of every layer that takes one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from anynorm.core.affine import standardize
-from anynorm.core.moments import Moments, table_dtype
+from anynorm import kernels
+from anynorm.core.affine import inverse_std
+from anynorm.core.moments import table_dtype
+from anynorm.core.tracing import can_read_values, is_recomputing
 from anynorm.errors import ConditionError
 
-
-def read_labels(condition: Any, x: Tensor, classes: int) -> Tensor:
-    """Turn a class or domain condition into labels (n,), refusing what is no label of one of `classes`."""
-    n = x.shape[0]
-    wrong = _wrong_label(condition, n, classes)
-    if wrong:
-        raise ConditionError(f"{wrong} Give an int from 0 to {classes - 1}, or an integer tensor of {n} of them.")
-    if isinstance(condition, Tensor):
-        return condition.to(x.device, torch.long).expand(n)
-    return torch.full((n,), int(condition), dtype=torch.long, device=x.device)
-
-
-def _wrong_label(condition: Any, n: int, classes: int) -> str:
-    if isinstance(condition, Tensor):
-        if condition.is_floating_point() or condition.is_complex() or condition.dtype == torch.bool:
-            return f"The condition is a tensor of {condition.dtype}, not of class or domain numbers."
-        if condition.dim() > 1 or (condition.dim() == 1 and condition.shape[0] != n):
-            return f"The condition has shape {tuple(condition.shape)}, the batch {n} samples."
-        values = [int(condition.long().min()), int(condition.long().max())] if n and is_readable(condition) else []
-    elif isinstance(condition, bool) or not isinstance(condition, Integral):
-        return f"The condition is a {type(condition).__name__}, not a class or domain."
-    else:
-        values = [int(condition)]
-    outside = [value for value in values if not 0 <= value < classes]
-    return f"The condition holds {outside[0]}; there are {classes} classes or domains." if outside else ""
-
-
-def is_readable(tensor: Tensor) -> bool:
-    """Whether looking at values neither breaks a trace nor stalls a device, whose own indexing refuses wrong labels anyway."""
-    traced = torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-    return type(tensor) in (Tensor, nn.Parameter) and tensor.device.type == "cpu" and not traced
-
-
-def read_style(condition: Any, x: Tensor, *, moments: Callable[[Tensor, int], Moments], eps: float) -> tuple[Tensor, Tensor]:
-    """Turn style features or moments into (mean, std), each (n or 1, c); std = sqrt(var + ε), as x's own."""
-    pair = isinstance(condition, tuple | list)
-    tensors = list(condition) if pair else [condition]
-    wrong = _wrong_style(tensors, x, 2 if pair else 1)
-    if wrong:
-        n, c = x.shape[:2]
-        raise ConditionError(f"{wrong} Give features ({n} or 1, {c}, …), or a pair (mean, std) of shape ({n} or 1, {c}) each.")
-    if pair:
-        mean, std = (tensor.to(x.device, table_dtype(x)) for tensor in tensors)
-        return mean, std
-    found = moments(tensors[0].to(x.device), 1)
-    inverse, _ = standardize(found.var[..., 0], eps)
-    return found.mean[..., 0], inverse.reciprocal()
-
-
-def _wrong_style(tensors: list[Any], x: Tensor, expected: int) -> str:
-    n, c = x.shape[:2]
-    if len(tensors) != expected:
-        return f"The condition holds {len(tensors)} things, not a mean and a std."
-    for tensor in tensors:
-        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-            kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-            return f"The condition is no style but {kind}."
-        fits = tensor.dim() == 2 if expected == 2 else tensor.dim() > 2
-        if not fits or tensor.shape[0] not in (1, n) or tensor.shape[1] != c or 0 in tensor.shape[2:]:
-            return f"The style has shape {tuple(tensor.shape)}."
-    return ""
+if TYPE_CHECKING:
+    from anynorm.layers.norm import Norm
 
 
 @contextmanager
 def condition(model: nn.Module, value: Any) -> Iterator[None]:
-    """Tell every layer of a model its condition, for the forward passes (and recomputations) inside the block.
+    """Set the condition of every layer of a model that takes one, for the forward passes inside the block.
 
-    A condition given to a layer directly goes first. With activation checkpointing, call `backward` inside the block
-    too: the recomputation asks for the condition again.
+    A condition passed to a layer directly takes precedence. With activation checkpointing, call `backward` inside the block too:
+    the recomputation needs the condition again.
+
+    Args:
+        model: the model.
+        value: a class or domain, a tensor of them, style features, or a style's (mean, std).
+
+    Raises:
+        ConditionError: if no layer of the model takes a condition.
 
     >>> import anynorm
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), anynorm.make("sabn@10", 8), nn.ReLU())
@@ -101,15 +51,104 @@ def condition(model: nn.Module, value: Any) -> Iterator[None]:
     layers: list[Any] = [module for module in model.modules() if getattr(module, "takes_condition", False)]
     if not layers:
         raise ConditionError(
-            f"no layer of this {type(model).__name__} takes a condition. Norms that do: ccbn@K, sabn@K, auxbn@K, adain, …"
+            f"No layer of this {type(model).__name__} takes a condition. Norms that take one: ccbn@K, sabn@K, auxbn@K, adain, …"
         )
     if isinstance(value, int) and not isinstance(value, bool):
-        value = torch.tensor(value)  # compiled code would be compiled again for each number
-    before = [layer._condition for layer in layers]
+        value = torch.tensor(value)  # torch.compile would specialize on the number and recompile for each class
+    previous = [layer._condition for layer in layers]
     try:
         for layer in layers:
             layer.set_condition(value)
         yield
     finally:
-        for layer, old in zip(layers, before, strict=True):
+        for layer, old in zip(layers, previous, strict=True):
             layer.set_condition(old)
+
+
+def read_condition(norm: Norm, x: Tensor, condition: Any) -> Any:
+    """Return the condition of a forward pass as labels (n,) or as a style (mean, std), for a norm that takes one.
+
+    Raises:
+        ConditionError: if the condition is missing or does not fit the norm or x.
+    """
+    try:
+        if condition is None:
+            raise ConditionError(_missing_condition_message(norm))
+        if norm.norm_spec.takes_style:
+            return read_style(condition, x, norm.eps)
+        return read_labels(condition, x, norm.norm_spec.num_classes)
+    except ConditionError as error:
+        raise ConditionError(f"{error} Layer {norm.spec!r}, input {tuple(x.shape)}.") from None
+
+
+def _missing_condition_message(norm: Norm) -> str:
+    num_classes = norm.norm_spec.num_classes
+    needed = "a style" if norm.norm_spec.takes_style else f"the class or domain (0 to {num_classes - 1}) of each sample"
+    text = (
+        f"{norm.spec} needs {needed}: call norm(x, condition), or the model inside `with anynorm.condition(model, condition):`."
+    )
+    if is_recomputing():
+        text += " Activation checkpointing recomputes it after the block has ended: call backward inside the block."
+    return text
+
+
+def read_labels(condition: Any, x: Tensor, num_classes: int) -> Tensor:
+    """Return a class or domain condition as labels (n,).
+
+    Raises:
+        ConditionError: if the condition is not one label in [0, num_classes), or one per sample.
+    """
+    n = x.shape[0]
+    usable = f"Pass an int from 0 to {num_classes - 1}, or an integer tensor of {n} of them."
+    if isinstance(condition, Tensor):
+        _check_label_tensor(condition, n, usable)
+        if n and can_read_values(condition):
+            for value in (int(condition.long().min()), int(condition.long().max())):
+                _check_label(value, num_classes, usable)
+        return condition.to(x.device, torch.long).expand(n)
+    if isinstance(condition, bool) or not isinstance(condition, Integral):
+        raise ConditionError(f"The condition must be a class or domain; got a {type(condition).__name__}. {usable}")
+    _check_label(int(condition), num_classes, usable)
+    return torch.full((n,), int(condition), dtype=torch.long, device=x.device)
+
+
+def _check_label_tensor(condition: Tensor, n: int, usable: str) -> None:
+    if condition.is_floating_point() or condition.is_complex() or condition.dtype == torch.bool:
+        raise ConditionError(f"The condition must hold integers; got a tensor of {condition.dtype}. {usable}")
+    if condition.dim() > 1 or (condition.dim() == 1 and condition.shape[0] != n):
+        raise ConditionError(f"The condition must have one entry per sample ({n}); got shape {tuple(condition.shape)}. {usable}")
+
+
+def _check_label(value: int, num_classes: int, usable: str) -> None:
+    if not 0 <= value < num_classes:
+        raise ConditionError(f"A class or domain must be in [0, {num_classes}); got {value}. {usable}")
+
+
+def read_style(condition: Any, x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Return style features or moments as (mean, std), each (n or 1, c); std = sqrt(var + ε), as for x itself.
+
+    Raises:
+        ConditionError: if the condition is not a style for x.
+    """
+    is_pair = isinstance(condition, tuple | list)
+    tensors = list(condition) if is_pair else [condition]
+    _check_style(tensors, x, is_pair)
+    if is_pair:
+        mean, std = (tensor.to(x.device, table_dtype(x)) for tensor in tensors)
+        return mean, std
+    moments = kernels.moments(tensors[0].to(x.device), 1)
+    return moments.mean[..., 0], inverse_std(moments.var[..., 0], eps).reciprocal()
+
+
+def _check_style(tensors: list[Any], x: Tensor, is_pair: bool) -> None:
+    n, c = x.shape[:2]
+    usable = f"Pass features ({n} or 1, {c}, …), or a pair (mean, std) of shape ({n} or 1, {c}) each."
+    if is_pair and len(tensors) != 2:
+        raise ConditionError(f"A style must be features or (mean, std); got {len(tensors)} items. {usable}")
+    for tensor in tensors:
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise ConditionError(f"A style must be a floating-point tensor; got {kind}. {usable}")
+        fits = tensor.dim() == 2 if is_pair else tensor.dim() > 2
+        if not fits or tensor.shape[0] not in (1, n) or tensor.shape[1] != c or 0 in tensor.shape[2:]:
+            raise ConditionError(f"The style does not fit the input; got shape {tuple(tensor.shape)}. {usable}")

@@ -1,35 +1,60 @@
-"""The layer: x ─▶ moments ─▶ pooled by each cut ─▶ population ─▶ mixed ─▶ affine ─▶ y = a (x − mean) + b.
+"""The layer: x ─▶ moments ─▶ pooled by each cut ─▶ running statistics ─▶ mixed ─▶ affine ─▶ y = a (x − mean) + b.
+
+Parameters, with torch's names where torch has them (buffers: see `RunningStats`):
+
+    weight, bias                  the shared affine                        (c,)
+    class_weight, class_bias      one row per class                        (classes, c)
+    mean_weight, var_weight       λ, the logits of the mixing weights      (k,) or (groups, k)
 
 Only the kernels at the two ends touch x; everything between works on tables (n or 1, c, strips).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from anynorm import kernels
 from anynorm.core.affine import chain
 from anynorm.core.cuts import Cut
-from anynorm.core.spec import ResolvedCuts
-from anynorm.errors import SpecError
-from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, Params
-from anynorm.layers.distributed import NoSync, SyncGroup
-from anynorm.layers.state import State
-from anynorm.layers.validation import check_input, check_shared, read_condition
+from anynorm.core.mixing import logits_shape
+from anynorm.core.spec import NormSpec, ResolvedCuts, check_num_features
+from anynorm.core.update_rules import Cumulative, Running, UpdateRule, from_momentum
+from anynorm.errors import FoldError, SpecError
+from anynorm.kernels.interface import NUM_LAYER_PARAMS, BatchStats, Buffers, ForwardSpec, NoSync, Params, SyncGroup
+from anynorm.layers.conditioning import read_condition
+from anynorm.layers.loading import prepare_state_dict
+from anynorm.layers.running_stats import RunningStats
+from anynorm.layers.validation import check_batch, check_input
 
 NO_SYNC = NoSync()
 
 
-class Norm(State):
-    """Normalises (n, c, …) of any rank from 2 by the parts it is given.
+class CustomNorm:
+    """Marker of norms that override `_compute_output` or its inputs, so that their `NormSpec` alone does not define them."""
+
+
+class Norm(RunningStats):
+    """Normalizes an input (n, c, …) with at least 2 dimensions as its `NormSpec` defines.
+
+    `anynorm.make` builds one from the text of a spec.
 
     Args:
-        momentum: weight of the newest batch in the running statistics; None averages all batches alike.
-        population: a policy of `anynorm.core.update_rules`, instead of `momentum`.
+        norm_spec: the definition.
+        num_features: the number of channels.
+        eps: added to the variance.
+        momentum: the weight of the newest batch in the running statistics; None gives all batches the same weight.
+        track_running_stats: whether to have running statistics for inference.
+        update_rule: a rule of `anynorm.core.update_rules`, instead of `momentum`.
+        device: the device of parameters and buffers.
+        dtype: the dtype of parameters and buffers.
+
+    Raises:
+        SpecError: if an argument is out of range or the definition does not fit the number of channels.
 
     >>> import anynorm
     >>> norm = anynorm.make("hn:4", 16)
@@ -39,14 +64,65 @@ class Norm(State):
     torch.Size([2, 16, 8, 8])
     """
 
+    _version = 2
+    schedule_enabled = True
+    """Whether norms with a schedule advance it in training."""
+    one_cut_per_channel = False
+    """Whether each channel uses a single one of the mixed cuts (IBN)."""
     post_modules: tuple[str, ...] = ()
-    """Children that run on the output, as part of the layer: a dropout or activation of the module it stands for."""
+    """Names of child modules applied to the output, such as a fused activation of the module that this layer replaced."""
+
+    weight: nn.Parameter | None
+    bias: nn.Parameter | None
+    class_weight: nn.Parameter | None
+    class_bias: nn.Parameter | None
+    mean_weight: nn.Parameter | None
+    var_weight: nn.Parameter | None
+
+    def __init__(
+        self,
+        norm_spec: NormSpec,
+        num_features: int,
+        *,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        track_running_stats: bool = True,
+        update_rule: UpdateRule | None = None,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        if not isinstance(norm_spec, NormSpec):
+            raise SpecError(f"Norm takes a NormSpec; got {norm_spec!r}. Use anynorm.make(spec, num_features) for a text.")
+        if not isinstance(eps, int | float) or not 0 <= eps < 1:
+            raise SpecError(f"eps must be in [0, 1); got {eps!r}. Usual: 1e-5. To set the number of groups, pass num_groups=….")
+        if norm_spec.custom and not isinstance(self, CustomNorm):
+            raise SpecError(
+                f"{norm_spec} has a class of its own; got Norm. Use anynorm.make({str(norm_spec)!r}, {num_features}) instead."
+            )
+        super().__init__(
+            norm_spec,
+            check_num_features(num_features, norm_spec),
+            track_running_stats=track_running_stats,
+            update_rule=from_momentum(momentum) if update_rule is None else update_rule,
+            device=device,
+            dtype=dtype,
+        )
+        self.eps = eps
+        self._condition: Any = None
+        self._forward_specs: dict[Any, ForwardSpec] = {}
+        self._register_parameters(device, dtype)
+        self.reset_parameters()
 
     def forward(self, x: Tensor, condition: Any = None) -> Tensor:
-        """Normalise x.
+        """Normalize x.
 
         Args:
+            x: (n, c), (n, c, length), (n, c, h, w) or (n, c, t, h, w).
             condition: see `anynorm.layers.conditioning`; ignored by norms that take none, so any spec fits any model.
+
+        Raises:
+            ShapeError: if x does not fit the norm.
+            ConditionError: if the condition is missing or does not fit.
         """
         y = self.normalize(x, condition)
         for name in self.post_modules:
@@ -54,108 +130,175 @@ class Norm(State):
         return y
 
     def normalize(self, x: Tensor, condition: Any = None) -> Tensor:
-        """Normalise x, and nothing more."""
-        task = self._task()
-        check_input(self, task, x)
-        told = read_condition(self, x, self._condition if condition is None else condition)
-        kept = tuple([None if look else self.running_stats(index) for index, look in enumerate(task.uses_batch)])
-        given = Buffers(kept, told if self.norm_spec.num_classes else None)
-        y, batch = self._pass(task, x, self._owned(told), given)
-        check_shared(self, batch)
+        """Normalize x without applying `post_modules`."""
+        spec = self._forward_spec()
+        check_input(self, spec, x)
+        if self.takes_condition:
+            condition = read_condition(self, x, self._condition if condition is None else condition)
+        y, batch = self._compute_output(spec, x, self._params(condition), self._read_buffers(spec, condition))
+        if self.training and self.splits_batch:
+            check_batch(self, batch)
         self.update_running_stats(batch)
         return y
 
-    def _pass(self, task: ForwardSpec, x: Tensor, owned: Params, given: Buffers) -> tuple[Tensor, BatchStats]:
-        """Compute y, and what x has for the population: where norms beyond the algebra do more."""
-        return kernels.normalize(task, x, owned, given)
+    def _compute_output(self, spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
+        """Return y and the statistics of the batch; custom norms override this step."""
+        return kernels.normalize(spec, x, params, buffers)
 
-    def _task(self) -> ForwardSpec:
-        """Say what a pass does, apart from its tensors; it is the same until the mode of the layer changes."""
-        reach, uses_batch = self.sync_group if self.training else NO_SYNC, self.uses_batch
-        mode = (self.training, uses_batch, reach, self.eps)
-        task = None if torch.compiler.is_compiling() else self.tasks.get(mode)
-        if task is None:
-            looks = tuple([uses_batch or not cut.pools_samples for cut in self.cuts])
-            task = self._make_task(looks, reach)
+    def _forward_spec(self) -> ForwardSpec:
+        """Return what a forward pass does in the current mode of the layer."""
+        sync_group, uses_batch = self.sync_group if self.training else NO_SYNC, self.uses_batch
+        mode = (self.training, uses_batch, sync_group, self.eps)
+        spec = None if torch.compiler.is_compiling() else self._forward_specs.get(mode)
+        if spec is None:
+            spec = self._make_forward_spec(tuple([uses_batch or not cut.pools_samples for cut in self.cuts]), sync_group)
             if not torch.compiler.is_compiling():
-                self.tasks[mode] = task
-        return task
+                self._forward_specs[mode] = spec
+        return spec
 
-    def _make_task(self, looks: tuple[bool, ...], reach: SyncGroup) -> ForwardSpec:
-        fitted = ResolvedCuts(self.cuts, self.mean_cuts, self.var_cuts)
-        return ForwardSpec(self.norm_spec, fitted, self.num_features, eps=self.eps, uses_batch=looks, sync_group=reach)
+    def _make_forward_spec(self, uses_batch: tuple[bool, ...], sync_group: SyncGroup) -> ForwardSpec:
+        cuts = ResolvedCuts(self.cuts, self.mean_cut_indices, self.var_cut_indices)
+        return ForwardSpec(self.norm_spec, cuts, self.num_features, self.eps, uses_batch, sync_group)
 
-    def _varied(self, task: ForwardSpec, **changes: Any) -> ForwardSpec:
-        """Give a task with the changes that this class makes: the same one every time, for plans are kept with it."""
-        varied = None if torch.compiler.is_compiling() else self.tasks.get(task)
-        if varied is None:
-            varied = replace(task, admitted=set(), plans={}, **changes)
+    def _derived_spec(self, spec: ForwardSpec, **changes: Any) -> ForwardSpec:
+        """Return a forward spec with changes; the same object each time, because kernels cache plans in it."""
+        key = (spec, *changes)  # a class derives at most one spec with the same fields
+        derived = None if torch.compiler.is_compiling() else self._forward_specs.get(key)
+        if derived is None:
+            derived = replace(spec, validated_shapes=set(), plans={}, **changes)
             if not torch.compiler.is_compiling():
-                self.tasks[task] = varied
-        return varied
+                self._forward_specs[key] = derived
+        return derived
 
-    def _owned(self, told: Any) -> Params:
-        """Collect the tensors that gradients belong to."""
-        own = self._parameters  # a parametrized tensor is not there, but an attribute
-        owned = [own[name] if name in own else getattr(self, name) for name in Params._fields[:6]]
-        return Params(*owned, *(told if self.norm_spec.takes_style else ()))
+    def _params(self, condition: Any) -> Params:
+        """Return the tensors that receive gradients."""
+        params = self._parameters  # a parametrized tensor is an attribute, not an entry
+        tensors = [params[name] if name in params else getattr(self, name) for name in Params._fields[:NUM_LAYER_PARAMS]]
+        return Params(*tensors, *(condition if self.norm_spec.takes_style else ()))
 
-    def weights(self, side: str) -> Tensor | None:
-        """Give the weights of the cuts of the `mean` or the `var`: (1, k), or (c, k) with groups; None for a single cut."""
+    def _read_buffers(self, spec: ForwardSpec, condition: Any) -> Buffers:
+        """Return the running statistics and labels that a forward pass reads."""
+        stats = tuple([None if use else self.running_stats(index) for index, use in enumerate(spec.uses_batch)])
+        return Buffers(stats, condition if self.norm_spec.num_classes else None)
+
+    @property
+    def spec(self) -> str:
+        """The text of the spec."""
+        return str(self.norm_spec)
+
+    @property
+    def splits_batch(self) -> bool:
+        """Whether domains or processes divide the samples, so that the shape of x does not give the counts."""
+        return bool(self.norm_spec.affine.num_domains) or self.sync_group.is_synchronized
+
+    @property
+    def takes_condition(self) -> bool:
+        """Whether `forward` needs a class, domain or style."""
+        return bool(self.norm_spec.num_classes) or self.norm_spec.takes_style
+
+    @property
+    def affine(self) -> bool:
+        """Whether there is a learned affine."""
+        return any(stage.names for stage in self.norm_spec.affine.stages)
+
+    def set_condition(self, condition: Any) -> None:
+        """Set the condition of later forward passes; a parameter passed as a style is not registered."""
+        object.__setattr__(self, "_condition", condition)
+
+    def set_total_steps(self, total_steps: int) -> None:
+        """Set the number of forward passes of the whole training; norms with a schedule scale it to that length."""
+
+    def _register_parameters(self, device: Any, dtype: Any) -> None:
+        for name in ("weight", "bias", "class_weight", "class_bias"):
+            self.register_parameter(name, None)
+        for stage in self.norm_spec.affine.stages:
+            for name in stage.names:
+                empty = torch.empty(stage.shape(self.num_features), device=device, dtype=dtype)
+                self.register_parameter(name, nn.Parameter(empty))
+        mixing = self.norm_spec.mixing
+        for name, cuts in (("mean_weight", self.mean_cut_indices), ("var_weight", self.var_cut_indices)):
+            logits = torch.empty(logits_shape(mixing, len(cuts)), device=device, dtype=dtype)
+            self.register_parameter(name, nn.Parameter(logits, mixing.is_trainable) if len(cuts) > 1 else None)
+
+    def reset_parameters(self) -> None:
+        """Reset running statistics, affine and λ to their initial values."""
+        self.reset_running_stats()
+        for stage in self.norm_spec.affine.stages:
+            stage.reset(*[getattr(self, name) for name in stage.names])
+        for logits in (self.mean_weight, self.var_weight):
+            if logits is not None:
+                nn.init.ones_(logits)
+
+    def mixing_weights(self, side: str) -> Tensor | None:
+        """Return the mixing weights of the cuts of the "mean" or the "var": (1, k), or (c, k) with channel groups.
+
+        Returns:
+            None if there is a single cut.
+        """
         logits = getattr(self, f"{side}_weight")
-        return None if logits is None else self.norm_spec.mixing.spread(logits, self.num_features)
+        return None if logits is None else self.norm_spec.mixing.weights_by_channel(logits, self.num_features)
 
-    def not_foldable_reason(self) -> str:
-        """Say why inference is no fixed y = A x + B for each channel; empty where it is, for any one condition."""
+    def used_cuts(self) -> list[Cut]:
+        """Return the cuts with a positive mixing weight in the mean or the variance."""
+        used: set[int] = set()
+        for side, cuts in (("mean", self.mean_cut_indices), ("var", self.var_cut_indices)):
+            weights = self.mixing_weights(side)
+            used |= {cut for k, cut in enumerate(cuts) if weights is None or bool((weights[:, k] > 0).any())}
+        return [self.cuts[index] for index in sorted(used)]
+
+    def not_foldable_reason(self) -> str | None:
+        """Return why inference is not a fixed y = A x + B per channel and condition; None if it is."""
         live = [str(cut) for cut in self.used_cuts() if not cut.pools_samples]
         if live or not self.has_running_stats:
             return f"the statistics of {live[0] if live else self.spec} come from each input, so no fixed (a, b) exists"
         if any(cut.space != 1 for cut in self.used_cuts()):
-            return "its statistics differ from position to position"
-        return "its affine is a style, which comes with each input" if self.norm_spec.takes_style else ""
-
-    def set_total_steps(self, passes: int) -> None:
-        """Hear how many forward passes training will have; norms with a schedule set it."""
-
-    def used_cuts(self) -> list[Cut]:
-        """List the cuts that have a share in the mean or the variance; a weight of 0 has none."""
-        used: set[int] = set()
-        for side, cuts in (("mean", self.mean_cuts), ("var", self.var_cuts)):
-            weights = self.weights(side)
-            used |= {cut for k, cut in enumerate(cuts) if weights is None or bool((weights[:, k] > 0).any())}
-        return [self.cuts[index] for index in sorted(used)]
+            return "its statistics differ between positions"
+        return "its affine is a style, which comes with each input" if self.norm_spec.takes_style else None
 
     @torch.no_grad()
     def fixed_affine(self, condition: Any = None) -> tuple[Tensor, Tensor]:
-        """Give A and B of y = A x + B for each channel, in double, where every statistic that has a share is kept.
+        """Return A and B of inference, y = A x + B per channel, in float64.
+
+        Args:
+            condition: the class or domain, for a norm that takes one.
+
+        Raises:
+            FoldError: if inference is not of this form (see `not_foldable_reason`).
 
         >>> import anynorm
         >>> scale, shift = anynorm.make("hn:4", 8, eps=0.0).fixed_affine()
         >>> scale.tolist() == [1.0] * 8, shift.tolist() == [0.0] * 8
         (True, True)
         """
+        reason = self.not_foldable_reason()
+        if reason:
+            raise FoldError(f"{self.spec} has no fixed affine: {reason}.")
         like = next(iter([*self.buffers(), *self.parameters()]))
-        x = torch.zeros(1, self.num_features, 1, dtype=torch.float64, device=like.device)
-        told = read_condition(self, x, condition)
-        looks = tuple([not cut.pools_samples for cut in self.cuts])
-        task = self._make_task(looks, NO_SYNC)
-        kept = tuple([None if look else self.running_stats(index) for index, look in enumerate(looks)])
-        given = Buffers(kept, told if self.norm_spec.num_classes else None)
-        mean, (a, b), _ = kernels.coefficients(task, x, self._owned(told), given)
-        scale = a.expand(1, self.num_features, 1).flatten()
-        return scale, (b - a * mean).expand(1, self.num_features, 1).flatten()
+        strips = math.lcm(*(cut.space or 1 for cut in self.cuts))  # cuts without weight are computed too
+        x = torch.zeros(1, self.num_features, strips, dtype=torch.float64, device=like.device)
+        condition = read_condition(self, x, condition) if self.takes_condition else None
+        spec = self._make_forward_spec(tuple([not cut.pools_samples for cut in self.cuts]), NO_SYNC)
+        buffers = self._read_buffers(spec, condition)
+        mean, (a, b), _ = kernels.coefficients(spec, x, self._params(condition), buffers)
+        scale, shift = a[..., :1], (b - a * mean)[..., :1]
+        return scale.expand(1, self.num_features, 1).flatten(), shift.expand(1, self.num_features, 1).flatten()
 
     def merge(self) -> Norm:
-        """Turn a sandwich into one affine a class, with the same output: γ'ᵢ = γᵢ γ_sa, β'ᵢ = γᵢ β_sa + βᵢ (sabn).
+        """Return an equivalent layer, without `post_modules`, whose sandwich is merged into one affine per class (sabn).
+
+            γ'ᵢ = γᵢ γ_sa        β'ᵢ = γᵢ β_sa + βᵢ
+
+        Raises:
+            SpecError: if the affine is not a shared stage followed by one per class.
 
         >>> import anynorm
         >>> anynorm.make("sabn@10", 64).merge().spec
         'bn.cc@10'
         """
-        shared, own = ("weight", "bias"), ("class_weight", "class_bias")
-        if [stage.names for stage in self.norm_spec.affine.stages] != [shared, own]:
-            raise SpecError(f"{self.spec} is no sandwich of a shared and a class affine: there is nothing to merge.")
-        inner, outer = ((getattr(self, gamma), getattr(self, beta)) for gamma, beta in (shared, own))
+        shared, per_class = ("weight", "bias"), ("class_weight", "class_bias")
+        if [stage.names for stage in self.norm_spec.affine.stages] != [shared, per_class]:
+            raise SpecError(f"merge needs a shared affine followed by one per class (sabn@K, .sa@K); got {self.spec}.")
+        inner, outer = ((getattr(self, gamma), getattr(self, beta)) for gamma, beta in (shared, per_class))
         merged = Norm(
             self.norm_spec.merged(),
             self.num_features,
@@ -167,9 +310,28 @@ class Norm(State):
         )
         with torch.no_grad():
             for name in [*merged._buffers, "mean_weight", "var_weight"]:
-                if getattr(merged, name) is not None:
-                    getattr(merged, name).copy_(getattr(self, name))
-            for name, value in zip(own, chain(inner, outer), strict=True):
+                source = getattr(self, name)
+                if source is None:
+                    setattr(merged, name, None)
+                else:
+                    getattr(merged, name).copy_(source)
+            for name, value in zip(per_class, chain(inner, outer), strict=True):
                 getattr(merged, name).copy_(value)
         merged.sync_group = self.sync_group
         return merged.train(self.training)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, *rest: Any) -> None:
+        prepare_state_dict(self, state_dict, prefix, local_metadata)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the condition of a `with condition(…)` block, which a copy is outside of, and cached forward specs."""
+        return {**self.__dict__, "_condition": None, "_forward_specs": {}}
+
+    def extra_repr(self) -> str:
+        """Return spec, channels and options."""
+        has_momentum = isinstance(self.update_rule, Running | Cumulative)
+        rule = f"momentum={self.momentum}" if has_momentum else f"update_rule={self.update_rule}"
+        tracked = rule if self.track_running_stats else "track_running_stats=False"
+        shown = [repr(self.spec), str(self.num_features), f"eps={self.eps}", *([tracked] if self.pools_samples else [])]
+        return ", ".join(shown)

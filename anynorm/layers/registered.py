@@ -1,68 +1,73 @@
-"""What a row of the zoo is: a class with a name, the numbers its spec takes, and the spec it stands for."""
+"""Registered norms: classes with a name for specs, the arguments of that name, and a definition.
+
+Subclassing `RegisteredNorm` with a `name` registers the class. The subclasses below add the arguments that several norms share,
+so that every class has an explicit signature.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
-from anynorm.core import grammar as specs
-from anynorm.core.spec import CustomSpec, NormSpec, check_num_features
+from anynorm.core.spec import CustomSpec, NormSpec, check_num_features, check_positive_int
+from anynorm.core.update_rules import UpdateRule
 from anynorm.errors import SpecError
-from anynorm.layers.norm import Norm
-from anynorm.layers.state import CustomNorm
+from anynorm.layers.norm import CustomNorm, Norm
 
 REGISTRY: dict[str, type[RegisteredNorm]] = {}
-_PER_CONDITION = ("num_classes", "num_domains")
-
-
-def parse_with_options(spec: str, num_features: int, affine: bool, options: Mapping[str, Any]) -> NormSpec:
-    """Parse a spec with the options that complete it, refusing those that do not belong to it."""
-    parts = specs.parse(spec, num_features=check_num_features(num_features, spec), **options)
-    settings = REGISTRY[parts.custom.name].settings if parts.custom else {}
-    if parts.custom:
-        REGISTRY[parts.custom.name].check(num_features)
-    usable = specs.arguments(spec) | {"batch_size", *settings}
-    for option in options:
-        if option not in usable:
-            raise SpecError(
-                f"{spec} takes no option {option!r}. It takes {' '.join(sorted(usable))} and torch's own (eps, momentum, …)."
-            )
-    return parts if affine else parts.without_affine()
+"""The registered classes by name."""
+AFTER_AT = ("num_classes", "num_domains")
+"""The arguments that follow @ in a spec; all others follow a colon."""
 
 
 class RegisteredNorm(Norm):
-    """A norm of the zoo, with torch's argument names; the numbers of its spec are keywords.
+    """A norm with a name.
+
+    Args:
+        num_features: the number of channels.
+        eps: added to the variance.
+        momentum: the weight of the newest batch in the running statistics; None gives all batches the same weight.
+        affine: whether to add learnable affine parameters.
+        track_running_stats: whether to have running statistics for inference.
+        device: the device of parameters and buffers.
+        dtype: the dtype of parameters and buffers.
+        update_rule: a rule of `anynorm.core.update_rules`, instead of `momentum`.
 
     Attributes:
-        arguments: the numbers of the spec and their defaults; None: it must be given. Classes and domains follow @.
-        stands_for: the spec it is short for.
-        example: a spec to show it by, where the bare name does not do.
-        variants: other specs of the same paper, with what they are.
-        settings: numbers that a spec does not write, with their defaults; a layer keeps them as buffers.
-        sets_of: the argument that counts the sets of statistics, where no condition chooses among them.
-        formula: what is computed, where the parts do not say.
-        missing: why there is no such layer, of a row that says only this.
+        name: the name in specs.
+        paper: where the norm comes from.
+        define: returns the definition for the arguments.
+        arguments: the numbers in the spec with their defaults; None if there is no default.
+        example: a spec to show the norm by, if the bare name is not usable.
+        variants: further specs of the same paper, with a description.
+        hyperparameters: numbers that are not written in a spec, with their defaults; the layer holds them as buffers.
+        stat_sets_arg: the argument that gives the number of sets of statistics with soft assignment.
+        formula: what is computed, if the definition does not say it.
+        not_implemented_reason: why the norm is listed but cannot be constructed.
     """
 
     name: ClassVar[str]
-    arguments: ClassVar[dict[str, int | None]] = {}
-    alias_of: ClassVar[str]
     paper: ClassVar[str]
+    define: ClassVar[Callable[..., NormSpec]]
+    arguments: ClassVar[Mapping[str, int | None]] = {}
     example: ClassVar[str] = ""
-    variants: ClassVar[dict[str, str]] = {}
-    settings: ClassVar[dict[str, float]] = {}
+    variants: ClassVar[Mapping[str, str]] = {}
+    hyperparameters: ClassVar[Mapping[str, float]] = {}
     stat_sets_arg: ClassVar[str] = ""
     formula: ClassVar[tuple[str, ...]] = ()
-    missing: ClassVar[str] = ""
+    not_implemented_reason: ClassVar[str] = ""
+    _after_colon: ClassVar[list[str]]
+    _after_at: ClassVar[list[str]]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "name" in vars(cls):
             if REGISTRY.setdefault(cls.name, cls).__qualname__ != cls.__qualname__:
-                raise SpecError(
-                    f"{cls.__name__} cannot be called {cls.name!r}: {REGISTRY[cls.name].__name__} is. Take another name."
-                )
+                raise SpecError(f"{cls.__name__}.name must be unique; {cls.name!r} is {REGISTRY[cls.name].__name__}.")
             REGISTRY[cls.name] = cls
+        cls._after_colon = [argument for argument in cls.arguments if argument not in AFTER_AT]
+        cls._after_at = [argument for argument in cls.arguments if argument in AFTER_AT]
 
     def __init__(
         self,
@@ -73,13 +78,29 @@ class RegisteredNorm(Norm):
         track_running_stats: bool = True,
         device: Any = None,
         dtype: Any = None,
-        **options: Any,
+        *,
+        update_rule: UpdateRule | None = None,
     ) -> None:
-        update_rule = options.pop("update_rule", None)
-        settings = {name: options[name] for name in self.settings if name in options}
-        parts = parse_with_options(self.name, num_features, affine, options)
+        self._initialize(num_features, {}, eps, momentum, affine, track_running_stats, device, dtype, update_rule)
+
+    def _initialize(
+        self,
+        num_features: int,
+        arguments: Mapping[str, Any],
+        eps: float,
+        momentum: float | None,
+        affine: bool,
+        track_running_stats: bool,
+        device: Any,
+        dtype: Any,
+        update_rule: UpdateRule | None,
+    ) -> None:
+        """Initialize the layer from its arguments; shared by the constructors of all registered classes."""
+        num_features = check_num_features(num_features, self.name)
+        self.check_channels(num_features)
+        norm_spec = self.named_spec(self.bind([], None, {**arguments, "num_features": num_features}))
         super().__init__(
-            parts,
+            norm_spec if affine else norm_spec.without_affine(),
             num_features,
             eps=eps,
             momentum=momentum,
@@ -88,73 +109,162 @@ class RegisteredNorm(Norm):
             device=device,
             dtype=dtype,
         )
-        self.set(settings)
-
-    def extra_repr(self) -> str:
-        """Show spec, channels, options and settings."""
-        return ", ".join([super().extra_repr(), *(f"{name}={float(self.get_buffer(name)):g}" for name in self.settings)])
-
-    def set(self, settings: Mapping[str, Any]) -> None:
-        """Set the numbers that a spec does not write."""
-        for name, value in settings.items():
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-                raise SpecError(f"{self.name} got {name}={value!r}; it takes a number from 0.")
-            self.get_buffer(name).fill_(value)
 
     @classmethod
-    def expand(cls, numbers: list[int], classes: int | None, options: Mapping[str, Any]) -> tuple[str, str, CustomSpec | None]:
-        """Give the name with its numbers, the spec it stands for, and what that leaves out; options fill what the name does."""
-        if cls.missing:
-            raise SpecError(f"{cls.name} is not implemented: {cls.missing}")
-        plain = [argument for argument in cls.arguments if argument not in _PER_CONDITION]
-        per_condition = [argument for argument in cls.arguments if argument in _PER_CONDITION]
-        if len(numbers) > len(plain) or (classes is not None and not per_condition):
-            given = ",".join(map(str, numbers)) + (f"@{classes}" if classes is not None else "")
-            raise SpecError(f"{cls.name} does not take {given}; it is written {cls.signature()}.")
-        written = dict(zip(plain, numbers, strict=False)) | ({per_condition[0]: classes} if classes is not None else {})
-        values = {argument: cls._value(argument, written.get(argument), options) for argument in cls.arguments}
-        track = [values[argument] for argument in plain]
-        text = cls.name
-        defaults = [cls.arguments[argument] for argument in plain]
-        if track and not track == defaults == [1]:  # a single part goes without saying, where it is the default
-            text += ":" + ",".join(map(str, track))
-        text += "".join(f"@{values[argument]}" for argument in per_condition)
-        foreign = CustomSpec(cls.name, text, values.get(cls.stat_sets_arg, 0)) if issubclass(cls, CustomNorm) else None
-        return text, cls.alias_of.format(**values), foreign
+    def check_channels(cls, num_features: int) -> None:
+        """Check a number of channels beyond what the cuts check.
+
+        Raises:
+            SpecError: if the norm is not defined for it.
+        """
 
     @classmethod
-    def _value(cls, argument: str, written: int | None, options: Mapping[str, Any]) -> int:
-        option = options.get(argument)
-        if written is not None and option not in (None, written):
-            raise SpecError(f"{cls.name} was given {argument} twice: {written} in the spec, {option} as an option.")
-        value = option if written is None else written
-        value = cls.rule(argument, options) if value is None else value
-        if not isinstance(value, int) or value < 1:
-            raise SpecError(f"{cls.name} got {argument}={value!r}; it takes a whole number from 1.")
-        return value
+    def default_argument(cls, argument: str, keywords: Mapping[str, Any]) -> int:
+        """Return the value of an argument that is not keywords.
 
-    @classmethod
-    def rule(cls, argument: str, options: Mapping[str, Any]) -> int:
-        """Give the number where none is written."""
+        Args:
+            argument: its name.
+            keywords: the other arguments, with num_features and batch_size if they are known.
+
+        Raises:
+            SpecError: if it has no default.
+        """
         default = cls.arguments[argument]
         if default is None:
-            raise SpecError(f"{cls.name} needs {argument}: write {cls.signature()}, or give {argument}=….")
+            raise SpecError(f"{cls.name} needs {argument}: write {cls.usage()}, or pass {argument}=….")
         return default
 
     @classmethod
-    def check(cls, num_features: int) -> None:
-        """Refuse a channel count that a norm beyond the algebra has no meaning for."""
+    def bind(cls, numbers: list[int], num_classes: int | None, keywords: Mapping[str, Any]) -> dict[str, int]:
+        """Return all arguments, from the numbers in a spec and from the keyword arguments beside it.
+
+        Raises:
+            SpecError: if an argument is missing, out of range, given twice, or not one of this norm.
+        """
+        if cls.not_implemented_reason:
+            raise SpecError(f"{cls.name} is not implemented: {cls.not_implemented_reason}")
+        if len(numbers) > len(cls._after_colon) or (num_classes is not None and not cls._after_at):
+            text = ",".join(map(str, numbers)) + (f"@{num_classes}" if num_classes is not None else "")
+            raise SpecError(f"{cls.name} is written {cls.usage()}; got {cls.name} with {text}.")
+        from_text: dict[str, int] = dict(zip(cls._after_colon, numbers, strict=False))
+        if num_classes is not None:
+            from_text[cls._after_at[0]] = num_classes
+        return {argument: cls._value(argument, from_text.get(argument), keywords) for argument in cls.arguments}
 
     @classmethod
-    def signature(cls) -> str:
-        """Show how the name is written with its numbers.
+    def _value(cls, argument: str, from_text: int | None, keywords: Mapping[str, Any]) -> int:
+        option = keywords.get(argument)
+        if from_text is not None and option not in (None, from_text):
+            raise SpecError(
+                f"{cls.name} got {argument} twice: {from_text} in the spec and {option} as an argument. Pass it once."
+            )
+        value = option if from_text is None else from_text
+        value = cls.default_argument(argument, keywords) if value is None else value
+        return check_positive_int(value, argument, cls.name)
 
-        >>> from anynorm.registry import HeteroNorm, SandwichBatchNorm
-        >>> HeteroNorm.signature(), SandwichBatchNorm.signature()
+    @classmethod
+    def named_spec(cls, arguments: Mapping[str, int]) -> NormSpec:
+        """Return the definition with its name; a cut without a name gets the name of the norm.
+
+        A single argument of 1 is left out of the name if it is the default: en, not en:1.
+        """
+        values = [arguments[name] for name in cls._after_colon]
+        text = cls.name
+        if values and not values == list(cls.arguments.values()) == [1]:
+            text += ":" + ",".join(map(str, values))
+        for name in cls._after_at:
+            text += f"@{arguments[name]}"
+        norm_spec = cls.define(**arguments)
+        mean = tuple([cut if cut.name else replace(cut, name=text) for cut in norm_spec.mean])
+        var = mean if norm_spec.var == norm_spec.mean else tuple([c if c.name else replace(c, name=text) for c in norm_spec.var])
+        custom = CustomSpec(cls.name, text, arguments.get(cls.stat_sets_arg, 0)) if issubclass(cls, CustomNorm) else None
+        return replace(norm_spec, mean=mean, var=var, custom=custom, name=text)
+
+    @classmethod
+    def usage(cls) -> str:
+        """Return how the name is written with its arguments.
+
+        >>> from anynorm.layers.algebra import HeteroNorm, SandwichBatchNorm
+        >>> HeteroNorm.usage(), SandwichBatchNorm.usage()
         ('hn or hn:NUM_GROUPS', 'sabn@NUM_CLASSES')
         """
-        plain = ",".join(argument.upper() for argument in cls.arguments if argument not in _PER_CONDITION)
-        text = cls.name + (f":{plain}" if plain else "")
-        text += "".join(f"@{argument.upper()}" for argument in cls.arguments if argument in _PER_CONDITION)
-        optional = plain and None not in cls.arguments.values()
+        text = cls.name + (":" + ",".join(name.upper() for name in cls._after_colon) if cls._after_colon else "")
+        text += "".join(f"@{name.upper()}" for name in cls._after_at)
+        optional = cls._after_colon and None not in cls.arguments.values()
         return f"{cls.name} or {text}" if optional else text
+
+
+class GroupedNorm(RegisteredNorm):
+    """A registered norm with a number of groups; the other arguments are those of `RegisteredNorm`.
+
+    Args:
+        num_groups: the number of groups; None is the default of the norm.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        num_groups: int | None = None,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        update_rule: UpdateRule | None = None,
+    ) -> None:
+        arguments = {"num_groups": num_groups}
+        self._initialize(num_features, arguments, eps, momentum, affine, track_running_stats, device, dtype, update_rule)
+
+
+class ClassNorm(RegisteredNorm):
+    """A registered norm with an affine per class; the other arguments are those of `RegisteredNorm`.
+
+    Args:
+        num_classes: the number of classes.
+    """
+
+    arguments = {"num_classes": None}
+
+    def __init__(
+        self,
+        num_features: int,
+        num_classes: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        update_rule: UpdateRule | None = None,
+    ) -> None:
+        arguments = {"num_classes": num_classes}
+        self._initialize(num_features, arguments, eps, momentum, affine, track_running_stats, device, dtype, update_rule)
+
+
+class DomainNorm(RegisteredNorm):
+    """A registered norm with statistics and affine per domain; the other arguments are those of `RegisteredNorm`.
+
+    Args:
+        num_domains: the number of domains.
+    """
+
+    arguments = {"num_domains": None}
+
+    def __init__(
+        self,
+        num_features: int,
+        num_domains: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        update_rule: UpdateRule | None = None,
+    ) -> None:
+        arguments = {"num_domains": num_domains}
+        self._initialize(num_features, arguments, eps, momentum, affine, track_running_stats, device, dtype, update_rule)

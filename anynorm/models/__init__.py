@@ -1,6 +1,7 @@
-"""Models by name, for images and classes of any shape, narrower or wider; they come with BatchNorm, and `place` puts others in.
+"""Models by name, for images of any size and any number of classes, with a width multiplier.
 
-A model of one's own is `package.module:factory`: called with `shape=` and `width=` where it takes them, else without.
+They are built with BatchNorm; `anynorm.training.norm_layout.apply_norms` replaces it with other norms. A custom model is
+`package.module:factory`; the factory is called with the keyword arguments `shape` (a `DataShape`) and `width`, if it has them.
 """
 
 from __future__ import annotations
@@ -15,17 +16,18 @@ from anynorm.errors import DataError
 from anynorm.io.checkpoints import import_object
 from anynorm.models.densenet import densenet121
 from anynorm.models.mlp import mlp
-from anynorm.models.mobile import mobilenetv2, shufflenetv2
+from anynorm.models.mobilenet import mobilenetv2
 from anynorm.models.resnet import resnet10, resnet18, resnet26, resnet50, resnext50, small, wrn_10_2
-from anynorm.models.shape import Shape, scaled
+from anynorm.models.shape import DataShape, scale_channels
+from anynorm.models.shufflenet import shufflenetv2
 
 Factory = Callable[..., nn.Module]
 
 
-def deep_mlp(shape: Shape, width: float = 1.0) -> nn.Module:
-    """Make the xbn paper's network: 20 layers of 128 neurons."""
-    inputs = shape.channels * shape.height * shape.width
-    return mlp(inputs, shape.classes, norms=["bn"] * 20, width=scaled(128, width))
+def deep_mlp(shape: DataShape, width: float = 1.0) -> nn.Module:
+    """Build the MLP of the XBN paper: 20 hidden layers of 128 neurons."""
+    in_features = shape.channels * shape.height * shape.width
+    return mlp(in_features, shape.num_classes, norms=["bn"] * 20, width=scale_channels(128, width))
 
 
 MODELS: dict[str, Factory] = {
@@ -43,22 +45,30 @@ MODELS: dict[str, Factory] = {
 }
 
 
-def build(name: str, shape: Shape, width: float | None = None) -> nn.Module:
-    """Make a model by its name; width None is the model's own.
+def build_model(name: str, shape: DataShape, width: float | None = None) -> nn.Module:
+    """Build a model by name.
 
-    >>> type(build("mlp", Shape(1, 8, 8, 10))).__name__
+    Args:
+        name: A name of `MODELS`, or `package.module:factory`.
+        shape: Shape of the images, and the number of classes.
+        width: Multiplier of the number of channels; None for the default of the model.
+
+    Raises:
+        DataError: if the name is unknown, or the factory does not return an nn.Module.
+
+    >>> type(build_model("mlp", DataShape(1, 8, 8, 10))).__name__
     'Sequential'
     """
     options = {} if width is None else {"width": width}
     if name in MODELS:
         return MODELS[name](shape, **options)
     if ":" not in name:
-        near = difflib.get_close_matches(name, MODELS, n=2, cutoff=0.4)
-        hint = f" Near: {' '.join(near)}." if near else ""
-        raise DataError(f"There is no model {name!r}.{hint} Known: {' '.join(MODELS)}, or package.module:factory.")
+        close = difflib.get_close_matches(name, MODELS, n=2, cutoff=0.4)
+        hint = f" Did you mean {' or '.join(close)}?" if close else ""
+        raise DataError(f"unknown model {name!r}.{hint} Usable: {' '.join(MODELS)} package.module:factory.")
     factory = import_object(name)
-    taken = inspect.signature(factory).parameters
-    model = factory(**{key: value for key, value in {"shape": shape, **options}.items() if key in taken})
+    parameters = inspect.signature(factory).parameters
+    model = factory(**{key: value for key, value in {"shape": shape, **options}.items() if key in parameters})
     if not isinstance(model, nn.Module):
-        raise DataError(f"{name!r} gave a {type(model).__name__}, not an nn.Module.")
+        raise DataError(f"{name!r} must return an nn.Module; got {type(model).__name__}.")
     return model

@@ -1,4 +1,4 @@
-"""Fully connected networks: linear, norm, ReLU, and again."""
+"""Fully connected networks: (linear, norm, ReLU) × depth, linear."""
 
 from __future__ import annotations
 
@@ -9,13 +9,19 @@ from torch import nn
 from anynorm.registry import make
 
 
-def mlp(inputs: int, outputs: int, *, norms: Sequence[str], width: int = 128) -> nn.Sequential:
-    """Make a network of hidden layers with a norm each, and a linear layer on top; the norm `none` leaves one out.
+def mlp(in_features: int, out_features: int, *, norms: Sequence[str], width: int = 128) -> nn.Sequential:
+    """Build an MLP with one hidden layer per entry of `norms`.
+
+    Args:
+        in_features: Number of values per sample; inputs are flattened.
+        out_features: Number of outputs.
+        norms: The spec of each hidden layer's norm; `none` for a layer without.
+        width: Number of neurons of each hidden layer.
 
     >>> [str(module).partition("(")[0] for module in mlp(4, 2, norms=["gn:4", "none"], width=8)]
     ['Flatten', 'Linear', 'GroupNorm', 'ReLU', 'Linear', 'ReLU', 'Linear']
     """
     layers: list[nn.Module] = [nn.Flatten()]
-    for size, norm in zip([inputs] + [width] * len(norms), norms, strict=False):
+    for size, norm in zip([in_features] + [width] * len(norms), norms, strict=False):
         layers += [nn.Linear(size, width), *([] if norm == "none" else [make(norm, width)]), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear(width if norms else inputs, outputs))
+    return nn.Sequential(*layers, nn.Linear(width if norms else in_features, out_features))

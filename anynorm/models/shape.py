@@ -1,28 +1,28 @@
-"""What a model has to fit: images and classes; and widths that norms can divide."""
+"""The shape of the data a model has to fit, and channel counts that norms can divide into groups."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 
-class Shape(NamedTuple):
-    """Images (channels, height, width) and the number of classes."""
+class DataShape(NamedTuple):
+    """Shape of the images (channels, height, width), and the number of classes."""
 
     channels: int
     height: int
     width: int
-    classes: int
+    num_classes: int
 
     @property
     def is_small(self) -> bool:
-        """Whether a stem that halves the image twice would lose it."""
+        """Whether the images (up to 64 pixels) are too small for a stem that halves them twice."""
         return min(self.height, self.width) <= 64
 
 
-def scaled(channels: int, width: float, divisor: int = 8) -> int:
-    """Scale a number of channels and round it to a multiple, so that groups divide it.
+def scale_channels(channels: int, width: float, divisor: int = 8) -> int:
+    """Return `channels * width`, rounded to a positive multiple of `divisor` so that group norms divide it.
 
-    >>> scaled(64, 0.35), scaled(16, 0.1)
+    >>> scale_channels(64, 0.35), scale_channels(16, 0.1)
     (24, 8)
     """
     return max(divisor, round(channels * width / divisor) * divisor)

@@ -1,14 +1,16 @@
-"""sn Fig. 5: the statistics that SN infers with: moving average against batch average.
+"""sn Fig. 5: SN tested with moving averages and with batch averages.
 
-    anynorm reproduce sn_average --preset desk        (data: CIFAR-10)
+    anynorm reproduce sn_average --preset desk
 
-The paper trains ResNet-50 on ImageNet, and compares BN (moving average) with SN by moving and by batch average: parameters
-frozen, a number of training batches fed, the statistics of each averaged. `desk` scales that down to `anynorm.recipes.support.presets.DESK`,
-after the first epoch and after the third and last, at batch 32 and 2; 50 batches are averaged (`anynorm.recalibrate`: `averaged`
-and `pooled`).
+Paper: ResNet-50 on ImageNet; BN with a moving average, SN with a moving and with a batch average. For the batch average the
+parameters are frozen, training batches are fed, and their statistics are averaged.
 
-`paper` is sn's setting as far as the lab has it: see `anynorm.recipes.support.presets.IMAGENET` (data: a folder `imagenet` with `train` and
-`test`). `smoke` claims nothing. `desk` took 5 minutes on two cores.
+    smoke  20 s      64 digits, one epoch; checks that the code works and claims nothing
+    desk   5 min     5000 images of CIFAR-10 at 8 × 8 pixels, ResNet-10 (`support.presets.DESK`), after epochs 1 and 3 of 3
+    paper  not run   sn's setting (`support.presets.IMAGENET_100`); needs a folder imagenet/ with train/ and test/
+
+Scaled down in `desk`: batch sizes 32 and 2, and 50 averaged batches. Two estimators are measured, see `anynorm.recalibrate`:
+"averaged" (mean of the batch statistics) and "pooled" (statistics of all samples together).
 """
 
 from __future__ import annotations
@@ -21,94 +23,98 @@ from torch import nn
 
 import anynorm
 from anynorm import plot
-from anynorm.data import DataSet
-from anynorm.recipes.support.claims import Claim, pick, spread
-from anynorm.recipes.support.presets import DESK, IMAGENET_100, SMOKE, column, config_of, numbers, root, saved, trained
-from anynorm.recipes.support.recipe import Recipe, Settings, grid
-from anynorm.recipes.support.record import Record, Row
+from anynorm.data import ImageDataset
+from anynorm.recipes.support.claims import Claim
+from anynorm.recipes.support.presets import DESK, IMAGENET_100, SMOKE
+from anynorm.recipes.support.recipe import Recipe, Settings
+from anynorm.recipes.support.record import Record
+from anynorm.recipes.support.rows import save_figure, select, successful, values_of
+from anynorm.recipes.support.runs import make_config, run_metrics
 from anynorm.table import Table
 from anynorm.training.run import load_run
+from anynorm.training.statistics import mean_sd
+from anynorm.training.sweep import Row, get_or_train, grid
 from anynorm.training.trainer import Trainer
 
 PRESETS: dict[str, Settings] = {
-    "smoke": SMOKE | {"batch_sizes": [32], "after": [1], "batches": 2},
-    "desk": DESK | {"batch_sizes": [32, 2], "after": [1, 3], "batches": 50},
-    "paper": IMAGENET_100 | {"batch_sizes": [32], "after": [1, 10, 30, 60, 90, 100], "batches": 200},
+    "smoke": SMOKE | {"batch_sizes": [32], "eval_epochs": [1], "num_batches": 2},
+    "desk": DESK | {"batch_sizes": [32, 2], "eval_epochs": [1, 3], "num_batches": 50},
+    "paper": IMAGENET_100 | {"batch_sizes": [32], "eval_epochs": [1, 10, 30, 60, 90, 100], "num_batches": 200},
 }
 NORMS = ("bn", "sn")
 ESTIMATORS = ("averaged", "pooled")
-SHOWN = (("bn", "accuracy", "BN"), ("sn", "accuracy", "SN, moving"), ("sn", "averaged", "SN, batch average"))
 
 
 def cells(settings: Settings) -> list[Row]:
-    """List the runs."""
-    return grid(settings["seeds"], norm=NORMS, batch_size=settings["batch_sizes"], after=settings["after"])
+    """Return one cell per norm, batch size, epoch after which the network is tested, and seed."""
+    return grid(settings["seeds"], norm=NORMS, batch_size=settings["batch_sizes"], epoch=settings["eval_epochs"])
 
 
-def measure(settings: Settings, cell: Row) -> Row:
-    """Train a network; give its accuracy by moving average, and by each estimator of the batch average."""
-    after = cell["after"]
-    until = after if after < settings["train"]["epochs"] else None  # the whole run is one that others want too
-    config = config_of(settings, cell["norm"], cell["batch_size"], cell["seed"], stop_epoch=until)
-    found = numbers(trained(config)) | dict.fromkeys(ESTIMATORS)
-    if not found["failed"]:
-        model, data = load_run(root(), config.id)
-        training = Trainer(config, data)
+def measure(settings: Settings, cell: Row, runs: Path) -> Row:
+    """Train a network and return its accuracy with the moving average and with each estimator of the batch average."""
+    # a complete run has no stop_epoch, so that other recipes can share it
+    stop_epoch = cell["epoch"] if cell["epoch"] < settings["train"]["epochs"] else None
+    config = make_config(settings, cell["norm"], cell["batch_size"], cell["seed"], stop_epoch=stop_epoch)
+    metrics = run_metrics(get_or_train(config, runs)) | dict.fromkeys(ESTIMATORS)
+    if not metrics["failure"]:
+        model, data = load_run(runs, config.id)
+        trainer = Trainer(config, data)
         for estimator in ESTIMATORS:
-            batches = (training.batch(step, 0)[0] for step in range(min(settings["batches"], training.end)))
+            batches = (trainer.batch(step, 0)[0] for step in range(min(settings["num_batches"], trainer.end)))
             anynorm.recalibrate(model, batches, estimator=estimator)
-            found[estimator] = round(accuracy(model, training.data), 3)
-    return found
+            metrics[estimator] = round(evaluate(model, trainer.data), 3)
+    return metrics
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, data: DataSet) -> float:
-    """Give the accuracy in percent on the test set."""
-    right = [model(x).argmax(1) == truth for x, truth in data.tests(500)]
-    return 100 * float(torch.cat(right).double().mean())
+def evaluate(model: nn.Module, data: ImageDataset) -> float:
+    """Return the accuracy on the test set in percent."""
+    correct = [model(x).argmax(1) == labels for x, labels in data.test_batches(500)]
+    return 100 * float(torch.cat(correct).double().mean())
 
 
 def claims(settings: Settings) -> list[Claim]:
-    """List what the figure shows."""
-    found = []
+    """Return what the figure shows at each batch size and epoch."""
+    result = []
     for size in settings["batch_sizes"]:
-        for after in settings["after"]:
-            where = {"batch_size": size, "after": after}
-            words = f"(batch {size}, after epoch {after})"
-            average, moving, plain = (
-                column(name, norm=norm, **where) for name, norm in (("averaged", "sn"), ("accuracy", "sn"), ("accuracy", "bn"))
-            )
-            says, end = "SN by batch average is more accurate than", after == max(settings["after"])
-            paper = "76.92 and 76.89 at the end, batch 32" if end else "the batch average is ahead early on"
-            found.append(Claim(f"{says} by moving average {words}", paper, average, moving))
-            found.append(Claim(f"{says} BN {words}", "76.92 and 76.4 at the end, batch 32", average, plain))
-    return found
+        for epoch in settings["eval_epochs"]:
+            cell = {"batch_size": size, "epoch": epoch}
+            condition = f"(batch {size}, after epoch {epoch})"
+            sn_batch, sn_moving = values_of("averaged", norm="sn", **cell), values_of("accuracy", norm="sn", **cell)
+            is_last = epoch == max(settings["eval_epochs"])
+            paper = "76.92 and 76.89 at the end, batch 32" if is_last else "the batch average is ahead early in training"
+            statement = "SN with the batch average is more accurate than"
+            result.append(Claim(f"{statement} with the moving average {condition}", paper, sn_batch, sn_moving))
+            bn = values_of("accuracy", norm="bn", **cell)
+            result.append(Claim(f"{statement} BN {condition}", "76.92 and 76.4 at the end, batch 32", sn_batch, bn))
+    return result
 
 
 def tables(record: Record) -> list[Table]:
-    """Give accuracies by norm, batch size, epoch and estimator."""
+    """Return the accuracy by norm, batch size, epoch and estimator."""
     rows = []
     for size in record.settings["batch_sizes"]:
-        for after in record.settings["after"]:
+        for epoch in record.settings["eval_epochs"]:
             for norm in NORMS:
-                cell = {"norm": norm, "batch_size": size, "after": after}
-                moving, averaged, pooled = (spread(pick(record.rows, name, **cell)) for name in ("accuracy", *ESTIMATORS))
-                line = {"norm": norm, "batch": size, "after epoch": after}
-                rows.append(line | {"moving": moving, "batch average": averaged, "pooled": pooled})
+                cell = {"norm": norm, "batch_size": size, "epoch": epoch}
+                moving, averaged, pooled = (mean_sd(select(record.rows, name, **cell)) for name in ("accuracy", *ESTIMATORS))
+                row = {"norm": norm, "batch": size, "after epoch": epoch}
+                rows.append(row | {"moving average": moving, "batch average": averaged, "pooled": pooled})
     return [Table(rows, "Test accuracy in %, mean ± sd over seeds.")]
 
 
 def draw(record: Record, path: Path) -> list[Path]:
-    """Draw accuracies by estimator over the training."""
-    sizes = record.settings["batch_sizes"]
+    """Plot the accuracy by estimator over the epochs."""
+    sizes, epochs = record.settings["batch_sizes"], record.settings["eval_epochs"]
+    curves = {"BN": ("bn", "accuracy"), "SN, moving average": ("sn", "accuracy"), "SN, batch average": ("sn", "averaged")}
     fig = Figure(figsize=(5.5 * len(sizes), 4), layout="constrained")
     for ax, size in zip(fig.subplots(1, len(sizes), squeeze=False)[0], sizes, strict=True):
-        things = {}
-        for norm, name, label in SHOWN:
-            by_epoch = {n: pick(record.rows, name, norm=norm, batch_size=size, after=n) for n in record.settings["after"]}
-            things[label] = {n: [value for value in found if value is not None] for n, found in by_epoch.items()}
-        plot.lines(things, ax, xlabel="after epoch", ylabel="test accuracy (%)", title=f"sn Fig. 5, batch {size}")
-    return saved(fig, path)
+        lines = {
+            label: {epoch: successful(record.rows, column, norm=norm, batch_size=size, epoch=epoch) for epoch in epochs}
+            for label, (norm, column) in curves.items()
+        }
+        plot.lines(lines, ax, xlabel="after epoch", ylabel="test accuracy (%)", title=f"sn Fig. 5, batch {size}")
+    return save_figure(fig, path)
 
 
 RECIPE = Recipe("sn_average", PRESETS, cells, measure, claims, draw, tables)

@@ -1,14 +1,17 @@
-"""xbn Table 1 and Fig. 7: where a batch-free norm stands in a block, and in how many blocks.
+"""xbn Table 1 and Fig. 7: position and number of batch-free norms in a network.
 
-    anynorm reproduce xbn_blocks --preset desk        (data: CIFAR-10)
+    anynorm reproduce xbn_blocks --preset desk
 
-The paper trains ResNet-50 on ImageNet, batch 256 (over how many devices it does not say: here eight), 100 epochs: GN with 64
-groups in place 1, 2 or 3 of every bottleneck; GN or IN in every one, every 2nd, 4th or 8th, or everywhere. `desk` scales that
-down to 7500 images of CIFAR-10 at 16 × 16 pixels, three epochs at batch 32, a bottleneck network of eight blocks
-(`resnet26`), 16 groups. What is claimed is the ordering.
+Paper: ResNet-50 on ImageNet, batch size 256, 100 epochs. One norm of a bottleneck block is replaced: by GN with 64 groups in
+position 1, 2 or 3 of every block (P1, P2, P3), or by GN or IN in position 2 of every n-th block (Dn). GN and IN are also
+compared as the only norm of the network.
 
-`paper` is the published setting as far as the lab has it: see `anynorm.recipes.support.presets.IMAGENET` (data: a folder `imagenet` with
-`train` and `test`). `smoke` claims nothing. `desk` took 19 minutes on two cores.
+    smoke  20 s      64 digits, one epoch; checks that the code works and claims nothing
+    desk   19 min    7500 images of CIFAR-10 at 16 × 16 pixels, ResNet-26, 3 epochs at batch 32 (`support.presets.BOTTLENECK`)
+    paper  not run   the published setting (`support.presets.IMAGENET_100`); needs a folder imagenet/ with train/ and test/
+
+Scaled down in `desk`: 8 blocks and 16 groups, so the claims are about the order of the networks. The paper does not say how many
+devices share the batch of 256; `paper` has eight.
 """
 
 from __future__ import annotations
@@ -18,81 +21,93 @@ from pathlib import Path
 
 from anynorm import plot
 from anynorm.recipes.support.claims import Claim
-from anynorm.recipes.support.presets import BLOCKS, IMAGENET_100, SMALL, accuracy, config_of, numbers, saved, there, told, trained
-from anynorm.recipes.support.recipe import Recipe, Settings, grid
-from anynorm.recipes.support.record import Record, Row
+from anynorm.recipes.support.presets import BOTTLENECK, IMAGENET_100, TINY
+from anynorm.recipes.support.recipe import Recipe, Settings
+from anynorm.recipes.support.record import Record
+from anynorm.recipes.support.rows import accuracy_mean_sd, accuracy_of, save_figure, successful
+from anynorm.recipes.support.runs import train_cell
 from anynorm.table import Table
+from anynorm.training.sweep import Row, grid
 
-DESK: Settings = {"train": BLOCKS, "base_batch_size": 32, "seeds": 3, "batch_size": 32, "gn": "gn:16", "every": [1, 2, 4, 8]}
+DESK: Settings = {
+    "train": BOTTLENECK,
+    "base_batch_size": 32,
+    "seeds": 3,
+    "batch_size": 32,
+    "gn": "gn:16",
+    "every": [1, 2, 4, 8],
+}
 PRESETS: dict[str, Settings] = {
-    "smoke": DESK | {"seeds": 2, "every": [1, 2], "batch_size": 16, "train": BLOCKS | SMALL},
+    "smoke": DESK | {"seeds": 2, "every": [1, 2], "batch_size": 16, "train": BOTTLENECK | TINY},
     "desk": DESK,
     "paper": DESK | IMAGENET_100 | {"gn": "gn:64"},
 }
 
 
 def norms(settings: Settings) -> dict[str, str]:
-    """Name what is compared, with the norms as the lab places them."""
+    """Return the norms of each network as `Config.norm` has them, by the paper's label."""
     gn = settings["gn"]
-    found = {"BN": "bn", "GN": gn, "IN": "in"}
-    found |= {f"P{place}": f"xbn.p{place}={gn}" for place in (1, 2, 3)}
-    found |= {f"GN-D{every}": f"xbn.d{every}={gn}" for every in settings["every"] if every > 1}
-    found |= {f"IN-D{every}": "xbn=in" if every == 1 else f"xbn.d{every}=in" for every in settings["every"]}
-    return found
+    result = {"BN": "bn", "GN": gn, "IN": "in"}
+    result |= {f"P{position}": f"xbn.p{position}={gn}" for position in (1, 2, 3)}
+    result |= {f"GN-D{every}": f"xbn.d{every}={gn}" for every in settings["every"] if every > 1}
+    result |= {f"IN-D{every}": "xbn=in" if every == 1 else f"xbn.d{every}=in" for every in settings["every"]}
+    return result
 
 
 def cells(settings: Settings) -> list[Row]:
-    """List the runs."""
-    return grid(settings["seeds"], net=norms(settings))
+    """Return one cell per network and seed."""
+    return grid(settings["seeds"], network=norms(settings))
 
 
-def measure(settings: Settings, cell: Row) -> Row:
-    """Train a network."""
-    return numbers(trained(config_of(settings, norms(settings)[cell["net"]], settings["batch_size"], cell["seed"])))
+def measure(settings: Settings, cell: Row, runs: Path) -> Row:
+    """Train a network and return its accuracy."""
+    return train_cell(settings, runs, norms(settings)[cell["network"]], settings["batch_size"], cell["seed"])
 
 
 def claims(settings: Settings) -> list[Claim]:
-    """List the orderings of the table and the figure."""
-    found = [
-        _better("P1", "BN", "77.08 and 76.29"),
-        _better("P2", "BN", "77.40 and 76.29"),
-        _better("P3", "BN", "76.76 and 76.29"),
-        _better("P2", "P1", "77.40 and 77.08"),
-        _better("P2", "P3", "77.40 and 76.76"),
-        _better("P2", "GN", "77.40 and 75.73 (the text has 75.63)"),
-        _better("BN", "GN", "76.29 and 75.73 (the text has 75.63)"),
+    """Return the orders of the table and the figure."""
+    every = settings["every"][1:]
+    result = [
+        _more_accurate("P1", "BN", "77.08 and 76.29"),
+        _more_accurate("P2", "BN", "77.40 and 76.29"),
+        _more_accurate("P3", "BN", "76.76 and 76.29"),
+        _more_accurate("P2", "P1", "77.40 and 77.08"),
+        _more_accurate("P2", "P3", "77.40 and 76.76"),
+        _more_accurate("P2", "GN", "77.40 and 75.73 (the text has 75.63)"),
+        _more_accurate("BN", "GN", "76.29 and 75.73 (the text has 75.63)"),
     ]
-    for every in settings["every"][1:]:
-        found.append(_better(f"GN-D{every}", "BN", "77.39 and 76.29" if every == 2 else "Fig. 7: all are better than BN"))
-    for more, fewer in pairwise(["P2", *(f"GN-D{every}" for every in settings["every"][1:])]):
-        found.append(_better(more, fewer, "Fig. 7: fewer XBNBlocks are worse"))
-    if 4 in settings["every"]:
-        found.append(_better("IN-D4", "BN", "77.19 and 76.29"))
-        found.append(_better("IN-D4", "IN-D1", "77.19 and 74.99"))
-    found.append(_better("BN", "IN-D1", "76.29 and 74.99"))
-    return found
+    result += [_more_accurate(f"GN-D{n}", "BN", "77.39 and 76.29" if n == 2 else "Fig. 7: all are better than BN") for n in every]
+    for more_blocks, fewer_blocks in pairwise(["P2", *(f"GN-D{n}" for n in every)]):
+        result.append(_more_accurate(more_blocks, fewer_blocks, "Fig. 7: fewer XBNBlocks are worse"))
+    if 4 in every:
+        result.append(_more_accurate("IN-D4", "BN", "77.19 and 76.29"))
+        result.append(_more_accurate("IN-D4", "IN-D1", "77.19 and 74.99"))
+    result.append(_more_accurate("BN", "IN-D1", "76.29 and 74.99"))
+    return result
 
 
-def _better(one: str, other: str, paper: str) -> Claim:
-    return Claim(f"{one} is more accurate than {other}", paper, accuracy(net=one), accuracy(net=other))
+def _more_accurate(network: str, other: str, paper: str) -> Claim:
+    statement = f"{network} is more accurate than {other}"
+    return Claim(statement, paper, accuracy_of(network=network), accuracy_of(network=other))
 
 
 def tables(record: Record) -> list[Table]:
-    """Give the accuracy of each network."""
+    """Return the accuracy of each network."""
     rows = [
-        {"network": name, "norms": norm, "accuracy": told(record.rows, net=name)} for name, norm in norms(record.settings).items()
+        {"network": label, "norms": norm, "accuracy": accuracy_mean_sd(record.rows, network=label)}
+        for label, norm in norms(record.settings).items()
     ]
-    return [Table(rows, "Test accuracy in %, mean ± sd over seeds. P2 is GN-D1.")]
+    return [Table(rows, "Test accuracy in %, mean ± sd over seeds. P2 is also GN-D1.")]
 
 
 def draw(record: Record, path: Path) -> list[Path]:
-    """Draw the accuracy of each network."""
-    things = {"test accuracy": {name: there(record.rows, net=name) for name in norms(record.settings)}}
-    fig, ax = plot.lines(things, ylabel="test accuracy (%)", title="xbn Table 1 (P1 to P3) and Fig. 7")
+    """Plot the accuracy of each network."""
+    points = {"test accuracy": {label: successful(record.rows, network=label) for label in norms(record.settings)}}
+    fig, ax = plot.lines(points, ylabel="test accuracy (%)", title="xbn Table 1 (P1 to P3) and Fig. 7")
     ax.get_legend().remove()
     ax.get_lines()[0].set_linestyle("none")
     ax.tick_params(axis="x", rotation=45)
-    return saved(fig, path)
+    return save_figure(fig, path)
 
 
 RECIPE = Recipe("xbn_blocks", PRESETS, cells, measure, claims, draw, tables)

@@ -1,62 +1,51 @@
-"""xbn Figs. 2 to 5: estimation shift in a 20-layer MLP with BN, and with GN on the odd layers.
+"""xbn Figs. 2 to 5: estimation shift in a 20-layer MLP with BN, and with GN and BN.
 
-    anynorm reproduce xbn_mlp --preset paper --processes 2        (data: MNIST's test set)
+    anynorm reproduce xbn_mlp --preset paper
 
-The paper's own setting; `paper` scales nothing down. 20 layers of 128 neurons, ReLU, full-batch gradient descent, learning rate
-0.1, 80 iterations, running averages in which the newest batch weighs 0.1 (the text's α = 0.9 weighs the old). S' is MNIST's test
-set; S is S' itself (Figs. 2, 4) or a random part of it (Figs. 3, 5). Inputs are pixels of 0 to 1.
+Paper: 20 layers of 128 neurons with ReLU on MNIST, with BN, with GN on the odd and BN on the even layers (GNBN), or without
+norms; full-batch gradient descent, learning rate 0.1, 80 iterations, running statistics with torch's momentum 0.1 (the text's
+α = 0.9 is the weight of the old value). S' is MNIST's test set. The training set S is S' itself (Figs. 2, 4) or a random subset
+of it (Figs. 3, 5).
 
-The paper does not say how weights start: here as torch's layers do. It does not say how the network without BN was trained
-either; at the stated rate and length it does not train from any of four starts, so other rates and lengths are measured too.
+    smoke  20 s      scikit-learn's digits, 6 layers, 10 iterations; checks that the code works and claims nothing
+    paper  36 min    the published setting on MNIST's test set (measured with one process)
 
-`smoke` takes scikit-learn's digits, 6 layers and 10 iterations: it shows that the parts work together, and claims nothing.
-`paper` took 36 minutes on one core.
+Nothing is scaled down in `paper`. Pixels are scaled to 0 … 1. The paper does not say how weights are initialized: here as torch
+initializes its layers. Nor does it say how the network without BN was trained. With the stated learning rate and number of
+iterations it does not train with any of four initializations, so other learning rates and numbers of iterations are measured too.
 """
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from anynorm import plot
-from anynorm.data.sets import digits, mnist
+from anynorm.data.readers import digits, mnist
 from anynorm.diagnostics.estimation_shift import estimation_shift
 from anynorm.models.mlp import mlp
-from anynorm.recipes.support.claims import Claim, pick, spread
-from anynorm.recipes.support.recipe import Recipe, Settings, grid
-from anynorm.recipes.support.record import Record, Row
-from anynorm.table import Table
+from anynorm.recipes.support.claims import Claim
+from anynorm.recipes.support.recipe import Recipe, Settings
+from anynorm.recipes.support.rows import Values, select, values_of
+from anynorm.recipes.support.xbn_mlp_results import draw, tables
+from anynorm.training.sweep import Row, grid
 
 PAPER: Settings = {
-    "data": "mnist",
-    "depth": 20,
-    "width": 128,
-    "lr": 0.1,
-    "iterations": 80,
-    "gap": 30,
-    "sizes": [32, 128, 256, 512, 1024],
-    "inits": ["default", "kaiming", "xavier", "orthogonal"],
-    "plain_rates": [0.01, 0.03, 0.1],
-    "plain_iterations": [80, 800],
-    "seeds": 5,
-}
+    "data": "mnist", "depth": 20, "width": 128, "lr": 0.1, "iterations": 80, "early_iterations": 30, "seeds": 5,
+    "train_sizes": [32, 128, 256, 512, 1024],
+    "inits": ["default", "kaiming", "xavier", "orthogonal"], "no_norm_lrs": [0.01, 0.03, 0.1], "no_norm_iterations": [80, 800],
+}  # fmt: skip
 SMOKE: Settings = PAPER | {
-    "data": "digits",
-    "depth": 6,
-    "width": 32,
-    "iterations": 10,
-    "gap": 5,
-    "sizes": [32, 64],
-    "inits": ["default"],
-    "plain_rates": [0.1],
-    "plain_iterations": [10],
-    "seeds": 2,
-}
-INITS = {
+    "data": "digits", "depth": 6, "width": 32, "iterations": 10, "early_iterations": 5, "seeds": 2,
+    "train_sizes": [32, 64], "inits": ["default"], "no_norm_lrs": [0.1], "no_norm_iterations": [10],
+}  # fmt: skip
+NORMS = {"bn": ["bn"], "gnbn": ["gn:4", "bn"], "none": ["none"]}
+"""Norms of the layers by network, repeated over the depth: "gnbn" has GN on the odd layers, counted from 1."""
+INITS: dict[str, Callable[[Tensor], Tensor]] = {
     "kaiming": lambda weight: nn.init.kaiming_normal_(weight, nonlinearity="relu"),
     "xavier": nn.init.xavier_normal_,
     "orthogonal": lambda weight: nn.init.orthogonal_(weight, 2**0.5),
@@ -64,39 +53,37 @@ INITS = {
 
 
 def cells(settings: Settings) -> list[Row]:
-    """List the runs: whole data (Figs. 2, 4), parts of it (Figs. 3, 5), and other starts at the smallest part."""
-    seeds = settings["seeds"]
-    smallest = min(settings["sizes"])
-    usual = {"init": "default", "lr": settings["lr"], "iterations": settings["iterations"]}
-    whole = [cell | usual for cell in grid(seeds, figure=["2, 4"], net=["bn", "gnbn"], size=["all"])]
-    parts = [cell | usual for cell in grid(seeds, figure=["3, 5"], net=["bn", "gnbn", "none"], size=settings["sizes"])]
-    others = [init for init in settings["inits"] if init != "default"]
-    starts = [
-        cell | {**usual, "init": cell["init"]}
-        for cell in grid(seeds, figure=["starts"], net=["bn", "gnbn"], size=[smallest], init=others)
+    """Return the runs on all data (Figs. 2, 4), on subsets (Figs. 3, 5), and with other settings on the smallest subset."""
+    seeds, sizes, smallest = settings["seeds"], settings["train_sizes"], [min(settings["train_sizes"])]
+    other_inits = [init for init in settings["inits"] if init != "default"]
+    defaults = {"init": "default", "lr": settings["lr"], "iterations": settings["iterations"]}
+    with_defaults = [
+        *grid(seeds, figure=["2, 4"], network=["bn", "gnbn"], train_size=["all"]),
+        *grid(seeds, figure=["3, 5"], network=["bn", "gnbn", "none"], train_size=sizes),
+        *grid(seeds, figure=["initializations"], network=["bn", "gnbn"], train_size=smallest, init=other_inits),
     ]
-    plain = grid(
+    without_norm = grid(
         seeds,
-        figure=["plain"],
-        net=["none"],
-        size=[smallest],
+        figure=["no norm"],
+        network=["none"],
+        train_size=smallest,
         init=settings["inits"],
-        lr=settings["plain_rates"],
-        iterations=settings["plain_iterations"],
+        lr=settings["no_norm_lrs"],
+        iterations=settings["no_norm_iterations"],
     )
-    return whole + parts + starts + plain
+    return [defaults | cell for cell in with_defaults] + without_norm
 
 
-def data(name: str) -> tuple[Tensor, Tensor]:
-    """Give the images of S', flat, as numbers of 0 to 1, and their labels."""
-    images, labels = {"mnist": lambda: mnist("test"), "digits": digits}[name]()
+def load_data(name: str) -> tuple[Tensor, Tensor]:
+    """Return the images of S', flattened and scaled to 0 … 1, and their labels."""
+    images, labels = mnist("test") if name == "mnist" else digits()
     return images.flatten(1).float() / 255, labels
 
 
-def network(settings: Settings, cell: Row, inputs: int) -> nn.Sequential:
-    """Make the network of a cell; gnbn has GN on the odd layers, counted from 1."""
-    norms = {"bn": ["bn"], "gnbn": ["gn:4", "bn"], "none": ["none"]}[cell["net"]]
-    model = mlp(inputs, 10, norms=[norms[k % len(norms)] for k in range(settings["depth"])], width=settings["width"])
+def build_network(settings: Settings, cell: Row, num_inputs: int) -> nn.Sequential:
+    """Return the network of a cell."""
+    norms = NORMS[cell["network"]]
+    model = mlp(num_inputs, 10, norms=[norms[k % len(norms)] for k in range(settings["depth"])], width=settings["width"])
     for layer in model:
         if isinstance(layer, nn.Linear) and cell["init"] != "default":
             INITS[cell["init"]](layer.weight)
@@ -104,249 +91,160 @@ def network(settings: Settings, cell: Row, inputs: int) -> nn.Sequential:
     return model
 
 
-def measure(settings: Settings, cell: Row) -> Row:
-    """Train a network; give its errors in percent, and the estimation shift of each of its batch norms."""
-    x, labels = data(settings["data"])
-    chance = torch.Generator().manual_seed(cell["seed"])
-    chosen = torch.randperm(len(x), generator=chance)[: len(x) if cell["size"] == "all" else cell["size"]]
+def measure(settings: Settings, cell: Row, _runs: Path) -> Row:
+    """Train a network and return its errors in percent and the estimation shift of each of its batch norms.
+
+    Returns:
+        The values after training, and for runs on all data also `curves`, their values at every iteration.
+    """
+    x, labels = load_data(settings["data"])
+    use_all = cell["train_size"] == "all"
+    generator = torch.Generator().manual_seed(cell["seed"])
+    indices = torch.randperm(len(x), generator=generator)[: len(x) if use_all else cell["train_size"]]
+    train_x, train_labels = x[indices], labels[indices]
     torch.manual_seed(cell["seed"])
-    model = network(settings, cell, x.shape[1])
+    model = build_network(settings, cell, x.shape[1])
     optimizer = torch.optim.SGD(model.parameters(), lr=cell["lr"])
-    curves: dict[str, list[Any]] = {"train": [], "test": [], "esm_mean": [], "esm_std": []}
+    curves: dict[str, list[Any]] = {"train_error": [], "test_error": [], "esm_mean": [], "esm_std": []}
     for _ in range(cell["iterations"]):
-        logits = model.train()(x[chosen])
-        if cell["size"] == "all":
-            curves["train"].append(error(logits, labels[chosen]))
-            look(model, x, labels, curves)
-        loss = nn.functional.cross_entropy(logits, labels[chosen])
+        logits = model.train()(train_x)
+        if use_all:
+            curves["train_error"].append(classification_error(logits, train_labels))
+            append_test_metrics(curves, model, x, labels)
+        loss = nn.functional.cross_entropy(logits, train_labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     with torch.no_grad():
-        curves["train"].append(error(model.train()(x[chosen]), labels[chosen]))
-        look(model, x, labels, curves)
+        curves["train_error"].append(classification_error(model.train()(train_x), train_labels))
+        append_test_metrics(curves, model, x, labels)
     last = {name: values[-1] for name, values in curves.items()}
-    input_shift = float((x[chosen].std(0) - x.std(0)).norm())
-    return {**last, "input_shift": input_shift, "curves": curves if cell["size"] == "all" else None}
+    return {**last, "input_shift": float((train_x.std(0) - x.std(0)).norm()), "curves": curves if use_all else None}
 
 
 @torch.no_grad()
-def look(model: nn.Sequential, x: Tensor, labels: Tensor, curves: dict[str, list[Any]]) -> None:
-    """Add the test error and the estimation shift as they are now to the curves."""
-    curves["test"].append(error(model.eval()(x), labels))
-    if any(getattr(layer, "running_mean", None) is not None for layer in model):
-        report = estimation_shift(model, [x], trial_samples=0)
-        for name in ("esm_mean", "esm_std"):
-            curves[name].append([round(row[name], 5) for row in report])
-    else:
-        for name in ("esm_mean", "esm_std"):
-            curves[name].append([])
+def append_test_metrics(curves: dict[str, list[Any]], model: nn.Sequential, x: Tensor, labels: Tensor) -> None:
+    """Append the test error and the estimation shift of each batch norm, in eval mode."""
+    curves["test_error"].append(classification_error(model.eval()(x), labels))
+    has_running_stats = any(getattr(layer, "running_mean", None) is not None for layer in model)
+    report: Iterable[Row] = estimation_shift(model, [x], trial_samples=0) if has_running_stats else []
+    for name in ("esm_mean", "esm_std"):
+        curves[name].append([round(row[name], 5) for row in report])
 
 
-def error(logits: Tensor, labels: Tensor) -> float:
-    """Give the classification error in percent."""
+def classification_error(logits: Tensor, labels: Tensor) -> float:
+    """Return the classification error in percent."""
     return round(100 * float((logits.argmax(1) != labels).double().mean()), 3)
 
 
-def gap(rows: list[Row], net: str, steps: slice) -> list[float]:
-    """Give the mean of test error less training error over some iterations, by seed."""
-    curves = pick(rows, "curves", figure="2, 4", net=net)
-    return [statistics.fmean(b - a for a, b in zip(run["train"][steps], run["test"][steps], strict=True)) for run in curves]
+def error_gap(network: str, iterations: slice) -> Values:
+    """Return a function that averages test error − training error over iterations, for each seed."""
+
+    def gap(rows: list[Row]) -> list[float]:
+        runs = select(rows, "curves", figure="2, 4", network=network)
+        pairs = [zip(run["train_error"][iterations], run["test_error"][iterations], strict=True) for run in runs]
+        return [statistics.fmean(test - train for train, test in run) for run in pairs]
+
+    return gap
 
 
-def depth(rows: list[Row], part: slice, **cell: Any) -> list[float]:
-    """Give the mean ESM_σ over a part of the batch norms at the end of training, by seed."""
-    return [statistics.fmean(profile[part]) for profile in pick(rows, "esm_std", **cell)]
+def early_shift(network: str, layers: slice, iterations: slice) -> Values:
+    """Return a function that averages ESM_σ over batch norms and iterations, for each seed."""
+
+    def shift(rows: list[Row]) -> list[float]:
+        runs = select(rows, "curves", figure="2, 4", network=network)
+        return [statistics.fmean(statistics.fmean(profile[layers]) for profile in run["esm_std"][iterations]) for run in runs]
+
+    return shift
 
 
-def growth(rows: list[Row], **cell: Any) -> list[float]:
-    """Give the ratio of ESM_σ in the last third of a network's batch norms to that in the first, by seed."""
-    count = len(pick(rows, "esm_std", **cell)[0]) // 3
-    pairs = zip(depth(rows, slice(-count, None), **cell), depth(rows, slice(count), **cell), strict=True)
-    return [deep / shallow for deep, shallow in pairs]
+def final_shift(layers: slice, **cell: Any) -> Values:
+    """Return a function that averages ESM_σ after training over batch norms, for each seed."""
+    return lambda rows: [statistics.fmean(profile[layers]) for profile in select(rows, "esm_std", **cell)]
 
 
-def early(rows: list[Row], net: str, part: slice, steps: slice) -> list[float]:
-    """Give the mean ESM_σ over a part of the batch norms and some iterations, by seed."""
-    curves = pick(rows, "curves", figure="2, 4", net=net)
-    return [statistics.fmean(statistics.fmean(layers[part]) for layers in run["esm_std"][steps]) for run in curves]
+def shift_growth(**cell: Any) -> Values:
+    """Return a function that computes ESM_σ of the last third of the batch norms / that of the first third, for each seed."""
+
+    def growth(rows: list[Row]) -> list[float]:
+        profiles = select(rows, "esm_std", **cell)
+        third = len(profiles[0]) // 3
+        return [statistics.fmean(profile[-third:]) / statistics.fmean(profile[:third]) for profile in profiles]
+
+    return growth
 
 
 def claims(settings: Settings) -> list[Claim]:
-    """List what the paper says."""
-    first = slice(0, settings["gap"])
-    last = slice(settings["gap"], None)
-    thirds = slice(0, settings["depth"] // 3), slice(-(settings["depth"] // 3), None)
-    found = [
+    """Return what the paper says about its figures, and about the network without norms."""
+    early, late = slice(0, settings["early_iterations"]), slice(settings["early_iterations"], None)
+    first_third, last_third = slice(0, settings["depth"] // 3), slice(-(settings["depth"] // 3), None)
+    result = [
         Claim(
-            f"Fig. 2a: BN's gap of test and training error (points) in the first {settings['gap']} iterations, against later",
+            f"Fig. 2a: BN's gap of test and training error (points) is larger in the first {early.stop} iterations than later",
             "significant gaps in the first 30 epochs",
-            lambda rows: gap(rows, "bn", first),
-            lambda rows: gap(rows, "bn", last),
+            error_gap("bn", early),
+            error_gap("bn", late),
         ),
         Claim(
-            "Fig. 2b: in those iterations ESM_σ is larger in the last third of the layers than in the first",
+            "Fig. 2b: in those iterations ESM_σ is larger in the last third of the layers than in the first third",
             "deeper layers have potentially higher values",
-            lambda rows: early(rows, "bn", thirds[1], first),
-            lambda rows: early(rows, "bn", thirds[0], first),
+            early_shift("bn", last_third, early),
+            early_shift("bn", first_third, early),
         ),
         Claim(
-            "Fig. 4a: the gap with BN is larger than with GN on the odd layers",
+            "Fig. 4a: in those iterations the gap is larger with BN than with GN on the odd layers",
             "gaps significantly reduced",
-            lambda rows: gap(rows, "bn", first),
-            lambda rows: gap(rows, "gnbn", first),
+            error_gap("bn", early),
+            error_gap("gnbn", early),
         ),
     ]
-    for size in settings["sizes"]:
-        found += _about_size(size, thirds)
-    small = min(settings["sizes"])
-    init, rate, iterations = settings["inits"][-1], min(settings["plain_rates"]), max(settings["plain_iterations"])
-    found.append(
-        Claim(
-            f"text: test error at |S| = {small}, BN above no norm ({init} start, rate {rate}, {iterations} iterations)",
-            "73.02 and 57.73",
-            lambda rows: pick(rows, "test", figure="3, 5", net="bn", size=small),
-            lambda rows: pick(rows, "test", figure="plain", init=init, lr=rate, iterations=iterations),
-        )
-    )
-    found.append(
-        Claim(
-            f"text: the same, without norm as the text has it (torch's start, {settings['rate']}, {settings['iterations']})",
-            "73.02 and 57.73",
-            lambda rows: pick(rows, "test", figure="3, 5", net="bn", size=small),
-            lambda rows: pick(rows, "test", figure="3, 5", net="none", size=small),
-        )
-    )
-    return found
+    for size in settings["train_sizes"]:
+        bn, gnbn = ({"figure": "3, 5", "network": network, "train_size": size} for network in ("bn", "gnbn"))
+        result += [
+            Claim(
+                f"Fig. 3c: |S| = {size}, ESM_σ of BN after training is larger in the last third of the layers than in the first",
+                "higher value in deeper layers",
+                final_shift(last_third, **bn),
+                final_shift(first_third, **bn),
+            ),
+            Claim(
+                f"Fig. 5a: |S| = {size}, ESM_σ of the last third of batch norms ÷ that of the first is larger in BN than in GNBN",
+                "no remarkable difference among layers in GNBN",
+                shift_growth(**bn),
+                shift_growth(**gnbn),
+            ),
+            Claim(
+                f"Fig. 5a: |S| = {size}, mean ESM_σ is larger with BN than with GN on the odd layers",
+                "significantly lower in GNBN",
+                final_shift(slice(None), **bn),
+                final_shift(slice(None), **gnbn),
+            ),
+            Claim(
+                f"Fig. 5b: |S| = {size}, the test error is larger with BN than with GN on the odd layers",
+                "73.02 for BN" if size == 32 else "BN above GNBN",
+                values_of("test_error", **bn),
+                values_of("test_error", **gnbn),
+            ),
+        ]
+    return result + _claims_without_norm(settings)
 
 
-def _about_size(size: int, thirds: tuple[slice, slice]) -> list[Claim]:
-    """List what the paper says about networks trained on a part of the data."""
-    bn, gnbn = ({"figure": "3, 5", "net": net, "size": size} for net in ("bn", "gnbn"))
+def _claims_without_norm(settings: Settings) -> list[Claim]:
+    """Return the text's comparison of BN with the network without norms, which depends on how the latter is trained."""
+    smallest = min(settings["train_sizes"])
+    init, lr, iterations = settings["inits"][-1], min(settings["no_norm_lrs"]), max(settings["no_norm_iterations"])
+    bn, stated = (values_of("test_error", figure="3, 5", network=network, train_size=smallest) for network in ("bn", "none"))
+    trainable = values_of("test_error", figure="no norm", init=init, lr=lr, iterations=iterations)
+    statement = f"text: test error at |S| = {smallest} is larger with BN than without norms"
     return [
+        Claim(f"{statement} ({init} initialization, lr {lr}, {iterations} iterations)", "73.02 and 57.73", bn, trainable),
         Claim(
-            f"Fig. 3c: |S| = {size}, after training ESM_σ of BN is larger in the last third of the layers than in the first",
-            "higher value in deeper layers",
-            lambda rows: depth(rows, thirds[1], **bn),
-            lambda rows: depth(rows, thirds[0], **bn),
-        ),
-        Claim(
-            f"Fig. 5a: |S| = {size}, ESM_σ of the last third of the batch norms over that of the first, BN against GNBN",
-            "no remarkable difference among layers in GNBN",
-            lambda rows: growth(rows, **bn),
-            lambda rows: growth(rows, **gnbn),
-        ),
-        Claim(
-            f"Fig. 5a: |S| = {size}, mean ESM_σ is larger with BN than with GN on the odd layers",
-            "significantly lower in GNBN",
-            lambda rows: depth(rows, slice(None), **bn),
-            lambda rows: depth(rows, slice(None), **gnbn),
-        ),
-        Claim(
-            f"Fig. 5b: |S| = {size}, test error with BN is above that with GN on the odd layers",
-            "73.02 for BN" if size == 32 else "BN above GNBN",
-            lambda rows: pick(rows, "test", **bn),
-            lambda rows: pick(rows, "test", **gnbn),
+            f"{statement} (as stated: torch's initialization, lr {settings['lr']}, {settings['iterations']} iterations)",
+            "73.02 and 57.73",
+            bn,
+            stated,
         ),
     ]
-
-
-def tables(record: Record) -> list[Table]:
-    """Tell test errors by size, and by start, rate and length at the smallest size."""
-    sizes, settings = record.settings["sizes"], record.settings
-    by_size = []
-    for net in ("bn", "gnbn", "none"):
-        errors = {f"|S| = {size}": spread(pick(record.rows, "test", figure="3, 5", net=net, size=size)) for size in sizes}
-        by_size.append({"net": net, **errors})
-    starts = []
-    for init in settings["inits"]:
-        row = {"start": init}
-        for net in ("bn", "gnbn"):
-            runs = [run for run in record.rows if run["net"] == net and run["size"] == min(sizes) and run["init"] == init]
-            row[net] = spread([run["test"] for run in runs])
-        for iterations in settings["plain_iterations"]:
-            for rate in settings["plain_rates"]:
-                cell = {"figure": "plain", "init": init, "lr": rate, "iterations": iterations}
-                trained = max(pick(record.rows, "train", **cell)) == 0
-                row[f"none, {rate} × {iterations}"] = spread(pick(record.rows, "test", **cell)) + (" †" if trained else "")
-        starts.append(row)
-    return [
-        Table(
-            by_size,
-            "Test error in percent, by the number of training images; the paper prints 73.02 (BN) and 57.73 (none) at 32.",
-        ),
-        Table(
-            starts,
-            f"Test error at |S| = {min(sizes)} by start; for the network without norm by rate × iterations. †: no training error "
-            "left with any seed. The paper's 57.73 is met where the network without norm trains, at a third of the stated rate.",
-        ),
-    ]
-
-
-def draw(record: Record, path: Path) -> list[Path]:
-    """Draw Figs. 2 and 4 in one picture, Figs. 3 and 5 in another."""
-    whole, parts = (path.with_name(f"{path.name}.{figures}.png") for figures in ("figs24", "figs35"))
-    draw_whole(record.rows, record.settings, whole)
-    draw_parts(record.rows, record.settings, parts)
-    return [whole, parts]
-
-
-def draw_whole(rows: list[Row], settings: Settings, path: Path) -> None:
-    """Draw errors, and the shift of some layers, over the iterations."""
-    from matplotlib import colormaps
-    from matplotlib.figure import Figure
-
-    fig = Figure(figsize=(13, 7), layout="constrained")
-    axes = fig.subplots(2, 3)
-    track = sorted({round(1 + k * (settings["depth"] - 1) / 5) for k in range(6)})
-    for (errors, sigma, mu), net in zip(axes, ("bn", "gnbn"), strict=True):
-        runs: Any = pick(rows, "curves", figure="2, 4", net=net)
-        for name, colour in (("train", plot.COLOURS[0]), ("test", plot.COLOURS[1])):
-            for run in runs:
-                errors.plot(run[name], color=colour, alpha=0.25, lw=1)
-            errors.plot(torch.tensor([run[name] for run in runs]).mean(0), color=colour, label=name)
-        errors.set(xlabel="iteration", ylabel="error (%)", ylim=(0, 100), title=f"{net.upper()}: errors, {len(runs)} seeds")
-        for ax, name, symbol in ((sigma, "esm_std", r"\sigma"), (mu, "esm_mean", r"\mu")):
-            table = torch.tensor([run[name] for run in runs]).mean(0).T
-            step = settings["depth"] // len(table)
-            for layer in [
-                layer for layer in range(step, settings["depth"] + 1, step) if min(abs(layer - k) for k in track) < step
-            ]:
-                colour = colormaps["viridis"](0.9 * layer / settings["depth"])
-                ax.plot(table[layer // step - 1], color=colour, label=f"layer {layer}")
-            ax.set(xlabel="iteration", ylabel=rf"$\mathrm{{ESM}}_{symbol}$", title=f"{net.upper()}: shift of some batch norms")
-        for ax in (errors, sigma, mu):
-            ax.legend(frameon=False)
-    fig.savefig(path, dpi=110)
-
-
-def draw_parts(rows: list[Row], settings: Settings, path: Path) -> None:
-    """Draw the shift over the layers, and the test error, for each size of S."""
-    from matplotlib.figure import Figure
-
-    fig = Figure(figsize=(13, 4.2), layout="constrained")
-    axes = fig.subplots(1, 3)
-    small = min(settings["sizes"])
-    for ax, net in zip(axes, ("bn", "gnbn"), strict=False):
-        profiles = {}
-        for size in settings["sizes"]:
-            profile = torch.tensor(pick(rows, "esm_std", figure="3, 5", net=net, size=size)).mean(0)
-            step = settings["depth"] // len(profile)
-            profiles[f"|S| = {size}"] = [{"esm_std": float(esm), "layer": step * k} for k, esm in enumerate(profile, 1)]
-        plot.profiles(profiles, "esm_std", ax)
-        ax.set(title=f"{net.upper()} at the end of training", yscale="log", ylim=(0.02, 12))
-    for net, colour in (("bn", plot.COLOURS[0]), ("gnbn", plot.COLOURS[1])):
-        errors = [pick(rows, "test", figure="3, 5", net=net, size=size) for size in settings["sizes"]]
-        means, sds = [statistics.fmean(values) for values in errors], [statistics.stdev(values) for values in errors]
-        axes[2].errorbar(range(len(errors)), means, sds, fmt="o-", capsize=3, color=colour, label=net.upper())
-    if small == 32:
-        axes[2].plot([0], [73.02], "x", color=plot.COLOURS[5], label="paper: BN 73.02")
-    axes[2].set_xticks(range(len(settings["sizes"])), settings["sizes"])
-    axes[2].set(
-        xlabel="|S|, training images", ylabel="test error (%)", title=f"Test error, mean ± sd of {settings['seeds']} seeds"
-    )
-    axes[2].legend(frameon=False)
-    fig.savefig(path, dpi=110)
 
 
 RECIPE = Recipe("xbn_mlp", {"smoke": SMOKE, "paper": PAPER}, cells, measure, claims, draw, tables)

@@ -1,147 +1,151 @@
-"""xbn Fig. 8: how networks with and without XBNBlocks bear perturbed statistics (eq. 5).
+"""xbn Fig. 8: accuracy of BN and XBN networks with perturbed running statistics.
 
-    anynorm reproduce xbn_perturbation --preset desk --processes 2        (data: CIFAR-10, pretrained ResNet-56)
+    anynorm reproduce xbn_perturbation --preset desk
 
-The paper trains ResNet-50 with BN, XBNBlock_GN and XBNBlock_IN on ImageNet and perturbs the first BN of the first six blocks.
-`desk` scales that down: a ResNet-56 pretrained on CIFAR-10, and its XBN conversions, which are NOT trained: γ and β of the norms
-put in are fitted to the pretrained network on 1024 training images (`xbn(fit=…)`). 2000 test images, five draws. So what is
-claimed is the ordering for converted networks, not the paper's accuracies. GN has 4 groups: the first stage has 16 channels, and
-the paper's 64 groups would be IN throughout.
+Paper: ResNet-50 with BN, XBNBlock_GN and XBNBlock_IN, trained on ImageNet. The statistics of the first BN of the first six blocks
+are perturbed by noise of magnitude Δ (eq. 5).
 
-Blocks have two norms. The first batch norm left in a block is its first (the second replaced, P3) or its second (the first
-replaced, P1 = P2); each is compared with the plain network perturbed at the same place. One δ a layer, or one a channel: the
-paper does not say, so both. Verdicts compare the five draws of noise on one network each: they say nothing about networks trained
-anew.
+    smoke  20 s      untrained ResNet-8 on scikit-learn's digits; checks that the code works and claims nothing
+    desk   76 min    ResNet-56 pretrained on CIFAR-10 and its XBN conversions; 2000 test images (measured with one process)
 
-`smoke` takes an untrained ResNet-8 and scikit-learn's digits: it shows that the parts work together, and claims nothing. `desk`
-took 76 minutes on one core.
+Scaled down in `desk`: the conversions are NOT trained. γ and β of the inserted norms are fitted to the pretrained network with
+1024 training images (`anynorm.xbn(fit=…)`), so the claims are about the order of converted networks, not about the paper's
+accuracies. GN has 4 groups: the first stage has 16 channels, where the paper's 64 groups would make every GN an IN.
+
+A basic block has two norms. The batch norm that is left in a converted block is its first (the second is replaced, P3) or its
+second (the first is replaced, P1 = P2); each is compared with the plain network perturbed at the same position. The paper does
+not say whether eq. 5 draws one δ per layer or per channel, so both are measured. Verdicts compare five draws of noise on one
+network each: they say nothing about networks trained with other seeds.
 """
 
 from __future__ import annotations
 
 import statistics
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from anynorm import plot, xbn
-from anynorm.data.download import found
-from anynorm.data.sets import cifar10, digits
+from anynorm.data.download import find_file
+from anynorm.data.readers import cifar10, digits
 from anynorm.diagnostics.perturb import PER, perturbation_curve
 from anynorm.io.checkpoints import read_state_dict
 from anynorm.models.cifar_resnet import CifarResNet
-from anynorm.recipes.support.claims import Claim, pick
-from anynorm.recipes.support.recipe import Recipe, Settings, grid
-from anynorm.recipes.support.record import Record, Row
+from anynorm.recipes.support.claims import Claim
+from anynorm.recipes.support.recipe import Recipe, Settings
+from anynorm.recipes.support.record import Record
+from anynorm.recipes.support.rows import Values, save_figure, select
 from anynorm.surgery.blocks import find_blocks
 from anynorm.surgery.find import find_norms
+from anynorm.training.sweep import Row, grid
 
 DESK: Settings = {
     "data": "cifar10",
     "num_test": 2000,
-    "fit": 1024,
+    "num_fit": 1024,
     "depth": 56,
-    "blocks": 6,
+    "num_blocks": 6,
     "deltas": [0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0],
-    "nets": ["bn", "gn:4", "in"],
-    "places": ["first", "second"],
-    "draws": 5,
+    "norms": ["bn", "gn:4", "in"],
+    "positions": ["first", "second"],
+    "num_draws": 5,
     "seeds": 1,
 }
-SMOKE: Settings = DESK | {"data": "digits", "num_test": 64, "fit": 32, "depth": 8, "blocks": 2, "deltas": [0.5, 1.0], "draws": 2}
+SMOKE: Settings = DESK | {
+    "data": "digits",
+    "num_test": 64,
+    "num_fit": 32,
+    "depth": 8,
+    "num_blocks": 2,
+    "deltas": [0.5, 1.0],
+    "num_draws": 2,
+}
+LABELS = {"bn": "BN", "gn:4": "XBN_GN", "in": "XBN_IN"}
 MEAN, STD = (torch.tensor(values)[:, None, None] for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
 
 
 def cells(settings: Settings) -> list[Row]:
-    """List the networks, and the norm of a block that is perturbed."""
-    return grid(settings["seeds"], net=settings["nets"], place=settings["places"])
+    """Return one cell per network (the norm inserted, or "bn" for the plain one) and perturbed norm of a block."""
+    return grid(settings["seeds"], norm=settings["norms"], position=settings["positions"])
 
 
-def load(settings: Settings) -> tuple[CifarResNet, Tensor, tuple[Tensor, Tensor]]:
-    """Give the plain network, images to fit on, and images and labels to score on."""
+def load_network_and_data(settings: Settings) -> tuple[CifarResNet, Tensor, tuple[Tensor, Tensor]]:
+    """Return the plain network, images to fit the inserted norms with, and test images with labels."""
+    num_fit, num_test = settings["num_fit"], settings["num_test"]
     if settings["data"] == "digits":
         images, labels = digits()
         x = images.float() / 255
-        return (
-            CifarResNet(settings["depth"], inputs=1),
-            x[: settings["fit"]],
-            (x[-settings["num_test"] :], labels[-settings["num_test"] :]),
-        )
+        return CifarResNet(settings["depth"], in_channels=1), x[:num_fit], (x[-num_test:], labels[-num_test:])
     model = CifarResNet(settings["depth"])
-    model.load_state_dict(read_state_dict(found(f"cifar10_resnet_pretrained/resnet{settings['depth']}-*.th")))
-    (train, _), (test, labels) = cifar10("train"), cifar10("test")
-    x, y = ((images.float() / 255 - MEAN) / STD for images in (train[: settings["fit"]], test[: settings["num_test"]]))
-    return model, x, (y, labels[: settings["num_test"]])
+    model.load_state_dict(read_state_dict(find_file(f"cifar10_resnet_pretrained/resnet{settings['depth']}-*.th")))
+    (train_images, _), (test_images, labels) = cifar10("train"), cifar10("test")
+    fit, test = ((images.float() / 255 - MEAN) / STD for images in (train_images[:num_fit], test_images[:num_test]))
+    return model, fit, (test, labels[:num_test])
 
 
-def measure(settings: Settings, cell: Row) -> Row:
-    """Convert the network, and give its accuracy under each perturbation."""
+def measure(settings: Settings, cell: Row, _runs: Path) -> Row:
+    """Convert the network and return its accuracy under each perturbation, per layer and per channel."""
     torch.manual_seed(cell["seed"])
-    model, fit, (x, labels) = load(settings)
+    model, fit, (x, labels) = load_network_and_data(settings)
     model.eval()
-    if cell["net"] != "bn":
-        xbn(model, cell["net"], position=3 if cell["place"] == "first" else 2, fit=fit)
-    sites = find_norms(model)
-    blocks = find_blocks(model, sites)[: settings["blocks"]]
-    index = ["first", "second"].index(cell["place"])
+    if cell["norm"] != "bn":
+        xbn(model, cell["norm"], position=3 if cell["position"] == "first" else 2, fit=fit)
+    blocks = find_blocks(model, find_norms(model))[: settings["num_blocks"]]
+    index = ["first", "second"].index(cell["position"])
     layers = [block.norms[index].path for block in blocks]
 
-    def accuracy(net: nn.Module) -> float:
-        right = [net(some).argmax(1) == truth for some, truth in zip(x.split(250), labels.split(250), strict=True)]
-        return 100 * float(torch.cat(right).double().mean())
+    def accuracy(network: nn.Module) -> float:
+        batches = zip(x.split(250), labels.split(250), strict=True)
+        correct = [network(images).argmax(1) == targets for images, targets in batches]
+        return 100 * float(torch.cat(correct).double().mean())
 
     curves: Row = {}
     for per in PER:
-        report = perturbation_curve(model, accuracy, [0.0, *settings["deltas"]], layers, per=per, seeds=settings["draws"])
+        report = perturbation_curve(model, accuracy, [0.0, *settings["deltas"]], layers, per=per, seeds=settings["num_draws"])
         curves[per] = [{key: row[key] for key in ("delta", "score", "sd", "scores")} for row in report]
     return {"accuracy": curves[PER[0]][0]["score"], "layers": layers, **curves}
 
 
-def lost(rows: list[Row], per: str, **cell: Any) -> list[float]:
-    """Give the points of accuracy lost, the mean over all Δ, for each draw."""
-    (curve,) = pick(rows, per, **cell)
-    plain = curve[0]["score"]
-    return [plain - statistics.fmean(draw) for draw in zip(*(row["scores"] for row in curve[1:]), strict=True)]
+def accuracy_loss(per: str, **cell: Any) -> Values:
+    """Return a function that computes the points of accuracy lost, averaged over all Δ, for each draw of noise."""
+
+    def loss(rows: list[Row]) -> list[float]:
+        (curve,) = select(rows, per, **cell)
+        unperturbed = curve[0]["score"]
+        scores_by_draw = zip(*(point["scores"] for point in curve[1:]), strict=True)
+        return [unperturbed - statistics.fmean(scores) for scores in scores_by_draw]
+
+    return loss
 
 
 def claims(settings: Settings) -> list[Claim]:
-    """List the ordering: BN loses most, XBN_GN less, XBN_IN least."""
-    names = {"bn": "BN", "gn:4": "XBN_GN", "in": "XBN_IN"}
-    found = []
-    for place in settings["places"]:
+    """Return the order of the figure: BN loses most, XBN_GN less, XBN_IN least."""
+    result = []
+    for position in settings["positions"]:
         for per in PER:
-            for more, less in zip(settings["nets"], settings["nets"][1:], strict=False):
-                found.append(
-                    Claim(
-                        f"{names[more]} loses more accuracy than {names[less]} (points; {place} norm, per {per})",
-                        "Fig. 8: BN collapses first, XBN_GN later, XBN_IN last",
-                        lambda rows, per=per, net=more, place=place: lost(rows, per, net=net, place=place),  # type: ignore[misc]
-                        lambda rows, per=per, net=less, place=place: lost(rows, per, net=net, place=place),  # type: ignore[misc]
-                    )
-                )
-    return found
+            for more, less in pairwise(settings["norms"]):
+                statement = f"{LABELS[more]} loses more accuracy than {LABELS[less]} (points; {position} norm, per {per})"
+                losses = [accuracy_loss(per, norm=norm, position=position) for norm in (more, less)]
+                result.append(Claim(statement, "Fig. 8: BN collapses first, XBN_GN later, XBN_IN last", *losses))
+    return result
 
 
 def draw(record: Record, path: Path) -> list[Path]:
-    """Draw accuracy against Δ, for each place and kind of noise."""
-    from matplotlib.figure import Figure
-
-    places, nets = record.settings["places"], record.settings["nets"]
+    """Plot accuracy against Δ for each perturbed norm, per layer and per channel."""
+    positions, norms = record.settings["positions"], record.settings["norms"]
     fig = Figure(figsize=(11, 7.5), layout="constrained")
-    axes = fig.subplots(len(places), len(PER), sharey=True, squeeze=False)
-    for line, place in zip(axes, places, strict=True):
-        for ax, per in zip(line, PER, strict=True):
-            models = {}
-            for net in nets:
-                label = "BN" if net == "bn" else f"XBN, {net}"
-                models[label] = pick(record.rows, per, net=net, place=place)[0]
-            plot.curves(models, ax)
-            ax.set(ylabel="accuracy (%)", ylim=(0, 100), title=f"{place} norm of {record.settings['blocks']} blocks, per {per}")
-    picture = path.with_name(path.name + ".png")
-    fig.savefig(picture, dpi=110)
-    return [picture]
+    axes = fig.subplots(len(positions), len(PER), sharey=True, squeeze=False)
+    for axes_row, position in zip(axes, positions, strict=True):
+        for ax, per in zip(axes_row, PER, strict=True):
+            curves = {LABELS[norm]: select(record.rows, per, norm=norm, position=position)[0] for norm in norms}
+            plot.curves(curves, ax)
+            title = f"{position} norm of {record.settings['num_blocks']} blocks, one δ per {per}"
+            ax.set(ylabel="accuracy (%)", ylim=(0, 100), title=title)
+    return save_figure(fig, path, dpi=110)
 
 
 RECIPE = Recipe("xbn_perturbation", {"smoke": SMOKE, "desk": DESK}, cells, measure, claims, draw)

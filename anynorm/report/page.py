@@ -13,12 +13,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import anynorm
-from anynorm.comparison import LR_SCALINGS
 from anynorm.errors import DataError
 from anynorm.io.atomic import atomic_write
 from anynorm.report.section import Record, make_section
 from anynorm.report.step_times import StepTimes
-from anynorm.table import plain
+from anynorm.table import json_safe
+from anynorm.training.config import LR_SCALINGS
 from anynorm.training.store import ENDED, Store
 
 VARIED = ("norm", "batch_size", "seed", "lr")
@@ -50,7 +50,7 @@ def write_page(root: Path, path: Path) -> tuple[int, list[str]]:
         "summary": f"{len(records)} run{'s' * (len(records) != 1)} in {root}, written by anynorm {anynorm.__version__}",
         "sections": [make_section(group, VARIED, times) for group in group_records(records)],
     }
-    html = _inline(json.dumps(plain(data), allow_nan=False))
+    html = _inline(json.dumps(json_safe(data), allow_nan=False))
     with atomic_write(path) as part:
         part.write_text(html, encoding="utf-8")
     return len(records), omitted

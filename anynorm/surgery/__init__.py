@@ -1,1 +1,1 @@
-"""Putting norms into models and taking them out again. Every operation works in place, reports what it did, and can be undone."""
+"""Replacement, folding and recalibration of norms in a model: in place, with a report, and with undo."""

@@ -1,12 +1,13 @@
-"""Batches of somebody else's loader: tensors, tuples whose first entry is x, or dictionaries."""
+"""Batches of a data loader: tensors, tuples whose first entry is x, or dictionaries."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from anynorm.errors import SurgeryError
 
@@ -14,61 +15,47 @@ Forward = Callable[[nn.Module, Any], Any]
 
 
 def call(model: nn.Module, batch: Any) -> Any:
-    """Call a model with a batch: a tensor, the first of a tuple, or a dictionary."""
+    """Call a model with one batch: a tensor, a dictionary, or a tuple of which the model gets the first entry."""
     return model(batch[0] if isinstance(batch, tuple | list) else batch)
 
 
 class Calibration(NamedTuple):
-    """Batches to fit on, and how the model is called with one."""
+    """Calibration batches, and the function that calls the model with one."""
 
     data: Any
     forward: Forward
 
 
 def calibration(data: Any, forward: Forward | None) -> Calibration | None:
-    """Put batches and a forward together; None where there are no batches."""
+    """Combine batches and a forward function; None if data is None."""
     return None if data is None else Calibration(data, forward or call)
 
 
-def gather(data: Any, most: int | None = None) -> Any:
-    """Join calibration batches into one; a tensor, or a single batch, is one already."""
-    if isinstance(data, Tensor | dict):
-        return data
-    batches = []
-    seen = 0
-    for batch in data:
-        batches.append(batch)
-        seen += size_of(batch)
-        if most is not None and seen >= most:
-            break
+def gather(data: Any) -> Any:
+    """Concatenate calibration batches into one; a tensor or a dictionary is a single batch already.
+
+    >>> gather([torch.zeros(2, 3), torch.zeros(4, 3)]).shape
+    torch.Size([6, 3])
+    """
+    if isinstance(data, Tensor | Mapping):
+        return _plain(data)
+    batches = [_plain(batch) for batch in data]
     if not batches:
-        raise SurgeryError("The calibration data holds no batch.")
-    return _join(batches)
+        raise SurgeryError("fit= must hold at least one calibration batch; got none.")
+    return tree_map(lambda *leaves: torch.cat(leaves) if isinstance(leaves[0], Tensor) else leaves[0], *batches)
 
 
-def _join(batches: list[Any]) -> Any:
-    first = batches[0]
-    if isinstance(first, Tensor):
-        return torch.cat(batches)
-    if isinstance(first, dict):
-        return {key: _join([batch[key] for batch in batches]) for key in first}
-    if isinstance(first, tuple | list):
-        return tuple(_join([batch[k] for batch in batches]) for k in range(len(first)))
-    return first
+def _plain(batch: Any) -> Any:
+    """Turn a mapping of any class into a dict: pytree takes an unknown class for a leaf."""
+    return dict(batch) if isinstance(batch, Mapping) else batch
 
 
 def size_of(batch: Any) -> int:
-    """Count the samples of a batch."""
-    if isinstance(batch, Tensor):
-        return len(batch) if batch.dim() else 1
-    values = batch.values() if isinstance(batch, dict) else batch
-    return next(size_of(value) for value in values)
+    """Return the number of samples in one batch."""
+    tensor = next(leaf for leaf in tree_leaves(_plain(batch)) if isinstance(leaf, Tensor))
+    return len(tensor) if tensor.dim() else 1
 
 
-def twice(batch: Any) -> Any:
-    """Give every tensor of a batch twice over, along the samples."""
-    if isinstance(batch, Tensor):
-        return torch.cat([batch, batch]) if batch.dim() else batch
-    if isinstance(batch, dict):
-        return {key: twice(value) for key, value in batch.items()}
-    return tuple(twice(value) for value in batch) if isinstance(batch, tuple | list) else batch
+def duplicate(batch: Any) -> Any:
+    """Return a batch that holds every sample twice: first all of them, then all of them again."""
+    return tree_map_only(Tensor, lambda tensor: torch.cat([tensor, tensor]) if tensor.dim() else tensor, _plain(batch))

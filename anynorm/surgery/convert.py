@@ -1,4 +1,4 @@
-"""Any norm into any model: every norm, or those that `where` names, becomes another, with all that can be carried on."""
+"""Replacement of norms in a model, with everything of the old norms that fits the new ones."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from anynorm.errors import SpecError, SurgeryError
 from anynorm.layers.norm import Norm
 from anynorm.surgery.batches import Calibration, Forward, calibration
 from anynorm.surgery.find import NormSite, Where, all_or_nothing, check_model, choose, find_norms
-from anynorm.surgery.optimizer import move_optimizer
-from anynorm.surgery.replace import nearest_spec, replacement
-from anynorm.surgery.report import Report
+from anynorm.surgery.optimizer import replace_in_optimizer
+from anynorm.surgery.replace import make_replacement, nearest_spec
+from anynorm.surgery.report import SurgeryReport
+
+MAX_LISTED = 12
 
 
 def convert(
@@ -26,34 +28,88 @@ def convert(
     groups: str = "exact",
     optimizer: torch.optim.Optimizer | None = None,
     **options: Any,
-) -> Report:
+) -> SurgeryReport:
     """Replace norms of a model, in place.
 
     Args:
-        where: which norms: None for all, a type, a pattern of paths such as `layer3.*`, a predicate of path and module, or a
-            list of such things.
-        fit: calibration batches (a loader or a tensor) on which each new layer's γ and β are solved so that its output is the
-            old layer's; see `anynorm.surgery.fit`.
-        forward: calls the model with the (doubled) batch to fit on, where it wants more than the batch's first entry.
-        groups: `nearest` takes the nearest group number that divides a layer's channels; `exact` refuses.
-        optimizer: its groups and state follow the parameters.
-        options: as `anynorm.make` takes them: num_classes, num_domains, batch_size, eps, momentum, …
+        model: the model.
+        spec: spec of the new norms, such as "gn:32".
+        where: which norms to replace. None: those that pool over samples, such as BatchNorm; the report lists the others.
+            "all": every norm. Or a module class, a pattern of paths such as "layer3.*", a predicate of path and module, or a
+            list of these.
+        fit: calibration batches (a data loader or a tensor) on which γ and β of each new norm are solved by least squares, so
+            that its output is that of the old norm; see `anynorm.surgery.fit`.
+        forward: function of model and batch that calls the model, where it needs more of a batch than its first entry. With
+            `fit`, the batch holds every sample twice.
+        groups: "exact" raises if a group number does not divide the channels of a layer; "nearest" takes the nearest that does.
+        optimizer: optimizer whose parameter groups and state are updated to the new parameters.
+        options: options of `anynorm.make`: num_classes, num_domains, batch_size, eps, momentum, …
 
-    >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
+    Returns:
+        A report with one row per norm.
+
+    Raises:
+        SurgeryError: if there is nothing to convert or a layer cannot be converted. The model is unchanged.
+
+    >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.GroupNorm(2, 8))
     >>> print(convert(model, "gn:4"))
-    path  was          is    channels  carried  lost
-    1     BatchNorm2d  gn:4  8         γ, β     statistics
-    1 of 1 norm is now gn:4.
+    path  norm         new_norm  channels  transferred  not_transferred     note
+    1     BatchNorm2d  gn:4      8         γ, β         running statistics
+    3     GroupNorm              8                                          not converted: does not pool over samples
+    1 of 2 norms is now gn:4. Not converted: 3 (reasons in the column note). where='all' converts every norm.
     """
     check_model(model)
     if groups not in ("exact", "nearest"):
-        raise SurgeryError(f"groups={groups!r} is neither 'exact' nor 'nearest'.")
-    sites = choose(find_norms(model), where)
+        raise SurgeryError(f"groups must be 'exact' or 'nearest'; got {groups!r}.")
+    sites = find_norms(model)
     if not sites:
-        raise SurgeryError(f"This {type(model).__name__} has no norm that is known; see anynorm.surgery.adapters.register.")
-    return replace_norms(
-        model, dict.fromkeys(sites, spec), fit=calibration(fit, forward), groups=groups, optimizer=optimizer, options=options
+        raise SurgeryError(
+            f"This {type(model).__name__} has no norm that anynorm recognizes; anynorm.surgery.adapters.register adds classes."
+        )
+    chosen = choose(sites, where)
+    skipped: list[NormSite] = []
+    if where is None:
+        skipped = [site for site in sites if not site.unsupported and not site.info.pools_samples]
+        chosen = [site for site in sites if site not in skipped]
+        if all(site.unsupported for site in chosen):
+            raise SurgeryError(_nothing_pools(model, chosen, skipped))
+    report = replace_norms(
+        model, dict.fromkeys(chosen, spec), fit=calibration(fit, forward), groups=groups, optimizer=optimizer, options=options
     )
+    _add_skipped(report, sites, skipped)
+    return report
+
+
+def _nothing_pools(model: nn.Module, unsupported: list[NormSite], skipped: list[NormSite]) -> str:
+    """Return the message for a model without a norm that pools over samples."""
+    lines = [f"  {site.path or 'the model itself'} ({site.label})" for site in skipped]
+    lines += [
+        f"  {site.path or 'the model itself'} ({site.label}): cannot be converted: {site.unsupported}" for site in unsupported
+    ]
+    hint = " where='all' converts these norms:" if skipped and not unsupported else ""
+    if skipped and unsupported:
+        hint = " where='all' converts those of these norms that are supported:"
+    start = f"No norm of this {type(model).__name__} that anynorm supports pools over samples; nothing was changed."
+    return "\n".join([start + hint, *_truncated(lines)])
+
+
+def _truncated(lines: list[str]) -> list[str]:
+    return lines if len(lines) <= MAX_LISTED else [*lines[:MAX_LISTED], f"  … and {len(lines) - MAX_LISTED} more."]
+
+
+def _add_skipped(report: SurgeryReport, sites: list[NormSite], skipped: list[NormSite]) -> None:
+    """Add a row for each norm that does not pool over samples, in the order of the modules."""
+    if not skipped:
+        return
+    rows = {row["path"]: row for row in report.rows}
+    rows |= {site.path: _unconverted_row(site, site.info.channels, "does not pool over samples") for site in skipped}
+    report.rows[:] = [rows[site.path] for site in sites]
+    report.finding = f"{_summary(report.rows)} where='all' converts every norm."
+
+
+def _unconverted_row(site: NormSite, channels: int | None, reason: str) -> dict[str, Any]:
+    row: dict[str, Any] = {"path": site.path, "norm": site.label, "new_norm": None, "channels": channels}
+    return row | {"transferred": [], "not_transferred": [], "note": f"not converted: {reason}"}
 
 
 def replace_norms(
@@ -64,55 +120,64 @@ def replace_norms(
     groups: str,
     optimizer: torch.optim.Optimizer | None,
     options: dict[str, Any],
-) -> Report:
-    """Replace the norm of each site by its spec, all or none."""
-    made: dict[NormSite, Norm] = {}
+) -> SurgeryReport:
+    """Replace the norm of each site by the norm of its spec: all of them, or none if one does not fit.
+
+    Args:
+        model: the model.
+        specs: spec of the new norm of each site. Norms that cannot be read stay, with the reason in the report.
+        fit: calibration batches, or None.
+        groups: as in `convert`.
+        optimizer: as in `convert`.
+        options: as in `convert`.
+
+    Raises:
+        SurgeryError: if a spec does not fit; every such layer is listed. The model is unchanged.
+    """
+    norms: dict[NormSite, Norm] = {}
     rows: list[dict[str, Any]] = []
-    wrong: list[str] = []
+    failures: list[str] = []
     for site, spec in specs.items():
-        row: dict[str, Any] = {"path": site.path, "was": site.label}
-        rows.append(row)
-        reading = site.reading
-        if isinstance(reading, str):
-            row |= {"is": site.label, "lost": [f"not converted: {reading}"]}
+        if site.unsupported:
+            rows.append(_unconverted_row(site, None, site.unsupported))
             continue
+        channels = site.info.channels
         try:
-            fitting = nearest_spec(spec, reading.channels) if groups == "nearest" else spec
-            made[site], carried, lost = replacement(site, reading, fitting, options)
+            replacement = make_replacement(site, nearest_spec(spec, channels) if groups == "nearest" else spec, options)
         except SpecError as error:
-            wrong.append(f"  {site.path or 'the model itself'} ({reading.channels} channels): {error}")
+            failures.append(f"  {site.path or 'the model itself'} ({channels} channels): {error}")
             continue
-        row |= {"is": made[site].spec, "channels": reading.channels, "carried": carried, "lost": lost}
-    if wrong:
-        more = [f"  … and {len(wrong) - 12} more."] if len(wrong) > 12 else []
-        hint = " groups='nearest' takes the nearest group number." if groups == "exact" and "divisible" in wrong[0] else ""
-        raise SurgeryError(
-            "\n".join([f"{len(wrong)} layers cannot be converted; nothing was changed.{hint}", *wrong[:12], *more])
-        )
-    return _install(model, made, rows, fit=fit, optimizer=optimizer)
+        norms[site] = replacement.norm
+        row: dict[str, Any] = {"path": site.path, "norm": site.label, "new_norm": replacement.norm.spec, "channels": channels}
+        rows.append(row | vars(replacement.transfer))
+    if failures:
+        hint = " groups='nearest' takes the nearest group number." if groups == "exact" and "divisible" in failures[0] else ""
+        start = f"{len(failures)} layers cannot be converted; nothing was changed.{hint}"
+        raise SurgeryError("\n".join([start, *_truncated(failures)]))
+    return _install(model, norms, rows, fit=fit, optimizer=optimizer)
 
 
 def _install(
-    model: nn.Module, made: dict[NormSite, Norm], rows: list[dict[str, Any]], *, fit: Calibration | None, optimizer: Any
-) -> Report:
-    root = next((site for site in made if not site.holders), None)
-    changed: nn.Module = made[root] if root is not None else model
-    with all_or_nothing() as ledger:
-        for site, norm in made.items():
-            ledger.put(site, norm)
+    model: nn.Module, norms: dict[NormSite, Norm], rows: list[dict[str, Any]], *, fit: Calibration | None, optimizer: Any
+) -> SurgeryReport:
+    changed: nn.Module = next((norm for site, norm in norms.items() if not site.parents), model)
+    with all_or_nothing() as undo_log:
+        for site, norm in norms.items():
+            undo_log.replace(site, norm)
         if optimizer is not None:
-            move_optimizer(optimizer, [(site.module, norm) for site, norm in made.items()], ledger)
+            replace_in_optimizer(optimizer, [(site.module, norm) for site, norm in norms.items()], undo_log)
         if fit is not None:
-            from anynorm.surgery.fit import solve
+            from anynorm.surgery.fit import fit_norms
 
-            solve(changed, made, fit, rows)
-    return Report(rows, _finding(made, rows), changed, ledger.undo, model)
+            fit_norms(changed, norms, fit, rows)
+    return SurgeryReport(rows, _summary(rows), changed, undo_log.undo, model)
 
 
-def _finding(made: dict[NormSite, Norm], rows: list[dict[str, Any]]) -> str:
-    names = list(dict.fromkeys(norm.spec for norm in made.values()))
-    track = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
-    verb = "is" if len(made) == 1 else "are"
-    text = f"{len(made)} of {len(rows)} norm{'s' if len(rows) > 1 else ''} {verb} now {track or 'another'}."
-    left = [row["path"] for row in rows if "channels" not in row]
-    return text + (f" Not converted: {', '.join(left)}; the reason is in their rows." if left else "")
+def _summary(rows: list[dict[str, Any]]) -> str:
+    converted = [row["new_norm"] for row in rows if row["new_norm"]]
+    specs = list(dict.fromkeys(converted))
+    listed = ", ".join(specs[:4]) + (", …" if len(specs) > 4 else "")
+    noun, verb = "norm" if len(rows) == 1 else "norms", "is" if len(converted) == 1 else "are"
+    text = f"{len(converted)} of {len(rows)} {noun} {verb} now {listed}." if converted else f"0 of {len(rows)} {noun} converted."
+    paths = [row["path"] or "the model itself" for row in rows if not row["new_norm"]]
+    return text + (f" Not converted: {', '.join(paths)} (reasons in the column note)." if paths else "")

@@ -1,6 +1,6 @@
-"""Who feeds whom in a model, as seen on one example: the model runs, whatever its control flow, and uses of tensors are noted.
+"""Which module consumes which tensor, recorded while a model runs on an example, whatever its control flow.
 
-A layer and a norm are neighbours when the one's output, the very tensor, is the other's input and nothing else uses it.
+A layer and a norm are neighbors if the output tensor of one is the input of the other and nothing else uses it.
 """
 
 from __future__ import annotations
@@ -18,67 +18,76 @@ from torch.utils._pytree import tree_leaves
 
 @dataclass(eq=False)
 class Call:
-    """One call of a watched module: the tensor it took and the one it gave."""
+    """One call of a traced module, with its first input and its output."""
 
     module: nn.Module
-    taken: Any = None
-    given: Any = None
+    input: Any = None
+    output: Any = None
 
 
 @dataclass
 class Trace:
-    """Calls of the watched modules, and who used each tensor: a watched module, or anything else (None)."""
+    """The calls of the traced modules, and the users of each tensor.
+
+    Attributes:
+        calls: the calls, in order.
+        uses: by the id of a tensor: the traced modules that used it; None stands for any other code.
+        alive: references to all tensors, so that no id is used twice.
+    """
 
     calls: list[Call] = field(default_factory=list)
     uses: dict[int, list[nn.Module | None]] = field(default_factory=dict)
     alive: list[Tensor] = field(default_factory=list)
 
-    def of(self, module: nn.Module) -> list[Call]:
-        """List the calls of a module."""
+    def calls_of(self, module: nn.Module) -> list[Call]:
+        """Return the calls of a module."""
         return [call for call in self.calls if call.module is module]
 
     def users(self, tensor: Any) -> list[nn.Module | None]:
-        """List who used a tensor, each watched module once."""
+        """Return the users of a tensor, each once."""
         return list(dict.fromkeys(self.uses.get(id(tensor), [])))
 
+    def add_use(self, tensor: Tensor, user: nn.Module | None) -> None:
+        """Record that a traced module, or other code, used a tensor."""
+        self.uses.setdefault(id(tensor), []).append(user)
+        self.alive.append(tensor)
 
-class _Uses(TorchFunctionMode):
-    """Notes every function that makes tensors out of tensors."""
 
-    def __init__(self, trace: Trace, inside: list[nn.Module]) -> None:
+class _RecordUses(TorchFunctionMode):
+    """Records the inputs of every function that returns tensors or writes into one."""
+
+    def __init__(self, trace: Trace, running: list[nn.Module]) -> None:
         super().__init__()
-        self.trace, self.inside = trace, inside
+        self.trace, self.running = trace, running
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
+        output = func(*args, **(kwargs or {}))
         writes = getattr(func, "__name__", "") == "__setitem__"
-        if writes or any(isinstance(leaf, Tensor) for leaf in tree_leaves(found)):
+        if writes or any(isinstance(leaf, Tensor) for leaf in tree_leaves(output)):
             for leaf in tree_leaves((args, kwargs)):
                 if isinstance(leaf, Tensor):
-                    self.trace.uses.setdefault(id(leaf), []).append(self.inside[-1] if self.inside else None)
-                    self.trace.alive.append(leaf)
-        return found
+                    self.trace.add_use(leaf, self.running[-1] if self.running else None)
+        return output
 
 
 @contextmanager
-def _watched(modules: list[nn.Module], trace: Trace, inside: list[nn.Module]) -> Iterator[None]:
-    def enter(module: nn.Module, args: Any) -> None:
-        taken = args[0] if args else None
-        trace.calls.append(Call(module, taken))
-        inside.append(module)
-        if isinstance(taken, Tensor):
-            trace.uses.setdefault(id(taken), []).append(module)
-            trace.alive.append(taken)
+def _record_calls(modules: list[nn.Module], trace: Trace, running: list[nn.Module]) -> Iterator[None]:
+    def before(module: nn.Module, args: Any) -> None:
+        first = args[0] if args else None
+        trace.calls.append(Call(module, first))
+        running.append(module)
+        if isinstance(first, Tensor):
+            trace.add_use(first, module)
 
-    def leave(module: nn.Module, _: Any, given: Any) -> None:
-        inside.pop()
-        next(call for call in reversed(trace.calls) if call.module is module and call.given is None).given = given
-        trace.alive += [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor)]
+    def after(module: nn.Module, _: Any, output: Any) -> None:
+        running.pop()
+        next(call for call in reversed(trace.calls) if call.module is module and call.output is None).output = output
+        trace.alive += [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
 
     handles = []
     try:
         for module in modules:
-            handles += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
+            handles += [module.register_forward_pre_hook(before), module.register_forward_hook(after)]
         yield
     finally:
         for handle in handles:
@@ -86,27 +95,40 @@ def _watched(modules: list[nn.Module], trace: Trace, inside: list[nn.Module]) ->
 
 
 def trace_example(model: nn.Module, example: tuple[Any, ...], modules: list[nn.Module]) -> tuple[Trace, Any]:
-    """Run a model on an example in eval mode and note what happens; give its output too."""
-    trace, inside = Trace(), []  # type: tuple[Trace, list[nn.Module]]
+    """Run a model on an example in eval mode.
+
+    Args:
+        model: the model; its mode is restored.
+        example: the inputs.
+        modules: the modules to trace.
+
+    Returns:
+        The trace, and the output of the model.
+    """
+    trace = Trace()
+    running: list[nn.Module] = []
     modes = {module: module.training for module in model.modules()}
     try:
         model.eval()
-        with torch.no_grad(), _watched(modules, trace, inside), _Uses(trace, inside):
+        with torch.no_grad(), _record_calls(modules, trace, running), _RecordUses(trace, running):
             output = model(*example)
     finally:
         for module, mode in modes.items():
             module.training = mode
     for tensor in tensors_of(output):
-        trace.uses.setdefault(id(tensor), []).append(None)  # whoever called the model uses it
+        trace.add_use(tensor, None)  # the caller of the model uses its output
     return trace, output
 
 
 def tensors_of(value: Any) -> list[Tensor]:
-    """List the tensors in what a model gives, in containers and objects of any kind."""
+    """Return the tensors in the output of a model, inside containers and objects of any class.
+
+    This is not `tree_leaves`, which takes a dataclass or a subclass of dict for a leaf.
+    """
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, dict):
-        return [tensor for one in value.values() for tensor in tensors_of(one)]
+        return [tensor for entry in value.values() for tensor in tensors_of(entry)]
     if isinstance(value, tuple | list):
-        return [tensor for one in value for tensor in tensors_of(one)]
+        return [tensor for entry in value for tensor in tensors_of(entry)]
     return tensors_of(vars(value)) if hasattr(value, "__dict__") and not isinstance(value, nn.Module | type) else []

@@ -1,6 +1,7 @@
-"""Finding modules in a model and putting others in their places: shared ones stay shared, and everything can be put back.
+"""The norms of a model, the choice among them, and their replacement with undo.
 
-A site is one module with every place that holds it. What is changed goes through a `Ledger`, which knows the way back.
+A `NormSite` is one norm with every path under which the model holds it, so shared modules stay shared. Every change goes through
+an `UndoLog`, which can revert it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from torch import nn
 
 from anynorm.errors import SurgeryError
 from anynorm.layers.norm import Norm
-from anynorm.surgery.adapters import NormInfo, read
+from anynorm.surgery.adapters import read_norm
+from anynorm.surgery.norm_info import NormInfo, UnsupportedNormError
 
 Where = str | type | Callable[[str, nn.Module], bool] | Iterable[Any] | None
 _WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
@@ -24,146 +26,177 @@ _WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"
 
 @dataclass(frozen=True, eq=False)
 class NormSite:
-    """A norm in a model: its paths, the places that hold it, and what it is (or why that cannot be told)."""
+    """A norm in a model.
+
+    Attributes:
+        paths: every path of the module.
+        module: the norm.
+        parents: every module that holds it, with the attribute name; empty if the norm is the model itself.
+        unsupported: the reason why the norm cannot be read; empty if it can.
+    """
 
     paths: list[str]
     module: nn.Module
-    holders: list[tuple[nn.Module, str]]
-    reading: NormInfo | str
+    parents: list[tuple[nn.Module, str]]
+    _info: NormInfo | None
+    unsupported: str = ""
 
     @property
     def path(self) -> str:
-        """The first of its paths."""
+        """The first path."""
         return self.paths[0]
 
     @property
     def info(self) -> NormInfo:
-        """What it is, of a site that was chosen for being read."""
-        assert isinstance(self.reading, NormInfo)
-        return self.reading
+        """The description of the norm; raises SurgeryError if `unsupported` is not empty."""
+        if self._info is None:
+            raise SurgeryError(f"'{self.path}' ({self.label}) cannot be read: {self.unsupported}.")
+        return self._info
 
     @property
     def label(self) -> str:
-        """What it is called in reports: its spec where it is ours, else its class."""
+        """The name in reports: the spec of an anynorm layer, the class name of another."""
         return self.module.spec if isinstance(self.module, Norm) else type(self.module).__name__
 
 
 @dataclass
 class UndoLog:
-    """Everything done to a model, with the way back."""
+    """The changes made to a model, with the steps that revert them."""
 
-    backs: list[Callable[[], None]] = field(default_factory=list)
+    undo_steps: list[Callable[[], Any]] = field(default_factory=list)
+    replacements: list[tuple[nn.Module, str, nn.Module]] = field(default_factory=list)
 
-    places: list[tuple[nn.Module, str, nn.Module]] = field(default_factory=list)
+    def replace(self, site: NormSite, module: nn.Module) -> None:
+        """Replace a norm by a module, under all its paths."""
+        for parent, name in site.parents:
+            self.replacements.append((parent, name, module))
+            self.undo_steps.append(lambda parent=parent, name=name: _restore(parent, name, site.module))  # type: ignore[misc]
+            parent._modules[name] = module
 
-    def put(self, site: NormSite, module: nn.Module) -> None:
-        """Put a module in all places of a site."""
-        for holder, name in site.holders:
-            self.places.append((holder, name, module))
-            self.backs.append(lambda holder=holder, name=name: _put_back(holder, name, site.module))  # type: ignore[misc]
-            holder._modules[name] = module
+    def set_attribute(self, target: Any, name: str, value: Any) -> None:
+        """Set an attribute."""
+        old = getattr(target, name)
+        self.undo_steps.append(lambda: setattr(target, name, old))
+        setattr(target, name, value)
 
     def undo(self) -> None:
-        """Go all the way back; modules that were put back take the mode, device and dtype of those that go."""
-        for holder, name, module in self.places:
-            if self.backs and holder._modules.get(name) is not module:
+        """Revert all changes; restored modules get the mode, device and dtype of those they replace.
+
+        Raises:
+            SurgeryError: if a module has been replaced again since.
+        """
+        for parent, name, module in self.replacements:
+            if self.undo_steps and parent._modules.get(name) is not module:
                 raise SurgeryError(f"'{name}' has been replaced again since: undo the later operation first.")
-        self.places.clear()
-        while self.backs:
-            self.backs.pop()()
+        self.replacements.clear()
+        while self.undo_steps:
+            self.undo_steps.pop()()
 
 
-def _put_back(holder: nn.Module, name: str, old: nn.Module) -> None:
-    new = holder._modules[name]
+def _restore(parent: nn.Module, name: str, old: nn.Module) -> None:
+    new = parent._modules[name]
     if new is not None and new is not old:
         old.train(new.training)
         like = next((tensor for tensor in [*new.parameters(), *new.buffers()] if tensor.is_floating_point()), None)
         if like is not None and not any(tensor.is_meta for tensor in [*old.parameters(), *old.buffers(), like]):
             old.to(like.device, like.dtype)
-    holder._modules[name] = old
+    parent._modules[name] = old
 
 
 @contextmanager
 def all_or_nothing() -> Iterator[UndoLog]:
-    """Keep a ledger, and go back if anything is raised."""
-    ledger = UndoLog()
+    """Provide an undo log, and undo if the block raises."""
+    undo_log = UndoLog()
     try:
-        yield ledger
+        yield undo_log
     except BaseException:
-        ledger.undo()
+        undo_log.undo()
         raise
 
 
 def check_model(model: Any) -> None:
-    """Refuse what cannot be operated on."""
+    """Raise SurgeryError for models whose modules cannot be replaced."""
     if not isinstance(model, nn.Module):
-        raise SurgeryError(f"Surgery takes an nn.Module, not a {type(model).__name__}.")
+        raise SurgeryError(f"model must be an nn.Module; got a {type(model).__name__}.")
     for path, module in model.named_modules():
-        names = [kind.__name__ for kind in type(module).__mro__]
+        names = [cls.__name__ for cls in type(module).__mro__]
         wrapper = next((name for name in names if name in _WRAPPERS), None)
         if wrapper is not None:
-            at = f"'{path}'" if path else "the model"
+            wrapped = f"'{path}'" if path else "The model"
             raise SurgeryError(
-                f"{at} is wrapped in {wrapper}, which holds on to the parameters it was given: new ones would not be "
-                "synchronised. Change the model first and wrap it afterwards."
+                f"{wrapped} is wrapped in {wrapper}, which holds references to the old parameters: new ones would not be "
+                "synchronized. Change the model first and wrap it afterwards."
             )
         if "ScriptModule" in names:
-            raise SurgeryError(
-                f"'{path}' is TorchScript, whose modules cannot be replaced. Change the model before scripting it."
-            )
+            raise SurgeryError(f"'{path}' is TorchScript; its modules cannot be replaced. Change the model before scripting it.")
 
 
 def find_norms(model: nn.Module) -> list[NormSite]:
-    """List every norm of a model once, in the order of its modules."""
+    """Return every norm of a model once, in the order of its modules.
+
+    >>> [site.path for site in find_norms(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))]
+    ['1']
+    """
     paths: dict[int, list[str]] = {}
     for path, module in model.named_modules(remove_duplicate=False):
         paths.setdefault(id(module), []).append(path)
-    holders: dict[int, list[tuple[nn.Module, str]]] = {}
+    parents: dict[int, list[tuple[nn.Module, str]]] = {}
     for parent in model.modules():
         for name, child in parent._modules.items():
-            holders.setdefault(id(child), []).append((parent, name))
-    sites = []
-    inside: set[int] = set()
+            parents.setdefault(id(child), []).append((parent, name))
+    sites: list[NormSite] = []
+    inside_norms: set[int] = set()
     for module in model.modules():
-        reading = None if id(module) in inside else read(module)
-        if reading is not None:
-            sites.append(NormSite(paths[id(module)], module, holders.get(id(module), []), reading))
-            inside |= {id(child) for child in module.modules()}
+        if id(module) in inside_norms:
+            continue
+        info, unsupported = None, ""
+        try:
+            info = read_norm(module)
+        except UnsupportedNormError as error:
+            unsupported = str(error)
+        if info is not None or unsupported:
+            sites.append(NormSite(paths[id(module)], module, parents.get(id(module), []), info, unsupported))
+            inside_norms |= {id(child) for child in module.modules()}
     return sites
 
 
 def choose(sites: list[NormSite], where: Where) -> list[NormSite]:
-    """Take the sites that `where` names: None takes all; a type, a pattern of paths such as `layer3.*`, a predicate of path and
-    module, or a list of such things and of paths.
-    """  # noqa: D205
+    """Return the sites that `where` selects.
+
+    Args:
+        sites: the norms of a model.
+        where: None or "all" for all norms; a module class; a pattern of paths such as "layer3.*"; a predicate of path and module;
+            or a list of these.
+
+    Raises:
+        SurgeryError: if `where`, or an entry of the list, selects nothing.
+    """
     if where is None:
         return sites
     where = list(where) if isinstance(where, Iterable) and not isinstance(where, str) else where
     if where == []:
-        raise SurgeryError("where=[] names no norm; leave it out to take all.")
-    chosen = [site for site in sites if any(_fits(site, path, where) for path in site.paths)]
-    wanted = list(where) if isinstance(where, list | tuple | set | frozenset) else [where]
-    for one in wanted:
-        if not any(_fits(site, path, one) for site in sites for path in site.paths):
-            raise SurgeryError(_nothing_there(one, sites))
-    return chosen
+        raise SurgeryError("where must select at least one norm; got []. Leave it out to select by default.")
+    for selector in where if isinstance(where, list) else [where]:
+        if not any(_matches(site, path, selector) for site in sites for path in site.paths):
+            raise SurgeryError(_no_match(selector, sites))
+    return [site for site in sites if any(_matches(site, path, where) for path in site.paths)]
 
 
-def _fits(site: NormSite, path: str, where: Any) -> bool:
+def _matches(site: NormSite, path: str, where: Any) -> bool:
     if isinstance(where, str):
-        return fnmatchcase(path, where)
+        return where == "all" or fnmatchcase(path, where)
     if isinstance(where, type):
         return isinstance(site.module, where)
     if isinstance(where, nn.Module):
         return site.module is where
     if callable(where):
         return bool(where(path, site.module))
-    return any(_fits(site, path, one) for one in where)
+    return any(_matches(site, path, selector) for selector in where)
 
 
-def _nothing_there(where: Any, sites: list[NormSite]) -> str:
+def _no_match(where: Any, sites: list[NormSite]) -> str:
     paths = [path for site in sites for path in site.paths]
     if not paths:
-        return f"where={where!r} finds nothing: the model has no norm that is known."
-    near = difflib.get_close_matches(str(where), paths, n=3, cutoff=0.3) or paths[:3]
-    return f"where={where!r} finds no norm. The model has {len(sites)}, such as {' '.join(near)}."
+        return f"where={where!r} matches nothing: the model has no norm that anynorm recognizes."
+    close = difflib.get_close_matches(str(where), paths, n=3, cutoff=0.3) or paths[:3]
+    return f"where={where!r} matches no norm. The model has {len(sites)}, such as {' '.join(close)}."

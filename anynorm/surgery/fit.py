@@ -1,15 +1,15 @@
-"""Keeping a pretrained network's function when its norms change: γ and β of each new layer in closed form, without labels.
+"""γ and β of new norms in closed form, so that a pretrained network keeps its function; labels are not needed.
 
-Calibration images go through the network twice in one batch, side by side: the first half meets the old norms, the second half
-the new ones, and every other layer treats both alike. Where the two halves reach a norm, the old one's output t is the target of
-the new one's normalised input x̂, channel by channel,
+The calibration images go through the network twice in one batch. The first half passes through the old norms, the second half
+through the new ones, and every other layer treats both alike. At each norm, the output t of the old norm is the target for the
+normalized input x̂ of the new one, per channel:
 
     γ = cov(x̂, t) / (var(x̂) + ridge)        β = mean(t) − γ mean(x̂)
 
-and the second half goes on with γ x̂ + β: each layer is fitted on what the layers before it, already fitted, really give. One
-forward pass of twice the images, whatever the depth. Statistics of the population are taken from the same images.
+The second half continues with γ x̂ + β, so each layer is fitted to the inputs that the fitted layers before it produce. This takes
+one forward pass over twice the images, whatever the depth. Running statistics are taken from the same images.
 
-All images are one batch, so memory is that of one forward pass without gradients: take fewer images where it is short.
+All images form one batch, so memory is that of one forward pass without gradients: use fewer images if it is short.
 """
 
 from __future__ import annotations
@@ -19,104 +19,108 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from anynorm.core.update_rules import Frozen, Running
 from anynorm.errors import SurgeryError
 from anynorm.layers.norm import Norm
-from anynorm.surgery.batches import Calibration, gather, twice
+from anynorm.surgery.batches import Calibration, duplicate, gather
 from anynorm.surgery.find import NormSite, all_or_nothing
-from anynorm.surgery.replace import replacement
+from anynorm.surgery.replace import make_equivalent
 
 RIDGE = 1e-6
-GOOD = 1e-4  # of the target's size: what is off by less has nothing to gain
+GOOD_FIT = 1e-4  # error relative to the target's norm below which fitting has nothing to gain
 
 
-class Pair(nn.Module):
-    """Stands in a norm's place while it is fitted: the first half of a batch meets the old norm, the second the new one.
+class FittingNorm(nn.Module):
+    """Stands for a norm while it is fitted: the first half of a batch goes to the old norm, the second half to the new one.
 
     Args:
-        first: whether no pair has been met yet; there the halves must be the same.
+        norms: the old and the new norm.
+        row: row of the report, which gets the errors.
+        is_first: a list shared by all fitting norms: [True] until one of them runs. There both halves must be equal.
     """
 
-    def __init__(self, norms: tuple[Norm, Norm], row: dict[str, Any], first: list[bool]) -> None:
+    def __init__(self, norms: tuple[Norm, Norm], row: dict[str, Any], is_first: list[bool]) -> None:
         super().__init__()
-        self.norms, self.row, self.first = norms, row, first  # a tuple is no child: conditions are told to the pair
+        # a tuple is not registered as children: `anynorm.condition` sets the condition of this module, not of the two norms
+        self.norms, self.row, self.is_first = norms, row, is_first
         self.calls = 0
         self._condition: Any = None
 
     @property
     def takes_condition(self) -> bool:
-        """Whether a norm of the pair wants a class, domain or style."""
+        """Whether one of the two norms takes a condition."""
         return any(norm.takes_condition for norm in self.norms)
 
     def set_condition(self, condition: Any) -> None:
-        """Set the condition of coming passes."""
+        """Set the condition of the following forward passes."""
         self._condition = condition
 
     def forward(self, x: Tensor, condition: Any = None) -> Tensor:
-        """Fit the new norm if that is still to be done, and give both outputs."""
-        given = self._condition if condition is None else condition
+        """Fit the new norm in the first call, and return the outputs of both."""
+        condition = self._condition if condition is None else condition
         halves = x.chunk(2)
-        if len(halves) != 2 or len(halves[0]) != len(halves[1]) or (self.first[0] and not torch.equal(*halves)):
+        if len(halves) != 2 or len(halves[0]) != len(halves[1]) or (self.is_first[0] and not torch.equal(*halves)):
             raise SurgeryError(
-                f"fit= runs the batch twice over, side by side, and at '{self.row['path']}' the two halves of the samples are "
-                "not what they were: the model moves the samples about, or adds some. Convert without fit=, and train."
+                f"fit= runs every sample twice in one batch, and at '{self.row['path']}' the two halves of the batch do not "
+                "correspond: the model reorders the samples or adds some. Convert without fit=, and train."
             )
-        self.first[0] = False
+        self.is_first[0] = False
         (old, new), (x_old, x_new) = self.norms, halves
-        target = old.normalize(x_old, _half(given, 0))
+        condition_old, condition_new = _half(condition, 0), _half(condition, 1)
+        target = old.normalize(x_old, condition_old)
         if not self.calls:
-            _solve(new, x_new, target, _half(given, 1), self.row)
+            _solve(new, x_new, target, condition_new, self.row)
         self.calls += 1
-        y = torch.cat([target, new.normalize(x_new, _half(given, 1))])
+        y = torch.cat([target, new.normalize(x_new, condition_new)])
         for name in new.post_modules:
             y = getattr(new, name)(y)
         return y
 
 
-def _half(condition: Any, which: int) -> Any:
-    if isinstance(condition, tuple | list):
-        return tuple(_half(one, which) for one in condition)
-    return condition.chunk(2)[which] if isinstance(condition, Tensor) and condition.dim() and len(condition) > 1 else condition
+def _half(condition: Any, index: int) -> Any:
+    def half(tensor: Tensor) -> Tensor:
+        return tensor.chunk(2)[index] if tensor.dim() and len(tensor) > 1 else tensor
+
+    return tree_map_only(Tensor, half, condition)
 
 
-def _take_statistics(norm: Norm, x: Tensor, condition: Any) -> None:
-    """Let the population be these images."""
+def _set_running_stats(norm: Norm, x: Tensor, condition: Any) -> None:
+    """Set the running statistics to those of x."""
     if not norm.has_running_stats or isinstance(norm.update_rule, Frozen) or norm.norm_spec.num_stat_sets:
         return
-    policy, tally = norm.update_rule, norm.num_batches_tracked
-    seen = None if tally is None else tally.clone()
+    update_rule, batches = norm.update_rule, norm.num_batches_tracked
+    old_batches = None if batches is None else batches.clone()
     try:
         norm.update_rule, norm.schedule_enabled = Running(1.0), False
         norm.train()
         norm.normalize(x, condition)
     finally:
         norm.eval()
-        norm.update_rule, norm.schedule_enabled = policy, True
-        if tally is not None and seen is not None:
-            tally.copy_(seen)
+        norm.update_rule, norm.schedule_enabled = update_rule, True
+        if batches is not None and old_batches is not None:
+            batches.copy_(old_batches)
 
 
 def _solve(norm: Norm, x: Tensor, target: Tensor, condition: Any, row: dict[str, Any]) -> None:
-    """Set γ and β by least squares, and note the error before and after, relative to the target's size.
+    """Set γ and β by least squares, and write the errors before and after, relative to the target's norm, into the row.
 
-    What fits as it is, is left; so is what has no γ and β of its own to set.
+    A norm that fits already, or has no shared γ and β, stays as it is.
     """
     row["error_before"] = row["error_after"] = _error(norm.normalize(x, condition), target)
-    if norm._parameters.get("weight") is None or norm._parameters.get("bias") is None:
-        row["lost"] = [*row.get("lost", []), "not fitted: no plain γ and β"]
+    weight, bias = norm._parameters.get("weight"), norm._parameters.get("bias")
+    if weight is None or bias is None:
+        _add_note(row, "not fitted: no shared γ and β")
         return
-    if row["error_before"] < GOOD:
+    if row["error_before"] < GOOD_FIT:
         return
-    _take_statistics(norm, x, condition)
-    weight, bias = norm._parameters["weight"], norm._parameters["bias"]
-    assert weight is not None  # for the type checker: looked at above
-    assert bias is not None
-    base, by_weight, by_bias = (_rows(norm, (weight, bias), values, x, condition) for values in ((0, 0), (1, 0), (0, 1)))
-    u, v = by_weight - base, by_bias - base  # what γ and β are multiplied with: x̂ and 1, and a class's γ where there is one
-    rest = target.double().transpose(0, 1).flatten(1) - base
-    uu, uv, vv = ((one * other).mean(1) for one, other in ((u, u), (u, v), (v, v)))
-    ur, vr = (u * rest).mean(1), (v * rest).mean(1)
+    _set_running_stats(norm, x, condition)
+    at_zero, at_weight, at_bias = (_output(norm, (weight, bias), values, x, condition) for values in ((0, 0), (1, 0), (0, 1)))
+    u, v = at_weight - at_zero, at_bias - at_zero  # the factors of γ and β: x̂ and 1, times a class's γ in a sandwich
+    residual = target.double().transpose(0, 1).flatten(1) - at_zero
+    uu, uv, vv = (u * u).mean(1), (u * v).mean(1), (v * v).mean(1)
+    ur, vr = (u * residual).mean(1), (v * residual).mean(1)
     vv = vv.clamp(min=RIDGE)
     gamma = (ur - uv * vr / vv) / (uu - uv * uv / vv + RIDGE)
     weight.copy_(gamma)
@@ -124,8 +128,8 @@ def _solve(norm: Norm, x: Tensor, target: Tensor, condition: Any, row: dict[str,
     row["error_after"] = _error(norm.normalize(x, condition), target)
 
 
-def _rows(norm: Norm, affine: tuple[Tensor, Tensor], values: tuple[int, int], x: Tensor, condition: Any) -> Tensor:
-    """Give a norm's output with some γ and β, a row a channel."""
+def _output(norm: Norm, affine: tuple[Tensor, Tensor], values: tuple[int, int], x: Tensor, condition: Any) -> Tensor:
+    """Return the output of a norm for constant γ and β, one row per channel."""
     for tensor, value in zip(affine, values, strict=True):
         tensor.fill_(value)
     return norm.normalize(x, condition).double().transpose(0, 1).flatten(1)
@@ -135,32 +139,44 @@ def _error(y: Tensor, target: Tensor) -> float:
     return float((y - target).norm() / target.norm().clamp(min=1e-12))
 
 
-def solve(model: nn.Module, made: dict[NormSite, Norm], fit: Calibration, rows: list[dict[str, Any]]) -> None:
-    """Fit the new norms of a model on calibration batches."""
+def _add_note(row: dict[str, Any], note: str) -> None:
+    row["note"] = f"{row['note']}; {note}" if row.get("note") else note
+
+
+def fit_norms(model: nn.Module, norms: dict[NormSite, Norm], fit: Calibration, rows: list[dict[str, Any]]) -> None:
+    """Fit new norms that a model already holds.
+
+    Args:
+        model: the model with the new norms.
+        norms: the new norm of each site.
+        fit: the calibration batches.
+        rows: rows of the report; they get the columns error_before and error_after.
+
+    Raises:
+        SurgeryError: if fit has no batch, if the batch reaches none of the norms, or if the model reorders samples.
+    """
     batch = gather(fit.data)
-    by_path = {row["path"]: row for row in rows}
-    first = [True]
-    pairs = {}
-    for site, norm in made.items():
-        old, _, _ = replacement(site, site.info, site.info.spec, {})
-        pairs[site] = Pair((old.eval(), norm.eval()), by_path[site.path], first)
-    modes = {module: module.training for module in [*model.modules(), *made.values()]} | {
-        norm: site.module.training for site, norm in made.items()
+    row_of = {row["path"]: row for row in rows}
+    is_first = [True]
+    modes = {module: module.training for module in model.modules()}
+    modes |= {norm: site.module.training for site, norm in norms.items()}
+    fitting = {
+        site: FittingNorm((make_equivalent(site).eval(), norm.eval()), row_of[site.path], is_first)
+        for site, norm in norms.items()
     }
-    root = next((pairs[site] for site in made if not site.holders), None)
+    root: nn.Module = next((module for site, module in fitting.items() if not site.parents), model)
     try:
-        with all_or_nothing() as ledger, torch.no_grad():
-            for site, pair in pairs.items():
-                ledger.put(replace(site, module=made[site]), pair.eval())
-            whole = (model if root is None else root).eval()
-            fit.forward(whole, twice(batch))
-            ledger.undo()
+        with all_or_nothing() as undo_log, torch.no_grad():
+            for site, module in fitting.items():
+                undo_log.replace(replace(site, module=norms[site]), module.eval())
+            fit.forward(root.eval(), duplicate(batch))
+            undo_log.undo()
     finally:
-        for module, mode in modes.items():
-            module.training = mode
-    if not any(pair.calls for pair in pairs.values()):
-        raise SurgeryError("The calibration batch reached none of the new norms.")
-    for site, pair in pairs.items():
-        if pair.calls != 1:
-            often = "fitted on the first of its calls alone" if pair.calls else "not fitted: the batch did not reach it"
-            by_path[site.path]["lost"] = [*by_path[site.path].get("lost", []), often]
+        for child, mode in modes.items():
+            child.training = mode
+    if not any(module.calls for module in fitting.values()):
+        raise SurgeryError("The calibration batch reached none of the new norms; nothing was changed.")
+    for site, module in fitting.items():
+        if module.calls != 1:
+            note = "fitted on the first of its calls only" if module.calls else "not fitted: the batch did not reach it"
+            _add_note(row_of[site.path], note)

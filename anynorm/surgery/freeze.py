@@ -1,120 +1,162 @@
-"""Norms that stay as they are through `model.train()`: their statistics, their affine, or both."""
+"""Norms that do not change in training: their statistics, their affine, or both; and parameter groups without weight decay."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import nn
 
-from anynorm.core.update_rules import Frozen, Running, UpdateRule
+from anynorm.core.update_rules import Frozen, Running
 from anynorm.errors import SurgeryError
 from anynorm.layers.norm import Norm
-from anynorm.surgery.adapters import NormInfo
 from anynorm.surgery.find import NormSite, UndoLog, Where, all_or_nothing, check_model, choose, find_norms
-from anynorm.surgery.replace import replacement, share_parameters
-from anynorm.surgery.report import Report
+from anynorm.surgery.replace import make_equivalent, share_parameters
+from anynorm.surgery.report import SurgeryReport
 
 
-def freeze(model: nn.Module, where: Where = None, *, statistics: bool = True, affine: bool = True) -> Report:
-    """Freeze norms, in place: train mode normalises by what is kept, and γ, β and λ take no gradient.
+def freeze(model: nn.Module, where: Where = None, *, statistics: bool = True, affine: bool = True) -> SurgeryReport:
+    """Freeze norms, in place; `model.train()` does not unfreeze them.
 
-    torch's norms become ours where their statistics are frozen: theirs would look at the batch again after `model.train()`.
+    Args:
+        model: the model.
+        where: which norms, as in `convert`; None for all.
+        statistics: whether to normalize by the running statistics in train mode too, and not to update them. torch's norms are
+            replaced by anynorm layers, because torch's use the batch again after `model.train()`.
+        affine: whether γ, β and λ get no gradient.
+
+    Returns:
+        A report with one row per norm; the column `changed` lists what was frozen.
+
+    Raises:
+        SurgeryError: if the model has no norm that can be frozen. The model is unchanged.
+
+    >>> print(freeze(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))))
+    path  norm         changed
+    1     BatchNorm2d  running statistics, weight, bias
+    1 of 1 norms frozen.
     """
-    return _set(model, where, statistics=statistics, affine=affine, frozen=True)
+    return _set_frozen(model, where, statistics=statistics, affine=affine, frozen=True)
 
 
-def unfreeze(model: nn.Module, where: Where = None, *, statistics: bool = True, affine: bool = True) -> Report:
-    """Let frozen norms learn again, in place; each keeps statistics as it did before it was frozen."""
-    return _set(model, where, statistics=statistics, affine=affine, frozen=False)
+def unfreeze(model: nn.Module, where: Where = None, *, statistics: bool = True, affine: bool = True) -> SurgeryReport:
+    """Unfreeze norms, in place; running statistics are updated as before `freeze`.
+
+    Args:
+        model: the model.
+        where: which norms, as in `convert`; None for all.
+        statistics: whether to unfreeze running statistics.
+        affine: whether γ, β and λ get gradients again.
+
+    Returns:
+        A report with one row per norm; the column `changed` lists what was unfrozen.
+
+    Raises:
+        SurgeryError: if the model has no norm that can be unfrozen. The model is unchanged.
+
+    >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+    >>> _ = freeze(model)
+    >>> print(unfreeze(model, affine=False))
+    path  norm  changed
+    1     bn    running statistics
+    1 of 1 norms unfrozen.
+    """
+    return _set_frozen(model, where, statistics=statistics, affine=affine, frozen=False)
 
 
-def _set(model: nn.Module, where: Where, *, statistics: bool, affine: bool, frozen: bool) -> Report:
+def _set_frozen(model: nn.Module, where: Where, *, statistics: bool, affine: bool, frozen: bool) -> SurgeryReport:
     check_model(model)
     if not (statistics or affine):
-        raise SurgeryError("Nothing is asked for: statistics and affine are both False.")
-    found = choose(find_norms(model), where)
-    sites = [site for site in found if isinstance(site.reading, NormInfo)]
-    if not sites:
-        raise SurgeryError(f"This {type(model).__name__} has no norm that is known.")
+        raise SurgeryError("At least one of statistics and affine must be True; got False for both.")
+    sites = choose(find_norms(model), where)
+    if all(site.unsupported for site in sites):
+        raise SurgeryError(f"This {type(model).__name__} has no norm that anynorm supports.")
     rows: list[dict[str, Any]] = []
-    changed = model
-    with all_or_nothing() as ledger:
+    result = model
+    with all_or_nothing() as undo_log:
         for site in sites:
-            done = []
-            norm = site.module
-            if statistics and isinstance(site.reading, NormInfo) and site.reading.running_stats:
-                norm = _ours(site, ledger) if frozen else norm
-                if isinstance(norm, Norm) and isinstance(norm.update_rule, Frozen) != frozen:
-                    _set_policy(norm, frozen, ledger)
-                    done.append("statistics")
-            if statistics and isinstance(norm, Norm) and norm.schedule_enabled == frozen:
-                ledger.backs.append(lambda norm=norm: setattr(norm, "schedule_enabled", frozen))  # type: ignore[misc]
-                norm.schedule_enabled = not frozen
+            if site.unsupported:
+                rows.append({"path": site.path, "norm": site.label, "changed": [], "note": f"not changed: {site.unsupported}"})
+                continue
+            norm: nn.Module = site.module
+            changed: list[str] = []
+            if statistics:
+                norm, changed = _set_statistics_frozen(site, frozen, undo_log)
             if affine:
-                done += _set_affine(norm, not frozen, ledger)
-            changed = norm if not site.holders else changed
-            rows.append({"path": site.path, "norm": type(norm).__name__, "changed": done})
-    rows += [{"path": site.path, "norm": type(site.module).__name__, "left": site.reading} for site in found if site not in sites]
-    count = sum(bool(row.get("changed")) for row in rows)
-    return Report(rows, f"{count} of {len(rows)} norms {'frozen' if frozen else 'learn again'}.", changed, ledger.undo, model)
+                changed += _set_requires_grad(norm, not frozen, undo_log)
+            result = result if site.parents else norm
+            rows.append({"path": site.path, "norm": site.label, "changed": changed})
+    count = sum(bool(row["changed"]) for row in rows)
+    finding = f"{count} of {len(rows)} norms {'frozen' if frozen else 'unfrozen'}."
+    return SurgeryReport(rows, finding, result, undo_log.undo, model)
 
 
-def _ours(site: NormSite, ledger: UndoLog) -> Norm:
-    """Give a site's norm, made ours if it is torch's."""
+def _set_statistics_frozen(site: NormSite, frozen: bool, undo_log: UndoLog) -> tuple[nn.Module, list[str]]:
+    """Freeze or unfreeze statistics and schedule; return the norm, replaced where it is torch's, and what was changed."""
+    norm, changed = site.module, []
+    if site.info.running_stats:
+        norm = _as_anynorm(site, undo_log) if frozen else norm
+        if isinstance(norm, Norm) and isinstance(norm.update_rule, Frozen) != frozen:
+            old_rule = norm.update_rule
+            new_rule = Frozen() if frozen else getattr(norm, "before_freezing", Running())
+            undo_log.set_attribute(norm, "update_rule", new_rule)
+            if frozen:
+                norm.before_freezing = old_rule  # type: ignore[assignment]
+            changed = ["running statistics"]
+    if isinstance(norm, Norm) and norm.schedule_enabled == frozen:
+        undo_log.set_attribute(norm, "schedule_enabled", not frozen)
+    return norm, changed
+
+
+def _as_anynorm(site: NormSite, undo_log: UndoLog) -> Norm:
+    """Return the norm of a site, replaced by an anynorm layer with the same parameters if it is torch's."""
     if isinstance(site.module, Norm):
         return site.module
-    norm, _, _ = replacement(site, site.info, site.info.spec, {})
+    norm = make_equivalent(site)
     share_parameters(site.module, norm)
-    ledger.put(site, norm)
+    undo_log.replace(site, norm)
     return norm
 
 
-def _set_policy(norm: Norm, frozen: bool, ledger: UndoLog) -> None:
-    before = norm.update_rule
-    earlier: UpdateRule = getattr(norm, "before_freezing", Running())
-    ledger.backs.append(lambda: setattr(norm, "update_rule", before))
-    if frozen:
-        norm.before_freezing = before  # type: ignore[assignment]
-    norm.update_rule = Frozen() if frozen else earlier
-
-
-def _set_affine(module: nn.Module, learns: bool, ledger: UndoLog) -> list[str]:
+def _set_requires_grad(module: nn.Module, requires_grad: bool, undo_log: UndoLog) -> list[str]:
+    """Set requires_grad of a norm's parameters and return the names of those that changed."""
     changed = []
     for name, parameter in module.named_parameters(recurse=False):
-        if parameter.requires_grad != learns and not (learns and _is_fixed(module, name)):
-            ledger.backs.append(lambda parameter=parameter: parameter.requires_grad_(not learns))  # type: ignore[misc]
-            parameter.requires_grad_(learns)
+        if parameter.requires_grad != requires_grad and not (requires_grad and _is_fixed(module, name)):
+            undo_log.set_attribute(parameter, "requires_grad", requires_grad)
             changed.append(name)
     return changed
 
 
 def _is_fixed(module: nn.Module, name: str) -> bool:
-    """Whether a parameter never learns: λ of a norm that takes the largest alone."""
-    return isinstance(module, Norm) and name in ("mean_weight", "var_weight") and not module.norm_spec.mixing.learns
+    """Whether a parameter is never trained: λ of a norm with argmax weights."""
+    return isinstance(module, Norm) and name in ("mean_weight", "var_weight") and not module.norm_spec.mixing.is_trainable
 
 
 def split_decay(model: nn.Module, weight_decay: float, *, biases: bool = False) -> list[dict[str, Any]]:
-    """Give parameter groups for an optimizer: norms and switches without weight decay, everything else with it.
+    """Return two parameter groups for an optimizer: one with weight decay, and one without it for norms.
 
     Args:
-        biases: leave biases of other layers without decay too.
+        model: the model.
+        weight_decay: weight decay of the parameters outside norms.
+        biases: whether biases of other layers get no weight decay either.
+
+    Returns:
+        Two dictionaries with the keys params and weight_decay.
 
     >>> import anynorm
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), anynorm.make("sn", 8))
     >>> [(len(group["params"]), group["weight_decay"]) for group in split_decay(model, 1e-4)]
     [(2, 0.0001), (4, 0.0)]
     """
-    norms = {id(parameter) for site in find_norms(model) for parameter in site.module.parameters(recurse=False)}
-    parametrized = {
-        id(parameter)
-        for site in find_norms(model)
-        if hasattr(site.module, "parametrizations")
-        for parameter in site.module.parametrizations.parameters()  # type: ignore[union-attr]
-    }
-    plain: list[torch.nn.Parameter] = []
-    bare: list[torch.nn.Parameter] = []
+    in_norms: set[int] = set()
+    for site in find_norms(model):
+        parametrizations: Any = getattr(site.module, "parametrizations", nn.ModuleDict())
+        parameters = [*site.module.parameters(recurse=False), *parametrizations.parameters()]
+        in_norms |= {id(parameter) for parameter in parameters}
+    with_decay: list[nn.Parameter] = []
+    without_decay: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
-        is_bare = id(parameter) in norms | parametrized or (biases and name.rpartition(".")[2] == "bias")
-        (bare if is_bare else plain).append(parameter)
-    return [{"params": plain, "weight_decay": weight_decay}, {"params": bare, "weight_decay": 0.0}]
+        is_bias = name.rpartition(".")[2] == "bias"
+        group = without_decay if id(parameter) in in_norms or (biases and is_bias) else with_decay
+        group.append(parameter)
+    return [{"params": with_decay, "weight_decay": weight_decay}, {"params": without_decay, "weight_decay": 0.0}]

@@ -1,4 +1,4 @@
-"""Telling an optimizer that parameters were replaced: each new one takes the group and the state of the one it stands for."""
+"""Parameters in an optimizer, replaced by those of new modules with their group and state."""
 
 from __future__ import annotations
 
@@ -10,46 +10,50 @@ from torch import nn
 from anynorm.errors import SurgeryError
 from anynorm.surgery.find import UndoLog
 
-Pair = tuple[nn.Module, nn.Module]
 
+def replace_in_optimizer(optimizer: torch.optim.Optimizer, modules: list[tuple[nn.Module, nn.Module]], undo_log: UndoLog) -> None:
+    """Replace the parameters of old modules in an optimizer by those of new ones.
 
-def move_optimizer(optimizer: torch.optim.Optimizer, pairs: list[Pair], ledger: UndoLog) -> None:
-    """Move groups and state from the parameters of old modules to those of new ones.
+    A parameter of the same name and shape keeps its state. Any other new parameter starts without state, in the parameter group
+    of the old module.
 
-    A parameter of the same name and shape goes on with its state; another starts anew, in the group of its module's others.
+    Args:
+        optimizer: the optimizer, changed in place.
+        modules: pairs of an old and a new module.
+        undo_log: gets the steps that revert the change.
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise SurgeryError(f"optimizer= takes a torch.optim.Optimizer, not a {type(optimizer).__name__}.")
-    for old, new in pairs:
+        raise SurgeryError(f"optimizer must be a torch.optim.Optimizer; got a {type(optimizer).__name__}.")
+    for old, new in modules:
         before, after = dict(old.named_parameters()), dict(new.named_parameters())
-        ledger.backs.append(lambda before=before, after=after: _move(optimizer, after, before))  # type: ignore[misc]
-        _move(optimizer, before, after)
+        undo_log.undo_steps.append(lambda before=before, after=after: _replace(optimizer, after, before))  # type: ignore[misc]
+        _replace(optimizer, before, after)
 
 
-def _move(optimizer: torch.optim.Optimizer, old: dict[str, Any], new: dict[str, Any]) -> None:
-    kept = {id(parameter) for parameter in new.values()}
-    places = {
+def _replace(optimizer: torch.optim.Optimizer, old: dict[str, Any], new: dict[str, Any]) -> None:
+    new_ids = {id(parameter) for parameter in new.values()}
+    positions = {
         name: (group, k)
         for group in optimizer.param_groups
-        for k, held in enumerate(group["params"])
+        for k, trained in enumerate(group["params"])
         for name, parameter in old.items()
-        if held is parameter and id(parameter) not in kept
+        if trained is parameter and id(parameter) not in new_ids
     }
-    if not places and old:
-        return  # none of them is trained by this optimizer
-    home = next(iter(places.values()))[0] if places else optimizer.param_groups[0]
+    if not positions and old:
+        return  # this optimizer trains none of them
+    module_group = next(iter(positions.values()))[0] if positions else optimizer.param_groups[0]
     for name, parameter in new.items():
-        if any(parameter is held for group in optimizer.param_groups for held in group["params"]):
+        if any(parameter is trained for group in optimizer.param_groups for trained in group["params"]):
             continue
-        if name in places:
-            group, k = places[name]
+        if name in positions:
+            group, k = positions[name]
             group["params"][k] = parameter
             if parameter.shape == old[name].shape and old[name] in optimizer.state:
                 optimizer.state[parameter] = optimizer.state[old[name]]
         else:
-            home["params"].append(parameter)
-    gone = {id(old[name]) for name in places}
+            module_group["params"].append(parameter)
+    removed = {id(old[name]) for name in positions}
     for group in optimizer.param_groups:
-        group["params"] = [held for held in group["params"] if id(held) not in gone]
-    for name in places:
+        group["params"] = [trained for trained in group["params"] if id(trained) not in removed]
+    for name in positions:
         optimizer.state.pop(old[name], None)

@@ -1,10 +1,10 @@
-"""Statistics of every population-keeping norm, ours and torch's, estimated again with the parameters as they are.
+"""Running statistics of every norm, estimated again from data with the parameters as they are.
 
-    pooled      the moments of all values seen, exact for unequal batches
-    averaged    the mean of the batches' statistics, each batch alike     (sn: "batch average")
+    pooled      the moments of all values, exact for batches of unequal size
+    averaged    the mean of the statistics of the batches, with equal weights     (sn: "batch average")
 
-Norms look at the batch while everything else infers: dropout is off. Samples are pooled over all processes where a process group
-is there. Frozen norms are left as they are.
+Norms use the batch while every other module is in eval mode, so dropout is off. With a process group, samples are pooled over all
+processes. Frozen norms do not change.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from anynorm.core.update_rules import Cumulative, Frozen, Pooled
+from anynorm.core.update_rules import Cumulative, Frozen, Pooled, UpdateRule
 from anynorm.errors import SurgeryError
 from anynorm.layers.distributed import AllReduce
 from anynorm.layers.norm import Norm
 from anynorm.progress import track
-from anynorm.surgery.adapters import NormInfo
+from anynorm.surgery.adapters import tracked_cuts
 from anynorm.surgery.batches import Forward, call, size_of
 from anynorm.surgery.find import NormSite, UndoLog, all_or_nothing, check_model, find_norms
-from anynorm.surgery.replace import replacement
-from anynorm.surgery.report import Report
+from anynorm.surgery.replace import make_equivalent
+from anynorm.surgery.report import SurgeryReport
 
-ESTIMATORS = {"pooled": Pooled, "averaged": Cumulative}
+ESTIMATORS: dict[str, type[Pooled] | type[Cumulative]] = {"pooled": Pooled, "averaged": Cumulative}
+_COUNTERS = ("num_batches_tracked", "num_values_tracked")
 
 
 def recalibrate(
@@ -37,99 +38,114 @@ def recalibrate(
     *,
     estimator: str = "pooled",
     forward: Forward | None = None,
-) -> Report:
-    """Estimate the kept statistics of a model again, in place.
+) -> SurgeryReport:
+    """Estimate the running statistics of a model again, in place.
 
     Args:
+        model: the model.
         loader: batches: tensors, tuples whose first entry is x, or dictionaries.
-        batches: how many of them; None takes all, and a loader that ends before is an error.
-        estimator: `pooled` or `averaged`.
-        forward: calls the model with a batch, where it needs more than its first entry.
+        batches: number of batches to use; None for all.
+        estimator: "pooled" or "averaged".
+        forward: function of model and batch that calls the model, where it needs more of a batch than its first entry.
+
+    Returns:
+        A report with one row per norm. `mean_change` is the mean absolute change of the means in units of the old standard
+        deviation; `std_change` is the mean relative change of the standard deviations.
+
+    Raises:
+        SurgeryError: if no norm has running statistics to estimate, if the loader has too few batches, or if the batches reach no
+            norm. The model is unchanged.
+
+    >>> _ = torch.manual_seed(0)
+    >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+    >>> print(recalibrate(model, torch.randn(64, 3, 8, 8).split(16)).finding)
+    1 of 1 norms recalibrated on 64 samples (pooled); largest change: 1.
     """
     check_model(model)
     if estimator not in ESTIMATORS:
-        raise SurgeryError(f"estimator={estimator!r} is none of {' '.join(ESTIMATORS)}.")
-    sites = [site for site in find_norms(model) if _learns(site.reading)]
+        raise SurgeryError(f"estimator must be one of {' '.join(ESTIMATORS)}; got {estimator!r}.")
+    sites = [site for site in find_norms(model) if _is_updated(site)]
     if not sites:
-        raise SurgeryError(f"This {type(model).__name__} has no norm that learns statistics: there is nothing to recalibrate.")
-    with all_or_nothing() as ledger:
-        before = {site: _remember(site, ledger) for site in sites}
-        seen, reached = _estimate(model, sites, loader, batches, ESTIMATORS[estimator](), forward)
-    rows: list[dict[str, Any]] = [{"path": site.path, **_moved(before[site])} for site in sites if site in reached]
-    worst = max(rows, key=lambda row: max(row["mean_moved"], row["deviation_moved"]))
-    words = f"{len(rows)} of {len(sites)} norms recalibrated on {seen} samples ({estimator}); "
-    words += f"moved most: {worst['path'] or 'the model itself'}."
-    rows += [{"path": site.path, "note": "no sample reached it: left as it was"} for site in sites if site not in reached]
-    return Report(rows, words, model, ledger.undo)
+        raise SurgeryError(
+            f"This {type(model).__name__} has no norm with running statistics that are not frozen: nothing to recalibrate."
+        )
+    with all_or_nothing() as undo_log:
+        old_buffers = {site: _save_buffers(site, undo_log) for site in sites}
+        samples, reached = _estimate(model, sites, loader, batches, ESTIMATORS[estimator](), forward or call)
+    rows: list[dict[str, Any]] = [{"path": site.path, **_change(old_buffers[site])} for site in sites if site in reached]
+    largest = max(rows, key=lambda row: max(row["mean_change"], row["std_change"]))["path"]
+    rows += [{"path": site.path, "note": "unchanged: no sample reached it"} for site in sites if site not in reached]
+    finding = f"{len(reached)} of {len(sites)} norms recalibrated on {samples} samples ({estimator}); "
+    return SurgeryReport(rows, f"{finding}largest change: {largest or 'the model itself'}.", model, undo_log.undo)
 
 
-def _learns(reading: NormInfo | str) -> bool:
-    return isinstance(reading, NormInfo) and bool(reading.running_stats) and not isinstance(reading.update_rule, Frozen)
+def _is_updated(site: NormSite) -> bool:
+    """Whether a norm has running statistics that training updates."""
+    return not site.unsupported and bool(site.info.running_stats) and not isinstance(site.info.update_rule, Frozen)
 
 
-def _buffers(site: NormSite) -> list[Tensor]:
-    """Give the tensors a site's norm keeps: a mean and a variance of each cut, and the tallies."""
-    kept = [tensor for pair in site.info.running_stats.values() for tensor in pair if tensor is not None]
-    tallies = [getattr(site.module, name, None) for name in ("num_batches_tracked", "num_values_tracked")]
-    return [*kept, *(tally for tally in tallies if tally is not None)]
-
-
-def _remember(site: NormSite, ledger: UndoLog) -> list[tuple[Tensor, Tensor]]:
-    pairs = [(buffer, buffer.clone()) for buffer in _buffers(site)]
+def _save_buffers(site: NormSite, undo_log: UndoLog) -> list[tuple[Tensor, Tensor]]:
+    """Return the running statistics and counters of a site, each with a copy."""
+    buffers = [tensor for pair in site.info.running_stats.values() for tensor in pair if tensor is not None]
+    buffers += [counter for name in _COUNTERS if (counter := getattr(site.module, name, None)) is not None]
+    pairs = [(buffer, buffer.clone()) for buffer in buffers]
     for buffer, old in pairs:
-        ledger.backs.append(lambda buffer=buffer, old=old: buffer.copy_(old))  # type: ignore[misc]
+        undo_log.undo_steps.append(lambda buffer=buffer, old=old: buffer.copy_(old))  # type: ignore[misc]
     return pairs
 
 
-def _moved(pairs: list[tuple[Tensor, Tensor]]) -> dict[str, float]:
-    """Say how far statistics went: means in old deviations, and deviations by their ratio."""
-    (mean, old_mean), (var, old_var) = pairs[0], pairs[min(1, len(pairs) - 1)]
-    deviation = old_var.double().clamp(min=1e-12).sqrt()
+def _change(buffers: list[tuple[Tensor, Tensor]]) -> dict[str, float]:
+    """Return the mean absolute change of means, in old standard deviations, and the mean relative change of the latter."""
+    (mean, old_mean), (var, old_var) = buffers[0], buffers[min(1, len(buffers) - 1)]
+    old_std = old_var.double().clamp(min=1e-12).sqrt()
     if mean.shape != var.shape:
-        deviation = deviation.mean()
-    moved = ((mean.double() - old_mean.double()) / deviation).abs().mean()
-    ratio = (var.double().clamp(min=1e-12) / old_var.double().clamp(min=1e-12)).sqrt()
-    return {"mean_moved": float(moved), "deviation_moved": float((ratio - 1).abs().mean())}
+        old_std = old_std.mean()
+    mean_change = ((mean.double() - old_mean.double()) / old_std).abs().mean()
+    std_ratio = (var.double().clamp(min=1e-12) / old_var.double().clamp(min=1e-12)).sqrt()
+    return {"mean_change": float(mean_change), "std_change": float((std_ratio - 1).abs().mean())}
 
 
 def _estimate(
-    model: nn.Module, sites: list[NormSite], loader: Any, batches: int | None, policy: Any, forward: Any
+    model: nn.Module, sites: list[NormSite], loader: Any, batches: int | None, update_rule: UpdateRule, forward: Forward
 ) -> tuple[int, list[NormSite]]:
-    """Run the loader with norms that look at the batch, and write what they saw into those of the model."""
+    """Run the loader with norms in train mode, and copy their running statistics into the norms of the model.
+
+    Returns:
+        The number of samples, and the norms that a sample reached.
+    """
     modes = {module: module.training for module in model.modules()}
-    root = next((site for site in sites if not site.holders), None)
-    seen = count = 0
-    reached: list[NormSite] = []
+    samples = count = 0
     try:
-        with all_or_nothing() as ledger, torch.no_grad():
-            watchers = {site: _watcher(site, policy) for site in sites}
+        with all_or_nothing() as undo_log, torch.no_grad():
+            estimating = {site: _estimating_norm(site, update_rule) for site in sites}
             model.eval()
-            for site, watcher in watchers.items():
-                ledger.put(site, watcher)
-                watcher.eval()
-                watcher.training = True  # the norm alone: what runs after it infers
-            whole = model if root is None else watchers[root]
+            for site, norm in estimating.items():
+                undo_log.replace(site, norm)
+                norm.eval()
+                norm.training = True  # only the norm itself: its post modules stay in eval mode
+            root: nn.Module = next((norm for site, norm in estimating.items() if not site.parents), model)
             for batch in track(loader, "recalibrating", batches):
-                (forward or call)(whole, batch)
-                seen, count = seen + size_of(batch), count + 1
-            if count == 0 or (batches is not None and count < batches):
-                wanted = "at least one" if batches is None else str(batches)
-                raise SurgeryError(f"The loader gave {count} batches; {wanted} were asked for. The statistics are as they were.")
-            reached += [site for site, norm in watchers.items() if int(norm.get_buffer("num_batches_tracked").sum()) > 0]
+                forward(root, batch)
+                samples, count = samples + size_of(batch), count + 1
+            if count < (batches or 1):
+                raise SurgeryError(
+                    f"The loader must have at least {batches or 1} batches; got {count}. The statistics are unchanged."
+                )
+            reached = [site for site, norm in estimating.items() if int(norm.get_buffer("num_batches_tracked").sum()) > 0]
             if not reached:
-                raise SurgeryError("The batches reached no norm. The statistics are as they were.")
-            ledger.undo()
-            for site, watcher in watchers.items():
-                _write(site, watcher)
+                raise SurgeryError("The batches reached no norm. The statistics are unchanged.")
+            undo_log.undo()
+            for site, norm in estimating.items():
+                _copy_statistics(norm, site)
     finally:
         for module, mode in modes.items():
             module.training = mode
-    return seen, reached
+    return samples, reached
 
 
-def _watcher(site: NormSite, policy: Any) -> Norm:
-    """Make a norm that does what the site's does, and keeps statistics by another policy."""
-    norm, _, _ = replacement(site, site.info, site.info.spec, {"update_rule": policy})
+def _estimating_norm(site: NormSite, update_rule: UpdateRule) -> Norm:
+    """Make a norm with the function of the site's that starts its running statistics again."""
+    norm = make_equivalent(site, update_rule=update_rule)
     norm.reset_running_stats()
     norm.schedule_enabled = False
     if dist.is_available() and dist.is_initialized():
@@ -139,15 +155,15 @@ def _watcher(site: NormSite, policy: Any) -> Norm:
     return norm
 
 
-def _write(site: NormSite, watcher: Norm) -> None:
-    """Write what was seen; a norm, or a domain, that no sample reached stays as it is."""
-    assert watcher.num_batches_tracked is not None  # it keeps statistics
-    reached = watcher.num_batches_tracked > 0
-    for index in watcher._kept:
-        for buffer, new in zip(site.info.running_stats[watcher.cuts[index]], watcher.running_stats(index), strict=True):
+def _copy_statistics(norm: Norm, site: NormSite) -> None:
+    """Copy statistics to the norm of a site, except those of a norm or domain that no sample reached."""
+    assert norm.num_batches_tracked is not None  # it has running statistics
+    reached = norm.num_batches_tracked > 0
+    for index in tracked_cuts(norm):
+        for buffer, new in zip(site.info.running_stats[norm.cuts[index]], norm.running_stats(index), strict=True):
             if buffer is not None and new is not None:
                 buffer.copy_(torch.where(reached.reshape(-1, 1) if reached.dim() else reached, new.reshape(buffer.shape), buffer))
-    for name in ("num_batches_tracked", "num_values_tracked"):
-        tally, new = getattr(site.module, name, None), getattr(watcher, name, None)
-        if tally is not None and new is not None:
-            tally.copy_(torch.where(reached, new, tally).reshape(tally.shape))
+    for name in _COUNTERS:
+        counter, new = getattr(site.module, name, None), getattr(norm, name, None)
+        if counter is not None and new is not None:
+            counter.copy_(torch.where(reached, new, counter).reshape(counter.shape))

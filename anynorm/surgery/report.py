@@ -1,4 +1,4 @@
-"""What an operation did to a model, row by row, and the way back."""
+"""The result of a surgery operation."""
 
 from __future__ import annotations
 
@@ -11,19 +11,25 @@ from anynorm.table import Table
 
 
 @dataclass
-class Report(Table):
-    """What was done, one row a module, its path first.
+class SurgeryReport(Table):
+    """What an operation did to a model, one row per norm, and how to undo it.
 
     Attributes:
-        model: the model; the same object, unless the root itself was replaced.
+        rows: one dictionary per norm; its first entry is the path of the norm.
+        finding: a summary in one sentence.
+        model: the changed model: the same object, unless the model itself was a norm that was replaced.
     """
 
     model: nn.Module
-    back: Callable[[], None] = field(repr=False, default=lambda: None)
+    undo_changes: Callable[[], None] = field(repr=False, default=lambda: None)
     original: nn.Module | None = field(repr=False, default=None)
 
     def undo(self) -> nn.Module:
-        """Put everything back as it was, and give the model."""
-        self.back()
+        """Revert the operation and return the original model.
+
+        Raises:
+            SurgeryError: if a later operation has replaced the same norms; undo that one first.
+        """
+        self.undo_changes()
         self.model = self.original or self.model
         return self.model

@@ -1,7 +1,7 @@
-"""Norms that have learned what they need become simpler ones with the same function.
+"""Trained norms, replaced by simpler ones.
 
-merge     a sandwich becomes one affine a class                      (sabn)
-harden    mixed cuts become the one with the largest weight          (sn sec. 2.1: "sparse SN")
+merge     a sandwich becomes one affine per class, with the same output             (sabn)
+harden    mixed cuts become the cut with the largest weight                         (sn sec. 2.1: "sparse SN")
 """
 
 from __future__ import annotations
@@ -18,77 +18,118 @@ from anynorm.core.mixing import Argmax
 from anynorm.core.spec import NormSpec
 from anynorm.errors import SurgeryError
 from anynorm.layers.norm import Norm
+from anynorm.surgery.adapters import tracked_cuts
 from anynorm.surgery.find import Where, all_or_nothing, check_model, choose, find_norms
-from anynorm.surgery.optimizer import move_optimizer
-from anynorm.surgery.replace import copy_surroundings, fuse
-from anynorm.surgery.report import Report
+from anynorm.surgery.optimizer import replace_in_optimizer
+from anynorm.surgery.replace import copy_hooks_and_parametrizations, set_post_modules
+from anynorm.surgery.report import SurgeryReport
 
-Shorten = Callable[[Norm], Norm | None]
-
-
-def merge(model: nn.Module, where: Where = None, *, optimizer: Optimizer | None = None) -> Report:
-    """Turn every sandwich of a shared and a class affine into one class affine, in place, with the same output."""
-    return _settle(model, where, _merged, words=("sandwich", "merged"), optimizer=optimizer)
+Simplify = Callable[[Norm], Norm | None]
 
 
-def harden(model: nn.Module, where: Where = None, *, optimizer: Optimizer | None = None) -> Report:
-    """Turn every norm of mixed cuts into the cut of its largest weight, in place, dropping what is unused.
+def merge(model: nn.Module, where: Where = None, *, optimizer: Optimizer | None = None) -> SurgeryReport:
+    """Merge the shared affine of every sandwich into the affine of its classes, in place, with the same output.
 
-    Norms whose channel groups chose differently keep all cuts, with weights of 0 and 1.
+    Args:
+        model: the model.
+        where: which norms, as in `convert`; None for all.
+        optimizer: optimizer whose parameter groups and state are updated to the new parameters.
+
+    Returns:
+        A report with one row per replaced norm.
+
+    Raises:
+        SurgeryError: if the model has no sandwich. The model is unchanged.
+
+    >>> import anynorm
+    >>> print(merge(nn.Sequential(anynorm.make("sabn@10", 8))))
+    path  norm     new_norm
+    0     sabn@10  bn.cc@10
+    1 norm merged.
     """
-    return _settle(model, where, _hardened, words=("norm of mixed cuts", "hardened"), optimizer=optimizer)
+    return _simplify(model, where, _merge, words=("sandwich norm", "merge", "merged"), optimizer=optimizer)
 
 
-def _settle(model: nn.Module, where: Where, shorten: Shorten, *, words: tuple[str, str], optimizer: Optimizer | None) -> Report:
+def harden(model: nn.Module, where: Where = None, *, optimizer: Optimizer | None = None) -> SurgeryReport:
+    """Replace every norm of mixed cuts by the cut with its largest weight, in place.
+
+    Unused parameters and statistics are removed. A norm whose channel groups have different largest cuts keeps all cuts, with
+    weights of 0 and 1.
+
+    Args:
+        model: the model.
+        where: which norms, as in `convert`; None for all.
+        optimizer: optimizer whose parameter groups and state are updated to the new parameters.
+
+    Returns:
+        A report with one row per replaced norm.
+
+    Raises:
+        SurgeryError: if the model has no norm of mixed cuts. The model is unchanged.
+
+    >>> import anynorm
+    >>> model = nn.Sequential(anynorm.make("sn", 8))
+    >>> with torch.no_grad():
+    ...     _ = model[0].mean_weight[2].fill_(3), model[0].var_weight[2].fill_(3)
+    >>> print(harden(model))
+    path  norm  new_norm
+    0     sn    bn
+    1 norm hardened.
+    """
+    return _simplify(model, where, _harden, words=("norm of mixed cuts", "harden", "hardened"), optimizer=optimizer)
+
+
+def _simplify(
+    model: nn.Module, where: Where, simplify: Simplify, *, words: tuple[str, str, str], optimizer: Optimizer | None
+) -> SurgeryReport:
+    """Replace every norm for which `simplify` returns another; `words` are the kind of norm, the verb and its past tense."""
     check_model(model)
-    what, done = words
+    kind, verb, past = words
     rows: list[dict[str, Any]] = []
     changed = model
-    with all_or_nothing() as ledger:
+    with all_or_nothing() as undo_log:
         for site in choose(find_norms(model), where):
-            norm = shorten(site.module) if isinstance(site.module, Norm) else None
-            if norm is not None and isinstance(site.module, Norm):
-                fuse(norm, {name: getattr(site.module, name) for name in site.module.post_modules})
-                copy_surroundings(site.module, norm)
-                ledger.put(site, norm)
-                if optimizer is not None:
-                    move_optimizer(optimizer, [(site.module, norm)], ledger)
-                changed = norm if not site.holders else changed
-                rows.append({"path": site.path, "was": site.module.spec, "is": norm.spec})
+            old = site.module
+            new = simplify(old) if isinstance(old, Norm) else None
+            if new is None or not isinstance(old, Norm):
+                continue
+            set_post_modules(new, {name: getattr(old, name) for name in old.post_modules})
+            copy_hooks_and_parametrizations(old, new)
+            undo_log.replace(site, new)
+            if optimizer is not None:
+                replace_in_optimizer(optimizer, [(old, new)], undo_log)
+            changed = changed if site.parents else new
+            rows.append({"path": site.path, "norm": old.spec, "new_norm": new.spec})
     if not rows:
-        raise SurgeryError(f"This {type(model).__name__} has no {what}: there is nothing to be {done}.")
-    return Report(rows, f"{len(rows)} norm{'s' if len(rows) > 1 else ''} {done}.", changed, ledger.undo, model)
+        raise SurgeryError(f"This {type(model).__name__} has no {kind}: there is nothing to {verb}.")
+    return SurgeryReport(rows, f"{len(rows)} norm{'s' if len(rows) > 1 else ''} {past}.", changed, undo_log.undo, model)
 
 
-def _merged(norm: Norm) -> Norm | None:
+def _merge(norm: Norm) -> Norm | None:
     names = [stage.names for stage in norm.norm_spec.affine.stages]
     return norm.merge() if names == [("weight", "bias"), ("class_weight", "class_bias")] else None
 
 
-def _hardened(norm: Norm) -> Norm | None:
-    logits = {"mean": norm.mean_weight, "var": norm.var_weight}
-    if norm.one_cut_per_channel or all(value is None for value in logits.values()):
+def _harden(norm: Norm) -> Norm | None:
+    if norm.one_cut_per_channel or (norm.mean_weight is None and norm.var_weight is None):
         return None
-    chosen = {side: _chosen(value) for side, value in logits.items()}
-    if any(len(set(choice)) > 1 for choice in chosen.values()):
-        parts = replace(norm.norm_spec, mixing=Argmax(norm.norm_spec.mixing.groups), custom=None, name="")
-    else:
-        mean, var = (norm.norm_spec.mean[chosen["mean"][0]],), (norm.norm_spec.var[chosen["var"][0]],)
-        parts = NormSpec(mean, var, affine=norm.norm_spec.affine)
-    return _rebuilt(norm, parts)
+    norm_spec, mean, var = norm.norm_spec, _largest(norm.mean_weight), _largest(norm.var_weight)
+    if len(set(mean)) > 1 or len(set(var)) > 1:
+        return _rebuild(norm, replace(norm_spec, mixing=Argmax(norm_spec.mixing.groups), custom=None, name=""))
+    return _rebuild(norm, NormSpec((norm_spec.mean[mean[0]],), (norm_spec.var[var[0]],), affine=norm_spec.affine))
 
 
-def _chosen(logits: Tensor | None) -> list[int]:
-    """Give the cut of the largest λ, for each group of channels."""
+def _largest(logits: Tensor | None) -> list[int]:
+    """Return the index of the cut with the largest λ, for each group of channels."""
     return [0] if logits is None else logits.reshape(-1, logits.shape[-1]).argmax(-1).tolist()
 
 
 @torch.no_grad()
-def _rebuilt(norm: Norm, parts: NormSpec) -> Norm:
-    """Make a norm of other parts whose tensors are those of this one, where it has them."""
+def _rebuild(norm: Norm, norm_spec: NormSpec) -> Norm:
+    """Make a norm of another spec with the tensors of this one."""
     like = next(iter([*norm.parameters(), *norm.buffers()]))
     new = Norm(
-        parts,
+        norm_spec,
         norm.num_features,
         eps=norm.eps,
         update_rule=norm.update_rule,
@@ -100,9 +141,9 @@ def _rebuilt(norm: Norm, parts: NormSpec) -> Norm:
         old = getattr(norm, name)
         parameter.copy_(old)
         parameter.requires_grad_(old.requires_grad and parameter.requires_grad)
-    for index in new._kept if norm.has_running_stats else ():
-        source = norm.cuts.index(new.cuts[index])
-        for buffer, old in zip(new.running_stats(index), norm.running_stats(source), strict=True):
+    for index in tracked_cuts(new) if norm.has_running_stats else ():
+        old_index = norm.cuts.index(new.cuts[index])
+        for buffer, old in zip(new.running_stats(index), norm.running_stats(old_index), strict=True):
             if buffer is not None and old is not None:
                 buffer.copy_(old)
     if new.num_batches_tracked is not None and norm.num_batches_tracked is not None:

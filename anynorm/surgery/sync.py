@@ -1,54 +1,64 @@
-"""Statistics over all processes, for every norm of a model that pools over samples: ours, and torch's, which become ours.
+"""Statistics over all processes for every norm that pools over samples: anynorm layers, and torch's, which are replaced by them.
 
-`nn.SyncBatchNorm` refuses the CPU and gloo; ours take any backend, and ranks that hold different numbers of samples or none.
+`nn.SyncBatchNorm` supports neither the CPU nor gloo. These layers support any backend, and ranks with unequal numbers of samples,
+or none.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch.distributed as dist
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from anynorm.layers.distributed import sync as sync_ours
+from anynorm.errors import SurgeryError
+from anynorm.layers.distributed import AllReduce, NoSync
 from anynorm.layers.norm import Norm
-from anynorm.surgery.adapters import NormInfo
 from anynorm.surgery.find import all_or_nothing, check_model, find_norms
-from anynorm.surgery.replace import replacement, share_parameters
-from anynorm.surgery.report import Report
+from anynorm.surgery.replace import make_equivalent, share_parameters
+from anynorm.surgery.report import SurgeryReport
 
 
-def sync(model: nn.Module, group: Any = None, *, on: bool = True) -> Report:
-    """Make every norm of a model that pools over samples do so over all processes (or no more), in place.
+def sync(model: nn.Module, group: Any = None, *, on: bool = True) -> SurgeryReport:
+    """Synchronize the statistics of every norm that pools over samples, in place.
 
-    Only training is synchronised; inference uses what was kept.
+    Only training is synchronized; inference uses running statistics.
 
     Args:
-        group: the process group; None is the default group.
+        model: the model. Its BatchNorms are replaced by anynorm layers with the same parameters.
+        group: the process group; None for the default group.
+        on: False turns synchronization off again.
+
+    Returns:
+        A report with one row per synchronized norm.
+
+    Raises:
+        SurgeryError: if this process is not in the group. The model is unchanged.
 
     >>> import anynorm
     >>> print(anynorm.sync(nn.Sequential(anynorm.make("hn", 8), nn.BatchNorm2d(8), anynorm.make("gn:2", 8))))
-    path  was          is
+    path  norm         new_norm
     0     hn           hn
     1     BatchNorm2d  bn
-    2 norms are synchronised.
+    2 norms are synchronized.
     """
     check_model(model)
+    if on and group is not None and dist.get_rank(group) < 0:
+        raise SurgeryError("This process is not in the group passed to sync; pass a group that contains this rank.")
+    sync_group = AllReduce(group) if on else NoSync()
     changed = model
     rows: list[dict[str, Any]] = []
-    with all_or_nothing() as ledger:
-        was: dict[str, str] = {}
+    with all_or_nothing() as undo_log:
         for site in find_norms(model):
-            module: nn.Module = site.module
-            was[site.path] = site.label
-            if on and isinstance(module, _BatchNorm) and isinstance(site.reading, NormInfo):
-                module, _, _ = replacement(site, site.reading, site.reading.spec, {})
-                share_parameters(site.module, module)
-                ledger.put(site, module)
-                changed = changed if site.holders else module
-            if isinstance(module, Norm):
-                ledger.backs.append(lambda norm=module, reach=module.sync_group: setattr(norm, "sync_group", reach))  # type: ignore[misc]
-        for path in sync_ours(changed, group, on=on):
-            rows.append({"path": path, "was": was[path], "is": str(getattr(changed.get_submodule(path), "spec", ""))})
+            norm = site.module
+            if on and isinstance(norm, _BatchNorm) and not site.unsupported:
+                norm = make_equivalent(site)
+                share_parameters(site.module, norm)
+                undo_log.replace(site, norm)
+                changed = changed if site.parents else norm
+            if isinstance(norm, Norm) and norm.pools_samples:
+                undo_log.set_attribute(norm, "sync_group", sync_group)
+                rows.append({"path": site.path, "norm": site.label, "new_norm": norm.spec})
     verb = "norm is" if len(rows) == 1 else "norms are"
-    return Report(rows, f"{len(rows)} {verb} {'' if on else 'no longer '}synchronised.", changed, ledger.undo, model)
+    return SurgeryReport(rows, f"{len(rows)} {verb} {'' if on else 'no longer '}synchronized.", changed, undo_log.undo, model)

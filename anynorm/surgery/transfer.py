@@ -1,93 +1,118 @@
-"""What becomes of a norm's tensors when another takes its place.
+"""Transfer of tensors from an old norm to the norm that replaces it.
 
-γ, β            kept; rescaled where old and new statistics are all kept, so that inference gives the same output; given to
-                each class where the new norm has an affine a class; lost to a style
-class γ, β      kept where the new norm has as many classes; a sandwich is merged where there is no shared affine to hold it
-statistics      kept for the same cut; pooled exactly where the new cut unites the old one's parts (bn → en, bgn, hn);
-                given to each domain and strip; lost where the new cut is finer (en → bn) or domains would be mixed
-λ               kept for the same cuts
-what else is    kept where the norm is the same (a gate, a schedule)
-ε, rate, mode   kept
+γ, β                 copied; rescaled where old and new norm both use running statistics only, so that inference gives the same
+                     output; copied to each class where the new norm has an affine per class; not transferred to a style
+class γ, β           copied where the new norm has as many classes; a sandwich is merged where the new norm has no shared affine
+running statistics   copied for the same cut; pooled exactly where the new cut unites parts of the old one (bn → en, bgn, hn);
+                     copied to each domain and strip; not transferred where the new cut is finer (en → bn) or domains would mix
+λ                    copied for the same cuts
+others               copied between norms of the same kind (a gate, a schedule)
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import torch
 from torch import Tensor
 
-from anynorm.core.affine import chain, standardize
+from anynorm.core.affine import chain, inverse_std
 from anynorm.core.cuts import ALL, Cut
 from anynorm.core.moments import Moments, pool
 from anynorm.layers.norm import Norm
-from anynorm.surgery.adapters import ALGEBRA, NormInfo
+from anynorm.surgery.adapters import PARAMETER_NAMES, tracked_cuts
+from anynorm.surgery.norm_info import NormInfo
 
-_OWN = ("class_weight", "class_bias")
-_SHARED = ("weight", "bias")
+_CLASS_AFFINE = ("class_weight", "class_bias")
+_SHARED_AFFINE = ("weight", "bias")
+_STATISTICS = "running statistics"
+
+
+@dataclass
+class Transfer:
+    """Names of what was transferred from one norm to another, and of what was not."""
+
+    transferred: list[str] = field(default_factory=list)
+    not_transferred: list[str] = field(default_factory=list)
 
 
 @torch.no_grad()
-def carry(reading: NormInfo, norm: Norm, *, parametrized: bool = False) -> tuple[list[str], list[str]]:
-    """Fill a new norm with what the old one had, and say what was carried and what was lost.
+def transfer(info: NormInfo, norm: Norm, *, parametrized: bool = False) -> Transfer:
+    """Copy the tensors of a norm into a new one.
 
     Args:
-        parametrized: γ or β will be computed from other tensors, and cannot be rescaled.
+        info: description of the old norm.
+        norm: the new norm, changed in place.
+        parametrized: whether γ or β is computed from other tensors, and so cannot be rescaled.
+
+    Returns:
+        What was transferred and what was not.
     """
-    carried: list[str] = []
-    lost: list[str] = []
-    steps = (_carry_affine, _carry_statistics, _carry_weights, _carry_own)
-    for done, words in [step(reading, norm) for step in steps]:
-        (carried if done else lost).extend(words)
-    tally = reading.tensors.get("num_batches_tracked")
-    if tally is not None and norm.num_batches_tracked is not None and "statistics" in carried:
-        norm.num_batches_tracked.copy_(tally if tally.shape == norm.num_batches_tracked.shape else tally.max())
-    if "statistics" in carried and not parametrized and _rescale(reading, norm):
-        carried[0] = f"{carried[0]} rescaled"
-    return carried, lost
+    result = Transfer()
+    _transfer_affine(info, norm, result)
+    _transfer_running_stats(info, norm, result)
+    _transfer_mixing(info, norm, result)
+    _transfer_class_specific(info, norm, result)
+    if _STATISTICS in result.transferred:
+        batches = info.tensors.get("num_batches_tracked")
+        if batches is not None and norm.num_batches_tracked is not None:
+            norm.num_batches_tracked.copy_(batches if batches.shape == norm.num_batches_tracked.shape else batches.max())
+        if not parametrized and _rescale(info, norm):
+            result.transferred[0] = f"{result.transferred[0]} rescaled"
+    return result
 
 
-def _rescale(reading: NormInfo, norm: Norm) -> bool:
-    """Set γ and β so that y = A x + B stays what it was, where the old norm is bn and the new one has fixed A and B too."""
+def _rescale(info: NormInfo, norm: Norm) -> bool:
+    """Set γ and β so that y = A x + B stays the same, where the old norm is bn and the new one has a fixed A and B too."""
     fixed = all(cut.pools_samples and cut.space == 1 for cut in norm.used_cuts())
     bn = Cut(1, ALL, 1)
-    was_bn, is_bn = (parts.mean == parts.var == (bn,) for parts in (reading.norm_spec, norm.norm_spec))
+    was_bn, is_bn = (norm_spec.mean == norm_spec.var == (bn,) for norm_spec in (info.norm_spec, norm.norm_spec))
     if not was_bn or is_bn or not fixed or norm.weight is None or norm.bias is None or norm.class_weight is not None:
         return False
-    mean, var = (table.double() for table in reading.running_stats[bn] if table is not None)
+    if info.norm_spec.num_stat_sets or norm.norm_spec.takes_style:
+        return False  # A and B differ between domains or styles, γ and β do not
+    mean, var = (table.double() for table in info.running_stats[bn] if table is not None)
     gamma, beta = norm.weight.double(), norm.bias.double()
-    wanted, now = gamma * standardize(var, reading.eps)[0], norm.fixed_affine()
-    ratio = torch.where(now[0] != 0, wanted / now[0], 1.0)
+    old_scale = gamma * inverse_std(var, info.eps)
+    new_scale, new_shift = norm.fixed_affine(0 if norm.takes_condition else None)  # all domains start with the same statistics
+    ratio = torch.where(new_scale != 0, old_scale / new_scale, 1.0)
     norm.weight.copy_(gamma * ratio)
-    norm.bias.copy_(beta - wanted * mean + (beta - now[1]) * ratio)
+    norm.bias.copy_(beta - old_scale * mean + (beta - new_shift) * ratio)
     return True
 
 
-def _carry_affine(reading: NormInfo, norm: Norm) -> tuple[bool, list[str]]:
-    old = reading.tensors
-    shared = [old[name] for name in _SHARED] if "weight" in old and "bias" in old else None
-    if "weight" in old and shared is None:  # torch's bias=False
-        shared = [old["weight"], torch.zeros_like(old["weight"])]
-    own = [old[name] for name in _OWN] if "class_weight" in old else None
-    if shared is None and own is None:
-        _reset_classes(norm)
-        return True, ["new γ, β"] if norm.affine else []
-    if norm.weight is None and norm.class_weight is None:
-        return False, ["γ, β"]
-    same_classes = own is not None and norm.class_weight is not None and own[0].shape == norm.class_weight.shape
-    if own is not None and not same_classes:
-        _fill(norm, _SHARED, shared)
-        _reset_classes(norm)
-        return False, ["γ, β of the classes"]
-    if own is not None and shared is not None and norm.weight is None:
-        own, shared = list(chain((shared[0], shared[1]), (own[0], own[1]))), None
-    if own is not None:
-        _fill(norm, _OWN, own)
+def _transfer_affine(info: NormInfo, norm: Norm, result: Transfer) -> None:
+    tensors = info.tensors
+    shared = [tensors[name] for name in _SHARED_AFFINE] if "weight" in tensors and "bias" in tensors else None
+    if "weight" in tensors and shared is None:  # torch's bias=False
+        shared = [tensors["weight"], torch.zeros_like(tensors["weight"])]
+    per_class = [tensors[name] for name in _CLASS_AFFINE] if "class_weight" in tensors else None
+    if shared is None and per_class is None:
+        _reset_class_affine(norm)
+        result.transferred += ["new γ, β"] if norm.affine else []
+    elif norm.weight is None and norm.class_weight is None:
+        result.not_transferred.append("γ, β")
+    elif per_class is not None and (norm.class_weight is None or per_class[0].shape != norm.class_weight.shape):
+        _fill(norm, _SHARED_AFFINE, shared)
+        _reset_class_affine(norm)
+        result.not_transferred.append("γ, β of the classes")
+    else:
+        _fill_affine(norm, shared, per_class)
+        result.transferred.append("γ, β")
+
+
+def _fill_affine(norm: Norm, shared: list[Tensor] | None, per_class: list[Tensor] | None) -> None:
+    """Fill the affine of a norm that has as many classes as the old one, or to which every class is new."""
+    if per_class is not None and shared is not None and norm.weight is None:
+        per_class, shared = list(chain((shared[0], shared[1]), (per_class[0], per_class[1]))), None
+    if per_class is not None:
+        _fill(norm, _CLASS_AFFINE, per_class)
     elif norm.weight is None and shared is not None:
-        _fill(norm, _OWN, shared)
+        _fill(norm, _CLASS_AFFINE, shared)
         shared = None
     else:
-        _reset_classes(norm)
-    _fill(norm, _SHARED, shared)
-    return True, ["γ, β"]
+        _reset_class_affine(norm)
+    _fill(norm, _SHARED_AFFINE, shared)
 
 
 def _fill(norm: Norm, names: tuple[str, str], values: list[Tensor] | None) -> None:
@@ -98,75 +123,77 @@ def _fill(norm: Norm, names: tuple[str, str], values: list[Tensor] | None) -> No
             tensor.requires_grad_(value.requires_grad)
 
 
-def _reset_classes(norm: Norm) -> None:
-    """Let an own affine that nothing was known of do nothing, so that the function stays."""
+def _reset_class_affine(norm: Norm) -> None:
+    """Set the affine of each class to the identity, so that the function stays the same."""
     if norm.class_weight is not None and norm.class_bias is not None:
         norm.class_weight.fill_(1)
         norm.class_bias.fill_(0)
 
 
-def _carry_statistics(reading: NormInfo, norm: Norm) -> tuple[bool, list[str]]:
+def _transfer_running_stats(info: NormInfo, norm: Norm, result: Transfer) -> None:
     if not norm.has_running_stats:
-        return False, ["statistics"] if reading.running_stats else []
-    found = [_statistics(reading, norm, index) for index in norm._kept]
-    if None in found:
-        return False, ["statistics: recalibrate"] if reading.running_stats else ["no statistics: recalibrate"]
-    for index, tables in zip(norm._kept, found, strict=True):
-        for buffer, table in zip(norm.running_stats(index), tables or (), strict=True):
+        result.not_transferred += [_STATISTICS] if info.running_stats else []
+        return
+    cuts = tracked_cuts(norm)
+    tables = [_running_stats_of(info, norm, index) for index in cuts]
+    if None in tables:
+        reason = "recalibrate" if info.running_stats else "the old norm has none: recalibrate"
+        result.not_transferred.append(f"{_STATISTICS} ({reason})")
+        return
+    for index, pair in zip(cuts, tables, strict=True):
+        for buffer, table in zip(norm.running_stats(index), pair or (), strict=True):
             if buffer is not None:
-                same = table.numel() == buffer.numel()
-                buffer.copy_(table.reshape(buffer.shape) if same else table.reshape(-1).expand_as(buffer))
-    return True, ["statistics"]
+                same_size = table.numel() == buffer.numel()
+                buffer.copy_(table.reshape(buffer.shape) if same_size else table.reshape(-1).expand_as(buffer))
+    result.transferred.append(_STATISTICS)
 
 
-def _statistics(reading: NormInfo, norm: Norm, index: int) -> tuple[Tensor, Tensor] | None:
-    """Find the mean and variance of a cut among what was kept, or unite them."""
+def _running_stats_of(info: NormInfo, norm: Norm, index: int) -> tuple[Tensor, Tensor] | None:
+    """Return mean and variance of a cut of the new norm, copied or pooled from those of the old one; None if they do not say."""
     cut, domains = norm.cuts[index], norm.norm_spec.num_stat_sets
-    old_domains = reading.norm_spec.num_stat_sets
-    apart = reading.norm_spec.soft_assignment != norm.norm_spec.soft_assignment  # a mode is no domain
-    if old_domains not in (0, domains) or (old_domains and apart):
+    old_domains = info.norm_spec.num_stat_sets
+    other_kind = info.norm_spec.soft_assignment != norm.norm_spec.soft_assignment  # modes and domains do not correspond
+    if old_domains not in (0, domains) or (old_domains and other_kind):
         return None
-    for old, (mean, var) in reading.running_stats.items():
+    channel_parts = cut.channels or norm.num_features
+    for old, (mean, var) in info.running_stats.items():
         shape = (old_domains or 1, old.channels or norm.num_features, old.space)
-        wanted = (cut.channels or norm.num_features, cut.space)
         if (old.channels, old.space) == (cut.channels, cut.space):
             zeros = next(table for table in (mean, var) if table is not None).new_zeros(())
             return zeros if mean is None else mean, zeros if var is None else var
-        if mean is None or var is None or old.space != 1 or shape[1] % wanted[0]:
+        if mean is None or var is None or old.space != 1 or shape[1] % channel_parts:
             continue
-        if wanted[1] == 1:
-            rows = Moments(
-                mean.double().reshape(shape), var.double().reshape(shape), torch.ones_like(mean, dtype=torch.float64)[0]
-            )
-            united = pool(rows._replace(count=rows.count.reshape(1, 1, 1)), (shape[0], wanted[0], 1))
-            return united.mean, united.var
-        if old == Cut(1, ALL, 1) and not old_domains:  # strips of a channel are taken to be alike
-            return mean.repeat_interleave(wanted[1]), var.repeat_interleave(wanted[1])
+        if cut.space == 1:
+            count = torch.ones(1, 1, 1, dtype=torch.float64, device=mean.device)
+            moments = Moments(mean.double().reshape(shape), var.double().reshape(shape), count)
+            pooled = pool(moments, (shape[0], channel_parts, 1))
+            return pooled.mean, pooled.var
+        if old == Cut(1, ALL, 1) and not old_domains:  # each strip starts with the statistics of its channel
+            return mean.repeat_interleave(cut.space), var.repeat_interleave(cut.space)
     return None
 
 
-def _carry_weights(reading: NormInfo, norm: Norm) -> tuple[bool, list[str]]:
-    same = (reading.norm_spec.mean, reading.norm_spec.var) == (norm.norm_spec.mean, norm.norm_spec.var)
-    same = same and reading.norm_spec.custom == norm.norm_spec.custom
-    found = False
-    for name in ("mean_weight", "var_weight"):
-        old, new = reading.tensors.get(name), getattr(norm, name)
-        if old is None:
-            continue
-        if new is None or not same or old.shape != new.shape:
-            return False, ["λ"]
-        new.copy_(old)
-        found = True
-    return True, ["λ"] if found else []
+def _transfer_mixing(info: NormInfo, norm: Norm, result: Transfer) -> None:
+    old, new = info.norm_spec, norm.norm_spec
+    same_cuts = (old.mean, old.var, old.custom) == (new.mean, new.var, new.custom)
+    weights = {name: info.tensors[name] for name in ("mean_weight", "var_weight") if name in info.tensors}
+    targets = {name: getattr(norm, name) for name in weights}
+    if any(not same_cuts or targets[name] is None or weights[name].shape != targets[name].shape for name in weights):
+        result.not_transferred.append("λ")
+    elif weights:
+        for name, weight in weights.items():
+            targets[name].copy_(weight)
+        result.transferred.append("λ")
 
 
-def _carry_own(reading: NormInfo, norm: Norm) -> tuple[bool, list[str]]:
-    """Carry what only one class of norms has, to a norm that is the same."""
-    if reading.norm_spec.custom is None:
-        return True, []
-    had = [name for name in reading.tensors if name not in (*ALGEBRA, "num_batches_tracked")]
-    if reading.norm_spec.custom != norm.norm_spec.custom:
-        return False, [", ".join(had)] if had else []
-    for name in had:
-        getattr(norm, name).copy_(reading.tensors[name])
-    return True, had
+def _transfer_class_specific(info: NormInfo, norm: Norm, result: Transfer) -> None:
+    """Copy tensors that only one class of norms has to a norm of the same kind."""
+    if info.norm_spec.custom is None:
+        return
+    names = [name for name in info.tensors if name not in (*PARAMETER_NAMES, "num_batches_tracked")]
+    if info.norm_spec.custom != norm.norm_spec.custom:
+        result.not_transferred += [", ".join(names)] if names else []
+        return
+    for name in names:
+        getattr(norm, name).copy_(info.tensors[name])
+    result.transferred += names

@@ -1,4 +1,4 @@
-"""XBNBlock: one norm of each residual block becomes batch-free, so that estimation shift does not pile up over depth (xbn)."""
+"""XBNBlock: one norm of each residual block becomes batch-free, so that estimation shift does not accumulate over depth (xbn)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anynorm.surgery.batches import Forward, calibration
 from anynorm.surgery.blocks import Block, find_blocks
 from anynorm.surgery.convert import replace_norms
 from anynorm.surgery.find import NormSite, check_model, find_norms
-from anynorm.surgery.report import Report
+from anynorm.surgery.report import SurgeryReport
 
 
 def xbn(
@@ -26,57 +26,75 @@ def xbn(
     forward: Forward | None = None,
     optimizer: torch.optim.Optimizer | None = None,
     **options: Any,
-) -> Report:
+) -> SurgeryReport:
     """Replace one norm in each residual block, in place.
 
     Args:
-        norm: the norm put in; its group number is clipped to what divides a layer's channels.
-        position: which norm of a block: 1, 2 or 3 (XBNBlock-P1 to P3). In blocks of two, 1 and 2 are the first, 3 is the last.
+        model: the model.
+        norm: spec of the new norm; its group number becomes the nearest one that divides the channels of a layer.
+        position: which norm of a block: 1, 2 or 3 (XBNBlock-P1 to P3). In blocks of two norms, 1 and 2 mean the first
+            norm, 3 the last.
         every: 2, 4 or 8 takes every second, fourth or eighth block (XBNBlock-D2 to D8).
-        stem: the norm before the first block too.
-        fit: calibration batches, and `forward`, as in `convert`.
+        stem: whether to replace the norm before the first block too.
+        fit: calibration batches, as in `convert`.
+        forward: as in `convert`.
+        optimizer: as in `convert`.
+        options: options of `anynorm.make`.
+
+    Returns:
+        A report with one row per replaced norm.
+
+    Raises:
+        SurgeryError: if the model has no residual blocks, or `position` or `every` does not fit them. The model is unchanged.
+
+    >>> import anynorm
+    >>> from anynorm.models.cifar_resnet import CifarResNet
+    >>> print(xbn(CifarResNet(8, norm=nn.BatchNorm2d), "gn:8", every=2))
+    path          block  norms_in_block  norm         new_norm  channels  transferred  not_transferred
+    layer2.0.bn1  2      2               BatchNorm2d  gn:8      32        γ, β         running statistics
+    1 of 3 residual blocks is an XBNBlock (P2, D2). 1 of 1 norm is now gn:8.
     """
     check_model(model)
     sites = find_norms(model)
     blocks = find_blocks(model, sites)
     if not blocks:
         raise SurgeryError(
-            f"This {type(model).__name__} has no residual blocks: nowhere do two ways from a module's input meet again, one of "
-            "them through norms. Choose the norms by hand: anynorm.convert(model, spec, where=[…])."
+            f"This {type(model).__name__} has no residual blocks: in none of its modules do two branches from the input meet "
+            "again, one of them with more norms. Choose the norms by hand: anynorm.convert(model, spec, where=[…])."
         )
     if not isinstance(every, int) or not 1 <= every <= len(blocks):
-        raise SurgeryError(f"every={every!r} takes no block of {len(blocks)}; give a whole number from 1 to {len(blocks)}.")
-    chosen: dict[NormSite, str] = {}
-    where: dict[str, dict[str, Any]] = {}
+        raise SurgeryError(f"every must be an integer from 1 to the number of blocks, {len(blocks)}; got {every!r}.")
+    specs: dict[NormSite, str] = {}
+    columns: dict[str, dict[str, Any]] = {}
     if stem:
-        first = _stem(sites, blocks)
-        chosen[first], where[first.path] = norm, {"block": "stem"}
+        first = _stem_norm(sites, blocks)
+        specs[first], columns[first.path] = norm, {"block": "stem", "norms_in_block": None}
     for number, block in enumerate(blocks, start=1):
         if number % every == 0:
-            site = _at(block, position)
-            chosen[site], where[site.path] = norm, {"block": number, "of": len(block.norms)}
-    report = replace_norms(model, chosen, fit=calibration(fit, forward), groups="nearest", optimizer=optimizer, options=options)
-    report.rows[:] = [{"path": row["path"], **where[row["path"]], **row} for row in report.rows]
-    taken = sum(1 for row in report.rows if row["block"] != "stem")
-    report.finding = f"{taken} of {len(blocks)} residual blocks are XBNBlocks (P{position}, D{every}). {report.finding}"
+            site = _norm_at(block, position)
+            specs[site], columns[site.path] = norm, {"block": number, "norms_in_block": len(block.norms)}
+    report = replace_norms(model, specs, fit=calibration(fit, forward), groups="nearest", optimizer=optimizer, options=options)
+    report.rows[:] = [{"path": row["path"], **columns[row["path"]], **row} for row in report.rows]
+    count = sum(1 for row in report.rows if row["block"] != "stem" and row["new_norm"])
+    verb = "is an XBNBlock" if count == 1 else "are XBNBlocks"
+    report.finding = f"{count} of {len(blocks)} residual blocks {verb} (P{position}, D{every}). {report.finding}"
     return report
 
 
-def _at(block: Block, position: int) -> NormSite:
+def _norm_at(block: Block, position: int) -> NormSite:
     count = len(block.norms)
     index = {1: 0, 2: 0, 3: count - 1}.get(position) if count <= 2 else position - 1 if isinstance(position, int) else None
     if index is None or not 0 <= index < count:
         raise SurgeryError(
-            f"position={position!r} is not in block '{block.path}', which has {count} norm{'s' if count > 1 else ''} on its main "
-            f"branch ({' '.join(site.path for site in block.norms)}). Give 1, 2 or 3."
+            f"position must be 1, 2 or 3; got {position!r} for block '{block.path}', which has {count} "
+            f"norm{'s' if count > 1 else ''} on its main branch ({' '.join(site.path for site in block.norms)})."
         )
     return block.norms[index]
 
 
-def _stem(sites: list[NormSite], blocks: list[Block]) -> NormSite:
-    inside = {id(module) for block in blocks for module in block.module.modules()}
-    for site in sites:
-        if id(site.module) in inside:
-            break
-        return site
-    raise SurgeryError("stem=True finds no norm before the first block.")
+def _stem_norm(sites: list[NormSite], blocks: list[Block]) -> NormSite:
+    """Return the first norm of the model, if it is not inside a block."""
+    inside_blocks = {id(module) for block in blocks for module in block.module.modules()}
+    if id(sites[0].module) in inside_blocks:
+        raise SurgeryError("stem=True needs a norm before the first residual block; the model has none. Use stem=False.")
+    return sites[0]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from anynorm.data import DataSet, augment
+from anynorm.data import ImageDataset, augment
 from anynorm.errors import DataError
 from anynorm.training.config import Config
 
@@ -25,7 +25,7 @@ class Classification:
         DataError: if the data set has fewer images than the run takes.
     """
 
-    def __init__(self, config: Config, data: DataSet) -> None:
+    def __init__(self, config: Config, data: ImageDataset) -> None:
         self.config, self.data = config, data
         self.images, self.labels = data.train
         if config.num_train is not None:
@@ -44,16 +44,16 @@ class Classification:
     def batch(self, indices: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return augmented images and targets (n, classes): crop, flip, cutout, mixup, in this order."""
         config = self.config
-        x = self.data.standardised(self.images[indices])
+        x = self.data.standardize(self.images[indices])
         if config.crop:
-            x = augment.cropped(x, config.crop, generator)
+            x = augment.random_crop(x, config.crop, generator)
         if config.flip:
-            x = augment.flipped(x, generator)
+            x = augment.random_flip(x, generator)
         if config.cutout:
-            x = augment.blanked(x, config.cutout, generator)
-        targets = nn.functional.one_hot(self.labels[indices], self.data.classes).float()
+            x = augment.cutout(x, config.cutout, generator)
+        targets = nn.functional.one_hot(self.labels[indices], self.data.num_classes).float()
         if config.mixup:
-            x, targets = augment.mixed(x, targets, config.mixup, generator)
+            x, targets = augment.mixup(x, targets, config.mixup, generator)
         return x, targets
 
     def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, float]]:
@@ -66,7 +66,7 @@ class Classification:
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Return the mean cross entropy and the error in percent on the test set."""
         loss = errors = 0.0
-        for x, labels in self.data.tests(EVAL_BATCH_SIZE):
+        for x, labels in self.data.test_batches(EVAL_BATCH_SIZE):
             logits = model(x).float()
             loss += float(nn.functional.cross_entropy(logits, labels, reduction="sum"))
             errors += _count_errors(logits, labels)

@@ -21,6 +21,8 @@ def _steps(*milestones: float) -> Callable[[float], float]:
     return lambda progress: 0.1 ** sum(progress >= milestone for milestone in milestones)
 
 
+LR_SCALINGS: dict[str, Callable[[float], float]] = {"linear": lambda ratio: ratio, "sqrt": math.sqrt, "none": lambda _: 1.0}
+"""The factor of the learning rate, by the ratio of the batch size to the one that the learning rate belongs to."""
 SCHEDULES: dict[str, Callable[[float], float]] = {
     "constant": lambda _: 1.0,
     "step": _steps(0.5, 0.75),

@@ -12,8 +12,8 @@ import re
 
 from torch import nn
 
-from anynorm.core.grammar import parse
 from anynorm.errors import SpecError
+from anynorm.registry import parse
 from anynorm.surgery.convert import replace_norms
 from anynorm.surgery.find import find_norms
 from anynorm.surgery.xbn import xbn

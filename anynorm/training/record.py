@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from anynorm.errors import DataError
 from anynorm.io.atomic import atomic_write
-from anynorm.table import plain
+from anynorm.table import json_safe
 
 VERSION = 2
 """Version 1 had an SQLite index (anynorm 0.1)."""
@@ -22,7 +22,7 @@ class DamagedRecordError(DataError):
 
 def write_record(record: dict[str, Any], path: Path) -> None:
     """Write a record atomically; infinite and NaN values become null."""
-    content = {"version": VERSION, "sha256": _checksum(plain(record)), "record": plain(record)}
+    content = {"version": VERSION, "sha256": _checksum(json_safe(record)), "record": json_safe(record)}
     with atomic_write(path) as part:
         part.write_text(json.dumps(content, allow_nan=False))
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anynorm.data import DataSet, load
+from anynorm.data import ImageDataset, load_dataset
 from anynorm.diagnostics import estimation_shift, importance
 from anynorm.diagnostics.buffers import preserve_buffers
 from anynorm.errors import AnynormError, DiagnosticError, DiskError
@@ -31,7 +31,7 @@ def run(
     config: Config,
     root: Path,
     *,
-    data: DataSet | None = None,
+    data: ImageDataset | None = None,
     task: Task | None = None,
     callback: Callable[[Trainer], None] | None = None,
 ) -> bool:
@@ -55,7 +55,7 @@ def run(
         return False
     try:
         if task is None:
-            data = data or load(config.data, config.image_size)
+            data = data or load_dataset(config.data, config.image_size)
         outcome = _train_and_measure(config, store.folder(config.id), data, task, callback)
         if distributed.is_main_process():
             store.finish(config, outcome)
@@ -66,7 +66,7 @@ def run(
 
 
 def _train_and_measure(
-    config: Config, folder: Path, data: DataSet | None, task: Task | None, callback: Callable[[Trainer], None] | None
+    config: Config, folder: Path, data: ImageDataset | None, task: Task | None, callback: Callable[[Trainer], None] | None
 ) -> dict[str, Any]:
     start, environment = time.perf_counter(), provenance() | {"threads": torch.get_num_threads()}
     outcome: dict[str, Any]
@@ -84,7 +84,7 @@ def _train_and_measure(
     return outcome
 
 
-def load_run(root: Path, name: str) -> tuple[nn.Module, DataSet]:
+def load_run(root: Path, name: str) -> tuple[nn.Module, ImageDataset]:
     """Return the trained network of a run, in eval mode, and its data set.
 
     Args:
@@ -93,7 +93,7 @@ def load_run(root: Path, name: str) -> tuple[nn.Module, DataSet]:
     """
     store = Store(root)
     config = store.config(name)
-    data = load(config.data, config.image_size)
+    data = load_dataset(config.data, config.image_size)
     model = make_model(config, data)
     model.load_state_dict(read_state_dict(store.folder(config.id) / "model.pt"))
     return model.eval(), data
@@ -117,7 +117,7 @@ def summarize(trainer: Trainer, *, failed: bool) -> dict[str, Any]:
 
 def _estimation_shift(trainer: Trainer) -> list[dict[str, Any]] | None:
     """Return the estimation shift per norm, with its position among all norms; None if no norm has running statistics."""
-    images = trainer.data.standardised(trainer.data.test[0][:SHIFT_SAMPLES])
+    images = trainer.data.standardize(trainer.data.test[0][:SHIFT_SAMPLES])
     batches = images.split(SHIFT_BATCH_SIZE)  # type: ignore[no-untyped-call]
     try:
         report = estimation_shift(trainer.result, batches, trial_samples=0)

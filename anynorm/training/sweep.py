@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from anynorm.data import DataSet, load
+from anynorm.data import ImageDataset, load_dataset
 from anynorm.training.config import Config
 from anynorm.training.executors import Executor
 from anynorm.training.run import run
@@ -64,7 +64,7 @@ class Sweep:
         return sorted(rows, key=lambda row: next(k for k, cell in enumerate(self.cells) if cell.items() <= row.items()))
 
 
-def get_or_train(config: Config, root: Path, data: DataSet | None = None) -> dict[str, Any]:
+def get_or_train(config: Config, root: Path, data: ImageDataset | None = None) -> dict[str, Any]:
     """Return the record of a run, training it first if the store has no record of it.
 
     A run that another process holds is waited for, and taken over if that process is killed.
@@ -81,5 +81,5 @@ def get_or_train(config: Config, root: Path, data: DataSet | None = None) -> dic
     return store.record(config.id)
 
 
-_load_cached = lru_cache(maxsize=2)(load)
+_load_cached = lru_cache(maxsize=2)(load_dataset)
 """One process measures many cells on the same data."""

@@ -7,13 +7,13 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from anynorm.data import DataSet
+from anynorm.data import ImageDataset
 
 
 class Task(Protocol):
     """What is trained; `anynorm.tasks` has the implementations."""
 
-    data: DataSet
+    data: ImageDataset
 
     def __len__(self) -> int:
         """Return the number of training samples."""

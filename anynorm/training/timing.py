@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from anynorm.data import DataSet
+from anynorm.data import ImageDataset
 from anynorm.errors import AnynormError
 from anynorm.io.atomic import atomic_write
 from anynorm.training.config import Config
@@ -22,7 +22,7 @@ SECONDS = 0.05
 """Minimum duration of one measurement."""
 
 
-def step_times(configs: list[Config], data: DataSet, root: Path | None = None) -> dict[str, float]:
+def step_times(configs: list[Config], data: ImageDataset, root: Path | None = None) -> dict[str, float]:
     """Return the seconds per step of each configuration's norm: the best of several rounds, on one thread.
 
     Args:
@@ -62,7 +62,7 @@ def _read_cache(path: Path) -> dict[str, float] | None:
         return None
 
 
-def _measure(configs: list[Config], data: DataSet) -> dict[str, float]:
+def _measure(configs: list[Config], data: ImageDataset) -> dict[str, float]:
     trainers: dict[str, Trainer] = {}
     for config in configs:
         try:

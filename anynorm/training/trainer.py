@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from anynorm.data import DataSet
+from anynorm.data import ImageDataset
 from anynorm.errors import DataError
+from anynorm.io.checkpoints import import_object
 from anynorm.layers.norm import Norm
-from anynorm.models import build
+from anynorm.models import build_model
 from anynorm.surgery.sync import sync
 from anynorm.training import distributed
 from anynorm.training.checkpoint import load_checkpoint, save_checkpoint
@@ -54,7 +55,7 @@ class Trainer:
         DataError: if a step takes more samples than the task has.
     """
 
-    def __init__(self, config: Config, data: DataSet | None = None, task: Task | None = None) -> None:
+    def __init__(self, config: Config, data: ImageDataset | None = None, task: Task | None = None) -> None:
         self.config = config
         self.task = _default_task(config, data) if task is None else task
         self.samples_per_step = config.batch_size * config.grad_accum_steps * config.devices
@@ -82,7 +83,7 @@ class Trainer:
         self._order: tuple[int, Tensor] = (-1, torch.empty(0))
 
     @property
-    def data(self) -> DataSet:
+    def data(self) -> ImageDataset:
         """The data set, reduced to the `num_test` test images of the run."""
         return self.task.data
 
@@ -183,9 +184,9 @@ class Trainer:
         self.step, self.curve, self._sums = state["step"], state["curve"], state["sums"]
 
 
-def make_model(config: Config, data: DataSet) -> nn.Module:
+def make_model(config: Config, data: ImageDataset) -> nn.Module:
     """Return the untrained network of a run."""
-    return apply_norms(build(config.model, data.shape, config.width), config.norm, config.batch_size)
+    return apply_norms(build_model(config.model, data.shape, config.width), config.norm, config.batch_size)
 
 
 def derive_seed(seed: int, stream: int, number: int) -> int:
@@ -193,10 +194,9 @@ def derive_seed(seed: int, stream: int, number: int) -> int:
     return (seed * 1_000_003 + stream) * 2_147_483_647 % (1 << 40) + number
 
 
-def _default_task(config: Config, data: DataSet | None) -> Task:
-    from anynorm.tasks import make_task  # tasks are built on this module
-
-    return make_task(config, data)
+def _default_task(config: Config, data: ImageDataset | None) -> Task:
+    task: Task = import_object("anynorm.tasks:make_task")(config, data)
+    return task
 
 
 def _make_average(model: nn.Module, decay: float) -> AveragedModel:
@@ -230,7 +230,7 @@ def train(
     config: Config,
     folder: Path | None = None,
     *,
-    data: DataSet | None = None,
+    data: ImageDataset | None = None,
     task: Task | None = None,
     seconds: float = 20.0,
     callback: Callable[[Trainer], None] | None = None,

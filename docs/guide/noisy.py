@@ -1,6 +1,6 @@
-"""The case of diagnose.md: a ResNet-20 that reads CIFAR-10 well, and pictures from a camera in the dark.
+"""The example of diagnose.md: a ResNet-20 for CIFAR-10, and test images taken at night.
 
-Pictures are half as bright, and noise of 0.04 (on a scale of 0 to 1) is added.
+Night images are half as bright, with Gaussian noise of standard deviation 0.04 (pixels are in [0, 1]).
 """
 
 from pathlib import Path
@@ -8,43 +8,45 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from anynorm.data.download import found
-from anynorm.data.sets import cifar10
+from anynorm.data.download import find_file
+from anynorm.data.readers import cifar10
 from anynorm.io.checkpoints import read_state_dict
 from anynorm.models.cifar_resnet import CifarResNet
 
 MEAN, STD = (torch.tensor(values)[:, None, None] for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+NUM_IMAGES = 1000
+BATCH_SIZE = 100
 
 
 def network(checkpoint: str | None = None) -> CifarResNet:
-    """Load the pretrained network, or another checkpoint of it."""
+    """Return the pretrained network, or the same network with another checkpoint."""
     model = CifarResNet(20)
-    path = found("cifar10_resnet_pretrained/resnet20-*.th") if checkpoint is None else Path(checkpoint)
+    path = find_file("cifar10_resnet_pretrained/resnet20-*.th") if checkpoint is None else Path(checkpoint)
     model.load_state_dict(read_state_dict(path))
     return model
 
 
-def batches(split: str, *, dark: bool) -> list[tuple[Tensor, Tensor]]:
-    """Give the first 1000 pictures of a split in batches of 250, standardised as the network was trained."""
+def load_batches(split: str, *, dark: bool) -> list[tuple[Tensor, Tensor]]:
+    """Return the first images of a split in batches, standardized as in training."""
     images, labels = cifar10(split)
-    pixels = images[:1000].float() / 255
+    pixels = images[:NUM_IMAGES].float() / 255
     if dark:
         noise = torch.randn(pixels.shape, generator=torch.Generator().manual_seed(0))
         pixels = (0.5 * pixels + 0.04 * noise).clamp(0, 1)
     x = (pixels - MEAN) / STD
-    return [(x[k : k + 250], labels[k : k + 250]) for k in range(0, 1000, 250)]
+    return [(x[k : k + BATCH_SIZE], labels[k : k + BATCH_SIZE]) for k in range(0, NUM_IMAGES, BATCH_SIZE)]
 
 
 def day() -> list[tuple[Tensor, Tensor]]:
-    """Give test pictures as they are."""
-    return batches("test", dark=False)
+    """Return the test images as they are."""
+    return load_batches("test", dark=False)
 
 
 def night() -> list[tuple[Tensor, Tensor]]:
-    """Give test pictures taken in the dark."""
-    return batches("test", dark=True)
+    """Return the test images at night."""
+    return load_batches("test", dark=True)
 
 
-def night_unlabelled() -> list[Tensor]:
-    """Give other pictures taken in the dark, without labels."""
-    return [x for x, _ in batches("train", dark=True)]
+def night_unlabeled() -> list[Tensor]:
+    """Return other images at night, without labels."""
+    return [x for x, _ in load_batches("train", dark=True)]

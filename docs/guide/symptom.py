@@ -1,4 +1,4 @@
-"""Tell how a network does in eval and in train mode, which looks at each batch."""
+"""Accuracy of a network in eval mode, with its running statistics, and in train mode, with the statistics of each batch."""
 
 import copy
 import sys
@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from anynorm.diagnostics.ablation import accuracy
+from anynorm.diagnostics.scores import accuracy
 
 
 @torch.no_grad()
-def set_condition(model: nn.Module, day: Iterable[Any], night: Iterable[Any]) -> None:
-    """Print accuracies; train mode works on a copy, whose statistics it moves."""
-    for when, batches in (("day", list(day)), ("night", list(night))):
-        modes = model.eval(), copy.deepcopy(model).train()
-        found = [sum(accuracy(one(x), (x, y)) or 0.0 for x, y in batches) / len(batches) for one in modes]
-        sys.stdout.write(f"by {when:6} {found[0]:.1f} % in eval mode, {found[1]:.1f} % in train mode\n")
+def print_accuracies(model: nn.Module, day: Iterable[Any], night: Iterable[Any]) -> None:
+    """Print the accuracy on both data sets in both modes; train mode runs on a copy, because it updates running statistics."""
+    for name, loader in (("day", day), ("night", night)):
+        batches = list(loader)
+        modes = {"eval": model.eval(), "train": copy.deepcopy(model).train()}
+        scores = {mode: sum(accuracy(net(x), (x, y)) or 0.0 for x, y in batches) / len(batches) for mode, net in modes.items()}
+        sys.stdout.write(f"{name:6} {scores['eval']:.1f} % in eval mode, {scores['train']:.1f} % in train mode\n")

@@ -9,8 +9,8 @@ import pytest
 
 import anynorm
 from anynorm.core.cuts import ALL, Cut
-from anynorm.core.grammar import parse
-from anynorm.show import counts, describe, drawing, formula
+from anynorm.registry import parse
+from anynorm.show import count, describe, draw_cut, formula
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -85,17 +85,17 @@ def test_the_version_is_printed():
     ],
 )
 def test_counts_are_those_of_the_sn_papers_first_table(spec, parameters, statistics):
-    found = counts(anynorm.make(spec, 8), (2, 8, 4, 4))
+    found = count(anynorm.make(spec, 8), (2, 8, 4, 4))
     assert (found.parameter_terms, found.statistic_terms) == (parameters, statistics)
     value = eval(statistics.replace("2C", "2*C").replace("CN", "C*N").replace("2N", "2*N").replace("·", "*"), {"N": 2, "C": 8})
-    assert found.statistics == value
-    assert found.parameters == 16 + (6 if spec == "sn" else 0)
+    assert found.num_statistics == value
+    assert found.num_parameters == 16 + (6 if spec == "sn" else 0)
 
 
 def test_a_drawing_gives_pixels_of_one_statistic_one_letter():
-    assert drawing(Cut(1, ALL, 2), (2, 2, 2, 2)) == [["AABB", "CCDD"], ["AABB", "CCDD"]]
-    assert drawing(Cut(ALL, 1, ALL), (2, 2, 2)) == [["AB", "AB"], ["CD", "CD"]]
-    assert drawing(Cut(ALL, 1, 1, samples_per_part=2), (4, 1, 1)) == [["A"], ["A"], ["B"]]
+    assert draw_cut(Cut(1, ALL, 2), (2, 2, 2, 2)) == [["AABB", "CCDD"], ["AABB", "CCDD"]]
+    assert draw_cut(Cut(ALL, 1, ALL), (2, 2, 2)) == [["AB", "AB"], ["CD", "CD"]]
+    assert draw_cut(Cut(ALL, 1, 1, samples_per_part=2), (4, 1, 1)) == [["A"], ["A"], ["B"]]
 
 
 def test_formulas_show_the_affine_and_the_weights():

@@ -1,5 +1,6 @@
-"""Specs: what is read, how it is written back, and what is said when it cannot be read."""
+"""Specs: parsing, formatting, and the messages for text that is not a spec."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,14 +8,14 @@ from hypothesis import strategies as st
 import anynorm
 from anynorm.core.affine import PerChannel, PerClass, Style
 from anynorm.core.cuts import ALL, Cut, JointCut
-from anynorm.core.grammar import parse
 from anynorm.core.mixing import Argmax, Softmax
 from anynorm.errors import SpecError
+from anynorm.registry import parse
 
 BN, IN, LN, EN = Cut(1, ALL, 1), Cut(ALL, ALL, 1), Cut(ALL, 1, 1), Cut(1, 1, 1)
 
 
-def test_the_parts_of_the_papers_norms_are_those_of_the_papers():
+def test_named_norms_have_the_cuts_and_affines_of_their_papers():
     assert parse("bn").mean == parse("bn").var == (BN,)
     assert parse("gn:8").mean == (Cut(ALL, 8, 1),)
     assert parse("pn").mean == (Cut(ALL, 1, ALL),)
@@ -46,7 +47,7 @@ def test_the_parts_of_the_papers_norms_are_those_of_the_papers():
         ("sn-bn", "sn-bn"),
     ],
 )
-def test_a_spec_is_written_back_without_what_goes_without_saying(spec, written):
+def test_a_spec_is_formatted_without_default_numbers(spec, written):
     assert str(parse(spec)) == written
 
 
@@ -58,7 +59,7 @@ ENDING = st.sampled_from(["", ".none", ".cc@3", ".sa@4", ".style", ".sastyle", "
 
 
 @given(SIDE, st.none() | SIDE, st.booleans(), st.integers(1, 3), ENDING)
-def test_every_spec_that_can_be_written_is_read_back_as_the_same_norm(mean, var, hard, groups, ending):
+def test_parsing_a_formatted_spec_gives_the_same_norm(mean, var, hard, groups, ending):
     several = "+" in mean + (var or "")
     weights = (f".groups:{groups}" if groups > 1 else "") + (".hard" if hard else "") if several else ""
     parts = parse((mean if var is None else f"{mean}/{var}") + weights + ending)
@@ -67,7 +68,7 @@ def test_every_spec_that_can_be_written_is_read_back_as_the_same_norm(mean, var,
 
 
 @given(st.text(alphabet="bnihslgec:@+-/.,[]*0123456789 ", max_size=12))
-def test_any_other_text_is_refused_as_a_spec_error_or_read(text):
+def test_any_text_is_parsed_or_raises_a_spec_error(text):
     try:
         parts = parse(text, batch_size=4, num_features=16, num_classes=2, num_domains=2, num_samples=2, num_groups=2)
     except SpecError as error:
@@ -79,9 +80,9 @@ def test_any_other_text_is_refused_as_a_spec_error_or_read(text):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("swich", r"'swich': there is no norm called 'swich'\. Did you mean sn"),
-        ("batchnorm", r"no norm called 'batchnorm'\. Did you mean bn"),
-        ("zzz", r"no norm called 'zzz'\. Known: bn in ln gn"),
+        ("swich", r"'swich': unknown norm 'swich'\. Did you mean sn"),
+        ("batchnorm", r"unknown norm 'batchnorm'\. Did you mean bn"),
+        ("zzz", r"unknown norm 'zzz'\. Known: bn in ln gn"),
         ("sabm@10", r"Did you mean sabn"),
         ("", r"'' is malformed\. A spec is a name \(bn, hn:32, sabn@10\)"),
         ("bn//en", r"is malformed"),
@@ -94,36 +95,36 @@ def test_any_other_text_is_refused_as_a_spec_error_or_read(text):
         ("gn:x", r"is malformed"),
         ("[1,2", r"is malformed"),
         ("[2,*,1]", r"is malformed"),
-        ("gn:0", r"gn got num_groups=0; it takes a whole number from 1"),
-        ("sabn@0", r"sabn got num_classes=0"),
-        ("[1,0,1]", r"0 parts are none"),
-        ("bn:4", r"bn does not take 4; it is written bn\."),
-        ("hn:1,2", r"hn does not take 1,2; it is written hn or hn:NUM_GROUPS"),
-        ("bn@3", r"bn does not take @3; it is written bn\."),
-        ("gbgn:8", r"gbgn needs num_groups: write gbgn:NUM_SAMPLES,NUM_GROUPS, or give num_groups="),
-        ("ccbn", r"ccbn needs num_classes: write ccbn@NUM_CLASSES, or give num_classes="),
-        ("bgn", r"bgn without a number follows the batch size: give batch_size=…, or the number, as in bgn:16"),
-        ("bn+bn", r"bn is there twice"),
-        ("hn+sn", r"bn is there twice\. HN with SN's weights is bn/bn\+en or bn/bn\+ln\+in"),
-        ("in-bn", r"bn is not there to take away"),
-        ("bn-bn", r"no cut is left"),
-        ("sabn@3+in", r"sabn@3 brings more than cuts; write that behind the cuts"),
-        ("sn:2+gn:2/sn:3", r"brings more than cuts"),
-        ("bn.foo", r"'\.foo' is no ending\. Known: \.groups:k \.hard \.none \.cc@k"),
-        ("bn.sa", r"'\.sa' is no ending"),
-        ("bn.none@3", r"'\.none@3' is no ending"),
-        ("bn.hard", r"need several cuts to weigh"),
-        ("hn.groups:2", r"need several cuts to weigh"),
-        ("sn.hard:2", r"need several cuts|no ending"),
-        ("sabn@3.cc@4", r"has two endings of a kind"),
-        ("bn.none.none", r"has two endings of a kind"),
-        ("sn.hard.hard", r"has two endings of a kind"),
+        ("gn:0", r"num_groups of gn must be an integer of at least 1; got 0"),
+        ("sabn@0", r"num_classes of sabn must be an integer of at least 1; got 0"),
+        ("[1,0,1]", r"numbers must be at least 1; got 0"),
+        ("bn:4", r"bn is written bn; got bn with 4\."),
+        ("hn:1,2", r"hn is written hn or hn:NUM_GROUPS; got hn with 1,2"),
+        ("bn@3", r"bn is written bn; got bn with @3\."),
+        ("gbgn:8", r"gbgn needs num_groups: write gbgn:NUM_SAMPLES,NUM_GROUPS, or pass num_groups="),
+        ("ccbn", r"ccbn needs num_classes: write ccbn@NUM_CLASSES, or pass num_classes="),
+        ("bgn", r"bgn without a number of groups needs the batch size: pass batch_size=…, or write it, as in bgn:16"),
+        ("bn+bn", r"contains bn twice; each cut may occur once per side"),
+        ("hn+sn", r"contains bn twice; .* HN with SN's mixing is bn/bn\+en or bn/bn\+ln\+in"),
+        ("in-bn", r"removes bn, which is not among the cuts before it"),
+        ("bn-bn", r"leaves no cut"),
+        ("sabn@3+in", r"sabn@3 has more than cuts, so it cannot be combined.*Write the rest as a suffix"),
+        ("sn:2+gn:2/sn:3", r"has more than cuts"),
+        ("bn.foo", r"unknown suffix '\.foo'\. Known: \.groups:k \.hard \.none \.cc@k"),
+        ("bn.sa", r"unknown suffix '\.sa'"),
+        ("bn.none@3", r"unknown suffix '\.none@3'"),
+        ("bn.hard", r"need several cuts to mix"),
+        ("hn.groups:2", r"need several cuts to mix"),
+        ("sn.hard:2", r"write \.groups with a number and \.hard without"),
+        ("sabn@3.cc@4", r"\.cc@4 is the second affine of this norm"),
+        ("bn.none.none", r"\.none is the second affine of this norm"),
+        ("sn.hard.hard", r"\.hard is the second hard of this norm"),
         ("gn:" + "9" * 5000, r"is malformed"),
-        (None, r"A spec is a string such as 'bn' or 'hn:32'; None came"),
-        (7, r"7 came"),
+        (None, r"A spec must be a string such as 'bn' or 'hn:32'; got None"),
+        (7, r"got 7"),
     ],
 )
-def test_what_is_no_spec_says_what_would_be(spec, message):
+def test_an_invalid_spec_raises_an_error_with_a_hint(spec, message):
     with pytest.raises(SpecError, match=message) as caught:
         parse(spec)
     assert isinstance(caught.value, ValueError)
@@ -139,29 +140,40 @@ def test_what_is_no_spec_says_what_would_be(spec, message):
             r"gn:32 cuts 48 channels into 32 equal parts; 48 is not divisible by 32\. Usable: 1 2 3 4 6 8 12 16 24 48\.",
         ),
         ("bgn:32", 48, {}, r"neither number divides the other.*Nearest usable: 24 or 48"),
-        ("sn:5", 48, {}, r"5 channel groups cannot each have weights of their own: 48 channels .*Usable: 1 2 3 4"),
-        ("bn", 0, {}, r"bn needs a channel count of at least 1; num_features=0 came"),
-        ("bn", 8.0, {}, r"num_features=8\.0 came"),
-        ("bgn", "8", {"batch_size": 4}, r"num_features='8' came"),
-        (None, 8, {}, r"A spec is a string such as"),
-        (8, "bn", {}, r"num_features='bn' came|A spec is a string"),
+        (
+            "sn:5",
+            48,
+            {},
+            r"mixing weights of 5 channel groups need a channel count divisible by 5; got 48 channels\. Usable: 1 2 3 4",
+        ),
+        ("bn", 0, {}, r"num_features of bn must be an integer of at least 1; got 0"),
+        ("bn", 8.0, {}, r"must be an integer of at least 1; got 8\.0"),
+        ("bgn", "8", {"batch_size": 4}, r"must be an integer of at least 1; got '8'"),
+        (None, 8, {}, r"A spec must be a string such as"),
+        (8, "bn", {}, r"num_features of 8 must be an integer of at least 1; got 'bn'"),
         ("sabm", 8, {"num_classes": 3}, r"Did you mean sabn"),
-        ("bn", 8, {"num_groups": 4}, r"bn takes no option 'num_groups'\. It takes batch_size and torch's own"),
-        ("hn", 8, {"groups": 4}, r"hn takes no option 'groups'\. It takes batch_size num_groups"),
-        ("hn:4", 8, {"num_groups": 2}, r"hn was given num_groups twice: 4 in the spec, 2 as an option"),
-        ("bgn", 8, {"batch_size": 0}, r"bgn got batch_size=0"),
-        ("sabn@3", 8, {"affine": False}, r"sabn@3 is its affine"),
-        ("bn", 8, {"eps": 32}, r"eps=32 is no small number to add to a variance"),
-        ("gbgn:2,4.aux@2", 8, {}, r"gbgn:2,4 divides the batch and so do domains"),
-        ("[1,1,*]", 8, {}, r"what is kept would depend on the image size"),
+        ("bn", 8, {"num_groups": 4}, r"bn takes no argument 'num_groups'\. Usable: batch_size, and those of torch's layers"),
+        ("hn", 8, {"groups": 4}, r"hn takes no argument 'groups'\. Usable: batch_size num_groups"),
+        ("hn:4", 8, {"num_groups": 2}, r"hn got num_groups twice: 4 in the spec and 2 as an argument"),
+        ("bgn", 8, {"batch_size": 0}, r"batch_size of bgn must be an integer of at least 1; got 0"),
+        ("sabn@3", 8, {"affine": False}, r"sabn@3 requires affine=True"),
+        ("bn", 8, {"eps": 32}, r"eps must be in \[0, 1\); got 32"),
+        ("gbgn:2,4.aux@2", 8, {}, r"gbgn:2,4 divides the batch, and so do domains"),
+        ("[1,1,*]", 8, {}, r"its running statistics would depend on the image size"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(spec, features, options, message):
+def test_arguments_that_do_not_fit_raise_an_error(spec, features, options, message):
     with pytest.raises(SpecError, match=message):
         anynorm.make(spec, features, **options)
 
 
-def test_options_complete_what_a_spec_leaves_open():
+def test_arguments_may_be_any_integer_type_but_not_bool():
+    assert anynorm.make("gn", 8, num_groups=np.int64(4)).spec == "gn:4"
+    with pytest.raises(SpecError, match="batch_size of bgn must be an integer of at least 1; got True"):
+        anynorm.make("bgn", 8, batch_size=True)
+
+
+def test_arguments_complete_a_spec():
     assert anynorm.make("hn", 8, num_groups=4).spec == "hn:4"
     assert anynorm.make("sabn", 8, num_classes=3).spec == "sabn@3"
     assert anynorm.make("auxbn", 8, num_domains=2).spec == "auxbn@2"
@@ -186,5 +198,5 @@ def test_bgn_follows_the_papers_rule(batch_size, groups):
 @pytest.mark.parametrize(
     ("batch_size", "features", "groups"), [(32, 48, 96), (8, 20, 10), (16, 96, 48), (128, 3, 510), (8, 7, 14)]
 )
-def test_bgn_takes_the_nearest_usable_number_below_where_the_ruled_one_does_not_fit(batch_size, features, groups):
+def test_bgn_takes_the_nearest_usable_number_of_groups_below_the_papers(batch_size, features, groups):
     assert anynorm.make("bgn", features, batch_size=batch_size).spec == f"bgn:{groups}"

@@ -5,17 +5,18 @@ import json
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 import anynorm
 from anynorm.cli import app
-from anynorm.io.checkpoints import call_factory, load_model, read_state_dict
+from anynorm.io.checkpoints import call_factory, load_model, read_state_dict, save_model
 from anynorm.io.inputs import read_batches
 from tests.helpers import data, same
-from tests.surgery.test_convert import X, network, trained
+from tests.surgery.networks import X, network, trained
 
-NAME = "tests.surgery.test_convert:network"
+NAME = "tests.surgery.networks:network"
 
 
 def run(*arguments):
@@ -30,11 +31,11 @@ def checkpoint(tmp_path):
 
 
 def test_inspect_lists_the_norms_of_a_model():
-    track = run("inspect", "--model", NAME)
-    assert track.exit_code == 0
-    assert track.stdout.splitlines()[-1] == "6 norms: bn."
+    shown = run("inspect", "--model", NAME)
+    assert shown.exit_code == 0
+    assert shown.stdout.splitlines()[-1] == "6 norms: bn."
     rows = json.loads(run("inspect", "--model", NAME, "--json").stdout)["rows"]
-    assert rows[0] == {"path": "1", "class": "BatchNorm2d", "spec": "bn", "channels": 16, "keeps": "statistics", "eps": 1e-5}
+    assert rows[0] == {"path": "1", "class": "BatchNorm2d", "spec": "bn", "channels": 16, "running_stats": "yes", "eps": 1e-5}
 
 
 def test_convert_fits_and_writes_a_checkpoint_that_loads_again(checkpoint, tmp_path):
@@ -43,7 +44,7 @@ def test_convert_fits_and_writes_a_checkpoint_that_loads_again(checkpoint, tmp_p
     done = run("convert", "gn:4", "--model", NAME, "--checkpoint", checkpoint, "--fit", inputs, "--out", out)
     assert done.exit_code == 0, done.output
     assert "error_after" in done.stdout
-    assert "Written to" in done.stdout.splitlines()[-1]
+    assert "Wrote" in done.stdout.splitlines()[-1]
     model = network()
     anynorm.convert(model, "gn:4")
     model.load_state_dict(load_file(out))
@@ -62,29 +63,45 @@ def test_xbn_fold_and_recalibrate_run(checkpoint, tmp_path):
     assert run("fold", "--model", NAME).exit_code == 2
 
 
-def test_torch_checkpoints_are_found_inside_and_without_prefix(tmp_path):
+def test_torch_checkpoints_are_unwrapped_and_their_prefix_removed(tmp_path):
     model, path = trained(network()), tmp_path / "model.pt"
     torch.save({"state_dict": {f"module.{key}": value for key, value in model.state_dict().items()}}, path)
     same(load_model(NAME, path).eval()(X), model.eval()(X))
 
 
-def test_mistakes_are_named(tmp_path):
-    for text, said in (
-        ("torch.nn", "package.module:factory"),
-        ("torch.nowhere:x", "cannot be fetched"),
-        ("torch.nn:Nothing", "cannot be fetched"),
+def test_wrong_names_and_files_are_refused(tmp_path):
+    for name, message in (
+        ("torch.nn", "expected package.module:factory; got 'torch.nn'"),
+        ("torch.nowhere:x", "cannot import 'torch.nowhere:x'"),
+        ("torch.nn:Nothing", "cannot import 'torch.nn:Nothing'"),
     ):
-        with pytest.raises(anynorm.DataError, match=said):
-            call_factory(text)
-    with pytest.raises(anynorm.DataError, match=r"not an nn\.Module"):
+        with pytest.raises(anynorm.DataError, match=message):
+            call_factory(name)
+    with pytest.raises(anynorm.DataError, match=r"must return an nn\.Module; got dict"):
         load_model("builtins:dict")
-    with pytest.raises(anynorm.DataError, match="There is no file"):
+    with pytest.raises(anynorm.DataError, match="checkpoint not found"):
         read_state_dict(tmp_path / "none.pt")
-    with pytest.raises(anynorm.DataError, match="There is no file"):
+    with pytest.raises(anynorm.DataError, match="file not found"):
         list(read_batches(str(tmp_path / "none.npz")))
     wrong = tmp_path / "wrong.pt"
     torch.save({"a": torch.zeros(3)}, wrong)
     with pytest.raises(anynorm.DataError, match="does not fit"):
         load_model(NAME, wrong)
-    with pytest.raises(anynorm.DataError, match="no tensor"):
+    with pytest.raises(anynorm.DataError, match=r"first entry .* must be a tensor \(n, c, …\)"):
         list(read_batches(str(wrong)))
+
+
+def test_a_model_that_cannot_be_written_leaves_the_previous_file(tmp_path, monkeypatch):
+    path = tmp_path / "model.safetensors"
+    save_model(network(), path)
+    before = path.read_bytes()
+    monkeypatch.setattr("safetensors.torch.save_file", fail_to_save)
+    with pytest.raises(anynorm.DiskError, match=r"cannot write .* No space left .* The previous file is intact"):
+        save_model(network(), path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def fail_to_save(_, path):
+    path.write_text("half")
+    raise SafetensorError("No space left on device")

@@ -1,27 +1,16 @@
-"""Every test of the core runs with the CPU kernels where they fit, and with the reference; tracing has the reference alone."""
+"""Every test of the layers runs twice: with the CPU kernels where they support the pass, and with the reference kernels.
+
+Tests marked `reference_only` trace, transform or synchronize, so that the reference runs in any case: they run once.
+"""
 
 import pytest
 
 from anynorm import kernels
 
-TRACED = (
-    "compile",
-    "export",
-    "onnx",
-    "inductor",
-    "trace",
-    "process",
-    "rank",
-    "ddp",
-    "vmap",
-    "forward_mode",
-    "first_and_second_order",
-)
-
 
 def pytest_generate_tests(metafunc):
-    traced = any(word in metafunc.function.__name__ for word in TRACED)
-    metafunc.parametrize("kernel", ["auto"] if traced else ["auto", "reference"], indirect=True)
+    once = metafunc.definition.get_closest_marker("reference_only") is not None
+    metafunc.parametrize("kernel", ["auto"] if once else ["auto", "reference"], indirect=True)
 
 
 @pytest.fixture(autouse=True)

@@ -78,12 +78,12 @@ def affine(norm, condition):
 
 def reference(spec, norm, x, condition):
     """Output of the naive formula on x, from the parameters of `norm`."""
-    mean_cuts, var_cuts = TABLE[spec]
+    mean_cut_indices, var_cut_indices = TABLE[spec]
     domain = condition.tolist() if any(word in spec for word in DOMAINED) else None
     rows = x.double().flatten(2)
-    found = {cut: references.statistics(rows, cut, domain) for cut in {*mean_cuts, *var_cuts}}
-    mean = references.weighted([found[cut][0] for cut in mean_cuts], weights(norm, "mean", "hard" in spec))
-    var = references.weighted([found[cut][1] for cut in var_cuts], weights(norm, "var", "hard" in spec))
+    found = {cut: references.statistics(rows, cut, domain) for cut in {*mean_cut_indices, *var_cut_indices}}
+    mean = references.weighted([found[cut][0] for cut in mean_cut_indices], weights(norm, "mean", "hard" in spec))
+    var = references.weighted([found[cut][1] for cut in var_cut_indices], weights(norm, "var", "hard" in spec))
     return references.normalize(rows, mean, var, affine(norm, condition), norm.eps).reshape(x.shape)
 
 
@@ -103,11 +103,13 @@ def test_training_output_and_all_gradients_are_those_of_the_reference(spec):
 
 
 @pytest.mark.parametrize("spec", [spec for spec in TABLE if make(spec, channels=C).pools_samples])
-def test_kept_statistics_and_inference_are_those_of_the_reference(spec):
+def test_running_statistics_and_inference_are_those_of_the_reference(spec):
     norm = make(spec, channels=C, momentum=0.3)
-    mean_cuts, var_cuts = TABLE[spec]
+    mean_cut_indices, var_cut_indices = TABLE[spec]
     domains = norm.norm_spec.affine.num_domains or 1
-    pooling = [[cut for cut in cuts if cut.split(":")[0] in ("bn", "en", "bgn", "gbgn")] for cuts in (mean_cuts, var_cuts)]
+    pooling = [
+        [cut for cut in cuts if cut.split(":")[0] in ("bn", "en", "bgn", "gbgn")] for cuts in (mean_cut_indices, var_cut_indices)
+    ]
     kept: dict[str, torch.Tensor] = {}
     for step in range(3):
         x = data(*SHAPE, seed=step)
@@ -128,7 +130,7 @@ def test_kept_statistics_and_inference_are_those_of_the_reference(spec):
     x = data(*SHAPE, seed=9)
     condition = condition_for(norm, x)
     tables = []
-    for side, cuts in enumerate((mean_cuts, var_cuts)):
+    for side, cuts in enumerate((mean_cut_indices, var_cut_indices)):
         laid: list[torch.Tensor] = []
         for cut in cuts:
             if cut not in pooling[side]:

@@ -50,8 +50,8 @@ SAME_EVERYWHERE = [pair for pair in SAME if pair[0] not in SAME_FOR_THESE_CHANNE
 
 
 @pytest.mark.parametrize(("one", "other"), SAME_EVERYWHERE)
-def test_specs_that_are_the_same_for_any_channel_count_have_equal_parts(one, other):
-    assert anynorm.core.grammar.parse(one) == anynorm.core.grammar.parse(other)
+def test_specs_that_agree_for_any_number_of_channels_have_equal_definitions(one, other):
+    assert anynorm.registry.parse(one) == anynorm.registry.parse(other)
 
 
 def test_bn_of_one_sample_in_training_is_in():
@@ -80,7 +80,7 @@ def test_sn_with_all_weight_on_one_cut_is_that_norm_and_so_is_hard_sn(k, cut, tr
     same(hard.train(training)(x), alone.train(training)(x))
 
 
-def test_group_sn_with_one_cut_a_group_is_two_norms_side_by_side():
+def test_group_sn_with_one_cut_per_group_is_two_norms_side_by_side():
     x = data(4, 8, 4, 4)
     norm = anynorm.make("sn:2", 8)
     with torch.no_grad():
@@ -98,13 +98,13 @@ def test_a_merged_sandwich_gives_the_same_output_from_one_affine(sandwich, plain
     same(merged(x, label), norm(x, label))
     assert merged.weight is None
     assert {*merged.state_dict()} == {*make(plain, channels=8).state_dict()}
-    assert anynorm.core.grammar.parse(merged.spec) == merged.norm_spec
+    assert anynorm.registry.parse(merged.spec) == merged.norm_spec
     if sandwich == "sabn@3":
-        assert merged.norm_spec == anynorm.core.grammar.parse("ccbn@3")
+        assert merged.norm_spec == anynorm.registry.parse("ccbn@3")
 
 
-def test_there_is_nothing_to_merge_without_a_sandwich():
-    with pytest.raises(anynorm.SpecError, match=r"ccbn@3 is no sandwich .* nothing to merge"):
+def test_merging_without_a_sandwich_raises():
+    with pytest.raises(anynorm.SpecError, match=r"merge needs a shared affine followed by one per class .*got ccbn@3"):
         anynorm.make("ccbn@3", 8).merge()
 
 

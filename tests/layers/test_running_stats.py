@@ -1,4 +1,4 @@
-"""What is kept after some batches is what each policy says."""
+"""Running statistics after several batches follow the update rule."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def test_cumulative_is_torchs_momentum_none():
     assert isinstance(ours.update_rule, Cumulative)
 
 
-def test_cumulative_keeps_the_mean_of_variances_and_pooled_the_variance_of_the_union():
+def test_cumulative_is_the_mean_of_variances_and_pooled_the_variance_of_the_union():
     averaged, pooled = anynorm.make("bn", 8, update_rule=Cumulative()), anynorm.make("bn", 8, update_rule=Pooled())
     for x in BATCHES:
         averaged(x), pooled(x)
@@ -30,7 +30,7 @@ def test_cumulative_keeps_the_mean_of_variances_and_pooled_the_variance_of_the_u
     assert pooled.num_values_tracked == 10 * 16
 
 
-def test_pooled_is_exact_where_mean_and_variance_come_from_different_cuts():
+def test_pooled_is_exact_if_mean_and_variance_have_different_cuts():
     norm = anynorm.make("hn:2", 8, update_rule=Pooled())
     for x in BATCHES:
         norm(x)
@@ -39,7 +39,7 @@ def test_pooled_is_exact_where_mean_and_variance_come_from_different_cuts():
     same(norm.running_var, torch.stack([whole[:, :4].var(), whole[:, 4:].var()]))
 
 
-def test_pooled_is_exact_for_each_domain():
+def test_pooled_is_exact_per_domain():
     norm = anynorm.make("auxbn@3", 8, update_rule=Pooled())
     labels = [torch.tensor([0, 1]), torch.tensor([0, 0, 0, 0, 0]), torch.tensor([1, 0, 1])]
     for x, label in zip(BATCHES, labels, strict=True):
@@ -51,7 +51,7 @@ def test_pooled_is_exact_for_each_domain():
     assert norm.num_batches_tracked.tolist() == [3, 2, 0]
 
 
-def test_frozen_normalises_by_what_is_kept_in_training_too():
+def test_frozen_normalizes_by_running_statistics_in_training_too():
     norm = anynorm.make("bn", 8)
     norm(BATCHES[0])
     norm.update_rule = Frozen()
@@ -62,7 +62,7 @@ def test_frozen_normalises_by_what_is_kept_in_training_too():
         same(value, before[key])
 
 
-def test_a_policy_can_be_changed_and_changed_back_leaving_what_was_kept():
+def test_changing_the_update_rule_keeps_the_running_statistics():
     norm = anynorm.make("hn:2", 8)
     keys = list(norm.state_dict())
     norm(BATCHES[0])
@@ -86,7 +86,7 @@ def test_momentum_can_be_set_as_on_torchs_layers():
 
 
 @pytest.mark.parametrize("update_rule", [Running(), Cumulative(), Pooled()])
-def test_an_empty_batch_moves_nothing(update_rule):
+def test_an_empty_batch_updates_nothing(update_rule):
     norm = anynorm.make("sn", 8, update_rule=update_rule)
     norm(BATCHES[0])
     before = {key: value.clone() for key, value in norm.state_dict().items()}
@@ -95,7 +95,7 @@ def test_an_empty_batch_moves_nothing(update_rule):
         same(value, before[key])
 
 
-def test_ghost_parts_keep_the_average_of_their_statistics():
+def test_ghost_batches_update_by_the_average_of_their_statistics():
     norm = anynorm.make("gbgn:2,4", 8, momentum=1.0)
     x = data(6, 8, 3, 3)
     norm(x)

@@ -1,4 +1,4 @@
-"""A failed forward or load says what to do, and leaves everything as it was."""
+"""A failed forward or load raises a message with a way out, and leaves the layer unchanged."""
 
 import copy
 
@@ -19,23 +19,23 @@ from tests.helpers import ROWS, condition_for, data, make, same_state
     [
         (
             torch.zeros(8),
-            r"takes \(n, c\), \(n, c, length\).*1 axes came\. Layer 'sn' of 8 channels, input torch.float32 \(8,\)\.",
+            r"at least 2 dimensions: \(n, c\),.*got 1 dimensions\. Layer 'sn' with 8 channels, input torch.float32",
         ),
-        (torch.tensor(1.0), r"0 axes came"),
-        (torch.zeros(2, 4, 3, 3), r"Axis 1 holds 4 channels, not 8\. Make the norm with 4 channels\."),
-        (torch.zeros(2, 3, 3, 8), r"Axis 1 holds 3 channels, not 8\. The last axis fits: move it to axis 1\."),
-        (torch.zeros(2, 8, 3, dtype=torch.int64), r"takes floating-point values, not torch.int64\. Call \.float\(\)"),
-        (torch.zeros(2, 8, 3, dtype=torch.bool), r"not torch.bool"),
-        (torch.zeros(2, 8, 3, dtype=torch.complex64), r"not torch.complex64"),
-        (torch.zeros(2, 8, 0, 3), r"in takes statistics over positions, and there are none"),
-        ([[1.0]], r"A norm takes a tensor \(n, c, …\), not a list\. Layer 'sn'"),
+        (torch.tensor(1.0), r"got 0 dimensions"),
+        (torch.zeros(2, 4, 3, 3), r"Axis 1 must hold 8 channels; got 4\. Construct the norm with 4 channels\."),
+        (torch.zeros(2, 3, 3, 8), r"Axis 1 must hold 8 channels; got 3\. The last axis fits: move it to axis 1\."),
+        (torch.zeros(2, 8, 3, dtype=torch.int64), r"must have a floating-point dtype; got torch.int64\. Call \.float\(\)"),
+        (torch.zeros(2, 8, 3, dtype=torch.bool), r"got torch.bool"),
+        (torch.zeros(2, 8, 3, dtype=torch.complex64), r"got torch.complex64"),
+        (torch.zeros(2, 8, 0, 3), r"in takes statistics over positions; got an input without any"),
+        ([[1.0]], r"must be a tensor \(n, c, …\); got a list\. Layer 'sn'"),
         (
             torch.zeros(1, 8),
-            r"bn would take a statistic from one value in training.*Give more samples or positions, call \.eval\(\)",
+            r"bn needs more than one value per statistic in training; got 1.*Use more samples or positions, call \.eval\(\)",
         ),
     ],
 )
-def test_an_input_that_does_not_fit_is_refused_and_nothing_is_kept(x, message):
+def test_an_unfit_input_raises_and_leaves_the_layer_unchanged(x, message):
     norm = make("sn", channels=8)
     before = copy.deepcopy(norm)
     with pytest.raises(anynorm.ShapeError, match=message) as caught:
@@ -48,14 +48,14 @@ def test_an_input_that_does_not_fit_is_refused_and_nothing_is_kept(x, message):
 @pytest.mark.parametrize(
     ("spec", "shape", "message"),
     [
-        ("in", (4, 8), "in would take a statistic from one value"),
-        ("in", (4, 8, 1, 1), "in would take"),
-        ("bn/in", (4, 8, 1, 1), "in would take"),
-        ("in/bn", (4, 8, 1, 1), "in would take"),
-        ("bn", (1, 8), "bn would take"),
-        ("sn", (1, 8, 1, 1), "bn would take"),
-        ("gn:8", (4, 8), "gn:8 would take"),
-        ("gbgn:2,4", (3, 8, 2), r"gbgn:2,4 puts 2 samples in each part; 3 samples came"),
+        ("in", (4, 8), "in needs more than one value per statistic"),
+        ("in", (4, 8, 1, 1), "in needs more than one value"),
+        ("bn/in", (4, 8, 1, 1), "in needs more than one value"),
+        ("in/bn", (4, 8, 1, 1), "in needs more than one value"),
+        ("bn", (1, 8), "bn needs more than one value"),
+        ("sn", (1, 8, 1, 1), "bn needs more than one value"),
+        ("gn:8", (4, 8), "gn:8 needs more than one value"),
+        ("gbgn:2,4", (3, 8, 2), r"gbgn:2,4 takes statistics over 2 samples each; the batch size must be a multiple of 2; got 3"),
         (
             "bgn:32",
             (3, 8, 6),
@@ -64,7 +64,7 @@ def test_an_input_that_does_not_fit_is_refused_and_nothing_is_kept(x, message):
         ("bgn:32", (3, 8, 3, 3), r"Nearest usable: bgn:24"),
     ],
 )
-def test_shapes_that_leave_a_statistic_without_meaning_are_refused(spec, shape, message):
+def test_shapes_without_meaningful_statistics_raise(spec, shape, message):
     norm = make(spec, channels=8)
     before = copy.deepcopy(norm)
     with pytest.raises(anynorm.ShapeError, match=message):
@@ -75,15 +75,17 @@ def test_shapes_that_leave_a_statistic_without_meaning_are_refused(spec, shape, 
 @pytest.mark.parametrize(
     ("spec", "shape"), [("in", (4, 8)), ("bn", (1, 8)), ("gn:8", (4, 8)), ("gbgn:2,4", (3, 8, 2)), ("sn", (1, 8))]
 )
-def test_the_same_shapes_pass_in_inference(spec, shape):
+def test_the_same_shapes_work_in_inference(spec, shape):
     assert make(spec, channels=8).eval()(data(*shape)).isfinite().all()
 
 
-@pytest.mark.parametrize("spec", [spec for spec in ROWS if not spec.startswith("gw")])  # which keeps nothing, and scales itself
-def test_a_pass_that_fails_at_its_very_end_moves_no_statistic(spec, monkeypatch):
+@pytest.mark.parametrize(
+    "spec", [spec for spec in ROWS if not spec.startswith("gw")]
+)  # has no running statistics and no kernel pass
+def test_a_forward_that_fails_at_its_end_updates_no_statistic(spec, monkeypatch):
     norm, x = make(spec), data(4, 16, 4, 4)
     before = copy.deepcopy(norm)
-    copy.deepcopy(norm)(x, condition_for(norm, x))  # the kernels are there
+    copy.deepcopy(norm)(x, condition_for(norm, x))  # compiles the kernels
 
     def out_of_memory(*_):
         raise MemoryError
@@ -99,12 +101,13 @@ def test_a_state_dict_of_the_wrong_shape_names_the_key_and_both_shapes():
     model = torch.nn.Sequential(torch.nn.Identity(), make("hn:4", channels=8))
     state = torch.nn.Sequential(torch.nn.Identity(), make("hn:2", channels=8)).state_dict()
     with pytest.raises(
-        anynorm.ShapeError, match=r"'1\.running_var' of shape \(2,\); hn:4 of 8 channels keeps \(4,\)\. Make the layer with"
+        anynorm.ShapeError,
+        match=r"'1\.running_var' of hn:4 with 8 channels must have shape \(4,\); the state_dict has \(2,\)\.",
     ):
         model.load_state_dict(state)
     broken = make("hn:4", channels=8).state_dict()
     broken["weight"] = torch.full((5,), float("nan"))
-    with pytest.raises(anynorm.ShapeError, match=r"'weight' of shape \(5,\)"):
+    with pytest.raises(anynorm.ShapeError, match=r"'weight' of hn:4 .*the state_dict has \(5,\)"):
         make("hn:4", channels=8).load_state_dict(broken)
 
 
@@ -113,7 +116,10 @@ def test_nan_in_a_state_dict_names_the_key_and_how_many():
     state["weight"][2:4] = float("nan")
     norm = make("sn", channels=8)
     before = copy.deepcopy(norm)
-    with pytest.raises(StateError, match=r"2 NaN of 8 values in 'weight' \(sn\): the run that wrote it had diverged"):
+    with pytest.raises(
+        StateError,
+        match=r"'weight' \(sn\) must not contain NaN; the state_dict has 2 NaN of 8 values, so its training had diverged",
+    ):
         norm.load_state_dict(state)
     same_state(norm, before)
 
@@ -121,36 +127,34 @@ def test_nan_in_a_state_dict_names_the_key_and_how_many():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"update_rule": "frozen"}, r"'frozen' is no policy of anynorm.core.update_rules: Running\(0\.1\)"),
-        ({"update_rule": Frozen}, r"is no policy"),
-        ({"momentum": "a"}, r"momentum='a' is no weight of the newest batch; it is a number from 0 to 1, or None"),
-        ({"momentum": float("nan")}, r"momentum=nan is no weight"),
-        ({"momentum": 2}, r"momentum=2 is no weight"),
-        ({"eps": None}, r"eps=None is no small number"),
+        ({"update_rule": "frozen"}, r"update_rule must be Running\(0\.1\), .* of anynorm.core.update_rules; got 'frozen'"),
+        ({"update_rule": Frozen}, r"update_rule must be .*got <class"),
+        ({"momentum": "a"}, r"momentum must be in \[0, 1\] or None; got 'a'"),
+        ({"momentum": float("nan")}, r"momentum must be in \[0, 1\] or None; got nan"),
+        ({"momentum": 2}, r"momentum must be in \[0, 1\] or None; got 2"),
+        ({"eps": None}, r"eps must be in \[0, 1\); got None"),
     ],
 )
-def test_options_without_meaning_are_refused(options, message):
+def test_options_out_of_range_raise(options, message):
     with pytest.raises(anynorm.SpecError, match=message):
         anynorm.make("bn", 8, **options)
 
 
-def test_a_norm_made_from_a_string_is_told_of_make():
-    with pytest.raises(
-        anynorm.SpecError, match=r"Norm is made from parts, not from 'bn'; anynorm.make\(spec, num_features\) makes"
-    ):
+def test_constructing_norm_from_a_string_points_to_make():
+    with pytest.raises(anynorm.SpecError, match=r"Norm takes a NormSpec; got 'bn'\. Use anynorm.make\(spec, num_features\)"):
         anynorm.Norm("bn", 8)  # type: ignore[arg-type]
 
 
-def test_a_style_without_positions_is_refused():
-    with pytest.raises(anynorm.ConditionError, match=r"style has shape \(4, 8, 0\)"):
+def test_a_style_without_positions_raises():
+    with pytest.raises(anynorm.ConditionError, match=r"style does not fit the input; got shape \(4, 8, 0\)"):
         anynorm.make("adain", 8)(data(4, 8, 3), torch.zeros(4, 8, 0))
 
 
-def test_inputs_without_positions_pass_where_only_kept_statistics_are_used():
+def test_inputs_without_positions_work_with_running_statistics():
     assert make("bn", channels=8).eval()(torch.zeros(2, 8, 0)).shape == (2, 8, 0)
 
 
-def test_tallies_of_old_checkpoints_load():
+def test_num_batches_tracked_of_old_checkpoints_loads():
     state = make("bn", channels=8).state_dict()
     state["num_batches_tracked"] = torch.tensor([7])
     norm = make("bn", channels=8)
@@ -158,7 +162,7 @@ def test_tallies_of_old_checkpoints_load():
     assert norm.num_batches_tracked == 7
 
 
-def test_variances_past_float16_are_kept_as_infinite_as_torch_keeps_them():
+def test_variances_beyond_float16_become_infinite_as_in_torch():
     ours, theirs = anynorm.make("bn", 8).half(), torch.nn.BatchNorm2d(8).half()
     for _ in range(2):
         x = data(4, 8, 4, 4, std=2000.0, dtype=torch.float16)
@@ -167,7 +171,7 @@ def test_variances_past_float16_are_kept_as_infinite_as_torch_keeps_them():
         assert not ours.running_var.isnan().any()
 
 
-def test_missing_and_unexpected_keys_are_torchs_to_report():
+def test_missing_keys_are_reported_by_torch():
     with pytest.raises(RuntimeError, match="Missing key"):
         make("bn", channels=8).load_state_dict({})
     make("bn", channels=8).load_state_dict({}, strict=False)
@@ -185,7 +189,7 @@ def test_meta_tensors_load_by_assignment():
     assert norm(data(2, 8, 3)).isfinite().all()
 
 
-def test_layers_on_meta_and_fake_tensors_give_shapes():
+def test_layers_on_meta_and_fake_tensors_return_shapes():
     for spec in ("bn", "sn", "hn:2", "gn:2", "auxbn@2", "sabn@2"):
         norm = anynorm.make(spec, 8, device="meta")
         assert norm(torch.empty(4, 8, 3, device="meta"), torch.zeros(4, dtype=torch.long, device="meta")).shape == (4, 8, 3)

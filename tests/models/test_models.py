@@ -1,4 +1,4 @@
-"""Models have the published sizes, fit any shape, and take any norm."""
+"""Models have the published sizes, fit any data shape, and accept every norm."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import anynorm
-from anynorm.models import MODELS, build
-from anynorm.models.shape import Shape
+from anynorm.models import MODELS, build_model
+from anynorm.models.shape import DataShape
 from anynorm.surgery.find import find_norms
 from anynorm.training.norm_layout import apply_norms, split_norms, validate_norms
 from tests.helpers import data
@@ -20,62 +20,63 @@ IMAGENET = {
     "shufflenetv2": 3_503_624,
     "densenet121": 7_978_856,
 }
-DIGITS = Shape(1, 8, 8, 10)
+DIGITS = DataShape(1, 8, 8, 10)
 
 
-def size(model):
+def count_parameters(model):
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("name", IMAGENET)
-def test_parameters_are_as_many_as_published(name):
+def test_the_number_of_parameters_is_the_published_one(name):
     with torch.device("meta"):
-        assert size(build(name, Shape(3, 224, 224, 1000))) == IMAGENET[name]
+        assert count_parameters(build_model(name, DataShape(3, 224, 224, 1000))) == IMAGENET[name]
 
 
-def test_shufflenet_has_its_papers_other_widths():
+def test_shufflenet_has_the_other_widths_of_its_paper():
     with torch.device("meta"):
-        assert size(build("shufflenetv2", Shape(3, 224, 224, 1000), 1.0)) == 2_278_604
+        assert count_parameters(build_model("shufflenetv2", DataShape(3, 224, 224, 1000), 1.0)) == 2_278_604
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_model_takes_norms_of_every_kind_and_can_be_narrowed(name):
-    narrow = build(name, DIGITS, 0.25)
-    assert size(narrow) < size(build(name, DIGITS))
+def test_every_model_accepts_every_kind_of_norm_and_can_be_narrower(name):
+    narrow = build_model(name, DIGITS, 0.25)
+    assert count_parameters(narrow) < count_parameters(build_model(name, DIGITS))
     for norms in ("gn:8", "sn", "bgn", "gn:4~bn"):
-        model = apply_norms(build(name, DIGITS, 0.25), norms, 4)
+        model = apply_norms(build_model(name, DIGITS, 0.25), norms, 4)
         assert model(data(4, 1, 8, 8)).shape == (4, 10)
-    kinds = [str(site.module.spec) for site in find_norms(model)]
-    assert kinds[1::2] == ["bn"] * (len(kinds) // 2)
-    assert all(kind.startswith("gn:") for kind in kinds[::2])
+    specs = [str(site.module.spec) for site in find_norms(model)]
+    assert specs[1::2] == ["bn"] * (len(specs) // 2)
+    assert all(spec.startswith("gn:") for spec in specs[::2])
 
 
 @pytest.mark.parametrize("name", ["small", "resnet50", "mobilenetv2", "shufflenetv2", "densenet121", "wrn-10-2"])
-def test_residual_models_take_xbn_blocks(name):
-    model = apply_norms(build(name, DIGITS, 0.25), "xbn=gn:64", 4)
-    kinds = {type(site.module).__name__ for site in find_norms(model)}
-    assert kinds == {"BatchNorm2d", "GroupNorm"}
+def test_residual_models_accept_xbn_blocks(name):
+    model = apply_norms(build_model(name, DIGITS, 0.25), "xbn=gn:64", 4)
+    classes = {type(site.module).__name__ for site in find_norms(model)}
+    assert classes == {"BatchNorm2d", "GroupNorm"}
 
 
-def test_a_model_of_ones_own_is_called_with_what_it_takes():
-    made: Any = build("tests.lab.test_models:own", DIGITS, 2.0)
-    assert made.in_features == 64
-    assert build("torch.nn:Identity", DIGITS)(3) == 3
-    with pytest.raises(anynorm.DataError, match=r"There is no model 'resnet81'\. Near: resnet18"):
-        build("resnet81", DIGITS)
-    with pytest.raises(anynorm.DataError, match=r"gave a int, not an nn\.Module"):
-        build("tests.lab.test_models:size_of_nothing", DIGITS)
+def test_a_custom_factory_receives_the_arguments_it_has():
+    model: Any = build_model("tests.models.test_models:custom_model", DIGITS, 2.0)
+    assert model.in_features == 64
+    assert build_model("torch.nn:Identity", DIGITS)(3) == 3
+    message = r"unknown model 'resnet81'\. Did you mean resnet18 .*Usable: small mlp .* package\.module:factory"
+    with pytest.raises(anynorm.DataError, match=message):
+        build_model("resnet81", DIGITS)
+    with pytest.raises(anynorm.DataError, match=r"must return an nn\.Module; got int"):
+        build_model("tests.models.test_models:not_a_model", DIGITS)
 
 
-def size_of_nothing():
+def not_a_model():
     return 0
 
 
-def own(shape, width):
+def custom_model(shape, width):
     return torch.nn.Linear(shape.height * shape.width, int(width))
 
 
-def test_lists_of_norms_keep_the_commas_inside():
+def test_lists_of_norms_keep_commas_inside_specs():
     assert split_norms("bn, gbgn:8,32 ,gn:4~bn") == ["bn", "gbgn:8,32", "gn:4~bn"]
     validate_norms("xbn=gn:4")
     with pytest.raises(anynorm.SpecError, match="no norm called"):

@@ -1,8 +1,12 @@
-"""Every recipe's smoke preset runs whole, and the page of results is that of the records."""
+"""The smoke preset of every recipe works, every record fits its recipe, and the result pages are those of the records."""
 
-import inspect
+import json
+import math
 import re
 import shutil
+import subprocess
+import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,55 +16,123 @@ from typer.testing import CliRunner
 
 from anynorm.cli import app
 from anynorm.errors import DataError
-from anynorm.recipes.support.presets import RUNS, config_of
-from anynorm.recipes.support.recipe import load_recipe, recipe_names
+from anynorm.recipes.support.catalog import load_recipe, read_header, recipe_names
 from anynorm.recipes.support.record import read_record
-from tools.results import page, with_overview
+from anynorm.recipes.support.runs import make_config
+from tools.results import insert, overview, results_page, summary
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "records"
 NAMES = recipe_names()
 RECORDS = sorted(FOLDER.glob("*.json"))
+SMOKE = {
+    # recipe: number of rows, claims, pictures, and failed runs
+    "bgn_batch_size": (28, 14, 1, 4),  # IN is refused on maps of 1 × 1 pixels
+    "bgn_groups": (8, 2, 1, 0),
+    "hn_fluctuation": (4, 12, 1, 0),
+    "hn_grid": (36, 6, 1, 0),
+    "hn_groups": (8, 2, 1, 0),
+    "hn_networks": (8, 3, 1, 0),
+    "hn_sn": (8, 2, 1, 0),
+    "hn_with_sn": (20, 7, 1, 0),
+    "sn_average": (4, 2, 1, 0),
+    "sn_importance": (4, 6, 1, 0),
+    "xbn_blocks": (18, 10, 1, 6),  # the same for the networks with IN
+    "xbn_mlp": (18, 13, 2, 0),
+    "xbn_perturbation": (6, 8, 1, 0),
+    "xbn_strategies": (16, 4, 1, 0),
+}
+VERDICTS = {
+    # record: number of claims that hold, do not hold, are not significant, and failed
+    "bgn_batch_size.desk": (9, 1, 5, 1),
+    "bgn_groups.desk": (2, 1, 2, 0),
+    "hn_fluctuation.paper": (23, 0, 1, 0),
+    "hn_grid.desk": (5, 1, 5, 0),
+    "hn_groups.desk": (3, 2, 1, 0),
+    "hn_networks.desk": (11, 3, 5, 0),
+    "hn_sn.desk": (0, 2, 3, 0),
+    "hn_with_sn.desk": (2, 1, 4, 0),
+    "sn_average.desk": (3, 0, 5, 0),
+    "sn_importance.desk": (3, 1, 2, 0),
+    "xbn_blocks.desk": (8, 0, 8, 0),
+    "xbn_mlp.paper": (22, 2, 1, 0),
+    "xbn_perturbation.desk": (3, 0, 5, 0),
+    "xbn_strategies.desk": (3, 0, 1, 0),
+}
+
+
+def numbers(value):
+    """Yield all numbers in nested dictionaries and lists."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for entry in value:
+            yield from numbers(entry)
+    elif isinstance(value, int | float):
+        yield value
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_smoke(name, tmp_path, monkeypatch):
-    monkeypatch.setenv(RUNS, str(tmp_path / "runs"))
+def test_the_smoke_preset_measures_every_cell_decides_every_claim_and_plots(name, tmp_path):
     recipe = load_recipe(name)
-    record = recipe.run("smoke", tmp_path)
-    judged = {row["verdict"] for row in recipe.judge(record)}
-    assert judged <= {"holds", "does not hold", "not significant", "failed"}
-    assert judged != {"failed"}
+    record = recipe.run("smoke", tmp_path, runs=tmp_path / "runs")
+    num_rows, num_claims, num_pictures, num_failed = SMOKE[name]
+    assert fits(record)
+    assert len(record.rows) == num_rows
+    failed = [row for row in record.rows if row.get("failure")]
+    assert len(failed) == num_failed
+    assert all(row.get("norm", row.get("network")).startswith(("in", "IN")) for row in failed)
+    assert all(row["failure"].startswith("ShapeError: ") for row in failed)
+    for row in record.rows:
+        assert all(map(math.isfinite, numbers(row)))
+        for column in ("accuracy", "train_accuracy", "train_error", "test_error"):
+            assert row in failed or column not in row or 0 <= row[column] <= 100
+    claims = list(recipe.judge(record))
+    assert len(claims) == num_claims
+    num_values = 2  # two seeds, or two draws of noise
+    for claim in claims:
+        assert claim["n"] == num_values
+        assert 0 <= claim["p"] <= 1
+        has_failed = re.search(r"`in`|IN-D", claim["claim"]) is not None
+        assert (claim["verdict"] == "failed") == has_failed
+        assert (claim["verdict"] == "holds") == (claim["p"] < 0.05)
+        assert has_failed or math.isfinite(float(claim["larger"].split(" ± ")[0]))
+    for table in recipe.tables(record):
+        assert table.rows
+        assert all(set(row) == set(table.rows[0]) for row in table)
     pictures = recipe.draw(record, tmp_path / name)
-    assert pictures
+    assert len(pictures) == num_pictures
     for picture in pictures:
-        with Image.open(picture) as drawn:
-            assert drawn.size[0] > 500
+        with Image.open(picture) as image:
+            assert image.size[0] > 500
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
-def test_a_record_is_whole_and_fits_its_recipe(path):
+def test_a_record_is_complete_and_fits_its_recipe(path):
     record = read_record(path)
     assert fits(record)
     assert "+" not in record.provenance["commit"]
-    header = " ".join(inspect.getmodule(recipe_of(record).claims).__doc__.split())
-    assert f"`{record.preset}` took {record.minutes:.0f} minutes" in header
+    assert read_header(record.recipe).times[record.preset] == f"{record.minutes:.0f} min"
 
 
-def test_a_record_of_other_settings_or_cells_does_not_fit():
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
+def test_the_verdicts_of_a_record_are_those_first_measured(path):
+    record = read_record(path)
+    counts = Counter(row["verdict"] for row in load_recipe(record.recipe).judge(record))
+    assert tuple(counts[verdict] for verdict in ("holds", "does not hold", "not significant", "failed")) == VERDICTS[path.stem]
+
+
+def test_a_record_with_other_settings_or_cells_does_not_fit():
     record = read_record(FOLDER / "hn_sn.desk.json")
     assert not fits(replace(record, settings=record.settings | {"seeds": 4}))
     assert not fits(replace(record, rows=record.rows[1:]))
     assert not fits(replace(record, rows=record.rows[::-1]))
 
 
-def recipe_of(record):
-    return load_recipe(record.recipe)
-
-
 def fits(record):
-    recipe = recipe_of(record)
+    """Whether a record has the settings of its preset and one row per cell, in the order of the cells."""
+    recipe = load_recipe(record.recipe)
     cells = recipe.cells(record.settings)
     if record.settings != recipe.presets[record.preset] or len(cells) != len(record.rows):
         return False
@@ -68,14 +140,13 @@ def fits(record):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_claims_say_what_the_papers_numbers_say(name):
-    """The number that is claimed to be larger is the larger one in the paper."""
+def test_the_larger_quantity_of_a_claim_is_the_larger_one_in_the_paper(name):
     recipe = load_recipe(name)
     claims = [claim for settings in recipe.presets.values() for claim in recipe.claims(settings)]
-    pairs = [(pair, claim.says) for claim in claims for pair in re.findall(r"(-?\d+\.\d+) and (-?\d+\.\d+)", claim.paper)]
+    pairs = [(pair, claim.statement) for claim in claims for pair in re.findall(r"(-?\d+\.\d+) and (-?\d+\.\d+)", claim.paper)]
     assert bool(pairs) == (name not in {"hn_fluctuation", "sn_importance", "xbn_perturbation"})  # these read figures
-    for (larger, smaller), says in pairs:
-        assert float(larger) > float(smaller), says
+    for (larger, smaller), statement in pairs:
+        assert float(larger) > float(smaller), statement
 
 
 @pytest.mark.parametrize(
@@ -86,61 +157,106 @@ def test_claims_say_what_the_papers_numbers_say(name):
         ("hn_grid", [128, 4], [0.1, 0.003125]),
     ],
 )
-def test_the_papers_settings_have_its_samples_a_step_and_its_rates(name, samples, rates):
+def test_paper_presets_have_the_papers_samples_per_step_and_learning_rates(name, samples, rates):
     settings = load_recipe(name).presets["paper"]
-    configs = [config_of(settings, "bn", size, 0) for size in settings["batch_sizes"]]
+    configs = [make_config(settings, "bn", size, 0) for size in settings["batch_sizes"]]
     assert [config.batch_size * config.grad_accum_steps for config in configs] == samples
     assert [config.lr for config in configs] == pytest.approx(rates)
 
 
-def test_data_that_are_missing_are_named_with_their_place(tmp_path, monkeypatch):
+def test_missing_data_are_named_with_the_folder_that_should_have_them(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(RUNS, str(tmp_path / "runs"))
-    with pytest.raises(DataError, match=rf"There is no folder {tmp_path}/imagenet: folder:imagenet is to hold train/CLASS"):
-        load_recipe("bgn_groups").run("paper", tmp_path)
+    with pytest.raises(DataError, match=rf"folder:imagenet must be .* train/CLASS/.*; {tmp_path}/imagenet does not exist"):
+        load_recipe("bgn_groups").run("paper", tmp_path, runs=tmp_path / "runs")
 
 
-def test_the_command_measures_judges_and_draws(tmp_path):
-    done = command("hn_with_sn", "--processes", "1", "--runs", tmp_path / "runs", "--records", tmp_path)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_header_of_a_recipe_lists_its_presets_and_its_command(name):
+    header = read_header(name)
+    assert list(header.times) == list(load_recipe(name).presets)
+    assert re.fullmatch(r"(bgn|hn|sn|xbn) (Table|Fig|Figs)\.? \d.*", header.source)
+    assert 10 < len(header.title) < 70
+    for preset, time in header.times.items():
+        assert re.fullmatch(r"\d+ s|\d+ min" if (FOLDER / f"{name}.{preset}.json").exists() else r"\d+ s|not run", time)
+    text = (ROOT / "anynorm" / "recipes" / f"{name}.py").read_text()
+    (command,) = re.findall(r"^    anynorm reproduce (\w+) --preset (\w+)$", text, re.MULTILINE)
+    assert command[0] == name
+    assert command[1] in header.times
+
+
+def test_the_list_of_recipes_needs_neither_a_clone_nor_torch(tmp_path):
+    code = "import sys; sys.argv = ['anynorm', 'reproduce', '--list', '--json']\nfrom anynorm.cli import main\n"
+    code += "try:\n    main()\nexcept SystemExit as end:\n    assert end.code == 0\nassert 'torch' not in sys.modules\n"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["recipe"] for row in rows] == NAMES
+    assert rows[0] == {
+        "recipe": "bgn_batch_size",
+        "reproduces": "bgn Table 2 and sn Table 2",
+        "measures": "nine norms against the batch size",
+        "smoke": read_header("bgn_batch_size").times["smoke"],
+        "desk": "18 min",
+        "paper": "not run",
+    }
+
+
+def test_the_command_measures_in_worker_processes_and_writes_to_records_by_default(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = run_command("hn_groups", "--processes", "2", "--runs", tmp_path / "store")
     assert (done.exit_code, done.exception) == (0, None)
-    assert "hn_with_sn, preset smoke: " in done.output
-    assert (tmp_path / "hn_with_sn.smoke.png").exists()
-    assert len(list((tmp_path / "runs" / "runs").iterdir())) == len(read_record(tmp_path / "hn_with_sn.smoke.json").rows)
+    assert "hn_groups, preset smoke: " in done.output
+    assert sorted(path.name for path in (tmp_path / "records").iterdir()) == ["hn_groups.smoke.json", "hn_groups.smoke.png"]
+    num_rows = len(read_record(tmp_path / "records" / "hn_groups.smoke.json").rows)
+    assert len(list((tmp_path / "store" / "runs").iterdir())) == num_rows
 
 
-def test_the_command_ends_with_1_where_a_claim_does_not_hold(tmp_path):
-    shutil.copy(FOLDER / "hn_sn.desk.json", tmp_path)  # so that nothing is measured
-    done = command("hn_sn", "--preset", "desk", "--records", tmp_path)
+def test_the_command_exits_with_1_if_a_claim_does_not_hold(tmp_path):
+    shutil.copy(FOLDER / "hn_sn.desk.json", tmp_path)  # complete, so nothing is measured
+    done = run_command("hn_sn", "--preset", "desk", "--records", tmp_path)
     assert done.exit_code == 1
     assert "does not hold" in done.output
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [
-        (["hn_sm"], "There is no recipe 'hn_sm' in .*Near: hn_sn"),
-        (["hn_sn", "--preset", "full"], "hn_sn has no preset 'full'. It has: smoke desk paper"),
-        (["hn_sn", "--executor", "slurm"], "There is no executor 'slurm'"),
+        (["hn_sm"], r"unknown recipe 'hn_sm'\. Did you mean hn_sn"),
+        (["hn_sn", "--preset", "full"], "recipe 'hn_sn' has no preset 'full'. Usable: smoke desk paper"),
+        (["hn_sn", "--executor", "slurm"], "executor.*'slurm'"),
     ],
 )
-def test_the_command_tells_what_it_does_not_know(words, said):
-    done = command(*words)
-    with pytest.raises(DataError, match=said):
+def test_the_command_refuses_unknown_names(arguments, message, tmp_path):
+    done = run_command(*arguments, "--records", tmp_path)
+    with pytest.raises(DataError, match=message):
         raise done.exception
 
 
-def command(*words):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(RUNS, "not there")  # what the command sets is forgotten
-        return CliRunner().invoke(app, ["reproduce", *map(str, words), "--recipes", str(FOLDER)])
+def test_the_command_without_a_recipe_exits_with_2():
+    done = run_command()
+    assert done.exit_code == 2
+    assert "give the name of a recipe, or --list" in done.output
 
 
-def test_the_page_of_results_is_written_from_the_records():
-    assert (FOLDER / "README.md").read_text() == page(FOLDER), "run `make results`"
+def run_command(*arguments):
+    return CliRunner().invoke(app, ["reproduce", *map(str, arguments)])
 
 
-def test_the_readmes_table_is_written_from_the_records():
-    text = (ROOT / "README.md").read_text()
-    assert text == with_overview(text), "run `make results`"
-    with pytest.raises(DataError, match="There is no place for the results: a line <!-- results -->"):
-        with_overview("nothing")
+def test_the_results_page_is_generated_from_the_records():
+    assert (FOLDER / "README.md").read_text() == results_page(), "run `make results`"
+
+
+def test_links_and_pictures_of_the_results_page_exist():
+    for target in re.findall(r"\]\(([^)#]+)\)", results_page()):
+        assert (FOLDER / target).exists(), target
+
+
+@pytest.mark.parametrize(("page", "content"), [("README.md", summary), ("docs/papers/README.md", overview)])
+def test_the_results_in_a_page_are_generated_from_the_records(page, content):
+    text = (ROOT / page).read_text()
+    assert text == insert(content(), text), "run `make results`"
+
+
+def test_a_page_without_markers_is_refused():
+    for text in ("nothing", "<!-- results -->", "<!-- end of results -->"):
+        with pytest.raises(DataError, match="must have a line <!-- results --> and a line <!-- end of results -->"):
+            insert("content", text)

@@ -1,4 +1,4 @@
-"""Fitting: new layers do what the old ones did, as far as γ and β can make them."""
+"""Fitting: new norms reproduce the output of the old ones, as far as γ and β can."""
 
 import copy
 from typing import Any
@@ -9,13 +9,9 @@ from torch import nn
 
 import anynorm
 from tests.helpers import data, same
-from tests.surgery.test_convert import BatchNormAct2d, Residual, network, trained
+from tests.surgery.networks import BatchNormAct2d, Residual, X, network, relative, trained
 
 IMAGES = data(64, 3, 8, 8, mean=0.3, std=1.5)
-
-
-def relative(a, b):
-    return float(((a - b).norm() / b.norm()).detach())
 
 
 @pytest.mark.parametrize("spec", ["ln", "gn:4", "sn"])
@@ -31,7 +27,7 @@ def test_fitted_networks_are_nearer_to_the_original_than_plain_ones(spec):
 
 
 @pytest.mark.parametrize("spec", ["hn:4", "bgn:4"])
-def test_norms_that_fit_without_data_stay_so(spec):
+def test_norms_that_need_no_fitting_keep_the_output(spec):
     model = trained(network()).eval()
     expected = model(IMAGES)
     anynorm.convert(model, spec, fit=IMAGES)
@@ -51,7 +47,7 @@ def test_a_single_layer_is_the_least_squares_solution():
         same(model[0].bias[c].double(), beta, rtol=1e-4, atol=1e-4)
 
 
-def test_the_same_norm_is_fitted_to_itself():
+def test_fitting_a_norm_to_itself_keeps_the_output():
     model = trained(network()).eval()
     expected = model(IMAGES)
     anynorm.recalibrate(model, [IMAGES])
@@ -60,7 +56,7 @@ def test_the_same_norm_is_fitted_to_itself():
     same(model(IMAGES), expected, rtol=1e-3, atol=1e-3)
 
 
-def test_loaders_tuples_and_dictionaries_are_taken_and_no_pair_stays_behind():
+def test_a_loader_of_tuples_can_be_used_and_no_fitting_module_remains():
     model = trained(network()).train()
     labels = torch.zeros(16, dtype=torch.long)
     anynorm.convert(model, "gn:4", fit=[(batch, labels) for batch in IMAGES.split(16)])
@@ -68,11 +64,11 @@ def test_loaders_tuples_and_dictionaries_are_taken_and_no_pair_stays_behind():
         "Sequential", "Conv2d", "GroupNorm", "ReLU", "Residual", "Flatten"
     }  # fmt: skip
     assert all(module.training for module in model.modules())
-    with pytest.raises(anynorm.SurgeryError, match="holds no batch"):
+    with pytest.raises(anynorm.SurgeryError, match="must hold at least one calibration batch"):
         anynorm.convert(network(), "gn:4", fit=[])
 
 
-def test_a_failing_forward_leaves_the_model_as_it_was():
+def test_a_failing_forward_leaves_the_model_unchanged():
     model = trained(network())
     before = list(model.modules())
     with pytest.raises(RuntimeError):
@@ -90,7 +86,7 @@ def test_fused_and_shared_norms_and_xbn_are_fitted():
     assert all("error_after" in row for row in report)
 
 
-def test_a_norm_the_batch_does_not_reach_is_said_so():
+def test_the_report_says_which_norm_the_batch_does_not_reach():
     class Half(nn.Module):
         def __init__(self):
             super().__init__()
@@ -100,4 +96,62 @@ def test_a_norm_the_batch_does_not_reach_is_said_so():
             return self.used(x)
 
     report = anynorm.convert(Half(), "ln", fit=IMAGES)
-    assert "did not reach it" in report["unused"]["lost"][-1]
+    assert "did not reach it" in report["unused"]["note"]
+
+
+def test_a_norm_that_fits_exactly_does_not_change():
+    model = trained(network()).eval()
+    expected = model(X)
+    for row in anynorm.convert(model, "bn", fit=data(32, 3, 8, 8)):
+        assert row["error_before"] < 1e-5
+    same(model(X), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_models_that_reorder_samples_are_refused():
+    class Siamese(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.bn = nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)
+
+        def forward(self, batch):
+            return self.bn(self.conv(torch.cat([batch["a"], batch["b"]])))
+
+    with pytest.raises(anynorm.SurgeryError, match="reorders the samples"):
+        anynorm.convert(Siamese(), "ln", fit={"a": X, "b": X + 1})
+
+
+def test_a_custom_forward_can_set_conditions():
+    model = trained(network())
+    anynorm.convert(model, "sabn@3")
+    with torch.no_grad():
+        model[1].class_weight.normal_(1, 0.3)
+    expected = copy.deepcopy(model).eval()
+
+    def forward(model, batch):
+        with anynorm.condition(model, batch[1]):
+            return model(batch[0])
+
+    labels = torch.tensor([0, 1, 2, 0])
+    report = anynorm.convert(model, "gn:4.sa@3", fit=[(X, labels)], forward=forward)
+    assert all(row["error_after"] < row["error_before"] for row in report)
+    assert relative(forward(model.eval(), (X, labels)), forward(expected, (X, labels))) < 0.9
+
+
+def test_batches_of_any_mapping_are_joined_and_fitted():
+    class Batch(dict[str, Any]):
+        """A subclass of dict, as some collate functions return it."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.bn = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)
+
+        def forward(self, batch):
+            return self.bn(self.conv(batch["image"]))
+
+    torch.manual_seed(0)
+    joined, split = Model(), Model()
+    split.load_state_dict(joined.state_dict())
+    anynorm.convert(joined, "ln", fit={"image": IMAGES, "name": "all"})
+    anynorm.convert(split, "ln", fit=[Batch(image=images, name="part") for images in IMAGES.split(16)])
+    same(split.bn.weight, joined.bn.weight)

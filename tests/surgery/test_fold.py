@@ -1,26 +1,29 @@
 """Folding: the same outputs with fewer layers, and a reason for each norm that stays."""
 
 import copy
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 import anynorm
 from tests.helpers import data, same
-from tests.surgery.test_convert import BatchNormAct2d, X, network, trained
+from tests.surgery.networks import BatchNormAct2d, X, network, trained
 
 FOLDABLE = ["bn", "hn:4", "en:4", "bgn:4", "bgn:16", "bn/en:4", "bn.none"]
 
 
 @pytest.mark.parametrize("spec", FOLDABLE)
-def test_every_norm_with_kept_statistics_folds(spec):
+def test_every_norm_with_running_statistics_folds(spec):
     model = trained(network())
     anynorm.convert(model, spec, groups="nearest")
     trained(model).eval()
     expected = model(X)
     report = anynorm.fold(model, X)
-    assert [row.get("left") for row in report] == [None] * 6
+    assert [row.get("note") for row in report] == [None] * 6
     same(model(X), expected, rtol=1e-4, atol=1e-4)
     assert not [m for m in model.modules() if isinstance(m, anynorm.Norm)]
     report.undo()
@@ -40,7 +43,7 @@ def test_every_norm_with_kept_statistics_folds(spec):
     ],
 )
 @pytest.mark.parametrize("side", ["before", "after"])
-def test_layers_of_every_kind_take_a_norm_in(layer, side):
+def test_norms_fold_into_layers_of_every_class(layer, side):
     layer = copy.deepcopy(layer)
     space = {nn.Conv1d: (7,), nn.Conv3d: (2, 3, 3), nn.Linear: ()}.get(type(layer), (7, 7))
     norm = anynorm.make("bn", 12 if side == "before" else 8)
@@ -54,9 +57,9 @@ def test_layers_of_every_kind_take_a_norm_in(layer, side):
     expected = model.eval()(x)
     report = anynorm.fold(model, x)
     if side == "after" and (isinstance(layer, nn.ConvTranspose2d) or getattr(layer, "padding", 0) == (1, 1)):
-        assert "left" in next(iter(report))
+        assert "not folded" in next(iter(report))["note"]
     else:
-        assert next(iter(report))["side"] == side
+        assert next(iter(report))["layer_position"] == side
     same(model(x), expected, rtol=1e-4, atol=1e-4)
 
 
@@ -72,11 +75,11 @@ def test_conditional_norms_fold_for_one_class_or_domain():
         with anynorm.condition(model, 2):
             expected = model(X)
             report = anynorm.fold(model, X, condition=2)
-        assert all("into" in row for row in report)
+        assert all(row["into"] for row in report)
         same(model(X), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_a_hardened_switch_that_chose_bn_folds():
+def test_a_hardened_switch_norm_that_became_bn_folds():
     model = trained(network())
     anynorm.convert(model, "sn")
     trained(model)
@@ -86,12 +89,12 @@ def test_a_hardened_switch_that_chose_bn_folds():
                 module.mean_weight[2] = module.var_weight[2] = 5.0
     anynorm.harden(model)
     expected = model.eval()(X)
-    assert all("into" in row for row in anynorm.fold(model, X))
+    assert all(row["into"] for row in anynorm.fold(model, X))
     same(model(X), expected, rtol=1e-4, atol=1e-4)
 
 
 class Awkward(nn.Module):
-    """Norms that cannot be folded, each for a reason of its own."""
+    """Norms that cannot be folded, each for another reason."""
 
     def __init__(self):
         super().__init__()
@@ -109,19 +112,19 @@ class Awkward(nn.Module):
         return self.far(y.relu()).relu()
 
 
-def test_what_cannot_be_folded_is_named_with_the_reason():
+def test_the_report_says_why_a_norm_cannot_be_folded():
     model = Awkward().eval()
     expected = model(X)
-    reasons = {row["path"]: row.get("left", "") for row in anynorm.fold(model, X)}
+    reasons = {row["path"]: row.get("note", "") for row in anynorm.fold(model, X)}
     assert "come from each input" in reasons["live"]
-    assert "2 times" in reasons["twice"]
-    assert "to others too" in reasons["shared_output"]
+    assert "runs 2 times" in reasons["twice"]
+    assert "other code uses the output" in reasons["shared_output"]
     assert "directly before or after" in reasons["far"]
-    assert "does not reach it" in reasons["unused"]
+    assert "does not run on the example" in reasons["unused"]
     same(model(X), expected)
 
 
-def test_control_flow_fused_activations_and_modes_are_no_hindrance():
+def test_models_with_control_flow_activations_and_train_mode_fold():
     class Flow(nn.Module):
         def __init__(self):
             super().__init__()
@@ -139,3 +142,83 @@ def test_control_flow_fused_activations_and_modes_are_no_hindrance():
     assert model.training
     same(model.eval()(X), expected, rtol=1e-4, atol=1e-4)
     assert bool((model(X) >= 0).all())
+
+
+@dataclass
+class Outputs:
+    features: torch.Tensor
+    y: torch.Tensor
+
+
+def test_a_layer_whose_output_is_also_part_of_a_returned_object_takes_no_norm():
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.bn = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)
+
+        def forward(self, x):
+            h = self.conv(x)
+            return Outputs(h, self.bn(h))
+
+    assert "other code uses the output" in anynorm.fold(trained_outputs(Both()), X)["bn"]["note"]
+
+
+def test_a_fold_that_would_change_the_output_is_left_out_even_if_the_output_has_infinite_values():
+    class Standardized(nn.Conv2d):
+        def forward(self, x):
+            weight = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
+            return nn.functional.conv2d(x, weight / weight.std((1, 2, 3), keepdim=True), self.bias)
+
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.bn = Standardized(3, 8, 3), nn.BatchNorm2d(8)
+            self.last, self.bn2 = nn.Conv2d(8, 4, 1), nn.BatchNorm2d(4)
+
+        def forward(self, x):
+            y = self.bn2(self.last(self.bn(self.conv(x)).relu())).mean((2, 3))
+            return {"logits": y.masked_fill(torch.arange(4) == 2, -torch.inf), "mask": y > 0}
+
+    model = trained(Masked()).eval()
+    expected = model(X)["logits"]
+    report = anynorm.fold(model, X)
+    assert "would change the output" in report["bn"]["note"]
+    assert report["bn2"]["into"] == "last"
+    same(model(X)["logits"], expected, rtol=1e-4, atol=1e-4)
+
+
+def trained_outputs(model):
+    for _ in range(3):
+        model(data(8, 3, 8, 8, mean=0.3))
+    return model.eval()
+
+
+def test_parametrized_layers_take_no_norm():
+    conv = nn.Conv2d(3, 8, 3)
+    parametrize.register_parametrization(conv, "weight", nn.Identity())
+    model: Any = nn.Sequential(conv, nn.BatchNorm2d(8))
+    assert "computed from other tensors" in anynorm.fold(model.eval(), X)["1"]["note"]
+
+
+def test_bfloat16_models_fold():
+    half = trained(network()).to(torch.bfloat16).eval()
+    assert "6 of 6" in anynorm.fold(half, X.to(torch.bfloat16)).finding
+
+
+def test_a_folded_conditional_norm_still_accepts_its_condition_and_keeps_its_hooks():
+    class Conditional(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.bn = nn.Conv2d(3, 8, 3), anynorm.make("sabn@3", 8)
+
+        def forward(self, x, y):
+            return self.bn(self.conv(x), y)
+
+    model: Any = Conditional().eval()
+    called = []
+    model.bn.register_forward_hook(lambda *_: called.append(1))
+    expected = model(X, 2)
+    anynorm.fold(model, (X, 2), condition=2)
+    called.clear()
+    same(model(X, 2), expected, rtol=1e-4, atol=1e-5)
+    assert called == [1]

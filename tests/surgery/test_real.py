@@ -1,4 +1,4 @@
-"""Surgery on networks nobody here trained."""
+"""Surgery on public pretrained networks."""
 
 import pytest
 import torch
@@ -6,12 +6,12 @@ from torch import nn
 
 import anynorm
 from tests.helpers import same
-from tests.real import accuracy, augmented, cifar, efficientnet, needs_shared, photos, pretrained
+from tests.real import accuracy, augment, load_cifar, load_photos, needs_shared, pretrained_efficientnet, pretrained_resnet
 
 pytestmark = [needs_shared, pytest.mark.slow]
 
-# accuracy that 512 unlabelled images must give back, a point below the prototype's for its other test images
-WANTED = {
+# accuracy in percent that fitting on 512 unlabeled images must reach: one point below a first measurement on other images
+MIN_ACCURACY = {
     20: {"ln": 89.1, "gn:4": 86.5, "gn:8": 83.3, "sn": 85.7, "hn": 90.7, "xbn": 87.1},
     56: {"ln": 90.9, "gn:4": 88.9, "gn:8": 85.6, "sn": 87.1, "hn": 92.0, "xbn": 90.6},
 }
@@ -19,13 +19,13 @@ WANTED = {
 
 @pytest.fixture(scope="module")
 def images():
-    train, _ = cifar("train")
+    train, _ = load_cifar("train")
     chosen = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))[:512]
-    return train[chosen], *cifar("test")
+    return train[chosen], *load_cifar("test")
 
 
-def changed(depth, spec, fit):
-    model = pretrained(depth)
+def converted(depth, spec, fit):
+    model = pretrained_resnet(depth)
     if spec == "xbn":
         anynorm.xbn(model, "gn:8", position=1, fit=fit)
     else:
@@ -33,47 +33,47 @@ def changed(depth, spec, fit):
     return model
 
 
-def test_bn_for_bn_leaves_a_pretrained_network_as_it_was(images):
-    model, twin = pretrained(56), pretrained(56)
+def test_converting_bn_to_bn_keeps_the_output_of_a_pretrained_network(images):
+    model, twin = pretrained_resnet(56), pretrained_resnet(56)
     anynorm.convert(model, "bn")
     x = images[1][:64]
     same(model(x), twin(x), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("spec", list(WANTED[20]))
+@pytest.mark.parametrize("spec", list(MIN_ACCURACY[20]))
 def test_a_fitted_resnet20_keeps_its_accuracy(spec, images):
     fit, x, y = images
-    assert accuracy(changed(20, spec, fit), x, y) >= WANTED[20][spec]
+    assert accuracy(converted(20, spec, fit), x, y) >= MIN_ACCURACY[20][spec]
 
 
 @pytest.mark.parametrize("spec", ["ln", "hn"])
 def test_a_fitted_resnet56_keeps_its_accuracy(spec, images):
     fit, x, y = images
-    assert accuracy(changed(56, spec, fit), x[:4000], y[:4000]) >= WANTED[56][spec]
+    assert accuracy(converted(56, spec, fit), x[:4000], y[:4000]) >= MIN_ACCURACY[56][spec]
 
 
-def test_recalibration_brings_back_a_network_whose_statistics_were_reset(images):
+def test_recalibration_restores_a_network_whose_statistics_were_reset(images):
     _, x, y = images
-    model = pretrained(20)
+    model = pretrained_resnet(20)
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.reset_running_stats()
     assert accuracy(model, x[:2000], y[:2000]) < 30
-    anynorm.recalibrate(model, augmented(cifar("train")[0][:2048]).split(256))
+    anynorm.recalibrate(model, augment(load_cifar("train")[0][:2048]).split(256))
     assert accuracy(model, x, y) > 91.2
 
 
-def test_folding_a_pretrained_network_changes_nothing(images):
-    model = changed(20, "hn", images[0])
+def test_folding_keeps_the_output_of_a_pretrained_network(images):
+    model = converted(20, "hn", images[0])
     expected = model(images[1][:64])
     report = anynorm.fold(model, images[1][:2])
-    assert all("into" in row for row in report)
+    assert all(row["into"] for row in report)
     same(model(images[1][:64]), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.fixture(scope="module")
 def imagenet():
-    model, x = efficientnet(), photos()
+    model, x = pretrained_efficientnet(), load_photos()
     with torch.no_grad():
         logits = torch.cat([model(batch) for batch in x.split(25)])
     return x, logits
@@ -81,27 +81,27 @@ def imagenet():
 
 @torch.no_grad()
 def agreement(model, x, logits):
-    """How often a network's first choice is the original's, in percent."""
-    found = torch.cat([model.eval()(batch).argmax(1) for batch in x.split(25)])
-    return 100 * float((found == logits.argmax(1)).float().mean())
+    """How often the predicted class is that of the original network, in percent."""
+    predicted = torch.cat([model.eval()(batch).argmax(1) for batch in x.split(25)])
+    return 100 * float((predicted == logits.argmax(1)).float().mean())
 
 
 @torch.no_grad()
-def test_efficientnet_keeps_its_output_under_bn_and_hn_and_folds_whole(imagenet):
+def test_efficientnet_keeps_its_output_with_bn_and_hn_and_folds_completely(imagenet):
     x, logits = imagenet
     for spec in ("bn", "hn"):
-        model = efficientnet()
+        model = pretrained_efficientnet()
         anynorm.convert(model, spec)
         same(model(x[:16]), logits[:16], rtol=1e-4, atol=1e-4)
         report = anynorm.fold(model, x[:2])
         assert len(report) == 49
-        assert all("into" in row for row in report)
+        assert all(row["into"] for row in report)
         same(model(x[:16]), logits[:16], rtol=1e-4, atol=1e-4)
 
 
-def test_efficientnet_fitted_with_ln_agrees_with_itself_more_often_than_not(imagenet):
+def test_efficientnet_fitted_with_ln_predicts_the_original_class_for_most_images(imagenet):
     x, logits = imagenet
-    plain, fitted = efficientnet(), efficientnet()
+    plain, fitted = pretrained_efficientnet(), pretrained_efficientnet()
     anynorm.convert(plain, "ln")
     anynorm.convert(fitted, "ln", fit=x[:64])
     assert agreement(plain, x[64:], logits[64:]) < 5
@@ -109,6 +109,6 @@ def test_efficientnet_fitted_with_ln_agrees_with_itself_more_often_than_not(imag
 
 
 def test_the_blocks_of_efficientnet_are_found():
-    report = anynorm.xbn(efficientnet(), "gn:8")
+    report = anynorm.xbn(pretrained_efficientnet(), "gn:8")
     assert [row["path"] for row in report][:3] == ["_blocks.0._bn1", "_blocks.1._bn1", "_blocks.2._bn1"]
     assert len(report) == 16

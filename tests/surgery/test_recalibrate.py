@@ -1,4 +1,4 @@
-"""Statistics estimated again: exact, for ours and torch's, and nothing changed when it fails."""
+"""Running statistics are estimated again, exactly, for anynorm and torch norms; a failure changes nothing."""
 
 import copy
 from typing import Any
@@ -10,7 +10,7 @@ from torch import nn
 import anynorm
 from anynorm.core.update_rules import Frozen
 from tests.helpers import data, same
-from tests.surgery.test_convert import network, trained
+from tests.surgery.networks import X, network, trained
 
 BATCHES = [data(n, 3, 8, 8, mean=0.5, std=2.0) for n in (5, 3, 8)]
 
@@ -31,14 +31,14 @@ def test_the_pooled_estimator_is_exact_for_unequal_batches(spec):
     same(model[1].running_var, seen.reshape(parts, -1).var(1), rtol=1e-4, atol=1e-5)
 
 
-def test_the_averaged_estimator_weighs_batches_alike():
+def test_the_averaged_estimator_gives_batches_equal_weights():
     model = trained(network())
     anynorm.recalibrate(model, BATCHES, estimator="averaged")
     each = [model[0](batch).mean((0, 2, 3)) for batch in BATCHES]
     same(model[1].running_mean, torch.stack(each).mean(0), rtol=1e-4, atol=1e-5)
 
 
-def test_everything_but_statistics_stays_and_dropout_is_off():
+def test_only_statistics_change_and_dropout_is_off():
     model: Any = nn.Sequential(nn.Dropout(0.9), nn.BatchNorm2d(3), nn.Dropout(0.5)).train()
     model[2].eval()
     modes = [module.training for module in model.modules()]
@@ -54,7 +54,7 @@ def test_everything_but_statistics_stays_and_dropout_is_off():
     assert int(model[1].num_batches_tracked) == 0
 
 
-def test_a_network_whose_statistics_were_reset_is_itself_again():
+def test_recalibration_restores_a_network_whose_statistics_were_reset():
     model = trained(network())
     anynorm.recalibrate(model, BATCHES)
     expected = model.eval()(BATCHES[0])
@@ -67,7 +67,7 @@ def test_a_network_whose_statistics_were_reset_is_itself_again():
 
 
 @pytest.mark.parametrize("how", ["raises", "ends early", "is empty"])
-def test_a_loader_that_fails_or_ends_leaves_everything_as_it_was(how):
+def test_a_loader_that_fails_or_ends_early_changes_nothing(how):
     model = trained(network())
     before = copy.deepcopy(model.state_dict())
 
@@ -78,18 +78,18 @@ def test_a_loader_that_fails_or_ends_leaves_everything_as_it_was(how):
             raise OSError("disk")
 
     error = OSError if how == "raises" else anynorm.AnynormError
-    with pytest.raises(error, match=r"disk|loader gave"):
+    with pytest.raises(error, match=r"disk|loader must have at least [12] batches; got [01]"):
         anynorm.recalibrate(model, loader(), 2 if how == "ends early" else None)
     for key, value in model.state_dict().items():
         same(value, before[key])
     assert all(isinstance(model[k], nn.BatchNorm2d) for k in (1,))
 
 
-def test_any_forward_conditions_tuples_and_frozen_norms():
+def test_a_custom_forward_can_set_conditions_and_frozen_norms_stay():
     model = trained(network())
     anynorm.convert(model, "sabn@2")
     model[1].update_rule = Frozen()
-    kept = model[1].running_mean.clone()
+    frozen_mean = model[1].running_mean.clone()
 
     def forward(model, batch):
         x, labels = batch
@@ -98,14 +98,53 @@ def test_any_forward_conditions_tuples_and_frozen_norms():
 
     loader = [(x, torch.arange(len(x)) % 2) for x in BATCHES]
     report = anynorm.recalibrate(model, loader, forward=forward)
-    same(model[1].running_mean, kept)
+    same(model[1].running_mean, frozen_mean)
     assert "1" not in [row["path"] for row in report]
     with pytest.raises(anynorm.AnynormError, match="needs the class or domain"):
         anynorm.recalibrate(model, loader)
 
 
-def test_what_is_asked_wrongly_is_said():
-    with pytest.raises(anynorm.SurgeryError, match="estimator='mean' is none of pooled averaged"):
+def test_wrong_arguments_are_refused():
+    with pytest.raises(anynorm.SurgeryError, match="estimator must be one of pooled averaged; got 'mean'"):
         anynorm.recalibrate(network(), BATCHES, estimator="mean")
     with pytest.raises(anynorm.SurgeryError, match="nothing to recalibrate"):
         anynorm.recalibrate(nn.Sequential(nn.GroupNorm(2, 4)), BATCHES)
+
+
+class Auxiliary(nn.Module):
+    """A network with a head that only training uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.main, self.aux = nn.BatchNorm2d(3), nn.BatchNorm2d(3)
+
+    def forward(self, x):
+        return (self.main(x), self.aux(x)) if self.training else self.main(x)
+
+
+def test_norms_that_no_sample_reaches_keep_their_statistics():
+    model: Any = trained(Auxiliary())
+    before = model.aux.running_mean.clone()
+    report = anynorm.recalibrate(model, [X])
+    same(model.aux.running_mean, before)
+    assert "unchanged: no sample reached it" in report["aux"]["note"]
+    assert "1 of 2 norms" in report.finding
+
+
+def test_domains_without_samples_keep_their_statistics():
+    domains: Any = nn.Sequential(anynorm.make("auxbn@3", 3))
+    with anynorm.condition(domains, torch.tensor([0, 1, 2, 2])):
+        domains(X)
+    before = domains[0].running_mean.clone()
+    with anynorm.condition(domains, torch.tensor([0, 0, 1, 1])):
+        anynorm.recalibrate(domains, [X])
+    same(domains[0].running_mean[2], before[2])
+    assert not torch.allclose(domains[0].running_mean[0], before[0])
+
+
+def test_only_the_requested_number_of_batches_is_used():
+    model = trained(network())
+    report = anynorm.recalibrate(model, iter(BATCHES), 2)
+    assert "8 samples (pooled)" in report.finding
+    seen = model[0](torch.cat(BATCHES[:2])).detach().transpose(0, 1).flatten(1)
+    same(model[1].running_mean, seen.mean(1), rtol=1e-4, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Residual blocks are found in networks of every style, and one norm of each becomes batch-free."""
+"""Residual blocks are found in networks of every style, and one norm of each is replaced."""
 
 import pytest
 import torch
@@ -7,18 +7,18 @@ from torch import nn
 import anynorm
 from anynorm.surgery.blocks import find_blocks
 from anynorm.surgery.find import find_norms
-from tests.surgery.test_convert import X, network
+from tests.surgery.networks import X, network
 
 
 def conv(inputs, outputs, kernel=3, stride=1, groups=1):
-    """A convolution, norm and activation in one, as torchvision writes them."""
+    """Convolution, norm and activation, as in torchvision."""
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False), nn.BatchNorm2d(outputs), nn.ReLU6()
     )
 
 
 class Bottleneck(nn.Module):
-    """ResNet-50's block, its branches as containers."""
+    """The block of ResNet-50, with its branches as containers."""
 
     def __init__(self, inputs, width):
         super().__init__()
@@ -38,7 +38,7 @@ def bottlenecks():
 
 
 class InvertedResidual(nn.Module):
-    """MobileNetV2's block."""
+    """The block of MobileNetV2."""
 
     def __init__(self, inputs, outputs, stride, expand):
         super().__init__()
@@ -53,7 +53,7 @@ class InvertedResidual(nn.Module):
 
 
 class ShuffleUnit(nn.Module):
-    """ShuffleNetV2's block."""
+    """The block of ShuffleNetV2."""
 
     def __init__(self, channels):
         super().__init__()
@@ -66,8 +66,8 @@ class ShuffleUnit(nn.Module):
         return torch.cat((x1, self.branch2(x2)), dim=1)
 
 
-class Flowing(nn.Module):
-    """A block whose control flow cannot be traced, with a shortcut of another name."""
+class Untraceable(nn.Module):
+    """A block with control flow that torch.fx cannot trace, and a shortcut that only its name tells."""
 
     def __init__(self):
         super().__init__()
@@ -80,54 +80,85 @@ class Flowing(nn.Module):
         return y + self.shortcut(x) if x.sum() > 0 else y
 
 
-class FlowingBlock(Flowing):
+class UntraceableBlock(Untraceable):
     pass
 
 
-def taken(report):
+def paths(report):
     return [row["path"] for row in report]
 
 
-def test_bottlenecks_at_each_position_and_distance():
+def test_bottlenecks_are_changed_at_every_position_and_distance():
     model = bottlenecks()
     blocks = find_blocks(model, find_norms(model))
     assert len(blocks) == 16
     assert all(len(block.norms) == 3 for block in blocks)
     for position, last in ((1, "1"), (2, "4"), (3, "7")):
-        assert taken(anynorm.xbn(bottlenecks(), position=position))[0] == f"1.body.{last}"
+        assert paths(anynorm.xbn(bottlenecks(), position=position))[0] == f"1.body.{last}"
     for every, numbers in ((2, [2, 4, 6, 8, 10, 12, 14, 16]), (4, [4, 8, 12, 16]), (8, [8, 16])):
         report = anynorm.xbn(bottlenecks(), every=every)
         assert [row["block"] for row in report] == numbers
 
 
-def test_basic_blocks_clip_groups_and_the_stem_is_taken_when_asked():
+def test_basic_blocks_get_the_nearest_group_number_and_the_stem_is_optional():
     model = network()
     report = anynorm.xbn(model, "gn:64", stem=True)
-    assert taken(report) == ["1", "3.bn1", "4.bn1"]
-    assert [row["is"] for row in report] == ["gn:16", "gn:16", "gn:32"]
+    assert paths(report) == ["1", "3.bn1", "4.bn1"]
+    assert [row["new_norm"] for row in report] == ["gn:16", "gn:16", "gn:32"]
     assert "2 of 2 residual blocks are XBNBlocks (P2, D1)" in report.finding
     assert model(X).isfinite().all()
-    assert taken(anynorm.xbn(network(), position=3)) == ["3.bn2", "4.bn2"]
+    assert paths(anynorm.xbn(network(), position=3)) == ["3.bn2", "4.bn2"]
     report.undo()
     assert isinstance(model[3].bn1, nn.BatchNorm2d)
 
 
-def test_mobile_shuffle_and_untraceable_blocks_are_found():
+def test_blocks_of_mobilenet_shufflenet_and_untraceable_ones_are_found():
     mobile = nn.Sequential(
         conv(3, 8), InvertedResidual(8, 8, 1, 1), InvertedResidual(8, 16, 2, 6), InvertedResidual(16, 16, 1, 6)
     )
-    assert taken(anynorm.xbn(mobile, "in")) == ["1.conv.0.1", "2.conv.1.1", "3.conv.1.1"]
+    assert paths(anynorm.xbn(mobile, "in")) == ["1.conv.0.1", "2.conv.1.1", "3.conv.1.1"]
     shuffle = nn.Sequential(conv(3, 16), ShuffleUnit(16), ShuffleUnit(16))
-    assert taken(anynorm.xbn(shuffle, "gn:4")) == ["1.branch2.4", "2.branch2.4"]
-    flowing = nn.Sequential(conv(3, 8), FlowingBlock())
-    assert taken(anynorm.xbn(flowing, "ln")) == ["1.bn1"]
+    assert paths(anynorm.xbn(shuffle, "gn:4")) == ["1.branch2.4", "2.branch2.4"]
+    untraceable = nn.Sequential(conv(3, 8), UntraceableBlock())
+    assert paths(anynorm.xbn(untraceable, "ln")) == ["1.bn1"]
 
 
-def test_a_network_without_residual_blocks_and_wrong_positions_are_said():
+def test_a_network_without_residual_blocks_and_wrong_arguments_are_refused():
     plain = nn.Sequential(conv(3, 8), conv(8, 8))
     with pytest.raises(anynorm.SurgeryError, match=r"has no residual blocks.*anynorm\.convert"):
         anynorm.xbn(plain)
-    with pytest.raises(anynorm.SurgeryError, match="position=4 is not in block '3', which has 2 norms"):
+    with pytest.raises(anynorm.SurgeryError, match="position must be 1, 2 or 3; got 4 for block '3', which has 2 norms"):
         anynorm.xbn(network(), position=4)
-    with pytest.raises(anynorm.SurgeryError, match="every=3 takes no block of 2"):
+    with pytest.raises(anynorm.SurgeryError, match="every must be an integer from 1 to the number of blocks, 2; got 3"):
         anynorm.xbn(network(), every=3)
+    with pytest.raises(anynorm.SurgeryError, match="stem=True needs a norm before the first residual block"):
+        anynorm.xbn(nn.Sequential(nn.Conv2d(3, 16, 1), network()[3]), stem=True)
+
+
+def test_pre_activation_blocks_are_found():
+    class PreAct(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bn1, self.bn2 = nn.BatchNorm2d(8), nn.BatchNorm2d(8)
+            self.conv1, self.conv2, self.short = (nn.Conv2d(8, 8, 1) for _ in range(3))
+
+        def forward(self, x):
+            h = self.bn1(x).relu()
+            return self.conv2(self.bn2(self.conv1(h)).relu()) + self.short(h)
+
+    report = anynorm.xbn(nn.Sequential(nn.Conv2d(3, 8, 1), PreAct()), "ln", position=3)
+    assert [row["path"] for row in report] == ["1.bn2"]
+
+
+def test_a_u_net_has_no_residual_blocks():
+    class UNet(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.down, self.mid = (nn.Sequential(nn.Conv2d(c, 8, 3, padding=1), nn.BatchNorm2d(8)) for c in (3, 8))
+
+        def forward(self, x):
+            h = self.down(x)
+            return torch.cat([h, self.mid(h)], 1)
+
+    with pytest.raises(anynorm.SurgeryError, match="no residual blocks"):
+        anynorm.xbn(UNet())

@@ -5,12 +5,12 @@ import torch
 from torch import nn
 
 import anynorm
-from anynorm.data import load
+from anynorm.data import load_dataset
 from anynorm.tasks import make_task
 from anynorm.tasks.classification import Classification
 from anynorm.training.config import Config
 
-DATA = load("digits")
+DATA = load_dataset("digits")
 
 
 def generator(seed=0):

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 import anynorm
-from anynorm.data import load
+from anynorm.data import load_dataset
 from anynorm.training import distributed
 from anynorm.training.config import Config
 from anynorm.training.run import run
 from anynorm.training.store import Store
 
-DATA = load("digits")
+DATA = load_dataset("digits")
 QUICK = Config(model="small", width=0.5, num_train=64, batch_size=16, epochs=1, lr=0.05)
 
 
@@ -66,7 +66,7 @@ def test_a_nan_in_one_process_ends_the_run_in_all_of_them_at_that_step(tmp_path)
         f"""
 import torch
 torch.set_num_threads(1)
-from anynorm.data import load
+from anynorm.data import load_dataset
 from anynorm.training import distributed
 from anynorm.training.config import Config
 from anynorm.training import trainer as module
@@ -89,7 +89,7 @@ class NanInBuffers(Trainer):
         super().evaluate()
 
 for module.Trainer in (NanInLoss, NanInBuffers):
-    trainer, failure = module.train(config, data=load("digits"))
+    trainer, failure = module.train(config, data=load_dataset("digits"))
     print(f"{{module.Trainer.__name__}}, rank {{rank}}: {{failure}}", flush=True)
     assert trainer.step == 2
 """,

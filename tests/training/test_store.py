@@ -10,14 +10,14 @@ from dataclasses import asdict, replace
 import pytest
 
 import anynorm
-from anynorm.data import load
+from anynorm.data import load_dataset
 from anynorm.training import record as record_module
 from anynorm.training.config import Config, config_from_dict
 from anynorm.training.record import VERSION
 from anynorm.training.run import load_run, run
 from anynorm.training.store import ENDED, Store
 
-DATA = load("digits")
+DATA = load_dataset("digits")
 QUICK = Config(model="small", width=0.5, num_train=64, batch_size=16, epochs=1, lr=0.05)
 
 
@@ -43,7 +43,7 @@ def test_a_run_is_stored_with_everything_needed_to_repeat_it(tmp_path):
     assert {"commit", "torch", "hardware", "threads"} <= set(record["provenance"])
     assert not (store.folder(config.id) / "checkpoint.pt").exists()
     model, data = load_run(tmp_path, config.id[:5])
-    wrong = sum(int((model(x).argmax(1) != labels).sum()) for x, labels in data.tests(500))
+    wrong = sum(int((model(x).argmax(1) != labels).sum()) for x, labels in data.test_batches(500))
     assert 100 * wrong / len(data.test[1]) == record["test_error"]
 
 

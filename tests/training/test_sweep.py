@@ -6,14 +6,14 @@ import threading
 
 import pytest
 
-from anynorm.data import load
+from anynorm.data import load_dataset
 from anynorm.training import sweep
 from anynorm.training.config import Config
 from anynorm.training.executors import LocalExecutor
 from anynorm.training.store import Store
 from anynorm.training.sweep import Sweep, get_or_train, grid
 
-DATA = load("digits")
+DATA = load_dataset("digits")
 QUICK = Config(model="small", width=0.5, num_train=32, batch_size=16, epochs=1, lr=0.05)
 
 

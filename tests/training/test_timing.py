@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from anynorm.data import load
+from anynorm.data import load_dataset
 from anynorm.training import timing
 from anynorm.training.config import Config
 from anynorm.training.provenance import provenance
 from anynorm.training.timing import step_times
 
-DATA = load("digits")
+DATA = load_dataset("digits")
 QUICK = Config(model="small", width=0.5, num_train=64, batch_size=16, epochs=1, lr=0.05)
 PAIR = [QUICK, replace(QUICK, norm="gn:4")]
 

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 import anynorm
-from anynorm.data import load
+from anynorm.data import load_dataset
 from anynorm.training.checkpoint import load_checkpoint, save_checkpoint
 from anynorm.training.config import Config
 from anynorm.training.trainer import Trainer, derive_seed, train
 from tests.helpers import same
 
-DATA = load("digits")
+DATA = load_dataset("digits")
 QUICK = Config(model="small", width=0.5, num_train=64, batch_size=16, epochs=4, lr=0.05)
 
 

@@ -17,21 +17,21 @@ from anynorm.core.spec import NormSpec, ResolvedCuts
 from anynorm.core.update_rules import Stats
 from anynorm.kernels import reference
 from anynorm.kernels._numba import whole
-from anynorm.kernels._numba.plan import Plan, find_unfit, make_plan
+from anynorm.kernels._numba.plan import Plan, check_supported, make_plan
 from anynorm.kernels._numba.taken import Taken
 from anynorm.kernels._numba.team import Announced, scratch_of, team
-from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, Params
-from anynorm.layers.distributed import NoSync
+from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, NoSync, Params
 
 
-def plan_for(task: ForwardSpec, x: Tensor) -> Plan | str:
-    """Find how a pass is laid out, or why it cannot be."""
+def plan_for(task: ForwardSpec, x: Tensor) -> Plan:
+    """Return the memory layout of a pass, or raise UnsupportedError."""
     key = (x.shape, x.stride(), x.dtype, torch.get_num_threads())
-    plan: Plan | str | None = task.plans.get(key)
+    plan: Plan | None = task.plans.get(key)
     if plan is None:
         if len(task.plans) > 63:
             task.plans.clear()
-        plan = task.plans[key] = find_unfit(task, x) or make_plan(task, x)
+        check_supported(task, x)
+        plan = task.plans[key] = make_plan(task, x)
     return plan
 
 
@@ -108,7 +108,9 @@ class Call:
         self.kept = plan.none_kept
         if plan.kept:
             self.kept = np.empty((2, plan.kept))
-            alive = [None if buffer is None else _plain(buffer) for kept in given.kept for buffer in kept or (None, None)]
+            alive = [
+                None if buffer is None else _plain(buffer) for kept in given.running_stats for buffer in kept or (None, None)
+            ]
             whole.read(self.places, np.array([0 if buffer is None else buffer.data_ptr() for buffer in alive]), self.kept)
 
     def forward(self, x: Tensor, *owned: Tensor) -> Tensor:
@@ -132,7 +134,7 @@ class Call:
         return batch
 
     def backward(self, x: Tensor, owned: list[Tensor], dy: Tensor, needs: list[bool]) -> list[Tensor | None]:
-        """Give the gradients of x and of what is owned."""
+        """Return the gradients of x and of what is owned."""
         plan = self.plan
         if dy.stride() != x.stride() or dy.dtype != x.dtype:
             dy = torch.empty_like(x).copy_(dy)
@@ -149,7 +151,7 @@ class Call:
         return [dx, *(None if grad is None else _fitted(grad, tensor) for grad, tensor in zip(found, owned, strict=True))]
 
     def backward_by_reference(self, x: Tensor, owned: list[Tensor], dy: Tensor, needs: list[bool]) -> list[Tensor | None]:
-        """Give gradients that have gradients themselves."""
+        """Return gradients that have gradients themselves."""
         inputs = [x, *owned]
         wanted = [k for k, needed in enumerate(needs) if needed]
         with torch.enable_grad():
@@ -162,7 +164,7 @@ class Call:
         return grads
 
     def _recalled(self) -> tuple[Stats | None, ...]:
-        """Give what was kept when forward ran."""
+        """Return what was kept when forward ran."""
         found: list[Stats | None] = []
         at = 0
         for look, (lo, hi) in zip(self.task.uses_batch, self.plan.ends, strict=True):
@@ -171,14 +173,14 @@ class Call:
         return tuple(found)
 
     def _laid(self, owned: Any) -> Any:
-        """Give a style to each sample, where one serves all."""
+        """Return a style to each sample, where one serves all."""
         if not self.task.norm_spec.takes_style:
             return owned
         n = self.plan.layout.samples
         return [t.expand(n, -1) if name.startswith("style") else t for name, t in zip(self.names, owned, strict=True)]
 
     def _addresses(self, tensors: list[Any], reading: bool) -> Any:
-        """Put addresses in the places that `whole` names; kinds and labels are among what is read."""
+        """Write addresses in the places that `whole` names; kinds and labels are among what is read."""
         found = [0, 0, 0, 0, 0, 0, 0, 0]
         for name, tensor in zip(self.names, tensors, strict=True):
             found[PLACES[name]] = 0 if tensor is None else tensor.data_ptr()
@@ -190,7 +192,7 @@ class Call:
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    """Give a tensor as contiguous float32, itself where it is so."""
+    """Return a tensor as contiguous float32, itself where it is so."""
     return tensor if tensor.dtype is torch.float32 and tensor.is_contiguous() else tensor.detach().float().contiguous()
 
 

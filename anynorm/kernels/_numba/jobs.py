@@ -20,7 +20,7 @@ MOMENTS, SCALE, SUMS, SUMS_ANEW, SPREAD = range(5)
 
 @kernel
 def _range(job, rows):
-    """Give this thread's range of rows, always the same one for the same number of threads."""
+    """Return this thread's range of rows, always the same one for the same number of threads."""
     threads = job[THREADS]
     thread = ask(job[NUMBER]) if threads > 1 else 0
     return rows * thread // threads, rows * (thread + 1) // threads
@@ -104,7 +104,7 @@ _compiled: dict[tuple[bool, int], Any] = {}
 
 
 def body(last: bool, width: int) -> int:
-    """Give the address of the passes for a layout and a width of values in bytes, compiled at first use."""
+    """Return the address of the passes for a layout and a width of values in bytes, compiled at first use."""
     key = (last, width)
     if key not in _compiled:
         _compiled[key] = callback(BODIES[key])

@@ -23,7 +23,7 @@ TILE = 16384  # values a tile of positions × channels: 64 KB, read twice from t
 
 @inlined
 def _block_moments(part, share):
-    """Give mean and variance of a block; `share` is 1 / its size, for a division costs as much as the rest of a short row."""
+    """Return mean and variance of a block; `share` is 1 / its size, for a division costs as much as the rest of a short row."""
     total = np.float32(0)
     for j in range(part.shape[0]):
         total += load(part[j])
@@ -39,7 +39,7 @@ def _block_moments(part, share):
 
 @inlined
 def _row_moments(row, share):
-    """Give mean and variance of a row; `share` is 1 / its size."""
+    """Return mean and variance of a row; `share` is 1 / its size."""
     size = row.shape[0]
     if size <= BLOCK:
         return _block_moments(row, share)
@@ -57,7 +57,7 @@ def _row_moments(row, share):
 
 @inlined
 def _row_sums(row, up, centre):
-    """Give Σ dy and Σ dy (x − centre) of a row."""
+    """Return Σ dy and Σ dy (x − centre) of a row."""
     size = row.shape[0]
     s = t = 0.0
     for start in range(0, size, BLOCK):

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from anynorm.core.cuts import ALL
 from anynorm.core.mixing import Argmax, Precomputed, Softmax
-from anynorm.kernels.interface import ForwardSpec
-from anynorm.layers.distributed import AllReduce
+from anynorm.kernels.interface import ForwardSpec, UnsupportedError
 
 WEIGHINGS = (Softmax, Argmax, Precomputed)  # whose places `tables.SOFT`, `HARD` and `READY` are
 MOST_SAVED = 0.05  # of the bytes of x; taking the statistics again costs a third of a pass where x lies in a cache
@@ -97,24 +96,23 @@ class Plan:
     width: int
 
     def take(self, scratch: Any, *, backward: bool) -> tuple[Any, Any, Any]:
-        """Give tables for row moments and for statistics, which are kept or taken anew, and the rest to work on."""
+        """Return tables for row moments and for statistics, which are kept or taken anew, and the rest to work on."""
         rows, parts = 0 if backward else 2 * self.rows, 2 * self.parts if self.anew else 0
         statistics = scratch[rows : rows + parts] if self.anew else np.empty(0 if backward else 2 * self.parts)
         moments = scratch[:rows].reshape(2, -1, self.layout.columns)
         return moments, statistics.reshape(2, -1), scratch[rows + parts :]
 
 
-def find_unfit(task: ForwardSpec, x: Tensor) -> str:
-    """Say why the kernels do not do this task with such an x; empty where they do."""
-    if isinstance(task.sync_group, AllReduce):
-        return "the pass is synchronised"
-    if any(cut.space == ALL for cut in task.fitted.cuts):
-        return "a cut leaves each position on its own"
+def check_supported(task: ForwardSpec, x: Tensor) -> None:
+    """Raise UnsupportedError if the kernels do not support this pass with such an x."""
+    if task.sync_group.is_synchronized:
+        raise UnsupportedError("the pass is synchronized")
+    if any(cut.space == ALL for cut in task.cuts.distinct):
+        raise UnsupportedError("a cut keeps every position separate")
     if not x.numel() or _lie(x) is None:
-        return "the input is empty or its rows are not dense"
-    if _lie(x) and task.strips(x) > 1 and task.norm_spec.mixing.groups > 1:
-        return "groups of channels weigh strips, and channels are last"
-    return ""
+        raise UnsupportedError("the input is empty or its rows are not dense")
+    if _lie(x) and task.num_strips(x) > 1 and task.norm_spec.mixing.groups > 1:
+        raise UnsupportedError("channel groups mix strips in channels_last memory format")
 
 
 def _lie(x: Tensor) -> bool | None:
@@ -126,8 +124,8 @@ def _lie(x: Tensor) -> bool | None:
 
 
 def make_plan(task: ForwardSpec, x: Tensor) -> Plan:
-    """Lay a pass out; `find_unfit` has said that it can be."""
-    cuts, looks, mixing, classes = task.fitted.cuts, task.uses_batch, task.norm_spec.mixing, task.norm_spec.num_classes
+    """Lay a pass out that `check_supported` accepts."""
+    cuts, looks, mixing, classes = task.cuts.distinct, task.uses_batch, task.norm_spec.mixing, task.norm_spec.num_classes
     each = [look and cut.samples == ALL for look, cut in zip(looks, cuts, strict=True)]
     apart = any(each) or task.norm_spec.takes_style or 0 < x.shape[0] <= classes
     layout = _layout(task, x, merge=not apart and not classes)
@@ -149,7 +147,7 @@ def make_plan(task: ForwardSpec, x: Tensor) -> Plan:
         kind_at=0 if kind is None else kind.ctypes.data,
         label=label,
         label_at=0 if label is None else label.ctypes.data,
-        where_by_label=[i for i, own in enumerate(each) if not own] if task.domains and apart else [],
+        where_by_label=[i for i, own in enumerate(each) if not own] if task.num_domains and apart else [],
         ends=list(pairwise(map(int, places.offset))),
         looks_at_samples=any([look and cut.pools_samples for look, cut in zip(looks, cuts, strict=True)]),
         parts=sum(parts),
@@ -167,7 +165,7 @@ def make_plan(task: ForwardSpec, x: Tensor) -> Plan:
 def _layout(task: ForwardSpec, x: Tensor, *, merge: bool) -> Layout:
     """See x as the passes do; where samples need not be told apart and channels are last, positions of all are one row."""
     n, c, s = x.shape[0], x.shape[1], math.prod(x.shape[2:])
-    strips, last = task.strips(x), bool(_lie(x))
+    strips, last = task.num_strips(x), bool(_lie(x))
     if last and merge and strips == 1:
         groups = math.gcd(n * s, torch.get_num_threads())
         return Layout(groups, c, 1, n * s // groups, last)
@@ -175,7 +173,7 @@ def _layout(task: ForwardSpec, x: Tensor, *, merge: bool) -> Layout:
 
 
 def _kinds(samples: int, classes: int, apart: bool, style: bool) -> tuple[Any, Any]:
-    """Give the kind of each sample and the label of each kind; None where that is the sample's own label."""
+    """Return the kind of each sample and the label of each kind; None where that is the sample's own label."""
     each, alike = np.arange(samples), np.zeros(samples, np.int64)
     if apart:
         return each, (None if classes else each if style else alike)
@@ -183,7 +181,7 @@ def _kinds(samples: int, classes: int, apart: bool, style: bool) -> tuple[Any, A
 
 
 def _channels(layout: Layout) -> tuple[Any, Any]:
-    """Give the channel and the strip of each column."""
+    """Return the channel and the strip of each column."""
     order = np.arange(layout.columns)
     strips_last = (order // layout.strips, order % layout.strips)
     return (order % layout.channels, order // layout.channels) if layout.last else strips_last
@@ -198,19 +196,19 @@ def _places(task: ForwardSpec, layout: Layout, kinds: int, each: list[bool]) -> 
     c, t = _channels(layout)
     order, alike = np.arange(kinds), np.zeros(kinds, np.int64)
     where, columns, width, parts = [], [], [], []
-    for cut, own in zip(task.fitted.cuts, each, strict=True):
+    for cut, own in zip(task.cuts.distinct, each, strict=True):
         channels, strips = cut.channels or layout.channels, cut.space or layout.strips
-        where.append(order // cut.samples_per_part if own else order if task.domains and kinds == task.domains else alike)
+        where.append(order // cut.samples_per_part if own else order if task.num_domains and kinds == task.num_domains else alike)
         columns.append(_described((c * channels // layout.channels) * strips + t * strips // layout.strips))
         width.append(channels * strips)
-        parts.append((layout.samples // cut.samples_per_part if own else task.domains or 1) * channels * strips)
-    sides = (np.array(task.fitted.mean), np.array(task.fitted.var))
+        parts.append((layout.samples // cut.samples_per_part if own else task.num_domains or 1) * channels * strips)
+    sides = (np.array(task.cuts.mean), np.array(task.cuts.var))
     return Places(
         np.stack(where), np.stack(columns), np.cumsum([0, *parts]), np.array(width), np.array(task.uses_batch, np.int64), *sides
     )
 
 
 def _described(part: Any) -> Any:
-    """Put the size of contiguous equal parts before a row of parts; 0 where they are not such."""
+    """Write the size of contiguous equal parts before a row of parts; 0 where they are not such."""
     block = len(part) // (part.max() + 1)
     return np.concatenate([[block if (part == np.arange(len(part)) // block).all() else 0], part])

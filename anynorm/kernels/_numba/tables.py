@@ -27,7 +27,7 @@ SOFT, HARD, READY = range(3)
 
 @kernel
 def lay(row, table, base, columns):
-    """Give each column its part's entry; `columns` holds the size of contiguous parts (0: none such), then each column's part."""
+    """Return the part's entry of each column; `columns` holds the size of contiguous parts (or 0), then each column's part."""
     block, entries = columns[0], table[base:]
     if block == 1:
         for j in range(row.shape[0]):
@@ -153,7 +153,7 @@ def _mix(places, side, s, weights, table, mixed, laid):
 
 @kernel
 def _invert(places, side, s, weights, table, eps, r, laid):
-    """Give 1/sqrt(σ² + ε) of each column; where one cut alone has the variance it is taken of the parts, which are fewer."""
+    """Return 1/sqrt(σ² + ε) of each column; where one cut alone has the variance it is taken of the parts, which are fewer."""
     where, columns_of, offset, width, looks, mean_cuts, var_cuts = places
     if side.shape[0] == 1 and columns_of[side[0], 0] > 1:
         i = side[0]
@@ -172,7 +172,7 @@ def _invert(places, side, s, weights, table, eps, r, laid):
 
 @kernel
 def coefficients(places, affine, M, V, eps, k, a, b, work):
-    """Give k, a, b of y = a (x − k) + b for each kind, in float32: k is μ rounded, and b pays for it."""
+    """Return k, a, b of y = a (x − k) + b for each kind, in float32: k is μ rounded, and b pays for it."""
     weights, gamma, beta, own_gamma, own_beta, label, channel_of = affine
     mean_cuts, var_cuts = places[5], places[6]
     columns = k.shape[1]
@@ -196,7 +196,7 @@ def coefficients(places, affine, M, V, eps, k, a, b, work):
 
 @kernel
 def gradients(places, affine, statistics, members, length, eps, g1, g2, k, a, p, q, d_statistics, d_affine, work):
-    """Give a, p, q of dx = a dy + p (x − k) + q, with k as it is, and the gradients of weights and affine."""
+    """Return a, p, q of dx = a dy + p (x − k) + q, with k as it is, and the gradients of weights and affine."""
     where, columns_of, offset, width, looks, mean_cuts, var_cuts = places
     weights, gamma, beta, own_gamma, own_beta, label, channel_of = affine
     kinds, columns = k.shape

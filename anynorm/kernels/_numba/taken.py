@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from anynorm.core.moments import Moments, pool_samples
 from anynorm.core.update_rules import Stats
 from anynorm.kernels._numba import whole
 from anynorm.kernels._numba.plan import Plan
-from anynorm.kernels.interface import ForwardSpec
+from anynorm.kernels.interface import BufferPair, ForwardSpec
 
 
 class Taken:
@@ -26,38 +27,36 @@ class Taken:
     @property
     def samples(self) -> Any:
         """Count the samples, of each domain where there are such."""
-        if self.task.domains and self.labels is not None:
-            return np.bincount(self.labels.numpy(), minlength=self.task.domains)
+        if self.task.num_domains and self.labels is not None:
+            return np.bincount(self.labels.numpy(), minlength=self.task.num_domains)
         return self.plan.samples
 
-    @property
-    def present(self) -> Tensor | int:
-        """Say which domains have samples, 1 or 0; 1 where there are no domains."""
-        return torch.from_numpy((self.samples > 0).astype(np.int64)) if self.task.domains else 1
-
-    def is_single(self, index: int) -> bool:
-        """Whether a cut took a statistic from one value."""
-        return self.looked and self.plan.values[index] == 1 and bool((self.samples == 1).any())
+    def has_single_value(self, index: int) -> bool:
+        """Whether a cut took a statistic over a single value."""
+        return self.pooled_samples and self.plan.values[index] == 1 and bool((self.samples == 1).any())
 
     @property
-    def looked(self) -> bool:
-        """Whether a cut that pools over samples looked."""
+    def pooled_samples(self) -> bool:
+        """Whether a cut pooled samples of the batch."""
         return self.plan.looks_at_samples
 
-    def blend(self, index: int, buffers: tuple[Tensor | None, Tensor | None], rate: float) -> bool:
-        """Blend means and unbiased variances of a cut into buffers."""
-        there = [buffer for buffer in buffers if buffer is not None]
-        for buffer in there:
+    def update_in_place(self, stats: Sequence[tuple[int, BufferPair]], num_batches: Tensor | None, rate: float) -> bool:
+        """Update the running statistics, s <- (1 - rate) s + rate m; return False if a buffer is not plain float32."""
+        buffers = [buffer for _, pair in stats for buffer in pair if buffer is not None]
+        for buffer in buffers:
             if buffer.dtype is not torch.float32 or type(buffer) is not Tensor or not buffer.is_cpu or not buffer.is_contiguous():
                 return False
-        mean, var = buffers
-        addresses = (0 if mean is None else mean.data_ptr(), 0 if var is None else var.data_ptr())
-        whole.blend(self.tables, *self.plan.ends[index], *addresses, self.samples, self.plan.values[index], rate)
-        torch.autograd.graph.increment_version(there)
+        samples = self.samples
+        if num_batches is not None:
+            num_batches.add_(torch.from_numpy((samples > 0).astype(np.int64)) if self.task.num_domains else 1)
+        for index, (mean, var) in stats:
+            addresses = (0 if mean is None else mean.data_ptr(), 0 if var is None else var.data_ptr())
+            whole.blend(self.tables, *self.plan.ends[index], *addresses, samples, self.plan.values[index], rate)
+        torch.autograd.graph.increment_version(buffers)
         return True
 
-    def average(self, index: int) -> Stats:
-        """Give what is to be kept of a cut: means and unbiased variances, (sample parts, c parts, t parts)."""
+    def stats(self, index: int) -> Stats:
+        """Return what is to be kept of a cut: means and unbiased variances, (sample parts, c parts, t parts)."""
         moments = self.by_cut[index]
         assert moments is not None  # only asked of cuts that looked
         return Stats(moments.mean, moments.unbiased_var())
@@ -67,14 +66,14 @@ class Taken:
         return self.tables[:, lo:hi]
 
     def _shape(self, index: int) -> tuple[int, int, int]:
-        cut, layout = self.task.fitted.cuts[index], self.plan.layout
+        cut, layout = self.task.cuts.distinct[index], self.plan.layout
         return -1, cut.channels or layout.channels, cut.space or layout.strips
 
     @property
     def by_cut(self) -> list[Moments | None]:
         """Moments of each cut that pools over samples and looked."""
         found: list[Moments | None] = []
-        for index, (look, cut) in enumerate(zip(self.task.uses_batch, self.task.fitted.cuts, strict=True)):
+        for index, (look, cut) in enumerate(zip(self.task.uses_batch, self.task.cuts.distinct, strict=True)):
             if not (look and cut.pools_samples):
                 found.append(None)
                 continue
@@ -86,16 +85,16 @@ class Taken:
         return found
 
     @property
-    def values(self) -> Tensor | None:
+    def num_values(self) -> Tensor | None:
         """Positions behind the statistics, of each domain; None where no cut that pools over samples looked."""
-        if not self.looked:
+        if not self.pooled_samples:
             return None
         layout = self.plan.layout
         positions = layout.samples * layout.length * layout.strips / self.plan.samples[0]  # of one sample
         return torch.from_numpy(self.samples * positions).reshape(-1, 1, 1)
 
     @property
-    def columns(self) -> Moments | None:
+    def channel_moments(self) -> Moments | None:
         """Moments of each channel and strip over all samples, which only GBGN asks for."""
         layout = self.plan.layout
         shape = (layout.samples, *((layout.strips, layout.channels) if layout.last else (layout.channels, layout.strips)))

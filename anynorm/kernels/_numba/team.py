@@ -27,7 +27,7 @@ _entries: tuple[int, int] | None = None
 
 
 def team(last: bool, width: int) -> Any:
-    """Say how a pass over a layout, of values of a width in bytes, is shared out: see the places in `whole`."""
+    """Return how a pass over a layout, of values of a width in bytes, is shared out: see the places in `whole`."""
     key = (torch.get_num_threads(), last, width, SMALLEST)
     found = _teams.get(key)
     if found is None:
@@ -39,7 +39,7 @@ def team(last: bool, width: int) -> Any:
 
 
 def scratch_of(size: int) -> Any:
-    """Give this Python thread's numbers to work on, which stay from pass to pass: fresh memory costs more than the work on it."""
+    """Return this Python thread's numbers to work on, kept from pass to pass: fresh memory costs more than the work."""
     found = getattr(_scratch, "numbers", None)
     if found is None or len(found) < size:
         found = _scratch.numbers = np.empty(size)
@@ -47,7 +47,7 @@ def scratch_of(size: int) -> Any:
 
 
 def _find_openmp() -> tuple[int, int]:
-    """Give the addresses of GOMP_parallel and omp_get_thread_num in the library that torch has loaded, or zeros."""
+    """Return the addresses of GOMP_parallel and omp_get_thread_num in the library that torch has loaded, or zeros."""
     global _entries  # noqa: PLW0603
     if _entries is None:
         suffix = ".dylib" if sys.platform == "darwin" else ".so"

@@ -87,7 +87,7 @@ def _affine(places, shape, owned, channel_of, scratch, cursor):
 
 @kernel
 def _recall(places, kept, M, V):
-    """Put what is kept in its place among the statistics."""
+    """Write what is kept in its place among the statistics."""
     offset, looks = places[2], places[4]
     at = 0
     for i in range(looks.shape[0]):
@@ -188,7 +188,7 @@ def _reduce(sums, kind, reduced):
 
 @kernel
 def backward(all_places, shape, all_channels, team, owned, grads, x, dy, dx, kept, all_statistics, all_scratch, eps):
-    """Give all gradients; where there are many statistics they come empty and are taken again."""
+    """Return all gradients; where there are many statistics they come empty and are taken again."""
     samples, kinds, columns = shape[SAMPLES], shape[KINDS], shape[STRIPS] * shape[CHANNELS]
     places, channel_of, scratch = _bare_places(all_places), bare_int(all_channels), bare(all_scratch)
     kind = carray(int64_at(owned[KIND]), samples)

@@ -1,7 +1,7 @@
-"""Norms that the papers compare with and that are no cuts with an affine: one file each, rows of the zoo like all others.
+"""Norms that the papers compare with and that are not made of cuts and an affine alone, one file per norm.
 
-What such a norm shares with the algebra, it has from there: a row names the cuts it starts from, and its class overrides the step
-in which it differs. Admission, population, synchronisation and surgery are those of every norm.
+Each starts from a definition in the algebra and overrides the step in which it differs. Checks, running statistics,
+synchronization and surgery are those of every norm.
 """
 
 from anynorm.layers.baselines import batch_renorm, group_whitening, ibn, ilm, kalman, modenorm, sparse_switch

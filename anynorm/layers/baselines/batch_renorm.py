@@ -1,118 +1,138 @@
-"""Batch renormalization (Ioffe 2017; in sn sec. 4.1): a batch is normalised nearly as inference will do it.
+"""Batch renormalization (Ioffe 2017; in sn sec. 4.1): training normalizes nearly as inference will.
 
-    r = clip(σ_batch / σ_kept, 1/r_max, r_max)      d = clip((μ_batch − μ_kept) / σ_kept, −d_max, d_max)
-    y = γ (r (x − μ_batch)/σ_batch + d) + β         no gradient goes through r and d
+    r = clip(σ_batch / σ_running, 1/r_max, r_max)      d = clip((μ_batch − μ_running) / σ_running, −d_max, d_max)
+    y = γ (r (x − μ_batch)/σ_batch + d) + β            no gradient through r and d
 
-With unlimited r and d, y is what inference gives; with r_max = 1, d_max = 0 it is BN. Training starts as BN and the limits rise
-step by step. Limits and schedule are buffers, so that a run that goes on goes on with them.
+With unlimited r and d, y is that of inference; with r_max = 1, d_max = 0 it is BN. Training starts as BN, then the limits rise
+gradually. Limits and schedule are buffers, so that a resumed training continues with them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from anynorm import kernels
-from anynorm.core.affine import standardize
+from anynorm.core.affine import chain, inverse_std
 from anynorm.core.moments import Moments, pool_samples
-from anynorm.core.update_rules import Stats, as_tables
+from anynorm.core.tracing import is_recomputing
+from anynorm.core.update_rules import Stats, UpdateRule, as_tables
 from anynorm.errors import SpecError
 from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, Params
-from anynorm.layers.baselines.schedule import Scheduled
-from anynorm.layers.running_stats import is_recomputing
+from anynorm.layers.algebra import BN, same_cut
+from anynorm.layers.baselines.schedule import ScheduledNorm
 
-REMEMBERED = 4
-"""How many passes back a recomputation may reach."""
+HISTORY = 4
+"""The number of past forward passes that activation checkpointing may recompute."""
 
 
-class Earlier(NamedTuple):
-    """A pass: the mean of its batch, by which it is known again, and what was kept and counted before it."""
+class Snapshot(NamedTuple):
+    """A forward pass: the mean of its batch, which identifies it, and the running statistics and pass counter before it."""
 
-    mean: Tensor
-    kept: Stats
+    batch_mean: Tensor
+    stats: Stats
     passes: Tensor
 
 
-class BatchRenorm(Scheduled):
-    """BN corrected towards the kept statistics, within limits that rise in training.
+class BatchRenorm(ScheduledNorm):
+    """BN corrected towards the running statistics, within limits that rise in training.
 
-    r_max, d_max        how far the correction may go in the end; sn takes 1.5 and 0.5
-    r_ramp, d_ramp      the passes (first, last) between which each limit rises; Ioffe's 5 000 to 40 000 and to 25 000
+    A pass that activation checkpointing recomputes is corrected as the first time, except in compiled code, which cannot detect
+    it. The other arguments are those of `RegisteredNorm`.
 
-    A pass that activation checkpointing computes again is corrected as it was the first time, except in compiled code, which does
-    not know that it does.
+    Args:
+        r_max: the final limit of r; sn uses 1.5.
+        d_max: the final limit of d; sn uses 0.5.
+
+    The limits rise between the passes `r_ramp` and `d_ramp` (buffers): 5 000 to 40 000 and to 25 000, as in Ioffe's paper, until
+    `set_total_steps` is called.
     """
 
-    name, alias_of, paper = "brn", "bn", "Ioffe 2017, in sn sec. 4.1"
-    settings = {"r_max": 1.5, "d_max": 0.5}
+    name, paper = "brn", "Ioffe 2017, in sn sec. 4.1"
+    define = staticmethod(lambda: same_cut(BN))
+    hyperparameters = {"r_max": 1.5, "d_max": 0.5}
     formula = (
-        "r = clip(σ[bn] / σ[kept], 1/r_max, r_max)",
-        "d = clip((μ[bn] − μ[kept]) / σ[kept], −d_max, d_max)",
+        "r = clip(σ[bn] / σ[running], 1/r_max, r_max)",
+        "d = clip((μ[bn] − μ[running]) / σ[running], −d_max, d_max)",
         "y = γ (r (x − μ[bn])/√(σ²[bn] + ε) + d) + β",
     )
     RAMPS = {"r_ramp": (5_000, 40_000), "d_ramp": (5_000, 25_000)}
     r_max: Tensor
     d_max: Tensor
 
-    def _register_parameters(self, device: Any, dtype: Any) -> None:
-        super()._register_parameters(device, dtype)
-        self.earlier: list[Earlier] = []
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        r_max: float = 1.5,
+        d_max: float = 0.5,
+        update_rule: UpdateRule | None = None,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, update_rule=update_rule)
+        self._history: list[Snapshot] = []
+        self.set_hyperparameters(r_max=r_max, d_max=d_max)
 
-    def set(self, settings: Mapping[str, Any]) -> None:
+    def set_hyperparameters(self, **values: float) -> None:
         """Set the limits."""
-        super().set(settings)
-        if settings.get("r_max", 1) < 1:
-            raise SpecError(f"brn got r_max={settings['r_max']}; r is held between 1/r_max and r_max, so it is 1 or more.")
+        if isinstance(values.get("r_max"), int | float) and 0 <= values["r_max"] < 1:
+            raise SpecError(f"r_max of brn must be at least 1, because r is clipped to [1/r_max, r_max]; got {values['r_max']}.")
+        super().set_hyperparameters(**values)
 
-    def set_total_steps(self, passes: int) -> None:
-        """Let r have its limit after a quarter of training (our choice), and the rest in the paper's proportions."""
-        whole = self.RAMPS["r_ramp"][1]
+    def set_total_steps(self, total_steps: int) -> None:
+        """Scale the ramps: r reaches its limit after a quarter of training (our choice), d in the paper's proportion to it."""
+        last = self.RAMPS["r_ramp"][1]
         for name, ramp in self.RAMPS.items():
-            self._place(name, *(at * passes // (4 * whole) for at in ramp))
+            self._set_ramp(name, *(at * total_steps // (4 * last) for at in ramp))
 
-    def _pass(self, task: ForwardSpec, x: Tensor, owned: Params, given: Buffers) -> tuple[Tensor, BatchStats]:
+    def _compute_output(self, spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
         if not (self.updates_running_stats and self.schedule_enabled):
-            return super()._pass(task, x, owned, given)
-        r, d = self._correct(task, x)
-        gamma = r if owned.weight is None else owned.weight * r
-        beta = d if owned.weight is None or owned.bias is None else owned.weight * d + owned.bias
-        if owned.weight is None:
-            task = self._varied(task, norm_spec=task.norm_spec.with_affine(""))
-        return super()._pass(task, x, owned._replace(weight=gamma, bias=beta), given)
+            return super()._compute_output(spec, x, params, buffers)
+        r, d = self._correction(spec, x)
+        if params.weight is not None and params.bias is not None:
+            gamma, beta = chain((r, d), (params.weight, params.bias))
+        else:
+            gamma, beta = r, d
+            spec = self._derived_spec(spec, norm_spec=spec.norm_spec.with_affine(""))
+        return super()._compute_output(spec, x, params._replace(weight=gamma, bias=beta), buffers)
 
     @torch.no_grad()
-    def _correct(self, task: ForwardSpec, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Give r and d of each channel; where passes are synchronised, this is a second exchange."""
-        seen = task.sync_group.all_reduce(pool_samples(kernels.moments(x.detach(), 1)))
-        _, kept, passes = self._recall(seen)
-        r_limit, d_limit = self.limits(passes, kept.mean.dtype)
-        inverse, _ = standardize(kept.unbiased_var, self.eps)
-        r = inverse / standardize(seen.var, self.eps)[0]
-        d = (seen.mean - kept.mean) * inverse
+    def _correction(self, spec: ForwardSpec, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return r and d per channel; in synchronized training this is a second exchange."""
+        batch = spec.sync_group.all_reduce(pool_samples(kernels.moments(x.detach(), 1)))
+        _, stats, passes = self._snapshot(batch)
+        r_limit, d_limit = self.limits(passes, stats.mean.dtype)
+        running_inverse_std = inverse_std(stats.unbiased_var, self.eps)
+        r = running_inverse_std / inverse_std(batch.var, self.eps)
+        d = (batch.mean - stats.mean) * running_inverse_std
         r, d = torch.minimum(torch.maximum(r, 1 / r_limit), r_limit), torch.minimum(torch.maximum(d, -d_limit), d_limit)
-        dtype = kernels.working(x[:0]).dtype
+        dtype = kernels.compute_dtype(x)
         return r.flatten().to(dtype), d.flatten().to(dtype)
 
-    def _recall(self, seen: Moments) -> Earlier:
-        """Give what was there before this batch: a recomputation must not see that the batch, and others, have moved it since."""
-        if not torch.compiler.is_compiling() and is_recomputing():
-            known = [one for one in self.earlier if torch.equal(one.mean, seen.mean)]
-            if known:
-                return known[-1]
-        shape = (1, self.num_features, 1)
-        now = Earlier(seen.mean, as_tables(self.running_stats(0), shape, seen.mean.dtype), self.num_passes.clone())
+    def _snapshot(self, batch: Moments) -> Snapshot:
+        """Return the state before this batch; a recomputation must not see the updates that came after its first pass."""
+        if is_recomputing():
+            matching = [snapshot for snapshot in self._history if torch.equal(snapshot.batch_mean, batch.mean)]
+            if matching:
+                return matching[-1]
+        stats = as_tables(self.running_stats(0), (1, self.num_features, 1), batch.mean.dtype)
+        snapshot = Snapshot(batch.mean, stats, self.num_passes.clone())
         if not torch.compiler.is_compiling():
-            self.earlier = [*self.earlier[1 - REMEMBERED :], now]
-        return now
+            self._history = [*self._history[1 - HISTORY :], snapshot]
+        return snapshot
 
     def limits(self, passes: Tensor, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
-        """Give the largest r and d after so many passes."""
+        """Return the limits of r and d after a number of passes."""
         r_limit = 1 + (self.r_max.to(dtype) - 1) * self.progress("r_ramp", passes, dtype)
         return r_limit, self.d_max.to(dtype) * self.progress("d_ramp", passes, dtype)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what only a recomputation would ask for."""
-        return {**super().__getstate__(), "earlier": []}
+        """Leave out the history, which only a recomputation needs."""
+        return {**super().__getstate__(), "_history": []}

@@ -1,13 +1,13 @@
 """Group whitening (Huang et al. 2021; the batch-free norm of xbn sec. 5.2.2): groups of channels of a sample, decorrelated.
 
-Each sample is g rows, a row being a group of channels at all positions. With μ the means of the rows,
+Each sample is seen as g rows: a row is a group of channels at all positions, with m values. With μ the means of the rows,
 
     Σ = (X − μ)(X − μ)ᵀ / m + ε I        x̂ = Σ^(−½) (X − μ)        y = γ x̂ + β
 
-so that the rows have variance 1 and are uncorrelated. ε is on the covariance: a constant sample gives β. With one group it is LN.
+so that the rows have variance 1 and are uncorrelated. ε is added to the covariance: a constant sample gives β. One group is LN.
 
-    GroupWhitening        Σ^(−½) by five steps of Newton's iteration, as published: not quite white where Σ is ill-conditioned
-    GroupWhiteningZCA     Σ^(−½) by eigenvalues, exactly; ONNX has no operator for that, so export gw
+    GroupWhitening        Σ^(−½) by five Newton iterations, as published: not fully white if Σ is ill-conditioned
+    GroupWhiteningZCA     Σ^(−½) by eigenvalues, exact; ONNX has no operator for that, so export gw
 """
 
 from __future__ import annotations
@@ -18,81 +18,85 @@ import torch
 from torch import Tensor
 
 from anynorm import kernels
+from anynorm.core.cuts import ALL, Cut
 from anynorm.core.moments import table_dtype
+from anynorm.core.spec import NormSpec
 from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, Params
-from anynorm.layers.registered import RegisteredNorm
-from anynorm.layers.state import CustomNorm
+from anynorm.layers.algebra import same_cut
+from anynorm.layers.norm import CustomNorm
+from anynorm.layers.registered import GroupedNorm
 
 _PAPER = "Huang et al. 2021, in xbn sec. 5.2.2"
 
 
-class Whitening(CustomNorm, RegisteredNorm):
-    """Whitens the groups of channels of each sample."""
+def _define(num_groups: int) -> NormSpec:
+    return same_cut(Cut(ALL, num_groups, 1))
 
+
+class Whitening(CustomNorm, GroupedNorm):
+    """A norm that whitens the groups of channels of each sample."""
+
+    arguments = {"num_groups": 32}
+    define = staticmethod(_define)
     formula = ("Σ = cov of the g groups + ε I", "x̂ = Σ^(−½) (x − μ[g])", "y = γ x̂ + β")
 
-    def widened(self, x: Tensor) -> Tensor:
-        """Choose what to compute in: x's own precision, which is no half type any more."""
+    def to_compute_dtype(self, x: Tensor) -> Tensor:
+        """Return x (at least float32) in the dtype to compute in."""
         return x
 
-    def root(self, cov: Tensor) -> Tensor:
-        """Give Σ^(−½) of matrices (n, g, g)."""
+    def inverse_sqrt(self, cov: Tensor) -> Tensor:
+        """Return Σ^(−½) of matrices (n, g, g)."""
         raise NotImplementedError
 
-    def _pass(self, task: ForwardSpec, x: Tensor, owned: Params, given: Buffers) -> tuple[Tensor, BatchStats]:
-        cut = task.fitted.cuts[0]
+    def _compute_output(self, spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
         n, c = x.shape[:2]
-        values = self.widened(kernels.working(x))
-        means = cut.pool_rows(kernels.moments(values, 1)).mean  # (n, g, 1)
+        values = self.to_compute_dtype(kernels.at_least_float32(x))
+        means = spec.cuts.distinct[0].pool_moments(kernels.moments(values, 1)).mean  # (n, g, 1)
         groups = means.shape[1]
         size = c // groups * math.prod(x.shape[2:])
-        shift = means.detach().to(values.dtype)  # the mean is rounded to x's precision; the rest of it is small
-        centred = values.reshape(n, groups, size) - shift - (means - shift).to(values.dtype)
+        shift = means.detach().to(values.dtype)  # the mean rounded to x's precision; the remainder is small
+        centered = values.reshape(n, groups, size) - shift - (means - shift).to(values.dtype)
         with torch.autocast(x.device.type if torch.amp.is_autocast_available(x.device.type) else "cpu", enabled=False):
-            cov = centred @ centred.transpose(1, 2) / size
-            cov = cov + task.eps * torch.eye(groups, dtype=cov.dtype, device=cov.device)
-            white = (self.root(cov) @ centred).reshape(x.shape)
-        if owned.weight is not None and owned.bias is not None:
-            gamma, beta = (table.to(white.dtype).reshape(1, c, *(1 for _ in x.shape[2:])) for table in (owned.weight, owned.bias))
-            white = white * gamma + beta
-        return _laid_like(white.to(x.dtype), x), BatchStats([None])
+            cov = centered @ centered.transpose(1, 2) / size
+            cov = cov + spec.eps * torch.eye(groups, dtype=cov.dtype, device=cov.device)
+            white = (self.inverse_sqrt(cov) @ centered).reshape(x.shape)
+        if params.weight is not None and params.bias is not None:
+            shape = (1, c, *(1 for _ in x.shape[2:]))
+            white = white * params.weight.to(white.dtype).reshape(shape) + params.bias.to(white.dtype).reshape(shape)
+        return _in_format_of(x, white.to(x.dtype)), BatchStats([None])
 
 
 class GroupWhitening(Whitening):
-    """Groups of channels of each sample decorrelated, by Newton's iteration."""
+    """Groups of channels of each sample decorrelated by Newton's iteration."""
 
-    name, alias_of, paper = "gw", "[*,{num_groups},1]", _PAPER
-    arguments = {"num_groups": 32}
-    example = "gw:32"
-    STEPS = 5
+    name, paper, example = "gw", _PAPER, "gw:32"
+    NUM_ITERATIONS = 5
 
-    def root(self, cov: Tensor) -> Tensor:
+    def inverse_sqrt(self, cov: Tensor) -> Tensor:
         """Iterate P ← (3 P − P³ Σ/tr Σ)/2 from the identity."""
         trace = cov.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
         scaled = cov / trace
         p = torch.eye(cov.shape[-1], dtype=cov.dtype, device=cov.device).expand_as(cov)
-        for _ in range(self.STEPS):
+        for _ in range(self.NUM_ITERATIONS):
             p = (3 * p - p @ p @ p @ scaled) / 2
         root: Tensor = p * trace.rsqrt()
         return root
 
 
 class GroupWhiteningZCA(Whitening):
-    """Groups of channels of each sample decorrelated, exactly."""
+    """Groups of channels of each sample decorrelated exactly."""
 
-    name, alias_of, paper = "gwzca", "[*,{num_groups},1]", _PAPER
-    arguments = {"num_groups": 32}
-    example = "gwzca:32"
+    name, paper, example = "gwzca", _PAPER, "gwzca:32"
 
-    def widened(self, x: Tensor) -> Tensor:
-        """Choose double: with fewer values than groups Σ is singular but for ε, which float32 cannot see beside it."""
+    def to_compute_dtype(self, x: Tensor) -> Tensor:
+        """Return x in float64: with fewer values than groups Σ is singular except for ε, which float32 cannot resolve."""
         return x.to(table_dtype(x))
 
-    def root(self, cov: Tensor) -> Tensor:
-        """Take eigenvalues, and let gradients come from W Σ W = 1, which W solves.
+    def inverse_sqrt(self, cov: Tensor) -> Tensor:
+        """Return the root from eigenvalues, with gradients from the equation W Σ W = 1 that it solves.
 
-        Eigenvectors have no derivative where eigenvalues coincide; the root has. A step of Newton's method on W Σ W − 1, with the
-        derivative taken at the solution, leaves the value and makes the next derivative right: two steps, two orders.
+        Eigenvectors have no derivative where eigenvalues coincide, but the root has one. A Newton step on W Σ W − 1, with the
+        derivative taken at the solution, keeps the value and corrects one order of derivatives: two steps, two orders.
         """
         values, vectors = torch.linalg.eigh(cov.detach())
         roots = values.clamp(min=torch.finfo(values.dtype).tiny).sqrt()
@@ -100,16 +104,16 @@ class GroupWhiteningZCA(Whitening):
         pairs = roots[..., :, None] + roots[..., None, :]
         identity = torch.eye(cov.shape[-1], dtype=cov.dtype, device=cov.device)
         for _ in range(2):
-            off = vectors.transpose(-1, -2) @ (w @ cov @ w - identity) @ vectors
-            w = w - vectors @ (off / pairs) @ vectors.transpose(-1, -2)
+            residual = vectors.transpose(-1, -2) @ (w @ cov @ w - identity) @ vectors
+            w = w - vectors @ (residual / pairs) @ vectors.transpose(-1, -2)
         return w
 
 
-def _laid_like(y: Tensor, x: Tensor) -> Tensor:
-    """Give y the memory format of x; vmap has none that it tells of."""
+def _in_format_of(x: Tensor, y: Tensor) -> Tensor:
+    """Return y in the memory format of x; under vmap the format is not known."""
     if not torch.compiler.is_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(x):
         return y
-    for dims, last in ((4, torch.channels_last), (5, torch.channels_last_3d)):
-        if x.dim() == dims and x.is_contiguous(memory_format=last) and not x.is_contiguous():
-            return y.contiguous(memory_format=last)
+    for dims, channels_last in ((4, torch.channels_last), (5, torch.channels_last_3d)):
+        if x.dim() == dims and x.is_contiguous(memory_format=channels_last) and not x.is_contiguous():
+            return y.contiguous(memory_format=channels_last)
     return y

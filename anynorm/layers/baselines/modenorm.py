@@ -1,12 +1,12 @@
-"""Mode normalization (Deecke et al. 2019; in sabn Tables 3 and 4): BN over K modes that a gate shares the samples out to.
+"""Mode normalization (Deecke et al. 2019; in sabn Tables 3 and 4): BN over K modes; a gate assigns each sample by fractions.
 
-    g_n = softmax(V x̄_n + v)                         x̄_n the spatial mean of sample n, K shares
+    g_n = softmax(V x̄_n + v)                         x̄_n the spatial mean of sample n; K fractions
     μ_k = Σ_n w_nk x̄_n                               w_nk = g_nk / Σ_n g_nk
     σ²_k = Σ_n w_nk (var(x_n) + (x̄_n − μ_k)²)
     y_n = γ Σ_k g_nk (x_n − μ_k)/√(σ²_k + ε) + β
 
-Only moments of samples are shared out, never x: memory grows by n·c numbers a mode. y is a x + b for each sample and channel, so
-the big tensor sees an IN whose style takes back what the IN did.
+Only the moments of samples are weighted, never x: memory grows by n·c numbers per mode. y = a x + b per sample and channel. The
+kernels compute that as an IN followed by the style (mean, std) that makes the product of both equal to (a, b).
 """
 
 from __future__ import annotations
@@ -18,95 +18,117 @@ import torch
 from torch import Tensor, nn
 
 from anynorm import kernels
-from anynorm.core.affine import Style, standardize
-from anynorm.core.cuts import ALL, Cut
-from anynorm.core.moments import Moments, union
-from anynorm.core.spec import AffineSpec, NormSpec, ResolvedCuts
-from anynorm.core.update_rules import as_tables
-from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, Params
-from anynorm.layers.distributed import NoSync
+from anynorm.core.affine import inverse_std
+from anynorm.core.moments import Moments, merge_moments
+from anynorm.core.spec import ResolvedCuts
+from anynorm.core.update_rules import UpdateRule, as_tables
+from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, NoSync, Params
+from anynorm.layers.algebra import BN, IN, same_cut
+from anynorm.layers.norm import CustomNorm
 from anynorm.layers.registered import RegisteredNorm
-from anynorm.layers.state import CustomNorm
 
-SAMPLE = Cut(ALL, ALL, 1)
-STYLED = NormSpec((SAMPLE,), (SAMPLE,), affine=AffineSpec((Style(),)))
-FITTED = ResolvedCuts((SAMPLE,), (0,), (0,))
-EPS = 1e-5
-"""Of the IN that a style takes back: any would do."""
+IN_WITH_STYLE = {
+    "norm_spec": same_cut(IN).with_affine("style"),
+    "cuts": ResolvedCuts((IN,), (0,), (0,)),
+    "eps": 1e-5,  # cancels in the product of IN and style
+    "uses_batch": (True,),
+    "sync_group": NoSync(),
+}
 
 
 class ModeNorm(CustomNorm, RegisteredNorm):
-    """BN statistics of K modes; a gate on the spatial mean shares each sample out to them."""
+    """BN statistics of K modes; a gate on the spatial mean assigns each sample to them by fractions.
 
-    name, alias_of, paper = "modenorm", "bn", "Deecke et al. 2019, in sabn Tables 3, 4"
+    The other arguments are those of `RegisteredNorm`.
+
+    Args:
+        num_modes: K.
+    """
+
+    name, paper, example = "modenorm", "Deecke et al. 2019, in sabn Tables 3, 4", "modenorm:2"
     arguments = {"num_modes": 2}
+    define = staticmethod(lambda num_modes: same_cut(BN))  # noqa: ARG005  # the sets of statistics follow from `stat_sets_arg`
     stat_sets_arg = "num_modes"
-    example = "modenorm:2"
     formula = (
         "g[k] = softmax(V mean(x) + v)",
-        "mean[k], var[k] = μ, σ² [bn] of samples weighed by g[k]",
+        "mean[k], var[k] = μ, σ² [bn] of samples weighted by g[k]",
         "y = γ Σ g[k] (x − mean[k])/√(var[k] + ε) + β",
     )
     gate_weight: nn.Parameter
     gate_bias: nn.Parameter
 
+    def __init__(
+        self,
+        num_features: int,
+        num_modes: int | None = None,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        update_rule: UpdateRule | None = None,
+    ) -> None:
+        arguments = {"num_modes": num_modes}
+        self._initialize(num_features, arguments, eps, momentum, affine, track_running_stats, device, dtype, update_rule)
+
     def _register_parameters(self, device: Any, dtype: Any) -> None:
         super()._register_parameters(device, dtype)
-        modes, like = self.norm_spec.num_stat_sets, {"device": device, "dtype": dtype}
-        self.gate_weight = nn.Parameter(torch.empty(modes, self.num_features, **like))
-        self.gate_bias = nn.Parameter(torch.empty(modes, **like))
+        num_modes, options = self.norm_spec.num_stat_sets, {"device": device, "dtype": dtype}
+        self.gate_weight = nn.Parameter(torch.empty(num_modes, self.num_features, **options))
+        self.gate_bias = nn.Parameter(torch.empty(num_modes, **options))
 
     def reset_parameters(self) -> None:
-        """Start over, the gate as torch starts a linear layer."""
+        """Reset; the gate is initialized as torch's linear layers."""
         super().reset_parameters()
         nn.init.kaiming_uniform_(self.gate_weight, a=math.sqrt(5))
         nn.init.uniform_(self.gate_bias, -1 / math.sqrt(self.num_features), 1 / math.sqrt(self.num_features))
 
-    def not_foldable_reason(self) -> str:
-        """Say that the gate looks at each input."""
-        return "its gate shares each input out to the modes anew, so no fixed (a, b) exists"
+    def not_foldable_reason(self) -> str | None:
+        """Return that the gate depends on each input."""
+        return "its gate depends on each input, so no fixed (a, b) exists"
 
-    def _pass(self, task: ForwardSpec, x: Tensor, owned: Params, given: Buffers) -> tuple[Tensor, BatchStats]:
+    def _compute_output(self, spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
         rows = kernels.moments(x, 1)
         gates = self.gates(rows)
-        modes, batch = self._modes(task, rows, gates, given)
-        inverse, _ = standardize(modes.var, task.eps)
-        shares = gates[:, :, None, None] * inverse  # (n, k, c, 1)
-        gamma = shares.sum(1) / standardize(rows.var, EPS)[0]
-        beta = (shares * (rows.mean[:, None] - modes.mean)).sum(1)
+        modes, batch = self._modes(spec, rows, gates, buffers)
+        weights = gates[:, :, None, None] * inverse_std(modes.var, spec.eps)  # (n, k, c, 1)
+        instance = self._derived_spec(spec, **IN_WITH_STYLE)
+        gamma = weights.sum(1) / inverse_std(rows.var, instance.eps)
+        beta = (weights * (rows.mean[:, None] - modes.mean)).sum(1)
         gamma, beta = gamma[..., 0], beta[..., 0]
-        if owned.weight is not None and owned.bias is not None:
-            weight = owned.weight.to(gamma.dtype)
-            gamma, beta = gamma * weight, beta * weight + owned.bias.to(gamma.dtype)
-        styled = self._varied(task, norm_spec=STYLED, fitted=FITTED, eps=EPS, uses_batch=(True,), sync_group=NoSync())
-        y, _ = kernels.normalize(styled, x, Params(style_mean=beta, style_std=gamma), Buffers(kept=(None,), labels=None))
+        if params.weight is not None and params.bias is not None:
+            weight = params.weight.to(gamma.dtype)
+            gamma, beta = gamma * weight, beta * weight + params.bias.to(gamma.dtype)
+        y, _ = kernels.normalize(instance, x, Params(style_mean=beta, style_std=gamma), Buffers((None,), None))
         return y, batch
 
     def gates(self, rows: Moments) -> Tensor:
-        """Share samples out to the modes: (n, k)."""
-        key = rows.mean[..., 0]
-        weight, bias = self.gate_weight.to(key.dtype), self.gate_bias.to(key.dtype)
-        return (key @ weight.T + bias).softmax(-1)
+        """Return the fractions of each sample in the modes: (n, k)."""
+        means = rows.mean[..., 0]
+        weight, bias = self.gate_weight.to(means.dtype), self.gate_bias.to(means.dtype)
+        return (means @ weight.T + bias).softmax(-1)
 
-    def _modes(self, task: ForwardSpec, rows: Moments, gates: Tensor, given: Buffers) -> tuple[Moments, BatchStats]:
-        """Give the moments of each mode, (k, c, 1), from the batch or as kept."""
-        kept = given.kept[0]
-        if kept is not None:
-            mean, var = as_tables(kept, (self.norm_spec.num_stat_sets, self.num_features, 1), rows.mean.dtype)
+    def _modes(self, spec: ForwardSpec, rows: Moments, gates: Tensor, buffers: Buffers) -> tuple[Moments, BatchStats]:
+        """Return the moments of each mode, (k, c, 1), from the batch or the running statistics."""
+        running = buffers.running_stats[0]
+        if running is not None:
+            mean, var = as_tables(running, (self.norm_spec.num_stat_sets, self.num_features, 1), rows.mean.dtype)
             return Moments(mean, var, torch.ones_like(mean)), BatchStats([None])
-        modes = task.sync_group.all_reduce(share_out(rows, gates))
+        modes = spec.sync_group.all_reduce(pool_by_fractions(rows, gates))
         return modes, BatchStats([modes], modes, modes.count[:, :1].detach())
 
     def moments_of(self, x: Tensor) -> Moments:
-        """Give the moments of what each mode has of x: (k, c, 1)."""
+        """Return the moments of each mode's share of x: (k, c, 1)."""
         rows = kernels.moments(x, 1)
-        return share_out(rows, self.gates(rows))
+        return pool_by_fractions(rows, self.gates(rows))
 
 
-def share_out(rows: Moments, gates: Tensor) -> Moments:
-    """Pool the moments of samples, (n, c, 1), each with its shares in the modes, (n, k): (k, c, 1)."""
+def pool_by_fractions(rows: Moments, gates: Tensor) -> Moments:
+    """Pool the moments of samples, (n, c, 1), weighted by their fractions in the modes, (n, k): (k, c, 1)."""
     n, c, _ = rows.mean.shape
     count = (rows.count * gates.T[..., None, None]).expand(-1, n, c, 1)
     mean, var = (table.expand_as(count) for table in rows[:2])
-    shared = union(Moments(mean, var, count), lambda table: table.sum(1, keepdim=True), lambda table: table)
-    return Moments(*(table.squeeze(1) for table in shared))
+    pooled = merge_moments(Moments(mean, var, count), lambda table: table.sum(1, keepdim=True), lambda table: table)
+    return Moments(*(table.squeeze(1) for table in pooled))

@@ -1,65 +1,89 @@
-"""Norms that change in the course of training: how many passes they have had, and between which of them something rises."""
+"""Norms that change in the course of training: a counter of forward passes, and ramps between two of them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from anynorm.core.tracing import is_recomputing, recomputing
+from anynorm.errors import SpecError
 from anynorm.kernels.interface import BatchStats
+from anynorm.layers.norm import CustomNorm
 from anynorm.layers.registered import RegisteredNorm
-from anynorm.layers.running_stats import is_recomputing, recomputing
-from anynorm.layers.state import CustomNorm
 
 
-class Scheduled(CustomNorm, RegisteredNorm):
-    """Counts its passes in training, in a buffer, and knows ramps: (first, last) pass, in buffers too.
+class ScheduledNorm(CustomNorm, RegisteredNorm):
+    """A norm that counts its forward passes in training; counter, ramps and hyperparameters are buffers.
 
     Attributes:
-        RAMPS: the buffers of ramps, and where they lie before anybody has told how long training will be.
-        moves: whether time passes; surgery that runs a norm in train mode stops it.
+        RAMPS: the (first, last) pass of each ramp until `set_total_steps` is called.
+        schedule_enabled: whether forward passes are counted; surgery that runs a norm in train mode disables it.
     """
 
-    RAMPS: ClassVar[dict[str, tuple[int, int]]] = {}
+    RAMPS: ClassVar[Mapping[str, tuple[int, int]]] = {}
     schedule_enabled: bool = True
     num_passes: Tensor
 
     def _register_parameters(self, device: Any, dtype: Any) -> None:
         super()._register_parameters(device, dtype)
-        for name, limit in self.settings.items():
-            self.register_buffer(name, torch.tensor(limit, device=device, dtype=dtype))
+        self._initial = dict(self.hyperparameters)
+        for name, value in self._initial.items():
+            self.register_buffer(name, torch.tensor(value, device=device, dtype=dtype))
         for name, ramp in self.RAMPS.items():
             self.register_buffer(name, torch.tensor(ramp, device=device))
         self.register_buffer("num_passes", torch.zeros((), dtype=torch.long, device=device))
 
     def reset_parameters(self) -> None:
-        """Start over, the schedule too."""
+        """Reset, the schedule included."""
         super().reset_parameters()
         self.num_passes.zero_()
-        for name, limit in self.settings.items():
-            self.get_buffer(name).fill_(limit)
+        for name, value in self._initial.items():
+            self.get_buffer(name).fill_(value)
         for name, ramp in self.RAMPS.items():
-            self._place(name, *ramp)
+            self._set_ramp(name, *ramp)
 
-    def _place(self, ramp: str, first: int, last: int) -> None:
-        buffer = self.get_buffer(ramp)
-        buffer[0], buffer[1] = first, max(last, first + 1)
+    def set_hyperparameters(self, **values: float) -> None:
+        """Set hyperparameters that are not part of the spec: all of them, or none if one is invalid.
+
+        Raises:
+            SpecError: if a name is unknown, or a value is not a finite number of at least 0.
+        """
+        for name, value in values.items():
+            if name not in self.hyperparameters:
+                raise SpecError(f"{self.name} has no hyperparameter {name!r}. Usable: {' '.join(self.hyperparameters)}.")
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+                raise SpecError(f"{name} of {self.name} must be a finite number of at least 0; got {value!r}.")
+        self._initial |= values
+        for name, value in values.items():
+            self.get_buffer(name).fill_(value)
+
+    def extra_repr(self) -> str:
+        """Return spec, channels, options and hyperparameters."""
+        buffers = {name: self.get_buffer(name) for name in self.hyperparameters}
+        values = {name: self._initial[name] if buffer.is_meta else float(buffer) for name, buffer in buffers.items()}
+        return ", ".join([super().extra_repr(), *(f"{name}={value:g}" for name, value in values.items())])
+
+    def _set_ramp(self, name: str, first: int, last: int) -> None:
+        ramp = self.get_buffer(name)
+        ramp[0], ramp[1] = first, max(last, first + 1)
 
     @property
-    def learns_schedule(self) -> bool:
-        """Whether a forward pass counts."""
-        return self.training and self.schedule_enabled and self.update_rule.learns
+    def advances_schedule(self) -> bool:
+        """Whether a forward pass is counted."""
+        return self.training and self.schedule_enabled and self.update_rule.updates
 
-    def progress(self, ramp: str, passes: Tensor, dtype: torch.dtype) -> Tensor:
-        """Say how much of a ramp is done after so many passes, from 0 to 1."""
-        first, last = self.get_buffer(ramp).unbind()
+    def progress(self, name: str, passes: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the fraction of a ramp after a number of passes, from 0 to 1."""
+        first, last = self.get_buffer(name).unbind()
         return ((passes - first).to(dtype) / (last - first)).clamp(0, 1)
 
     def update_running_stats(self, batch: BatchStats) -> None:
-        """Move what is kept by one batch, and the schedule by one pass."""
+        """Update the running statistics and count the pass."""
         super().update_running_stats(batch)
-        if self.learns_schedule and not is_recomputing():
+        if self.advances_schedule and not is_recomputing():
             step: Any = 1
             if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
                 step = 1 - recomputing(self.num_passes).long()

@@ -1,13 +1,14 @@
-"""Sparse switchable normalization (Shao et al. 2019): SN whose weights end one-hot, by the way they are computed.
+"""Sparse switchable normalization (Shao et al. 2019): SN whose mixing weights become one-hot by construction.
 
-SparsestMax projects λ onto the simplex (sparsemax), and out onto a circle of radius r around its centre u where that fell short:
+SparsestMax projects λ onto the simplex (sparsemax) and then, if the result p is closer to the center u than the radius r,
+outwards onto the circle of radius r around u:
 
     p = sparsemax(λ)        ‖p − u‖ < r:  p ← u + r (p − u)/‖p − u‖
 
-What leaves the simplex is projected onto the face it left by, and the same is done there, with u the centre of the face and
-the radius that is left, √(r² − ‖u_face − u‖²). r rises from 0 to √((k − 1)/k), where the simplex has nothing but its corners.
-At the centre itself every direction is as good: the first largest λ has it, and the gradient is that of p. So weights are on the
-simplex, and r from its centre, whatever λ is, equal λ included.
+A point that leaves the simplex is projected onto the face it left through, and the same step is repeated there, with the center
+of the face and the remaining radius √(r² − ‖u_face − u‖²). r rises from 0 to √((k − 1)/k), where only the corners of the simplex
+remain. At the center itself all directions are equal: the first largest λ determines it, and the gradient is that of p. So the
+weights are on the simplex and at least r from its center for any λ, equal λ included.
 """
 
 from __future__ import annotations
@@ -20,17 +21,18 @@ import torch
 from torch import Tensor
 
 from anynorm.core.mixing import Precomputed
-from anynorm.kernels.interface import ForwardSpec, Params
-from anynorm.layers.baselines.schedule import Scheduled
-from anynorm.layers.distributed import SyncGroup
-from anynorm.layers.running_stats import is_recomputing
+from anynorm.core.tracing import is_recomputing
+from anynorm.kernels.interface import ForwardSpec, Params, SyncGroup
+from anynorm.layers.algebra import SwitchNorm
+from anynorm.layers.baselines.schedule import ScheduledNorm
+from anynorm.layers.registered import GroupedNorm
 
-SAME = 1e-9
-"""Two points nearer than this are one, and a smaller weight is none."""
+TOLERANCE = 1e-9
+"""Points closer than this are equal, and a smaller weight is 0."""
 
 
 def sparsemax(logits: Tensor) -> Tensor:
-    """Project (…, k) onto the simplex: max(z − τ, 0), which sums to 1 (Martins & Astudillo 2016).
+    """Return the projection of (…, k) onto the simplex: max(z − τ, 0), which sums to 1 (Martins & Astudillo 2016).
 
     >>> sparsemax(torch.tensor([1.0, 0.5, -1.0]))
     tensor([0.7500, 0.2500, 0.0000])
@@ -43,43 +45,43 @@ def sparsemax(logits: Tensor) -> Tensor:
 
 
 def sparsestmax(logits: Tensor, radius: Tensor) -> Tensor:
-    """Give weights (…, k) on the simplex, no nearer to its centre than `radius`.
+    """Return weights (…, k) on the simplex with a distance of at least `radius` from its center.
 
     >>> sparsestmax(torch.ones(3), torch.tensor(0.0)), sparsestmax(torch.ones(3), torch.tensor(6 / 9).sqrt())
     (tensor([0.3333, 0.3333, 0.3333]), tensor([1., 0., 0.]))
     """
-    cuts = logits.shape[-1]
-    first = torch.nn.functional.one_hot(logits.argmax(-1), cuts).to(logits.dtype)
+    num_cuts = logits.shape[-1]
+    first = torch.nn.functional.one_hot(logits.argmax(-1), num_cuts).to(logits.dtype)
     p = sparsemax(logits)
-    for _ in range(cuts - 1):  # a face a round
-        face = (p.detach() > SAME).to(p.dtype)
+    for _ in range(num_cuts - 1):  # one face per round
+        face = (p.detach() > TOLERANCE).to(p.dtype)
         u = face / face.sum(-1, keepdim=True)
-        left = (radius.square() - (u - 1 / cuts).square().sum(-1, keepdim=True)).clamp(min=0).sqrt()
-        away = p - u
-        tied, short = _length(away) <= SAME, _length(away) < left
-        way = torch.where(tied, first - u, away)
-        out = u + left * way / _length(way).clamp(min=SAME) + torch.where(tied, away, 0.0)
-        p = sparsemax(torch.where(short, out, p))
-    return torch.where(p > SAME, p, 0.0)
+        remaining = (radius.square() - (u - 1 / num_cuts).square().sum(-1, keepdim=True)).clamp(min=0).sqrt()
+        offset = p - u
+        is_center, is_inside = _length(offset) <= TOLERANCE, _length(offset) < remaining
+        direction = torch.where(is_center, first - u, offset)
+        outer = u + remaining * direction / _length(direction).clamp(min=TOLERANCE) + torch.where(is_center, offset, 0.0)
+        p = sparsemax(torch.where(is_inside, outer, p))
+    return torch.where(p > TOLERANCE, p, 0.0)
 
 
 def _length(vectors: Tensor) -> Tensor:
-    """Give the lengths of vectors; that of none has a derivative of 0."""
+    """Return the lengths of vectors; the derivative of the length of 0 is 0."""
     squares = vectors.square().sum(-1, keepdim=True)
     return torch.where(squares > 0, squares, 1.0).sqrt() * (squares > 0)
 
 
-class SparseSwitchNorm(Scheduled):
-    """SN whose weights grow sparse in training, until one cut is left for the mean and one for the variance.
+class SparseSwitchNorm(ScheduledNorm, GroupedNorm):
+    """SN whose mixing weights become sparse in training, until one cut remains for the mean and one for the variance.
 
-    ramp: the passes (first, last) between which the radius rises; `pace` sets it to a whole training.
-
-    A pass that activation checkpointing computes again has the radius of the last pass: where several wait for one backward,
-    that of the others is off by as many passes as came after them.
+    The radius rises between the passes `ramp` (a buffer); `set_total_steps` scales it to a whole training. A pass that activation
+    checkpointing recomputes has the radius of the latest pass: if several passes wait for one backward, the radius of the earlier
+    ones is off by as many passes as came after them.
     """
 
-    name, alias_of, paper = "ssn", "in+ln+bn.groups:{num_groups}", "Shao et al. 2019 (after sn)"
+    name, paper = "ssn", "Shao et al. 2019 (after sn)"
     arguments = {"num_groups": 1}
+    define = SwitchNorm.define
     formula = (
         "mean = w[in] μ[in] + w[ln] μ[ln] + w[bn] μ[bn]",
         "var  = w′[in] σ²[in] + w′[ln] σ²[ln] + w′[bn] σ²[bn]",
@@ -88,29 +90,29 @@ class SparseSwitchNorm(Scheduled):
     )
     RAMPS = {"ramp": (0, 50_000)}
 
-    def set_total_steps(self, passes: int) -> None:
-        """Let the radius rise over training but for its first twentieth, in which λ finds its way (our choice)."""
-        self._place("ramp", passes // 20, passes - 1)
+    def set_total_steps(self, total_steps: int) -> None:
+        """Scale the ramp: the radius rises after the first twentieth of training (our choice)."""
+        self._set_ramp("ramp", total_steps // 20, total_steps - 1)
 
     def radius(self) -> Tensor:
-        """Give the radius of the next pass: 0 to begin with, that of the corners in the end."""
-        cuts = len(self.mean_cuts)
-        again = not torch.compiler.is_compiling() and is_recomputing() and self.learns_schedule
+        """Return the radius of the next pass, from 0 to that of the corners."""
+        num_cuts = len(self.mean_cut_indices)
+        again = is_recomputing() and self.advances_schedule
         passes = self.num_passes - 1 if again else self.num_passes
-        return self.progress("ramp", passes, torch.float64) * math.sqrt((cuts - 1) / cuts)
+        return self.progress("ramp", passes, torch.float64) * math.sqrt((num_cuts - 1) / num_cuts)
 
-    def sparse(self, side: str) -> Tensor:
-        """Give the weights of the cuts of a side, as λ is shaped."""
+    def sparse_weights(self, side: str) -> Tensor:
+        """Return the mixing weights of the cuts of the "mean" or the "var", in the shape of λ."""
         logits: Tensor = getattr(self, f"{side}_weight")
         return sparsestmax(logits.double(), self.radius()).to(logits.dtype)
 
-    def weights(self, side: str) -> Tensor:
-        """Give the weights of the cuts of the `mean` or the `var`: (1, k), or (c, k) with groups."""
-        return Precomputed(self.norm_spec.mixing.groups).spread(self.sparse(side), self.num_features)
+    def mixing_weights(self, side: str) -> Tensor:
+        """Return the mixing weights of the cuts of the "mean" or the "var": (1, k), or (c, k) with channel groups."""
+        return Precomputed(self.norm_spec.mixing.groups).weights_by_channel(self.sparse_weights(side), self.num_features)
 
-    def _make_task(self, looks: tuple[bool, ...], reach: SyncGroup) -> ForwardSpec:
-        task = super()._make_task(looks, reach)
-        return replace(task, norm_spec=replace(task.norm_spec, mixing=Precomputed(self.norm_spec.mixing.groups)))
+    def _make_forward_spec(self, uses_batch: tuple[bool, ...], sync_group: SyncGroup) -> ForwardSpec:
+        spec = super()._make_forward_spec(uses_batch, sync_group)
+        return replace(spec, norm_spec=replace(spec.norm_spec, mixing=Precomputed(self.norm_spec.mixing.groups)))
 
-    def _owned(self, told: Any) -> Params:
-        return super()._owned(told)._replace(mean_weight=self.sparse("mean"), var_weight=self.sparse("var"))
+    def _params(self, condition: Any) -> Params:
+        return super()._params(condition)._replace(mean_weight=self.sparse_weights("mean"), var_weight=self.sparse_weights("var"))

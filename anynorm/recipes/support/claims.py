@@ -1,98 +1,77 @@
-"""Claims of a paper as data, and whether measurements bear them out.
+"""Claims of a paper as data, tested with the measurements of a record.
 
-A claim says that one number is larger than another. Both are measured with the same seeds, and their differences are judged by
-Student's paired t-test, one-sided at 5 %:
+A claim states that one quantity is larger than another. Both are measured with the same seeds and compared by Student's paired
+one-sided t-test at 5 %:
 
-    holds              larger, and significantly so
-    does not hold      smaller, and significantly so
-    not significant    neither: more seeds, or a larger effect, would be needed
-    failed             a run that one of the numbers is of diverged, or could not be trained at all
+    holds              significantly larger
+    does not hold      significantly smaller
+    not significant    neither: it would take more seeds or a larger effect to decide
+    failed             a run behind one of the two quantities diverged or could not be trained
 """
 
 from __future__ import annotations
 
-import math
-import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from anynorm.errors import DataError
-from anynorm.recipes.support.record import Row
-
-LEVEL = 0.05
+from anynorm.recipes.support.rows import Values, accuracy_of
+from anynorm.training.statistics import LEVEL, mean_sd, paired_t_test
+from anynorm.training.sweep import Row
 
 
 @dataclass(frozen=True)
 class Claim:
-    """That `larger` is larger than `smaller`.
+    """The claim that `larger` is larger than `smaller`.
 
     Args:
-        says: the sentence.
-        paper: the paper's own numbers, as it prints them.
-        larger: gives one number a seed from a record's rows, as does `smaller`, in the same order.
+        statement: the claim as a sentence.
+        paper: the paper's own numbers as printed, "LARGER and SMALLER", or the place that says so.
+        larger: returns one value per seed from the rows of a record.
+        smaller: the same for the other quantity, in the same order of seeds.
     """
 
-    says: str
+    statement: str
     paper: str
-    larger: Callable[[list[Row]], Sequence[float | None]]
-    smaller: Callable[[list[Row]], Sequence[float | None]]
+    larger: Values
+    smaller: Values
 
     def judge(self, rows: list[Row]) -> dict[str, Any]:
-        """Compare seed by seed."""
+        """Test the claim seed by seed.
+
+        Returns:
+            A row of the table of claims: claim, paper, larger and smaller as mean ± sd, number of seeds n, p-value and verdict.
+
+        Raises:
+            DataError: if the two sides do not have the same number of values, or have none.
+        """
         larger, smaller = self.larger(rows), self.smaller(rows)
         if len(larger) != len(smaller) or not larger:
-            raise DataError(f"The claim {self.says!r} compares {len(larger)} numbers with {len(smaller)}.")
-        differences = [a - b for a, b in zip(larger, smaller, strict=True) if a is not None and b is not None]
-        whole = len(differences) == len(larger)
+            counts = f"{len(larger)} and {len(smaller)}"
+            raise DataError(f"the claim {self.statement!r} must have the same number of values on both sides; got {counts}.")
+        a, b = [value for value in larger if value is not None], [value for value in smaller if value is not None]
+        complete = len(a) == len(b) == len(larger)
         return {
-            "claim": self.says,
+            "claim": self.statement,
             "paper": self.paper,
-            "larger": spread(larger),
-            "smaller": spread(smaller),
+            "larger": mean_sd(larger),
+            "smaller": mean_sd(smaller),
             "n": len(larger),
-            "p": probability(differences) if whole else 1.0,
-            "verdict": verdict(differences) if whole else "failed",
+            "p": paired_t_test(a, b) if complete else 1.0,
+            "verdict": verdict(a, b) if complete else "failed",
         }
 
 
-def pick(rows: list[Row], column: str, **cell: Any) -> list[Any]:
-    """Give a column of the rows that fit a cell, in the order of their seeds."""
-    fitting = [row for row in rows if all(row.get(key) == value for key, value in cell.items())]
-    return [row[column] for row in sorted(fitting, key=lambda row: row["seed"])]
-
-
-def spread(numbers: Sequence[float | None], mean: str = ".4g", sd: str = ".2g") -> str:
-    """Write mean ± sd, and how many are missing.
-
-    Args:
-        mean, sd: how either is written.
-
-    >>> spread([30.0, 32.0, None])
-    '31 ± 1.4, 1 of 3 failed'
-    """
-    values = [value for value in numbers if value is not None]
-    if not values:
-        return "failed" if numbers else ""
-    middle, lost = statistics.fmean(values), len(numbers) - len(values)
-    around = f" ± {statistics.stdev(values):{sd}}" if len(values) > 1 and math.isfinite(middle) else ""
-    return f"{middle:{mean}}{around}" + (f", {lost} of {len(numbers)} failed" if lost else "")
-
-
-def verdict(differences: list[float]) -> str:
-    """Say whether differences are above 0."""
-    if probability(differences) < LEVEL:
+def verdict(larger: Sequence[float], smaller: Sequence[float]) -> str:
+    """Return "holds", "does not hold" or "not significant" for paired values."""
+    if paired_t_test(larger, smaller) < LEVEL:
         return "holds"
-    return "does not hold" if probability([-value for value in differences]) < LEVEL else "not significant"
+    return "does not hold" if paired_t_test(smaller, larger) < LEVEL else "not significant"
 
 
-def probability(differences: list[float]) -> float:
-    """Give the probability of a mean at least so large without a difference; 1 for a single one, or one that is no number."""
-    if len(differences) < 2 or not all(map(math.isfinite, differences)):
-        return 1.0
-    mean, sd = statistics.fmean(differences), statistics.stdev(differences)
-    if sd == 0:
-        return 0.0 if mean > 0 else 1.0
-    from scipy.stats import t
-
-    return float(t.sf(mean / (sd / math.sqrt(len(differences))), len(differences) - 1))
+def more_accurate(norm: str, other: str, paper: str, **cell: Any) -> Claim:
+    """Return the claim that a norm is more accurate than another one in the same cell."""
+    conditions = ", ".join(f"{key.replace('batch_size', 'batch')} {value}" for key, value in cell.items())
+    statement = f"`{norm}` is more accurate than `{other}`" + (f" ({conditions})" if conditions else "")
+    return Claim(statement, paper, accuracy_of(norm=norm, **cell), accuracy_of(norm=other, **cell))

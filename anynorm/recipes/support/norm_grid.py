@@ -1,4 +1,4 @@
-"""Recipes that train a network with each of some norms at each of some batch sizes (`norms`, `batch_sizes` of their settings)."""
+"""Recipes that train one network with each norm (`norms` of the settings) at each batch size (`batch_sizes`)."""
 
 from __future__ import annotations
 
@@ -8,44 +8,49 @@ from pathlib import Path
 
 from anynorm import plot
 from anynorm.recipes.support.claims import Claim
-from anynorm.recipes.support.presets import config_of, numbers, saved, there, told, trained
-from anynorm.recipes.support.recipe import Recipe, Settings, grid
-from anynorm.recipes.support.record import Record, Row
+from anynorm.recipes.support.recipe import Recipe, Settings
+from anynorm.recipes.support.record import Record
+from anynorm.recipes.support.rows import accuracy_mean_sd, save_figure, successful
+from anynorm.recipes.support.runs import train_cell
 from anynorm.table import Table
+from anynorm.training.sweep import Row, grid
 
 
-def sweep(name: str, presets: dict[str, Settings], claims: Callable[[Settings], list[Claim]], title: str) -> Recipe:
-    """Make such a recipe.
+def norm_grid_recipe(name: str, presets: dict[str, Settings], claims: Callable[[Settings], list[Claim]], title: str) -> Recipe:
+    """Return a recipe that measures a grid of norms × batch sizes.
 
     Args:
-        title: of its picture.
+        name: the name of the recipe's module.
+        presets: settings by preset.
+        claims: returns the claims that can be tested with given settings.
+        title: the title of the plot.
     """
     return Recipe(name, presets, cells, measure, claims, partial(draw, title=title), tables)
 
 
 def cells(settings: Settings) -> list[Row]:
-    """List the runs."""
+    """Return one cell per norm, batch size and seed."""
     return grid(settings["seeds"], norm=settings["norms"], batch_size=settings["batch_sizes"])
 
 
-def measure(settings: Settings, cell: Row) -> Row:
-    """Train a network."""
-    return numbers(trained(config_of(settings, **cell)), settings.get("median", 1))
+def measure(settings: Settings, cell: Row, runs: Path) -> Row:
+    """Train a network and return its accuracy."""
+    return train_cell(settings, runs, **cell)
 
 
 def tables(record: Record) -> list[Table]:
-    """Give accuracies by norm and batch size."""
+    """Return the accuracy by norm and batch size."""
     sizes = record.settings["batch_sizes"]
     rows = [
-        {"norm": norm, **{f"batch {size}": told(record.rows, norm=norm, batch_size=size) for size in sizes}}
+        {"norm": norm, **{f"batch {size}": accuracy_mean_sd(record.rows, norm=norm, batch_size=size) for size in sizes}}
         for norm in record.settings["norms"]
     ]
     return [Table(rows, "Test accuracy in %, mean ± sd over seeds.")]
 
 
 def draw(record: Record, path: Path, title: str) -> list[Path]:
-    """Draw accuracy against batch size."""
-    sizes = record.settings["batch_sizes"]
-    things = {norm: {size: there(record.rows, norm=norm, batch_size=size) for size in sizes} for norm in record.settings["norms"]}
-    fig, _ = plot.lines(things, xlabel="samples a batch", ylabel="test accuracy (%)", title=title)
-    return saved(fig, path)
+    """Plot accuracy against batch size."""
+    sizes, norms = record.settings["batch_sizes"], record.settings["norms"]
+    lines = {norm: {size: successful(record.rows, norm=norm, batch_size=size) for size in sizes} for norm in norms}
+    fig, _ = plot.lines(lines, xlabel="samples per batch", ylabel="test accuracy (%)", title=title)
+    return save_figure(fig, path)

@@ -1,4 +1,4 @@
-"""Recipes that train a network with each pair of a mean and a deviation (`cuts`, `batch_sizes` of their settings)."""
+"""Recipes that train one network with the mean of one norm and the standard deviation of another, for every pair of `norms`."""
 
 from __future__ import annotations
 
@@ -10,55 +10,65 @@ from matplotlib.figure import Figure
 
 from anynorm import plot
 from anynorm.recipes.support.claims import Claim
-from anynorm.recipes.support.presets import accuracy, config_of, numbers, saved, there, told, trained
-from anynorm.recipes.support.recipe import Recipe, Settings, grid
-from anynorm.recipes.support.record import Record, Row
+from anynorm.recipes.support.recipe import Recipe, Settings
+from anynorm.recipes.support.record import Record
+from anynorm.recipes.support.rows import accuracy_mean_sd, accuracy_of, save_figure, successful
+from anynorm.recipes.support.runs import train_cell
 from anynorm.table import Table
+from anynorm.training.sweep import Row, grid
 
 
-def pairs(name: str, presets: dict[str, Settings], claims: Callable[[Settings], list[Claim]]) -> Recipe:
-    """Make such a recipe."""
+def pair_grid_recipe(name: str, presets: dict[str, Settings], claims: Callable[[Settings], list[Claim]]) -> Recipe:
+    """Return a recipe that measures a grid of means × standard deviations × batch sizes.
+
+    Args:
+        name: the name of the recipe's module.
+        presets: settings by preset.
+        claims: returns the claims that can be tested with given settings.
+    """
     return Recipe(name, presets, cells, measure, claims, draw, tables)
 
 
 def cells(settings: Settings) -> list[Row]:
-    """List the runs."""
-    return grid(settings["seeds"], mean=settings["cuts"], std=settings["cuts"], batch_size=settings["batch_sizes"])
+    """Return one cell per pair of norms, batch size and seed."""
+    norms = settings["norms"]
+    return grid(settings["seeds"], mean=norms, std=norms, batch_size=settings["batch_sizes"])
 
 
-def measure(settings: Settings, cell: Row) -> Row:
-    """Train a network with the mean of one norm and the deviation of another."""
+def measure(settings: Settings, cell: Row, runs: Path) -> Row:
+    """Train a network with the spec "mean/std" and return its accuracy."""
     norm = cell["mean"] if cell["mean"] == cell["std"] else f"{cell['mean']}/{cell['std']}"
-    return numbers(trained(config_of(settings, norm, cell["batch_size"], cell["seed"])))
+    return train_cell(settings, runs, norm, cell["batch_size"], cell["seed"])
 
 
-def better(one: tuple[str, str], other: tuple[str, str], size: int, paper: str) -> Claim:
-    """Claim that a pair is more accurate than another."""
-    says = f"({', '.join(one)}) is more accurate than ({', '.join(other)}) (batch {size})"
-    larger, smaller = (accuracy(mean=mean, std=std, batch_size=size) for mean, std in (one, other))
-    return Claim(says, paper, larger, smaller)
+def more_accurate_pair(pair: tuple[str, str], other: tuple[str, str], batch_size: int, paper: str) -> Claim:
+    """Return the claim that a pair (mean, std) is more accurate than another one."""
+    statement = f"({', '.join(pair)}) is more accurate than ({', '.join(other)}) (batch {batch_size})"
+    larger, smaller = (accuracy_of(mean=mean, std=std, batch_size=batch_size) for mean, std in (pair, other))
+    return Claim(statement, paper, larger, smaller)
 
 
 def tables(record: Record) -> list[Table]:
-    """Give the grid of each batch size: columns are means, rows deviations, as printed in the paper."""
-    cuts = record.settings["cuts"]
-    found = []
+    """Return one grid per batch size, laid out as in the paper: one column per mean, one row per standard deviation."""
+    norms = record.settings["norms"]
+    result = []
     for size in record.settings["batch_sizes"]:
         rows = [
-            {"std \\ mean": std, **{mean: told(record.rows, mean=mean, std=std, batch_size=size) for mean in cuts}}
-            for std in cuts
+            {"std \\ mean": std, **{mean: accuracy_mean_sd(record.rows, mean=mean, std=std, batch_size=size) for mean in norms}}
+            for std in norms
         ]
-        found.append(Table(rows, f"Test accuracy in %, batch {size}, mean ± sd over seeds; columns: mean, rows: deviation."))
-    return found
+        finding = f"Test accuracy in % at batch size {size}, mean ± sd over seeds. Columns: norm of the mean; rows: of the std."
+        result.append(Table(rows, finding))
+    return result
 
 
 def draw(record: Record, path: Path) -> list[Path]:
-    """Draw the grids."""
-    cuts, sizes = record.settings["cuts"], record.settings["batch_sizes"]
+    """Plot the grid of each batch size."""
+    norms, sizes = record.settings["norms"], record.settings["batch_sizes"]
     fig = Figure(figsize=(6 * len(sizes), 5), layout="constrained")
     for ax, size in zip(fig.subplots(1, len(sizes), squeeze=False)[0], sizes, strict=True):
-        cell = [[there(record.rows, mean=mean, std=std, batch_size=size) for mean in cuts] for std in cuts]
-        table = [[statistics.fmean(values) if values else float("nan") for values in line] for line in cell]
-        words = {"xlabel": "mean of", "ylabel": "deviation of", "title": f"batch {size}"}
-        plot.grid(table, (cuts, cuts), ax, label="test accuracy (%)", **words)
-    return saved(fig, path)
+        accuracies = [[successful(record.rows, mean=mean, std=std, batch_size=size) for mean in norms] for std in norms]
+        means = [[statistics.fmean(values) if values else float("nan") for values in line] for line in accuracies]
+        labels = {"xlabel": "norm of the mean", "ylabel": "norm of the standard deviation", "title": f"batch size {size}"}
+        plot.grid(means, (norms, norms), ax, label="test accuracy (%)", **labels)
+    return save_figure(fig, path)

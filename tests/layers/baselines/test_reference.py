@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import anynorm
-from anynorm.models import build
-from anynorm.models.shape import Shape
+from anynorm.models import build_model
+from anynorm.models.shape import DataShape
 from tests.helpers import data, make, same
 from tests.layers.baselines import references
 
@@ -44,7 +44,7 @@ def modes_of(norm, x):
 
 @shapes
 @pytest.mark.parametrize("modes", [1, 2, 3])
-def test_modenorm_trains_as_the_reference_and_keeps_what_each_mode_saw(shape, modes):
+def test_modenorm_trains_as_the_reference_and_updates_the_statistics_of_each_mode(shape, modes):
     norm = make(f"modenorm:{modes}", channels=8, momentum=0.3)
     kept = [(torch.zeros(8, dtype=torch.float64), torch.ones(8, dtype=torch.float64)) for _ in range(modes)]
     for step in range(3):
@@ -66,7 +66,7 @@ def test_modenorm_trains_as_the_reference_and_keeps_what_each_mode_saw(shape, mo
     agree(norm, data(*shape, seed=9), lambda n, v: references.modenorm(v, modes_of(n, v), kept, affine(n)))
 
 
-def test_modenorm_keeps_its_modes_in_the_state_dict():
+def test_the_state_dict_of_modenorm_has_its_modes():
     norm = make("modenorm:2")
     norm(data(4, 16, 3, 3))
     again = anynorm.make("modenorm:2", 16)
@@ -87,7 +87,7 @@ def saved_bytes(norm, x):
     return sum(held.values())
 
 
-def test_modenorm_holds_a_few_numbers_a_sample_and_channel_for_each_mode_and_never_x_again():
+def test_modenorm_saves_numbers_per_sample_channel_and_mode_but_no_copy_of_x():
     x = data(4, 16, 32, 32)
     few, more, most = (saved_bytes(make(f"modenorm:{modes}"), x) for modes in (2, 4, 8))
     assert most - more == pytest.approx(2 * (more - few), rel=0.1)
@@ -99,7 +99,7 @@ def test_modenorm_holds_a_few_numbers_a_sample_and_channel_for_each_mode_and_nev
 @pytest.mark.parametrize("spec", ["ilmin", "ilmgn:4"])
 def test_ilm_is_the_reference_in_training_and_inference(shape, spec):
     if spec == "ilmin" and len(shape) == 2:
-        pytest.skip("IN of vectors is refused")
+        pytest.skip("IN of vectors raises in training")
     for training in (True, False):
         norm = make(spec, channels=8).train(training)
         groups = 8 if spec == "ilmin" else 4
@@ -107,7 +107,7 @@ def test_ilm_is_the_reference_in_training_and_inference(shape, spec):
 
 
 def key_list(norm):
-    return norm.keys(torch.device("cpu")).tolist()
+    return norm.key_groups(torch.device("cpu")).tolist()
 
 
 def ilm_weights(norm):
@@ -141,7 +141,7 @@ def test_brn_trains_as_the_reference_at_every_point_of_its_ramp(shape, batches, 
     assert norm.num_passes == batches + 1
 
 
-def test_brn_with_wide_limits_trains_as_it_infers():
+def test_brn_with_wide_limits_computes_in_training_what_it_does_in_inference():
     norm = make("brn", channels=8, r_max=100.0, d_max=100.0)
     for step in range(3):
         norm(data(4, 8, 3, 3, seed=step))
@@ -196,9 +196,9 @@ def test_gradients_of_exact_whitening_are_finite_where_eigenvalues_coincide():
 
 
 def test_whitening_is_an_xbn_norm_whose_groups_are_clipped_to_the_channels():
-    model = build("resnet18", Shape(3, 16, 16, 10), 0.25)
+    model = build_model("resnet18", DataShape(3, 16, 16, 10), 0.25)
     report = anynorm.xbn(model, norm="gw:64")
-    assert all(row["is"].startswith("gw:") for row in report.rows)
+    assert all(row["new_norm"].startswith("gw:") for row in report.rows)
     assert model(data(2, 3, 16, 16)).isfinite().all()
 
 
@@ -219,8 +219,8 @@ def test_ibn_is_in_and_bn_side_by_side():
         same(norm.running_var[8:], halves[1].running_var)
 
 
-def test_ibn_of_an_odd_channel_count_is_refused():
-    with pytest.raises(anynorm.SpecError, match=r"ibn halves the channels, and 15 is odd\. Take in or bn there"):
+def test_ibn_with_an_odd_number_of_channels_raises():
+    with pytest.raises(anynorm.SpecError, match=r"num_features of ibn must be even; got 15\. Use in or bn there"):
         anynorm.make("ibn", 15)
 
 
@@ -235,7 +235,7 @@ def test_exact_whitening_of_fewer_values_than_groups_is_the_reference(shape, sca
     assert grad.isfinite().all()
 
 
-def test_a_mode_that_nobody_is_shared_out_to_keeps_its_statistics():
+def test_a_mode_without_samples_keeps_its_statistics():
     norm: Any = anynorm.make("modenorm:2", 4)
     with torch.no_grad():
         norm.gate_weight.copy_(torch.tensor([[10.0] * 4, [-10.0] * 4]))

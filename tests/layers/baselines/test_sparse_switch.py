@@ -47,7 +47,7 @@ def test_at_radius_0_it_is_the_nearest_point_of_the_simplex(logits):
 
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.8])
 @pytest.mark.parametrize("logits", [[0.4, 0.3, 0.1], [0.5, 0.45, -0.2], [0.1, 0.0, 0.2]])
-def test_beyond_it_is_near_the_point_that_trying_all_finds(logits, share):
+def test_beyond_the_radius_it_is_close_to_the_result_of_exhaustive_search(logits, share):
     p = sparsemax(torch.tensor(logits, dtype=torch.float64)).tolist()
     w = sparsestmax(torch.tensor(logits, dtype=torch.float64), torch.tensor(share * CORNER, dtype=torch.float64)).tolist()
     tried = references.nearest_on_simplex(p, share * CORNER)
@@ -62,7 +62,7 @@ def test_at_the_end_one_cut_has_all_the_weight():
 def test_ssn_starts_as_equal_weights_and_ends_as_one_norm():
     norm: Any = anynorm.make("ssn", 8)
     norm.ramp.copy_(torch.tensor([0, 4]))
-    same(norm.weights("mean"), torch.full((1, 3), 1 / 3))
+    same(norm.mixing_weights("mean"), torch.full((1, 3), 1 / 3))
     x = data(4, 8, 3, 3)
     same(norm(x), anynorm.make("sn", 8)(x), rtol=1e-5, atol=1e-5)
     with torch.no_grad():
@@ -73,15 +73,15 @@ def test_ssn_starts_as_equal_weights_and_ends_as_one_norm():
         radii.append(float(norm.radius()))
         norm(x)
     same(torch.tensor(radii), torch.tensor([0.25, 0.5, 0.75, 1.0]) * CORNER)
-    same(norm.weights("mean"), torch.tensor([[0.0, 1.0, 0.0]]))
-    same(norm.weights("var"), torch.tensor([[0.0, 0.0, 1.0]]))
+    same(norm.mixing_weights("mean"), torch.tensor([[0.0, 1.0, 0.0]]))
+    same(norm.mixing_weights("var"), torch.tensor([[0.0, 0.0, 1.0]]))
     settled = make("ln/bn", channels=8)
     settled.load_state_dict({k: v for k, v in norm.state_dict().items() if k in settled.state_dict()}, strict=False)
     settled.running_var.copy_(norm.running_var)
     same(norm.eval()(x), settled.eval()(x), rtol=1e-5, atol=1e-5)
 
 
-def test_the_schedule_goes_on_where_a_checkpoint_left_it_and_stands_still_in_inference():
+def test_the_schedule_continues_after_a_checkpoint_and_stops_in_inference():
     norm = make("ssn")
     for _ in range(2):
         norm(data(4, 16, 3, 3))
@@ -98,14 +98,14 @@ def test_gradients_reach_the_logits_at_equal_weights():
     assert norm.var_weight.grad.abs().max() > 0
 
 
-def test_harden_takes_the_cut_that_ssn_would_end_with():
+def test_harden_selects_the_cut_that_ssn_would_end_with():
     model: Any = torch.nn.Sequential(make("ssn"))
     with torch.no_grad():
         for logits in (model[0].mean_weight, model[0].var_weight):
             logits.copy_(torch.tensor([0.0, 0.0, 1.0]))
     ended: Any = copy.deepcopy(model).eval()
     ended[0].num_passes.fill_(100)
-    assert anynorm.harden(model).rows[0]["is"] == "bn"
+    assert anynorm.harden(model).rows[0]["new_norm"] == "bn"
     x = data(4, 16, 3, 3)
     same(model.eval()(x), ended(x), rtol=1e-5, atol=1e-5)
 
@@ -119,7 +119,7 @@ def test_gradients_reach_equal_logits_at_any_radius_but_the_last(share):
     assert grad.isfinite().all()
 
 
-def test_a_pass_before_training_does_not_keep_the_logits_from_learning():
+def test_a_pass_before_training_does_not_stop_the_logits_from_learning():
     norm: Any = anynorm.make("ssn", 8)
     norm.set_total_steps(40)
     norm.num_passes.fill_(5)  # as after a few dry runs: the radius has risen, and λ are still equal
@@ -130,8 +130,8 @@ def test_a_pass_before_training_does_not_keep_the_logits_from_learning():
         optimizer.zero_grad()
         (norm(x) - target(x)).square().mean().backward()
         optimizer.step()
-    assert norm.weights("var").argmax() == 2
-    assert norm.weights("var").detach().max() == 1
+    assert norm.mixing_weights("var").argmax() == 2
+    assert norm.mixing_weights("var").detach().max() == 1
 
 
 @given(st.lists(NUMBERS, min_size=3, max_size=3))
@@ -140,7 +140,7 @@ def test_in_the_end_weights_are_one_hot_to_the_last_bit(logits):
     assert sorted((w.float() > 0).tolist()) == [False, False, True]
 
 
-def test_recomputing_in_inference_sees_the_same_radius():
+def test_recomputing_in_inference_uses_the_same_radius():
     from torch.utils.checkpoint import checkpoint
 
     norm = make("ssn").eval()

@@ -1,0 +1,138 @@
+"""The diagnostics of `anynorm diagnose --what NAME`: calls with what a command line has, a model and its batches.
+
+Separate from `diagnose.py`, which must not import torch before a command runs.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anynorm.diagnostics import batch_fluctuation, estimation_shift, gradient_balance, importance, perturbation_curve
+from anynorm.diagnostics.observe import eval_mode
+from anynorm.diagnostics.report import DiagnosticReport
+from anynorm.diagnostics.scores import accuracy, agreement
+from anynorm.errors import AnynormError, DiagnosticError
+from anynorm.surgery.batches import call
+
+SAMPLES_PER_CLASS = 8
+"""Samples of each class in one draw of gradients."""
+
+
+@dataclass
+class DiagnoseArgs:
+    """A model, its batches (None without --data), and options.
+
+    Args:
+        batches: iterator over batches.
+        num_batches: number of batches to use; None for all.
+        deltas, per, seeds: as in `perturbation_curve`.
+    """
+
+    model: nn.Module
+    batches: Iterator[Any] | None
+    where: list[str] | None = None
+    num_batches: int | None = None
+    deltas: Sequence[float] = (0.1, 0.2, 0.3, 0.4, 0.5)
+    per: str = "layer"
+    seeds: int = 5
+
+    def data(self) -> Iterator[Any]:
+        """Return the batches; raise `DiagnosticError` without any."""
+        if self.batches is None:
+            raise DiagnosticError("This diagnostic needs data: pass --data.")
+        return islice(self.batches, self.num_batches)
+
+    def has_labels(self) -> bool:
+        """Whether the first batch is (x, integer labels)."""
+        if self.batches is None:
+            return False
+        first = list(islice(self.batches, 1))
+        self.batches = chain(first, self.batches)
+        batch: Any = first[0] if first else None
+        labels = batch[1] if isinstance(batch, tuple | list) and len(batch) > 1 else None
+        return isinstance(labels, Tensor) and labels.dim() == 1 and not labels.is_floating_point()
+
+
+def run_diagnostic(what: str, args: DiagnoseArgs) -> DiagnosticReport:
+    """Run the diagnostic with the name `what`; raise `DiagnosticError` for an unknown name or a model that fails on the data."""
+    if what not in DIAGNOSTICS:
+        close = difflib.get_close_matches(what, DIAGNOSTICS, n=1, cutoff=0.4)
+        hint = f" Did you mean {close[0]}?" if close else ""
+        raise DiagnosticError(f"--what must be one of {' '.join(DIAGNOSTICS)}; got {what!r}.{hint}")
+    try:
+        return DIAGNOSTICS[what](args)
+    except AnynormError:
+        raise
+    except Exception as error:  # the user's model or loader may raise anything
+        raise DiagnosticError(f"The model cannot be run on this data: {type(error).__name__}: {error}.") from error
+
+
+def _estimation_shift(args: DiagnoseArgs) -> DiagnosticReport:
+    score = accuracy if args.has_labels() else None
+    return estimation_shift(args.model, args.data(), where=args.where, score=score)
+
+
+def _perturbation(args: DiagnoseArgs) -> DiagnosticReport:
+    """Score by accuracy, or by agreement with the unperturbed model if the data has no labels."""
+    has_labels = args.has_labels()
+    batches = list(args.data())
+    if not batches:
+        raise DiagnosticError("--data must have at least one batch; got none.")
+
+    def outputs(model: nn.Module) -> list[Tensor]:
+        return [call(model, batch) for batch in batches]
+
+    with eval_mode(args.model):
+        unperturbed = outputs(args.model)
+    if not all(isinstance(y, Tensor) and y.dim() == 2 for y in unperturbed):
+        raise DiagnosticError(
+            "The model must return a tensor (n, classes) to be scored. In Python, perturbation_curve takes any score."
+        )
+
+    def score(model: nn.Module) -> float:
+        pairs = zip(outputs(model), batches if has_labels else unperturbed, strict=True)
+        scores = [(accuracy(y, target) if has_labels else agreement(target, y), len(y)) for y, target in pairs]
+        return sum((value or 0.0) * size for value, size in scores) / sum(size for _, size in scores)
+
+    report = perturbation_curve(args.model, score, (0.0, *args.deltas), args.where, per=args.per, seeds=args.seeds)
+    name = "accuracy" if has_labels else "agreement with the unperturbed model"
+    report.finding = f"The score is {name} in percent. {report.finding}"
+    return report
+
+
+def _gradient_balance(args: DiagnoseArgs) -> DiagnosticReport:
+    """Use the cross entropy of a classifier on draws with a few samples of each class."""
+    if not args.has_labels():
+        raise DiagnosticError("Gradients are compared between classes: --data must have integer labels beside x.")
+    pairs = [(batch[0], batch[1]) for batch in args.data()]
+    x, labels = (torch.cat(list(entries)) for entries in zip(*pairs, strict=True))
+    by_class = {label: x[labels == label] for label in sorted(set(labels.tolist()))}
+    smallest = min(len(samples) for samples in by_class.values())
+    size = min(SAMPLES_PER_CLASS, smallest)
+    starts = range(0, smallest - size + 1, size)
+    draws = [{label: samples[start : start + size] for label, samples in by_class.items()} for start in starts]
+
+    def loss(model: nn.Module, batch: Tensor, label: int) -> Tensor:
+        y = model(batch)
+        if not isinstance(y, Tensor) or y.dim() != 2 or y.shape[1] <= max(by_class):
+            got = f"a tensor {tuple(y.shape)}" if isinstance(y, Tensor) else f"a {type(y).__name__}"
+            raise DiagnosticError(f"The model must return a tensor (n, {max(by_class) + 1} classes) for these labels; got {got}.")
+        return nn.functional.cross_entropy(y, torch.full((len(batch),), label))
+
+    return gradient_balance(args.model, draws, loss, where=args.where)
+
+
+DIAGNOSTICS: dict[str, Callable[[DiagnoseArgs], DiagnosticReport]] = {
+    "shift": _estimation_shift,
+    "importance": lambda args: importance(args.model, where=args.where),
+    "perturb": _perturbation,
+    "fluctuation": lambda args: batch_fluctuation(args.model, args.data(), where=args.where),
+    "gradients": _gradient_balance,
+}

@@ -1,0 +1,159 @@
+"""Image classification datasets: uint8 images and labels in memory, loaded by name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anynorm.core.cuts import divisors
+from anynorm.core.moments import Moments, pool, pool_stacked
+from anynorm.data import readers
+from anynorm.data.folder import read_folder
+from anynorm.errors import DataError
+from anynorm.io.checkpoints import call_factory
+from anynorm.kernels import moments
+from anynorm.models.shape import DataShape
+
+Split = tuple[Tensor, Tensor]
+TEST_FRACTION = 0.25
+"""Fraction of the images used for testing when a dataset has no test split."""
+CHUNK_SIZE = 5000
+"""Number of images converted to floating point at a time."""
+
+
+@dataclass(frozen=True)
+class ImageDataset:
+    """Training and test images in memory.
+
+    Attributes:
+        train: Images (n, c, h, w) and labels (n,).
+        test: Images and labels of the test split.
+        num_classes: Number of classes; labels are 0 … num_classes − 1.
+        mean: Mean of each channel over the training images, (c, 1, 1).
+        std: Standard deviation of each channel over the training images, (c, 1, 1).
+    """
+
+    train: Split
+    test: Split
+    num_classes: int
+    mean: Tensor
+    std: Tensor
+
+    @property
+    def shape(self) -> DataShape:
+        """Shape of an image, and the number of classes: the argument of `anynorm.models.build_model`."""
+        channels, height, width = self.train[0].shape[1:]
+        return DataShape(channels, height, width, self.num_classes)
+
+    def test_batches(self, batch_size: int) -> Iterator[Split]:
+        """Yield the test split in batches of standardized images and labels, in order."""
+        images, labels = self.test
+        for start in range(0, len(images), batch_size):
+            yield self.standardize(images[start : start + batch_size]), labels[start : start + batch_size]
+
+    def standardize(self, images: Tensor) -> Tensor:
+        """Return (images − mean) / std as float32: mean 0 and variance 1 per channel over the training images."""
+        return (images.float() - self.mean) / self.std
+
+
+def split_at_random(images: Tensor, labels: Tensor) -> tuple[Split, Split]:
+    """Split images into a training and a test part; the split is the same in every call."""
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+    num_train = round(len(images) * (1 - TEST_FRACTION))
+    train, test = order[:num_train], order[num_train:]
+    return (images[train], labels[train]), (images[test], labels[test])
+
+
+DATASETS: dict[str, Callable[[], tuple[Split, Split]]] = {
+    "digits": lambda: split_at_random(*readers.digits()),
+    "mnist": lambda: (readers.mnist("train"), readers.mnist("test")),
+    "fashion-mnist": lambda: (readers.fashion_mnist("train"), readers.fashion_mnist("test")),
+    "cifar10": lambda: (readers.cifar10("train"), readers.cifar10("test")),
+    "cifar100": lambda: (readers.cifar100("train"), readers.cifar100("test")),
+}
+
+
+def load_dataset(name: str, image_size: int = 64, *, skip_unreadable: bool = False) -> ImageDataset:
+    """Load a dataset by name; see `anynorm.data` for the names.
+
+    Args:
+        name: A name of `DATASETS`, also with `@SIZE`; `folder:PATH`; or `package.module:factory`.
+        image_size: Height and width to which the images of a folder are resized. Other datasets ignore it.
+        skip_unreadable: Leave out images of a folder that cannot be decoded, instead of raising. Other datasets ignore it.
+
+    Raises:
+        DataError: if the name is unknown, a file is missing or damaged, or the data do not have the required form.
+
+    >>> load_dataset("digits").shape
+    DataShape(channels=1, height=8, width=8, num_classes=10)
+    """
+    if name.partition("@")[0] in DATASETS:
+        train, test = _read_named(name)
+    elif name.startswith("folder:"):
+        splits = read_folder(name.removeprefix("folder:"), image_size, skip_unreadable=skip_unreadable)
+        train, test = (splits[0], splits[1]) if len(splits) == 2 else split_at_random(*splits[0])
+    elif ":" in name:
+        train, test = _call_factory(name)
+    else:
+        close = difflib.get_close_matches(name, DATASETS, n=2, cutoff=0.4)
+        hint = f" Did you mean {' or '.join(close)}?" if close else ""
+        raise DataError(f"unknown dataset {name!r}.{hint} Usable: {' '.join(DATASETS)} folder:PATH package.module:factory.")
+    num_classes = int(max(train[1].max(), test[1].max())) + 1
+    if num_classes < 2:
+        raise DataError(f"{name} must have at least 2 classes; got {num_classes}. Check the labels: classes are numbered from 0.")
+    mean, std = _channel_moments(train[0])
+    return ImageDataset(train, test, num_classes, mean, std.clamp(min=1e-3))
+
+
+def _read_named(name: str) -> tuple[Split, Split]:
+    """Read a dataset of `DATASETS`, at its original size or averaged down (`cifar10@16`)."""
+    base, at, size = name.partition("@")
+    train, test = DATASETS[base]()
+    if not at:
+        return train, test
+    original = train[0].shape[-1]
+    if not size.isdigit() or not 0 < int(size) <= original or original % int(size):
+        usable = " ".join(map(str, divisors(original)))
+        raise DataError(
+            f"{name}: the size after @ must divide the original {original} × {original} pixels; got {size!r}. Usable: {usable}."
+        )
+    factor = original // int(size)
+    return (_average_pixels(train[0], factor), train[1]), (_average_pixels(test[0], factor), test[1])
+
+
+def _average_pixels(images: Tensor, factor: int) -> Tensor:
+    """Average squares of factor × factor pixels, rounded to uint8."""
+    chunks = [torch.nn.functional.avg_pool2d(chunk.float(), factor) for chunk in torch.split(images, CHUNK_SIZE)]
+    return torch.cat([chunk.round().to(torch.uint8) for chunk in chunks])
+
+
+def _channel_moments(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and standard deviation per channel, (c, 1, 1), without a float64 copy of all images."""
+    chunks = [pool(moments(chunk.double(), 1), (1, images.shape[1], 1)) for chunk in torch.split(images, CHUNK_SIZE)]
+    pooled = pool_stacked(Moments(*(torch.stack(tables) for tables in zip(*chunks, strict=True))))
+    return pooled.mean[0, :, :, None].float(), pooled.var[0, :, :, None].sqrt().float()
+
+
+def _call_factory(name: str) -> tuple[Split, Split]:
+    """Call `package.module:factory` and check what it returns."""
+    returned = call_factory(name)
+    try:
+        (train_images, train_labels), (test_images, test_labels) = returned
+        train = torch.as_tensor(train_images), torch.as_tensor(train_labels).long()
+        test = torch.as_tensor(test_images), torch.as_tensor(test_labels).long()
+    except (TypeError, ValueError):
+        raise DataError(
+            f"{name} must return (images, labels), (images, labels): train and test; got {type(returned).__name__}."
+        ) from None
+    for images, labels in (train, test):
+        has_shape = images.dim() == 4 and labels.shape == (len(images),) and images.shape[1:] == train[0].shape[1:]
+        if not has_shape or not len(images) or int(labels.min()) < 0:
+            raise DataError(
+                f"{name} must return images (n, c, h, w), of the same size in both splits, and labels (n,) from 0; "
+                f"got images {tuple(images.shape)} and labels {tuple(labels.shape)}."
+            )
+    return train, test

@@ -1,0 +1,90 @@
+"""Plots of reports and values: each function takes an optional matplotlib `ax` and returns `(fig, ax)`; no global style is set.
+
+    estimation_shift fluctuation gradient_balance importance perturbation      one per kind of `DiagnosticReport`
+    profiles    a column of one or several reports over the layers
+    series      batch statistics of one channel over the last training steps
+    curves      score against the size of a perturbation, for one or several models
+    lines       mean and standard deviation of values against a setting
+    heat        a table of numbers as colors
+    grid        a table of numbers as colors, with the numbers written in
+
+Only this package imports matplotlib.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from anynorm.diagnostics.report import DiagnosticReport
+from anynorm.errors import DataError
+from anynorm.plot.axes import COLORS, FigureAndAxes, get_axes
+from anynorm.plot.charts import curves, grid, heat, lines, profiles, series
+from anynorm.plot.reports import estimation_shift, fluctuation, gradient_balance, importance, perturbation
+
+__all__ = [
+    "COLORS",
+    "check_picture",
+    "curves",
+    "draw",
+    "estimation_shift",
+    "fluctuation",
+    "gradient_balance",
+    "grid",
+    "heat",
+    "importance",
+    "lines",
+    "perturbation",
+    "profiles",
+    "series",
+]
+
+COLOURS = COLORS  # the old name, until recipes and docs/demo.py use COLORS
+
+PLOTS: dict[str, Callable[[DiagnosticReport], FigureAndAxes]] = {
+    "estimation_shift": estimation_shift,
+    "fluctuation": fluctuation,
+    "gradient_balance": gradient_balance,
+    "importance": importance,
+    "perturbation": perturbation,
+}
+"""The plot of each kind of report."""
+
+
+def draw(report: DiagnosticReport, path: Path | str) -> None:
+    """Write the plot of a report to a file.
+
+    Args:
+        path: file to write; its suffix is the format, such as .png, .pdf or .svg.
+
+    Raises:
+        DataError: if matplotlib is missing, or if it cannot write such a file there.
+
+    >>> import tempfile, torch, anynorm.diagnostics
+    >>> report = anynorm.diagnostics.estimation_shift(torch.nn.BatchNorm1d(4), torch.randn(64, 4))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     draw(report, f"{folder}/shift.png")
+    """
+    check_picture(path)
+    fig, _ = PLOTS[report.kind](report)
+    fig.savefig(path, dpi=150)
+
+
+def check_picture(path: Path | str) -> None:
+    """Raise if matplotlib cannot write a picture to `path`; call it before a long computation.
+
+    Raises:
+        DataError: if matplotlib is missing, the suffix is not a picture format, or the folder does not exist.
+
+    >>> check_picture("shift.doc")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    anynorm.errors.DataError: shift.doc must end like a picture. Usable: ...
+    """
+    path = Path(path)
+    fig, _ = get_axes(None)
+    suffixes = sorted(f".{suffix}" for suffix in fig.canvas.get_supported_filetypes())
+    if path.suffix not in suffixes:
+        raise DataError(f"{path} must end like a picture. Usable: {' '.join(suffixes)}.")
+    if not path.absolute().parent.is_dir():
+        raise DataError(f"The folder {path.parent} of {path.name} does not exist. Create it first.")

@@ -1,0 +1,68 @@
+"""Cells that are training runs: from the settings of a recipe to a configuration, its run in a store, and the metrics of a row.
+
+Runs are kept in a store, so recipes that need the same run share it, and an interrupted one resumes.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from anynorm.training.config import LR_SCALINGS, Config, config_from_dict, hash_sources
+from anynorm.training.sweep import Row, get_or_train
+
+_hash_sources = lru_cache(hash_sources)
+"""Hashed once per process: a folder of images may hold a million files."""
+
+
+def make_config(settings: dict[str, Any], norm: str, batch_size: int, seed: int, **overrides: Any) -> Config:
+    """Return the configuration of a cell.
+
+    Args:
+        settings: `train` holds fields of `Config`. Its `lr` belongs to a batch of `base_batch_size` samples and is scaled
+            linearly to `batch_size`.
+        norm: the norms of the network, see `anynorm.training.norm_layout`.
+        batch_size: samples per forward pass.
+        seed: seed of initialization, data selection and data order.
+        overrides: fields of `Config` that differ from `settings["train"]` in this cell.
+    """
+    values = {**settings["train"], **overrides}
+    lr = values.pop("lr") * LR_SCALINGS["linear"](batch_size / settings["base_batch_size"])
+    config = config_from_dict({**values, "norm": norm, "batch_size": batch_size, "seed": seed, "lr": lr})
+    return replace(config, source_hash=_hash_sources(Config(data=config.data, model=config.model)))
+
+
+def train_cell(settings: dict[str, Any], runs: Path, norm: str, batch_size: int, seed: int, **overrides: Any) -> Row:
+    """Train the network of a cell, unless the store has it, and return its metrics.
+
+    Args:
+        settings: see `make_config`; `median_of_last` is optional, see `run_metrics`.
+        runs: the folder of the run store.
+        norm, batch_size, seed, overrides: see `make_config`.
+    """
+    record = get_or_train(make_config(settings, norm, batch_size, seed, **overrides), runs)
+    return run_metrics(record, settings.get("median_of_last", 1))
+
+
+def run_metrics(record: dict[str, Any], median_of_last: int = 1) -> Row:
+    """Return the metrics of a run for the row of a recipe.
+
+    Args:
+        record: the record of the run in its store.
+        median_of_last: the test accuracy is the median of this many last evaluations.
+
+    Returns:
+        Accuracies in percent (None if the run failed), the reason of a failure ("" if there is none), seconds, and the commit.
+    """
+    done = record["status"] == "done"
+    errors = [point["test_error"] for point in record["curve"][-median_of_last:]]
+    return {
+        "accuracy": round(100 - statistics.median(errors), 3) if done else None,
+        "train_accuracy": round(100 - record["train_error"], 3) if done and record["train_error"] is not None else None,
+        "failure": "" if done else record["note"],
+        "seconds": record["seconds"],
+        "commit": record["provenance"]["commit"],
+    }

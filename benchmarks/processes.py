@@ -1,0 +1,75 @@
+"""Compare two ways to use the cores for a sweep: one single-threaded process per core, or one process with a thread per core.
+
+    ANYNORM_DATA=… python benchmarks/processes.py [--rounds 5]
+
+One run per core, with the same number of steps either way: all runs at once in single-threaded processes, or one after the
+other in a multi-threaded process. The two ways take turns; best of several rounds (CIFAR-10).
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from concurrent.futures import ProcessPoolExecutor
+from functools import lru_cache
+from multiprocessing import get_context
+
+import torch
+
+from anynorm.data import load_dataset
+from anynorm.recipes.support.presets import BOTTLENECK, DESK, TRAIN
+from anynorm.recipes.support.runs import make_config
+from anynorm.training.provenance import cpu_count
+from anynorm.training.trainer import Trainer
+
+CASES = [
+    ("resnet10 at 8 px, batch 2", TRAIN, 2, 200),
+    ("resnet10 at 8 px, batch 8", TRAIN, 8, 100),
+    ("resnet10 at 8 px, batch 32", TRAIN, 32, 60),
+    ("resnet26 at 16 px, batch 32", BOTTLENECK, 32, 20),
+    ("resnet18 at 32 px, batch 128", TRAIN | {"data": "cifar10", "model": "resnet18"}, 128, 1),
+]
+"""Name, training settings, batch size, number of steps."""
+_load = lru_cache(load_dataset)
+
+
+def run_steps(case: int) -> None:
+    """Run the steps of one run of a case."""
+    trainer = _make_trainer(case)
+    for _ in range(CASES[case][3]):
+        trainer.training_step()
+
+
+@lru_cache(maxsize=1)
+def _make_trainer(case: int) -> Trainer:
+    _, train, batch_size, _ = CASES[case]
+    return Trainer(make_config(DESK | {"train": train}, "bn", batch_size, 0, epochs=1000), _load(train["data"]))
+
+
+def time_runs(pool: ProcessPoolExecutor, case: int) -> float:
+    """Return the time of one run per core, in seconds."""
+    start = time.perf_counter()
+    for future in [pool.submit(run_steps, case) for _ in range(cpu_count())]:
+        future.result()
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    """Print one line per case."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5, help="number of rounds (default: 5)")
+    rounds = parser.parse_args().rounds
+    spawn = get_context("spawn")
+    single_threaded = ProcessPoolExecutor(cpu_count(), spawn, torch.set_num_threads, (1,))
+    multi_threaded = ProcessPoolExecutor(1, spawn, torch.set_num_threads, (cpu_count(),))
+    with single_threaded, multi_threaded:
+        for case, (name, *_) in enumerate(CASES):
+            # the first round loads the data and builds the networks
+            times = [(time_runs(single_threaded, case), time_runs(multi_threaded, case)) for _ in range(1 + rounds)][1:]
+            processes, threads = map(min, zip(*times, strict=True))
+            ratio = f"{processes / threads:.2f} of the time of one process of {cpu_count()} threads"
+            print(f"{name}: {cpu_count()} processes take {ratio}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

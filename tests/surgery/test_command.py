@@ -1,0 +1,50 @@
+"""`anynorm convert` chooses norms as `anynorm.convert` does."""
+
+import json
+
+import pytest
+from torch import nn
+from typer.testing import CliRunner
+
+from anynorm.cli import app, main
+
+HERE = "tests.surgery.test_command"
+
+
+def hybrid():
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.GroupNorm(2, 8))
+
+
+def without_batch_norm():
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8))
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def converted(*arguments):
+    done = run("convert", "in", "--model", f"{HERE}:hybrid", "--json", *arguments)
+    assert done.exit_code == 0, done.output
+    return {row["path"]: row["new_norm"] for row in json.loads(done.stdout)["rows"]}
+
+
+def test_without_where_only_norms_that_pool_over_samples_are_converted():
+    assert converted() == {"1": "in", "2": None}
+
+
+def test_where_takes_all_and_paths():
+    assert converted("--where", "all") == {"1": "in", "2": "in"}
+    assert converted("--where", "2") == {"2": "in"}
+
+
+def test_a_model_in_which_nothing_pools_over_samples_is_misuse(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["anynorm", "convert", "in", "--model", f"{HERE}:without_batch_norm"])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    assert "where='all' converts these norms:\n  1 (GroupNorm)" in capsys.readouterr().err
+
+
+def test_the_help_says_what_is_converted_by_default():
+    assert "norms that pool over samples" in " ".join(run("convert", "--help").stdout.replace("│", " ").split())
