@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from anynorm.comparison import Comparison, make_base
-from anynorm.plot import COLOURS
+from anynorm.plot import COLORS
 from anynorm.report.results import Row, select
 from anynorm.training.store import Store
 
@@ -45,7 +45,7 @@ def draw(comparison: Comparison, rows: list[Row]) -> Figure:
     ax = fig.subplots()
     ax.spines[["top", "right"]].set_visible(False)
     width = 0.8 / len(comparison.batch_sizes)
-    for k, (size, color) in enumerate(zip(comparison.batch_sizes, (COLOURS[1], COLOURS[0]), strict=True)):
+    for k, (size, color) in enumerate(zip(comparison.batch_sizes, (COLORS[1], COLORS[0]), strict=True)):
         errors = [[row["test_error"] for row in select(rows, norm, size)] for norm in comparison.norms]
         means, sds = [statistics.fmean(values) for values in errors], [statistics.stdev(values) for values in errors]
         positions = [position + (k - 0.5) * width for position in range(len(means))]
