@@ -143,8 +143,7 @@ class Comparison:
 @lru_cache(maxsize=1)
 def _load(name: str, image_size: int, source_hash: str, skip_unreadable: bool) -> ImageDataset:  # noqa: ARG001
     """Load a data set; `source_hash` is part of the cache's key, so that a folder that has changed is read again."""
-    options = {"skip_unreadable": True} if skip_unreadable else {}
-    return load_dataset(name, image_size, **options)
+    return load_dataset(name, image_size, skip_unreadable=skip_unreadable)
 
 
 def compare(

@@ -1,7 +1,11 @@
-"""Draw docs/demo.png and write docs/demo.json from the runs of `make demo`: `python docs/demo.py`."""
+"""Write docs/demo.json, docs/demo.png and the first table of README.md: `python docs/demo.py`.
+
+The results are the runs of `make demo`, if they are there; else those of docs/demo.json as it is.
+"""
 
 import json
 import statistics
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +13,7 @@ from matplotlib.figure import Figure
 
 from anynorm.comparison import Comparison, make_base
 from anynorm.plot import COLORS
-from anynorm.report.results import Row, select
+from anynorm.report.results import Row, format_errors, rank, select
 from anynorm.training.store import Store
 
 FOLDER = Path(__file__).parent
@@ -26,17 +30,39 @@ def collect(comparison: Comparison, rows: list[Row]) -> dict[str, Any]:
         "rows": comparison.table().rows,
         "legend": legend,
         "recommendation": recommendation,
+        "markdown": format_markdown(comparison, rows, recommendation),
         "test_errors": {
             f"{norm}, batch {size}": [row["test_error"] for row in select(rows, norm, size)]
             for norm in comparison.norms
             for size in comparison.batch_sizes
         },
         "seeds": comparison.seeds,
-        "config": {
-            name: value for name, value in records[0]["config"].items() if name not in ("norm", "batch_size", "seed", "lr")
-        },
+        "config": {name: value for name, value in asdict(comparison.base).items() if name not in ("norm", "batch_size", "seed")},
+        "lr": f"config.lr at batch size {comparison.base.batch_size}, {comparison.lr_scaling} in the batch size",
         "provenance": records[0]["provenance"],
     }
+
+
+def format_markdown(comparison: Comparison, rows: list[Row], recommendation: str) -> str:
+    """Return the test errors as a Markdown table, with those that are lowest or not significantly higher in bold."""
+    rankings = {size: rank(rows, size) for size in comparison.batch_sizes}
+    lines = [f"| norm | {' | '.join(f'batch size {size}' for size in rankings)} |", "|---" * (1 + len(rankings)) + "|"]
+    for norm in comparison.norms:
+        cells = [format_errors(select(rows, norm, size)) for size in rankings]
+        marked = [
+            f"**{cell}**" if norm in ranking.alike else cell for cell, ranking in zip(cells, rankings.values(), strict=True)
+        ]
+        lines.append(f"| `{norm}` | {' | '.join(marked)} |")
+    legend = "Bold: the lowest error of a column, or not significantly higher (paired t-test over seeds, Holm's correction)."
+    return "\n".join([*lines, "", legend, "", recommendation])
+
+
+def fill_readme(markdown: str) -> None:
+    """Replace the text between the two demo comments of README.md."""
+    path = FOLDER.parent / "README.md"
+    start, _, rest = path.read_text().partition("<!-- demo -->\n")
+    _, _, end = rest.partition("<!-- end of demo -->")
+    path.write_text(f"{start}<!-- demo -->\n{markdown}\n<!-- end of demo -->{end}")
 
 
 def draw(comparison: Comparison, rows: list[Row]) -> Figure:
@@ -62,11 +88,14 @@ def draw(comparison: Comparison, rows: list[Row]) -> Figure:
 
 
 def main() -> None:
-    """Write docs/demo.json and docs/demo.png."""
+    """Write the three files."""
+    path = FOLDER / "demo.json"
     comparison = Comparison(make_base({}), root=FOLDER.parent / "runs" / "demo")
     rows = comparison.rows()
-    (FOLDER / "demo.json").write_text(json.dumps(collect(comparison, rows), indent=2, ensure_ascii=False) + "\n")
-    draw(comparison, rows).savefig(FOLDER / "demo.png", dpi=110)
+    if not comparison.sweep.missing(rows):
+        path.write_text(json.dumps(collect(comparison, rows), indent=2, ensure_ascii=False) + "\n")
+        draw(comparison, rows).savefig(FOLDER / "demo.png", dpi=110)
+    fill_readme(json.loads(path.read_text())["markdown"])
 
 
 if __name__ == "__main__":

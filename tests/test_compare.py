@@ -151,7 +151,7 @@ def test_the_function_compares_and_takes_other_settings_as_a_mapping(tmp_path):
     assert table["bn"]["step time, batch 16"] == 1
     (run,) = Store(tmp_path).rows()
     assert run["config"]["weight_decay"] == 0
-    with pytest.raises(anynorm.SpecError, match="no field 'epoch'"):
+    with pytest.raises(anynorm.SpecError, match="no setting 'epoch'"):
         anynorm.compare(["bn"], [16], 1, runs=tmp_path, config={"epoch": 3})
     with pytest.raises(anynorm.SpecError, match="seed differs between the runs of a comparison; use seeds instead"):
         anynorm.compare(["bn"], [16], 1, runs=tmp_path, config={"seed": 3})

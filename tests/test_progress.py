@@ -83,11 +83,12 @@ def test_a_comparison_fills_a_table_on_a_terminal(tmp_path):
     code = f"""
 import sys
 from anynorm.cli import main
-sys.argv = "anynorm compare --model small --width 0.5 --images 32 --epochs 1 --norms bn,gn:4 --batch-sizes 16 --seeds 1".split()
-sys.argv += ["--processes", "1", "--runs", {str(tmp_path)!r}]
+sys.argv = "anynorm compare --model small --width 0.5 --num-train 32 --epochs 1 --norms bn,gn:4 --batch-sizes 16".split()
+sys.argv += ["--seeds", "1", "--processes", "1", "--runs", {str(tmp_path)!r}]
 main()
 """
     written = run_on_terminal(code)
-    assert "error %, batch 16" in written
-    assert "comparing" in written
+    assert "test error %" in written
+    assert "batch 16" in written
+    assert "training" in written
     assert "2/2" in written

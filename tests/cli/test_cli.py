@@ -30,21 +30,27 @@ def test_list_shows_every_norm_as_a_table_and_as_json():
 
 
 def test_show_explains_a_norm():
-    track = run("show", "sn", "--shape", "2,8,4,4")
-    assert track.returncode == 0, track.stderr
-    assert "2C + 6" in track.stdout
-    assert "2CN + 2N + 2C" in track.stdout
-    assert "mean = w[in] μ[in] + w[ln] μ[ln] + w[bn] μ[bn]" in track.stdout
+    shown = run("show", "sn", "--shape", "2,8,4,4")
+    assert shown.returncode == 0, shown.stderr
+    assert "2C + 6" in shown.stdout
+    assert "2CN + 2N + 2C" in shown.stdout
+    assert "mean = w[in] μ[in] + w[ln] μ[ln] + w[bn] μ[bn]" in shown.stdout
     assert json.loads(run("show", "hn:4", "--shape", "2,8,4,4", "--json").stdout)["canonical"] == "bn/en:4"
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["show", "swich"], "SpecError: 'swich': unknown norm 'swich'."),
+        (["show", "swich"], "SpecError: 'swich': unknown norm 'swich'. Did you mean sn?"),
         (["show", "gn:5"], "SpecError: gn:5 cuts 32 channels into 5 equal parts"),
-        (["show", "bn", "--shape", "3"], "ShapeError: --shape must be N,C or N,C,H,W and so on, integers of at least 1, such as 8,32,8,8; got '3'."),
-        (["show", "bn", "--shape", "a,b"], "ShapeError: --shape must be N,C or N,C,H,W and so on, integers of at least 1, such as 8,32,8,8; got 'a,b'."),
+        (
+            ["show", "bn", "--shape", "3"],
+            "ShapeError: --shape must be N,C or N,C,H,W and so on, integers of at least 1, such as 8,32,8,8; got '3'.",
+        ),
+        (
+            ["show", "bn", "--shape", "a,b"],
+            "ShapeError: --shape must be N,C or N,C,H,W and so on, integers of at least 1, such as 8,32,8,8; got 'a,b'.",
+        ),
         (["show", "bgn:64", "--shape", "2,32,3,3"], "Nearest usable: bgn:32. Input (2, 32, 3, 3)."),
         (["shwo"], "No such command"),
     ],

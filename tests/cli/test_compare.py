@@ -114,9 +114,9 @@ def too_narrow():
     [
         (["--data", "minst"], "mnist"),
         (["--model", "resnet81"], "resnet18"),
-        (["--norms", "bm"], "unknown norm"),
+        (["--norms", "bm"], "unknown norm 'bm'"),
         (["--batch-sizes", "a"], "--batch-sizes must be comma-separated integers, such as 2,32; got 'a'"),
-        (["--set", "flop=1"], "A run has no setting 'flop'"),
+        (["--set", "flop=1"], "no setting 'flop'"),
         (["--set", "flip"], "--set must be NAME=VALUE, such as flip=true; got 'flip'"),
         (["--set", "weight_decay=much"], "--set weight_decay must be a number; got 'much'"),
         (["--set", "num_train=all"], "--set num_train must be an integer; got 'all'"),
@@ -156,17 +156,17 @@ def test_misuse_goes_to_stderr_with_exit_code_2(tmp_path):
 def test_images_that_cannot_be_read_are_skipped_by_an_argument_not_by_the_environment(tmp_path, monkeypatch):
     received = []
 
-    def load(name, image_size, **options):
+    def load_dataset(name, image_size, **options):
         received.append(options)
         raise anynorm.DataError("stop here")
 
-    monkeypatch.setattr("anynorm.comparison.load_dataset", load)
+    monkeypatch.setattr("anynorm.comparison.load_dataset", load_dataset)
     (tmp_path / "images").mkdir()
     before = dict(os.environ)
     for flag in ([], ["--skip-unreadable"]):
         done = command("compare", "--data", f"folder:{tmp_path / 'images'}", *flag, "--runs", tmp_path / "runs")
         assert "stop here" in str(done.exception)
-    assert received == [{}, {"skip_unreadable": True}]
+    assert received == [{"skip_unreadable": False}, {"skip_unreadable": True}]
     assert os.environ == before
 
 
