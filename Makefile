@@ -19,6 +19,8 @@ setup: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt hatchling editables
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[lab,export,cluster,dev]'
+	@echo 'Compiling the CPU kernels (about a minute, once).'
+	$(BIN)/python -c "import torch, anynorm; [anynorm.make('sn', 8)(torch.randn(2, 8, *s, requires_grad=True)).sum().backward() for s in ((4, 4), (1, 1))]"
 	touch $@
 
 demo: setup

@@ -5,6 +5,7 @@ To register a norm of your own, subclass `anynorm.layers.registered.RegisteredNo
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from anynorm.core import grammar
@@ -31,7 +32,17 @@ def parse(spec: str, **arguments: Any) -> NormSpec:
     >>> print(parse("bgn", batch_size=4, num_features=64))
     bgn:2
     """
-    return grammar.parse(spec, REGISTRY, arguments).norm_spec
+    parsed = grammar.parse(spec, REGISTRY, arguments)
+    _check_arguments(spec, arguments, {*parsed.usable, "batch_size", "num_features"})
+    return parsed.norm_spec
+
+
+def _check_arguments(spec: str, arguments: Iterable[str], usable: set[str]) -> None:
+    for name in arguments:
+        if name not in usable:
+            raise SpecError(
+                f"{spec} takes no argument {name!r}. Usable: {' '.join(sorted(usable))}, and those of torch's layers (eps, …)."
+            )
 
 
 def make(
@@ -74,12 +85,7 @@ def make(
     parsed = grammar.parse(spec, REGISTRY, keywords)
     norm_class = parsed.norm_class
     hyperparameters = norm_class.hyperparameters if norm_class else {}
-    usable = {*parsed.usable, *hyperparameters, "batch_size"}
-    for name in arguments:
-        if name not in usable:
-            raise SpecError(
-                f"{spec} takes no argument {name!r}. Usable: {' '.join(sorted(usable))}, and those of torch's layers (eps, …)."
-            )
+    _check_arguments(spec, arguments, {*parsed.usable, *hyperparameters, "batch_size"})
     options = {
         "eps": eps,
         "momentum": momentum,

@@ -87,10 +87,19 @@ def test_a_new_row_is_one_class():
         assert norm.spec == "mynorm:4"
         assert norm.norm_spec == parse("bn/gn:4")
         assert any(entry.spec == "mynorm" for entry in anynorm.zoo())
-        with pytest.raises(anynorm.SpecError, match=r"Other.name must be unique; 'mynorm' is MyNorm"):
+        with pytest.raises(anynorm.SpecError, match=r"Other.name must be unique; 'mynorm' is MyNorm\. Choose another name"):
             type("Other", (RegisteredNorm,), {"name": "mynorm", "paper": "none"})
     finally:
         del REGISTRY["mynorm"]
+
+
+def test_arguments_and_names_with_typing_errors_raise():
+    with pytest.raises(anynorm.SpecError, match="gn takes no argument 'num_group'"):
+        parse("gn", num_group=4)
+    with pytest.raises(anynorm.SpecError, match=r"Other\.name must be a lowercase identifier, such as 'bn'; got 'MyNorm'"):
+        type("Other", (RegisteredNorm,), {"name": "MyNorm", "paper": "none"})
+    with pytest.raises(anynorm.SpecError, match="side must be 'mean' or 'var'; got 'std'"):
+        anynorm.make("sn", 8).mixing_weights("std")
 
 
 def test_specs_without_a_name_construct_plain_norms():

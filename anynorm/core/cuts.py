@@ -69,6 +69,16 @@ class Cut:
             raise SpecError(
                 f"samples of a cut must be 1 or ALL; got {self.samples}. Use samples_per_part for parts of the batch."
             )
+        if (
+            self.channels < 0
+            or self.space < 0
+            or self.samples_per_part < 1
+            or (self.samples_per_part > 1 and self.samples != ALL)
+        ):
+            raise SpecError(
+                "A cut needs numbers of parts of at least 1 (or ALL), and samples=ALL for several samples per part; got "
+                f"channels={self.channels}, space={self.space}, samples={self.samples}, samples_per_part={self.samples_per_part}."
+            )
         object.__setattr__(self, "is_ghost", self.samples_per_part > 1)
         object.__setattr__(self, "pools_samples", self.samples != ALL or self.is_ghost)
 

@@ -81,6 +81,8 @@ class _Parser:
         kinds: list[str] = []
         if norm_spec.affine != PLAIN_AFFINE:
             kinds.append("affine")
+        if norm_spec.mixing.groups > 1:
+            kinds.append("groups")
         while self._accept("."):
             norm_spec = self._suffix(norm_spec, kinds)
         if self.position < len(self.tokens):
@@ -125,7 +127,7 @@ class _Parser:
 
     def _raise_term(self, cut: AnyCut, sign: str) -> NoReturn:
         if sign == "+":
-            hint = " HN with SN's mixing is bn/bn+en or bn/bn+ln+in." if "hn" in self.text else ""
+            hint = " HN with SN's mixing is bn/bn+en or bn/bn+ln+in." if "hn" in self.text.lower() else ""
             raise SpecError(f"{self.text!r} contains {cut} twice; each cut may occur once per side.{hint}")
         raise SpecError(f"{self.text!r} removes {cut}, which is not among the cuts before it.")
 
@@ -162,7 +164,10 @@ class _Parser:
             return JointCut(self._positive(joint[1]))
         match = _CUT.fullmatch(token)
         if match is None:
-            self._raise_malformed()
+            raise SpecError(
+                f"{self.text!r}: {token} is malformed. A cut is [samples,channels,space]: samples is 1, * or /m (m per part), "
+                "the others are numbers or *; [1,groups] cuts channels and space jointly."
+            )
         parts = [ALL if part in ("*", None) else self._positive(part) for part in match.groups()]
         samples, per_part, channels, space = parts
         return Cut(samples, channels, space, samples_per_part=per_part or 1)
@@ -194,14 +199,16 @@ class _Parser:
         name, numbers, num_classes = match.groups() if match else ("", None, None)
         kind = name if name in ("groups", "hard") else "affine"
         custom = norm_spec.custom
-        if custom and name != "none" and (kind != "affine" or name in affine_specs(1)):
+        if custom and name != "none":
             raise SpecError(f"{self.text!r}: {custom.text} takes no suffix except .none; got .{token}.")
         if kind == "affine":
             changed = self._affine_suffix(norm_spec, token, (name, numbers, num_classes))
         else:
             changed = self._mixing_suffix(norm_spec, name, numbers, num_classes)
         if kind in kinds:
-            raise SpecError(f"{self.text!r}: .{token} is the second {kind} of this norm; use one, as in 'bn.sa@10' or 'sn.hard'.")
+            raise SpecError(
+                f"{self.text!r}: a norm takes one .hard, one .groups and one affine suffix; .{token} is the second of its kind."
+            )
         kinds.append(kind)
         self.name += token
         return changed
@@ -219,6 +226,8 @@ class _Parser:
         name, numbers, num_classes = match
         takes_number = {suffix: bool(_num_classes(affine)) for suffix, affine in affine_specs(1).items() if suffix}
         if name not in takes_number or numbers or bool(num_classes) != takes_number[name]:
+            if name in takes_number and takes_number[name] and not num_classes:
+                raise SpecError(f"{self.text!r}: .{name} needs a number of classes or domains, as in '.{name}@10'.")
             known = " ".join(f".{suffix}{'@k' if number else ''}" for suffix, number in takes_number.items())
             raise SpecError(f"{self.text!r}: unknown suffix '.{token}'. Known: .groups:k .hard {known}.")
         return norm_spec.with_affine(name, self._positive(num_classes) if num_classes else 0)

@@ -181,6 +181,9 @@ class NormSpec:
         """Return this norm, unnamed, with the affine of a suffix such as "sa" or "none"."""
         return replace(self, affine=affine_specs(num_classes)[suffix], name="")
 
+    def _has_class_stage(self) -> bool:
+        return any(isinstance(stage, PerClass) for stage in self.affine.stages)
+
     def resolve(self, num_features: int) -> ResolvedCuts:
         """Return the cuts for a number of channels.
 
@@ -191,6 +194,11 @@ class NormSpec:
         mean = [cut.resolve(num_features) for cut in self.mean]
         var = mean if self.var == self.mean else [cut.resolve(num_features) for cut in self.var]
         cuts = tuple(dict.fromkeys(mean + var))
+        if self.affine.num_domains and not any([cut.pools_samples for cut in cuts]) and not self._has_class_stage():
+            raise SpecError(
+                f"{self}: domains select running statistics, but no cut of this norm pools samples. Use .cc@K for an affine per "
+                "domain."
+            )
         for cut in cuts:
             if cut.is_ghost and self.affine.num_domains:
                 raise SpecError(f"{self}: {cut} divides the batch, and so do domains. Use only one of them.")

@@ -71,6 +71,12 @@ class Running:
     updates = True
     is_exact = False
 
+    def __post_init__(self) -> None:
+        if isinstance(self.rate, bool) or not isinstance(self.rate, int | float) or not 0 <= self.rate <= 1:
+            raise SpecError(
+                f"momentum must be in [0, 1] or None; got {self.rate!r}. It is the weight of the newest batch, as in torch."
+            )
+
     def update(self, stats: Stats, batch: Observation) -> Stats:
         """Return the running statistics after a batch."""
         return _interpolate(stats, batch.average, self.rate)
@@ -126,8 +132,4 @@ def from_momentum(momentum: float | None) -> UpdateRule:
     Raises:
         SpecError: if `momentum` is neither None nor a number in [0, 1].
     """
-    if momentum is not None and not (isinstance(momentum, int | float) and 0 <= momentum <= 1):
-        raise SpecError(
-            f"momentum must be in [0, 1] or None; got {momentum!r}. It is the weight of the newest batch, as in torch."
-        )
     return Cumulative() if momentum is None else Running(momentum)

@@ -101,8 +101,10 @@ def _load_cpu() -> ModuleType:
         except Exception as error:  # whatever numba raises, layers must work
             _cpu_unavailable = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             warnings.warn(
-                f"anynorm runs without its faster CPU kernels: numba cannot be used ({_cpu_unavailable}).", stacklevel=2
+                f"anynorm runs without its faster CPU kernels: numba cannot be used ({_cpu_unavailable}). Install numba, or "
+                "select anynorm.kernels.use('reference') to silence this warning.",
+                stacklevel=2,
             )
     if _cpu is None:
-        raise UnsupportedError(_cpu_unavailable)
+        raise UnsupportedError(f"they are not available ({_cpu_unavailable})")
     return _cpu

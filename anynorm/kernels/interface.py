@@ -1,6 +1,7 @@
-"""What a kernel computes with: one forward pass as plain values.
+"""The inputs and outputs of a kernel: one forward pass as plain values.
 
-A backend computes `normalize(spec, x, params, buffers) -> (y, batch statistics)` from these values alone.
+The reference computes `normalize(spec, x, params, buffers) -> (y, batch statistics)`; the CPU kernels take a plan of the memory
+layout (`plan_for(spec, x)`) as well.
 """
 
 from __future__ import annotations

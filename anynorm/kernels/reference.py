@@ -108,8 +108,8 @@ def at_least_float32(x: Tensor) -> Tensor:
 def moments(x: Tensor, strips: int) -> Moments:
     """Return the moments of each sample, channel and strip of the flattened positions: a table (n, c, strips).
 
-    Values are first shifted by a number close to their mean, so that float32 sums stay exact however far the mean is from zero.
-    The shift is detached: the result does not depend on it.
+    Values are first shifted by a number close to their mean, so that float32 sums stay accurate if the mean is far from zero. The
+    shift is detached: the result does not depend on it.
     """
     n, c = x.shape[:2]
     rows = at_least_float32(x).reshape(n, c, strips, math.prod(x.shape[2:]) // strips)

@@ -123,14 +123,16 @@ class BatchGroupNorm(RegisteredNorm):
         """Return the paper's number of groups for the largest tabled batch size that is at most this one (bgn sec. 4.1)."""
         batch_size, num_features = keywords.get("batch_size"), keywords.get("num_features")
         if batch_size is None:
-            raise SpecError("bgn without a number of groups needs the batch size: pass batch_size=…, or write it, as in bgn:16.")
+            raise SpecError(
+                "bgn without a number needs the batch size: pass batch_size=…, or write the number of groups, as in bgn:16."
+            )
         batch_size = check_positive_int(batch_size, "batch_size", cls.name)
         groups = cls.GROUPS_BY_BATCH_SIZE[max(size for size in cls.GROUPS_BY_BATCH_SIZE if size <= batch_size)]
         return largest_usable_groups(groups, num_features) if num_features else groups
 
 
 class GeneralBatchGroupNorm(RegisteredNorm):
-    """Statistics per group of channels over parts of the batch of a few samples each.
+    """Statistics per group of channels and per part of the batch; each part has a few consecutive samples.
 
     Args:
         num_samples: the number of samples per part.

@@ -88,7 +88,7 @@ def _missing_condition_message(norm: Norm) -> str:
         f"{norm.spec} needs {needed}: call norm(x, condition), or the model inside `with anynorm.condition(model, condition):`."
     )
     if is_recomputing():
-        text += " Activation checkpointing recomputes it after the block has ended: call backward inside the block."
+        text += " Activation checkpointing recomputes this layer after the block has ended: call backward inside the block."
     return text
 
 

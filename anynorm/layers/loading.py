@@ -31,7 +31,9 @@ def prepare_state_dict(norm: Norm, state_dict: dict[str, Any], prefix: str, meta
 
 
 def _check_entry(norm: Norm, key: str, loaded: Tensor, tensor: Tensor) -> None:
-    if loaded.shape != tensor.shape and not (tensor.dim() == 0 and loaded.shape == (1,)):  # as torch's old tallies were
+    if loaded.shape != tensor.shape and not (
+        tensor.dim() == 0 and loaded.shape == (1,)
+    ):  # torch 0.3 stored scalars with shape (1,)
         raise ShapeError(
             f"'{key}' of {norm.spec} with {norm.num_features} channels must have shape {tuple(tensor.shape)}; the state_dict "
             f"has {tuple(loaded.shape)}. Construct the layer with the checkpoint's spec and number of channels."

@@ -39,7 +39,7 @@ class CustomNorm:
 
 
 class Norm(RunningStats):
-    """Normalizes an input (n, c, …) with at least 2 dimensions as its `NormSpec` defines.
+    """A layer that normalizes an input (n, c, …) with at least 2 dimensions as its `NormSpec` defines.
 
     `anynorm.make` builds one from the text of a spec.
 
@@ -234,7 +234,12 @@ class Norm(RunningStats):
 
         Returns:
             None if there is a single cut.
+
+        Raises:
+            SpecError: if `side` is neither "mean" nor "var".
         """
+        if side not in ("mean", "var"):
+            raise SpecError(f"side must be 'mean' or 'var'; got {side!r}.")
         logits = getattr(self, f"{side}_weight")
         return None if logits is None else self.norm_spec.mixing.weights_by_channel(logits, self.num_features)
 
@@ -248,9 +253,9 @@ class Norm(RunningStats):
 
     def not_foldable_reason(self) -> str | None:
         """Return why inference is not a fixed y = A x + B per channel and condition; None if it is."""
-        live = [str(cut) for cut in self.used_cuts() if not cut.pools_samples]
-        if live or not self.has_running_stats:
-            return f"the statistics of {live[0] if live else self.spec} come from each input, so no fixed (a, b) exists"
+        per_input = [str(cut) for cut in self.used_cuts() if not cut.pools_samples]
+        if per_input or not self.has_running_stats:
+            return f"the statistics of {per_input[0] if per_input else self.spec} come from each input, so no fixed (a, b) exists"
         if any(cut.space != 1 for cut in self.used_cuts()):
             return "its statistics differ between positions"
         return "its affine is a style, which comes with each input" if self.norm_spec.takes_style else None

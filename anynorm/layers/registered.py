@@ -6,6 +6,7 @@ so that every class has an explicit signature.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -39,7 +40,7 @@ class RegisteredNorm(Norm):
         paper: where the norm comes from.
         define: returns the definition for the arguments.
         arguments: the numbers in the spec with their defaults; None if there is no default.
-        example: a spec to show the norm by, if the bare name is not usable.
+        example: the spec that lists of norms show; the bare name if empty.
         variants: further specs of the same paper, with a description.
         hyperparameters: numbers that are not written in a spec, with their defaults; the layer holds them as buffers.
         stat_sets_arg: the argument that gives the number of sets of statistics with soft assignment.
@@ -63,8 +64,12 @@ class RegisteredNorm(Norm):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "name" in vars(cls):
+            if not re.fullmatch(r"[a-z]\w*", cls.name) or cls.name != cls.name.lower():
+                raise SpecError(f"{cls.__name__}.name must be a lowercase identifier, such as 'bn'; got {cls.name!r}.")
             if REGISTRY.setdefault(cls.name, cls).__qualname__ != cls.__qualname__:
-                raise SpecError(f"{cls.__name__}.name must be unique; {cls.name!r} is {REGISTRY[cls.name].__name__}.")
+                raise SpecError(
+                    f"{cls.__name__}.name must be unique; {cls.name!r} is {REGISTRY[cls.name].__name__}. Choose another name."
+                )
             REGISTRY[cls.name] = cls
         cls._after_colon = [argument for argument in cls.arguments if argument not in AFTER_AT]
         cls._after_at = [argument for argument in cls.arguments if argument in AFTER_AT]
@@ -120,7 +125,7 @@ class RegisteredNorm(Norm):
 
     @classmethod
     def default_argument(cls, argument: str, keywords: Mapping[str, Any]) -> int:
-        """Return the value of an argument that is not keywords.
+        """Return the value of an argument that was not given.
 
         Args:
             argument: its name.
@@ -144,8 +149,9 @@ class RegisteredNorm(Norm):
         if cls.not_implemented_reason:
             raise SpecError(f"{cls.name} is not implemented: {cls.not_implemented_reason}")
         if len(numbers) > len(cls._after_colon) or (num_classes is not None and not cls._after_at):
-            text = ",".join(map(str, numbers)) + (f"@{num_classes}" if num_classes is not None else "")
-            raise SpecError(f"{cls.name} is written {cls.usage()}; got {cls.name} with {text}.")
+            token = cls.name + (":" + ",".join(map(str, numbers)) if numbers else "")
+            token += "" if num_classes is None else f"@{num_classes}"
+            raise SpecError(f"{token} has too many numbers: write {cls.usage()}.")
         from_text: dict[str, int] = dict(zip(cls._after_colon, numbers, strict=False))
         if num_classes is not None:
             from_text[cls._after_at[0]] = num_classes
@@ -164,7 +170,7 @@ class RegisteredNorm(Norm):
 
     @classmethod
     def named_spec(cls, arguments: Mapping[str, int]) -> NormSpec:
-        """Return the definition with its name; a cut without a name gets the name of the norm.
+        """Return the definition with its name, which is also that of its cut if it is a single one without a name.
 
         A single argument of 1 is left out of the name if it is the default: en, not en:1.
         """
@@ -175,8 +181,9 @@ class RegisteredNorm(Norm):
         for name in cls._after_at:
             text += f"@{arguments[name]}"
         norm_spec = cls.define(**arguments)
-        mean = tuple([cut if cut.name else replace(cut, name=text) for cut in norm_spec.mean])
-        var = mean if norm_spec.var == norm_spec.mean else tuple([c if c.name else replace(c, name=text) for c in norm_spec.var])
+        mean, var = norm_spec.mean, norm_spec.var
+        if mean == var and len(mean) == 1 and not mean[0].name:
+            mean = var = (replace(mean[0], name=text),)
         custom = CustomSpec(cls.name, text, arguments.get(cls.stat_sets_arg, 0)) if issubclass(cls, CustomNorm) else None
         return replace(norm_spec, mean=mean, var=var, custom=custom, name=text)
 

@@ -43,6 +43,8 @@ class RunningStats(nn.Module):
         sync_group: the processes whose samples are pooled in training.
     """
 
+    _update_rule: UpdateRule
+    _stat_names: dict[int, tuple[str | None, str | None]]
     running_mean: Tensor | None
     running_var: Tensor | None
     num_batches_tracked: Tensor | None
@@ -77,12 +79,20 @@ class RunningStats(nn.Module):
 
     @update_rule.setter
     def update_rule(self, update_rule: UpdateRule) -> None:
-        like = next((buffer for buffer in self.buffers() if buffer.is_floating_point()), torch.empty(()))
+        if self._stat_names and not self.has_running_stats:  # the buffers were set to None; they stay so
+            self._check_rule(update_rule)
+            self._update_rule = update_rule
+            return
+        tensors = [*self.buffers(), *self.parameters()]
+        like = next((tensor for tensor in tensors if tensor.is_floating_point()), torch.empty(()))
         self._register_stats(update_rule, like)
 
     @property
     def momentum(self) -> float | None:
-        """The weight of the newest batch in the running statistics, as in torch; None if all batches have the same weight."""
+        """The weight of the newest batch in the running statistics, as in torch; None for every rule except `Running`.
+
+        Setting it replaces the update rule: by `Running`, or for None by `Cumulative`.
+        """
         return self._update_rule.rate if isinstance(self._update_rule, Running) else None
 
     @momentum.setter
@@ -124,13 +134,17 @@ class RunningStats(nn.Module):
             if buffer is not None and name.startswith(STAT_PREFIXES):
                 buffer.fill_(1 if name.startswith("running_var") else 0)
 
-    def _register_stats(self, update_rule: UpdateRule, like: Tensor) -> None:
-        """Register the buffers that an update rule needs and remove the others; the values of existing buffers stay."""
+    @staticmethod
+    def _check_rule(update_rule: Any) -> None:
         if not isinstance(update_rule, UpdateRule):
             raise SpecError(
                 "update_rule must be Running(0.1), Cumulative(), Pooled() or Frozen() of anynorm.core.update_rules; "
                 f"got {update_rule!r}."
             )
+
+    def _register_stats(self, update_rule: UpdateRule, like: Tensor) -> None:
+        """Register the buffers that an update rule needs and remove the others; the values of existing buffers stay."""
+        self._check_rule(update_rule)
         self._update_rule = update_rule
         self._stat_names = self._name_stats() if self.track_running_stats else {}
         sets = (self.norm_spec.num_stat_sets,) if self.norm_spec.num_stat_sets else ()

@@ -93,9 +93,9 @@ def _num_values(norm: Norm, cut: Cut, shape: Shape) -> int:
 
 
 def check_batch(norm: Norm, batch: BatchStats) -> None:
-    """Check the statistics of norms whose samples are divided among domains or processes, where the shape of x does not tell.
+    """Check the statistics of norms whose samples domains or processes divide: the shape of x does not give their counts.
 
-    Compiled code, and devices that would have to synchronize, are not checked: a variance of 0 enters the running statistics.
+    Compiled code, and devices that would have to synchronize, are not checked; a variance of 0 can enter the statistics there.
 
     Raises:
         ShapeError: if a statistic was taken over a single value.

@@ -53,3 +53,9 @@ def test_literals_write_every_axis():
         "[*,4,*]",
         "[/8,4,1]",
     ]
+
+
+@pytest.mark.parametrize("numbers", [(4, 1, 1, 1), (0, -2, 1, 1), (0, 4, 1, 0), (1, 4, 1, 2)])
+def test_impossible_cuts_raise(numbers):
+    with pytest.raises(SpecError, match=r"samples of a cut must be 1 or ALL|A cut needs numbers of parts of at least 1"):
+        Cut(*numbers)

@@ -190,7 +190,9 @@ def test_checkpointing_with_backward_outside_the_block_raises_with_a_hint():
     x = X.clone().requires_grad_()
     with anynorm.condition(net, LABEL):
         y = checkpoint(net, x, use_reentrant=False)
-    with pytest.raises(anynorm.ConditionError, match="recomputes it after the block has ended: call backward inside the block"):
+    with pytest.raises(
+        anynorm.ConditionError, match="recomputes this layer after the block has ended: call backward inside the block"
+    ):
         y.sum().backward()
 
 

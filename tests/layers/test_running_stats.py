@@ -102,3 +102,17 @@ def test_ghost_batches_update_by_the_average_of_their_statistics():
     parts = x.reshape(3, 2, 4, 2, 9).permute(0, 2, 1, 3, 4).reshape(3, 4, -1)
     same(norm.running_mean, parts.mean(-1).mean(0))
     same(norm.running_var, parts.var(-1).mean(0))
+
+
+def test_setting_momentum_leaves_deleted_running_statistics_deleted():
+    norm = anynorm.make("bn", 8, dtype=torch.float64).eval()
+    norm.running_mean = norm.running_var = None
+    norm.momentum = 0.2
+    assert norm.running_mean is norm.running_var is None
+    same(norm(BATCHES[0].double()).mean((0, 2, 3)), torch.zeros(8, dtype=torch.float64), rtol=0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize("rate", [5, -0.1, True, float("nan"), "a"])
+def test_a_rate_out_of_range_raises(rate):
+    with pytest.raises(anynorm.SpecError, match=r"momentum must be in \[0, 1\] or None"):
+        Running(rate)

@@ -46,7 +46,7 @@ class BatchRenorm(ScheduledNorm):
         r_max: the final limit of r; sn uses 1.5.
         d_max: the final limit of d; sn uses 0.5.
 
-    The limits rise between the passes `r_ramp` and `d_ramp` (buffers): 5 000 to 40 000 and to 25 000, as in Ioffe's paper, until
+    The limits rise between the passes `r_ramp` and `d_ramp` (buffers): 5 000 to 40 000 for r, 5 000 to 25 000 for d, until
     `set_total_steps` is called.
     """
 

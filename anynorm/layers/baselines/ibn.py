@@ -27,7 +27,9 @@ class InstanceBatchNorm(CustomNorm, RegisteredNorm):
     def check_channels(cls, num_features: int) -> None:
         """Check that the channels can be halved."""
         if num_features % 2:
-            raise SpecError(f"num_features of ibn must be even; got {num_features}. Use in or bn there, or an even width.")
+            raise SpecError(
+                f"num_features of ibn must be even; got {num_features}. Use in or bn for this layer, or an even width."
+            )
 
     def reset_parameters(self) -> None:
         """Reset, with one cut per half."""

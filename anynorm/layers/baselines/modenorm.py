@@ -111,7 +111,7 @@ class ModeNorm(CustomNorm, RegisteredNorm):
         return (means @ weight.T + bias).softmax(-1)
 
     def _modes(self, spec: ForwardSpec, rows: Moments, gates: Tensor, buffers: Buffers) -> tuple[Moments, BatchStats]:
-        """Return the moments of each mode, (k, c, 1), from the batch or the running statistics."""
+        """Return the moments of each mode, (k, c, 1), from the batch or the running statistics, and the batch statistics."""
         running = buffers.running_stats[0]
         if running is not None:
             mean, var = as_tables(running, (self.norm_spec.num_stat_sets, self.num_features, 1), rows.mean.dtype)

@@ -220,7 +220,7 @@ def test_ibn_is_in_and_bn_side_by_side():
 
 
 def test_ibn_with_an_odd_number_of_channels_raises():
-    with pytest.raises(anynorm.SpecError, match=r"num_features of ibn must be even; got 15\. Use in or bn there"):
+    with pytest.raises(anynorm.SpecError, match=r"num_features of ibn must be even; got 15\. Use in or bn for this layer"):
         anynorm.make("ibn", 15)
 
 

@@ -281,7 +281,7 @@ def test_one_value_per_statistic_raises_in_training(spec):
         ("modenorm:2.sa@3", {}, r"modenorm:2 takes no suffix except \.none; got \.sa@3"),
         ("ssn.hard", {}, r"ssn takes no suffix except \.none; got \.hard"),
         ("modenorm:0", {}, r"num_modes of modenorm must be an integer of at least 1; got 0"),
-        ("modenorm@2", {}, r"modenorm is written modenorm or modenorm:NUM_MODES; got modenorm with @2"),
+        ("modenorm@2", {}, r"modenorm@2 has too many numbers: write modenorm or modenorm:NUM_MODES"),
         ("brn", {"r_max": -1}, r"r_max of brn must be a finite number of at least 0; got -1"),
         ("brn", {"r_max": 0.5}, r"r_max of brn must be at least 1, .*; got 0\.5"),
         ("brn", {"d_max": float("inf")}, r"d_max of brn must be a finite number of at least 0; got inf"),
