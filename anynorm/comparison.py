@@ -118,7 +118,7 @@ class Comparison:
         """Return the results of the runs that have finished, the cost of each norm, and the recommendation."""
         return summary(self.rows(), self.norms, self.batch_sizes, self.step_seconds())
 
-    def within(self, minutes: float, processes: int | None = None) -> Comparison:
+    def fit_budget(self, minutes: float, processes: int | None = None) -> Comparison:
         """Return this comparison with as many epochs as all runs together can train in `minutes`, the same for each."""
         if minutes <= 0:
             raise SpecError(f"minutes must be above 0; got {minutes}.")
@@ -198,7 +198,7 @@ def compare(
     base = make_base(settings | dict(config or {}))
     comparison = Comparison(base, norms, batch_sizes, seeds, lr_scaling, Path(runs), skip_unreadable)
     if minutes is not None:
-        comparison = comparison.within(minutes, processes)
+        comparison = comparison.fit_budget(minutes, processes)
     missing = len(comparison.sweep.missing(comparison.rows()))
     for _ in track(comparison.run(processes, executor), "comparing norms", missing):
         pass

@@ -39,6 +39,7 @@ def collect(comparison: Comparison, rows: list[Row]) -> dict[str, Any]:
         "seeds": comparison.seeds,
         "config": {name: value for name, value in asdict(comparison.base).items() if name not in ("norm", "batch_size", "seed")},
         "lr": f"config.lr at batch size {comparison.base.batch_size}, {comparison.lr_scaling} in the batch size",
+        "minutes": round(sum(record["seconds"] for record in records) / 60 / records[0]["provenance"]["cores"], 2),
         "provenance": records[0]["provenance"],
     }
 
@@ -50,10 +51,11 @@ def format_markdown(comparison: Comparison, rows: list[Row], recommendation: str
     for norm in comparison.norms:
         cells = [format_errors(select(rows, norm, size)) for size in rankings]
         marked = [
-            f"**{cell}**" if norm in ranking.alike else cell for cell, ranking in zip(cells, rankings.values(), strict=True)
+            f"**{cell}**" if norm == ranking.best else f"{cell} \\*" if norm in ranking.alike else cell
+            for cell, ranking in zip(cells, rankings.values(), strict=True)
         ]
         lines.append(f"| `{norm}` | {' | '.join(marked)} |")
-    legend = "Bold: the lowest error of a column, or not significantly higher (paired t-test over seeds, Holm's correction)."
+    legend = "Bold: lowest error of the column. \\*: not significantly higher (paired t-test over 3 seeds, Holm's correction)."
     return "\n".join([*lines, "", legend, "", recommendation])
 
 

@@ -94,11 +94,11 @@ def test_step_times_are_measured_once(tmp_path, monkeypatch):
 
 def test_minutes_become_the_same_number_of_epochs_for_all_runs(tmp_path):
     comparison = make_comparison(tmp_path, batch_sizes=[16], seeds=1)
-    short, long = (comparison.within(minutes, processes=1).base.epochs for minutes in (0.01, 0.1))
+    short, long = (comparison.fit_budget(minutes, processes=1).base.epochs for minutes in (0.01, 0.1))
     assert 1 <= short < long
     assert 3 < long / short < 30 or short == 1
     with pytest.raises(anynorm.SpecError, match="minutes must be above 0; got 0"):
-        comparison.within(0)
+        comparison.fit_budget(0)
 
 
 def test_a_model_or_folder_that_has_changed_is_another_run(tmp_path, monkeypatch):

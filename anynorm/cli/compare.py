@@ -74,7 +74,7 @@ def compare(
     sizes = _parse_integers("--batch-sizes", batch_sizes)
     comparison = Comparison(base, split_norms(norms), sizes, seeds, lr_scaling, root, skip_unreadable)
     if minutes is not None:
-        comparison = comparison.within(minutes, processes)
+        comparison = comparison.fit_budget(minutes, processes)
     rows = comparison.run(processes, executor)
     is_main = os.environ.get("RANK", "0") == "0"  # with torchrun, the first process reports
     try:
@@ -93,6 +93,10 @@ def compare(
     else:
         print_comparison(comparison, table)
     _write_report(root, root / "report.html", file=sys.stderr if as_json else sys.stdout)
+    results = comparison.rows()
+    if results and all(row["status"] == "failed" for row in results):
+        sys.stderr.write(f"Every run failed; the first one: {results[0]['note']}\n")
+        raise typer.Exit(1)
 
 
 def report(

@@ -44,7 +44,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
             os.fsync(file.fileno())
         part.replace(target)
     except (OSError, RuntimeError) as error:
-        message = f"cannot write {target}: {error}. The previous file is intact; free disk space and run again."
-        raise DiskError(message) from error
+        remedy = "free disk space" if target.parent.is_dir() else f"create the folder {target.parent}"
+        raise DiskError(f"cannot write {target}: {error}. The previous file is intact; {remedy} and run again.") from error
     finally:
         part.unlink(missing_ok=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -41,9 +43,24 @@ def call_factory(name: str) -> Any:
     """Import the function named by `package.module:factory` and return the result of calling it without arguments.
 
     Raises:
-        DataError: if it cannot be imported.
+        DataError: if it cannot be imported, or cannot be called without arguments.
     """
-    return import_object(name)()
+    factory = import_object(name)
+    check_callable(factory, name, {})
+    return factory()
+
+
+def check_callable(factory: Any, name: str, keywords: Mapping[str, Any]) -> None:
+    """Check that a factory can be called with keyword arguments.
+
+    Raises:
+        DataError: if it is not callable or requires other arguments.
+    """
+    try:
+        inspect.signature(factory).bind(**keywords)
+    except (TypeError, ValueError) as error:
+        accepted = f"with {', '.join(keywords)} alone" if keywords else "without arguments"
+        raise DataError(f"{name!r} must be a factory that can be called {accepted}: {error}.") from None
 
 
 def load_model(name: str, checkpoint: Path | None = None) -> nn.Module:
@@ -94,8 +111,11 @@ def save_model(model: nn.Module, path: Path) -> None:
     """Write the state_dict of a model as safetensors. Tensors that share memory are written as independent copies.
 
     Raises:
+        DataError: if the path does not end in .safetensors.
         DiskError: if the file cannot be written; a previous file is then intact.
     """
+    if path.suffix != ".safetensors":
+        raise DataError(f"checkpoints are written as safetensors: the path must end in .safetensors; got {path}.")
     tensors = {key: value.detach().clone().contiguous() for key, value in model.state_dict().items()}
     safetensors = _safetensors()
     with atomic_write(path) as part:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from torch import nn
 
 from anynorm.errors import DataError
-from anynorm.io.checkpoints import import_object
+from anynorm.io.checkpoints import check_callable, import_object
 from anynorm.models.densenet import densenet121
 from anynorm.models.mlp import mlp
 from anynorm.models.mobilenet import mobilenetv2
@@ -67,8 +67,12 @@ def build_model(name: str, shape: DataShape, width: float | None = None) -> nn.M
         hint = f" Did you mean {' or '.join(close)}?" if close else ""
         raise DataError(f"unknown model {name!r}.{hint} Usable: {' '.join(MODELS)} package.module:factory.")
     factory = import_object(name)
+    if not callable(factory):
+        raise DataError(f"{name!r} must be a factory; got {type(factory).__name__}.")
     parameters = inspect.signature(factory).parameters
-    model = factory(**{key: value for key, value in {"shape": shape, **options}.items() if key in parameters})
+    keywords = {key: value for key, value in {"shape": shape, **options}.items() if key in parameters}
+    check_callable(factory, name, keywords)
+    model = factory(**keywords)
     if not isinstance(model, nn.Module):
         raise DataError(f"{name!r} must return an nn.Module; got {type(model).__name__}.")
     return model

@@ -33,6 +33,7 @@ def row_from_record(record: dict[str, Any]) -> Row:
     return {
         **{name: record["config"][name] for name in ("norm", "batch_size", "seed")},
         "status": record["status"],
+        "note": record.get("note", ""),
         "test_error": record.get("test_error") if record["status"] == "done" else None,
         "max_shift": max(shifts, default=None),
         "saved_bytes": record.get("saved_bytes"),

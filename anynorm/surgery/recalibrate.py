@@ -43,7 +43,7 @@ def recalibrate(
 
     Args:
         model: the model.
-        loader: batches: tensors, tuples whose first entry is x, or dictionaries.
+        loader: batches: tensors, tuples whose first entry is x, or dictionaries; a tensor is one batch.
         batches: number of batches to use; None for all.
         estimator: "pooled" or "averaged".
         forward: function of model and batch that calls the model, where it needs more of a batch than its first entry.
@@ -71,6 +71,7 @@ def recalibrate(
         )
     with all_or_nothing() as undo_log:
         old_buffers = {site: _save_buffers(site, undo_log) for site in sites}
+        loader = [loader] if isinstance(loader, Tensor) else loader
         samples, reached = _estimate(model, sites, loader, batches, ESTIMATORS[estimator](), forward or call)
     rows: list[dict[str, Any]] = [{"path": site.path, **_change(old_buffers[site])} for site in sites if site in reached]
     largest = max(rows, key=lambda row: max(row["mean_change"], row["std_change"]))["path"]

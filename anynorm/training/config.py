@@ -121,6 +121,8 @@ class Config:
         for name, choices in (("schedule", SCHEDULES), ("optimizer", OPTIMIZERS), ("precision", PRECISIONS)):
             if getattr(self, name) not in choices:
                 raise SpecError(f"{name} must be one of {' '.join(choices)}; got {getattr(self, name)!r}.")
+        if self.width is not None and self.width <= 0:
+            raise SpecError(f"width must be greater than 0; got {self.width}.")
         for name in ("batch_size", "grad_accum_steps", "epochs", "devices", "num_evals"):
             self._check(name, getattr(self, name) >= 1, "at least 1")
         last = self.epochs if self.stop_epoch is None else self.stop_epoch

@@ -105,3 +105,17 @@ def test_a_model_that_cannot_be_written_leaves_the_previous_file(tmp_path, monke
 def fail_to_save(_, path):
     path.write_text("half")
     raise SafetensorError("No space left on device")
+
+
+def test_checkpoints_are_written_as_safetensors_only(tmp_path):
+    path = tmp_path / "model.pt"
+    path.write_text("mine")
+    with pytest.raises(anynorm.DataError, match=r"the path must end in \.safetensors; got .*model\.pt"):
+        save_model(torch.nn.Linear(2, 2), path)
+    assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["torch.nn:Linear", "math:pi"])
+def test_what_cannot_be_called_without_arguments_raises(name):
+    with pytest.raises(anynorm.DataError, match=f"'{name}' must be a factory that can be called without arguments"):
+        call_factory(name)

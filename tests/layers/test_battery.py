@@ -238,7 +238,7 @@ def test_vmap_over_models_inputs_in_inference_is_a_loop(spec):
 @both_modes
 def test_gradients_of_first_and_second_order_are_right(spec, training):
     if training and spec.startswith("brn"):
-        pytest.skip("its gradient is not the function's: r and d are held; see tests/beyond")
+        pytest.skip("its gradient is not the function's: r and d are held; see tests/layers/baselines")
     x = (
         data(4, CHANNELS, 2, 2, dtype=torch.float64)[:, :, :1, :]
         if "32" not in spec and "64" not in spec

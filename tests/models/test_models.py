@@ -83,3 +83,9 @@ def test_lists_of_norms_keep_commas_inside_specs():
         validate_norms("gn:4~bm")
     with pytest.raises(anynorm.SpecError, match="has no norm that bn could"):
         apply_norms(torch.nn.Linear(2, 2), "bn", 4)
+
+
+@pytest.mark.parametrize("name", ["torch.nn:Linear", "math:pi"])
+def test_a_factory_that_cannot_be_called_raises(name):
+    with pytest.raises(anynorm.DataError, match=f"'{name}' must be a factory"):
+        build_model(name, DIGITS)

@@ -148,3 +148,10 @@ def test_only_the_requested_number_of_batches_is_used():
     assert "8 samples (pooled)" in report.finding
     seen = model[0](torch.cat(BATCHES[:2])).detach().transpose(0, 1).flatten(1)
     same(model[1].running_mean, seen.mean(1), rtol=1e-4, atol=1e-5)
+
+
+def test_a_tensor_is_one_batch():
+    x = 3 + 2 * torch.randn(64, 8, 4, 4)
+    model = nn.Sequential(nn.BatchNorm2d(8))
+    anynorm.recalibrate(model, x)
+    torch.testing.assert_close(model[0].running_mean, x.mean((0, 2, 3)))

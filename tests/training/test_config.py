@@ -85,3 +85,8 @@ def test_invalid_values_are_refused(values, message):
 def test_renamed_fields_exist():
     assert set(RENAMED.values()) <= set(asdict(Config()))
     assert not set(RENAMED) & set(asdict(Config()))
+
+
+def test_a_width_that_is_not_positive_raises():
+    with pytest.raises(anynorm.SpecError, match=r"width must be greater than 0; got -1\.0"):
+        Config(width=-1.0)
