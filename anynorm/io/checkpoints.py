@@ -58,7 +58,9 @@ def check_callable(factory: Any, name: str, keywords: Mapping[str, Any]) -> None
     """
     try:
         inspect.signature(factory).bind(**keywords)
-    except (TypeError, ValueError) as error:
+    except ValueError:  # builtins have no signature; calling them tells
+        return
+    except TypeError as error:
         accepted = f"with {', '.join(keywords)} alone" if keywords else "without arguments"
         raise DataError(f"{name!r} must be a factory that can be called {accepted}: {error}.") from None
 

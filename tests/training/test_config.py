@@ -63,7 +63,7 @@ def test_schedules_begin_at_one_and_fall():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"norm": "bm"}, "no norm called"),
+        ({"norm": "bm"}, "unknown norm"),
         ({"norm": "xbn.p4=gn:4"}, r"an XBN layout must be xbn=SPEC .* got 'xbn\.p4=gn:4'\. Usable: xbn=gn:64"),
         ({"schedule": "cosin"}, "schedule must be one of constant step .*; got 'cosin'"),
         ({"optimizer": "lion"}, "optimizer must be one of sgd adam; got 'lion'"),
