@@ -31,7 +31,7 @@ test: setup browser
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/deptry anynorm
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 bench: setup
 	$(BIN)/python benchmarks/layers.py

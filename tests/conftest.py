@@ -1,4 +1,7 @@
-"""One thread a process (two processes run), and hypothesis without a clock: the machine is shared."""
+"""One thread per test process, hypothesis without deadlines (the machine is shared), and slow tests first.
+
+With the long tests at the end one of the two processes would wait for the other.
+"""
 
 import torch
 from hypothesis import HealthCheck, settings
@@ -12,3 +15,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.function_scoped_fixture],  # the choice of kernels is the same for every example
 )
 settings.load_profile("anynorm")
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)

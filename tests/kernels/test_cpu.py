@@ -333,6 +333,7 @@ def test_torch_s_thread_count_is_obeyed(monkeypatch):
     assert [crew[0] for crew in team._teams.values()] == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_several_processes_compile_into_one_cache_at_once(tmp_path):
     package = tmp_path / "site" / "anynorm"
     shutil.copytree(Path(anynorm.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -372,6 +373,7 @@ def test_without_numba_the_reference_runs_and_says_so_once():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_cache_that_cannot_be_read_costs_the_kernels_and_nothing_else(tmp_path):
     package = tmp_path / "site" / "anynorm"
     shutil.copytree(Path(anynorm.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -385,6 +387,7 @@ def test_a_cache_that_cannot_be_read_costs_the_kernels_and_nothing_else(tmp_path
     assert "numba cannot be used" in done.stderr
 
 
+@pytest.mark.slow
 def test_compiled_kernels_are_kept_where_there_is_a_place_and_not_missed_where_there_is_none(tmp_path):
     package = tmp_path / "site" / "anynorm"
     shutil.copytree(Path(anynorm.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
