@@ -64,6 +64,7 @@ def test_a_nan_in_one_process_ends_the_run_in_all_of_them_at_that_step(tmp_path)
     lines = torchrun(
         tmp_path / "nan.py",
         f"""
+import os
 import torch
 torch.set_num_threads(1)
 from anynorm.data import load_dataset
@@ -90,7 +91,7 @@ class NanInBuffers(Trainer):
 
 for module.Trainer in (NanInLoss, NanInBuffers):
     trainer, failure = module.train(config, data=load_dataset("digits"))
-    print(f"{{module.Trainer.__name__}}, rank {{rank}}: {{failure}}", flush=True)
+    os.write(1, f"{{module.Trainer.__name__}}, rank {{rank}}: {{failure}}\\n".encode())  # one write: lines do not mix
     assert trainer.step == 2
 """,
     ).splitlines()
