@@ -27,7 +27,7 @@ LEVELS = [
 ]
 """The packages and modules of anynorm; each may import itself and those on earlier lines."""
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
-HEAVY = {"numba", "rich", "typer", "sklearn", "scipy", "matplotlib", "onnx", "onnxruntime", "torchvision", "pandas", "sqlite3"}
+HEAVY = {"rich", "typer", "sklearn", "scipy", "matplotlib", "onnx", "onnxruntime", "torchvision", "pandas", "sqlite3"}
 
 
 def loaded_by(code: str) -> set[str]:
@@ -108,8 +108,7 @@ def test_imports_follow_the_levels(path):
         if top == "anynorm" and rest:
             assert LEVEL[rest.split(".")[0]] <= LEVEL[part], f"{path.name} imports {name}"
     if part in ("core", "kernels", "layers"):
-        allowed = {"torch", "anynorm"} | ({"numpy", "numba", "llvmlite"} if "_numba" in path.parts else set())
-        assert {name.split(".")[0] for name in imports} - set(sys.stdlib_module_names) <= allowed
+        assert {name.split(".")[0] for name in imports} - set(sys.stdlib_module_names) <= {"torch", "anynorm"}
 
 
 def find_cycle(graph: dict[str, set[str]]) -> list[str]:
@@ -147,12 +146,12 @@ def test_a_cycle_is_found():
 
 
 def frames_of(call) -> list[str]:
-    """Return the file of every Python frame of the package that a call enters; files of the numba kernels are left out."""
+    """Return the file of every Python frame of the package that a call enters."""
     files: list[str] = []
 
     def profile(frame, event, _):
         file = frame.f_code.co_filename
-        if event == "call" and file.startswith(str(PACKAGE)) and "_numba" not in file:
+        if event == "call" and file.startswith(str(PACKAGE)):
             files.append(file)
 
     sys.setprofile(profile)

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 import anynorm
-from anynorm.cli import compare, diagnose, reproduce, runs, surgery, zoo
+from anynorm.cli import compare, diagnose, info, reproduce, runs, surgery, zoo
 from anynorm.errors import AnynormError
 
 app = typer.Typer(help="Any norm, in any model.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -28,6 +28,7 @@ def start(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 app.command("list")(zoo.list_)
 app.command()(zoo.show)
+app.command()(info.info)
 for _command in (surgery.inspect, surgery.convert, surgery.xbn, surgery.fold, surgery.recalibrate):
     app.command()(_command)
 app.command()(diagnose.diagnose)

@@ -124,14 +124,14 @@ class Cut:
         domains, c, t = columns.mean.shape
         return pool(columns, (domains, *self.parts((1, c, t))[1:]))
 
-    def check_shape(self, shape: tuple[int, int, int]) -> None:
-        """Check that the samples and positions of an (n, c, s) shape can be divided.
+    def check_shape(self, shape: tuple[int, int, int], uses_batch: bool = True) -> None:
+        """Check that the samples, if statistics come from the batch, and the positions of an (n, c, s) shape can be divided.
 
         Raises:
             ShapeError: if they cannot.
         """
         n, c, s = shape
-        if self.is_ghost and n % self.samples_per_part:
+        if uses_batch and self.is_ghost and n % self.samples_per_part:
             raise ShapeError(
                 f"{self} takes statistics over {self.samples_per_part} samples each; the batch size must be a multiple of "
                 f"{self.samples_per_part}; got {n}. Use such a batch size and drop_last=True, or en for the whole batch."

@@ -1,31 +1,27 @@
 """The code that touches the large tensor, and the dispatch between its implementations.
 
-cpu         eager CPU tensors, float32 or bfloat16, contiguous or channels_last
+cpu         C++, for eager CPU tensors of float32 or bfloat16, contiguous or channels_last
 reference   the definition, and everything else: compile, export, vmap, forward-mode AD, other devices and dtypes, tensor
-            subclasses, synchronized passes, positional norms, and machines without numba
+            subclasses, positional norms, and machines where the C++ kernels could not be built
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import ModuleType
 
 import torch
 from torch import Tensor, nn
 
 from anynorm.errors import AnynormError
-from anynorm.kernels import reference
+from anynorm.kernels import cpu, reference
 from anynorm.kernels.interface import NUM_LAYER_PARAMS, BatchStats, Buffers, ForwardSpec, Params, UnsupportedError
 from anynorm.kernels.reference import at_least_float32, coefficients, compute_dtype, moments
 
-__all__ = ["at_least_float32", "coefficients", "compute_dtype", "moments", "normalize", "use"]
+__all__ = ["at_least_float32", "coefficients", "compute_dtype", "describe", "moments", "normalize", "use"]
 
 _selected: ContextVar[str] = ContextVar("anynorm.kernels", default="auto")
-_cpu: ModuleType | None = None
-_cpu_unavailable = ""
 _PLAIN_TYPES = (Tensor, nn.Parameter)
 _DTYPES = (torch.float32, torch.bfloat16)
 
@@ -53,6 +49,14 @@ def use(name: str) -> Iterator[None]:
         _selected.reset(token)
 
 
+def describe() -> dict[str, str]:
+    """Return for each kind of kernels where it is used, or why it is not."""
+    return {
+        "cpu": cpu.describe(),
+        "reference": "plain torch operations, used for everything else",
+    }
+
+
 def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
     """Return y and the statistics of the batch, computed by the kernels that support this pass.
 
@@ -63,14 +67,12 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
         return reference.normalize(spec, x, params, buffers)
     try:
         _check_tensors(x, params)
-        backend = _cpu or _load_cpu()
-        plan = backend.plan_for(spec, x)
+        cpu.check_supported(spec, x)
     except UnsupportedError as error:
         if selected == "cpu":
             raise AnynormError(f"The cpu kernels do not support this pass: {error}. Use 'auto' or 'reference'.") from None
         return reference.normalize(spec, x, params, buffers)
-    result: tuple[Tensor, BatchStats] = backend.normalize(spec, plan, x, params, buffers)
-    return result
+    return cpu.normalize(spec, x, params, buffers)
 
 
 def _check_tensors(x: Tensor, params: Params) -> None:
@@ -87,24 +89,3 @@ def _check_tensors(x: Tensor, params: Params) -> None:
     modes = torch._C._len_torch_dispatch_stack() > 0 or torch._C._is_tracing()
     if dual or modes or torch._C._functorch.peek_interpreter_stack() is not None:
         raise UnsupportedError("a function transform or a dispatch mode is active")
-
-
-def _load_cpu() -> ModuleType:
-    """Import the CPU kernels at first use; warn once if numba is missing or broken."""
-    global _cpu, _cpu_unavailable  # noqa: PLW0603
-    if _cpu is None and not _cpu_unavailable:
-        try:
-            from anynorm.kernels._numba import cpu
-
-            cpu.probe()
-            _cpu = cpu
-        except Exception as error:  # whatever numba raises, layers must work
-            _cpu_unavailable = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-            warnings.warn(
-                f"anynorm runs without its faster CPU kernels: numba cannot be used ({_cpu_unavailable}). Install numba, or "
-                "select anynorm.kernels.use('reference') to silence this warning.",
-                stacklevel=2,
-            )
-    if _cpu is None:
-        raise UnsupportedError(f"they are not available ({_cpu_unavailable})")
-    return _cpu

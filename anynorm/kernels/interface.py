@@ -1,57 +1,29 @@
 """The inputs and outputs of a kernel: one forward pass as plain values.
 
-The reference computes `normalize(spec, x, params, buffers) -> (y, batch statistics)`; the CPU kernels take a plan of the memory
-layout (`plan_for(spec, x)`) as well.
+Every backend implements `normalize(spec, x, params, buffers) -> (y, batch statistics)`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from functools import cached_property
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from anynorm.core.affine import PerClass, Stage
-from anynorm.core.cuts import ALL
+from anynorm.core.affine import PerChannel, PerClass, Stage, Style
+from anynorm.core.cuts import ALL, Cut
+from anynorm.core.mixing import Argmax, Precomputed, Softmax
 from anynorm.core.moments import Moments
-from anynorm.core.spec import NormSpec, ResolvedCuts
+from anynorm.core.spec import AffineSpec, NormSpec, ResolvedCuts
 from anynorm.core.tracing import can_read_values
 from anynorm.core.update_rules import Stats
 from anynorm.errors import AnynormError
+from anynorm.kernels.sync import SyncGroup, sync_group_named
 
 BufferPair = tuple[Tensor | None, Tensor | None]
 """The running mean and variance of a cut; None for a statistic that the norm does not use."""
-
-
-class SyncGroup(Protocol):
-    """The processes whose samples are pooled."""
-
-    @property
-    def is_synchronized(self) -> bool:
-        """Whether moments are exchanged with other processes."""
-
-    def all_reduce(self, moments: Moments) -> Moments:
-        """Return the moments of the samples of all processes."""
-
-    def average(self, tables: list[Tensor], weight: Tensor) -> list[Tensor]:
-        """Return the weighted average of tables over all processes, without gradients."""
-
-
-@dataclass(frozen=True)
-class NoSync:
-    """Pools the samples of this process alone."""
-
-    is_synchronized = False
-
-    def all_reduce(self, moments: Moments) -> Moments:
-        """Return the moments unchanged."""
-        return moments
-
-    def average(self, tables: list[Tensor], weight: Tensor) -> list[Tensor]:
-        """Return the tables unchanged."""
-        return tables
 
 
 class UnsupportedError(AnynormError):
@@ -75,25 +47,32 @@ class Params(NamedTuple):
         return [getattr(self, name) for name in stage.names]
 
 
+MIXINGS = (Softmax, Argmax, Precomputed)
+"""The rules of mixing by their number in `ForwardSpec.encoded`."""
 NUM_LAYER_PARAMS = 6
 """The number of leading `Params` that the layer holds; the others come with the condition."""
 
 
 class Buffers(NamedTuple):
-    """The tensors that are only read.
+    """The tensors that receive no gradients.
 
     Args:
-        running_stats: per cut the running mean and variance to normalize by; None if the cut uses the batch.
+        running_stats: per cut the running mean and variance; read where the cut does not use the batch.
         labels: the class or domain of each sample.
+        num_batches: the counter of batches.
+        momentum: update the running statistics and the counter: s ← (1 − momentum) s + momentum m. A backend that does not do it
+            leaves it to the layer: see `BatchStats.is_updated`.
     """
 
     running_stats: tuple[BufferPair | None, ...]
     labels: Tensor | None
+    num_batches: Tensor | None = None
+    momentum: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class ForwardSpec:
-    """What a forward pass does, apart from its tensors. Layers reuse it, so checks and plans are cached in it.
+    """What a forward pass does, apart from its tensors. Layers reuse it, so checks are cached in it.
 
     Args:
         norm_spec: the definition of the norm.
@@ -103,10 +82,12 @@ class ForwardSpec:
         uses_batch: per cut whether statistics come from the batch (True) or from running statistics.
         sync_group: the processes whose samples are pooled.
         validated_shapes: shapes and dtypes of x that were checked already.
-        plans: memory layouts of the CPU kernels by shape, strides and dtype of x.
 
     Attributes:
         num_domains: the number of domains with statistics of their own; 0 if all samples share them.
+        num_units: the fewest equal parts of the channels from which every cut that uses the batch can be pooled.
+        has_positional_cut: whether a cut has a statistic for each position.
+        has_ghost_cut: whether a cut divides the batch into parts of several samples.
     """
 
     norm_spec: NormSpec
@@ -116,21 +97,53 @@ class ForwardSpec:
     uses_batch: tuple[bool, ...]
     sync_group: SyncGroup
     validated_shapes: set[Any] = field(default_factory=set, repr=False)
-    plans: dict[Any, Any] = field(default_factory=dict, repr=False)
     num_domains: int = field(init=False, repr=False)
+    num_units: int = field(init=False, repr=False)
+    has_positional_cut: bool = field(init=False, repr=False)
+    has_ghost_cut: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        cuts = self.cuts.distinct
+        units = [cut.channels or self.num_features for cut, use in zip(cuts, self.uses_batch, strict=True) if use]
         object.__setattr__(self, "num_domains", self.norm_spec.affine.num_domains)
-
-    @property
-    def has_class_affine(self) -> bool:
-        """Whether each class has its own affine."""
-        return any(isinstance(stage, PerClass) for stage in self.norm_spec.affine.stages)
+        object.__setattr__(self, "num_units", math.lcm(*units))
+        object.__setattr__(self, "has_positional_cut", any([cut.space == ALL for cut in cuts]))
+        object.__setattr__(self, "has_ghost_cut", any([cut.is_ghost for cut in cuts]))
 
     def stats_shape(self, index: int) -> tuple[int, int, int]:
         """Return the shape of a cut's running statistics: (domains or 1, channel parts, space parts)."""
         _, channels, strips = self.cuts.distinct[index].parts((1, self.num_features, 1))
         return self.num_domains or 1, channels, strips
+
+    @cached_property
+    def encoded(self) -> list[int]:
+        """The pass as integers for C++: cuts, mean, var, mixing, groups, domains, classes, style, strips."""
+        numbers = [len(self.cuts.distinct)]
+        for cut, uses_batch in zip(self.cuts.distinct, self.uses_batch, strict=True):
+            numbers += [cut.channels, cut.space, cut.samples_per_part if cut.samples == ALL else 0, int(uses_batch)]
+        for side in (self.cuts.mean, self.cuts.var):
+            numbers += [len(side), *side]
+        norm, strips = self.norm_spec, math.lcm(*[cut.space or 1 for cut in self.cuts.distinct])
+        numbers += [MIXINGS.index(type(norm.mixing)), norm.mixing.groups, self.num_domains, norm.num_classes]
+        return [*numbers, int(norm.takes_style), strips]
+
+    @classmethod
+    def decode(cls, numbers: list[int], params: Params, num_features: int, eps: float, group: str) -> ForwardSpec:
+        """Return the pass whose `encoded` are these integers; the affine stages follow from the parameters."""
+        rest = iter(numbers)
+        cuts, uses_batch = [], []
+        for _ in range(next(rest)):
+            channels, space, samples_per_part, uses = (next(rest) for _ in range(4))
+            cuts.append(Cut(ALL if samples_per_part else 1, channels, space, max(samples_per_part, 1)))
+            uses_batch.append(bool(uses))
+        mean, var = (tuple([next(rest) for _ in range(next(rest))]) for _ in range(2))
+        mixing, groups, domains, classes, style, _ = rest
+        stages: list[Stage] = [PerChannel()] if params.weight is not None else []
+        stages += [PerClass(classes)] if params.class_weight is not None else []
+        stages += [Style()] if style else []
+        affine = AffineSpec(tuple(stages), domains)
+        norm = NormSpec(tuple(cuts[k] for k in mean), tuple(cuts[k] for k in var), MIXINGS[mixing](groups), affine)
+        return cls(norm, ResolvedCuts(tuple(cuts), mean, var), num_features, eps, tuple(uses_batch), sync_group_named(group))
 
     def num_strips(self, x: Tensor) -> int:
         """Return the number of strips into which positions are divided, fine enough for every cut."""
@@ -143,13 +156,15 @@ class BatchStats(NamedTuple):
 
     Args:
         by_cut: the moments of each cut's parts; None for a cut that used running statistics.
-        channel_moments: the moments per channel and strip over all samples of each domain; None if no cut pooled samples.
-        num_values: the number of positions behind `channel_moments`, (domains or 1, 1, 1).
+        channel_moments: the moments per channel and strip over all samples of each domain; None if they were not computed.
+        num_values: the number of positions of one channel, (domains or 1, 1, 1); None if no cut pooled samples.
+        is_updated: whether the running statistics have been updated.
     """
 
     by_cut: list[Moments | None]
     channel_moments: Moments | None = None
     num_values: Tensor | None = None
+    is_updated: bool = False
 
     @property
     def pooled_samples(self) -> bool:
@@ -166,7 +181,3 @@ class BatchStats(NamedTuple):
         moments = self.by_cut[index]
         assert moments is not None  # called only for cuts that used the batch
         return Stats(moments.mean, moments.unbiased_var())
-
-    def update_in_place(self, stats: Sequence[tuple[int, BufferPair]], num_batches: Tensor | None, rate: float) -> bool:
-        """Update running statistics in a compiled kernel, s ← (1 − rate) s + rate m; return False if there is none."""
-        return False

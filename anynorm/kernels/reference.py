@@ -19,23 +19,40 @@ from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, Params
 
 
 def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
-    """Return y and the statistics of the batch."""
-    mean, affine, batch = coefficients(spec, x, params, buffers)
-    return scale(x, mean, affine), batch
+    """Return y and the statistics of the batch.
+
+    Of the size of x, one tensor is saved for backward: x − shift; two with a statistic for each position.
+    """
+    if any(spec.uses_batch):
+        shift = _row_means(x, spec.num_units, spec.num_strips(x))
+        centered = _subtract(x, shift)
+        batch = _batch_stats(spec, _centered_moments(centered, shift, x), buffers)
+        mean, var = _mix(spec, _stats_by_cut(spec, x, batch, buffers), params)
+    else:
+        batch = BatchStats([None for _ in spec.uses_batch])
+        mean, var = _mix(spec, _stats_by_cut(spec, x, batch, buffers), params)
+        shift = mean.detach()
+        centered = _subtract(x, shift)
+    r, stages = inverse_std(var, spec.eps), _stages(spec, params, buffers)
+    if spec.has_positional_cut:  # the product of a table of positions and one of channels would be as large as x
+        y = scale(centered, shift, mean, (r, torch.zeros_like(r)), x)
+        return scale(y, torch.zeros_like(r), torch.zeros_like(r), _chain(stages, torch.ones_like(r[:1, :1, :1])), x).to(
+            x.dtype
+        ), batch
+    return scale(centered, shift, mean, _chain(stages, r), x).to(x.dtype), batch
 
 
-def coefficients(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, Coefficients, BatchStats]:
-    """Return mean and (a, b) of y = a (x − mean) + b, and the statistics of the batch."""
-    batch = _batch_stats(spec, x, buffers)
+def coefficients(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, Coefficients]:
+    """Return mean and (a, b) of y = a (x − mean) + b."""
+    batch = BatchStats([None for _ in spec.uses_batch])
+    if any(spec.uses_batch):
+        batch = _batch_stats(spec, moments(x, spec.num_strips(x)), buffers)
     mean, var = _mix(spec, _stats_by_cut(spec, x, batch, buffers), params)
-    return mean, _affine(spec, var, params, buffers), batch
+    return mean, _chain(_stages(spec, params, buffers), inverse_std(var, spec.eps))
 
 
-def _batch_stats(spec: ForwardSpec, x: Tensor, buffers: Buffers) -> BatchStats:
-    """Compute the moments of x that this pass needs, pooled by each cut."""
-    if not any(spec.uses_batch):
-        return BatchStats([None for _ in spec.uses_batch])
-    sample_moments = moments(x, spec.num_strips(x))
+def _batch_stats(spec: ForwardSpec, sample_moments: Moments, buffers: Buffers) -> BatchStats:
+    """Pool the moments of rows by each cut."""
     used = [cut for cut, use in zip(spec.cuts.distinct, spec.uses_batch, strict=True) if use]
     channel_moments = None
     if any([cut.pools_samples for cut in used]):
@@ -49,12 +66,10 @@ def _batch_stats(spec: ForwardSpec, x: Tensor, buffers: Buffers) -> BatchStats:
             by_cut.append(cut.pool_channels(channel_moments))
         else:
             by_cut.append(cut.pool_moments(sample_moments))
-    num_values = (
-        None
-        if channel_moments is None
-        else channel_moments.count.expand_as(channel_moments.mean)[:, :1].sum((1, 2), keepdim=True)
-    )
-    return BatchStats(by_cut, channel_moments, num_values)
+    if channel_moments is None:
+        return BatchStats(by_cut)
+    counts = channel_moments.count.expand_as(channel_moments.mean)
+    return BatchStats(by_cut, channel_moments, counts[:, :1].sum((1, 2), keepdim=True))
 
 
 def _stats_by_cut(spec: ForwardSpec, x: Tensor, batch: BatchStats, buffers: Buffers) -> list[tuple[Tensor, Tensor]]:
@@ -84,14 +99,17 @@ def _mix(spec: ForwardSpec, by_cut: list[tuple[Tensor, Tensor]], params: Params)
     return mixed[0], mixed[1]
 
 
-def _affine(spec: ForwardSpec, var: Tensor, params: Params, buffers: Buffers) -> Coefficients:
-    """Return (a, b) of y = a (x − mean) + b."""
-    a = inverse_std(var, spec.eps)
-    coefficients = (a, torch.zeros_like(a))
+def _stages(spec: ForwardSpec, params: Params, buffers: Buffers) -> list[Coefficients]:
+    """Return γ and β of each affine stage."""
     condition = (params.style_mean, params.style_std) if spec.norm_spec.takes_style else buffers.labels
-    for stage in spec.norm_spec.affine.stages:
-        gamma, beta = stage(params.of(stage), condition)
-        coefficients = chain(coefficients, (gamma.to(var.dtype), beta.to(var.dtype)))
+    return [stage(params.of(stage), condition) for stage in spec.norm_spec.affine.stages]
+
+
+def _chain(stages: list[Coefficients], r: Tensor) -> Coefficients:
+    """Return (a, b) of the stages after a multiplication by r."""
+    coefficients = (r, torch.zeros_like(r))
+    for gamma, beta in stages:
+        coefficients = chain(coefficients, (gamma.to(r.dtype), beta.to(r.dtype)))
     return coefficients
 
 
@@ -106,37 +124,52 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 
 def moments(x: Tensor, strips: int) -> Moments:
-    """Return the moments of each sample, channel and strip of the flattened positions: a table (n, c, strips).
+    """Return the moments of each sample, channel and strip of the flattened positions: a table (n, c, strips)."""
+    shift = _row_means(x, x.shape[1], strips)
+    return _centered_moments(_subtract(x, shift), shift, x)
 
-    Values are first shifted by a number close to their mean, so that float32 sums stay accurate if the mean is far from zero. The
-    shift is detached: the result does not depend on it.
-    """
-    n, c = x.shape[:2]
-    rows = at_least_float32(x).reshape(n, c, strips, math.prod(x.shape[2:]) // strips)
-    shift = rows.detach().mean(-1, keepdim=True)
-    centered = rows - shift
-    residual = centered.mean(-1, keepdim=True)
-    var = (centered - residual).square().mean(-1)
+
+def _row_means(x: Tensor, units: int, strips: int) -> Tensor:
+    """Return the means of x in equal parts of channels and positions: a table (n, units, strips) without gradient."""
+    return _as_rows(at_least_float32(x.detach()), units, strips).mean((2, 4))
+
+
+def _centered_moments(centered: Tensor, shift: Tensor, x: Tensor) -> Moments:
+    """Return the moments of x from x − shift, so that float32 sums stay accurate if the mean is far from zero."""
+    rows = _as_rows(centered, *shift.shape[1:])
+    if rows.shape[0]:
+        var, residual = torch.var_mean(rows, (2, 4), correction=0)
+    else:  # var_mean warns
+        var = residual = rows.mean((2, 4))
     dtype = table_dtype(x)
-    mean = shift.to(dtype) + residual.to(dtype)
-    return Moments(mean.squeeze(-1), var.to(dtype), torch.full((1, 1, 1), rows.shape[-1], dtype=dtype, device=x.device))
+    count = torch.full((1, 1, 1), rows.shape[2] * rows.shape[4], dtype=dtype, device=x.device)
+    return Moments(shift.to(dtype) + residual.to(dtype), var.to(dtype), count)
 
 
-def scale(x: Tensor, mean: Tensor, coefficients: tuple[Tensor, Tensor]) -> Tensor:
-    """Return y = a (x − mean) + b in x's dtype and memory format; mean, a and b broadcast to (n, c, strips).
+def scale(centered: Tensor, shift: Tensor, mean: Tensor, affine: Coefficients, x: Tensor) -> Tensor:
+    """Return y = a (x − mean) + b = a (x − shift) + b − a (mean − shift) in the memory format of x."""
+    a, b = affine
+    shift = expand_parts(shift, (x.shape[0], x.shape[1], shift.shape[2]))
+    rest = b - a * (mean - shift.to(mean.dtype))
+    a, rest = (_expand(table.to(centered.dtype), x) for table in (a, rest))
+    return centered * a + rest
 
-    The residual of rounding `mean` to the precision of x is added to b.
-    """
-    a, b = coefficients
+
+def _subtract(x: Tensor, table: Tensor) -> Tensor:
+    """Return x − table in the dtype to compute in and the memory format of x."""
     values = at_least_float32(x)
-    shift = mean.detach().to(values.dtype)
-    residual = b - a * (mean - shift)
-    shift, a, residual = (_expand(table.to(values.dtype), x) for table in (shift, a, residual))
-    return ((values - shift) * a + residual).to(x.dtype)  # x first: the result has the memory format of the first operand
+    table = expand_parts(table, (x.shape[0], x.shape[1], table.shape[2]))
+    return values - _expand(table.to(values.dtype), x)
+
+
+def _as_rows(x: Tensor, units: int, strips: int) -> Tensor:
+    """Return x as (n, units, channels of a unit, strips, positions of a strip)."""
+    n, c = x.shape[:2]
+    return x.reshape(n, units, c // units, strips, math.prod(x.shape[2:]) // strips)
 
 
 def _expand(table: Tensor, x: Tensor) -> Tensor:
-    """Return a table (n, c, t) as a tensor that broadcasts with x."""
+    """Return a table that broadcasts to (n, c, t) as a tensor that broadcasts with x."""
     space = x.shape[2:]
     if table.shape[-1] == 1:
         return table.reshape(*table.shape[:2], *(1 for _ in space))

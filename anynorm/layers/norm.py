@@ -23,9 +23,11 @@ from anynorm.core.affine import chain
 from anynorm.core.cuts import Cut
 from anynorm.core.mixing import logits_shape
 from anynorm.core.spec import NormSpec, ResolvedCuts, check_num_features
+from anynorm.core.tracing import is_recomputing
 from anynorm.core.update_rules import Cumulative, Running, UpdateRule, from_momentum
 from anynorm.errors import FoldError, SpecError
-from anynorm.kernels.interface import NUM_LAYER_PARAMS, BatchStats, Buffers, ForwardSpec, NoSync, Params, SyncGroup
+from anynorm.kernels.interface import NUM_LAYER_PARAMS, BatchStats, Buffers, ForwardSpec, Params
+from anynorm.kernels.sync import NoSync, SyncGroup
 from anynorm.layers.conditioning import read_condition
 from anynorm.layers.loading import prepare_state_dict
 from anynorm.layers.running_stats import RunningStats
@@ -161,11 +163,11 @@ class Norm(RunningStats):
         return ForwardSpec(self.norm_spec, cuts, self.num_features, self.eps, uses_batch, sync_group)
 
     def _derived_spec(self, spec: ForwardSpec, **changes: Any) -> ForwardSpec:
-        """Return a forward spec with changes; the same object each time, because kernels cache plans in it."""
+        """Return a forward spec with changes; the same object each time, because checks are cached in it."""
         key = (spec, *changes)  # a class derives at most one spec with the same fields
         derived = None if torch.compiler.is_compiling() else self._forward_specs.get(key)
         if derived is None:
-            derived = replace(spec, validated_shapes=set(), plans={}, **changes)
+            derived = replace(spec, validated_shapes=set(), **changes)
             if not torch.compiler.is_compiling():
                 self._forward_specs[key] = derived
         return derived
@@ -178,8 +180,11 @@ class Norm(RunningStats):
 
     def _read_buffers(self, spec: ForwardSpec, condition: Any) -> Buffers:
         """Return the running statistics and labels that a forward pass reads."""
-        stats = tuple([None if use else self.running_stats(index) for index, use in enumerate(spec.uses_batch)])
-        return Buffers(stats, condition if self.norm_spec.num_classes else None)
+        stats = tuple([self.running_stats(index) for index in range(len(spec.uses_batch))])
+        labels = condition if self.norm_spec.num_classes else None
+        if not isinstance(self._update_rule, Running) or not self.updates_running_stats or is_recomputing():
+            return Buffers(stats, labels)
+        return Buffers(stats, labels, self._buffers["num_batches_tracked"], self._update_rule.rate)
 
     @property
     def spec(self) -> str:
@@ -284,7 +289,7 @@ class Norm(RunningStats):
         condition = read_condition(self, x, condition) if self.takes_condition else None
         spec = self._make_forward_spec(tuple([not cut.pools_samples for cut in self.cuts]), NO_SYNC)
         buffers = self._read_buffers(spec, condition)
-        mean, (a, b), _ = kernels.coefficients(spec, x, self._params(condition), buffers)
+        mean, (a, b) = kernels.coefficients(spec, x, self._params(condition), buffers)
         scale, shift = a[..., :1], (b - a * mean)[..., :1]
         return scale.expand(1, self.num_features, 1).flatten(), shift.expand(1, self.num_features, 1).flatten()
 

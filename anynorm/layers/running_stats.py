@@ -14,12 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anynorm.core.moments import MIN_SHARE, Moments
+from anynorm.core.moments import MIN_SHARE, Moments, pool_samples
 from anynorm.core.spec import NormSpec
 from anynorm.core.tracing import is_recomputing, recomputing
 from anynorm.core.update_rules import Observation, Running, Stats, UpdateRule, as_tables, from_momentum
 from anynorm.errors import SpecError
-from anynorm.kernels.interface import BatchStats, BufferPair, NoSync, SyncGroup
+from anynorm.kernels.interface import BatchStats, BufferPair
+from anynorm.kernels.sync import NoSync, SyncGroup
 
 STAT_PREFIXES = ("running_", "num_batches_", "num_values_")
 """The prefixes of the buffers of running statistics; other buffers belong to subclasses."""
@@ -125,7 +126,7 @@ class RunningStats(nn.Module):
 
     def running_stats(self, index: int) -> BufferPair:
         """Return the buffers of a cut's running mean and variance; None for a statistic that the norm does not use."""
-        mean, var = self._stat_names[index]
+        mean, var = self._stat_names.get(index, (None, None))
         return self._buffers[mean] if mean else None, self._buffers[var] if var else None
 
     def reset_running_stats(self) -> None:
@@ -175,19 +176,8 @@ class RunningStats(nn.Module):
 
     def update_running_stats(self, batch: BatchStats) -> None:
         """Update the running statistics by one batch, all or none of them; those of a domain without samples stay."""
-        if batch.pooled_samples and self.updates_running_stats and not is_recomputing() and not self._update_in_place(batch):
+        if not batch.is_updated and batch.pooled_samples and self.updates_running_stats and not is_recomputing():
             self._update(batch)
-
-    def _update_in_place(self, batch: BatchStats) -> bool:
-        """Update in a compiled kernel, if the rule is an exponential average and the kernel supports it."""
-        if not isinstance(self._update_rule, Running):
-            return False
-        stats = []
-        for index in self._stat_names:
-            if self.cuts[index].is_ghost:
-                return False
-            stats.append((index, self.running_stats(index)))
-        return batch.update_in_place(stats, self._buffers["num_batches_tracked"], self._update_rule.rate)
 
     @torch.no_grad()
     def _update(self, batch: BatchStats) -> None:
@@ -221,10 +211,12 @@ class RunningStats(nn.Module):
     def _batch_moments(self, index: int, batch: BatchStats) -> Moments:
         """Return the moments of all values of a cut's channel parts, per domain."""
         moments = batch.by_cut[index]
-        if self.cuts[index].is_ghost and batch.channel_moments is not None:
-            return self.cuts[index].pool_channels(batch.channel_moments)
         assert moments is not None  # every cut with running statistics uses the batch while they are updated
-        return moments
+        if not self.cuts[index].is_ghost:
+            return moments
+        if batch.channel_moments is not None:
+            return self.cuts[index].pool_channels(batch.channel_moments)
+        return pool_samples(moments)
 
     def _average(self, index: int, batch: BatchStats) -> Stats:
         """Return the average statistics of a cut's sample parts, over all processes; except for GBGN there is one part."""

@@ -63,8 +63,7 @@ def _check_parts(norm: Norm, spec: ForwardSpec, shape: Shape) -> None:
     if shape[2] == 0 and using:
         raise ShapeError(f"{using[0]} takes statistics over positions; got an input without any. No axis may have length 0.")
     for cut in norm.cuts:
-        if cut in using or not cut.is_ghost:
-            cut.check_shape(shape)
+        cut.check_shape(shape, uses_batch=cut in using)
     if norm.training:
         _check_counts(norm, spec, shape)
 

@@ -27,7 +27,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from anynorm.core.cuts import ALL, Cut
 from anynorm.core.spec import NormSpec
 from anynorm.core.update_rules import Frozen
-from anynorm.layers.distributed import AllReduce, NoSync
+from anynorm.kernels.sync import AllReduce, NoSync
 from anynorm.layers.norm import Norm
 from anynorm.layers.running_stats import STAT_PREFIXES
 from anynorm.registry import parse

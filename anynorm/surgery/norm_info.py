@@ -10,7 +10,7 @@ from anynorm.core.cuts import Cut
 from anynorm.core.spec import NormSpec
 from anynorm.core.update_rules import UpdateRule
 from anynorm.errors import SurgeryError
-from anynorm.layers.distributed import NoSync, SyncGroup
+from anynorm.kernels.sync import NoSync, SyncGroup
 
 
 class UnsupportedNormError(SurgeryError):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from anynorm.core.update_rules import Cumulative, Frozen, Pooled, UpdateRule
 from anynorm.errors import SurgeryError
-from anynorm.layers.distributed import AllReduce
+from anynorm.kernels.sync import AllReduce
 from anynorm.layers.norm import Norm
 from anynorm.progress import track
 from anynorm.surgery.adapters import tracked_cuts

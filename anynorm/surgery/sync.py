@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from anynorm.errors import SurgeryError
-from anynorm.layers.distributed import AllReduce, NoSync
+from anynorm.kernels.sync import AllReduce, NoSync
 from anynorm.layers.norm import Norm
 from anynorm.surgery.find import all_or_nothing, check_model, find_norms
 from anynorm.surgery.replace import make_equivalent, share_parameters

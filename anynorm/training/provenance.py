@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("torch", "numpy", "numba")
+PACKAGES = ("torch", "numpy")
 
 
 def provenance() -> dict[str, Any]:

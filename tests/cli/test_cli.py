@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 import anynorm
 from anynorm.core.cuts import ALL, Cut
@@ -27,6 +28,17 @@ def test_list_shows_every_norm_as_a_table_and_as_json():
     lines = json.loads(run("list", "--json").stdout)
     assert {"spec", "class", "cuts", "running_statistics", "affine", "paper"} <= set(lines[0])
     assert {line["spec"]: line["class"] for line in lines}["sabn@10"] == "SandwichBatchNorm"
+
+
+def test_info_has_versions_threads_and_the_active_kernels():
+    done = run("info")
+    assert done.returncode == 0, done.stderr
+    lines = dict(line.split("  ", 1) for line in done.stdout.splitlines())
+    assert lines["anynorm"].strip() == anynorm.__version__
+    assert lines["torch"].strip() == torch.__version__
+    assert "threads" in lines["processor"]
+    assert "C++ (" in lines["kernels: cpu"]
+    assert json.loads(run("info", "--json").stdout)["kernels: cpu"] == lines["kernels: cpu"].strip()
 
 
 def test_show_explains_a_norm():

@@ -46,6 +46,14 @@ def test_the_command_prints_each_run_the_table_the_recommendation_and_the_page(t
     assert again.stderr == f"Wrote {tmp_path / 'report.html'} (2 runs).\n"  # nothing was trained
 
 
+def test_if_every_run_failed_the_exit_code_is_1_and_the_reason_is_printed(tmp_path):
+    options = ["--model", "resnet10", "--width", 0.25, "--num-train", 64, "--epochs", 1, "--batch-sizes", 16, "--seeds", 1]
+    done = command("compare", *options, "--norms", "in", "--processes", 1, "--runs", tmp_path)  # its last maps are 1×1
+    assert done.exit_code == 1
+    assert "Every run failed; the first one: ShapeError: in needs more than one value per statistic" in done.stderr
+    assert (tmp_path / "report.html").exists()
+
+
 def test_on_a_terminal_the_table_fills_while_runs_finish(monkeypatch):
     comparison = Comparison(Config(), norms=["bn", "sn"], batch_sizes=[2, 32], seeds=2)
     monkeypatch.setattr(Comparison, "rows", lambda _: [])

@@ -58,6 +58,7 @@ def test_a_full_disk_under_torch_save_raises_disk_error(path):
     assert path.read_text() == "previous"
 
 
-def test_a_missing_directory_raises_disk_error(tmp_path):
-    with pytest.raises(anynorm.DiskError, match="cannot write"), atomic_write(tmp_path / "none" / "file") as part:
+def test_a_missing_directory_raises_disk_error_and_names_it(tmp_path):
+    message = f"cannot write .*create the folder {tmp_path / 'none'} and run again"
+    with pytest.raises(anynorm.DiskError, match=message), atomic_write(tmp_path / "none" / "file") as part:
         part.write_text("x")

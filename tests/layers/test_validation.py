@@ -9,8 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import anynorm
 from anynorm.core.update_rules import Frozen
 from anynorm.errors import StateError
-from anynorm.kernels import reference
-from anynorm.kernels._numba import whole
+from anynorm.kernels import cpu, reference
 from tests.helpers import ROWS, condition_for, data, make, same_state
 
 
@@ -85,12 +84,12 @@ def test_the_same_shapes_work_in_inference(spec, shape):
 def test_a_forward_that_fails_at_its_end_updates_no_statistic(spec, monkeypatch):
     norm, x = make(spec), data(4, 16, 4, 4)
     before = copy.deepcopy(norm)
-    copy.deepcopy(norm)(x, condition_for(norm, x))  # compiles the kernels
+    copy.deepcopy(norm)(x, condition_for(norm, x))  # loads the kernels
 
     def out_of_memory(*_):
         raise MemoryError
 
-    for module, name in ((reference, "scale"), (whole, "forward")):
+    for module, name in ((reference, "scale"), (cpu.library, "normalize")):
         monkeypatch.setattr(module, name, out_of_memory)
     with pytest.raises(MemoryError):
         norm(x, condition_for(norm, x))
@@ -196,3 +195,10 @@ def test_layers_on_meta_and_fake_tensors_return_shapes():
         with FakeTensorMode() as mode:
             fake = anynorm.make(spec, 8)
             assert fake(mode.from_tensor(data(4, 8, 3)), mode.from_tensor(torch.zeros(4, dtype=torch.long))).shape == (4, 8, 3)
+
+
+def test_a_ghost_norm_checks_its_strips_in_inference_too():
+    norm = make("[/2,4,2]").eval()
+    norm(data(3, 16, 4))  # running statistics: any batch size
+    with pytest.raises(anynorm.ShapeError, match="into 2 equal strips; 5 is not divisible by 2"):
+        norm(data(3, 16, 5))

@@ -22,7 +22,8 @@ from anynorm.core.affine import inverse_std
 from anynorm.core.moments import Moments, merge_moments
 from anynorm.core.spec import ResolvedCuts
 from anynorm.core.update_rules import UpdateRule, as_tables
-from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, NoSync, Params
+from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, Params
+from anynorm.kernels.sync import NoSync
 from anynorm.layers.algebra import BN, IN, same_cut
 from anynorm.layers.norm import CustomNorm
 from anynorm.layers.registered import RegisteredNorm
@@ -113,7 +114,7 @@ class ModeNorm(CustomNorm, RegisteredNorm):
     def _modes(self, spec: ForwardSpec, rows: Moments, gates: Tensor, buffers: Buffers) -> tuple[Moments, BatchStats]:
         """Return the moments of each mode, (k, c, 1), from the batch or the running statistics, and the batch statistics."""
         running = buffers.running_stats[0]
-        if running is not None:
+        if running is not None and not spec.uses_batch[0]:
             mean, var = as_tables(running, (self.norm_spec.num_stat_sets, self.num_features, 1), rows.mean.dtype)
             return Moments(mean, var, torch.ones_like(mean)), BatchStats([None])
         modes = spec.sync_group.all_reduce(pool_by_fractions(rows, gates))

@@ -22,7 +22,8 @@ from torch import Tensor
 
 from anynorm.core.mixing import Precomputed
 from anynorm.core.tracing import is_recomputing
-from anynorm.kernels.interface import ForwardSpec, Params, SyncGroup
+from anynorm.kernels.interface import ForwardSpec, Params
+from anynorm.kernels.sync import SyncGroup
 from anynorm.layers.algebra import SwitchNorm
 from anynorm.layers.baselines.schedule import ScheduledNorm
 from anynorm.layers.registered import GroupedNorm

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -19,9 +19,40 @@ from torch import Tensor
 
 from anynorm.core.moments import Moments, pool_stacked
 from anynorm.errors import AnynormError
-from anynorm.kernels.interface import NoSync, SyncGroup
 
-__all__ = ["AllReduce", "NoSync", "SyncGroup"]
+
+class SyncGroup(Protocol):
+    """The processes whose samples are pooled."""
+
+    @property
+    def is_synchronized(self) -> bool:
+        """Whether moments are exchanged with other processes."""
+
+    @property
+    def name(self) -> str:
+        """The name by which torch finds the process group; empty if nothing is exchanged."""
+
+    def all_reduce(self, moments: Moments) -> Moments:
+        """Return the moments of the samples of all processes."""
+
+    def average(self, tables: list[Tensor], weight: Tensor) -> list[Tensor]:
+        """Return the weighted average of tables over all processes, without gradients."""
+
+
+@dataclass(frozen=True)
+class NoSync:
+    """Pools the samples of this process alone."""
+
+    is_synchronized = False
+    name = ""
+
+    def all_reduce(self, moments: Moments) -> Moments:
+        """Return the moments unchanged."""
+        return moments
+
+    def average(self, tables: list[Tensor], weight: Tensor) -> list[Tensor]:
+        """Return the tables unchanged."""
+        return tables
 
 
 class _Gather(torch.autograd.Function):
@@ -54,6 +85,7 @@ class _SumOwn(torch.autograd.Function):
         return _gather(grad, ctx.group), None
 
 
+_resolve_process_group: Callable[[str], Any] = getattr(dist.distributed_c10d, "_resolve_process_group", None)  # type: ignore[assignment]
 _gather: Callable[[Tensor, Any], Tensor] = _Gather.apply
 _sum_own: Callable[[Tensor, Any], Tensor] = _SumOwn.apply
 
@@ -71,6 +103,11 @@ class AllReduce:
 
     def _is_single_process(self) -> bool:
         return not (dist.is_available() and dist.is_initialized()) or dist.get_world_size(self.group) == 1
+
+    @property
+    def name(self) -> str:
+        """The name by which torch finds the process group; empty if nothing is exchanged."""
+        return "" if self._is_single_process() else str((self.group or dist.distributed_c10d._get_default_group()).group_name)
 
     def all_reduce(self, moments: Moments) -> Moments:
         """Return the moments of the samples of all ranks, with gradients, in one exchange."""
@@ -97,3 +134,8 @@ class AllReduce:
                 "Save its state_dict, or call anynorm.sync(model, on=False) first."
             )
         return AllReduce, ()
+
+
+def sync_group_named(name: str) -> SyncGroup:
+    """Return the group that has a name."""
+    return AllReduce(_resolve_process_group(name)) if name else NoSync()

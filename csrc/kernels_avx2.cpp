@@ -1,0 +1,22 @@
+// The same kernels for processors with AVX2 and FMA. Headers come first: only our own code is compiled for these instructions.
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,bmi,bmi2")
+#define ANYNORM_ISA avx2
+#include "compute.h"
+anynorm::Kernels anynorm::avx2_kernels() { return {"AVX2", avx2::forward, avx2::backward}; }
+#pragma GCC pop_options
+#else
+#include "problem.h"
+anynorm::Kernels anynorm::avx2_kernels() { return baseline_kernels(); }
+#endif
