@@ -9,7 +9,7 @@ browser:
 		(apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium) >/dev/null 2>&1 || \
 		echo 'chromium could not be installed: the browser test of the report page is skipped'
 
-.PHONY: setup demo test bench results format clean
+.PHONY: setup demo test sanitize bench results format clean
 
 setup: .venv/ready
 
@@ -32,6 +32,14 @@ test: setup browser
 	$(BIN)/deptry anynorm
 	$(BIN)/pytest -n 2 --dist worksteal
 
+# The tests of the C++ kernels with AddressSanitizer and UndefinedBehaviorSanitizer, in a build of its own.
+sanitize: setup
+	rm -rf build/sanitize
+	ANYNORM_SANITIZE=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --target build/sanitize .
+	cp -r tests build/sanitize/
+	cd build/sanitize && LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
+		../../$(BIN)/python -m pytest -c ../../pyproject.toml --rootdir . -p no:cacheprovider tests/kernels/test_cpu.py
+
 bench: setup
 	$(BIN)/python benchmarks/layers.py
 
@@ -44,4 +52,4 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv build .mypy_cache .pytest_cache .ruff_cache .hypothesis

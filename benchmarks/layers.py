@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 
 def saved_bytes(module: nn.Module, x: Tensor) -> int:
-    """Return the number of bytes saved for backward, without parameters and buffers: x, and the tables that our kernels save."""
+    """Return the number of bytes saved for backward, without parameters and buffers."""
     saved: dict[int, int] = {}
     state = {tensor.data_ptr() for tensor in [*module.parameters(), *module.buffers()]}
 
@@ -40,10 +40,8 @@ def saved_bytes(module: nn.Module, x: Tensor) -> int:
 
     condition = [0] if getattr(module, "takes_condition", False) else []
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        y = module.train()(x.detach().requires_grad_(), *condition)
-    call = getattr(y.grad_fn, "call", None)
-    tables = [] if call is None else [call.kept, *([] if call.statistics is None else [call.statistics])]
-    return sum(saved.values()) + sum(int(table.nbytes) for table in tables)
+        module.train()(x.detach().requires_grad_(), *condition)
+    return sum(saved.values())
 
 
 def peak_megabytes(name: str, shape: tuple[int, ...]) -> float:
@@ -106,15 +104,17 @@ def measure(shape: tuple[int, ...], threads: int, seconds: float, *, compiled: b
 def targets(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Compare the ratios with their targets: forward + backward, float32, tensors of at least 0.1 MB."""
     ours = [(row, row["seconds"][MODES[2]], spec) for row in rows for spec in SPECS if spec in row["seconds"][MODES[2]]]
+    small = [cell for cell in ours if cell[0]["shape"] == [4, 64, 8, 8]]
     ours = [cell for cell in ours if cell[0]["megabytes"] >= 0.1]
     large = [cell for cell in ours if cell[0]["megabytes"] >= 6]
     switch = [cell for cell in ours if cell[2] == "sn"]
     ratios = {
-        "nn.BatchNorm / ours": ([t["nn.BatchNorm"] / t[s] for _, t, s in ours], (2.0, 1.0), "least"),
+        "nn.BatchNorm / ours": ([t["nn.BatchNorm"] / t[s] for _, t, s in ours], (2.5, 1.0), "least"),
         "ours / nn.GroupNorm": ([t[s] / t["nn.GroupNorm"] for _, t, s in ours], (1.1, 1.5), "most"),
-        "published SN / our sn": ([t["published SN"] / t[s] for _, t, s in switch], (10.0, 5.0), "least"),
-        "ours / traffic limit, 6 MB and more": ([t[s] / t["traffic"] for _, t, s in large], (1.4, None), "most"),
+        "published SN / our sn": ([t["published SN"] / t[s] for _, t, s in switch], (12.0, 6.0), "least"),
+        "ours / traffic limit, 6 MB and more": ([t[s] / t["traffic"] for _, t, s in large], (1.35, None), "most"),
         "bytes saved for backward / bytes of x": ([row["saved"][s] for row, _, s in ours], (1.02, 1.05), "most"),
+        "ours / nn.BatchNorm2d at 4×64×8×8": ([t[s] / t["nn.BatchNorm"] for _, t, s in small], (1.0, None), "most"),
     }
     results = []
     for name, (values, (median, worst), kind) in ratios.items():

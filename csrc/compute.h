@@ -143,17 +143,25 @@ inline void pool_rows(const Cut& cut, const double* mean, const double* var, int
   }
   int64_t block = units / cut.width;
   double share = 1.0 / double(std::max<int64_t>(1, rows * block));
-  auto part = [&](int64_t u) { return cut.part.empty() ? u / block : int64_t(cut.part[u]); };
-  std::fill(M, M + cut.width, 0.0), std::fill(V, V + cut.width, 0.0);
-  for (int64_t r = 0; r < rows; r++)
-    for (int64_t u = 0; u < units; u++) M[part(u)] += mean[r * units + u];
-  for (int64_t i = 0; i < cut.width; i++) M[i] *= share;
-  for (int64_t r = 0; r < rows; r++)
-    for (int64_t u = 0; u < units; u++) {
-      double d = mean[r * units + u] - M[part(u)];
-      V[part(u)] += var[r * units + u] + d * d;
+  if (cut.part.empty()) {
+    for (int64_t i = 0; i < cut.width; i++) {
+      double sum = 0, squares = 0;
+      for (int64_t r = 0; r < rows; r++)
+        for (int64_t u = r * units + i * block, end = u + block; u < end; u++) sum += mean[u];
+      double centre = sum * share;
+      for (int64_t r = 0; r < rows; r++)
+        for (int64_t u = r * units + i * block, end = u + block; u < end; u++)
+          squares += var[u] + (mean[u] - centre) * (mean[u] - centre);
+      M[i] = centre, V[i] = squares * share;
     }
-  for (int64_t i = 0; i < cut.width; i++) V[i] *= share;
+    return;
+  }
+  std::fill(M, M + cut.width, 0.0), std::fill(V, V + cut.width, 0.0);
+  for (int64_t i = 0; i < rows * units; i++) M[cut.part[i % units]] += share * mean[i];
+  for (int64_t i = 0; i < rows * units; i++) {
+    double d = mean[i] - M[cut.part[i % units]];
+    V[cut.part[i % units]] += share * (var[i] + d * d);
+  }
 }
 
 inline const double* mixing_weights(const float* logits, int64_t groups, int64_t cuts, Mixing mixing) {
@@ -383,6 +391,7 @@ struct Pass {
         double w = weights[g * side.size() + c];
         if (!is_input(cut)) return add_parts(mixed, base, from, to, row_of(table, cut, set), cut, w);
         const T* __restrict row = sample(x, set);
+        if (w == 0) return void(std::copy(base + from, base + to, mixed + from));
 #pragma GCC ivdep
         for (int64_t j = from; j < to; j++) mixed[j] = D(base[j] + w * double(load(row[j])));
       });
@@ -591,22 +600,19 @@ struct Pass {
     double *__restrict d_weight = sums.weight, *__restrict d_bias = sums.bias;
     double *__restrict means = &sums.means[domain(set) * columns], *__restrict vars = &sums.vars[domain(set) * columns];
     const float *__restrict gamma_row = gamma, *own_gamma = t.own_weight ? t.own_weight + own_row(set) * p.channels : nullptr;
-#pragma GCC ivdep
-    for (int64_t j = 0; j < columns; j++) {
-      double rj = double(r[j]), scale = rj * double(gamma_row[j]);
+    auto accumulate = [&](int64_t j, double own) {
+      double rj = double(r[j]), scale = own * rj * double(gamma_row[j]);
       dgamma[j] = rj * (q[j] + (double(float(mu[j])) - mu[j]) * g[j]);
       dmu[j] = -scale * g[j];
       dvar[j] = -0.5 * scale * rj * dgamma[j];
-    }
-    for (int64_t j = 0; own_gamma && j < columns; j++) {
-      double own = double(own_gamma[p.strips == 1 ? j : channel(j)]);
-      dmu[j] *= own, dvar[j] *= own;
-      d_weight[j] += (own - 1.0) * dgamma[j], d_bias[j] += (own - 1.0) * g[j];
-    }
-#pragma GCC ivdep
-    for (int64_t j = 0; j < columns; j++) {
-      d_weight[j] += dgamma[j], d_bias[j] += g[j];
+      d_weight[j] += own * dgamma[j], d_bias[j] += own * g[j];
       means[j] += dmu[j], vars[j] += dvar[j];
+    };
+    if (!own_gamma) {
+#pragma GCC ivdep
+      for (int64_t j = 0; j < columns; j++) accumulate(j, 1.0);
+    } else {
+      for (int64_t j = 0; j < columns; j++) accumulate(j, double(own_gamma[p.strips == 1 ? j : channel(j)]));
     }
     for (int64_t j = 0; own_gamma && j < columns; j++) {
       int64_t i = own_row(set) * p.channels + channel(j);

@@ -402,7 +402,8 @@ std::tuple<Tensor, Tensor, Tensor> normalize(const Tensor& given, const Optional
   TORCH_CHECK(given.device().is_cpu() && given.layout() == at::kStrided && given.dim() >= 2, "anynorm: the input must be a dense CPU tensor (n, c, ...)");
   TORCH_CHECK(given.scalar_type() == at::kFloat || given.scalar_type() == at::kBFloat16, "anynorm: the input must be float32 or bfloat16; got ", given.scalar_type());
   TORCH_CHECK(given_params.size() == NUM_PARAMS, "anynorm: ", int(NUM_PARAMS), " parameters are needed; got ", given_params.size());
-  Tensor x = given.is_contiguous() || channels_last(given) ? given : given.contiguous();
+  bool ranks_may_differ = !group.empty() && !spec.empty() && spec.back() > 1;  // in the order of their columns
+  Tensor x = given.is_contiguous() || (channels_last(given) && !ranks_may_differ) ? given : given.contiguous();
   Call call = make_call(x, spec, eps, std::string(group), labels ? labels->contiguous().clone() : Tensor());
   TORCH_CHECK(running.size() == 2 * call.p.cuts.size(), "anynorm: running statistics of ", call.p.cuts.size(), " cuts are needed; got ", running.size() / 2);
   variable_list params;

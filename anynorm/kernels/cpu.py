@@ -34,8 +34,13 @@ class Library:
         self.is_loaded = False
 
     def load(self) -> None:
-        """Load the library built for the installed torch; warn once if there is none."""
-        self.is_loaded = True
+        """Load the library built for the installed torch; warn if there is none."""
+        try:
+            self._load()
+        finally:
+            self.is_loaded = True  # last: another thread may look at the same time
+
+    def _load(self) -> None:
         version = torch.__version__.partition("+")[0]
         path = _FOLDER / f"_native-torch{version}.so"
         others = sorted(_FOLDER.glob("_native-torch*.so"))
