@@ -1,13 +1,15 @@
 """Build the C++ kernels against the installed torch; without torch or a compiler the package is installed without them."""
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 from setuptools import setup
 
 SOURCES = ["operator", "kernels_baseline", "kernels_avx2", "kernels_avx512"]  # the linker keeps the first of several copies
-FLAGS = ["-O3", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math", "-Wno-psabi"]
+FLAGS = ["-O3", "-g0", "-fopenmp", "-Wno-psabi"]
+FLAGS += ["-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math"]  # sums in any order
 SANITIZE = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
 
 
@@ -34,6 +36,7 @@ def extension_arguments() -> dict[str, Any]:
             version = torch.__version__.partition("+")[0]
             return str(Path(*fullname.split(".")).with_name(f"_native-torch{version}.so"))
 
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # ninja of the environment
     sanitize = SANITIZE if os.environ.get("ANYNORM_SANITIZE") else []
     extension = CppExtension(
         "anynorm.kernels._native",
