@@ -68,8 +68,8 @@ def _batch_stats(spec: ForwardSpec, sample_moments: Moments, buffers: Buffers) -
             by_cut.append(cut.pool_moments(sample_moments))
     if channel_moments is None:
         return BatchStats(by_cut)
-    counts = channel_moments.count.expand_as(channel_moments.mean)
-    return BatchStats(by_cut, channel_moments, counts[:, :1].sum((1, 2), keepdim=True))
+    counts = channel_moments.count.expand_as(channel_moments.mean)[:, :1].sum((1, 2), keepdim=True)
+    return BatchStats(by_cut, channel_moments, counts * (channel_moments.mean.shape[1] / spec.num_features))
 
 
 def _stats_by_cut(spec: ForwardSpec, x: Tensor, batch: BatchStats, buffers: Buffers) -> list[tuple[Tensor, Tensor]]:

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import anynorm
+from anynorm import kernels
 from anynorm.core.update_rules import Cumulative, Frozen, Pooled, Running
 from tests.helpers import data, same, same_state
 
@@ -116,3 +117,12 @@ def test_setting_momentum_leaves_deleted_running_statistics_deleted():
 def test_a_rate_out_of_range_raises(rate):
     with pytest.raises(anynorm.SpecError, match=r"momentum must be in \[0, 1\] or None"):
         Running(rate)
+
+
+@pytest.mark.parametrize("spec", ["bn", "en:4", "hn:4", "gbgn:2,4", "bgn:32", "sn.dom@2"])
+@pytest.mark.parametrize("name", ["reference", "cpu"])
+def test_the_pooled_rule_counts_the_positions_of_one_channel(spec, name):
+    norm = anynorm.make(spec, 16, update_rule=Pooled())
+    with kernels.use(name):
+        norm(data(4, 16, 6, 4), torch.tensor([0, 1, 1, 1]))
+    assert norm.num_values_tracked.sum() == 4 * 6 * 4
