@@ -119,7 +119,15 @@ class Comparison:
         return summary(self.rows(), self.norms, self.batch_sizes, self.step_seconds())
 
     def fit_budget(self, minutes: float, processes: int | None = None) -> Comparison:
-        """Return this comparison with as many epochs as all runs together can train in `minutes`, the same for each."""
+        """Return this comparison with as many epochs as all runs together can train in `minutes`, the same for each.
+
+        Args:
+            minutes: wall-clock time for all runs.
+            processes: the number of processes that train; None for one per core.
+
+        Raises:
+            SpecError: if `minutes` is not positive.
+        """
         if minutes <= 0:
             raise SpecError(f"minutes must be above 0; got {minutes}.")
         check_model(self, self.load_data())

@@ -44,7 +44,11 @@ class DiagnoseArgs:
     seeds: int = 5
 
     def data(self) -> Iterator[Any]:
-        """Return the batches; raise `DiagnosticError` without any."""
+        """Return the batches.
+
+        Raises:
+            DiagnosticError: if there are none.
+        """
         if self.batches is None:
             raise DiagnosticError("This diagnostic needs data: pass --data.")
         return islice(self.batches, self.num_batches)
@@ -61,7 +65,11 @@ class DiagnoseArgs:
 
 
 def run_diagnostic(what: str, args: DiagnoseArgs) -> DiagnosticReport:
-    """Run the diagnostic with the name `what`; raise `DiagnosticError` for an unknown name or a model that fails on the data."""
+    """Run the diagnostic with the name `what`.
+
+    Raises:
+        DiagnosticError: if the name is unknown or the model fails on the data.
+    """
     if what not in DIAGNOSTICS:
         close = difflib.get_close_matches(what, DIAGNOSTICS, n=1, cutoff=0.4)
         hint = f" Did you mean {close[0]}?" if close else ""

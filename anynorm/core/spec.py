@@ -133,6 +133,9 @@ class NormSpec:
     def canonical(self) -> str:
         """Return the spec written in cuts and suffixes, without the name of the norm.
 
+        Raises:
+            SpecError: if the grammar has no suffix for the affine.
+
         >>> import anynorm
         >>> anynorm.make("hn:32", 64).norm_spec.canonical()
         'bn/en:32'

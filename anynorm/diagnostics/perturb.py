@@ -47,7 +47,11 @@ class Draws:
 
     @torch.no_grad()
     def apply(self, seed: int) -> None:
-        """Write the draw of a seed; a seed draws the same direction for every Δ."""
+        """Write the draw of a seed; a seed draws the same direction for every Δ.
+
+        Raises:
+            DiagnosticError: if the block of the perturbation has ended.
+        """
         if self.closed:
             raise DiagnosticError("The block of this perturbation has ended. Iterate over the draws inside it.")
         generator = torch.Generator().manual_seed(seed)

@@ -19,7 +19,14 @@ from anynorm.surgery.find import NormSite
 
 
 def pooled_moments(x: Tensor, cuts: Iterable[Cut], labels: Tensor | None = None, num_domains: int = 0) -> dict[Cut, Moments]:
-    """Return the moments of x for each cut, pooled over all samples, or over those of each domain if labels are given."""
+    """Return the moments of x for each cut, pooled over all samples, or over those of each domain if labels are given.
+
+    Args:
+        x: (n, c, …).
+        cuts: the cuts; they divide channels and positions, not samples.
+        labels: the domain of each sample.
+        num_domains: the number of domains; 0 without labels.
+    """
     cuts = list(cuts)
     rows = kernels.moments(x, math.lcm(*(cut.space or 1 for cut in cuts)))
     columns = pool_samples(rows, labels, num_domains)

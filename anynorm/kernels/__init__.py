@@ -60,6 +60,12 @@ def describe() -> dict[str, str]:
 def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
     """Return y and the statistics of the batch, computed by the kernels that support this pass.
 
+    Args:
+        spec: what the pass does.
+        x: the input, (n, c, …).
+        params: the tensors that receive gradients, besides x.
+        buffers: running statistics and labels.
+
     Raises:
         AnynormError: if kernels were selected with `use` that do not support it.
     """

@@ -91,7 +91,7 @@ def check_supported(spec: ForwardSpec, x: Tensor) -> None:
 
 
 def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
-    """Return y and the statistics of the batch; update the running statistics."""
+    """Return y and the statistics of the batch; update the running statistics. Arguments: see `kernels.normalize`."""
     running = [buffer for pair in buffers.running_stats for buffer in pair or (None, None)]
     momentum = -1.0 if buffers.momentum is None else buffers.momentum
     y, stats, counts = library.normalize(  # type: ignore[misc]

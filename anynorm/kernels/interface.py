@@ -129,7 +129,15 @@ class ForwardSpec:
 
     @classmethod
     def decode(cls, numbers: list[int], params: Params, num_features: int, eps: float, group: str) -> ForwardSpec:
-        """Return the pass whose `encoded` are these integers; the affine stages follow from the parameters."""
+        """Return the pass whose `encoded` are these integers.
+
+        Args:
+            numbers: the integers.
+            params: the parameters, from which the affine stages follow.
+            num_features: the number of channels.
+            eps: added to the variance.
+            group: the name of the process group whose samples are pooled; empty for this process alone.
+        """
         rest = iter(numbers)
         cuts, uses_batch = [], []
         for _ in range(next(rest)):

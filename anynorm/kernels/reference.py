@@ -19,7 +19,7 @@ from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, Params
 
 
 def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
-    """Return y and the statistics of the batch.
+    """Return y and the statistics of the batch. Arguments: see `kernels.normalize`.
 
     Of the size of x, one tensor is saved for backward: x − shift; two with a statistic for each position.
     """
@@ -43,7 +43,7 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
 
 
 def coefficients(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, Coefficients]:
-    """Return mean and (a, b) of y = a (x − mean) + b."""
+    """Return mean and (a, b) of y = a (x − mean) + b. Arguments: see `kernels.normalize`."""
     batch = BatchStats([None for _ in spec.uses_batch])
     if any(spec.uses_batch):
         batch = _batch_stats(spec, moments(x, spec.num_strips(x)), buffers)
@@ -147,7 +147,15 @@ def _centered_moments(centered: Tensor, shift: Tensor, x: Tensor) -> Moments:
 
 
 def scale(centered: Tensor, shift: Tensor, mean: Tensor, affine: Coefficients, x: Tensor) -> Tensor:
-    """Return y = a (x − mean) + b = a (x − shift) + b − a (mean − shift) in the memory format of x."""
+    """Return y = a (x − mean) + b = a (x − shift) + b − a (mean − shift) in the memory format of x.
+
+    Args:
+        centered: x − shift.
+        shift: a table without gradient, close to the mean.
+        mean: a table that broadcasts to (n, c, strips).
+        affine: the tables (a, b).
+        x: gives the shape.
+    """
     a, b = affine
     shift = expand_parts(shift, (x.shape[0], x.shape[1], shift.shape[2]))
     rest = b - a * (mean - shift.to(mean.dtype))

@@ -120,7 +120,11 @@ class BatchGroupNorm(RegisteredNorm):
 
     @classmethod
     def default_argument(cls, argument: str, keywords: Mapping[str, Any]) -> int:
-        """Return the paper's number of groups for the largest tabled batch size that is at most this one (bgn sec. 4.1)."""
+        """Return the paper's number of groups for the largest tabled batch size that is at most this one (bgn sec. 4.1).
+
+        Raises:
+            SpecError: if the batch size is not given.
+        """
         batch_size, num_features = keywords.get("batch_size"), keywords.get("num_features")
         if batch_size is None:
             raise SpecError(

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 def prepare_state_dict(norm: Norm, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any]) -> None:
     """Complete the entries of a layer in a state_dict, in place, and check them.
 
+    Args:
+        norm: the layer.
+        state_dict: of a model; changed in place.
+        prefix: the layer's prefix in it.
+        metadata: the version of the layer that saved it.
+
     Raises:
         ShapeError: if an entry has another shape than the layer's tensor.
         StateError: if an entry has NaN values.

@@ -16,7 +16,12 @@ def conv_norm_act(
     groups: int = 1,
     activation: type[nn.Module] | None = nn.ReLU,
 ) -> nn.Sequential:
-    """Build a convolution (same padding, no bias), a BatchNorm and, unless `activation` is None, an activation."""
+    """Build a convolution (same padding, no bias), a BatchNorm and an activation.
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, groups: as of nn.Conv2d.
+        activation: the class of the activation; None for none.
+    """
     layers: list[nn.Module] = [
         nn.Conv2d(in_channels, out_channels, kernel_size, stride, kernel_size // 2, groups=groups, bias=False),
         nn.BatchNorm2d(out_channels),

@@ -78,7 +78,14 @@ def measure(settings: Settings, cell: Row, _runs: Path) -> Row:
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, data: tuple[Tensor, Tensor], batches: Sequence[Tensor]) -> float:
-    """Do one step of SGD per batch of indices and return the loss of the last step."""
+    """Do one step of SGD per batch and return the loss of the last step.
+
+    Args:
+        model: the network.
+        optimizer: the optimizer of its parameters.
+        data: inputs and labels.
+        batches: the indices of each batch.
+    """
     x, labels = data
     model.train()
     loss = torch.zeros(())

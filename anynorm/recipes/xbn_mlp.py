@@ -124,7 +124,14 @@ def measure(settings: Settings, cell: Row, _runs: Path) -> Row:
 
 @torch.no_grad()
 def append_test_metrics(curves: dict[str, list[Any]], model: nn.Sequential, x: Tensor, labels: Tensor) -> None:
-    """Append the test error and the estimation shift of each batch norm, in eval mode."""
+    """Append the test error and the estimation shift of each batch norm, in eval mode.
+
+    Args:
+        curves: lists by metric, to which values are appended.
+        model: the network.
+        x: the test inputs.
+        labels: their classes.
+    """
     curves["test_error"].append(classification_error(model.eval()(x), labels))
     has_running_stats = any(getattr(layer, "running_mean", None) is not None for layer in model)
     report: Iterable[Row] = estimation_shift(model, [x], trial_samples=0) if has_running_stats else []

@@ -34,6 +34,9 @@ def calibration(data: Any, forward: Forward | None) -> Calibration | None:
 def gather(data: Any) -> Any:
     """Concatenate calibration batches into one; a tensor or a dictionary is a single batch already.
 
+    Raises:
+        SurgeryError: if there is no batch.
+
     >>> gather([torch.zeros(2, 3), torch.zeros(4, 3)]).shape
     torch.Size([6, 3])
     """

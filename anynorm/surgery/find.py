@@ -48,7 +48,11 @@ class NormSite:
 
     @property
     def info(self) -> NormInfo:
-        """The description of the norm; raises SurgeryError if `unsupported` is not empty."""
+        """The description of the norm.
+
+        Raises:
+            SurgeryError: if `unsupported` is not empty.
+        """
         if self._info is None:
             raise SurgeryError(f"'{self.path}' ({self.label}) cannot be read: {self.unsupported}.")
         return self._info
@@ -115,7 +119,11 @@ def all_or_nothing() -> Iterator[UndoLog]:
 
 
 def check_model(model: Any) -> None:
-    """Raise SurgeryError for models whose modules cannot be replaced."""
+    """Check that the modules of a model can be replaced.
+
+    Raises:
+        SurgeryError: if they cannot: the model is wrapped, TorchScript, or no nn.Module.
+    """
     if not isinstance(model, nn.Module):
         raise SurgeryError(f"model must be an nn.Module; got a {type(model).__name__}.")
     for path, module in model.named_modules():

@@ -58,7 +58,11 @@ class FittingNorm(nn.Module):
         self._condition = condition
 
     def forward(self, x: Tensor, condition: Any = None) -> Tensor:
-        """Fit the new norm in the first call, and return the outputs of both."""
+        """Fit the new norm in the first call, and return the outputs of both.
+
+        Raises:
+            SurgeryError: if the two halves of the batch do not correspond.
+        """
         condition = self._condition if condition is None else condition
         halves = x.chunk(2)
         if len(halves) != 2 or len(halves[0]) != len(halves[1]) or (self.is_first[0] and not torch.equal(*halves)):

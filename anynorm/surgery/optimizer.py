@@ -21,6 +21,9 @@ def replace_in_optimizer(optimizer: torch.optim.Optimizer, modules: list[tuple[n
         optimizer: the optimizer, changed in place.
         modules: pairs of an old and a new module.
         undo_log: gets the steps that revert the change.
+
+    Raises:
+        SurgeryError: if `optimizer` is not a torch optimizer.
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise SurgeryError(f"optimizer must be a torch.optim.Optimizer; got a {type(optimizer).__name__}.")

@@ -67,7 +67,11 @@ class LocalExecutor:
     workers: int
 
     def map_unordered(self, job: Job, items: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-        """Yield (item, job(item)) for every item, as results arrive."""
+        """Yield (item, job(item)) for every item, as results arrive.
+
+        Raises:
+            WorkerError: after all other results, if jobs killed their worker again and again.
+        """
         if self.workers <= 1:
             yield from _map_in_process(job, items)
             return
@@ -249,6 +253,9 @@ def make_executor(name: str = "local", workers: int | None = None) -> Executor:
     Args:
         name: "local" or "ray".
         workers: number of workers; None for one per core.
+
+    Raises:
+        DataError: if there is no such executor.
     """
     if name not in EXECUTORS:
         raise DataError(f"executor must be one of {' '.join(EXECUTORS)}; got {name!r}.")

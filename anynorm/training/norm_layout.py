@@ -43,7 +43,11 @@ def apply_norms(model: nn.Module, norms: str, batch_size: int) -> nn.Module:
 
 
 def validate_norms(norms: str, batch_size: int = 1) -> None:
-    """Raise SpecError if a layout does not fit any model."""
+    """Check that a layout of norms can be read.
+
+    Raises:
+        SpecError: if it cannot.
+    """
     match = _XBN.fullmatch(norms)
     if norms.startswith("xbn") and not match:
         raise SpecError(

@@ -168,7 +168,11 @@ class Store:
             raise DataError(f"run {run} has no record: it has not ended, or {path} was deleted.") from None
 
     def find(self, run: str) -> str:
-        """Return the full id of a run from the beginning of it; DataError if no run or several match."""
+        """Return the full id of a run from the beginning of it.
+
+        Raises:
+            DataError: if no run or several match.
+        """
         if _ID.fullmatch(run) and self.folder(run).is_dir() and self._read_row(self.folder(run)) is not None:
             return run
         ids = [str(row["id"]) for row in self.rows()]
@@ -181,7 +185,11 @@ class Store:
         return matches[0]
 
     def config(self, run: str) -> Config:
-        """Return the configuration of a run, by its id or the beginning of it."""
+        """Return the configuration of a run, by its id or the beginning of it.
+
+        Raises:
+            DataError: if no run or several match, or another version configured it.
+        """
         full = self.find(run)
         row = self._read_row(self.folder(full))
         try:
@@ -190,7 +198,11 @@ class Store:
             raise DataError(f"run {full} was configured by another version of anynorm: {error}") from None
 
     def remove(self, run: str) -> str:
-        """Delete a run, by its id or the beginning of it, and return its id; DataError if a process trains it."""
+        """Delete a run, by its id or the beginning of it, and return its id.
+
+        Raises:
+            DataError: if no run or several match, or a process trains it.
+        """
         full = self.find(run)
         if self._is_held(full):
             raise DataError(f"run {full} is running; stop it first.")

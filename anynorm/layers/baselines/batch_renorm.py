@@ -81,7 +81,11 @@ class BatchRenorm(ScheduledNorm):
         self.set_hyperparameters(r_max=r_max, d_max=d_max)
 
     def set_hyperparameters(self, **values: float) -> None:
-        """Set the limits."""
+        """Set the limits.
+
+        Raises:
+            SpecError: if a limit is out of range.
+        """
         if isinstance(values.get("r_max"), int | float) and 0 <= values["r_max"] < 1:
             raise SpecError(f"r_max of brn must be at least 1, because r is clipped to [1/r_max, r_max]; got {values['r_max']}.")
         super().set_hyperparameters(**values)

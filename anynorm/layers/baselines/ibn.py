@@ -25,7 +25,11 @@ class InstanceBatchNorm(CustomNorm, RegisteredNorm):
 
     @classmethod
     def check_channels(cls, num_features: int) -> None:
-        """Check that the channels can be halved."""
+        """Check that the channels can be halved.
+
+        Raises:
+            SpecError: if their number is odd.
+        """
         if num_features % 2:
             raise SpecError(
                 f"num_features of ibn must be even; got {num_features}. Use in or bn for this layer, or an even width."

@@ -42,7 +42,14 @@ def measure(settings: Settings, cell: Row, runs: Path) -> Row:
 
 
 def more_accurate_pair(pair: tuple[str, str], other: tuple[str, str], batch_size: int, paper: str) -> Claim:
-    """Return the claim that a pair (mean, std) is more accurate than another one."""
+    """Return the claim that a pair (mean, std) is more accurate than another one.
+
+    Args:
+        pair: the more accurate pair.
+        other: the less accurate pair.
+        batch_size: the batch size of both.
+        paper: the paper's own numbers.
+    """
     statement = f"({', '.join(pair)}) is more accurate than ({', '.join(other)}) (batch {batch_size})"
     larger, smaller = (accuracy_of(mean=mean, std=std, batch_size=batch_size) for mean, std in (pair, other))
     return Claim(statement, paper, larger, smaller)
