@@ -465,7 +465,7 @@ struct Pass {
     }
   }
 
-  // Call f(chunk, set, sample, lo, hi, offset) for column ranges [lo, hi) of samples (rows contiguous) or for position ranges
+  // Call f(chunk, sample, lo, hi, offset, strip) for column ranges [lo, hi) of samples (rows contiguous) or for position ranges
   // of a strip (channels last), in chunks of equal size; offset is that of the first value in x.
   template <class F>
   void for_rows(int64_t chunks, const F& f) const {

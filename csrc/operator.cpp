@@ -1,9 +1,8 @@
-// The operator anynorm::normalize: checks, the problem from its integers, autograd, running statistics and exchanges.
+// The operator anynorm_native::normalize: checks, the problem from its integers, autograd, running statistics and exchanges.
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
-#include <torch/version.h>
 #ifdef USE_DISTRIBUTED
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -30,7 +29,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using OptionalTensors = c10::List<std::optional<Tensor>>;
 
-constexpr double MAX_SAVED = 0.05;   // of the bytes of x, in statistics
+constexpr double MAX_SAVED = 0.05;  // of the bytes of x, in statistics
 constexpr double MIN_BYTES = 1e5;  // below, time counts more than memory
 enum Param { WEIGHT, BIAS, CLASS_WEIGHT, CLASS_BIAS, MEAN_WEIGHT, VAR_WEIGHT, STYLE_MEAN, STYLE_STD, NUM_PARAMS };
 
@@ -375,7 +374,7 @@ struct Normalize : torch::autograd::Function<Normalize> {
     return grads;
   }
 
-  // Of the statistics, those that backward cannot compute from x again; they come first and last in the tables, as the cuts do.
+  // The statistics of the cuts that are not per sample, which backward does not compute again.
   static Tensor keep_pooled(const Problem& p, const Tensor& stats) {
     std::vector<Tensor> kept = {stats.narrow(1, 0, 0)};
     for (const Cut& cut : p.cuts)

@@ -35,7 +35,7 @@ def use(name: str) -> Iterator[None]:
             support; compiled code always uses the reference.
 
     Raises:
-        AnynormError: if there are no such kernels.
+        AnynormError: if `name` is not one of these.
 
     >>> with use("reference"):
     ...     pass

@@ -35,10 +35,8 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
         centered = _subtract(x, shift)
     r, stages = inverse_std(var, spec.eps), _stages(spec, params, buffers)
     if spec.has_positional_cut:  # the product of a table of positions and one of channels would be as large as x
-        y = scale(centered, shift, mean, (r, torch.zeros_like(r)), x)
-        return scale(y, torch.zeros_like(r), torch.zeros_like(r), _chain(stages, torch.ones_like(r[:1, :1, :1])), x).to(
-            x.dtype
-        ), batch
+        normalized = scale(centered, shift, mean, (r, torch.zeros_like(r)), x)
+        return _apply(_chain(stages, torch.ones_like(r[:1, :1, :1])), normalized).to(x.dtype), batch
     return scale(centered, shift, mean, _chain(stages, r), x).to(x.dtype), batch
 
 
@@ -158,9 +156,13 @@ def scale(centered: Tensor, shift: Tensor, mean: Tensor, affine: Coefficients, x
     """
     a, b = affine
     shift = expand_parts(shift, (x.shape[0], x.shape[1], shift.shape[2]))
-    rest = b - a * (mean - shift.to(mean.dtype))
-    a, rest = (_expand(table.to(centered.dtype), x) for table in (a, rest))
-    return centered * a + rest
+    return _apply((a, b - a * (mean - shift.to(mean.dtype))), centered)
+
+
+def _apply(coefficients: Coefficients, values: Tensor) -> Tensor:
+    """Return a values + b for tables a and b that broadcast to (n, c, strips)."""
+    a, b = (_expand(table.to(values.dtype), values) for table in coefficients)
+    return values * a + b  # values first: the result has the memory format of the first operand
 
 
 def _subtract(x: Tensor, table: Tensor) -> Tensor:
