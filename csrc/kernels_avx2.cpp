@@ -9,14 +9,14 @@
 #include <numeric>
 #include <vector>
 
+#include "problem.h"
+
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#pragma GCC push_options
 #pragma GCC target("avx2,fma,bmi,bmi2")
 #define ANYNORM_ISA avx2
-#include "compute.h"
+#define ANYNORM_LANES 8
+#include "tables.h"
 anynorm::Kernels anynorm::avx2_kernels() { return {"AVX2", avx2::forward, avx2::backward}; }
-#pragma GCC pop_options
 #else
-#include "problem.h"
 anynorm::Kernels anynorm::avx2_kernels() { return baseline_kernels(); }
 #endif

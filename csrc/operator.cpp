@@ -36,9 +36,6 @@ enum Param { WEIGHT, BIAS, CLASS_WEIGHT, CLASS_BIAS, MEAN_WEIGHT, VAR_WEIGHT, ST
 const Kernels& kernels() {
   static const Kernels best = [] {
 #if defined(__x86_64__) && defined(__GNUC__)
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl"))
-      return avx512_kernels();
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return avx2_kernels();
 #endif
     return baseline_kernels();
@@ -82,40 +79,52 @@ Problem read_problem(at::IntArrayRef spec, double eps) {
   return p;
 }
 
-void place_columns(const Problem& p, Cut& cut) {
-  bool whole = cut.strips == 1 || (cut.strips == p.strips && cut.channels == p.channels);
-  if (p.strips == 1 || (!p.last && whole)) {
-    cut.block = p.columns / cut.width;
-    return;
-  }
-  cut.block = 0, cut.part.resize(p.columns);
+void assign_parts(const Problem& p, Cut& cut) {
+  bool in_order = cut.width == p.columns && (p.strips == 1 || !p.last);
+  if (in_order) return;
+  cut.part.resize(p.columns);
+  for (int64_t channel = 0; channel < p.channels; channel++)
+    for (int64_t strip = 0, from = channel * cut.channels / p.channels * cut.strips; strip < p.strips; strip++)
+      cut.part[p.last ? strip * p.channels + channel : channel * p.strips + strip] = int32_t(from + strip * cut.strips / p.strips);
+}
+
+// Divide the columns where the part of a local cut, other than the row cut, or the group of mixing weights changes.
+void divide_columns(Problem& p) {
   for (int64_t j = 0; j < p.columns; j++) {
-    int64_t channel = p.last ? j % p.channels : j / p.strips, strip = p.last ? j / p.channels : j % p.strips;
-    cut.part[j] = int32_t(channel * cut.channels / p.channels * cut.strips + strip * cut.strips / p.strips);
+    bool begins = j == 0 || p.group(j) != p.group(j - 1);
+    for (size_t i = 0; !begins && p.has_local && i < p.cuts.size(); i++)
+      if (p.cuts[i].is_local && int64_t(i) != p.row_cut) begins = p.cuts[i].part.empty() || p.cuts[i].part[j] != p.cuts[i].part[j - 1];
+    if (begins) p.segments.push_back(int32_t(j));
   }
+  p.segments.push_back(int32_t(p.columns));
 }
 
 void lay_out(Problem& p, const Tensor& x) {
   int64_t positions = num_positions(x);
   p.samples = x.size(0), p.channels = x.size(1), p.is_bfloat16 = x.scalar_type() == at::kBFloat16, p.last = channels_last(x);
-  TORCH_CHECK(positions % p.strips == 0, "anynorm: ", positions, " positions are not divisible into ", p.strips, " strips");
-  p.length = positions / p.strips, p.columns = p.channels * p.strips;
-  for (Cut& cut : p.cuts) {
+  TORCH_CHECK(p.strips > 0 && positions % p.strips == 0, "anynorm: ", positions, " positions are not divisible into ", p.strips, " strips");
+  p.length = positions / p.strips, p.columns = p.channels * p.strips, p.row_cut = -1;
+  bool all_use_batch = true;
+  for (size_t i = 0; i < p.cuts.size(); i++) {
+    Cut& cut = p.cuts[i];
     cut.channels = cut.channels ? cut.channels : p.channels;
-    TORCH_CHECK(p.channels % cut.channels == 0 && p.strips % cut.strips == 0, "anynorm: a cut does not fit the input");
-    cut.per_sample = cut.uses_batch && cut.samples_per_part;
-    TORCH_CHECK(!cut.per_sample || p.samples % cut.samples_per_part == 0, "anynorm: a cut does not fit the batch size");
+    TORCH_CHECK(p.channels % cut.channels == 0 && cut.strips > 0 && p.strips % cut.strips == 0, "anynorm: a cut does not fit the input");
+    cut.is_local = cut.uses_batch && cut.samples_per_part;
+    TORCH_CHECK(!cut.is_local || p.samples % cut.samples_per_part == 0, "anynorm: a cut does not fit the batch size");
     cut.width = cut.channels * cut.strips;
-    bool is_input = p.is_vector() && cut.per_sample && cut.samples_per_part == 1 && cut.width == p.columns;
-    cut.rows = is_input ? 0 : cut.per_sample ? p.samples / cut.samples_per_part : p.num_domains();
+    assign_parts(p, cut);
+    bool is_row = cut.is_local && cut.samples_per_part == 1 && cut.part.empty();
+    cut.is_input = is_row && p.is_vector();
+    if (is_row) p.row_cut = int64_t(i);
+    cut.rows = cut.is_input ? 0 : cut.is_local ? p.samples / cut.samples_per_part : p.num_domains();
     cut.offset = p.num_stats, p.num_stats += cut.rows * cut.width;
-    p.has_per_sample_cut |= cut.per_sample, p.has_pooled_cut |= cut.uses_batch && !cut.per_sample;
-    place_columns(p, cut);
+    p.has_local |= cut.is_local, p.has_global |= cut.uses_batch && !cut.is_local, all_use_batch &= cut.uses_batch;
   }
-  p.set_per_sample = p.has_per_sample_cut || p.style || (p.classes && p.samples <= p.classes);
-  p.sets = p.set_per_sample ? p.samples : std::max<int64_t>(p.classes, 1);
+  divide_columns(p);
+  p.map_per_sample = p.has_local || p.style || (p.classes && p.samples <= p.classes);
+  p.maps = p.map_per_sample ? p.samples : std::max<int64_t>(p.classes, 1);
   double bytes = double(x.numel() * x.element_size());
-  p.recompute = p.has_per_sample_cut && bytes > MIN_BYTES && 2 * 8 * double(p.num_stats) > MAX_SAVED * bytes;
+  p.recompute = all_use_batch && bytes > MIN_BYTES && 2 * 8 * double(p.num_stats) > MAX_SAVED * bytes;
 }
 
 // Exchanges --------------------------------------------------------------------------------------------------------------------
@@ -176,7 +185,7 @@ struct Call {
     Tensors t{};
     t.x = x.const_data_ptr();
     t.weight = pointer(params[WEIGHT]), t.bias = pointer(params[BIAS]);
-    t.own_weight = pointer(params[p.style ? STYLE_STD : CLASS_WEIGHT]), t.own_bias = pointer(params[p.style ? STYLE_MEAN : CLASS_BIAS]);
+    t.weight2 = pointer(params[p.style ? STYLE_STD : CLASS_WEIGHT]), t.bias2 = pointer(params[p.style ? STYLE_MEAN : CLASS_BIAS]);
     t.mean_logits = pointer(params[MEAN_WEIGHT]), t.var_logits = pointer(params[VAR_WEIGHT]);
     t.labels = labels.defined() ? labels.const_data_ptr<int64_t>() : nullptr;
     t.means = stats.mutable_data_ptr<double>(), t.vars = t.means + p.num_stats;
@@ -248,13 +257,13 @@ void blend(Tensor& buffer, int64_t row, int64_t width, const std::vector<double>
 
 // s <- (1 - momentum) s + momentum m, for every cut or for none: one value has no variance.
 void update_running(const Problem& p, const Tensors& t, const OptionalTensors& running, std::optional<Tensor> num_batches, double momentum) {
-  auto values_per_column = [&](const Cut& cut, int64_t row) { return cut.per_sample ? double(cut.samples_per_part * p.length) : t.counts[row]; };
+  auto values_per_column = [&](const Cut& cut, int64_t row) { return cut.is_local ? double(cut.samples_per_part * p.length) : t.counts[row]; };
   for (size_t i = 0; i < p.cuts.size(); i++)
     for (int64_t row = 0; p.cuts[i].uses_batch && (running.get(2 * i) || running.get(2 * i + 1)) && row < p.cuts[i].rows; row++)
       if (values_per_column(p.cuts[i], row) * double(p.columns / p.cuts[i].width) == 1) return;
   for (size_t i = 0; i < p.cuts.size(); i++) {
     const Cut& cut = p.cuts[i];
-    int64_t parts = cut.per_sample ? cut.rows : 1;  // of one running statistic: ghost batches are averaged
+    int64_t parts = cut.is_local ? cut.rows : 1;  // of one running statistic: ghost batches are averaged
     for (int64_t d = 0; cut.uses_batch && parts && d < cut.rows / parts; d++)
       for (int side = 0; side < 2; side++) {
         double per_column = values_per_column(cut, d), count = per_column * double(p.columns / cut.width);
@@ -273,7 +282,7 @@ void update_running(const Problem& p, const Tensors& t, const OptionalTensors& r
   TORCH_CHECK(num_batches->scalar_type() == at::kLong && num_batches->numel() == p.num_domains() && num_batches->is_contiguous() && num_batches->device().is_cpu(),
               "anynorm: num_batches_tracked must hold one int64 per domain");
   for (int64_t d = 0; d < p.num_domains(); d++) 
-    num_batches->mutable_data_ptr<int64_t>()[d] += t.counts[d] > 0 || (p.has_per_sample_cut && !p.has_pooled_cut && p.samples > 0);
+    num_batches->mutable_data_ptr<int64_t>()[d] += t.counts[d] > 0 || (p.has_local && !p.has_global && p.samples > 0);
   if (!num_batches->is_inference()) num_batches->unsafeGetTensorImpl()->bump_version();
 }
 
@@ -295,11 +304,11 @@ variable_list run_backward(const Tensor& x, const variable_list& params, Call& c
   variable_list grads(1 + NUM_PARAMS);
   if (needs[0]) grads[0] = at::empty_like(x), t.dx = grads[0].mutable_data_ptr();
   for (int i = 0; i < NUM_PARAMS; i++)
-    if (needs[1 + i]) grads[1 + i] = i >= STYLE_MEAN ? at::zeros_like(call.params[i]) : at::empty_like(call.params[i]);
+    if (needs[1 + i]) grads[1 + i] = at::zeros_like(call.params[i]);
   t.dy = dy.const_data_ptr();
   t.d_weight = mutable_pointer(grads[1 + WEIGHT]), t.d_bias = mutable_pointer(grads[1 + BIAS]);
-  t.d_own_weight = mutable_pointer(grads[1 + (call.p.style ? STYLE_STD : CLASS_WEIGHT)]);
-  t.d_own_bias = mutable_pointer(grads[1 + (call.p.style ? STYLE_MEAN : CLASS_BIAS)]);
+  t.d_weight2 = mutable_pointer(grads[1 + (call.p.style ? STYLE_STD : CLASS_WEIGHT)]);
+  t.d_bias2 = mutable_pointer(grads[1 + (call.p.style ? STYLE_MEAN : CLASS_BIAS)]);
   t.d_mean_logits = mutable_pointer(grads[1 + MEAN_WEIGHT]), t.d_var_logits = mutable_pointer(grads[1 + VAR_WEIGHT]);
   kernels().backward(call.p, t, make_sync(call.group, call.p.num_domains()));
   for (int i = 0; i < NUM_PARAMS; i++) {
@@ -314,6 +323,7 @@ variable_list run_backward(const Tensor& x, const variable_list& params, Call& c
 Call make_call(const Tensor& x, at::IntArrayRef spec, double eps, const std::string& group, const Tensor& labels) {
   Call call{read_problem(spec, eps), group, {}, labels, {}, {}};
   lay_out(call.p, x);
+  call.p.recompute &= group.empty();  // processes would have to exchange again, all or none of them
   return call;
 }
 
@@ -350,10 +360,9 @@ struct Normalize : torch::autograd::Function<Normalize> {
     for (const Optional* param : {&weight, &bias, &class_weight, &class_bias, &mean_weight, &var_weight, &style_mean, &style_std})
       params.push_back(param->has_value() ? **param : Tensor());
     Tensor y = run_forward(x, params, *call);
-    Tensor stats = call->p.recompute ? keep_pooled(call->p, call->stats) : call->stats;
     variable_list saved = {x};
     saved.insert(saved.end(), params.begin(), params.end());
-    for (const Tensor& tensor : {stats, call->counts, call->labels}) saved.push_back(tensor);
+    for (const Tensor& tensor : {call->p.recompute ? Tensor() : call->stats, call->counts, call->labels}) saved.push_back(tensor);
     ctx->save_for_backward(saved);
     ctx->saved_data["spec"] = spec, ctx->saved_data["eps"] = call->p.eps, ctx->saved_data["group"] = call->group;
     return y;
@@ -364,7 +373,8 @@ struct Normalize : torch::autograd::Function<Normalize> {
     const Tensor &x = saved[0], &labels = saved[3 + NUM_PARAMS];
     std::vector<int64_t> spec = ctx->saved_data["spec"].toIntVector();
     Call call = make_call(x, spec, ctx->saved_data["eps"].toDouble(), ctx->saved_data["group"].toStringRef(), labels);
-    call.stats = call.p.recompute ? restore_pooled(call.p, saved[1 + NUM_PARAMS]) : saved[1 + NUM_PARAMS], call.counts = saved[2 + NUM_PARAMS];
+    call.counts = saved[2 + NUM_PARAMS];
+    call.stats = call.p.recompute ? at::empty({2, call.p.num_stats}, call.counts.options()) : saved[1 + NUM_PARAMS];
     std::vector<bool> needs = {ctx->needs_input_grad(0)};
     size_t edge = 1;
     for (const Tensor& param : params) needs.push_back(param.defined() && ctx->needs_input_grad(edge++));
@@ -372,24 +382,6 @@ struct Normalize : torch::autograd::Function<Normalize> {
                                                      : run_backward(x, params, call, dy[0], needs);
     std::copy(found.begin(), found.end(), grads.begin());
     return grads;
-  }
-
-  // The statistics of the cuts that are not per sample, which backward does not compute again.
-  static Tensor keep_pooled(const Problem& p, const Tensor& stats) {
-    std::vector<Tensor> kept = {stats.narrow(1, 0, 0)};
-    for (const Cut& cut : p.cuts)
-      if (!cut.per_sample) kept.push_back(stats.narrow(1, cut.offset, cut.rows * cut.width));
-    return at::cat(kept, 1);
-  }
-  static Tensor restore_pooled(const Problem& p, const Tensor& kept) {
-    Tensor stats = at::empty({2, p.num_stats}, kept.options());
-    int64_t from = 0;
-    for (const Cut& cut : p.cuts) {
-      if (cut.per_sample) continue;
-      stats.narrow(1, cut.offset, cut.rows * cut.width).copy_(kept.narrow(1, from, cut.rows * cut.width));
-      from += cut.rows * cut.width;
-    }
-    return stats;
   }
 };
 

@@ -6,8 +6,10 @@
 //   rows contiguous   x[sample][channel][strip][length]      columns run over channels, then strips
 //   channels last     x[sample][strip][length][channel]      columns run over strips, then channels
 //
-// A cut has one mean and one variance per (sample part, column part). Samples with the same coefficients form a set: all samples
-// (bn), those of a class or domain, or each sample by itself (in, gn, sn, styles).
+// A cut has one mean and one variance per (sample part, column part). Its statistics are local if they come from some samples of the
+// batch only (in, ln, gn, ghost batches); the others are global, one row for all samples or for each domain (bn, en, bgn, and
+// running statistics). Samples with the same coefficients share a map y = a (x - mean) + b: all samples (bn), those of a class or
+// domain, or each sample has its own (in, gn, sn, styles).
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -21,11 +23,11 @@ struct Cut {
   int64_t channels, strips;   // parts of the channels and of the positions of a sample part
   int64_t samples_per_part;   // 0: all samples, or all samples of a domain
   bool uses_batch;            // or running statistics
-  bool per_sample;            // uses the batch, and only a part of its samples
+  bool is_local;
+  bool is_input;              // one value per statistic: the mean is x, the variance 0, and nothing is stored
   int64_t width, rows;        // column parts, sample parts
   int64_t offset;             // of its first statistic in the tables
-  int64_t block;              // columns of a part if they are contiguous, otherwise 0
-  std::vector<int32_t> part;  // of each column, if block is 0
+  std::vector<int32_t> part;  // of each column; empty if each column is a part
 };
 
 struct Problem {
@@ -38,20 +40,24 @@ struct Problem {
 
   int64_t samples, channels, strips, length;
   bool last, is_bfloat16;
-  int64_t columns, sets, num_stats;
-  bool set_per_sample, has_per_sample_cut, has_pooled_cut;  // cuts that use the batch
-  bool recompute;  // the statistics of samples are too many to be saved: backward computes them again
+  int64_t columns, maps, num_stats;
+  bool map_per_sample, has_local, has_global;  // cuts that use the batch
+  bool recompute;  // the statistics are too many to be saved: backward computes them again
+  int64_t row_cut;  // a local cut with a statistic for each row, or -1
+  std::vector<int32_t> segments;  // limits of runs of columns with the same parts of all other local cuts and mixing weights
 
   bool is_vector() const { return strips == 1 && length == 1; }
   int64_t num_domains() const { return domains ? domains : 1; }
+  int64_t channel(int64_t column) const { return last ? column % channels : column / strips; }
+  int64_t group(int64_t column) const { return groups == 1 ? 0 : channel(column) * groups / channels; }
 };
 
-// Pointers to the tensors of a pass; null if there is none. The affine of classes has one row per class, that of a style per sample.
+// Pointers to the tensors of a pass; null if there is none. The second affine has one row per class, or per sample for a style.
 struct Tensors {
   const void *x, *dy;
   void *y, *dx;
-  const float *weight, *bias, *own_weight, *own_bias, *mean_logits, *var_logits;
-  float *d_weight, *d_bias, *d_own_weight, *d_own_bias, *d_mean_logits, *d_var_logits;
+  const float *weight, *bias, *weight2, *bias2, *mean_logits, *var_logits;
+  float *d_weight, *d_bias, *d_weight2, *d_bias2, *d_mean_logits, *d_var_logits;
   const int64_t* labels;
   double *means, *vars;  // the statistics of all cuts; those of running statistics are filled in by the caller
   double* counts;        // values behind one column, per domain, over all processes
@@ -73,6 +79,5 @@ struct Kernels {
 };
 Kernels baseline_kernels();
 Kernels avx2_kernels();
-Kernels avx512_kernels();
 
 }  // namespace anynorm

@@ -1,0 +1,65 @@
+// Threads and temporary memory.
+#pragma once
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "problem.h"
+
+namespace anynorm {
+namespace ANYNORM_ISA {
+
+constexpr double MIN_WORK = 16384;  // values per thread
+
+// Memory for the tables of a pass, which the thread that starts it reuses for its next one.
+class Arena {
+  std::vector<std::unique_ptr<double[]>> blocks;
+  size_t capacity = 0, used = 0;
+
+ public:
+  void reset() {
+    if (blocks.size() > 1) blocks.erase(blocks.begin(), blocks.end() - 1);
+    used = 0;
+  }
+  template <class V>
+  V* take(int64_t count) {  // uninitialized
+    size_t size = (size_t(count) * sizeof(V) + 63) / 64 * 8;
+    if (used + size > capacity) {
+      capacity = std::max(2 * capacity, size + 4096), used = 0;
+      blocks.emplace_back(new double[capacity + 8]);
+    }
+    uintptr_t start = (reinterpret_cast<uintptr_t>(blocks.back().get() + used) + 63) / 64 * 64;
+    used += size;
+    return reinterpret_cast<V*>(start);
+  }
+  template <class V>
+  V* filled(int64_t count, V value) {
+    V* values = take<V>(count);
+    std::fill(values, values + count, value);
+    return values;
+  }
+};
+inline Arena& arena() {
+  static thread_local Arena memory;
+  return memory;
+}
+
+// Call f(chunk, begin, end) for contiguous chunks of items, the same ones for the same number of threads.
+inline int64_t num_chunks(int64_t items, double work_per_item) {
+  if (is_forked || at::in_parallel_region()) return 1;
+  int64_t useful = int64_t(double(items) * work_per_item / MIN_WORK);
+  return std::max<int64_t>(1, std::min({int64_t(at::get_num_threads()), items, useful}));
+}
+template <class F>
+void for_chunks(int64_t chunks, int64_t items, const F& f) {
+  auto run = [&](int64_t chunk) { f(chunk, items * chunk / chunks, items * (chunk + 1) / chunks); };
+  if (chunks == 1) return run(0);
+  at::parallel_for(0, chunks, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t chunk = begin; chunk < end; chunk++) run(chunk);
+  });
+}
+
+}  // namespace ANYNORM_ISA
+}  // namespace anynorm

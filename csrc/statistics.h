@@ -1,0 +1,150 @@
+// From x to the statistics of the cuts that use the batch: moments of rows, pooled by the law of total variance.
+#pragma once
+#include <numeric>
+
+#include "parallel.h"
+#include "passes.h"
+
+namespace anynorm {
+namespace ANYNORM_ISA {
+
+// Call f(part, begin, end) for the runs of units that belong to one part of a cut. Units are columns, or larger blocks of channels.
+template <class F>
+INLINE void for_runs(const Cut& cut, int64_t units, const F& f) {
+  if (int64_t(cut.part.size()) != units) {
+    int64_t block = units / cut.width;
+    for (int64_t i = 0; i < cut.width; i++) f(i, i * block, (i + 1) * block);
+    return;
+  }
+  for (int64_t begin = 0, end = 0; begin < units; begin = end) {
+    while (end < units && cut.part[end] == cut.part[begin]) end++;
+    f(cut.part[begin], begin, end);
+  }
+}
+
+// Pool `rows` rows of `units` moments into the parts of a cut.
+inline void pool_rows(const Cut& cut, const double* mean, const double* var, int64_t rows, int64_t units, double* M, double* V) {
+  if (rows == 1 && cut.width == units) {
+    for_runs(cut, units, [&](int64_t part, int64_t u, int64_t) { M[part] = mean[u], V[part] = var[u]; });
+    return;
+  }
+  double share = double(cut.width) / double(std::max<int64_t>(1, rows * units));
+  std::fill(M, M + cut.width, 0.0), std::fill(V, V + cut.width, 0.0);
+  for (int64_t r = 0; r < rows; r++)
+    for_runs(cut, units, [&](int64_t part, int64_t begin, int64_t end) {
+      double total = 0;
+      for (int64_t u = begin; u < end; u++) total += mean[r * units + u];
+      M[part] += share * total;
+    });
+  for (int64_t r = 0; r < rows; r++)
+    for_runs(cut, units, [&](int64_t part, int64_t begin, int64_t end) {
+      double squares = 0, centre = M[part];
+      for (int64_t u = r * units + begin; u < r * units + end; u++) squares += var[u] + (mean[u] - centre) * (mean[u] - centre);
+      V[part] += share * squares;
+    });
+}
+
+template <class T>
+struct Statistics {
+  const Problem& p;
+  const Tensors& t;
+  const Sync& sync;
+  const T* x = static_cast<const T*>(t.x);
+  const int64_t n = p.samples, columns = p.columns, domains = p.num_domains();
+
+  // Write the statistics of all cuts that use the batch, and the counts.
+  void compute() const {
+    if (!p.has_global && !p.has_local) return;
+    bool by_position = p.has_global && p.last && p.strips == 1 && !p.domains && n && (p.is_vector() || !p.has_local);
+    bool needs_rows = p.has_local || !by_position;
+    int64_t units = columns;  // the fewest rows of a sample from which the cuts can be pooled
+    if (p.is_vector() && by_position) units = common_parts(true);
+    else if (!p.last && p.strips == 1 && !sync.merge) units = common_parts(false);
+    double *mean = arena().take<double>(needs_rows ? n * units : columns), *var = arena().take<double>(needs_rows ? n * units : columns);
+    if (needs_rows) row_moments(units, mean, var), pool_local(units, mean, var);
+    if (by_position) pool_positions();
+    else if (p.has_global) pool_samples(units, mean, var);
+  }
+
+ private:
+  int64_t common_parts(bool only_local) const {
+    int64_t units = 1;
+    for (const Cut& cut : p.cuts)
+      if (cut.uses_batch && !cut.is_input && (cut.is_local || !only_local)) units = std::lcm(units, cut.channels);
+    return units;
+  }
+
+  void row_moments(int64_t units, double* mean, double* var) const {
+    if (p.last && !(p.is_vector() && units < columns)) {
+      int64_t items = n * p.strips, values = p.length * p.channels;
+      for_chunks(num_chunks(items, double(values)), items, [&](int64_t, int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; i++)
+          Positions<T>{p.channels, p.channels}.moments(x + i * values, p.length, &mean[i * p.channels], &var[i * p.channels]);
+      });
+    } else {
+      int64_t length = columns * p.length / units;
+      for_chunks(num_chunks(n * units, double(length)), n * units, [&](int64_t, int64_t begin, int64_t end) {
+        Rows<T>{length}.moments(x + begin * length, end - begin, &mean[begin], &var[begin]);
+      });
+    }
+  }
+
+  void pool_local(int64_t units, const double* mean, const double* var) const {
+    for (const Cut& cut : p.cuts) {
+      if (!cut.is_local || cut.is_input) continue;
+      int64_t rows = cut.samples_per_part;
+      for_chunks(num_chunks(cut.rows, double(rows * units)), cut.rows, [&](int64_t, int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; i++) {
+          int64_t row = i * rows * units, out = cut.offset + i * cut.width;
+          pool_rows(cut, mean + row, var + row, rows, units, t.means + out, t.vars + out);
+        }
+      });
+    }
+  }
+
+  // Moments of the columns over all samples at once.
+  void pool_positions() const {
+    double *mean = arena().take<double>(columns), *var = arena().take<double>(columns), count = double(n * p.length);
+    int64_t stripes = (columns + STRIPE * LANES - 1) / (STRIPE * LANES);
+    for_chunks(num_chunks(stripes, count * double(STRIPE * LANES)), stripes, [&](int64_t, int64_t begin, int64_t end) {
+      int64_t lo = begin * STRIPE * LANES, hi = std::min(columns, end * STRIPE * LANES);
+      Positions<T>{columns, hi - lo}.moments(x + lo, n * p.length, mean + lo, var + lo);
+    });
+    pool_global(columns, mean, var, &count);
+  }
+
+  // Moments of the columns over the samples of each domain.
+  void pool_samples(int64_t units, const double* row_mean, const double* row_var) const {
+    double *mean = arena().filled(domains * units, 0.0), *var = arena().filled(domains * units, 0.0);
+    double *counts = arena().filled(domains, 0.0), length = double(columns * p.length / units);
+    auto domain = [&](int64_t s) { return p.domains ? t.labels[s] : 0; };
+    for (int64_t s = 0; s < n; s++) counts[domain(s)] += 1.0;
+    for_chunks(num_chunks(units, 2.0 * double(n)), units, [&](int64_t, int64_t begin, int64_t end) {
+      for (int64_t s = 0; s < n; s++) {
+        double *M = mean + domain(s) * units, share = 1.0 / counts[domain(s)];
+        for (int64_t u = begin; u < end; u++) M[u] += share * row_mean[s * units + u];
+      }
+      for (int64_t s = 0; s < n; s++) {
+        const double *M = mean + domain(s) * units, *row = row_mean + s * units, *row_v = row_var + s * units;
+        double *V = var + domain(s) * units, share = 1.0 / counts[domain(s)];
+        for (int64_t u = begin; u < end; u++) V[u] += share * (row_v[u] + (row[u] - M[u]) * (row[u] - M[u]));
+      }
+    });
+    for (int64_t d = 0; d < domains; d++) counts[d] *= length;
+    pool_global(units, mean, var, counts);
+  }
+
+  // Pool the moments of columns or larger units by each global cut.
+  void pool_global(int64_t units, double* mean, double* var, double* counts) const {
+    if (sync.merge) sync.merge(mean, var, counts, units);
+    for (int64_t d = 0; d < domains; d++) t.counts[d] = counts[d] * double(units) / double(columns);
+    for (const Cut& cut : p.cuts)
+      for (int64_t d = 0; cut.uses_batch && !cut.is_local && d < domains; d++) {
+        int64_t out = cut.offset + d * cut.width;
+        pool_rows(cut, mean + d * units, var + d * units, 1, units, t.means + out, t.vars + out);
+      }
+  }
+};
+
+}  // namespace ANYNORM_ISA
+}  // namespace anynorm

@@ -1,0 +1,454 @@
+// Forward: moments, tables, scale. Backward: sums, tables, spread, in closed form. With the statistics M, V of each cut i,
+//
+//   mu = sum of w_i M_i    var = sum of w'_i V_i    r = 1 / sqrt(var + eps)    gamma = gamma1 gamma2    a = gamma r
+//   y = a (x - mu) + beta                                                      beta = gamma2 beta1 + beta2
+//
+// and from g = sum of dy, t = sum of dy (x - mu) of each map and column,
+//
+//   dbeta = g    dgamma = r t    dmu = -a g    dvar = -a r^2 t / 2    dM_i = sum of w_i dmu    dV_i = sum of w'_i dvar
+//   dx = a dy + sum over the cuts that use the batch of (dM_i + 2 dV_i (x - M_i)) / count_i
+//
+// What is global is mixed once, into one row of columns per domain; to it each map adds its local statistics, which are constant
+// within a segment of columns except for those of the row cut.
+#pragma once
+#include "statistics.h"
+
+namespace anynorm {
+namespace ANYNORM_ISA {
+
+// The weights of the cuts of the mean or of the variance, (groups, all cuts), with 0 for a cut that is not among them.
+inline const double* mixing_weights(const Problem& p, const std::vector<int64_t>& side, const float* logits) {
+  int64_t num_cuts = int64_t(p.cuts.size()), k = int64_t(side.size());
+  double* weights = arena().filled(p.groups * num_cuts, 0.0);
+  for (int64_t g = 0; g < p.groups; g++) {
+    const float* row = logits + g * k;
+    int64_t top = 0;
+    for (int64_t i = 1; logits && i < k; i++)
+      if (row[i] > row[top] || (std::isnan(row[i]) && !std::isnan(row[top]))) top = i;
+    double total = 0;
+    for (int64_t i = 0; logits && i < k; i++) total += std::exp(double(row[i]) - double(row[top]));
+    for (int64_t i = 0; i < k; i++) {
+      double softmax = logits ? std::exp(double(row[i]) - double(row[top])) / total : 1.0;
+      weights[g * num_cuts + side[i]] = !logits || p.mixing == Mixing::softmax ? softmax
+                                        : p.mixing == Mixing::argmax           ? double(i == top)
+                                                                               : double(row[i]);
+    }
+  }
+  return weights;
+}
+
+inline void logits_gradient(const Problem& p, const std::vector<int64_t>& side, const double* weights, const double* d_weights, float* out) {
+  int64_t num_cuts = int64_t(p.cuts.size()), k = int64_t(side.size());
+  for (int64_t g = 0; out && g < p.groups; g++) {
+    const double *w = weights + g * num_cuts, *dw = d_weights + g * num_cuts;
+    double inner = 0;
+    for (int64_t i : side) inner += w[i] * dw[i];
+    for (int64_t i = 0; i < k; i++) {
+      double softmax = p.mixing == Mixing::argmax ? 0.0 : w[side[i]] * (dw[side[i]] - inner);
+      out[g * k + i] = float(p.mixing == Mixing::precomputed ? dw[side[i]] : softmax);
+    }
+  }
+}
+
+template <class T>
+struct Pass {
+  const Problem& p;
+  const Tensors& t;
+  const Sync& sync;
+  const T *x = static_cast<const T*>(t.x), *dy = static_cast<const T*>(t.dy);
+  const int64_t n = p.samples, columns = p.columns, domains = p.num_domains(), num_cuts = int64_t(p.cuts.size());
+  const double* mean_weights = mixing_weights(p, p.mean, t.mean_logits);
+  const double* var_weights = mixing_weights(p, p.var, t.var_logits);
+  double *global_mean = nullptr, *global_var = nullptr;  // mixed over the global cuts, (domains, columns)
+  float* global_r = nullptr;
+  bool local_mean = false, local_var = false, var_in_segments = true;  // var_in_segments: constant within a segment
+  const float *gamma1 = nullptr, *beta1 = nullptr, *gamma2 = nullptr, *beta2 = nullptr;  // of each column; gamma2, beta2 if neutral
+
+  const T* sample(const T* tensor, int64_t s) const { return tensor + s * columns * p.length; }
+  int64_t map_of(int64_t s) const { return p.map_per_sample ? s : p.maps == 1 ? 0 : t.labels[s]; }
+  int64_t domain(int64_t map) const { return !p.domains ? 0 : p.map_per_sample ? t.labels[map] : map; }
+  int64_t affine2_row(int64_t map) const { return p.map_per_sample && !p.style ? t.labels[map] : map; }
+  int64_t part(const Cut& cut, int64_t column) const { return cut.part.empty() ? column : cut.part[column]; }
+  int64_t entry(const Cut& cut, int64_t map, int64_t column) const {
+    return cut.offset + map / cut.samples_per_part * cut.width + part(cut, column);
+  }
+  bool in_segments(int64_t i) const { return p.cuts[i].is_local && i != p.row_cut; }
+
+  // Call f(group, begin, end) for the segments within [lo, hi).
+  template <class F>
+  INLINE void for_segments(int64_t lo, int64_t hi, const F& f) const {
+    auto end = std::upper_bound(p.segments.begin(), p.segments.end(), int32_t(lo));
+    for (; lo < hi; lo = *end++) f(p.group(lo), lo, std::min<int64_t>(*end, hi));
+  }
+
+  // Tables -------------------------------------------------------------------------------------------------------------------
+
+  void prepare() {
+    int64_t size = domains * columns;
+    global_mean = arena().filled(size, 0.0), global_var = arena().filled(size, 0.0), global_r = arena().take<float>(size);
+    for (int64_t i = 0; i < num_cuts; i++) {
+      const Cut& cut = p.cuts[i];
+      bool in_mean = std::count(p.mean.begin(), p.mean.end(), i), in_var = std::count(p.var.begin(), p.var.end(), i);
+      local_mean |= in_mean && cut.is_local, local_var |= in_var && cut.is_local;
+      var_in_segments &= !in_var || in_segments(i);
+      for (int64_t d = 0; !cut.is_local && d < domains; d++)
+        for (int64_t j = 0, row = cut.offset + (cut.rows == 1 ? 0 : d) * cut.width; j < columns; j++) {
+          double wm = mean_weights[p.group(j) * num_cuts + i], wv = var_weights[p.group(j) * num_cuts + i];
+          if (wm != 0) global_mean[d * columns + j] += wm * t.means[row + part(cut, j)];  // with 0 nothing passes, not even NaN
+          if (wv != 0) global_var[d * columns + j] += wv * t.vars[row + part(cut, j)];
+        }
+    }
+    for (int64_t j = 0; !local_var && j < size; j++) global_r[j] = 1.0f / std::sqrt(float(global_var[j] + p.eps));
+    gamma1 = by_column(t.weight, 1.0f), beta1 = by_column(t.bias, 0.0f);
+    if (!t.weight2) gamma2 = by_column(nullptr, 1.0f), beta2 = by_column(nullptr, 0.0f);
+  }
+  const float* by_column(const float* values, float otherwise) const {
+    if (values && p.strips == 1) return values;
+    float* row = arena().take<float>(columns);
+    for (int64_t j = 0; j < columns; j++) row[j] = values ? values[p.channel(j)] : otherwise;
+    return row;
+  }
+
+  struct Scratch {  // rows that a thread writes
+    double *mu, *g, *t;
+    float *r, *k, *a, *b, *c, *gamma2, *beta2;
+  };
+  Scratch* new_scratch(int64_t count) const {
+    Scratch* all = arena().take<Scratch>(count);
+    for (int64_t i = 0; i < count; i++) {
+      Scratch& w = all[i];
+      for (double** row : {&w.mu, &w.g, &w.t}) *row = arena().take<double>(columns);
+      for (float** row : {&w.r, &w.k, &w.a, &w.b, &w.c, &w.gamma2, &w.beta2}) *row = arena().take<float>(columns);
+    }
+    return all;
+  }
+
+  // The mixed mean, 1 / sqrt(var + eps) and second affine of a map, for columns [lo, hi): global rows, or rows written to `w`.
+  struct Row {
+    const double* mu;
+    const float *r, *gamma2, *beta2;
+  };
+  Row mix(int64_t map, int64_t lo, int64_t hi, Scratch& w) const {
+    int64_t at = domain(map) * columns;
+    Row row = {local_mean ? w.mu : global_mean + at, local_var ? w.r : global_r + at, gamma2, beta2};
+    if (t.weight2) {
+      row.gamma2 = t.weight2 + affine2_row(map) * p.channels, row.beta2 = t.bias2 + affine2_row(map) * p.channels;
+      if (p.strips > 1) {
+        for (int64_t j = lo; j < hi; j++) w.gamma2[j] = row.gamma2[p.channel(j)], w.beta2[j] = row.beta2[p.channel(j)];
+        row.gamma2 = w.gamma2, row.beta2 = w.beta2;
+      }
+    }
+    if (local_mean || local_var)
+      for_segments(lo, hi, [&](int64_t g, int64_t begin, int64_t end) { mix_segment(map, g, begin, end, at, w); });
+    return row;
+  }
+  void mix_segment(int64_t map, int64_t g, int64_t begin, int64_t end, int64_t at, Scratch& w) const {
+    double mean = 0, var = 0, wm = 0, wv = 0;
+    for (int64_t i = 0; i < num_cuts; i++) {
+      double m = mean_weights[g * num_cuts + i], v = var_weights[g * num_cuts + i];
+      if (i == p.row_cut) wm = m, wv = p.cuts[i].is_input ? 0 : v;
+      if (!in_segments(i)) continue;
+      int64_t e = entry(p.cuts[i], map, begin);
+      if (m != 0) mean += m * t.means[e];
+      if (v != 0) var += v * t.vars[e];
+    }
+    double* __restrict mu = w.mu;
+    float* __restrict r = w.r;
+    const double *base = global_mean + at, *base_var = global_var + at;
+    auto write_mean = [&](const auto* values) {
+#pragma GCC ivdep
+      for (int64_t j = begin; j < end; j++) mu[j] = base[j] + mean + wm * double(load(values[j]));
+    };
+    if (local_mean) {
+      if (wm == 0) for (int64_t j = begin; j < end; j++) mu[j] = base[j] + mean;
+      else if (p.cuts[p.row_cut].is_input) write_mean(sample(x, map));
+      else write_mean(t.means + entry(p.cuts[p.row_cut], map, 0));
+    }
+    if (!local_var) return;
+    double eps = p.eps;
+    if (var_in_segments) {
+      std::fill(r + begin, r + end, 1.0f / std::sqrt(float(var + eps)));
+    } else if (wv == 0) {
+      for (int64_t j = begin; j < end; j++) r[j] = 1.0f / std::sqrt(float(base_var[j] + var + eps));
+    } else {
+      const double* values = t.vars + entry(p.cuts[p.row_cut], map, 0);
+#pragma GCC ivdep
+      for (int64_t j = begin; j < end; j++) r[j] = 1.0f / std::sqrt(float(base_var[j] + var + wv * values[j] + eps));
+    }
+  }
+
+  // Write k, a, b of y = a (x - k) + b: k is the mean rounded to float32, and b makes up for it.
+  Row coefficients(int64_t map, int64_t lo, int64_t hi, Scratch& w) const {
+    Row row = mix(map, lo, hi, w);
+    const float *g1 = gamma1, *b1 = beta1;
+    float *__restrict k = w.k, *__restrict a = w.a, *__restrict b = w.b;
+#pragma GCC ivdep
+    for (int64_t j = lo; j < hi; j++) {
+      k[j] = float(row.mu[j]), a[j] = row.gamma2[j] * g1[j] * row.r[j];
+      b[j] = row.gamma2[j] * b1[j] + row.beta2[j] - a[j] * float(row.mu[j] - double(k[j]));
+    }
+    return row;
+  }
+
+  // Passes -------------------------------------------------------------------------------------------------------------------
+
+  // Compute the coefficients of every map by prepare(map, lo, hi, scratch), then call run(scratch, offset in x, first column, count)
+  // for ranges of rows, or of positions of a strip. Maps that samples share are computed once.
+  template <class Prepare, class Run>
+  void for_rows(const Prepare& prepare_map, const Run& run) const {
+    int64_t size = p.last ? p.length : columns, values = p.last ? p.channels : p.length, items = n * (p.last ? p.strips : 1) * size;
+    int64_t chunks = num_chunks(items, double(values));
+    Scratch* scratch = new_scratch(p.map_per_sample ? chunks : p.maps);
+    for (int64_t map = 0; !p.map_per_sample && map < p.maps; map++) prepare_map(map, 0, columns, scratch[map]);
+    for_chunks(chunks, items, [&](int64_t chunk, int64_t begin, int64_t end) {
+      for (int64_t next; begin < end; begin = next) {
+        int64_t unit = begin / size, s = p.last ? unit / p.strips : unit, first = p.last ? unit % p.strips * p.channels : begin - unit * size;
+        next = std::min(end, (unit + 1) * size);
+        if (p.map_per_sample) prepare_map(s, first, p.last ? first + p.channels : first + next - begin, scratch[chunk]);
+        run(scratch[p.map_per_sample ? chunk : map_of(s)], begin * values, first, next - begin);
+      }
+    });
+  }
+
+  void forward() {
+    Statistics<T>{p, t, sync}.compute();
+    prepare();
+    T* y = static_cast<T*>(t.y);
+    for_rows([&](int64_t map, int64_t lo, int64_t hi, Scratch& w) { coefficients(map, lo, hi, w); },
+             [&](Scratch& w, int64_t at, int64_t j, int64_t count) {
+               if (p.last) Positions<T>{p.channels, p.channels}.scale(x + at, y + at, count, w.k + j, w.a + j, w.b + j);
+               else Rows<T>{p.length}.scale(x + at, y + at, count, w.k + j, w.a + j, w.b + j);
+             });
+  }
+
+  void backward() {
+    if (p.recompute) Statistics<T>{p, t, sync}.compute();
+    prepare();
+    double *g = nullptr, *q = nullptr, *d_means = arena().filled(p.num_stats, 0.0), *d_vars = arena().filled(p.num_stats, 0.0);
+    bool has_tables = !(p.map_per_sample && p.is_vector());
+    if (has_tables) {
+      g = arena().filled(p.maps * columns, 0.0), q = arena().filled(p.maps * columns, 0.0);
+      compute_sums(g, q);
+    }
+    Sums total = gradients(g, q, d_means, d_vars);
+    global_gradients(total, d_means, d_vars);
+    write_gradients(total);
+    if (!t.dx) return;
+    T* dx = static_cast<T*>(t.dx);
+    for_rows([&](int64_t map, int64_t lo, int64_t hi, Scratch& w) {
+               int64_t at = map * columns;
+               spread_coefficients(map, lo, hi, g ? g + at : nullptr, q ? q + at : nullptr, d_means, d_vars, total, w);
+             },
+             [&](Scratch& w, int64_t at, int64_t j, int64_t count) {
+               if (p.last) Positions<T>{p.channels, p.channels}.spread(x + at, dy + at, dx + at, count, w.k + j, w.a + j, w.b + j, w.c + j);
+               else Rows<T>{p.length}.spread(x + at, dy + at, dx + at, count, w.k + j, w.a + j, w.b + j, w.c + j);
+             });
+  }
+
+  // Write g and t (around k, the rounded mean) of each map and column; threads take ranges of columns.
+  void compute_sums(double* g, double* q) const {
+    int64_t block = p.last ? STRIPE * LANES : 1, width = p.last ? p.channels : columns, blocks = (width + block - 1) / block;
+    bool at_once = p.last && p.strips == 1 && p.maps == 1;  // all samples
+    int64_t chunks = num_chunks(blocks, double(n * p.length * p.strips * block));
+    Scratch* scratch = new_scratch(chunks);
+    for_chunks(chunks, blocks, [&](int64_t chunk, int64_t begin, int64_t end) {
+      int64_t lo = begin * block, hi = std::min(width, end * block);
+      float* k = scratch[chunk].k;
+      for (int64_t s = 0, previous = -1; s < (at_once ? 1 : n); s++)
+        for (int64_t strip = 0; strip < (p.last ? p.strips : 1); strip++) {
+          int64_t map = map_of(s), from = strip * p.channels + lo, to = strip * p.channels + hi;
+          if (map != previous || p.strips > 1) {
+            const double* mu = mix(map, from, to, scratch[chunk]).mu;
+            for (int64_t j = from; j < to; j++) k[j] = float(mu[j]);
+          }
+          previous = map;
+          int64_t at = s * columns * p.length + (p.last ? strip * p.length * p.channels + lo : lo * p.length), out = map * columns + from;
+          if (p.last) Positions<T>{p.channels, hi - lo}.sums(x + at, dy + at, at_once ? n * p.length : p.length, k + from, g + out, q + out);
+          else Rows<T>{p.length}.sums(x + at, dy + at, hi - lo, k + from, g + out, q + out);
+        }
+    });
+  }
+
+  // Gradients that several maps add to, in one block of memory; one per chunk of maps.
+  struct Sums {
+    double *weight, *bias, *means, *vars, *mean_weights, *var_weights;
+    int64_t size;
+  };
+  Sums new_sums() const {
+    int64_t size = 2 * columns + 2 * domains * columns + 2 * p.groups * num_cuts;
+    double *weight = arena().filled(size, 0.0), *means = weight + 2 * columns, *weights = means + 2 * domains * columns;
+    return {weight, weight + columns, means, means + domains * columns, weights, weights + p.groups * num_cuts, size};
+  }
+
+  // Replace g and t by dmu and dvar, write the gradients of the local statistics, and return the sums of everything else.
+  Sums gradients(double* g, double* q, double* d_means, double* d_vars) const {
+    int64_t unit = 1;  // consecutive samples that share a statistic
+    for (const Cut& cut : p.cuts)
+      if (cut.is_local) unit = std::lcm(unit, cut.samples_per_part);
+    int64_t items = p.maps / unit, chunks = p.map_per_sample && !p.classes ? num_chunks(items, 8.0 * double(unit * columns)) : 1;
+    Sums* sums = arena().take<Sums>(chunks);
+    for (int64_t chunk = 0; chunk < chunks; chunk++) sums[chunk] = new_sums();
+    Scratch* scratch = new_scratch(chunks);
+    for_chunks(chunks, items, [&](int64_t chunk, int64_t begin, int64_t end) {
+      Scratch& w = scratch[chunk];
+      for (int64_t map = begin * unit; map < end * unit; map++) {
+        Row row = mix(map, 0, columns, w);
+        double *g_row = g ? g + map * columns : w.g, *q_row = g ? q + map * columns : w.t;
+        if (!g) {
+          const T *in = sample(x, map), *up = sample(dy, map);
+#pragma GCC ivdep
+          for (int64_t j = 0; j < columns; j++) {
+            g_row[j] = double(load(up[j])), q_row[j] = double(load(up[j]) * (load(in[j]) - float(row.mu[j])));
+          }
+        }
+        if (t.weight2) affine2_gradients(map, row, g_row, q_row);
+        map_gradients(map, row, g_row, q_row, sums[chunk]);
+        if (p.has_local) local_gradients(map, g_row, q_row, d_means, d_vars, sums[chunk]);
+      }
+    });
+    for (int64_t chunk = 1; chunk < chunks; chunk++)
+      for (int64_t i = 0; i < sums[0].size; i++) sums[0].weight[i] += sums[chunk].weight[i];
+    return sums[0];
+  }
+
+  void affine2_gradients(int64_t map, const Row& row, const double* g, const double* q) const {
+    for (int64_t j = 0; j < columns; j++) {
+      int64_t i = affine2_row(map) * p.channels + p.channel(j);
+      double d_gamma = double(row.r[j]) * (q[j] + (double(float(row.mu[j])) - row.mu[j]) * g[j]);
+      if (t.d_weight2) t.d_weight2[i] += float(d_gamma * double(gamma1[j]) + g[j] * double(beta1[j]));
+      if (t.d_bias2) t.d_bias2[i] += float(g[j]);
+    }
+  }
+
+  void map_gradients(int64_t map, const Row& row, double* g, double* q, Sums& sums) const {
+    double *__restrict weight = sums.weight, *__restrict bias = sums.bias;
+    double *__restrict means = sums.means + domain(map) * columns, *__restrict vars = sums.vars + domain(map) * columns;
+    const float *g1 = gamma1, *g2 = row.gamma2, *r = row.r;
+    const double* mu = row.mu;
+#pragma GCC ivdep
+    for (int64_t j = 0; j < columns; j++) {
+      double rj = double(r[j]), a = double(g2[j]) * double(g1[j]) * rj, up = g[j];
+      double d_gamma = rj * (q[j] + (double(float(mu[j])) - mu[j]) * up), d_mu = -a * up, d_var = -0.5 * a * rj * d_gamma;
+      weight[j] += double(g2[j]) * d_gamma, bias[j] += double(g2[j]) * up;
+      means[j] += d_mu, vars[j] += d_var;
+      g[j] = d_mu, q[j] = d_var;
+    }
+  }
+
+  // Add the gradients of a map's mean and variance to its local statistics and to their mixing weights.
+  void local_gradients(int64_t map, const double* d_mu, const double* d_var, double* d_means, double* d_vars, Sums& sums) const {
+    for_segments(0, columns, [&](int64_t g, int64_t begin, int64_t end) {
+      double total = 0, total_var = 0;
+      for (int64_t j = begin; j < end; j++) total += d_mu[j], total_var += d_var[j];
+      for (int64_t i = 0; i < num_cuts; i++) {
+        const Cut& cut = p.cuts[i];
+        double wm = mean_weights[g * num_cuts + i], wv = var_weights[g * num_cuts + i];
+        double &d_wm = sums.mean_weights[g * num_cuts + i], &d_wv = sums.var_weights[g * num_cuts + i];
+        if (in_segments(i)) {
+          int64_t e = entry(cut, map, begin);
+          if (wm != 0) d_means[e] += wm * total, d_wm += total * t.means[e];
+          if (wv != 0) d_vars[e] += wv * total_var, d_wv += total_var * t.vars[e];
+        } else if (i == p.row_cut) {
+          auto dot = [&](const double* up, const auto* values) {
+            double sum = 0;
+            for (int64_t j = begin; j < end; j++) sum += up[j] * double(load(values[j]));
+            return sum;
+          };
+          if (cut.is_input) d_wm += wm != 0 ? dot(d_mu, sample(x, map)) : 0;
+          else if (wm != 0) d_wm += dot(d_mu, t.means + entry(cut, map, 0));
+          if (!cut.is_input && wv != 0) d_wv += dot(d_var, t.vars + entry(cut, map, 0));
+        }
+      }
+    });
+  }
+
+  // Add the gradients of the global statistics; replace dM, dV of all cuts by q, p of q + p x, and the sums over maps by the mixed ones.
+  void global_gradients(Sums& total, double* d_means, double* d_vars) const {
+    for_global([&](int64_t i, int64_t d, int64_t j, int64_t e) {
+      int64_t w = p.group(j) * num_cuts + i;
+      if (mean_weights[w] != 0) total.mean_weights[w] += total.means[d * columns + j] * t.means[e];
+      if (var_weights[w] != 0) total.var_weights[w] += total.vars[d * columns + j] * t.vars[e];
+    });
+    if (sync.sum) sync.sum(total.means, 2 * domains * columns);
+    for_global([&](int64_t i, int64_t d, int64_t j, int64_t e) {
+      int64_t w = p.group(j) * num_cuts + i;
+      if (mean_weights[w] != 0) d_means[e] += mean_weights[w] * total.means[d * columns + j];
+      if (var_weights[w] != 0) d_vars[e] += var_weights[w] * total.vars[d * columns + j];
+    });
+    std::fill(total.means, total.means + 2 * domains * columns, 0.0);
+    for (const Cut& cut : p.cuts)
+      for (int64_t i = 0; cut.uses_batch && i < cut.rows * cut.width; i++) {
+        double per_column = cut.is_local ? double(cut.samples_per_part * p.length) : t.counts[i / cut.width];
+        double share = 1.0 / std::max(per_column * double(columns / cut.width), 1.0), &dM = d_means[cut.offset + i], &dV = d_vars[cut.offset + i];
+        dV *= 2.0 * share;
+        dM = dM * share - (dV == 0 ? 0.0 : dV * t.means[cut.offset + i]);
+      }
+    for_global([&](int64_t i, int64_t d, int64_t j, int64_t e) {
+      if (p.cuts[i].uses_batch) total.means[d * columns + j] += d_means[e], total.vars[d * columns + j] += d_vars[e];
+    });
+  }
+  // Call f(cut, domain, column, entry) for all entries of global statistics.
+  template <class F>
+  INLINE void for_global(const F& f) const {
+    for (int64_t i = 0; i < num_cuts; i++)
+      for (int64_t d = 0; !p.cuts[i].is_local && d < domains; d++)
+        for (int64_t j = 0, row = p.cuts[i].offset + (p.cuts[i].rows == 1 ? 0 : d) * p.cuts[i].width; j < columns; j++)
+          f(i, d, j, row + part(p.cuts[i], j));
+  }
+
+  void write_gradients(const Sums& total) const {
+    auto by_channel = [&](const double* sums, float* out) {
+      double* rows = arena().filled(p.channels, 0.0);
+      for (int64_t j = 0; out && j < columns; j++) rows[p.strips == 1 ? j : p.channel(j)] += sums[j];
+      if (out) std::copy(rows, rows + p.channels, out);
+    };
+    by_channel(total.weight, t.d_weight), by_channel(total.bias, t.d_bias);
+    logits_gradient(p, p.mean, mean_weights, total.mean_weights, t.d_mean_logits);
+    logits_gradient(p, p.var, var_weights, total.var_weights, t.d_var_logits);
+  }
+
+  // Write k, a, p, q of dx = a dy + p (x - k) + q as k, a, b, c; `global` holds the sums over the global cuts.
+  void spread_coefficients(int64_t map, int64_t lo, int64_t hi, const double* d_mu, const double* d_var, const double* d_means,
+                           const double* d_vars, const Sums& global, Scratch& w) const {
+    coefficients(map, lo, hi, w);
+    const double *P = global.vars + domain(map) * columns, *Q = global.means + domain(map) * columns;
+    float *__restrict k = w.k, *__restrict a = w.a, *__restrict slope = w.b, *__restrict offset = w.c;
+    for_segments(lo, hi, [&](int64_t g, int64_t begin, int64_t end) {
+      double local_p = 0, local_q = 0, wm = 0, wv = 0, share = 1.0 / double(p.length);
+      for (int64_t i = 0; i < num_cuts; i++) {
+        if (i == p.row_cut) wm = mean_weights[g * num_cuts + i], wv = var_weights[g * num_cuts + i];
+        if (in_segments(i)) local_p += d_vars[entry(p.cuts[i], map, begin)], local_q += d_means[entry(p.cuts[i], map, begin)];
+      }
+      if (p.row_cut < 0 || p.cuts[p.row_cut].is_input) {
+        float rest = float(1.0 - wm);  // the mean of a single value is x, whose gradient is that of dy
+#pragma GCC ivdep
+        for (int64_t j = begin; j < end; j++) {
+          double pj = P[j] + local_p;
+          slope[j] = float(pj), offset[j] = float(Q[j] + local_q + double(k[j]) * pj), a[j] *= rest;
+        }
+        return;
+      }
+      const double* M = t.means + entry(p.cuts[p.row_cut], map, 0);
+#pragma GCC ivdep
+      for (int64_t j = begin; j < end; j++) {
+        double row_p = wv == 0 ? 0.0 : 2.0 * wv * share * d_var[j], row_q = wm == 0 ? 0.0 : wm * share * d_mu[j];
+        double pj = P[j] + local_p + row_p;
+        slope[j] = float(pj), offset[j] = float(Q[j] + local_q + row_q - (row_p == 0 ? 0.0 : row_p * M[j]) + double(k[j]) * pj);
+      }
+    });
+  }
+};
+
+inline void forward(const Problem& p, const Tensors& t, const Sync& sync) {
+  arena().reset();
+  if (p.is_bfloat16) Pass<BFloat16>{p, t, sync}.forward();
+  else Pass<float>{p, t, sync}.forward();
+}
+inline void backward(const Problem& p, const Tensors& t, const Sync& sync) {
+  arena().reset();
+  if (p.is_bfloat16) Pass<BFloat16>{p, t, sync}.backward();
+  else Pass<float>{p, t, sync}.backward();
+}
+
+}  // namespace ANYNORM_ISA
+}  // namespace anynorm

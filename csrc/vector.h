@@ -1,0 +1,88 @@
+// Vectors of the width of the processor, and values of float32 and bfloat16 as float32.
+#pragma once
+#include <cstdint>
+#include <cstring>
+
+#define INLINE inline __attribute__((always_inline))
+
+namespace anynorm {
+namespace ANYNORM_ISA {
+
+constexpr int64_t LANES = ANYNORM_LANES;
+typedef float Vector __attribute__((vector_size(4 * LANES)));
+typedef int32_t Bits __attribute__((vector_size(4 * LANES)));
+typedef uint16_t HalfBits __attribute__((vector_size(2 * LANES)));
+
+struct BFloat16 {
+  uint16_t bits;
+};
+
+INLINE float load(float value) { return value; }
+INLINE double load(double value) { return value; }
+INLINE float load(BFloat16 value) {
+  uint32_t bits = uint32_t(value.bits) << 16;
+  float result;
+  std::memcpy(&result, &bits, 4);
+  return result;
+}
+INLINE void store(float* out, float value) { *out = value; }
+INLINE void store(BFloat16* out, float value) {  // rounds to even
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  out->bits = uint16_t(value != value ? 0x7fc0u : rounded);
+}
+
+// The functions below take a Vector or, for what is shorter, a float: a vector of one lane.
+template <class V>
+constexpr int64_t WIDTH = sizeof(V) / sizeof(float);
+
+template <class V, class T>
+INLINE V load_as(const T* x) {
+  if constexpr (WIDTH<V> == 1) {
+    return load(*x);
+  } else if constexpr (sizeof(T) == 4) {
+    V value;
+    std::memcpy(&value, x, sizeof value);
+    return value;
+  } else {
+    HalfBits half;
+    std::memcpy(&half, x, sizeof half);
+    Bits bits = __builtin_convertvector(half, Bits) << 16;
+    V value;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+  }
+}
+INLINE void store(float* out, Vector value) { std::memcpy(out, &value, sizeof value); }
+INLINE void store(BFloat16* out, Vector value) {
+  for (int64_t i = 0; i < LANES; i++) store(out + i, value[i]);
+}
+
+// The last `count` lanes of a vector; the others are 0.
+INLINE float keep_last(float value, int64_t) { return value; }
+INLINE Vector keep_last(Vector value, int64_t count) {
+  if (count == LANES) return value;
+  Bits index;
+  for (int64_t i = 0; i < LANES; i++) index[i] = int32_t(i);
+  Bits kept = index >= int32_t(LANES - count), bits;
+  std::memcpy(&bits, &value, sizeof value);
+  bits &= kept;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+INLINE float sum(float value) { return value; }
+INLINE float sum(Vector v) {
+  typedef float Four __attribute__((vector_size(16)));
+  Four four = {};
+  for (int64_t i = 0; i < LANES; i += 4) {
+    Four part;
+    std::memcpy(&part, reinterpret_cast<const char*>(&v) + 4 * i, sizeof part);
+    four += part;
+  }
+  return (four[0] + four[2]) + (four[1] + four[3]);
+}
+
+}  // namespace ANYNORM_ISA
+}  // namespace anynorm
