@@ -29,7 +29,7 @@ class Library:
     """
 
     def __init__(self) -> None:
-        self.normalize: Callable[..., tuple[Tensor, Tensor, Tensor]] | None = None
+        self.normalize: Callable[..., tuple[Tensor, Tensor]] | None = None
         self.problem = ""
         self.is_loaded = False
 
@@ -94,23 +94,25 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
     """Return y and the statistics of the batch; update the running statistics. Arguments: see `kernels.normalize`."""
     running = [buffer for pair in buffers.running_stats for buffer in pair or (None, None)]
     momentum = -1.0 if buffers.momentum is None else buffers.momentum
-    y, stats, counts = library.normalize(  # type: ignore[misc]
+    y, stats = library.normalize(  # type: ignore[misc]
         x, params, running, buffers.labels, spec.encoded, spec.eps, spec.sync_group.name, buffers.num_batches, momentum
     )
     if momentum >= 0 and not spec.num_domains and not spec.sync_group.is_synchronized:
         return y, BatchStats([], is_updated=True)
-    return y, _read_stats(spec, x, stats, counts)._replace(is_updated=momentum >= 0)
+    return y, _read_stats(spec, x, stats)._replace(is_updated=momentum >= 0)
 
 
-def _read_stats(spec: ForwardSpec, x: Tensor, stats: Tensor, counts: Tensor) -> BatchStats:
-    """Return the moments of the cuts that pooled samples of the batch, from the table of all statistics."""
+def _read_stats(spec: ForwardSpec, x: Tensor, stats: Tensor) -> BatchStats:
+    """Return the moments of the cuts that pooled samples of the batch, from the table of means, variances and counts."""
+    num_domains = max(spec.num_domains, 1)
+    counts, stats = stats[-num_domains:], stats[:-num_domains].reshape(2, -1)
     n, c, positions = x.shape[0], x.shape[1], math.prod(x.shape[2:])
     by_cut: list[Moments | None] = []
     num_values, offset = None, 0
     for cut, uses_batch in zip(spec.cuts.distinct, spec.uses_batch, strict=True):
         parts = cut.parts((n, c, 1))
         is_own = uses_batch and cut.samples == ALL
-        rows = parts[0] if is_own else max(spec.num_domains, 1)
+        rows = parts[0] if is_own else num_domains
         if is_own and parts[:2] == (n, c) and positions == 1:
             rows = 0  # its statistics are x itself
         size = rows * parts[1] * parts[2]

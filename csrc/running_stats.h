@@ -1,0 +1,79 @@
+// Running statistics: read where a cut does not use the batch, and updated after it.
+#pragma once
+#include <ATen/ATen.h>
+
+#include "problem.h"
+
+namespace anynorm {
+
+using OptionalTensors = c10::List<std::optional<at::Tensor>>;
+
+// Copy running statistics into the tables of statistics; a statistic that the norm does not use reads 0.
+inline void read_running(const Problem& p, const Tensors& t, const OptionalTensors& running) {
+  for (size_t i = 0; i < p.cuts.size(); i++)
+    for (int side = 0; side < 2 && !p.cuts[i].uses_batch; side++) {
+      const Cut& cut = p.cuts[i];
+      std::optional<at::Tensor> buffer = running.get(2 * i + side);
+      at::Tensor row = at::from_blob((side ? t.vars : t.means) + cut.offset, {cut.rows * cut.width}, at::kDouble);
+      if (!buffer) {
+        row.zero_();
+        continue;
+      }
+      TORCH_CHECK(buffer->numel() == row.numel() && buffer->device().is_cpu(), "anynorm: running statistics must be ", row.numel(),
+                  " values on the CPU; got ", buffer->sizes());
+      row.copy_(buffer->detach().reshape({-1}));
+    }
+}
+
+// s <- (1 - momentum) s + momentum m for one row of a buffer.
+inline void interpolate(at::Tensor& buffer, int64_t row, const std::vector<double>& values, double momentum) {
+  int64_t width = int64_t(values.size());
+  auto update = [&](auto* data) {
+    for (int64_t i = 0; i < width; i++) data[i] = (1 - momentum) * double(data[i]) + momentum * values[i];
+  };
+  if (buffer.scalar_type() == at::kFloat) update(buffer.mutable_data_ptr<float>() + row * width);
+  else if (buffer.scalar_type() == at::kDouble) update(buffer.mutable_data_ptr<double>() + row * width);
+  else {
+    at::Tensor wide = buffer.to(at::kDouble);
+    interpolate(wide, row, values, momentum);
+    buffer.copy_(wide);
+    return;
+  }
+  if (!buffer.is_inference()) buffer.unsafeGetTensorImpl()->bump_version();
+}
+
+// Update the statistics of every cut or of none: one value has no variance. Ghost batches are averaged.
+inline void update_running(const Problem& p, const Tensors& t, const OptionalTensors& running, std::optional<at::Tensor> num_batches,
+                           double momentum) {
+  auto num_values = [&](const Cut& cut, int64_t row) {
+    return double(p.columns / cut.width) * (cut.is_local ? double(cut.samples_per_part * p.length) : t.counts[row]);
+  };
+  for (size_t i = 0; i < p.cuts.size(); i++)
+    for (int64_t row = 0; p.cuts[i].uses_batch && (running.get(2 * i) || running.get(2 * i + 1)) && row < p.cuts[i].rows; row++)
+      if (num_values(p.cuts[i], row) == 1) return;
+  for (size_t i = 0; i < p.cuts.size(); i++) {
+    const Cut& cut = p.cuts[i];
+    int64_t parts = cut.is_local ? cut.rows : 1;  // of one running statistic
+    for (int64_t d = 0; cut.uses_batch && parts && d < cut.rows / parts; d++)
+      for (int side = 0; side < 2; side++) {
+        std::optional<at::Tensor> buffer = running.get(2 * i + side);
+        double count = num_values(cut, d), factor = (side ? std::max(count, 1.0) / std::max(count - 1, 1.0) : 1.0) / double(parts);
+        if (!buffer || count == 0) continue;
+        TORCH_CHECK(buffer->numel() == cut.rows / parts * cut.width && buffer->is_contiguous() && buffer->device().is_cpu() &&
+                    buffer->is_floating_point(), "anynorm: running statistics must be contiguous on the CPU");
+        std::vector<double> values(cut.width);
+        const double* table = (side ? t.vars : t.means) + cut.offset + d * cut.width;
+        for (int64_t r = 0; r < parts; r++)
+          for (int64_t j = 0; j < cut.width; j++) values[j] += factor * table[r * cut.width + j];
+        interpolate(*buffer, d, values, momentum);
+      }
+  }
+  if (!num_batches) return;
+  TORCH_CHECK(num_batches->scalar_type() == at::kLong && num_batches->numel() == p.num_domains() && num_batches->is_contiguous() &&
+              num_batches->device().is_cpu(), "anynorm: num_batches_tracked must hold one int64 per domain");
+  int64_t* batches = num_batches->mutable_data_ptr<int64_t>();
+  for (int64_t d = 0; d < p.num_domains(); d++) batches[d] += p.has_global ? t.counts[d] > 0 : p.samples > 0;
+  if (!num_batches->is_inference()) num_batches->unsafeGetTensorImpl()->bump_version();
+}
+
+}  // namespace anynorm
