@@ -25,7 +25,7 @@ class Arena {
   }
   template <class V>
   V* take(int64_t count) {  // uninitialized
-    size_t size = (size_t(count) * sizeof(V) + 63) / 64 * 8;
+    size_t size = (size_t(count) * sizeof(V) + 63) / 64 * 8 + 24;  // rows of 2 or 4 KB would compete for the same lines of the cache
     if (used + size > capacity) {
       capacity = std::max(2 * capacity, size + 4096), used = 0;
       blocks.emplace_back(new double[capacity + 8]);

@@ -19,16 +19,20 @@ constexpr int64_t BLOCK = 1024;  // values of a row that are summed in float32
 constexpr int64_t TILE = 128;    // positions that are summed in float32, channels last
 constexpr int64_t STRIPE = 4;    // vectors of channels that are summed at once, channels last
 
-// Merge a block of `n` values into `done` values; the variances are sums of squares.
-INLINE void merge_block(double& mean, double& squares, double done, double block_mean, double block_squares, double n) {
-  double delta = block_mean - mean, share = n / (done + n);
-  squares += block_squares + delta * delta * done * share;
-  mean += delta * share;
+struct Moment {
+  double mean, var;
+};
+
+// The moments of 1 / share values from the sums of their differences and squared differences from `centre`.
+INLINE Moment around(float centre, float first, float second, double share) {
+  double residual = double(first) * share, var = double(second) * share - residual * residual;
+  return {double(centre) + residual, var < 0 ? 0 : var};  // NaN stays
 }
-// Merge a block given as its sums around `centre`.
-INLINE void merge_sums(double& mean, double& squares, int64_t done, float centre, float first, float second, int64_t n) {
-  double residual = double(first) / double(n), sum = double(second) - double(n) * residual * residual;
-  merge_block(mean, squares, double(done), double(centre) + residual, sum < 0 ? 0 : sum, double(n));  // NaN stays
+// Merge the moments of `n` further values into those of `done` values.
+INLINE void merge(Moment& moment, double done, Moment block, double n) {
+  double delta = block.mean - moment.mean, share = n / (done + n);
+  moment.var += share * (block.var - moment.var + delta * delta * (1 - share));
+  moment.mean += delta * share;
 }
 
 // Call f(offset, i, count) for all vectors of n values, with i alternating between 0 and 1. The last vector overlaps the one before
@@ -42,21 +46,29 @@ INLINE void for_vectors(int64_t n, const F& f) {
   if (j < n) f(n - width, 1, n - j);
 }
 
+// The mean and variance of n values, with share = 1 / n.
 template <class V, class T>
-INLINE void row_moments(const T* x, int64_t length, double* mean, double* var) {
-  double total = 0, squares = 0;
-  for (int64_t start = 0; start < length; start += BLOCK, x += BLOCK) {
-    int64_t n = std::min(BLOCK, length - start);
-    V s[2] = {}, d1[2] = {}, d2[2] = {};
-    for_vectors<V>(n, [&](int64_t j, int i, int64_t count) { s[i] += keep_last(load_as<V>(x + j), count); });
-    float centre = sum(s[0] + s[1]) / float(n);
-    for_vectors<V>(n, [&](int64_t j, int i, int64_t count) {
-      V d = keep_last(load_as<V>(x + j) - centre, count);
-      d1[i] += d, d2[i] += d * d;
-    });
-    merge_sums(total, squares, start, centre, sum(d1[0] + d1[1]), sum(d2[0] + d2[1]), n);
-  }
-  *mean = total, *var = squares / double(length);
+INLINE Moment block_moments(const T* x, int64_t n, double share) {
+  V s[2] = {}, d1[2] = {}, d2[2] = {};
+  for_vectors<V>(n, [&](int64_t j, int i, int64_t count) { s[i] += keep_last(load_as<V>(x + j), count); });
+  float centre = sum(s[0] + s[1]) * float(share);
+  for_vectors<V>(n, [&](int64_t j, int i, int64_t count) {
+    V d = keep_last(load_as<V>(x + j) - centre, count);
+    d1[i] += d, d2[i] += d * d;
+  });
+  return around(centre, sum(d1[0] + d1[1]), sum(d2[0] + d2[1]), share);
+}
+
+template <class V, class T>
+INLINE void row_moments(const T* x, int64_t length, double share, double* mean, double* var) {
+  Moment row = {0, 0};
+  if (length <= BLOCK) row = block_moments<V>(x, length, share);
+  else
+    for (int64_t start = 0; start < length; start += BLOCK) {
+      int64_t n = std::min(BLOCK, length - start);
+      merge(row, double(start), block_moments<V>(x + start, n, 1.0 / double(n)), double(n));
+    }
+  *mean = row.mean, *var = row.var;
 }
 
 // Add to g and t.
@@ -85,7 +97,8 @@ struct Rows {
       for (int64_t r = 0; r < rows; r++) f(r, r * length, Vector());
   }
   void moments(const T* x, int64_t rows, double* mean, double* var) const {
-    each(rows, [&](int64_t r, int64_t at, auto v) { row_moments<decltype(v)>(x + at, length, mean + r, var + r); });
+    double share = 1.0 / double(length);
+    each(rows, [&](int64_t r, int64_t at, auto v) { row_moments<decltype(v)>(x + at, length, share, mean + r, var + r); });
   }
   void sums(const T* x, const T* dy, int64_t rows, const float* k, double* g, double* t) const {
     each(rows, [&](int64_t r, int64_t at, auto v) { row_sums<decltype(v)>(x + at, dy + at, length, k[r], g + r, t + r); });
@@ -113,7 +126,7 @@ struct Rows {
 template <class V, int64_t N, class T>
 INLINE void stripe_moments(const T* x, int64_t positions, int64_t stride, double* mean, double* var) {
   constexpr int64_t width = N * WIDTH<V>;
-  double m[width] = {}, squares[width] = {};
+  Moment moments[width] = {};
   for (int64_t start = 0; start < positions; start += TILE, x += TILE * stride) {
     int64_t n = std::min(TILE, positions - start);
     V centre[N] = {}, d1[N] = {}, d2[N] = {};
@@ -127,9 +140,10 @@ INLINE void stripe_moments(const T* x, int64_t positions, int64_t stride, double
       }
     float values[3][width];
     std::memcpy(values[0], centre, sizeof centre), std::memcpy(values[1], d1, sizeof d1), std::memcpy(values[2], d2, sizeof d2);
-    for (int64_t c = 0; c < width; c++) merge_sums(m[c], squares[c], start, values[0][c], values[1][c], values[2][c], n);
+    for (int64_t c = 0; c < width; c++)
+      merge(moments[c], double(start), around(values[0][c], values[1][c], values[2][c], 1.0 / double(n)), double(n));
   }
-  for (int64_t c = 0; c < width; c++) mean[c] = m[c], var[c] = squares[c] / double(positions);
+  for (int64_t c = 0; c < width; c++) mean[c] = moments[c].mean, var[c] = moments[c].var;
 }
 
 template <class V, int64_t N, class T>

@@ -59,7 +59,7 @@ struct Statistics {
     bool needs_rows = p.has_local || !by_position;
     int64_t units = columns;  // the fewest rows of a sample from which the cuts can be pooled
     if (p.is_vector() && by_position) units = common_parts(true);
-    else if (!p.last && p.strips == 1 && !sync.merge) units = common_parts(false);
+    else if ((!p.last || p.is_vector()) && p.strips == 1 && !sync.merge) units = common_parts(false);
     double *mean = arena().take<double>(needs_rows ? n * units : columns), *var = arena().take<double>(needs_rows ? n * units : columns);
     if (needs_rows) row_moments(units, mean, var), pool_local(units, mean, var);
     if (by_position) pool_positions();

@@ -50,6 +50,31 @@ inline void logits_gradient(const Problem& p, const std::vector<int64_t>& side, 
   }
 }
 
+// A run of columns of a table of statistics has one entry per column (step 1), or one for all (step 0).
+INLINE void add_run(double* __restrict row, double weight, const double* entries, int64_t step, int64_t n) {
+  if (weight == 0) return;  // nothing passes, not even NaN
+  if (step) for (int64_t j = 0; j < n; j++) row[j] += weight * entries[j];
+  else for (int64_t j = 0; j < n; j++) row[j] += weight * entries[0];
+}
+INLINE void collect_run(const double* row, double weight, double* __restrict entries, int64_t step, int64_t n) {
+  if (weight == 0) return;
+  double total = 0;
+  if (step) for (int64_t j = 0; j < n; j++) entries[j] += weight * row[j];
+  else for (int64_t j = 0; j < n; j++) total += row[j];
+  if (!step) entries[0] += weight * total;
+}
+INLINE double dot_run(const double* row, double weight, const double* entries, int64_t step, int64_t n) {
+  double total = 0;
+  if (weight == 0) return 0;
+  if (step) for (int64_t j = 0; j < n; j++) total += row[j] * entries[j];
+  else for (int64_t j = 0; j < n; j++) total += row[j] * entries[0];
+  return total;
+}
+
+INLINE float inverse_std(double var, double eps) { return 1.0f / std::sqrt(float(var + eps)); }
+// A mean as a float32 and the rest, because the mean may be far larger than the deviation.
+INLINE void split(double mean, float& k, float& e) { k = float(mean), e = float(mean - double(k)); }
+
 template <class T>
 struct Pass {
   const Problem& p;
@@ -60,8 +85,9 @@ struct Pass {
   const double* mean_weights = mixing_weights(p, p.mean, t.mean_logits);
   const double* var_weights = mixing_weights(p, p.var, t.var_logits);
   double *global_mean = nullptr, *global_var = nullptr;  // mixed over the global cuts, (domains, columns)
-  float* global_r = nullptr;
-  bool local_mean = false, local_var = false, var_in_segments = true;  // var_in_segments: constant within a segment
+  float *global_k = nullptr, *global_e = nullptr, *global_r = nullptr;  // the rows of a map without local statistics
+  bool local_mean = false, local_var = false, has_global = false;
+  bool var_in_segments = true;  // the variance is constant within a segment
   const float *gamma1 = nullptr, *beta1 = nullptr, *gamma2 = nullptr, *beta2 = nullptr;  // of each column; gamma2, beta2 if neutral
 
   const T* sample(const T* tensor, int64_t s) const { return tensor + s * columns * p.length; }
@@ -85,20 +111,19 @@ struct Pass {
 
   void prepare() {
     int64_t size = domains * columns;
-    global_mean = arena().filled(size, 0.0), global_var = arena().filled(size, 0.0), global_r = arena().take<float>(size);
+    global_mean = arena().filled(size, 0.0), global_var = arena().filled(size, 0.0);
     for (int64_t i = 0; i < num_cuts; i++) {
       const Cut& cut = p.cuts[i];
       bool in_mean = std::count(p.mean.begin(), p.mean.end(), i), in_var = std::count(p.var.begin(), p.var.end(), i);
       local_mean |= in_mean && cut.is_local, local_var |= in_var && cut.is_local;
-      var_in_segments &= !in_var || in_segments(i);
-      for (int64_t d = 0; !cut.is_local && d < domains; d++)
-        for (int64_t j = 0, row = cut.offset + (cut.rows == 1 ? 0 : d) * cut.width; j < columns; j++) {
-          double wm = mean_weights[p.group(j) * num_cuts + i], wv = var_weights[p.group(j) * num_cuts + i];
-          if (wm != 0) global_mean[d * columns + j] += wm * t.means[row + part(cut, j)];  // with 0 nothing passes, not even NaN
-          if (wv != 0) global_var[d * columns + j] += wv * t.vars[row + part(cut, j)];
-        }
+      var_in_segments &= !in_var || in_segments(i), has_global |= !cut.is_local;
     }
-    for (int64_t j = 0; !local_var && j < size; j++) global_r[j] = 1.0f / std::sqrt(float(global_var[j] + p.eps));
+    for_global([&](int64_t, int64_t w, int64_t at, int64_t e, int64_t step, int64_t count) {
+      add_run(global_mean + at, mean_weights[w], t.means + e, step, count), add_run(global_var + at, var_weights[w], t.vars + e, step, count);
+    });
+    for (float** row : {&global_k, &global_e, &global_r}) *row = arena().take<float>(size);
+    for (int64_t j = 0; !local_mean && j < size; j++) split(global_mean[j], global_k[j], global_e[j]);
+    for (int64_t j = 0; !local_var && j < size; j++) global_r[j] = inverse_std(global_var[j], p.eps);
     gamma1 = by_column(t.weight, 1.0f), beta1 = by_column(t.bias, 0.0f);
     if (!t.weight2) gamma2 = by_column(nullptr, 1.0f), beta2 = by_column(nullptr, 0.0f);
   }
@@ -110,27 +135,24 @@ struct Pass {
   }
 
   struct Scratch {  // rows that a thread writes
-    double *mu, *g, *t;
-    float *r, *k, *a, *b, *c, *gamma2, *beta2;
+    float *k, *e, *r, *a, *b, *c, *gamma2, *beta2, *g, *t;
   };
   Scratch* new_scratch(int64_t count) const {
     Scratch* all = arena().take<Scratch>(count);
     for (int64_t i = 0; i < count; i++) {
       Scratch& w = all[i];
-      for (double** row : {&w.mu, &w.g, &w.t}) *row = arena().take<double>(columns);
-      for (float** row : {&w.r, &w.k, &w.a, &w.b, &w.c, &w.gamma2, &w.beta2}) *row = arena().take<float>(columns);
+      for (float** row : {&w.k, &w.e, &w.r, &w.a, &w.b, &w.c, &w.gamma2, &w.beta2, &w.g, &w.t}) *row = arena().take<float>(columns);
     }
     return all;
   }
 
-  // The mixed mean, 1 / sqrt(var + eps) and second affine of a map, for columns [lo, hi): global rows, or rows written to `w`.
+  // The mixed mean k + e, r = 1 / sqrt(var + eps) and second affine of a map, for columns [lo, hi): global rows, or written to `w`.
   struct Row {
-    const double* mu;
-    const float *r, *gamma2, *beta2;
+    const float *k, *e, *r, *gamma2, *beta2;
   };
   Row mix(int64_t map, int64_t lo, int64_t hi, Scratch& w) const {
     int64_t at = domain(map) * columns;
-    Row row = {local_mean ? w.mu : global_mean + at, local_var ? w.r : global_r + at, gamma2, beta2};
+    Row row = {local_mean ? w.k : global_k + at, local_mean ? w.e : global_e + at, local_var ? w.r : global_r + at, gamma2, beta2};
     if (t.weight2) {
       row.gamma2 = t.weight2 + affine2_row(map) * p.channels, row.beta2 = t.bias2 + affine2_row(map) * p.channels;
       if (p.strips > 1) {
@@ -152,60 +174,61 @@ struct Pass {
       if (m != 0) mean += m * t.means[e];
       if (v != 0) var += v * t.vars[e];
     }
-    double* __restrict mu = w.mu;
-    float* __restrict r = w.r;
+    float *__restrict k = w.k, *__restrict e = w.e, *__restrict r = w.r;
     const double *base = global_mean + at, *base_var = global_var + at;
     auto write_mean = [&](const auto* values) {
 #pragma GCC ivdep
-      for (int64_t j = begin; j < end; j++) mu[j] = base[j] + mean + wm * double(load(values[j]));
+      for (int64_t j = begin; j < end; j++) split(base[j] + mean + wm * double(load(values[j])), k[j], e[j]);
     };
     if (local_mean) {
-      if (wm == 0) for (int64_t j = begin; j < end; j++) mu[j] = base[j] + mean;
+      if (wm == 0) for (int64_t j = begin; j < end; j++) split(base[j] + mean, k[j], e[j]);
       else if (p.cuts[p.row_cut].is_input) write_mean(sample(x, map));
       else write_mean(t.means + entry(p.cuts[p.row_cut], map, 0));
     }
     if (!local_var) return;
     double eps = p.eps;
     if (var_in_segments) {
-      std::fill(r + begin, r + end, 1.0f / std::sqrt(float(var + eps)));
+      std::fill(r + begin, r + end, inverse_std(var, eps));
     } else if (wv == 0) {
-      for (int64_t j = begin; j < end; j++) r[j] = 1.0f / std::sqrt(float(base_var[j] + var + eps));
+      for (int64_t j = begin; j < end; j++) r[j] = inverse_std(base_var[j] + var, eps);
     } else {
       const double* values = t.vars + entry(p.cuts[p.row_cut], map, 0);
 #pragma GCC ivdep
-      for (int64_t j = begin; j < end; j++) r[j] = 1.0f / std::sqrt(float(base_var[j] + var + wv * values[j] + eps));
+      for (int64_t j = begin; j < end; j++) r[j] = inverse_std(base_var[j] + var + wv * values[j], eps);
     }
   }
 
-  // Write k, a, b of y = a (x - k) + b: k is the mean rounded to float32, and b makes up for it.
+  // Write a and b of y = a (x - k) + b; b makes up for the rounding of k.
   Row coefficients(int64_t map, int64_t lo, int64_t hi, Scratch& w) const {
     Row row = mix(map, lo, hi, w);
     const float *g1 = gamma1, *b1 = beta1;
-    float *__restrict k = w.k, *__restrict a = w.a, *__restrict b = w.b;
+    float *__restrict a = w.a, *__restrict b = w.b;
 #pragma GCC ivdep
     for (int64_t j = lo; j < hi; j++) {
-      k[j] = float(row.mu[j]), a[j] = row.gamma2[j] * g1[j] * row.r[j];
-      b[j] = row.gamma2[j] * b1[j] + row.beta2[j] - a[j] * float(row.mu[j] - double(k[j]));
+      a[j] = row.gamma2[j] * g1[j] * row.r[j];
+      b[j] = row.gamma2[j] * b1[j] + row.beta2[j] - a[j] * row.e[j];
     }
     return row;
   }
 
   // Passes -------------------------------------------------------------------------------------------------------------------
 
-  // Compute the coefficients of every map by prepare(map, lo, hi, scratch), then call run(scratch, offset in x, first column, count)
-  // for ranges of rows, or of positions of a strip. Maps that samples share are computed once.
+  // Compute the coefficients of every map by prepare(map, lo, hi, scratch), which returns k, then call run(scratch, k, offset in x,
+  // first column, count) for ranges of rows, or of positions of a strip. Maps that samples share are computed once.
   template <class Prepare, class Run>
   void for_rows(const Prepare& prepare_map, const Run& run) const {
     int64_t size = p.last ? p.length : columns, values = p.last ? p.channels : p.length, items = n * (p.last ? p.strips : 1) * size;
     int64_t chunks = num_chunks(items, double(values));
     Scratch* scratch = new_scratch(p.map_per_sample ? chunks : p.maps);
-    for (int64_t map = 0; !p.map_per_sample && map < p.maps; map++) prepare_map(map, 0, columns, scratch[map]);
+    const float** k = arena().take<const float*>(p.map_per_sample ? chunks : p.maps);
+    for (int64_t map = 0; !p.map_per_sample && map < p.maps; map++) k[map] = prepare_map(map, 0, columns, scratch[map]);
     for_chunks(chunks, items, [&](int64_t chunk, int64_t begin, int64_t end) {
       for (int64_t next; begin < end; begin = next) {
         int64_t unit = begin / size, s = p.last ? unit / p.strips : unit, first = p.last ? unit % p.strips * p.channels : begin - unit * size;
         next = std::min(end, (unit + 1) * size);
-        if (p.map_per_sample) prepare_map(s, first, p.last ? first + p.channels : first + next - begin, scratch[chunk]);
-        run(scratch[p.map_per_sample ? chunk : map_of(s)], begin * values, first, next - begin);
+        int64_t i = p.map_per_sample ? chunk : map_of(s);
+        if (p.map_per_sample) k[i] = prepare_map(s, first, p.last ? first + p.channels : first + next - begin, scratch[i]);
+        run(scratch[i], k[i] + first, begin * values, first, next - begin);
       }
     });
   }
@@ -214,10 +237,10 @@ struct Pass {
     Statistics<T>{p, t, sync}.compute();
     prepare();
     T* y = static_cast<T*>(t.y);
-    for_rows([&](int64_t map, int64_t lo, int64_t hi, Scratch& w) { coefficients(map, lo, hi, w); },
-             [&](Scratch& w, int64_t at, int64_t j, int64_t count) {
-               if (p.last) Positions<T>{p.channels, p.channels}.scale(x + at, y + at, count, w.k + j, w.a + j, w.b + j);
-               else Rows<T>{p.length}.scale(x + at, y + at, count, w.k + j, w.a + j, w.b + j);
+    for_rows([&](int64_t map, int64_t lo, int64_t hi, Scratch& w) { return coefficients(map, lo, hi, w).k; },
+             [&](Scratch& w, const float* k, int64_t at, int64_t j, int64_t count) {
+               if (p.last) Positions<T>{p.channels, p.channels}.scale(x + at, y + at, count, k, w.a + j, w.b + j);
+               else Rows<T>{p.length}.scale(x + at, y + at, count, k, w.a + j, w.b + j);
              });
   }
 
@@ -237,11 +260,11 @@ struct Pass {
     T* dx = static_cast<T*>(t.dx);
     for_rows([&](int64_t map, int64_t lo, int64_t hi, Scratch& w) {
                int64_t at = map * columns;
-               spread_coefficients(map, lo, hi, g ? g + at : nullptr, q ? q + at : nullptr, d_means, d_vars, total, w);
+               return spread_coefficients(map, lo, hi, g ? g + at : nullptr, q ? q + at : nullptr, d_means, d_vars, total, w);
              },
-             [&](Scratch& w, int64_t at, int64_t j, int64_t count) {
-               if (p.last) Positions<T>{p.channels, p.channels}.spread(x + at, dy + at, dx + at, count, w.k + j, w.a + j, w.b + j, w.c + j);
-               else Rows<T>{p.length}.spread(x + at, dy + at, dx + at, count, w.k + j, w.a + j, w.b + j, w.c + j);
+             [&](Scratch& w, const float* k, int64_t at, int64_t j, int64_t count) {
+               if (p.last) Positions<T>{p.channels, p.channels}.spread(x + at, dy + at, dx + at, count, k, w.a + j, w.b + j, w.c + j);
+               else Rows<T>{p.length}.spread(x + at, dy + at, dx + at, count, k, w.a + j, w.b + j, w.c + j);
              });
   }
 
@@ -253,14 +276,11 @@ struct Pass {
     Scratch* scratch = new_scratch(chunks);
     for_chunks(chunks, blocks, [&](int64_t chunk, int64_t begin, int64_t end) {
       int64_t lo = begin * block, hi = std::min(width, end * block);
-      float* k = scratch[chunk].k;
+      const float* k = nullptr;
       for (int64_t s = 0, previous = -1; s < (at_once ? 1 : n); s++)
         for (int64_t strip = 0; strip < (p.last ? p.strips : 1); strip++) {
           int64_t map = map_of(s), from = strip * p.channels + lo, to = strip * p.channels + hi;
-          if (map != previous || p.strips > 1) {
-            const double* mu = mix(map, from, to, scratch[chunk]).mu;
-            for (int64_t j = from; j < to; j++) k[j] = float(mu[j]);
-          }
+          if (map != previous || p.strips > 1) k = mix(map, from, to, scratch[chunk]).k;
           previous = map;
           int64_t at = s * columns * p.length + (p.last ? strip * p.length * p.channels + lo : lo * p.length), out = map * columns + from;
           if (p.last) Positions<T>{p.channels, hi - lo}.sums(x + at, dy + at, at_once ? n * p.length : p.length, k + from, g + out, q + out);
@@ -293,17 +313,14 @@ struct Pass {
       Scratch& w = scratch[chunk];
       for (int64_t map = begin * unit; map < end * unit; map++) {
         Row row = mix(map, 0, columns, w);
-        double *g_row = g ? g + map * columns : w.g, *q_row = g ? q + map * columns : w.t;
-        if (!g) {
-          const T *in = sample(x, map), *up = sample(dy, map);
-#pragma GCC ivdep
-          for (int64_t j = 0; j < columns; j++) {
-            g_row[j] = double(load(up[j])), q_row[j] = double(load(up[j]) * (load(in[j]) - float(row.mu[j])));
-          }
+        if (g) {
+          map_gradients(map, row, g + map * columns, q + map * columns, d_means, d_vars, sums[chunk]);
+          continue;
         }
-        if (t.weight2) affine2_gradients(map, row, g_row, q_row);
-        map_gradients(map, row, g_row, q_row, sums[chunk]);
-        if (p.has_local) local_gradients(map, g_row, q_row, d_means, d_vars, sums[chunk]);
+        const T *in = sample(x, map), *up = sample(dy, map);
+#pragma GCC ivdep
+        for (int64_t j = 0; j < columns; j++) w.g[j] = load(up[j]), w.t[j] = load(up[j]) * (load(in[j]) - row.k[j]);
+        map_gradients(map, row, w.g, w.t, d_means, d_vars, sums[chunk]);
       }
     });
     for (int64_t chunk = 1; chunk < chunks; chunk++)
@@ -311,35 +328,33 @@ struct Pass {
     return sums[0];
   }
 
-  void affine2_gradients(int64_t map, const Row& row, const double* g, const double* q) const {
-    for (int64_t j = 0; j < columns; j++) {
+  template <class G>
+  void map_gradients(int64_t map, const Row& row, G* g, G* q, double* d_means, double* d_vars, Sums& sums) const {
+    for (int64_t j = 0; t.weight2 && j < columns; j++) {
       int64_t i = affine2_row(map) * p.channels + p.channel(j);
-      double d_gamma = double(row.r[j]) * (q[j] + (double(float(row.mu[j])) - row.mu[j]) * g[j]);
-      if (t.d_weight2) t.d_weight2[i] += float(d_gamma * double(gamma1[j]) + g[j] * double(beta1[j]));
+      if (t.d_weight2) t.d_weight2[i] += row.r[j] * (float(q[j]) - row.e[j] * float(g[j])) * gamma1[j] + float(g[j]) * beta1[j];
       if (t.d_bias2) t.d_bias2[i] += float(g[j]);
     }
-  }
-
-  void map_gradients(int64_t map, const Row& row, double* g, double* q, Sums& sums) const {
     double *__restrict weight = sums.weight, *__restrict bias = sums.bias;
     double *__restrict means = sums.means + domain(map) * columns, *__restrict vars = sums.vars + domain(map) * columns;
-    const float *g1 = gamma1, *g2 = row.gamma2, *r = row.r;
-    const double* mu = row.mu;
+    const float *g1 = gamma1, *g2 = row.gamma2, *r = row.r, *e = row.e;
 #pragma GCC ivdep
     for (int64_t j = 0; j < columns; j++) {
-      double rj = double(r[j]), a = double(g2[j]) * double(g1[j]) * rj, up = g[j];
-      double d_gamma = rj * (q[j] + (double(float(mu[j])) - mu[j]) * up), d_mu = -a * up, d_var = -0.5 * a * rj * d_gamma;
-      weight[j] += double(g2[j]) * d_gamma, bias[j] += double(g2[j]) * up;
-      means[j] += d_mu, vars[j] += d_var;
-      g[j] = d_mu, q[j] = d_var;
+      float up = float(g[j]), a = g2[j] * g1[j] * r[j], d_gamma = r[j] * (float(q[j]) - e[j] * up);
+      weight[j] += double(g2[j] * d_gamma), bias[j] += double(g2[j] * up);
+      g[j] = -a * up, q[j] = -0.5f * a * r[j] * d_gamma;
     }
+#pragma GCC ivdep
+    for (int64_t j = 0; j < (has_global ? columns : 0); j++) means[j] += double(g[j]), vars[j] += double(q[j]);
+    if (p.has_local) local_gradients(map, g, q, d_means, d_vars, sums);
   }
 
   // Add the gradients of a map's mean and variance to its local statistics and to their mixing weights.
-  void local_gradients(int64_t map, const double* d_mu, const double* d_var, double* d_means, double* d_vars, Sums& sums) const {
+  template <class G>
+  void local_gradients(int64_t map, const G* d_mu, const G* d_var, double* d_means, double* d_vars, Sums& sums) const {
     for_segments(0, columns, [&](int64_t g, int64_t begin, int64_t end) {
       double total = 0, total_var = 0;
-      for (int64_t j = begin; j < end; j++) total += d_mu[j], total_var += d_var[j];
+      for (int64_t j = begin; j < end; j++) total += double(d_mu[j]), total_var += double(d_var[j]);
       for (int64_t i = 0; i < num_cuts; i++) {
         const Cut& cut = p.cuts[i];
         double wm = mean_weights[g * num_cuts + i], wv = var_weights[g * num_cuts + i];
@@ -349,9 +364,9 @@ struct Pass {
           if (wm != 0) d_means[e] += wm * total, d_wm += total * t.means[e];
           if (wv != 0) d_vars[e] += wv * total_var, d_wv += total_var * t.vars[e];
         } else if (i == p.row_cut) {
-          auto dot = [&](const double* up, const auto* values) {
+          auto dot = [&](const G* up, const auto* values) {
             double sum = 0;
-            for (int64_t j = begin; j < end; j++) sum += up[j] * double(load(values[j]));
+            for (int64_t j = begin; j < end; j++) sum += double(up[j]) * double(load(values[j]));
             return sum;
           };
           if (cut.is_input) d_wm += wm != 0 ? dot(d_mu, sample(x, map)) : 0;
@@ -364,36 +379,41 @@ struct Pass {
 
   // Add the gradients of the global statistics; replace dM, dV of all cuts by q, p of q + p x, and the sums over maps by the mixed ones.
   void global_gradients(Sums& total, double* d_means, double* d_vars) const {
-    for_global([&](int64_t i, int64_t d, int64_t j, int64_t e) {
-      int64_t w = p.group(j) * num_cuts + i;
-      if (mean_weights[w] != 0) total.mean_weights[w] += total.means[d * columns + j] * t.means[e];
-      if (var_weights[w] != 0) total.var_weights[w] += total.vars[d * columns + j] * t.vars[e];
+    for_global([&](int64_t, int64_t w, int64_t at, int64_t e, int64_t step, int64_t count) {
+      total.mean_weights[w] += dot_run(total.means + at, mean_weights[w], t.means + e, step, count);
+      total.var_weights[w] += dot_run(total.vars + at, var_weights[w], t.vars + e, step, count);
     });
     if (sync.sum) sync.sum(total.means, 2 * domains * columns);
-    for_global([&](int64_t i, int64_t d, int64_t j, int64_t e) {
-      int64_t w = p.group(j) * num_cuts + i;
-      if (mean_weights[w] != 0) d_means[e] += mean_weights[w] * total.means[d * columns + j];
-      if (var_weights[w] != 0) d_vars[e] += var_weights[w] * total.vars[d * columns + j];
+    for_global([&](int64_t, int64_t w, int64_t at, int64_t e, int64_t step, int64_t count) {
+      collect_run(total.means + at, mean_weights[w], d_means + e, step, count), collect_run(total.vars + at, var_weights[w], d_vars + e, step, count);
     });
     std::fill(total.means, total.means + 2 * domains * columns, 0.0);
     for (const Cut& cut : p.cuts)
-      for (int64_t i = 0; cut.uses_batch && i < cut.rows * cut.width; i++) {
-        double per_column = cut.is_local ? double(cut.samples_per_part * p.length) : t.counts[i / cut.width];
-        double share = 1.0 / std::max(per_column * double(columns / cut.width), 1.0), &dM = d_means[cut.offset + i], &dV = d_vars[cut.offset + i];
-        dV *= 2.0 * share;
-        dM = dM * share - (dV == 0 ? 0.0 : dV * t.means[cut.offset + i]);
+      for (int64_t row = 0; cut.uses_batch && row < cut.rows; row++) {
+        double per_column = cut.is_local ? double(cut.samples_per_part * p.length) : t.counts[row];
+        double share = 1.0 / std::max(per_column * double(columns / cut.width), 1.0);
+        double *dM = d_means + cut.offset + row * cut.width, *dV = d_vars + cut.offset + row * cut.width, *M = t.means + cut.offset + row * cut.width;
+        for (int64_t i = 0; i < cut.width; i++) dV[i] *= 2.0 * share, dM[i] = dM[i] * share - (dV[i] == 0 ? 0.0 : dV[i] * M[i]);
       }
-    for_global([&](int64_t i, int64_t d, int64_t j, int64_t e) {
-      if (p.cuts[i].uses_batch) total.means[d * columns + j] += d_means[e], total.vars[d * columns + j] += d_vars[e];
+    for_global([&](int64_t i, int64_t, int64_t at, int64_t e, int64_t step, int64_t count) {
+      if (!p.cuts[i].uses_batch) return;
+      add_run(total.means + at, 1.0, d_means + e, step, count), add_run(total.vars + at, 1.0, d_vars + e, step, count);
     });
   }
-  // Call f(cut, domain, column, entry) for all entries of global statistics.
+  // Call f(cut, weight, column of the tables, entry, step, count) for runs of columns of the global cuts, of each domain.
   template <class F>
   INLINE void for_global(const F& f) const {
-    for (int64_t i = 0; i < num_cuts; i++)
-      for (int64_t d = 0; !p.cuts[i].is_local && d < domains; d++)
-        for (int64_t j = 0, row = p.cuts[i].offset + (p.cuts[i].rows == 1 ? 0 : d) * p.cuts[i].width; j < columns; j++)
-          f(i, d, j, row + part(p.cuts[i], j));
+    for (int64_t i = 0; i < num_cuts; i++) {
+      const Cut& cut = p.cuts[i];
+      bool in_order = cut.part.empty();
+      for (int64_t begin = 0, end; !cut.is_local && begin < columns; begin = end) {
+        end = in_order && p.groups == 1 ? columns : begin + 1;
+        while (end < columns && p.group(end) == p.group(begin) && (in_order || cut.part[end] == cut.part[begin])) end++;
+        for (int64_t d = 0; d < domains; d++)
+          f(i, p.group(begin) * num_cuts + i, d * columns + begin, cut.offset + (cut.rows == 1 ? 0 : d) * cut.width + part(cut, begin),
+            int64_t(in_order), end - begin);
+      }
+    }
   }
 
   void write_gradients(const Sums& total) const {
@@ -407,12 +427,12 @@ struct Pass {
     logits_gradient(p, p.var, var_weights, total.var_weights, t.d_var_logits);
   }
 
-  // Write k, a, p, q of dx = a dy + p (x - k) + q as k, a, b, c; `global` holds the sums over the global cuts.
-  void spread_coefficients(int64_t map, int64_t lo, int64_t hi, const double* d_mu, const double* d_var, const double* d_means,
+  // Write a, p, q of dx = a dy + p (x - k) + q as a, b, c, and return k; `global` holds the sums over the global cuts.
+  const float* spread_coefficients(int64_t map, int64_t lo, int64_t hi, const double* d_mu, const double* d_var, const double* d_means,
                            const double* d_vars, const Sums& global, Scratch& w) const {
-    coefficients(map, lo, hi, w);
+    const float* k = coefficients(map, lo, hi, w).k;
     const double *P = global.vars + domain(map) * columns, *Q = global.means + domain(map) * columns;
-    float *__restrict k = w.k, *__restrict a = w.a, *__restrict slope = w.b, *__restrict offset = w.c;
+    float *__restrict a = w.a, *__restrict slope = w.b, *__restrict offset = w.c;
     for_segments(lo, hi, [&](int64_t g, int64_t begin, int64_t end) {
       double local_p = 0, local_q = 0, wm = 0, wv = 0, share = 1.0 / double(p.length);
       for (int64_t i = 0; i < num_cuts; i++) {
@@ -436,6 +456,7 @@ struct Pass {
         slope[j] = float(pj), offset[j] = float(Q[j] + local_q + row_q - (row_p == 0 ? 0.0 : row_p * M[j]) + double(k[j]) * pj);
       }
     });
+    return k;
   }
 };
 

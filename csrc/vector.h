@@ -60,13 +60,18 @@ INLINE void store(BFloat16* out, Vector value) {
 }
 
 // The last `count` lanes of a vector; the others are 0.
+struct Masks {
+  int32_t bits[2 * LANES] = {};
+  constexpr Masks() {
+    for (int64_t i = LANES; i < 2 * LANES; i++) bits[i] = -1;
+  }
+};
+inline constexpr Masks MASKS;
 INLINE float keep_last(float value, int64_t) { return value; }
 INLINE Vector keep_last(Vector value, int64_t count) {
   if (count == LANES) return value;
-  Bits index;
-  for (int64_t i = 0; i < LANES; i++) index[i] = int32_t(i);
-  Bits kept = index >= int32_t(LANES - count), bits;
-  std::memcpy(&bits, &value, sizeof value);
+  Bits bits, kept;
+  std::memcpy(&bits, &value, sizeof value), std::memcpy(&kept, MASKS.bits + count, sizeof kept);
   bits &= kept;
   std::memcpy(&value, &bits, sizeof value);
   return value;
