@@ -71,6 +71,8 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
     """
     if torch.compiler.is_compiling() or (selected := _selected.get()) == "reference":
         return reference.normalize(spec, x, params, buffers)
+    if spec.has_positional_cut and spec.by_position is not None and x.dtype in _DTYPES:
+        return _normalize_positions(spec.by_position, x, params, buffers)
     try:
         _check_tensors(x, params)
         cpu.check_supported(spec, x)
@@ -79,6 +81,14 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
             raise AnynormError(f"The cpu kernels do not support this pass: {error}. Use 'auto' or 'reference'.") from None
         return reference.normalize(spec, x, params, buffers)
     return cpu.normalize(spec, x, params, buffers)
+
+
+def _normalize_positions(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
+    """Normalize the channels of each position as one vector."""
+    vectors = x.movedim(1, -1)
+    y, batch = normalize(spec, vectors.reshape(-1, x.shape[1]), params, buffers)
+    y = y.reshape(vectors.shape).movedim(-1, 1)
+    return (y.contiguous() if x.is_contiguous() else y), batch
 
 
 def _check_tensors(x: Tensor, params: Params) -> None:

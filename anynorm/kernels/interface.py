@@ -6,7 +6,7 @@ Every backend implements `normalize(spec, x, params, buffers) -> (y, batch stati
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -152,6 +152,15 @@ class ForwardSpec:
         affine = AffineSpec(tuple(stages), domains)
         norm = NormSpec(tuple(cuts[k] for k in mean), tuple(cuts[k] for k in var), MIXINGS[mixing](groups), affine)
         return cls(norm, ResolvedCuts(tuple(cuts), mean, var), num_features, eps, tuple(uses_batch), sync_group_named(group))
+
+    @cached_property
+    def by_position(self) -> ForwardSpec | None:
+        """The same pass over vectors (n · positions, c), one per position, if every cut keeps samples and positions separate."""
+        cuts = self.cuts.distinct
+        if self.norm_spec.num_classes or self.norm_spec.takes_style or any(cut.space != ALL or cut.pools_samples for cut in cuts):
+            return None
+        vectors = ResolvedCuts(tuple(replace(cut, space=1) for cut in cuts), self.cuts.mean, self.cuts.var)
+        return replace(self, cuts=vectors, validated_shapes=set())
 
     def num_strips(self, x: Tensor) -> int:
         """Return the number of strips into which positions are divided, fine enough for every cut."""

@@ -19,7 +19,7 @@ from anynorm import kernels
 from anynorm.kernels import cpu
 from tests.helpers import ROWS, condition_for, data, make, same
 
-LIVE = [spec for spec in ROWS if "pn" not in spec]
+LIVE = [spec for spec in ROWS if "pn/" not in spec]
 STRIPS = {spec for spec in LIVE if "bgn:32" in spec or "bgn:64" in spec}
 ONE_VALUE = {"in", "adain", "saadain", "ilmin", "ibn"}
 UNFIT_FOR_VECTORS = {True: STRIPS | ONE_VALUE, False: STRIPS}
@@ -178,7 +178,7 @@ def test_second_derivatives_are_those_of_the_reference():
     [
         (torch.zeros(2, 16, 4, dtype=torch.float64), "bn", "the input has dtype torch.float64"),
         (torch.zeros(2, 16, 4, dtype=torch.float16), "bn", "the input has dtype torch.float16"),
-        (torch.zeros(2, 16, 4), "pn", "a cut keeps every position separate"),
+        (torch.zeros(2, 16, 4), "pn/bn", "a cut keeps every position separate"),
         (torch.zeros(2, 16, 8)[..., ::2], "bn", "rows are not dense"),
         (torch.zeros(0, 16, 8), "gn:4", "the input is empty"),
         (torch.zeros(2, 16, 4, device="meta"), "bn", "another device"),
@@ -260,6 +260,24 @@ assert torch.equal(torch.cat(batches), expected[:4])
 def test_a_forked_child_and_data_workers_run_layers_after_their_parent_did():
     done = run(FORKED)
     assert done.returncode == 0, done.stderr
+
+
+THREADS = """
+import os
+torch.set_num_threads(int(os.environ["COUNT"]))  # may start threads of its own
+before = len(os.listdir("/proc/self/task"))
+norm, x = anynorm.make("sn", 16), torch.zeros(8, 16, 64, 64)
+with kernels.use("cpu"), torch.no_grad(): norm(x)
+print(len(os.listdir("/proc/self/task")) - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted in /proc")
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_pass_uses_as_many_threads_as_torch_is_set_to(count):
+    done = run(THREADS, COUNT=str(count))
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == count - 1
 
 
 @pytest.mark.parametrize(
