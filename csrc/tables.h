@@ -151,8 +151,7 @@ struct Pass {
     const float *k, *e, *r, *gamma2, *beta2;
   };
   Row mix(int64_t map, int64_t lo, int64_t hi, Scratch& w) const {
-    int64_t at = domain(map) * columns;
-    Row row = {local_mean ? w.k : global_k + at, local_mean ? w.e : global_e + at, local_var ? w.r : global_r + at, gamma2, beta2};
+    Row row = mix_means(map, lo, hi, w);
     if (t.weight2) {
       row.gamma2 = t.weight2 + affine2_row(map) * p.channels, row.beta2 = t.bias2 + affine2_row(map) * p.channels;
       if (p.strips > 1) {
@@ -160,43 +159,46 @@ struct Pass {
         row.gamma2 = w.gamma2, row.beta2 = w.beta2;
       }
     }
-    if (local_mean || local_var)
-      for_segments(lo, hi, [&](int64_t g, int64_t begin, int64_t end) { mix_segment(map, g, begin, end, at, w); });
+    float* __restrict r = w.r;
+    const double *base = global_var + domain(map) * columns, eps = p.eps;
+    if (!local_var) return row;
+    for_segments(lo, hi, [&](int64_t g, int64_t begin, int64_t end) {
+      double var = mix_segment(var_weights, t.vars, map, g, begin), weight = row_weight(var_weights, g);
+      if (var_in_segments) return std::fill(r + begin, r + end, inverse_std(var, eps));
+      const double* values = t.vars + row_entry(map);
+      if (weight == 0 || p.cuts[p.row_cut].is_input)
+        for (int64_t j = begin; j < end; j++) r[j] = inverse_std(base[j] + var, eps);
+      else
+        for (int64_t j = begin; j < end; j++) r[j] = inverse_std(base[j] + var + weight * values[j], eps);
+    });
     return row;
   }
-  void mix_segment(int64_t map, int64_t g, int64_t begin, int64_t end, int64_t at, Scratch& w) const {
-    double mean = 0, var = 0, wm = 0, wv = 0;
-    for (int64_t i = 0; i < num_cuts; i++) {
-      double m = mean_weights[g * num_cuts + i], v = var_weights[g * num_cuts + i];
-      if (i == p.row_cut) wm = m, wv = p.cuts[i].is_input ? 0 : v;
-      if (!in_segments(i)) continue;
-      int64_t e = entry(p.cuts[i], map, begin);
-      if (m != 0) mean += m * t.means[e];
-      if (v != 0) var += v * t.vars[e];
-    }
-    float *__restrict k = w.k, *__restrict e = w.e, *__restrict r = w.r;
-    const double *base = global_mean + at, *base_var = global_var + at;
-    auto write_mean = [&](const auto* values) {
-#pragma GCC ivdep
-      for (int64_t j = begin; j < end; j++) split(base[j] + mean + wm * double(load(values[j])), k[j], e[j]);
-    };
-    if (local_mean) {
-      if (wm == 0) for (int64_t j = begin; j < end; j++) split(base[j] + mean, k[j], e[j]);
-      else if (p.cuts[p.row_cut].is_input) write_mean(sample(x, map));
-      else write_mean(t.means + entry(p.cuts[p.row_cut], map, 0));
-    }
-    if (!local_var) return;
-    double eps = p.eps;
-    if (var_in_segments) {
-      std::fill(r + begin, r + end, inverse_std(var, eps));
-    } else if (wv == 0) {
-      for (int64_t j = begin; j < end; j++) r[j] = inverse_std(base_var[j] + var, eps);
-    } else {
-      const double* values = t.vars + entry(p.cuts[p.row_cut], map, 0);
-#pragma GCC ivdep
-      for (int64_t j = begin; j < end; j++) r[j] = inverse_std(base_var[j] + var + wv * values[j], eps);
-    }
+  Row mix_means(int64_t map, int64_t lo, int64_t hi, Scratch& w) const {
+    int64_t at = domain(map) * columns;
+    Row row = {local_mean ? w.k : global_k + at, local_mean ? w.e : global_e + at, local_var ? w.r : global_r + at, gamma2, beta2};
+    float *__restrict k = w.k, *__restrict e = w.e;
+    const double* base = global_mean + at;
+    if (!local_mean) return row;
+    for_segments(lo, hi, [&](int64_t g, int64_t begin, int64_t end) {
+      double mean = mix_segment(mean_weights, t.means, map, g, begin), weight = row_weight(mean_weights, g);
+      auto write = [&](const auto* values) {
+        for (int64_t j = begin; j < end; j++) split(base[j] + mean + weight * double(load(values[j])), k[j], e[j]);
+      };
+      if (weight == 0) for (int64_t j = begin; j < end; j++) split(base[j] + mean, k[j], e[j]);
+      else if (p.cuts[p.row_cut].is_input) write(sample(x, map));
+      else write(t.means + row_entry(map));
+    });
+    return row;
   }
+  // The weighted sum of the local statistics that are constant within a segment.
+  double mix_segment(const double* weights, const double* table, int64_t map, int64_t g, int64_t column) const {
+    double total = 0;
+    for (int64_t i = 0; i < num_cuts; i++)
+      if (in_segments(i) && weights[g * num_cuts + i] != 0) total += weights[g * num_cuts + i] * table[entry(p.cuts[i], map, column)];
+    return total;
+  }
+  double row_weight(const double* weights, int64_t g) const { return p.row_cut < 0 ? 0.0 : weights[g * num_cuts + p.row_cut]; }
+  int64_t row_entry(int64_t map) const { return p.row_cut < 0 ? 0 : entry(p.cuts[p.row_cut], map, 0); }
 
   // Write a and b of y = a (x - k) + b; b makes up for the rounding of k.
   Row coefficients(int64_t map, int64_t lo, int64_t hi, Scratch& w) const {
@@ -280,7 +282,7 @@ struct Pass {
       for (int64_t s = 0, previous = -1; s < (at_once ? 1 : n); s++)
         for (int64_t strip = 0; strip < (p.last ? p.strips : 1); strip++) {
           int64_t map = map_of(s), from = strip * p.channels + lo, to = strip * p.channels + hi;
-          if (map != previous || p.strips > 1) k = mix(map, from, to, scratch[chunk]).k;
+          if (map != previous || p.strips > 1) k = mix_means(map, from, to, scratch[chunk]).k;
           previous = map;
           int64_t at = s * columns * p.length + (p.last ? strip * p.length * p.channels + lo : lo * p.length), out = map * columns + from;
           if (p.last) Positions<T>{p.channels, hi - lo}.sums(x + at, dy + at, at_once ? n * p.length : p.length, k + from, g + out, q + out);
@@ -370,8 +372,8 @@ struct Pass {
             return sum;
           };
           if (cut.is_input) d_wm += wm != 0 ? dot(d_mu, sample(x, map)) : 0;
-          else if (wm != 0) d_wm += dot(d_mu, t.means + entry(cut, map, 0));
-          if (!cut.is_input && wv != 0) d_wv += dot(d_var, t.vars + entry(cut, map, 0));
+          else if (wm != 0) d_wm += dot(d_mu, t.means + row_entry(map));
+          if (!cut.is_input && wv != 0) d_wv += dot(d_var, t.vars + row_entry(map));
         }
       }
     });
@@ -434,11 +436,9 @@ struct Pass {
     const double *P = global.vars + domain(map) * columns, *Q = global.means + domain(map) * columns;
     float *__restrict a = w.a, *__restrict slope = w.b, *__restrict offset = w.c;
     for_segments(lo, hi, [&](int64_t g, int64_t begin, int64_t end) {
-      double local_p = 0, local_q = 0, wm = 0, wv = 0, share = 1.0 / double(p.length);
-      for (int64_t i = 0; i < num_cuts; i++) {
-        if (i == p.row_cut) wm = mean_weights[g * num_cuts + i], wv = var_weights[g * num_cuts + i];
+      double local_p = 0, local_q = 0, wm = row_weight(mean_weights, g), wv = row_weight(var_weights, g), share = 1.0 / double(p.length);
+      for (int64_t i = 0; i < num_cuts; i++)
         if (in_segments(i)) local_p += d_vars[entry(p.cuts[i], map, begin)], local_q += d_means[entry(p.cuts[i], map, begin)];
-      }
       if (p.row_cut < 0 || p.cuts[p.row_cut].is_input) {
         float rest = float(1.0 - wm);  // the mean of a single value is x, whose gradient is that of dy
 #pragma GCC ivdep
@@ -448,7 +448,7 @@ struct Pass {
         }
         return;
       }
-      const double* M = t.means + entry(p.cuts[p.row_cut], map, 0);
+      const double* M = t.means + row_entry(map);
 #pragma GCC ivdep
       for (int64_t j = begin; j < end; j++) {
         double row_p = wv == 0 ? 0.0 : 2.0 * wv * share * d_var[j], row_q = wm == 0 ? 0.0 : wm * share * d_mu[j];
