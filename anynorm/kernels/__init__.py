@@ -1,8 +1,9 @@
 """The code that touches the large tensor, and the dispatch between its implementations.
 
 cpu         C++, for eager CPU tensors of float32 or bfloat16, contiguous or channels_last
+gpu         Triton, for eager CUDA and ROCm tensors of float32, float16 or bfloat16, contiguous or channels_last
 reference   the definition, and everything else: compile, export, vmap, forward-mode AD, other devices and dtypes, tensor
-            subclasses, positional norms, and machines where the C++ kernels could not be built
+            subclasses, positional norms, and machines where the C++ or Triton kernels are not available
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from anynorm.errors import AnynormError
-from anynorm.kernels import cpu, reference
+from anynorm.kernels import cpu, gpu, reference
 from anynorm.kernels.interface import NUM_LAYER_PARAMS, BatchStats, Buffers, ForwardSpec, Params, UnsupportedError
 from anynorm.kernels.reference import at_least_float32, coefficients, compute_dtype, moments
 
@@ -23,7 +24,9 @@ __all__ = ["at_least_float32", "coefficients", "compute_dtype", "describe", "mom
 
 _selected: ContextVar[str] = ContextVar("anynorm.kernels", default="auto")
 _PLAIN_TYPES = (Tensor, nn.Parameter)
-_DTYPES = (torch.float32, torch.bfloat16)
+_BACKENDS = {"cpu": cpu, "gpu": gpu}
+_DTYPES = {"cpu": (torch.float32, torch.bfloat16), "gpu": (torch.float32, torch.float16, torch.bfloat16)}
+_DEVICES = {"cpu": ("cpu",), "gpu": ("cuda", "cpu")}  # Triton's interpreter takes CPU tensors
 
 
 @contextmanager
@@ -31,8 +34,8 @@ def use(name: str) -> Iterator[None]:
     """Select the kernels inside a `with` block.
 
     Args:
-        name: "auto" (the fastest that supports a pass), "reference", or "cpu", which raises for an eager pass that it does not
-            support; compiled code always uses the reference.
+        name: "auto" (the fastest that supports a pass), "reference", or "cpu" or "gpu", which raise for an eager pass that they
+            do not support; compiled code always uses the reference.
 
     Raises:
         AnynormError: if `name` is not one of these.
@@ -40,8 +43,8 @@ def use(name: str) -> Iterator[None]:
     >>> with use("reference"):
     ...     pass
     """
-    if name not in ("auto", "reference", "cpu"):
-        raise AnynormError(f"name must be 'auto', 'reference' or 'cpu'; got {name!r}.")
+    if name not in ("auto", "reference", *_BACKENDS):
+        raise AnynormError(f"name must be 'auto', 'reference', 'cpu' or 'gpu'; got {name!r}.")
     token = _selected.set(name)
     try:
         yield
@@ -51,10 +54,8 @@ def use(name: str) -> Iterator[None]:
 
 def describe() -> dict[str, str]:
     """Return for each kind of kernels where it is used, or why it is not."""
-    return {
-        "cpu": cpu.describe(),
-        "reference": "plain torch operations, used for everything else",
-    }
+    texts = {name: backend.describe() for name, backend in _BACKENDS.items()}
+    return {**texts, "reference": "plain torch operations, used for everything else"}
 
 
 def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
@@ -71,22 +72,24 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
     """
     if torch.compiler.is_compiling() or (selected := _selected.get()) == "reference":
         return reference.normalize(spec, x, params, buffers)
+    name = ("gpu" if x.is_cuda else "cpu") if selected == "auto" else selected
     try:
-        _check_tensors(x, params)
-        cpu.check_supported(spec, x)
+        _check_tensors(x, params, name)
+        _BACKENDS[name].check_supported(spec, x)
     except UnsupportedError as error:
-        if selected == "cpu":
-            raise AnynormError(f"The cpu kernels do not support this pass: {error}. Use 'auto' or 'reference'.") from None
+        if selected != "auto":
+            raise AnynormError(f"The {name} kernels do not support this pass: {error}. Use 'auto' or 'reference'.") from None
         return reference.normalize(spec, x, params, buffers)
-    return cpu.normalize(spec, x, params, buffers)
+    return _BACKENDS[name].normalize(spec, x, params, buffers)
 
 
-def _check_tensors(x: Tensor, params: Params) -> None:
-    """Check that the CPU kernels support these tensors, whatever their shape."""
-    if x.dtype not in _DTYPES:
+def _check_tensors(x: Tensor, params: Params, name: str) -> None:
+    """Check that kernels support these tensors, whatever their shape."""
+    if x.dtype not in _DTYPES[name]:
         raise UnsupportedError(f"the input has dtype {x.dtype}")
     for tensor in (x, *params):
-        if tensor is not None and (type(tensor) not in _PLAIN_TYPES or not tensor.is_cpu):
+        other_device = tensor is not None and (tensor.device != x.device or tensor.device.type not in _DEVICES[name])
+        if tensor is not None and (other_device or type(tensor) not in _PLAIN_TYPES):
             raise UnsupportedError("a tensor is on another device or is an instance of a subclass")
     for tensor in params[:NUM_LAYER_PARAMS]:
         if tensor is not None and tensor.dtype is torch.float64:
