@@ -99,28 +99,27 @@ def _tile(num_rows, c, length, tiles, LAYOUT: tl.constexpr):
 
 
 @triton.jit
-def _load(x, start, step, at, length, exists, LAYOUT: tl.constexpr):
-    """Return a tile (rows, positions) as float32, its offsets and its mask."""
+def _positions(start, step, at, length, exists, LAYOUT: tl.constexpr):
+    """Return the offsets of a tile (rows, positions) and its mask."""
     position = at + tl.arange(0, LAYOUT.positions)
-    offset = start[:, None] + position[None, :] * step
-    mask = exists[:, None] & (position < length)[None, :]
-    return tl.load(x + offset, mask=mask, other=0.0).to(tl.float32), offset, mask
+    return start[:, None] + position[None, :] * step, exists[:, None] & (position < length)[None, :]
 
 
 @triton.jit
 def row_sums(x, dy, table, num_rows, c, length, tiles, num_splits, LAYOUT: tl.constexpr):
-    _, slot, exists, first, start, step, begin, end, length = _tile(num_rows, c, length, tiles, LAYOUT)
-    values, _, _ = _load(x + first, start, step, begin, length, exists, LAYOUT)
+    row, slot, exists, first, start, step, begin, end, length = _tile(num_rows, c, length, tiles, LAYOUT)
+    offset, mask = _positions(start, step, begin, length, exists, LAYOUT)
+    values = tl.load(x + first + offset, mask=mask, other=0.0).to(tl.float32)
     shift = tl.sum(values, 1) / tl.minimum(end - begin, LAYOUT.positions)
     total = tl.zeros([LAYOUT.rows, LAYOUT.positions], tl.float32)
     product = tl.zeros([LAYOUT.rows, LAYOUT.positions], tl.float32)
     for at in range(begin, end, LAYOUT.positions):
-        values, _, mask = _load(x + first, start, step, at, length, exists, LAYOUT)
-        centered = tl.where(mask, values - shift[:, None], 0.0)
+        offset, mask = _positions(start, step, at, length, exists, LAYOUT)
+        centered = tl.load(x + first + offset, mask=mask, other=0.0).to(tl.float32) - shift[:, None]
         if dy is None:
-            u = centered
+            u = tl.where(mask, centered, 0.0)
         else:
-            u, _, _ = _load(dy + first, start, step, at, length, exists, LAYOUT)
+            u = tl.load(dy + first + offset, mask=mask, other=0.0).to(tl.float32)
         total += u
         product += u * centered
     field = num_splits * num_rows
@@ -131,17 +130,16 @@ def row_sums(x, dy, table, num_rows, c, length, tiles, num_splits, LAYOUT: tl.co
 
 @triton.jit
 def apply(x, dy, out, table, num_rows, c, length, tiles, LAYOUT: tl.constexpr):
-    row, _, exists, first, start, step, begin, end, length = _tile(num_rows, c, length, tiles, LAYOUT)
+    row, slot, exists, first, start, step, begin, end, length = _tile(num_rows, c, length, tiles, LAYOUT)
     shift = tl.load(table + row, mask=exists, other=0.0)[:, None]
     p = tl.load(table + num_rows + row, mask=exists, other=0.0)[:, None]
     q = tl.load(table + 2 * num_rows + row, mask=exists, other=0.0)[:, None]
     a = q if dy is None else tl.load(table + 3 * num_rows + row, mask=exists, other=0.0)[:, None]
     for at in range(begin, end, LAYOUT.positions):
-        values, offset, mask = _load(x + first, start, step, at, length, exists, LAYOUT)
-        result = p * (values - shift) + q
+        offset, mask = _positions(start, step, at, length, exists, LAYOUT)
+        result = p * (tl.load(x + first + offset, mask=mask, other=0.0).to(tl.float32) - shift) + q
         if dy is not None:
-            grads, _, _ = _load(dy + first, start, step, at, length, exists, LAYOUT)
-            result += a * grads
+            result += a * tl.load(dy + first + offset, mask=mask, other=0.0).to(tl.float32)
         tl.store(out + first + offset, result, mask=mask)
 
 
@@ -202,39 +200,44 @@ def _pool(
 
 
 @triton.jit
+def _pool_rows(
+    pid, table, out, field, counts, labels, rows, width, n, c, length, chunk, num_splits, SAMPLES: tl.constexpr,
+    CHANNELS: tl.constexpr, STRIPS: tl.constexpr, ALL_STRIPS: tl.constexpr, PARTS: tl.constexpr, MEMBERS: tl.constexpr,
+):  # fmt: skip
+    """Pool the rows of each of `rows` groups of SAMPLES samples, or of each label or of all of them, if this is our job."""
+    blocks, num_rows = tl.cdiv(width, PARTS), n * c * ALL_STRIPS
+    if (pid >= 0) & (pid < rows * blocks):
+        row, part = pid // blocks, pid % blocks * PARTS + tl.arange(0, PARTS)
+        mean, var, count = _pool(
+            table, num_splits * num_rows, row * SAMPLES, SAMPLES if SAMPLES else n, labels, row, part, width, c, length, chunk,
+            num_splits, num_rows, CHANNELS, STRIPS, ALL_STRIPS, MEMBERS, True,
+        )  # fmt: skip
+        tl.store(out + row * width + part, mean, mask=part < width)
+        tl.store(out + field + row * width + part, var, mask=part < width)
+        if counts is not None:
+            tl.store(counts + row + part, count, mask=part == 0)
+
+
+@triton.jit
 def pool_rows(
     table, columns, counts, stats, labels, n, c, length, chunk, num_splits, num_stats,
     NORM: tl.constexpr, PARTS: tl.constexpr, MEMBERS: tl.constexpr,
 ):  # fmt: skip
-    pid, num_columns, domains, offset = tl.program_id(0), c * NORM.strips, max(NORM.domains, 1), 0
-    num_rows = n * num_columns
+    pid, width, domains, offset = tl.program_id(0), c * NORM.strips, max(NORM.domains, 1), 0
     if NORM.pools_columns:
-        blocks = tl.cdiv(num_columns, PARTS)
-        if pid < domains * blocks:
-            domain, part = pid // blocks, pid % blocks * PARTS + tl.arange(0, PARTS)
-            mean, var, count = _pool(
-                table, num_splits * num_rows, 0, n, labels if NORM.domains else None, domain, part, num_columns, c, length, chunk,
-                num_splits, num_rows, 0, NORM.strips, NORM.strips, MEMBERS, True,
-            )  # fmt: skip
-            tl.store(columns + domain * num_columns + part, mean, mask=part < num_columns)
-            tl.store(columns + (domains + domain) * num_columns + part, var, mask=part < num_columns)
-            tl.store(counts + domain + part, count, mask=part == 0)
-        pid -= domains * blocks
+        _pool_rows(
+            pid, table, columns, domains * width, counts, labels if NORM.domains else None, domains, width, n, c, length, chunk,
+            num_splits, 0, 0, NORM.strips, NORM.strips, PARTS, MEMBERS,
+        )  # fmt: skip
+        pid -= domains * tl.cdiv(width, PARTS)
     for k in tl.static_range(len(NORM.cuts)):
-        cut: tl.constexpr = NORM.cuts[k]
-        rows, width, _ = _size(n, c, cut, NORM)
-        if cut.samples:
-            blocks = tl.cdiv(width, cut.parts)
-            if (pid >= 0) & (pid < rows * blocks):
-                row, part = pid // blocks, pid % blocks * cut.parts + tl.arange(0, cut.parts)
-                mean, var, _ = _pool(
-                    table, num_splits * num_rows, row * cut.samples, cut.samples, None, 0, part, width, c, length, chunk,
-                    num_splits, num_rows, cut.channels, cut.strips, NORM.strips, cut.members, True,
-                )  # fmt: skip
-                slot = stats + offset + row * width + part
-                tl.store(slot, mean, mask=part < width)
-                tl.store(slot + num_stats, var, mask=part < width)
-            pid -= rows * blocks
+        rows, width, per_part = _size(n, c, NORM.cuts[k], NORM)
+        if NORM.cuts[k].samples:
+            _pool_rows(
+                pid, table, stats + offset, num_stats, None, None, rows, width, n, c, length, chunk,
+                num_splits, NORM.cuts[k].samples, NORM.cuts[k].channels, NORM.cuts[k].strips, NORM.strips, NORM.cuts[k].parts, NORM.cuts[k].members,
+            )  # fmt: skip
+            pid -= rows * tl.cdiv(width, NORM.cuts[k].parts)
         offset += rows * width
 
 
@@ -248,6 +251,46 @@ def _read(running, slot, mask):
 
 
 @triton.jit
+def _update(running, slot, new, momentum, mask):
+    """Update running statistics: s ← (1 − momentum) s + momentum new."""
+    if running is not None:
+        tl.store(running + slot, (1 - momentum) * _read(running, slot, mask) + momentum * new, mask=mask)
+
+
+@triton.jit
+def _pool_columns(
+    pid, columns, counts, stats, num_stats, running_mean, running_var, n, c, length, momentum,
+    CUT: tl.constexpr, NORM: tl.constexpr, UPDATE: tl.constexpr, PARTS: tl.constexpr, MEMBERS: tl.constexpr,
+):  # fmt: skip
+    """Compute or read the statistics of a cut that pools samples, and update its running statistics, if this is our job."""
+    rows, width, per_part = _size(n, c, CUT, NORM)
+    blocks, domains = tl.cdiv(width, PARTS), max(NORM.domains, 1)
+    if (pid >= 0) & (pid < domains * blocks):
+        domain, part = pid // blocks, pid % blocks * PARTS + tl.arange(0, PARTS)
+        slot, mask = domain * width + part, part < width
+        if not CUT.uses_batch:
+            mean, var = _read(running_mean, slot, mask), _read(running_var, slot, mask)
+        elif CUT.samples:  # parts of several samples: running statistics follow their average
+            mean, var, count = _pool(
+                stats, num_stats, 0, rows, None, 0, part, width, width, 1, 1, 1, 0, 0, 1, 1, MEMBERS, False
+            )
+            count = count * 0 + CUT.samples * per_part * length
+        else:
+            values = tl.load(counts + domain)
+            mean, var, count = _pool(
+                columns, domains * c * NORM.strips, domain, 1, None, 0, part, width, c, values, values, 1, 0,
+                CUT.channels, CUT.strips, NORM.strips, MEMBERS, True,
+            )  # fmt: skip
+        if not CUT.samples:
+            tl.store(stats + slot, mean, mask=mask)
+            tl.store(stats + num_stats + slot, var, mask=mask)
+        if UPDATE and CUT.uses_batch:
+            unbiased = var * tl.where(count > 1, count, 1.0) / tl.where(count > 2, count - 1, 1.0)
+            _update(running_mean, slot, mean, momentum, mask & (count > 0))
+            _update(running_var, slot, unbiased, momentum, mask & (count > 0))
+
+
+@triton.jit
 def pool_columns(
     columns, counts, stats, running, num_batches, n, c, length, num_stats, momentum,
     NORM: tl.constexpr, UPDATE: tl.constexpr, PARTS: tl.constexpr, MEMBERS: tl.constexpr,
@@ -258,36 +301,13 @@ def pool_columns(
             present = (tl.load(counts + pid) > 0).to(tl.int64) if NORM.pools_columns else 1
             tl.store(num_batches + pid, tl.load(num_batches + pid) + present)
     for k in tl.static_range(len(NORM.cuts)):
-        cut: tl.constexpr = NORM.cuts[k]
-        rows, width, per_part = _size(n, c, cut, NORM)
-        if cut.samples != 1:
-            blocks = tl.cdiv(width, PARTS)
-            if (pid >= 0) & (pid < domains * blocks):
-                domain, part = pid // blocks, pid % blocks * PARTS + tl.arange(0, PARTS)
-                mask, slot = part < width, domain * width + part
-                if not cut.uses_batch:
-                    mean, var = _read(running[2 * k], slot, mask), _read(running[2 * k + 1], slot, mask)
-                elif cut.samples:  # parts of several samples: running statistics follow their average
-                    mean, var, count = _pool(
-                        stats + offset, num_stats, 0, rows, None, 0, part, width, width, 1, 1, 1, 0, 0, 1, 1, MEMBERS, False
-                    )
-                    count = count * 0 + cut.samples * per_part * length
-                else:
-                    values = tl.load(counts + domain)
-                    mean, var, count = _pool(
-                        columns, domains * c * NORM.strips, domain, 1, None, 0, part, width, c, values, values, 1, 0,
-                        cut.channels, cut.strips, NORM.strips, MEMBERS, True,
-                    )  # fmt: skip
-                if not cut.samples:
-                    tl.store(stats + offset + slot, mean, mask=mask)
-                    tl.store(stats + offset + slot + num_stats, var, mask=mask)
-                if UPDATE and cut.uses_batch:
-                    var *= tl.where(count > 1, count, 1.0) / tl.where(count > 2, count - 1, 1.0)
-                    for side in tl.static_range(2):
-                        if running[2 * k + side] is not None:
-                            new = (1 - momentum) * _read(running[2 * k + side], slot, mask) + momentum * (var if side else mean)
-                            tl.store(running[2 * k + side] + slot, new, mask=mask & (count > 0))
-            pid -= domains * blocks
+        rows, width, per_part = _size(n, c, NORM.cuts[k], NORM)
+        if NORM.cuts[k].samples != 1:
+            _pool_columns(
+                pid, columns, counts, stats + offset, num_stats, running[2 * k], running[2 * k + 1], n, c, length, momentum,
+                NORM.cuts[k], NORM, UPDATE, PARTS, MEMBERS,
+            )  # fmt: skip
+            pid -= domains * tl.cdiv(width, PARTS)
         offset += rows * width
 
 
@@ -472,6 +492,47 @@ def _sum(
 
 
 @triton.jit
+def _reduce_cut(
+    pid, rows, columns, grads, labels, logits, n, c,
+    CUT: tl.constexpr, INDEX: tl.constexpr, NUM: tl.constexpr, NORM: tl.constexpr,
+):  # fmt: skip
+    """Sum the gradients of the mean or of the variance of a cut, if this is our job."""
+    num, width, per_part = _size(n, c, CUT, NORM)
+    blocks = tl.cdiv(width, CUT.parts)
+    if (pid >= 0) & (pid < num * blocks):
+        row, part = pid // blocks, pid % blocks * CUT.parts + tl.arange(0, CUT.parts)
+        if CUT.samples or NORM.domains:
+            table, first, size = rows, row * CUT.samples, CUT.samples if CUT.samples else n
+        else:
+            table, first, size = columns, 0, 1
+        total = _sum(
+            table, first, size, None if CUT.samples or not NORM.domains else labels, row, logits, part, width, c,
+            CUT.channels, CUT.strips, CUT.members, INDEX, NUM, NORM,
+        )  # fmt: skip
+        tl.store(grads + row * width + part, total, mask=part < width)
+
+
+@triton.jit
+def _reduce_affine(pid, table, out, first, num, labels, row, c, NORM: tl.constexpr, PARTS: tl.constexpr, MEMBERS: tl.constexpr):
+    """Sum the gradients of γ or β of each channel over strips and `num` rows."""
+    if out is not None:
+        part = pid % tl.cdiv(c, PARTS) * PARTS + tl.arange(0, PARTS)
+        total = _sum(table, first, num, labels, row, None, part, c, c, 0, 1, MEMBERS, 0, 1, NORM)
+        tl.store(out + row * c + part, total, mask=part < c)
+
+
+@triton.jit
+def _reduce_logits(pid, columns, out, c, NUM: tl.constexpr, NORM: tl.constexpr):
+    """Sum the gradients of λ of a group of channels over its columns."""
+    if out is not None:
+        group = pid + tl.arange(0, 1)
+        for i in tl.static_range(NUM):
+            table = columns + i * c * NORM.strips
+            total = _sum(table, 0, 1, None, 0, None, group, NORM.groups, c, NORM.groups, 1, 1024, 0, 1, NORM)
+            tl.store(out + group * NUM + i, total)
+
+
+@triton.jit
 def reduce(
     rows, columns, grads, labels, params, dparams, n, c, num_stats, num_second,
     NORM: tl.constexpr, PARTS: tl.constexpr, MEMBERS: tl.constexpr,
@@ -479,55 +540,30 @@ def reduce(
     pid, num_columns, offset = tl.program_id(0), c * NORM.strips, 0
     num_rows = n * num_columns
     for k in tl.static_range(len(NORM.cuts)):
-        cut: tl.constexpr = NORM.cuts[k]
-        num, width, _ = _size(n, c, cut, NORM)
-        if cut.uses_batch:
-            blocks = tl.cdiv(width, cut.parts)
-            if (pid >= 0) & (pid < num * blocks):
-                row, part = pid // blocks, pid % blocks * cut.parts + tl.arange(0, cut.parts)
-                for side in tl.static_range(2):
-                    logits = params.var_logits if side else params.mean_logits
-                    index: tl.constexpr = cut.var if side else cut.mean
-                    size: tl.constexpr = NORM.num_vars if side else NORM.num_means
-                    if cut.samples:
-                        total = _sum(rows + side * num_rows, row * cut.samples, cut.samples, None, 0, logits, part, width, c,
-                                     cut.channels, cut.strips, cut.members, index, size, NORM)  # fmt: skip
-                    elif NORM.domains:
-                        total = _sum(rows + side * num_rows, 0, n, labels, row, logits, part, width, c,
-                                     cut.channels, cut.strips, cut.members, index, size, NORM)  # fmt: skip
-                    else:
-                        total = _sum(columns + side * num_columns, 0, 1, None, 0, logits, part, width, c,
-                                     cut.channels, cut.strips, cut.members, index, size, NORM)  # fmt: skip
-                    tl.store(grads + side * num_stats + offset + row * width + part, total, mask=part < width)
-            pid -= num * blocks
+        num, width, per_part = _size(n, c, NORM.cuts[k], NORM)
+        if NORM.cuts[k].uses_batch:
+            _reduce_cut(
+                pid, rows, columns, grads + offset, labels, params.mean_logits, n, c,
+                NORM.cuts[k], NORM.cuts[k].mean, NORM.num_means, NORM,
+            )  # fmt: skip
+            _reduce_cut(
+                pid, rows + num_rows, columns + num_columns, grads + num_stats + offset, labels, params.var_logits, n, c,
+                NORM.cuts[k], NORM.cuts[k].var, NORM.num_vars, NORM,
+            )  # fmt: skip
+            pid -= num * tl.cdiv(width, NORM.cuts[k].parts)
         offset += num * width
     blocks = tl.cdiv(c, PARTS)
-    part = pid % blocks * PARTS + tl.arange(0, PARTS)
     if (pid >= 0) & (pid < blocks):
-        for side in tl.static_range(2):
-            out = dparams.bias if side else dparams.weight
-            if out is not None:
-                total = _sum(columns + (2 + side) * num_columns, 0, 1, None, 0, None, part, c, c, 0, 1, MEMBERS, 0, 1, NORM)
-                tl.store(out + part, total, mask=part < c)
+        _reduce_affine(pid, columns + 2 * num_columns, dparams.weight, 0, 1, None, 0, c, NORM, PARTS, MEMBERS)
+        _reduce_affine(pid, columns + 3 * num_columns, dparams.bias, 0, 1, None, 0, c, NORM, PARTS, MEMBERS)
     pid -= blocks
     if (pid >= 0) & (pid < num_second * blocks):
         row = pid // blocks
-        for side in tl.static_range(2):
-            out = dparams.second_bias if side else dparams.second_weight
-            if out is not None:
-                if NORM.second_affine == "sample":
-                    total = _sum(rows + (2 + side) * num_rows, row, 1, None, 0, None, part, c, c, 0, 1, MEMBERS, 0, 1, NORM)
-                else:
-                    total = _sum(rows + (2 + side) * num_rows, 0, n, labels, row, None, part, c, c, 0, 1, MEMBERS, 0, 1, NORM)
-                tl.store(out + row * c + part, total, mask=part < c)
+        first, num = row if NORM.second_affine == "sample" else 0, 1 if NORM.second_affine == "sample" else n
+        classes = labels if NORM.second_affine == "class" else None
+        _reduce_affine(pid, rows + 2 * num_rows, dparams.second_weight, first, num, classes, row, c, NORM, PARTS, MEMBERS)
+        _reduce_affine(pid, rows + 3 * num_rows, dparams.second_bias, first, num, classes, row, c, NORM, PARTS, MEMBERS)
     pid -= num_second * blocks
     if (pid >= 0) & (pid < NORM.groups):
-        for side in tl.static_range(2):
-            out = dparams.var_logits if side else dparams.mean_logits
-            size: tl.constexpr = NORM.num_vars if side else NORM.num_means
-            if out is not None:
-                for i in tl.static_range(size):
-                    quantity = columns + (4 + side * NORM.num_means + i) * num_columns
-                    group = pid + tl.arange(0, 1)
-                    total = _sum(quantity, 0, 1, None, 0, None, group, NORM.groups, c, NORM.groups, 1, 1024, 0, 1, NORM)
-                    tl.store(out + group * size + i, total)
+        _reduce_logits(pid, columns + 4 * num_columns, dparams.mean_logits, c, NORM.num_means, NORM)
+        _reduce_logits(pid, columns + (4 + NORM.num_means) * num_columns, dparams.var_logits, c, NORM.num_vars, NORM)
