@@ -333,20 +333,17 @@ def _weight(logits, group, INDEX: tl.constexpr, NUM: tl.constexpr, NORM: tl.cons
 
 
 @triton.jit
-def _statistic(stats, sample, channel, strip, label, mask, n, c, K: tl.constexpr, NORM: tl.constexpr):
-    """Return one statistic of a cut for each row, and its slot in the table."""
-    cut: tl.constexpr = NORM.cuts[K]
-    slot = 0
+def _slot(sample, channel, strip, label, n, c, K: tl.constexpr, NORM: tl.constexpr):
+    """Return for each row the slot of a cut's statistic in the table of all statistics."""
+    CUT: tl.constexpr = NORM.cuts[K]
+    offset = 0
     for k in tl.static_range(K):
-        rows, width, _ = _size(n, c, NORM.cuts[k], NORM)
-        slot += rows * width
-    _, width, _ = _size(n, c, cut, NORM)
-    part = channel // (c // cut.channels if cut.channels else 1) * cut.strips + strip // (NORM.strips // cut.strips)
-    if cut.samples:
-        slot += sample // cut.samples * width
-    elif NORM.domains:
-        slot += label * width
-    return tl.load(stats + slot + part, mask=mask, other=0.0), slot + part
+        rows, width, per_part = _size(n, c, NORM.cuts[k], NORM)
+        offset += rows * width
+    rows, width, per_part = _size(n, c, CUT, NORM)
+    row = sample // CUT.samples if CUT.samples else (label if NORM.domains else label * 0)
+    channels, strips = c // CUT.channels if CUT.channels else 1, NORM.strips // CUT.strips
+    return offset + row * width + channel // channels * CUT.strips + strip // strips
 
 
 @triton.jit
@@ -354,10 +351,12 @@ def _mix(stats, logits, sample, channel, strip, label, mask, n, c, VAR: tl.const
     """Return the mixed means or variances of rows."""
     mixed = channel.to(tl.float64) * 0
     for k in tl.static_range(len(NORM.cuts)):
-        index: tl.constexpr = NORM.cuts[k].var if VAR else NORM.cuts[k].mean
-        if index >= 0:
-            weight = _weight(logits, channel // (c // NORM.groups), index, NORM.num_vars if VAR else NORM.num_means, NORM)
-            value, _ = _statistic(stats, sample, channel, strip, label, mask, n, c, k, NORM)
+        if (NORM.cuts[k].var if VAR else NORM.cuts[k].mean) >= 0:
+            weight = _weight(
+                logits, channel // (c // NORM.groups), NORM.cuts[k].var if VAR else NORM.cuts[k].mean,
+                NORM.num_vars if VAR else NORM.num_means, NORM,
+            )  # fmt: skip
+            value = tl.load(stats + _slot(sample, channel, strip, label, n, c, k, NORM), mask=mask, other=0.0)
             mixed += tl.where(weight == 0, 0.0, weight * value)
     return mixed
 
@@ -395,7 +394,7 @@ def coefficients(
     num_rows = n * c * NORM.strips
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = row < num_rows
-    sample, channel, strip, label, mean, _, r, gamma, beta, second_gamma, second_beta = _row(
+    sample, channel, strip, label, mean, var, r, gamma, beta, second_gamma, second_beta = _row(
         row, mask, stats, labels, params, n, c, eps, num_stats, NORM
     )
     shift, a = mean.to(tl.float32).to(tl.float64), gamma * second_gamma * r
@@ -404,15 +403,16 @@ def coefficients(
         p, q = mean * 0, mean * 0
         for k in tl.static_range(len(NORM.cuts)):
             if NORM.cuts[k].uses_batch:
-                _, _, per_part = _size(n, c, NORM.cuts[k], NORM)
-                statistic, slot = _statistic(stats, sample, channel, strip, label, mask, n, c, k, NORM)
+                rows, width, per_part = _size(n, c, NORM.cuts[k], NORM)
+                slot = _slot(sample, channel, strip, label, n, c, k, NORM)
+                distance = tl.load(stats + slot, mask=mask, other=0.0) - shift
                 if NORM.cuts[k].samples:
                     count = NORM.cuts[k].samples * per_part * length * 1.0
                 else:
                     count = tl.load(counts + (label if NORM.domains else label * 0), mask=mask, other=1.0) * per_part
                 slope = 2 * tl.load(grads + num_stats + slot, mask=mask, other=0.0) / count
                 p += slope
-                q += tl.load(grads + slot, mask=mask, other=0.0) / count - tl.where(slope == 0, 0.0, slope * (statistic - shift))
+                q += tl.load(grads + slot, mask=mask, other=0.0) / count - tl.where(slope == 0, 0.0, slope * distance)
         tl.store(table + 3 * num_rows + row, a, mask=mask)
     tl.store(table + row, shift, mask=mask)
     tl.store(table + num_rows + row, p, mask=mask)
@@ -424,6 +424,20 @@ def _add(quantities, index, values):
     """Return a table (quantities, columns) with the sums of values (columns, samples) added to one quantity."""
     here = tl.arange(0, quantities.shape[0])[:, None] == index
     return quantities + tl.where(here, tl.sum(values, 1)[None, :], 0.0)
+
+
+@triton.jit
+def _add_logit(
+    quantities, slot, mask, logits, channel, c, mixed, grad, FIRST: tl.constexpr,
+    INDEX: tl.constexpr, NUM: tl.constexpr, NORM: tl.constexpr,
+):  # fmt: skip
+    """Return quantities with the gradient of a cut's λ added, from that of the mixed statistic."""
+    if INDEX >= 0 and logits is not None:
+        value = tl.load(slot, mask=mask, other=0.0)
+        if NORM.mixing == "softmax":  # Σ w = 1
+            value = (value - mixed) * _weight(logits, channel // (c // NORM.groups), INDEX, NUM, NORM)
+        quantities = _add(quantities, FIRST + INDEX, tl.where(mask, value * grad, 0.0))
+    return quantities
 
 
 @triton.jit
@@ -454,15 +468,14 @@ def gradients(
         total = _add(_add(total, 0, dmean), 1, dvar)
         total = _add(_add(total, 2, second_gamma * t), 3, second_gamma * g)
         for k in tl.static_range(len(NORM.cuts)):
-            for side in tl.static_range(2):
-                index: tl.constexpr = NORM.cuts[k].var if side else NORM.cuts[k].mean
-                logits = params.var_logits if side else params.mean_logits
-                if index >= 0 and logits is not None:
-                    num: tl.constexpr = NORM.num_vars if side else NORM.num_means
-                    value, _ = _statistic(stats + side * num_stats, sample, channel, strip, label, mask, n, c, k, NORM)
-                    if NORM.mixing == "softmax":  # Σ w = 1
-                        value = (value - (var if side else mean)) * _weight(logits, channel // (c // NORM.groups), index, num, NORM)
-                    total = _add(total, 4 + side * NORM.num_means + index, tl.where(mask, value * (dvar if side else dmean), 0.0))
+            slot = stats + _slot(sample, channel, strip, label, n, c, k, NORM)
+            total = _add_logit(
+                total, slot, mask, params.mean_logits, channel, c, mean, dmean, 4, NORM.cuts[k].mean, NORM.num_means, NORM
+            )
+            total = _add_logit(
+                total, slot + num_stats, mask, params.var_logits, channel, c, var, dvar, 4 + NORM.num_means,
+                NORM.cuts[k].var, NORM.num_vars, NORM,
+            )  # fmt: skip
         if KEEP:
             tl.store(rows + row, dmean, mask=mask)
             tl.store(rows + num_rows + row, dvar, mask=mask)
