@@ -34,6 +34,8 @@ TILES = 8
 """The number of tiles that one program reads: longer rows are split."""
 COLUMNS, SAMPLES = 16, 32
 """A tile of a table whose samples are pooled."""
+BLOCK = 256
+"""The number of rows of which one program computes the coefficients."""
 MAX_ROWS = 2**28
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
@@ -189,7 +191,7 @@ class _Pass:
             args = (columns, self.counts, self.stats, running, self.buffers.num_batches, n, c, length, stats_size, momentum)
             _launch(k.pool_columns, grid, *args, UPDATE=update, **block)
         args = (self.stats, None, self.counts, labels, params, table, n, c, length, stats_size, spec.eps)
-        _launch(k.coefficients, _blocks(plan.num_rows, 256), *args, NORM=norm, BLOCK=256)
+        _launch(k.coefficients, _blocks(plan.num_rows, BLOCK), *args, NORM=norm, BLOCK=BLOCK)
         y = torch.empty_like(x)
         _launch(k.apply, plan.grid, x, None, y, table, plan.num_rows, c, length, tiles, LAYOUT=plan.layout)
         return y
@@ -221,7 +223,7 @@ class _Pass:
         if not needs_dx:
             return None
         args = (self.stats, grads, self.counts, labels, params, table, n, c, length, stats_size, spec.eps)
-        _launch(k.coefficients, _blocks(num_rows, 256), *args, NORM=norm, BLOCK=256)
+        _launch(k.coefficients, _blocks(num_rows, BLOCK), *args, NORM=norm, BLOCK=BLOCK)
         dx = torch.empty_like(x)
         _launch(k.apply, plan.grid, x, dy, dx, table, num_rows, c, length, TILES, LAYOUT=plan.layout)
         return dx
