@@ -8,7 +8,7 @@ x is seen as rows (sample, channel, strip) of `length` positions: row = (sample 
     gradients      backward: dmean = −a Σ dy, dvar = −a r² Σ dy (x − mean) / 2, gradients of affine and λ, summed over samples
     reduce         backward: dM = Σ w dmean, dV = Σ w′ dvar of each part of a cut; the gradients of the parameters
     coefficients   forward: p = a, q = b + a (shift − mean);
-                   backward: p = Σ 2 dV / count, q = Σ (dM − 2 dV (M − shift)) / count, over the cuts that use the batch
+                   backward: p = Σ 2 dV / count, q = p shift + Σ (dM − 2 dV M) / count, over the cuts that use the batch
     apply          forward: y = p (x − shift) + q; backward: dx = a dy + p (x − shift) + q
 
 Tables of rows are float32, the others float64. Grids depend on shapes only.
@@ -400,19 +400,23 @@ def coefficients(
     shift, a = mean.to(tl.float32).to(tl.float64), gamma * second_gamma * r
     p, q = a, second_gamma * beta + second_beta + a * (shift - mean)
     if grads is not None:
-        p, q = mean * 0, mean * 0
+        p, q, size, moment = mean * 0, mean * 0, mean * 0, mean * 0
         for k in tl.static_range(len(NORM.cuts)):
             if NORM.cuts[k].uses_batch:
                 rows, width, per_part = _size(n, c, NORM.cuts[k], NORM)
                 slot = _slot(sample, channel, strip, label, n, c, k, NORM)
-                distance = tl.load(stats + slot, mask=mask, other=0.0) - shift
                 if NORM.cuts[k].samples:
                     count = NORM.cuts[k].samples * per_part * length * 1.0
                 else:
                     count = tl.load(counts + (label if NORM.domains else label * 0), mask=mask, other=1.0) * per_part
                 slope = 2 * tl.load(grads + num_stats + slot, mask=mask, other=0.0) / count
                 p += slope
-                q += tl.load(grads + slot, mask=mask, other=0.0) / count - tl.where(slope == 0, 0.0, slope * distance)
+                q += tl.load(grads + slot, mask=mask, other=0.0) / count
+                size += tl.abs(slope)
+                moment += tl.where(slope == 0, 0.0, slope * tl.load(stats + slot, mask=mask, other=0.0))
+        # the slopes' center as shift: a cut of one value has a huge slope, and x − M = 0
+        shift = tl.where(tl.abs(p) > size / 2, moment / tl.where(p == 0, 1.0, p), mean).to(tl.float32).to(tl.float64)
+        q += p * shift - moment
         tl.store(table + 3 * num_rows + row, a, mask=mask)
     tl.store(table + row, shift, mask=mask)
     tl.store(table + num_rows + row, p, mask=mask)
