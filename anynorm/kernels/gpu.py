@@ -17,23 +17,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from anynorm.core.affine import PerChannel, PerClass, Style
+from anynorm.core.affine import PerClass
 from anynorm.core.cuts import ALL
-from anynorm.core.cuts import Cut as CoreCut
-from anynorm.core.mixing import Argmax, Softmax
+from anynorm.core.mixing import Argmax
 from anynorm.core.moments import Moments
-from anynorm.core.spec import AffineSpec, NormSpec
 from anynorm.kernels import reference
 from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, Params, UnsupportedError
-from anynorm.kernels.sync import NoSync
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 TILE = 4096
 """The number of bytes of a tile of x: 16 for each of 256 threads."""
 TILES = 8
 """The number of tiles that one program reads: longer rows are split."""
-COLUMNS, SAMPLES = 16, 32
-"""A tile of a table whose samples are pooled."""
+COLUMNS, SAMPLES, TABLE = 16, 32, 512
+"""A tile of a table whose samples are pooled, and the number of entries of other tiles of tables."""
 BLOCK = 256
 """The number of rows of which one program computes the coefficients."""
 MAX_ROWS = 2**28
@@ -88,68 +84,82 @@ def check_supported(spec: ForwardSpec, x: Tensor) -> None:
 
 
 class Plan(NamedTuple):
-    """A pass over inputs of one shape: its description for the kernels and the sizes of tables and grids."""
+    """A pass over inputs of one shape: its description for the kernels, and the number of programs over x."""
 
+    shape: Any
     norm: Any
     layout: Any
-    n: int
-    c: int
-    length: int
-    num_rows: int
-    num_splits: int
-    num_stats: int
     grid: int
-    offsets: tuple[int, ...]
+
+    def size(self, k: int) -> tuple[int, int]:
+        """Return the numbers of rows and columns of the statistics of a cut."""
+        cut = self.norm.cuts[k]
+        return self.shape.n // cut.samples if cut.samples else self.num_domains, (cut.channels or self.shape.c) * cut.strips
+
+    def slice(self, k: int) -> slice:
+        """Return where the statistics of a cut are in the table of all of them."""
+        begin = sum(math.prod(self.size(i)) for i in range(k))
+        return slice(begin, begin + math.prod(self.size(k)))
+
+    def programs(self, k: int) -> int:
+        """Return the number of programs that compute the statistics of a cut."""
+        rows, width = self.size(k)
+        return rows * _blocks(width, self.norm.cuts[k].parts)
 
     @property
     def num_columns(self) -> int:
         """The number of channels × strips."""
-        return self.c * self.norm.strips
+        return int(self.shape.c * self.norm.strips)
 
     @property
     def num_domains(self) -> int:
-        """The number of sets of column moments."""
+        """The number of sets of statistics of a cut that pools samples."""
         return max(self.norm.domains, 1)
-
-    def table_size(self, k: int) -> tuple[int, int]:
-        """Return the numbers of rows and columns of the statistics of a cut."""
-        cut = self.norm.cuts[k]
-        return self.n // cut.samples if cut.samples else self.num_domains, (cut.channels or self.c) * cut.strips
 
 
 def _power_of_2(number: int, limit: int) -> int:
     return int(min(limit, 1 << max(number - 1, 0).bit_length()))
 
 
+def _blocks(size: int, block: int) -> int:
+    return -(-size // block)
+
+
 @lru_cache(maxsize=1024)
-def make_plan(spec: ForwardSpec, shape: torch.Size, itemsize: int, last: bool, style_rows: int) -> Plan:
-    """Return the plan of a pass over an input of a shape, channels_last or contiguous."""
-    kernels = triton_kernels()
-    n, c, strips = shape[0], shape[1], math.lcm(*(cut.space for cut in spec.cuts.distinct))
-    length = math.prod(shape[2:]) // strips
-    cuts = []
-    for k, (cut, uses_batch) in enumerate(zip(spec.cuts.distinct, spec.uses_batch, strict=True)):
-        samples = cut.samples_per_part if cut.samples == ALL and uses_batch else 0
-        width = (cut.channels or c) * cut.space
-        members = _power_of_2(max(samples, 1) * c * strips // width, 512)
-        mean, var = (side.index(k) if k in side else -1 for side in (spec.cuts.mean, spec.cuts.var))
-        cuts.append(kernels.Cut(samples, cut.channels, cut.space, uses_batch, mean, var, _power_of_2(width, 512 // members), members))
-    second = "class" if any(isinstance(stage, PerClass) for stage in spec.norm_spec.affine.stages) else ""
-    norm = kernels.Norm(
-        tuple(cuts), strips, spec.num_domains, type(spec.norm_spec.mixing).__name__.lower(), spec.norm_spec.mixing.groups,
-        len(spec.cuts.mean), len(spec.cuts.var), second or ("first" if style_rows == 1 else "sample" if style_rows else ""),
+def make_plan(spec: ForwardSpec, size: torch.Size, itemsize: int, last: bool, style_rows: int) -> Plan:
+    """Return the plan of a pass over an input, channels_last or contiguous, with a style of so many rows (0: none)."""
+    k = triton_kernels()
+    n, c, strips = size[0], size[1], math.lcm(*(cut.space for cut in spec.cuts.distinct))
+    length, norm = math.prod(size[2:]) // strips, spec.norm_spec
+
+    def make_cut(samples: int, channels: int, space: int, uses_batch: bool = True, index: int = -1) -> Any:
+        width = (channels or c) * space
+        members = _power_of_2(max(samples, 1) * c * strips // width, TABLE)
+        sides = (side.index(index) if index in side else -1 for side in (spec.cuts.mean, spec.cuts.var))
+        return k.Cut(samples, channels, space, uses_batch, *sides, _power_of_2(width, TABLE // members), members)
+
+    def of_samples(samples: int, space: int) -> Any:
+        return make_cut(samples, ALL, space)._replace(parts=COLUMNS, members=SAMPLES)
+
+    cuts = [
+        make_cut(cut.samples_per_part if cut.samples == ALL and uses else 0, cut.channels, cut.space, uses, index)
+        for index, (cut, uses) in enumerate(zip(spec.cuts.distinct, spec.uses_batch, strict=True))
+    ]
+    second = "class" if any(isinstance(stage, PerClass) for stage in norm.affine.stages) else "sample" if style_rows > 1 else ""
+    cut_second = of_samples(int(second == "sample"), 1)
+    description = k.Norm(
+        tuple(cuts), of_samples(0, strips), of_samples(0, 1), cut_second, make_cut(1, norm.mixing.groups, 1), strips,
+        spec.num_domains, type(norm.mixing).__name__.lower(), norm.mixing.groups, len(spec.cuts.mean), len(spec.cuts.var), second,
         any(cut.uses_batch and not cut.samples for cut in cuts),
     )  # fmt: skip
-    inner = c if last else length
-    tile = TILE // itemsize
-    block = _power_of_2(inner, 128 if last else tile)
+    inner, tile = c if last else length, TILE // itemsize
+    block = _power_of_2(inner, min(tile, 128) if last else tile)
     rows, positions = (block, _power_of_2(length, tile // block)) if last else (_power_of_2(n * c * strips, tile // block), block)
-    layout = kernels.Layout(last, math.gcd(inner, 16) or 1, strips, rows, positions)
-    num_splits = max(1, math.ceil(length / (positions * TILES)))
-    blocks = n * strips * math.ceil(c / rows) if last else math.ceil(n * c * strips / rows)
-    plan = Plan(norm, layout, n, c, length, n * c * strips, num_splits, 0, blocks * num_splits, ())
-    sizes = [math.prod(plan.table_size(k)) for k in range(len(cuts))]
-    return plan._replace(num_stats=sum(sizes), offsets=tuple(sum(sizes[:k]) for k in range(len(cuts))))
+    num_splits = max(1, _blocks(length, positions * TILES))
+    shape = k.Shape(n, c, length, positions * TILES, num_splits, n * c * strips, 0)
+    grid = num_splits * (n * strips * _blocks(c, rows) if last else _blocks(n * c * strips, rows))
+    plan = Plan(shape, description, k.Layout(last, math.gcd(inner, 16) or 1, strips, rows, positions), grid)
+    return plan._replace(shape=shape._replace(num_stats=plan.slice(len(cuts) - 1).stop))
 
 
 def _launch(kernel: Any, grid: int, *args: Any, **constants: Any) -> None:
@@ -158,84 +168,73 @@ def _launch(kernel: Any, grid: int, *args: Any, **constants: Any) -> None:
 
 
 class _Pass:
-    """The tensors of a pass besides x and the parameters."""
+    """A forward pass, and the tensors besides x and the parameters that its backward needs."""
 
     def __init__(self, spec: ForwardSpec, plan: Plan, buffers: Buffers) -> None:
         self.spec, self.plan, self.buffers = spec, plan, buffers
         self.stats = self.counts = torch.empty(0)
 
     def forward(self, x: Tensor, params: Any) -> Tensor:
-        k, plan, spec, labels = triton_kernels(), self.plan, self.spec, self.buffers.labels
-        (norm, n, c, length, stats_size), tiles = (plan.norm, plan.n, plan.c, plan.length, plan.num_stats), TILES
-        float64 = {"dtype": torch.float64, "device": x.device}
-        self.stats, self.counts = torch.empty(2, stats_size, **float64), torch.empty(plan.num_domains, **float64)
-        table = torch.empty(3 * plan.num_splits * plan.num_rows, dtype=torch.float32, device=x.device)
-        columns = torch.empty(2, plan.num_domains, plan.num_columns if norm.pools_columns else 0, **float64)
-        block = {"NORM": norm, "PARTS": COLUMNS, "MEMBERS": SAMPLES}
-        if any(spec.uses_batch):
-            sizes = (plan.num_rows, c, length, tiles, plan.num_splits)
-            _launch(k.row_sums, plan.grid, x, None, table, *sizes, LAYOUT=plan.layout)
-            grid = plan.num_domains * _blocks(plan.num_columns, COLUMNS) if norm.pools_columns else 0
-            grid += sum(_grid(plan, i, cut.parts) for i, cut in enumerate(norm.cuts) if cut.samples)
-            sizes = (n, c, length, tiles * plan.layout.positions, plan.num_splits, stats_size)
-            _launch(k.pool_rows, grid, table, columns, self.counts, self.stats, labels, *sizes, **block)
-        if norm.pools_columns and spec.sync_group.is_synchronized:
-            mean, var = columns.reshape(2, plan.num_domains, c, norm.strips)
-            merged = spec.sync_group.all_reduce(Moments(mean, var, self.counts.reshape(-1, 1, 1)))
-            mean.copy_(merged.mean), var.copy_(merged.var), self.counts.copy_(merged.count.expand_as(mean)[:, 0, 0])
-        running = tuple(buffer for pair in self.buffers.running_stats for buffer in pair or (None, None))
-        update, momentum = self.buffers.momentum is not None, self.buffers.momentum or 0.0
-        jobs = [i for i, cut in enumerate(norm.cuts) if not cut.samples or (cut.samples > 1 and update)]
-        grid = sum(plan.num_domains * _blocks(plan.table_size(i)[1], COLUMNS) for i, cut in enumerate(norm.cuts) if cut.samples != 1)
-        if jobs:
-            args = (columns, self.counts, self.stats, running, self.buffers.num_batches, n, c, length, stats_size, momentum)
-            _launch(k.pool_columns, grid, *args, UPDATE=update, **block)
-        args = (self.stats, None, self.counts, labels, params, table, n, c, length, stats_size, spec.eps)
-        _launch(k.coefficients, _blocks(plan.num_rows, BLOCK), *args, NORM=norm, BLOCK=BLOCK)
+        k, plan, buffers, sync, domains = triton_kernels(), self.plan, self.buffers, self.spec.sync_group, self.plan.num_domains
+        norm, shape, cuts = plan.norm, plan.shape, list(enumerate(plan.norm.cuts))
+        self.stats, self.counts = _table(x, 2, shape.num_stats), _table(x, domains)
+        rows = _table(x, 3, shape.num_splits * shape.num_rows, dtype=torch.float32)
+        columns = _table(x, 2, domains, shape.c if norm.pools_columns else 0, norm.strips)
+        if any(self.spec.uses_batch):
+            _launch(k.row_sums, plan.grid, x, None, rows, shape, LAYOUT=plan.layout)
+            grid = domains * _blocks(plan.num_columns, COLUMNS) if norm.pools_columns else 0
+            grid += sum(plan.programs(i) for i, cut in cuts if cut.samples)
+            _launch(k.pool_rows, grid, rows, columns, self.counts, self.stats, buffers.labels, shape, NORM=norm)
+        if norm.pools_columns and sync.is_synchronized:
+            merged = sync.all_reduce(Moments(columns[0], columns[1], self.counts.reshape(-1, 1, 1)))
+            columns = torch.stack(merged[:2])
+            self.counts = merged.count.expand_as(merged.mean)[:, 0, 0].contiguous()
+        running = tuple(buffer for pair in buffers.running_stats for buffer in pair or (None, None))
+        updates, momentum = buffers.momentum is not None, buffers.momentum or 0.0
+        if any(not cut.samples or (cut.samples > 1 and updates) for _, cut in cuts):
+            grid = sum(domains * _blocks(plan.size(i)[1], cut.parts) for i, cut in cuts if cut.samples != 1)
+            args = (columns, self.counts, self.stats, running, buffers.num_batches, momentum, shape)
+            _launch(k.pool_columns, grid, *args, NORM=norm, UPDATE=updates)
+        self._coefficients(None, params, rows)
         y = torch.empty_like(x)
-        _launch(k.apply, plan.grid, x, None, y, table, plan.num_rows, c, length, tiles, LAYOUT=plan.layout)
+        _launch(k.apply, plan.grid, x, None, y, rows, shape, LAYOUT=plan.layout)
         return y
 
+    def _coefficients(self, grads: Tensor | None, params: Any, rows: Tensor) -> None:
+        args = (self.stats, grads, self.counts, self.buffers.labels, params, rows, self.spec.eps, self.plan.shape)
+        grid = _blocks(self.plan.shape.num_rows, BLOCK)
+        _launch(triton_kernels().coefficients, grid, *args, NORM=self.plan.norm, BLOCK=BLOCK)
+
     def backward(self, x: Tensor, dy: Tensor, params: Any, dparams: Any, needs_dx: bool) -> Tensor | None:
-        k, plan, spec, labels = triton_kernels(), self.plan, self.spec, self.buffers.labels
-        norm, n, c, length, stats_size, num_rows = plan.norm, plan.n, plan.c, plan.length, plan.num_stats, plan.num_rows
-        float64 = {"dtype": torch.float64, "device": x.device}
-        keep = any(cut.samples for cut in norm.cuts) or bool(norm.domains and norm.pools_columns)
-        quantities = 1 << (3 + norm.num_means + norm.num_vars).bit_length()
+        k, plan, labels, sync = triton_kernels(), self.plan, self.buffers.labels, self.spec.sync_group
+        norm, shape, cuts = plan.norm, plan.shape, list(enumerate(plan.norm.cuts))
+        keep = any(cut.samples for _, cut in cuts) or bool(norm.domains and norm.pools_columns)
         num_second = 0 if params.second_weight is None else params.second_weight.shape[0]
-        table = torch.empty(max(3 * plan.num_splits, 4) * num_rows, dtype=torch.float32, device=x.device)
-        rows = torch.empty(4 * num_rows if keep or num_second else 0, dtype=torch.float32, device=x.device)
-        columns, grads = torch.empty(quantities * plan.num_columns, **float64), torch.empty(2, stats_size, **float64)
-        block = {"NORM": norm, "PARTS": COLUMNS, "MEMBERS": SAMPLES}
-        _launch(k.row_sums, plan.grid, x, dy, table, num_rows, c, length, TILES, plan.num_splits, LAYOUT=plan.layout)
-        args = (table, self.stats, labels, params, rows, columns, n, c, plan.num_splits, stats_size, spec.eps)
-        _launch(k.gradients, _blocks(plan.num_columns, COLUMNS), *args, KEEP=keep, QUANTITIES=quantities, **block)
-        grid = sum(_grid(plan, i, cut.parts) for i, cut in enumerate(norm.cuts) if cut.uses_batch)
-        grid += (1 + num_second) * _blocks(c, COLUMNS) + norm.groups
-        args = (rows, columns, grads, labels, params, dparams, n, c, stats_size, num_second)
-        _launch(k.reduce, grid, *args, **block)
-        if norm.pools_columns and spec.sync_group.is_synchronized:
-            pooled = [i for i, cut in enumerate(norm.cuts) if cut.uses_batch and not cut.samples]
-            slices = [grads[:, plan.offsets[i] : plan.offsets[i] + math.prod(plan.table_size(i))] for i in pooled]
-            total = spec.sync_group.sum(torch.cat(slices, 1))
+        quantities = _power_of_2(4 + norm.num_means + norm.num_vars, 1024)
+        sums = _table(x, max(3 * shape.num_splits, 4), shape.num_rows, dtype=torch.float32)
+        rows = _table(x, 4 if keep or num_second else 0, shape.num_rows, dtype=torch.float32)
+        columns, grads = _table(x, quantities, plan.num_columns), _table(x, 2, shape.num_stats)
+        _launch(k.row_sums, plan.grid, x, dy, sums, shape, LAYOUT=plan.layout)
+        args = (sums, self.stats, labels, params, rows, columns, self.spec.eps, shape)
+        _launch(k.gradients, _blocks(plan.num_columns, COLUMNS), *args, NORM=norm, KEEP=keep, QUANTITIES=quantities)
+        grid = 2 * sum(plan.programs(i) for i, cut in cuts if cut.uses_batch) + 2 * (1 + num_second) * _blocks(shape.c, COLUMNS)
+        grid += (norm.num_means + norm.num_vars) * _blocks(norm.groups, norm.logits.parts)
+        _launch(k.reduce, grid, rows, columns, grads, labels, params, dparams, shape, num_second, NORM=norm)
+        if norm.pools_columns and sync.is_synchronized:
+            slices = [grads[:, plan.slice(i)] for i, cut in cuts if cut.uses_batch and not cut.samples]
+            total = sync.sum(torch.cat(slices, 1))
             for mine, summed in zip(slices, total.split([piece.shape[1] for piece in slices], 1), strict=True):
                 mine.copy_(summed)
         if not needs_dx:
             return None
-        args = (self.stats, grads, self.counts, labels, params, table, n, c, length, stats_size, spec.eps)
-        _launch(k.coefficients, _blocks(num_rows, BLOCK), *args, NORM=norm, BLOCK=BLOCK)
+        self._coefficients(grads, params, sums)
         dx = torch.empty_like(x)
-        _launch(k.apply, plan.grid, x, dy, dx, table, num_rows, c, length, TILES, LAYOUT=plan.layout)
+        _launch(k.apply, plan.grid, x, dy, dx, sums, shape, LAYOUT=plan.layout)
         return dx
 
 
-def _blocks(size: int, block: int) -> int:
-    return -(-size // block)
-
-
-def _grid(plan: Plan, k: int, parts: int) -> int:
-    rows, width = plan.table_size(k)
-    return rows * _blocks(width, parts)
+def _table(x: Tensor, *size: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.empty(size, dtype=dtype, device=x.device)
 
 
 class _Normalize(torch.autograd.Function):
@@ -254,17 +253,16 @@ class _Normalize(torch.autograd.Function):
             return (None, *_reference_backward(ctx.call, x, params, dy, ctx.needs_input_grad[1:]))
         if dy.dtype != x.dtype or dy.stride() != x.stride():
             dy = torch.empty_like(x).copy_(dy)
-        is_argmax = isinstance(ctx.call.spec.norm_spec.mixing, Argmax)
-        grads = [
-            torch.empty_like(param, memory_format=torch.contiguous_format) if need and param is not None else None
-            for param, need in zip(params, ctx.needs_input_grad[2:], strict=True)
-        ]
-        dparams = Params(*grads)
-        if is_argmax:  # the selection of a cut has no gradient
-            dparams = dparams._replace(mean_weight=None, var_weight=None)
+        grads = {}
+        for name, param, needed in zip(Params._fields, params, ctx.needs_input_grad[2:], strict=True):
+            is_logits = name in ("mean_weight", "var_weight")
+            if needed and not (is_logits and isinstance(ctx.call.spec.norm_spec.mixing, Argmax)):  # a selection has no gradient
+                grads[name] = param.new_empty(param.shape[::-1] if is_logits else param.shape)
+        dparams = Params(**grads)
         with _on_device(x):
             dx = ctx.call.backward(x, dy, _kernel_params(Params(*params)), _kernel_params(dparams), ctx.needs_input_grad[1])
-        return (None, dx, *dparams)
+        logits = (None if grad is None else grad.t() for grad in dparams[4:6])
+        return (None, dx, *dparams[:4], *logits, *dparams[6:])
 
 
 def _on_device(x: Tensor) -> Any:
@@ -273,20 +271,18 @@ def _on_device(x: Tensor) -> Any:
 
 def _kernel_params(params: Params) -> Any:
     """Return parameters, or their gradients, in the order of the kernels; a style is a second affine like that of classes."""
-    second = (params.style_std, params.style_mean) if params.class_weight is None and params.class_bias is None else params[2:4]
+    is_style = params.class_weight is None and params.class_bias is None
+    second = (params.style_std, params.style_mean) if is_style else (params.class_weight, params.class_bias)
     tensors = (params.weight, params.bias, *second, params.mean_weight, params.var_weight)
     return triton_kernels().Params(*(None if tensor is None else tensor.contiguous() for tensor in tensors))
 
 
 def _reference_backward(call: _Pass, x: Tensor, params: list[Any], dy: Tensor, needed: tuple[bool, ...]) -> list[Tensor | None]:
     """Return gradients that can be differentiated again."""
-    pairs = []
-    for k, cut in enumerate(call.plan.norm.cuts):
-        begin = call.plan.offsets[k]
-        mean, var = call.stats[:, begin : begin + math.prod(call.plan.table_size(k))]
-        pairs.append(None if cut.uses_batch else (mean, var))
+    tables = [call.stats[:, call.plan.slice(k)].unbind() for k in range(len(call.spec.uses_batch))]
+    running = tuple(None if uses else (mean, var) for uses, (mean, var) in zip(call.spec.uses_batch, tables, strict=True))
     with torch.enable_grad():
-        y, _ = reference.normalize(call.spec, x, Params(*params), Buffers(tuple(pairs), call.buffers.labels))
+        y, _ = reference.normalize(call.spec, x, Params(*params), Buffers(running, call.buffers.labels))
         inputs = [tensor for tensor, need in zip([x, *params], needed, strict=True) if need]
         grads = iter(torch.autograd.grad(y, inputs, dy, create_graph=True, allow_unused=True))
     return [next(grads) if need else None for need in needed]
@@ -313,61 +309,24 @@ def _read_stats(call: _Pass) -> BatchStats:
         if not (cut.uses_batch and core.pools_samples):
             by_cut.append(None)
             continue
-        rows, width = plan.table_size(k)
-        mean, var = call.stats[:, plan.offsets[k] : plan.offsets[k] + rows * width].reshape(2, rows, width // cut.strips, cut.strips)
-        counts = torch.full_like(call.counts, plan.n * plan.length) if cut.samples else call.counts
+        rows, width = plan.size(k)
+        mean, var = call.stats[:, plan.slice(k)].reshape(2, rows, width // cut.strips, cut.strips)
+        counts = torch.full_like(call.counts, plan.shape.n * plan.shape.length) if cut.samples else call.counts
         num_values = (counts * plan.norm.strips).reshape(-1, 1, 1)
-        per_part = num_values * (plan.c / width / (rows if cut.samples else 1))
+        per_part = num_values * (plan.shape.c / width / (rows if cut.samples else 1))
         by_cut.append(Moments(mean, var, per_part.expand_as(mean)))
     return BatchStats(by_cut, None, num_values)
 
 
 def _check_device(device: torch.device) -> None:
     """Compare a small pass of each kind with the reference; warn if they differ or Triton fails."""
+    from anynorm.kernels.gpu_check import find_difference
+
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         raise UnsupportedError(f"they were not checked on {device} before a CUDA graph was captured")
-    problems[device] = ""  # the passes of the check run
     try:
-        with torch.inference_mode(False), torch.enable_grad():
-            problems[device] = next(filter(None, (_difference(*case, device) for case in _check_cases())), "")
+        problems[device] = find_difference(normalize, device)
     except Exception as error:  # whatever Triton raises
-        problems[device] = f"Triton failed: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
+        problems[device] = f"Triton failed: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     if problems[device]:
         warnings.warn(f"anynorm runs without its Triton kernels on {device}: {problems[device]}.", stacklevel=2)
-
-
-def _check_cases() -> list[tuple[NormSpec, bool]]:
-    """Return norms that together use every part of the kernels, and whether their inputs are channels_last."""
-    bn, instance, ln, gn, strips = (CoreCut(*parts) for parts in ((1, ALL, 1), (ALL, ALL, 1), (ALL, 1, 1), (ALL, 4, 1), (1, ALL, 4)))
-    switch = NormSpec((instance, ln, bn), (instance, ln, bn), Softmax())
-    sandwich = NormSpec((bn,), (bn,), affine=AffineSpec((PerChannel(), PerClass(3)), 3))
-    style = NormSpec((gn,), (gn,), affine=AffineSpec((Style(),)))
-    return [(switch, False), (switch, True), (sandwich, False), (NormSpec((strips,), (strips,)), True), (style, False)]
-
-
-def _difference(norm: NormSpec, last: bool, device: torch.device) -> str:
-    """Return how the kernels and the reference differ for a norm; empty if they do not."""
-    n, c, size = 6, 8, (8, 6)
-
-    def wave(*shape: int) -> Tensor:
-        return torch.arange(1.0, math.prod(shape) + 1, device=device).mul_(1.7).sin_().reshape(shape).add_(0.5)
-
-    cuts = norm.resolve(c)
-    spec = ForwardSpec(norm, cuts, c, 1e-5, tuple(True for _ in cuts.distinct), NoSync())
-    x = wave(n, c, *size)
-    x = x.to(memory_format=torch.channels_last) if last else x
-    shapes: dict[str, tuple[int, ...]] = {"mean_weight": (3,), "var_weight": (3,)} if len(cuts.mean) > 1 else {}
-    shapes |= {name: stage.shape(c) for stage in norm.affine.stages for name in stage.names}
-    shapes |= {"style_mean": (n, c), "style_std": (n, c)} if norm.takes_style else {}
-    labels = torch.arange(n, device=device) % 3 if norm.num_classes else None
-    results = []
-    for backend in (reference.normalize, normalize):
-        inputs = [x.detach().clone().requires_grad_(), *(wave(*shape).requires_grad_() for shape in shapes.values())]
-        params = Params(**dict(zip(shapes, inputs[1:], strict=True)))
-        y, _ = backend(spec, inputs[0], params, Buffers(tuple((None, None) for _ in cuts.distinct), labels))
-        results.append([y, *torch.autograd.grad(y, inputs, wave(*y.shape))])
-    for expected, actual in zip(*results, strict=True):
-        if not torch.allclose(actual, expected, rtol=1e-3, atol=1e-3 * max(1.0, float(expected.detach().abs().max()))):
-            error = float((actual - expected).detach().abs().max())
-            return f"a pass of {norm} differs from the reference by {error:.2g}"
-    return ""

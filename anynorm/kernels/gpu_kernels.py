@@ -26,6 +26,18 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Whether the kernels run in Triton's interpreter, on CPU tensors."""
 
 
+class Shape(NamedTuple):
+    """The sizes of a pass; a program reads `chunk` positions of a row, so that it has `num_splits` parts."""
+
+    n: int
+    c: int
+    length: int
+    chunk: int
+    num_splits: int
+    num_rows: int
+    num_stats: int
+
+
 class Layout(NamedTuple):
     """Whether x is channels_last, a divisor of its contiguous axis, and a tile (rows, positions)."""
 
@@ -52,9 +64,17 @@ class Cut(NamedTuple):
 
 
 class Norm(NamedTuple):
-    """What the kernels need to know of a norm. The row of the second affine is the "class", the "sample", or "first"."""
+    """What the kernels need to know of a norm.
+
+    `columns`, `channels`, `second` and `logits` are the cuts of the sums over samples and of the gradients of the parameters. The
+    row of the second affine is the "class", the "sample", or 0 ("").
+    """
 
     cuts: tuple[Cut, ...]
+    columns: Cut
+    channels: Cut
+    second: Cut
+    logits: Cut
     strips: int
     domains: int
     mixing: str
@@ -77,25 +97,25 @@ class Params(NamedTuple):
 
 
 @triton.jit
-def _tile(num_rows, c, length, tiles, LAYOUT: tl.constexpr):
+def _tile(shape, LAYOUT: tl.constexpr):
     """Return of a program: its rows, their slots in a table (splits, rows), which exist, where they start, positions, step."""
-    pid = tl.program_id(0)
+    pid, c, length = tl.program_id(0), shape.c, shape.length
     if LAYOUT.last:  # channels of one strip
         c = c // LAYOUT.align * LAYOUT.align
-        blocks = tl.cdiv(c, LAYOUT.rows)
-        strip, split = pid // blocks % (num_rows // c), pid // blocks // (num_rows // c)
+        blocks, num_strips = tl.cdiv(c, LAYOUT.rows), shape.n * LAYOUT.strips
+        strip, split = pid // blocks % num_strips, pid // blocks // num_strips
         channel = pid % blocks * LAYOUT.rows + tl.arange(0, LAYOUT.rows)
         row = (strip // LAYOUT.strips * c + channel) * LAYOUT.strips + strip % LAYOUT.strips
         exists, first, start, step = channel < c, strip.to(tl.int64) * length * c, channel, c
     else:
         length = length // LAYOUT.align * LAYOUT.align
-        blocks = tl.cdiv(num_rows, LAYOUT.rows)
-        local, split = tl.arange(0, LAYOUT.rows), pid // blocks
-        row = pid % blocks * LAYOUT.rows + local
-        exists, first, start, step = row < num_rows, (pid % blocks).to(tl.int64) * LAYOUT.rows * length, local * length, 1
-    begin = split * tiles * LAYOUT.positions
-    end = tl.minimum(begin + tiles * LAYOUT.positions, length)
-    return row, split * num_rows + row, exists, first, start, step, begin, end, length
+        blocks, local = tl.cdiv(shape.num_rows, LAYOUT.rows), tl.arange(0, LAYOUT.rows)
+        block, split = pid % blocks, pid // blocks
+        row = block * LAYOUT.rows + local
+        exists, first, start, step = row < shape.num_rows, block.to(tl.int64) * LAYOUT.rows * length, local * length, 1
+    begin = split * (shape.chunk // LAYOUT.positions * LAYOUT.positions)
+    end = tl.minimum(begin + shape.chunk, length)
+    return row, split * shape.num_rows + row, exists, first, start, step, begin, end, length
 
 
 @triton.jit
@@ -106,8 +126,8 @@ def _positions(start, step, at, length, exists, LAYOUT: tl.constexpr):
 
 
 @triton.jit
-def row_sums(x, dy, table, num_rows, c, length, tiles, num_splits, LAYOUT: tl.constexpr):
-    row, slot, exists, first, start, step, begin, end, length = _tile(num_rows, c, length, tiles, LAYOUT)
+def row_sums(x, dy, table, shape, LAYOUT: tl.constexpr):
+    row, slot, exists, first, start, step, begin, end, length = _tile(shape, LAYOUT)
     offset, mask = _positions(start, step, begin, length, exists, LAYOUT)
     values = tl.load(x + first + offset, mask=mask, other=0.0).to(tl.float32)
     shift = tl.sum(values, 1) / tl.minimum(end - begin, LAYOUT.positions)
@@ -122,19 +142,19 @@ def row_sums(x, dy, table, num_rows, c, length, tiles, num_splits, LAYOUT: tl.co
             u = tl.load(dy + first + offset, mask=mask, other=0.0).to(tl.float32)
         total += u
         product += u * centered
-    field = num_splits * num_rows
+    field = shape.num_splits * shape.num_rows
     tl.store(table + slot, shift, mask=exists)
     tl.store(table + field + slot, tl.sum(total, 1), mask=exists)
     tl.store(table + 2 * field + slot, tl.sum(product, 1), mask=exists)
 
 
 @triton.jit
-def apply(x, dy, out, table, num_rows, c, length, tiles, LAYOUT: tl.constexpr):
-    row, slot, exists, first, start, step, begin, end, length = _tile(num_rows, c, length, tiles, LAYOUT)
+def apply(x, dy, out, table, shape, LAYOUT: tl.constexpr):
+    row, slot, exists, first, start, step, begin, end, length = _tile(shape, LAYOUT)
     shift = tl.load(table + row, mask=exists, other=0.0)[:, None]
-    p = tl.load(table + num_rows + row, mask=exists, other=0.0)[:, None]
-    q = tl.load(table + 2 * num_rows + row, mask=exists, other=0.0)[:, None]
-    a = q if dy is None else tl.load(table + 3 * num_rows + row, mask=exists, other=0.0)[:, None]
+    p = tl.load(table + shape.num_rows + row, mask=exists, other=0.0)[:, None]
+    q = tl.load(table + 2 * shape.num_rows + row, mask=exists, other=0.0)[:, None]
+    a = q if dy is None else tl.load(table + 3 * shape.num_rows + row, mask=exists, other=0.0)[:, None]
     for at in range(begin, end, LAYOUT.positions):
         offset, mask = _positions(start, step, at, length, exists, LAYOUT)
         result = p * (tl.load(x + first + offset, mask=mask, other=0.0).to(tl.float32) - shift) + q
@@ -144,100 +164,80 @@ def apply(x, dy, out, table, num_rows, c, length, tiles, LAYOUT: tl.constexpr):
 
 
 @triton.jit
-def _size(n, c, CUT: tl.constexpr, NORM: tl.constexpr):
+def _size(shape, CUT: tl.constexpr, NORM: tl.constexpr):
     """Return the numbers of rows and columns of a cut's table, and the number of columns of x per part."""
-    channels = CUT.channels if CUT.channels else c
-    rows = n // CUT.samples if CUT.samples else max(NORM.domains, 1)
-    return rows, channels * CUT.strips, (c // channels) * (NORM.strips // CUT.strips)
+    channels = CUT.channels if CUT.channels else shape.c
+    rows = shape.n // CUT.samples if CUT.samples else max(NORM.domains, 1)
+    return rows, channels * CUT.strips, (shape.c // channels) * (NORM.strips // CUT.strips)
 
 
 @triton.jit
-def _members(at, num, part, width, c, CHANNELS: tl.constexpr, PARTS: tl.constexpr, STRIPS: tl.constexpr, MEMBERS: tl.constexpr):
+def _members(at, num, part, width, c, CUT: tl.constexpr, STRIPS: tl.constexpr):
     """Return row, channel and column of the next members of parts, of `num` rows of c · STRIPS columns, and which exist."""
-    channels, strips = c // CHANNELS if CHANNELS else 1, STRIPS // PARTS
-    m, part = at + tl.arange(0, MEMBERS)[None, :], part[:, None]
-    channel = part // PARTS * channels + m // strips % channels
-    column = channel * STRIPS + part % PARTS * strips + m % strips
+    channels, strips = c // CUT.channels if CUT.channels else 1, STRIPS // CUT.strips
+    m, part = at + tl.arange(0, CUT.members)[None, :], part[:, None]
+    channel = part // CUT.strips * channels + m // strips % channels
+    column = channel * STRIPS + part % CUT.strips * strips + m % strips
     return m // (channels * strips), channel, column, (m < num * channels * strips) & (part < width)
 
 
 @triton.jit
-def _pool(
-    table, field, first, num, labels, label, part, width, c, length, chunk, num_splits, num_rows,
-    CHANNELS: tl.constexpr, PARTS: tl.constexpr, STRIPS: tl.constexpr, MEMBERS: tl.constexpr, BETWEEN: tl.constexpr,
-):  # fmt: skip
-    """Return mean, variance and number of values of parts, from `num` rows of a table of sums (float32) or moments (float64).
-
-    Without BETWEEN, the variance is the average of the members' variances.
-    """
-    num_members = num * (c // CHANNELS if CHANNELS else 1) * (STRIPS // PARTS)
+def _pool(table, field, first, num, labels, label, part, width, shape, c, count, CUT: tl.constexpr, STRIPS: tl.constexpr):
+    """Return mean, variance and number of values of parts of `num` rows: of sums, or of moments of `count` values each."""
+    num_members = num * (c // CUT.channels if CUT.channels else 1) * (STRIPS // CUT.strips)
     mean, m2, total = part.to(tl.float64) * 0, part.to(tl.float64) * 0, part.to(tl.float64) * 0
-    for split in range(num_splits):
-        weight = tl.minimum(chunk, length - split * chunk).to(tl.float64)
-        for at in range(0, num_members, MEMBERS):
-            row, _, column, keep = _members(at, num, part, width, c, CHANNELS, PARTS, STRIPS, MEMBERS)
+    for split in range(shape.num_splits if count is None else 1):
+        weight = tl.minimum(shape.chunk, shape.length - split * shape.chunk).to(tl.float64) if count is None else count
+        for at in range(0, num_members, CUT.members):
+            row, channel, column, keep = _members(at, num, part, width, c, CUT, STRIPS)
             if labels is not None:
                 keep = keep & (tl.load(labels + first + row, mask=keep, other=-1) == label)
-            slot = table + split * num_rows + (first + row) * c * STRIPS + column
+            slot = table + split * shape.num_rows + (first + row) * c * STRIPS + column
             means = tl.load(slot, mask=keep, other=0.0).to(tl.float64)
             variances = tl.load(slot + field, mask=keep, other=0.0).to(tl.float64)
-            if table.dtype.element_ty == tl.float32:
+            if count is None:
                 distance = variances / weight
                 variances = tl.load(slot + 2 * field, mask=keep, other=0.0) / weight - distance * distance
                 means, variances = means + distance, tl.where(variances < 0, 0.0, variances)
-            count = tl.sum(keep.to(tl.float64), 1)
-            middle = tl.sum(means, 1) / tl.where(count > 0, count, 1.0)
-            new = total + count * weight
-            share = count * weight / tl.where(new > 0, new, 1.0)
-            if BETWEEN:
-                distance = tl.where(keep, means - middle[:, None], 0.0)
-                variances += distance * distance
-                m2 += (middle - mean) * (middle - mean) * total * share
-            m2 += tl.sum(variances, 1) * weight
+            size = tl.sum(keep.to(tl.float64), 1)
+            middle = tl.sum(means, 1) / tl.where(size > 0, size, 1.0)
+            distance = tl.where(keep, means - middle[:, None], 0.0)
+            new = total + size * weight
+            share = size * weight / tl.where(new > 0, new, 1.0)
+            m2 += tl.sum(variances + distance * distance, 1) * weight + (middle - mean) * (middle - mean) * total * share
             mean += (middle - mean) * share
             total = new
     return mean, m2 / tl.where(total > 0, total, 1.0), total
 
 
 @triton.jit
-def _pool_rows(
-    pid, table, out, field, counts, labels, rows, width, n, c, length, chunk, num_splits, SAMPLES: tl.constexpr,
-    CHANNELS: tl.constexpr, STRIPS: tl.constexpr, ALL_STRIPS: tl.constexpr, PARTS: tl.constexpr, MEMBERS: tl.constexpr,
-):  # fmt: skip
-    """Pool the rows of each of `rows` groups of SAMPLES samples, or of each label or of all of them, if this is our job."""
-    blocks, num_rows = tl.cdiv(width, PARTS), n * c * ALL_STRIPS
+def _pool_rows(pid, table, out, field, counts, labels, rows, width, shape, CUT: tl.constexpr, STRIPS: tl.constexpr):
+    """Compute the statistics of a cut from the rows, if this is the program's job; return the program's number after this job."""
+    blocks = tl.cdiv(width, CUT.parts)
     if (pid >= 0) & (pid < rows * blocks):
-        row, part = pid // blocks, pid % blocks * PARTS + tl.arange(0, PARTS)
+        row, part = pid // blocks, pid % blocks * CUT.parts + tl.arange(0, CUT.parts)
+        first, num = row * CUT.samples, CUT.samples if CUT.samples else shape.n
         mean, var, count = _pool(
-            table, num_splits * num_rows, row * SAMPLES, SAMPLES if SAMPLES else n, labels, row, part, width, c, length, chunk,
-            num_splits, num_rows, CHANNELS, STRIPS, ALL_STRIPS, MEMBERS, True,
-        )  # fmt: skip
+            table, shape.num_splits * shape.num_rows, first, num, labels, row, part, width, shape, shape.c, None, CUT, STRIPS
+        )
         tl.store(out + row * width + part, mean, mask=part < width)
         tl.store(out + field + row * width + part, var, mask=part < width)
         if counts is not None:
             tl.store(counts + row + part, count, mask=part == 0)
+    return pid - rows * blocks
 
 
 @triton.jit
-def pool_rows(
-    table, columns, counts, stats, labels, n, c, length, chunk, num_splits, num_stats,
-    NORM: tl.constexpr, PARTS: tl.constexpr, MEMBERS: tl.constexpr,
-):  # fmt: skip
-    pid, width, domains, offset = tl.program_id(0), c * NORM.strips, max(NORM.domains, 1), 0
+def pool_rows(table, columns, counts, stats, labels, shape, NORM: tl.constexpr):
+    pid, width, domains, offset = tl.program_id(0), shape.c * NORM.strips, max(NORM.domains, 1), 0
     if NORM.pools_columns:
-        _pool_rows(
-            pid, table, columns, domains * width, counts, labels if NORM.domains else None, domains, width, n, c, length, chunk,
-            num_splits, 0, 0, NORM.strips, NORM.strips, PARTS, MEMBERS,
-        )  # fmt: skip
-        pid -= domains * tl.cdiv(width, PARTS)
+        domain = labels if NORM.domains else None
+        pid = _pool_rows(pid, table, columns, domains * width, counts, domain, domains, width, shape, NORM.columns, NORM.strips)
     for k in tl.static_range(len(NORM.cuts)):
-        rows, width, per_part = _size(n, c, NORM.cuts[k], NORM)
+        rows, width, per_part = _size(shape, NORM.cuts[k], NORM)
         if NORM.cuts[k].samples:
-            _pool_rows(
-                pid, table, stats + offset, num_stats, None, None, rows, width, n, c, length, chunk,
-                num_splits, NORM.cuts[k].samples, NORM.cuts[k].channels, NORM.cuts[k].strips, NORM.strips, NORM.cuts[k].parts, NORM.cuts[k].members,
-            )  # fmt: skip
-            pid -= rows * tl.cdiv(width, NORM.cuts[k].parts)
+            slot = stats + offset
+            pid = _pool_rows(pid, table, slot, shape.num_stats, None, None, rows, width, shape, NORM.cuts[k], NORM.strips)
         offset += rows * width
 
 
@@ -258,56 +258,59 @@ def _update(running, slot, new, momentum, mask):
 
 
 @triton.jit
+def _average(table, field, num, part, width):
+    """Return the average means and variances of the `num` rows of a table of statistics."""
+    mean, var = part.to(tl.float64) * 0, part.to(tl.float64) * 0
+    for row in range(num):
+        mean += tl.load(table + row * width + part, mask=part < width, other=0.0) / num
+        var += tl.load(table + field + row * width + part, mask=part < width, other=0.0) / num
+    return mean, var
+
+
+@triton.jit
 def _pool_columns(
-    pid, columns, counts, stats, num_stats, running_mean, running_var, n, c, length, momentum,
-    CUT: tl.constexpr, NORM: tl.constexpr, UPDATE: tl.constexpr, PARTS: tl.constexpr, MEMBERS: tl.constexpr,
+    pid, columns, counts, stats, running_mean, running_var, momentum, shape,
+    CUT: tl.constexpr, NORM: tl.constexpr, UPDATE: tl.constexpr,
 ):  # fmt: skip
-    """Compute or read the statistics of a cut that pools samples, and update its running statistics, if this is our job."""
-    rows, width, per_part = _size(n, c, CUT, NORM)
-    blocks, domains = tl.cdiv(width, PARTS), max(NORM.domains, 1)
+    """Compute or read the statistics of a cut that pools samples and update its running statistics, as `_pool_rows` does."""
+    rows, width, per_part = _size(shape, CUT, NORM)
+    blocks, domains = tl.cdiv(width, CUT.parts), max(NORM.domains, 1)
     if (pid >= 0) & (pid < domains * blocks):
-        domain, part = pid // blocks, pid % blocks * PARTS + tl.arange(0, PARTS)
+        domain, part = pid // blocks, pid % blocks * CUT.parts + tl.arange(0, CUT.parts)
         slot, mask = domain * width + part, part < width
         if not CUT.uses_batch:
             mean, var = _read(running_mean, slot, mask), _read(running_var, slot, mask)
-        elif CUT.samples:  # parts of several samples: running statistics follow their average
-            mean, var, count = _pool(
-                stats, num_stats, 0, rows, None, 0, part, width, width, 1, 1, 1, 0, 0, 1, 1, MEMBERS, False
-            )
-            count = count * 0 + CUT.samples * per_part * length
+        elif CUT.samples:  # parts of several samples
+            mean, var = _average(stats, shape.num_stats, rows, part, width)
+            count = part.to(tl.float64) * 0 + CUT.samples * per_part * shape.length
         else:
             values = tl.load(counts + domain)
+            field = domains * shape.c * NORM.strips
             mean, var, count = _pool(
-                columns, domains * c * NORM.strips, domain, 1, None, 0, part, width, c, values, values, 1, 0,
-                CUT.channels, CUT.strips, NORM.strips, MEMBERS, True,
-            )  # fmt: skip
+                columns, field, domain, 1, None, 0, part, width, shape, shape.c, values, CUT, NORM.strips
+            )
         if not CUT.samples:
             tl.store(stats + slot, mean, mask=mask)
-            tl.store(stats + num_stats + slot, var, mask=mask)
+            tl.store(stats + shape.num_stats + slot, var, mask=mask)
         if UPDATE and CUT.uses_batch:
             unbiased = var * tl.where(count > 1, count, 1.0) / tl.where(count > 2, count - 1, 1.0)
             _update(running_mean, slot, mean, momentum, mask & (count > 0))
             _update(running_var, slot, unbiased, momentum, mask & (count > 0))
+    return pid - domains * blocks
 
 
 @triton.jit
-def pool_columns(
-    columns, counts, stats, running, num_batches, n, c, length, num_stats, momentum,
-    NORM: tl.constexpr, UPDATE: tl.constexpr, PARTS: tl.constexpr, MEMBERS: tl.constexpr,
-):  # fmt: skip
-    pid, domains, offset = tl.program_id(0), max(NORM.domains, 1), 0
+def pool_columns(columns, counts, stats, running, num_batches, momentum, shape, NORM: tl.constexpr, UPDATE: tl.constexpr):
+    pid, offset = tl.program_id(0), 0
     if UPDATE and num_batches is not None:
-        if pid < domains:
+        if pid < max(NORM.domains, 1):
             present = (tl.load(counts + pid) > 0).to(tl.int64) if NORM.pools_columns else 1
             tl.store(num_batches + pid, tl.load(num_batches + pid) + present)
     for k in tl.static_range(len(NORM.cuts)):
-        rows, width, per_part = _size(n, c, NORM.cuts[k], NORM)
+        rows, width, per_part = _size(shape, NORM.cuts[k], NORM)
         if NORM.cuts[k].samples != 1:
-            _pool_columns(
-                pid, columns, counts, stats + offset, num_stats, running[2 * k], running[2 * k + 1], n, c, length, momentum,
-                NORM.cuts[k], NORM, UPDATE, PARTS, MEMBERS,
-            )  # fmt: skip
-            pid -= domains * tl.cdiv(width, PARTS)
+            slot, mean, var = stats + offset, running[2 * k], running[2 * k + 1]
+            pid = _pool_columns(pid, columns, counts, slot, mean, var, momentum, shape, NORM.cuts[k], NORM, UPDATE)
         offset += rows * width
 
 
@@ -333,31 +336,25 @@ def _weight(logits, group, INDEX: tl.constexpr, NUM: tl.constexpr, NORM: tl.cons
 
 
 @triton.jit
-def _slot(sample, channel, strip, label, n, c, K: tl.constexpr, NORM: tl.constexpr):
+def _slot(sample, channel, strip, label, shape, K: tl.constexpr, NORM: tl.constexpr):
     """Return for each row the slot of a cut's statistic in the table of all statistics."""
     CUT: tl.constexpr = NORM.cuts[K]
     offset = 0
     for k in tl.static_range(K):
-        rows, width, per_part = _size(n, c, NORM.cuts[k], NORM)
+        rows, width, per_part = _size(shape, NORM.cuts[k], NORM)
         offset += rows * width
-    rows, width, per_part = _size(n, c, CUT, NORM)
+    rows, width, per_part = _size(shape, CUT, NORM)
     row = sample // CUT.samples if CUT.samples else (label if NORM.domains else label * 0)
-    channels, strips = c // CUT.channels if CUT.channels else 1, NORM.strips // CUT.strips
+    channels, strips = shape.c // CUT.channels if CUT.channels else 1, NORM.strips // CUT.strips
     return offset + row * width + channel // channels * CUT.strips + strip // strips
 
 
 @triton.jit
-def _mix(stats, logits, sample, channel, strip, label, mask, n, c, VAR: tl.constexpr, NORM: tl.constexpr):
-    """Return the mixed means or variances of rows."""
-    mixed = channel.to(tl.float64) * 0
-    for k in tl.static_range(len(NORM.cuts)):
-        if (NORM.cuts[k].var if VAR else NORM.cuts[k].mean) >= 0:
-            weight = _weight(
-                logits, channel // (c // NORM.groups), NORM.cuts[k].var if VAR else NORM.cuts[k].mean,
-                NORM.num_vars if VAR else NORM.num_means, NORM,
-            )  # fmt: skip
-            value = tl.load(stats + _slot(sample, channel, strip, label, n, c, k, NORM), mask=mask, other=0.0)
-            mixed += tl.where(weight == 0, 0.0, weight * value)
+def _mix(mixed, value, logits, group, INDEX: tl.constexpr, NUM: tl.constexpr, NORM: tl.constexpr):
+    """Return mixed statistics with those of one more cut."""
+    if INDEX >= 0:
+        weight = _weight(logits, group, INDEX, NUM, NORM)
+        mixed += tl.where(weight == 0, 0.0, weight * value)
     return mixed
 
 
@@ -372,44 +369,44 @@ def _affine(weight, bias, slot, mask):
 
 
 @triton.jit
-def _row(row, mask, stats, labels, params, n, c, eps, num_stats, NORM: tl.constexpr):
+def _row(row, mask, stats, labels, params, shape, eps, NORM: tl.constexpr):
     """Return sample, channel, strip and label of rows, mean, variance and 1/sqrt(var + ε), and the two stages of the affine."""
-    strip, channel, sample = row % NORM.strips, row // NORM.strips % c, row // NORM.strips // c
+    strip, channel, sample = row % NORM.strips, row // NORM.strips % shape.c, row // NORM.strips // shape.c
     label = sample * 0
     if labels is not None:
         label = tl.load(labels + sample, mask=mask, other=0).to(tl.int32)
-    mean = _mix(stats, params.mean_logits, sample, channel, strip, label, mask, n, c, False, NORM)
-    var = _mix(stats + num_stats, params.var_logits, sample, channel, strip, label, mask, n, c, True, NORM)
+    mean, var, group = row.to(tl.float64) * 0, row.to(tl.float64) * 0, channel // (shape.c // NORM.groups)
+    for k in tl.static_range(len(NORM.cuts)):
+        slot = stats + _slot(sample, channel, strip, label, shape, k, NORM)
+        value, value_var = tl.load(slot, mask=mask, other=0.0), tl.load(slot + shape.num_stats, mask=mask, other=0.0)
+        mean = _mix(mean, value, params.mean_logits, group, NORM.cuts[k].mean, NORM.num_means, NORM)
+        var = _mix(var, value_var, params.var_logits, group, NORM.cuts[k].var, NORM.num_vars, NORM)
     gamma, beta = _affine(params.weight, params.bias, channel, mask)
-    slot = label * c if NORM.second_affine == "class" else (sample * c if NORM.second_affine == "sample" else 0)
-    second_gamma, second_beta = _affine(params.second_weight, params.second_bias, slot + channel, mask)
-    r = 1 / tl.sqrt(var + eps)
-    return sample, channel, strip, label, mean, var, r, gamma, beta, second_gamma, second_beta
+    own = label if NORM.second_affine == "class" else (sample if NORM.second_affine == "sample" else label * 0)
+    second_gamma, second_beta = _affine(params.second_weight, params.second_bias, own * shape.c + channel, mask)
+    return sample, channel, strip, label, mean, var, 1 / tl.sqrt(var + eps), gamma, beta, second_gamma, second_beta
 
 
 @triton.jit
-def coefficients(
-    stats, grads, counts, labels, params, table, n, c, length, num_stats, eps, NORM: tl.constexpr, BLOCK: tl.constexpr
-):
-    num_rows = n * c * NORM.strips
+def coefficients(stats, grads, counts, labels, params, table, eps, shape, NORM: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    mask = row < num_rows
+    mask, zero = row < shape.num_rows, row.to(tl.float64) * 0
     sample, channel, strip, label, mean, var, r, gamma, beta, second_gamma, second_beta = _row(
-        row, mask, stats, labels, params, n, c, eps, num_stats, NORM
+        row, mask, stats, labels, params, shape, eps, NORM
     )
     shift, a = mean.to(tl.float32).to(tl.float64), gamma * second_gamma * r
     p, q = a, second_gamma * beta + second_beta + a * (shift - mean)
     if grads is not None:
-        p, q, size, moment = mean * 0, mean * 0, mean * 0, mean * 0
+        p, q, size, moment = zero, zero, zero, zero
         for k in tl.static_range(len(NORM.cuts)):
             if NORM.cuts[k].uses_batch:
-                rows, width, per_part = _size(n, c, NORM.cuts[k], NORM)
-                slot = _slot(sample, channel, strip, label, n, c, k, NORM)
+                rows, width, per_part = _size(shape, NORM.cuts[k], NORM)
+                slot = _slot(sample, channel, strip, label, shape, k, NORM)
                 if NORM.cuts[k].samples:
-                    count = NORM.cuts[k].samples * per_part * length * 1.0
+                    count = zero + NORM.cuts[k].samples * per_part * shape.length
                 else:
                     count = tl.load(counts + (label if NORM.domains else label * 0), mask=mask, other=1.0) * per_part
-                slope = 2 * tl.load(grads + num_stats + slot, mask=mask, other=0.0) / count
+                slope = 2 * tl.load(grads + shape.num_stats + slot, mask=mask, other=0.0) / count
                 p += slope
                 q += tl.load(grads + slot, mask=mask, other=0.0) / count
                 size += tl.abs(slope)
@@ -417,10 +414,10 @@ def coefficients(
         # the slopes' center as shift: a cut of one value has a huge slope, and x − M = 0
         shift = tl.where(tl.abs(p) > size / 2, moment / tl.where(p == 0, 1.0, p), mean).to(tl.float32).to(tl.float64)
         q += p * shift - moment
-        tl.store(table + 3 * num_rows + row, a, mask=mask)
+        tl.store(table + 3 * shape.num_rows + row, a, mask=mask)
     tl.store(table + row, shift, mask=mask)
-    tl.store(table + num_rows + row, p, mask=mask)
-    tl.store(table + 2 * num_rows + row, q, mask=mask)
+    tl.store(table + shape.num_rows + row, p, mask=mask)
+    tl.store(table + 2 * shape.num_rows + row, q, mask=mask)
 
 
 @triton.jit
@@ -432,53 +429,50 @@ def _add(quantities, index, values):
 
 @triton.jit
 def _add_logit(
-    quantities, slot, mask, logits, channel, c, mixed, grad, FIRST: tl.constexpr,
-    INDEX: tl.constexpr, NUM: tl.constexpr, NORM: tl.constexpr,
+    quantities, value, mixed, grad, mask, logits, group, FIRST: tl.constexpr, INDEX: tl.constexpr, NUM: tl.constexpr,
+    NORM: tl.constexpr,
 ):  # fmt: skip
     """Return quantities with the gradient of a cut's λ added, from that of the mixed statistic."""
     if INDEX >= 0 and logits is not None:
-        value = tl.load(slot, mask=mask, other=0.0)
         if NORM.mixing == "softmax":  # Σ w = 1
-            value = (value - mixed) * _weight(logits, channel // (c // NORM.groups), INDEX, NUM, NORM)
+            value = (value - mixed) * _weight(logits, group, INDEX, NUM, NORM)
         quantities = _add(quantities, FIRST + INDEX, tl.where(mask, value * grad, 0.0))
     return quantities
 
 
 @triton.jit
 def gradients(
-    sums, stats, labels, params, rows, columns, n, c, num_splits, num_stats, eps,
-    NORM: tl.constexpr, KEEP: tl.constexpr, PARTS: tl.constexpr, MEMBERS: tl.constexpr, QUANTITIES: tl.constexpr,
-):  # fmt: skip
-    num_columns = c * NORM.strips
-    num_rows, field = n * num_columns, num_splits * n * num_columns
-    column = tl.program_id(0) * PARTS + tl.arange(0, PARTS)
-    total = tl.zeros([QUANTITIES, PARTS], tl.float64)
-    for at in range(0, n, MEMBERS):
-        samples = at + tl.arange(0, MEMBERS)[None, :]
-        mask = (column < num_columns)[:, None] & (samples < n)
-        row = samples * num_columns + column[:, None]
+    sums, stats, labels, params, rows, columns, eps, shape, NORM: tl.constexpr, KEEP: tl.constexpr, QUANTITIES: tl.constexpr
+):
+    num_columns, num_rows, field = shape.c * NORM.strips, shape.num_rows, shape.num_splits * shape.num_rows
+    column = tl.program_id(0) * NORM.columns.parts + tl.arange(0, NORM.columns.parts)
+    total = tl.zeros([QUANTITIES, NORM.columns.parts], tl.float64)
+    for at in range(0, shape.n, NORM.columns.members):
+        samples = at + tl.arange(0, NORM.columns.members)[None, :]
+        mask, row = (column < num_columns)[:, None] & (samples < shape.n), samples * num_columns + column[:, None]
         sample, channel, strip, label, mean, var, r, gamma, beta, second_gamma, second_beta = _row(
-            row, mask, stats, labels, params, n, c, eps, num_stats, NORM
+            row, mask, stats, labels, params, shape, eps, NORM
         )
-        g, t = mean * 0, mean * 0
-        for split in range(num_splits):
+        g, t = row.to(tl.float64) * 0, row.to(tl.float64) * 0
+        for split in range(shape.num_splits):
             slot = sums + split * num_rows + row
             part = tl.load(slot + field, mask=mask, other=0.0)
             g += part
             t += tl.load(slot + 2 * field, mask=mask, other=0.0) + part * (tl.load(slot, mask=mask, other=0.0) - mean)
-        g, t = tl.where(mask, g, 0.0), tl.where(mask, r * t, 0.0)  # t is Σ dy (x − mean) r
+        t = tl.where(mask, r * t, 0.0)  # Σ dy (x − mean) r
         dmean = tl.where(mask, -gamma * second_gamma * r * g, 0.0)
         dvar = tl.where(mask, -gamma * second_gamma * r * r * t / 2, 0.0)
-        total = _add(_add(total, 0, dmean), 1, dvar)
-        total = _add(_add(total, 2, second_gamma * t), 3, second_gamma * g)
+        total = _add(_add(_add(_add(total, 0, dmean), 1, dvar), 2, second_gamma * t), 3, second_gamma * g)
+        group = channel // (shape.c // NORM.groups)
         for k in tl.static_range(len(NORM.cuts)):
-            slot = stats + _slot(sample, channel, strip, label, n, c, k, NORM)
+            slot = stats + _slot(sample, channel, strip, label, shape, k, NORM)
+            value, value_var = tl.load(slot, mask=mask, other=0.0), tl.load(slot + shape.num_stats, mask=mask, other=0.0)
             total = _add_logit(
-                total, slot, mask, params.mean_logits, channel, c, mean, dmean, 4, NORM.cuts[k].mean, NORM.num_means, NORM
+                total, value, mean, dmean, mask, params.mean_logits, group, 4, NORM.cuts[k].mean, NORM.num_means, NORM
             )
             total = _add_logit(
-                total, slot + num_stats, mask, params.var_logits, channel, c, var, dvar, 4 + NORM.num_means,
-                NORM.cuts[k].var, NORM.num_vars, NORM,
+                total, value_var, var, dvar, mask, params.var_logits, group, 4 + NORM.num_means, NORM.cuts[k].var,
+                NORM.num_vars, NORM,
             )  # fmt: skip
         if KEEP:
             tl.store(rows + row, dmean, mask=mask)
@@ -491,96 +485,55 @@ def gradients(
 
 
 @triton.jit
-def _sum(
-    table, first, num, labels, label, logits, part, width, c, CHANNELS: tl.constexpr, PARTS: tl.constexpr, MEMBERS: tl.constexpr,
-    INDEX: tl.constexpr, NUM: tl.constexpr, NORM: tl.constexpr,
-):  # fmt: skip
-    """Return the sums of parts of `num` rows of a table, times the mixing weights of one cut; 0 if INDEX < 0."""
-    total = part.to(tl.float64) * 0
-    if INDEX >= 0:
-        for at in range(0, num * (c // CHANNELS if CHANNELS else 1) * (NORM.strips // PARTS), MEMBERS):
-            row, channel, column, keep = _members(at, num, part, width, c, CHANNELS, PARTS, NORM.strips, MEMBERS)
-            if labels is not None:
-                keep = keep & (tl.load(labels + first + row, mask=keep, other=-1) == label)
-            values = tl.load(table + (first + row) * c * NORM.strips + column, mask=keep, other=0.0).to(tl.float64)
-            weight = _weight(logits, tl.where(keep, channel, 0) // (c // NORM.groups), INDEX, NUM, NORM)
-            total += tl.sum(tl.where(weight == 0, 0.0, weight * values), 1)
-    return total
-
-
-@triton.jit
-def _reduce_cut(
-    pid, rows, columns, grads, labels, logits, n, c,
+def _reduce(
+    pid, table, out, rows, width, num, labels, logits, shape,
     CUT: tl.constexpr, INDEX: tl.constexpr, NUM: tl.constexpr, NORM: tl.constexpr,
 ):  # fmt: skip
-    """Sum the gradients of the mean or of the variance of a cut, if this is our job."""
-    num, width, per_part = _size(n, c, CUT, NORM)
+    """Sum parts of a table, times the mixing weights of one cut, as `_pool_rows` does; 0 if it has none."""
     blocks = tl.cdiv(width, CUT.parts)
-    if (pid >= 0) & (pid < num * blocks):
+    if (pid >= 0) & (pid < rows * blocks):
         row, part = pid // blocks, pid % blocks * CUT.parts + tl.arange(0, CUT.parts)
-        if CUT.samples or NORM.domains:
-            table, first, size = rows, row * CUT.samples, CUT.samples if CUT.samples else n
-        else:
-            table, first, size = columns, 0, 1
-        total = _sum(
-            table, first, size, None if CUT.samples or not NORM.domains else labels, row, logits, part, width, c,
-            CUT.channels, CUT.strips, CUT.members, INDEX, NUM, NORM,
-        )  # fmt: skip
-        tl.store(grads + row * width + part, total, mask=part < width)
+        total, first = part.to(tl.float64) * 0, row * CUT.samples
+        num_members = num * (shape.c // CUT.channels if CUT.channels else 1) * (NORM.strips // CUT.strips)
+        for at in range(0, 0 if INDEX < 0 or out is None else num_members, CUT.members):
+            member, channel, column, keep = _members(at, num, part, width, shape.c, CUT, NORM.strips)
+            if labels is not None:
+                keep = keep & (tl.load(labels + member, mask=keep, other=-1) == row)
+            values = tl.load(table + (first + member) * shape.c * NORM.strips + column, mask=keep, other=0.0).to(tl.float64)
+            weight = _weight(logits, tl.where(keep, channel, 0) // (shape.c // NORM.groups), INDEX, NUM, NORM)
+            total += tl.sum(tl.where(weight == 0, 0.0, weight * values), 1)
+        if out is not None:
+            tl.store(out + row * width + part, total, mask=part < width)
+    return pid - rows * blocks
 
 
 @triton.jit
-def _reduce_affine(pid, table, out, first, num, labels, row, c, NORM: tl.constexpr, PARTS: tl.constexpr, MEMBERS: tl.constexpr):
-    """Sum the gradients of γ or β of each channel over strips and `num` rows."""
-    if out is not None:
-        part = pid % tl.cdiv(c, PARTS) * PARTS + tl.arange(0, PARTS)
-        total = _sum(table, first, num, labels, row, None, part, c, c, 0, 1, MEMBERS, 0, 1, NORM)
-        tl.store(out + row * c + part, total, mask=part < c)
-
-
-@triton.jit
-def _reduce_logits(pid, columns, out, c, NUM: tl.constexpr, NORM: tl.constexpr):
-    """Sum the gradients of λ of a group of channels over its columns."""
-    if out is not None:
-        group = pid + tl.arange(0, 1)
-        for i in tl.static_range(NUM):
-            table = columns + i * c * NORM.strips
-            total = _sum(table, 0, 1, None, 0, None, group, NORM.groups, c, NORM.groups, 1, 1024, 0, 1, NORM)
-            tl.store(out + group * NUM + i, total)
-
-
-@triton.jit
-def reduce(
-    rows, columns, grads, labels, params, dparams, n, c, num_stats, num_second,
-    NORM: tl.constexpr, PARTS: tl.constexpr, MEMBERS: tl.constexpr,
-):  # fmt: skip
-    pid, num_columns, offset = tl.program_id(0), c * NORM.strips, 0
-    num_rows = n * num_columns
+def reduce(rows, columns, grads, labels, params, dparams, shape, num_second, NORM: tl.constexpr):
+    pid, c, num_columns, num_rows, offset = tl.program_id(0), shape.c, shape.c * NORM.strips, shape.num_rows, 0
     for k in tl.static_range(len(NORM.cuts)):
-        num, width, per_part = _size(n, c, NORM.cuts[k], NORM)
+        size, width, per_part = _size(shape, NORM.cuts[k], NORM)
         if NORM.cuts[k].uses_batch:
-            _reduce_cut(
-                pid, rows, columns, grads + offset, labels, params.mean_logits, n, c,
-                NORM.cuts[k], NORM.cuts[k].mean, NORM.num_means, NORM,
-            )  # fmt: skip
-            _reduce_cut(
-                pid, rows + num_rows, columns + num_columns, grads + num_stats + offset, labels, params.var_logits, n, c,
-                NORM.cuts[k], NORM.cuts[k].var, NORM.num_vars, NORM,
-            )  # fmt: skip
-            pid -= num * tl.cdiv(width, NORM.cuts[k].parts)
-        offset += num * width
-    blocks = tl.cdiv(c, PARTS)
-    if (pid >= 0) & (pid < blocks):
-        _reduce_affine(pid, columns + 2 * num_columns, dparams.weight, 0, 1, None, 0, c, NORM, PARTS, MEMBERS)
-        _reduce_affine(pid, columns + 3 * num_columns, dparams.bias, 0, 1, None, 0, c, NORM, PARTS, MEMBERS)
-    pid -= blocks
-    if (pid >= 0) & (pid < num_second * blocks):
-        row = pid // blocks
-        first, num = row if NORM.second_affine == "sample" else 0, 1 if NORM.second_affine == "sample" else n
-        classes = labels if NORM.second_affine == "class" else None
-        _reduce_affine(pid, rows + 2 * num_rows, dparams.second_weight, first, num, classes, row, c, NORM, PARTS, MEMBERS)
-        _reduce_affine(pid, rows + 3 * num_rows, dparams.second_bias, first, num, classes, row, c, NORM, PARTS, MEMBERS)
-    pid -= num_second * blocks
-    if (pid >= 0) & (pid < NORM.groups):
-        _reduce_logits(pid, columns + 4 * num_columns, dparams.mean_logits, c, NORM.num_means, NORM)
-        _reduce_logits(pid, columns + (4 + NORM.num_means) * num_columns, dparams.var_logits, c, NORM.num_vars, NORM)
+            mean, var, num, domains = columns, columns + num_columns, 1, None
+            if NORM.cuts[k].samples:
+                mean, var, num = rows, rows + num_rows, NORM.cuts[k].samples
+            elif NORM.domains:
+                mean, var, num, domains = rows, rows + num_rows, shape.n, labels
+            out, logits = grads + offset, params.mean_logits
+            pid = _reduce(
+                pid, mean, out, size, width, num, domains, logits, shape, NORM.cuts[k], NORM.cuts[k].mean, NORM.num_means, NORM
+            )
+            out, logits = out + shape.num_stats, params.var_logits
+            pid = _reduce(
+                pid, var, out, size, width, num, domains, logits, shape, NORM.cuts[k], NORM.cuts[k].var, NORM.num_vars, NORM
+            )
+        offset += size * width
+    pid = _reduce(pid, columns + 2 * num_columns, dparams.weight, 1, c, 1, None, None, shape, NORM.channels, 0, 1, NORM)
+    pid = _reduce(pid, columns + 3 * num_columns, dparams.bias, 1, c, 1, None, None, shape, NORM.channels, 0, 1, NORM)
+    num, classes = NORM.second.samples if NORM.second.samples else shape.n, labels if NORM.second_affine == "class" else None
+    slot = rows + 2 * num_rows
+    pid = _reduce(pid, slot, dparams.second_weight, num_second, c, num, classes, None, shape, NORM.second, 0, 1, NORM)
+    pid = _reduce(pid, slot + num_rows, dparams.second_bias, num_second, c, num, classes, None, shape, NORM.second, 0, 1, NORM)
+    slot = columns + 4 * num_columns
+    pid = _reduce(pid, slot, dparams.mean_logits, NORM.num_means, NORM.groups, 1, None, None, shape, NORM.logits, 0, 1, NORM)
+    slot += NORM.num_means * num_columns
+    pid = _reduce(pid, slot, dparams.var_logits, NORM.num_vars, NORM.groups, 1, None, None, shape, NORM.logits, 0, 1, NORM)
