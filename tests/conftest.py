@@ -8,8 +8,8 @@ import os
 
 os.environ["TRITON_INTERPRET"] = "1"
 
-import torch
-from hypothesis import HealthCheck, settings
+import torch  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
 
 torch.set_num_threads(1)
 settings.register_profile(

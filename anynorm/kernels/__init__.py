@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +25,7 @@ __all__ = ["at_least_float32", "coefficients", "compute_dtype", "describe", "mom
 
 _selected: ContextVar[str] = ContextVar("anynorm.kernels", default="auto")
 _PLAIN_TYPES = (Tensor, nn.Parameter)
-_BACKENDS = {"cpu": cpu, "gpu": gpu}
+_BACKENDS: dict[str, Any] = {"cpu": cpu, "gpu": gpu}  # modules with check_supported, normalize and describe
 _DTYPES = {"cpu": (torch.float32, torch.bfloat16), "gpu": (torch.float32, torch.float16, torch.bfloat16)}
 _DEVICES = {"cpu": ("cpu",), "gpu": ("cuda", "cpu")}  # Triton's interpreter takes CPU tensors
 
@@ -80,7 +81,8 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
         if selected != "auto":
             raise AnynormError(f"The {name} kernels do not support this pass: {error}. Use 'auto' or 'reference'.") from None
         return reference.normalize(spec, x, params, buffers)
-    return _BACKENDS[name].normalize(spec, x, params, buffers)
+    result: tuple[Tensor, BatchStats] = _BACKENDS[name].normalize(spec, x, params, buffers)
+    return result
 
 
 def _check_tensors(x: Tensor, params: Params, name: str) -> None:

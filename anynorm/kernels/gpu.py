@@ -51,7 +51,9 @@ def describe() -> str:
     if util.find_spec("triton") is None:
         return "not available: triton is not installed"
     failed = "; ".join(f"not used on {device}: {problem}" for device, problem in problems.items() if problem)
-    text = f"Triton {metadata.version('triton')}, used for eager CUDA and ROCm tensors; tested in Triton's interpreter and compiled "
+    text = (
+        f"Triton {metadata.version('triton')}, used for eager CUDA and ROCm tensors; tested in Triton's interpreter and compiled "
+    )
     return failed or text + "for sm_80, sm_90 and gfx942; no GPU has run them yet"
 
 
@@ -104,7 +106,7 @@ class Plan(NamedTuple):
     def programs(self, k: int) -> int:
         """Return the number of programs that compute the statistics of a cut."""
         rows, width = self.size(k)
-        return rows * _blocks(width, self.norm.cuts[k].parts)
+        return rows * _blocks(width, int(self.norm.cuts[k].parts))
 
     @property
     def num_columns(self) -> int:
@@ -222,9 +224,9 @@ class _Pass:
         _launch(k.reduce, grid, rows, columns, grads, labels, params, dparams, shape, num_second, NORM=norm)
         if norm.pools_columns and sync.is_synchronized:
             slices = [grads[:, plan.slice(i)] for i, cut in cuts if cut.uses_batch and not cut.samples]
-            total = sync.sum(torch.cat(slices, 1))
-            for mine, summed in zip(slices, total.split([piece.shape[1] for piece in slices], 1), strict=True):
-                mine.copy_(summed)
+            summed = sync.sum(torch.cat(slices, 1))
+            for piece, total in zip(slices, torch.split(summed, [piece.shape[1] for piece in slices], 1), strict=True):
+                piece.copy_(total)
         if not needs_dx:
             return None
         self._coefficients(grads, params, sums)
@@ -297,8 +299,8 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
     call = _Pass(spec, plan, buffers._replace(labels=labels))
     y: Tensor = _Normalize.apply(call, x, *params)  # type: ignore[no-untyped-call]
     is_updated = buffers.momentum is not None
-    if is_updated and not spec.num_domains and not spec.sync_group.is_synchronized:
-        return y, BatchStats([], is_updated=True)
+    if is_updated and (x.is_cuda or not (spec.num_domains or spec.sync_group.is_synchronized)):
+        return y, BatchStats([None for _ in spec.uses_batch], is_updated=True)  # the layer has nothing left to do or to read
     return y, _read_stats(call)._replace(is_updated=is_updated)
 
 

@@ -49,8 +49,9 @@ class Layout(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """Samples per part (0: all of them, or running statistics), parts of channels (0: all) and strips, the index among the cuts
-    of the mean and of the variance (−1: none), and a tile (parts, members).
+    """A cut: samples per part (0: all, or running statistics), parts of channels (0: all) and strips, and a tile of its table.
+
+    `mean` and `var` are its index among the cuts of the mean and of the variance (−1: none); a tile is (parts, members).
     """
 
     samples: int
@@ -286,9 +287,7 @@ def _pool_columns(
         else:
             values = tl.load(counts + domain)
             field = domains * shape.c * NORM.strips
-            mean, var, count = _pool(
-                columns, field, domain, 1, None, 0, part, width, shape, shape.c, values, CUT, NORM.strips
-            )
+            mean, var, count = _pool(columns, field, domain, 1, None, 0, part, width, shape, shape.c, values, CUT, NORM.strips)
         if not CUT.samples:
             tl.store(stats + slot, mean, mask=mask)
             tl.store(stats + shape.num_stats + slot, var, mask=mask)

@@ -18,20 +18,22 @@ import torch
 import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from triton.runtime import interpreter
 
 import anynorm
 from anynorm import kernels
 from anynorm.kernels import gpu, gpu_kernels
+from anynorm.kernels.interface import UnsupportedError
 from tests.helpers import CHANNELS, condition_for, data, make, same
 from tests.kernels.test_cpu import LIVE, UNFIT_FOR_VECTORS
 from tests.layers.test_distributed import run, two_processes
 
-interpreter = pytest.importorskip("triton.runtime.interpreter")
 CPU = torch.device("cpu")
 OUTSIDE = {"gw:4", "gwzca:4", "gw:1"}  # norms that do not call the kernels
 ROWS = [spec for spec in LIVE if spec not in OUTSIDE]
 LAYOUTS = {"rows": (4, 16, 2, 2), "channels_last": (4, 16, 2, 2), "vectors": (4, 16)}
-CASES = [(spec, list(LAYOUTS)[(k + training) % 3], training) for k, spec in enumerate(ROWS) for training in (True, False)]
+CASES = [(spec, list(LAYOUTS)[k % 3], True) for k, spec in enumerate(ROWS)]
+CASES += [(spec, list(LAYOUTS)[(k + 1) % 3], False) for k, spec in enumerate(ROWS) if make(spec).pools_samples]
 CASES += [(spec, layout, True) for spec in ("sn", "bgn:32.saaux@3") for layout in LAYOUTS if (spec, layout, True) not in CASES]
 
 
@@ -75,7 +77,7 @@ def test_every_norm_is_the_reference(spec, layout, training):
         check(norm, x, atol=2e-5 * (norm.eps**-0.5 if alone else 1.0))
 
 
-@settings(max_examples=12)
+@settings(max_examples=10)
 @given(
     spec=st.sampled_from(["bn", "in", "ln", "gn:2", "hn:2", "sn:2", "bn/bn+en", "gbgn:2,2", "sabn@3", "sn.aux@3"]),
     samples=st.integers(1, 3),
@@ -135,37 +137,50 @@ def test_nan_and_infinity_go_where_the_reference_lets_them(spec, value):
 
 
 @pytest.mark.parametrize(
-    ("spec", "training", "forward"), [("bn", True, 5), ("sn.aux@3", True, 5), ("gbgn:2,4", True, 5), ("ln", True, 4), ("bn", False, 3)]
+    ("spec", "training", "num_forward", "over_x"),
+    [
+        ("bn", True, 5, 4),
+        ("sn", True, 5, 4),
+        ("gbgn:2,4", True, 5, 4),
+        ("hn.sa@3", True, 5, 4),
+        ("ln", True, 4, 4),
+        ("bn", False, 3, 3),
+    ],
 )
-def test_a_pass_launches_at_most_five_kernels_and_no_operator_that_launches_one(spec, training, forward, monkeypatch):
+def test_a_pass_launches_at_most_five_kernels_and_allocates_nothing_x_sized_but_y_and_dx(
+    spec, training, num_forward, over_x, monkeypatch
+):
     launched = []
-    launch = gpu._launch
-    monkeypatch.setattr(gpu, "_launch", lambda kernel, *args, **constants: launched.append(kernel.__name__) or launch(kernel, *args, **constants))
-    norm, x = make(spec).train(training), data(4, 16, 2, 2).requires_grad_()
+    monkeypatch.setattr(gpu, "_launch", lambda kernel, *args, **constants: launched.append(kernel.__name__))  # nothing runs
+    norm, x = make(spec).train(training), data(4, 16, 32, 32).requires_grad_()
     condition, dy = condition_for(norm, x), torch.ones_like(x)
-    with torch.profiler.profile() as profile, kernels.use("gpu"):
-        y = gpu_pass = kernels.normalize(
-            norm._forward_spec(), x, norm._params(condition), norm._read_buffers(norm._forward_spec(), condition)
-        )[0]
-        assert len(launched) == forward
-        gpu_pass.backward(dy)
-    assert y.shape == x.shape
-    assert len(launched) == forward + 5
-    assert launched.count("row_sums") + launched.count("apply") == (4 if training else 3)
+    spec_of_pass = norm._forward_spec()
+    with torch.profiler.profile(profile_memory=True) as profile:
+        y, _ = gpu.normalize(spec_of_pass, x, norm._params(condition), norm._read_buffers(spec_of_pass, condition))
+        assert len(launched) == num_forward
+        y.backward(dy)
+    assert len(launched) == num_forward + 5
+    assert launched.count("row_sums") + launched.count("apply") == over_x
     operators = {event.key for event in profile.key_averages() if event.key.startswith("aten::")}
-    launching = operators - {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::detach", "aten::select", "aten::slice"}
-    assert launching <= {"aten::as_strided", "aten::unbind", "aten::reshape", "aten::view", "aten::expand"} | LAYER_OPERATORS
-
-
-LAYER_OPERATORS = {"aten::mul", "aten::expand_as", "aten::_reshape_alias", "aten::to"}
-"""Operators on counts per domain, which the layer reads."""
+    assert operators <= {
+        f"aten::{name}" for name in "empty empty_like empty_strided new_empty detach t transpose as_strided alias".split()
+    }
+    large = [event for event in profile.events() if event.name == "aten::empty_like" and event.cpu_memory_usage >= 0]
+    sizes = [event.self_cpu_memory_usage for event in profile.events() if event.name.startswith("aten::empty")]
+    assert len(large) == 2  # y and dx
+    assert sum(size >= x.numel() * 4 for size in sizes) <= 2
 
 
 @pytest.mark.parametrize("spec", ["bn", "sn", "bgn:32"])
 def test_nothing_the_size_of_x_is_saved_but_x(spec):
     saved = []
     norm, x = make(spec), data(4, 16, 16, 16).requires_grad_()
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t), kernels.use("gpu"):
+
+    def pack(tensor):
+        saved.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), kernels.use("gpu"):
         norm(x)
     assert sum(t.data_ptr() == x.data_ptr() for t in saved) == 1
     assert sum(t.numel() * t.element_size() for t in saved) <= 1.05 * x.numel() * x.element_size()
@@ -233,7 +248,7 @@ def test_kernels_that_differ_or_fail_at_first_use_are_not_used_and_one_warning_h
     spec, x = make("bn")._forward_spec(), data(2, 16, 4)
     with pytest.warns(UserWarning, match=f"anynorm runs without its Triton kernels on cpu: .*{reason}") as caught:
         for _ in range(2):
-            with pytest.raises(kernels.UnsupportedError, match=reason):
+            with pytest.raises(UnsupportedError, match=reason):
                 gpu.check_supported(spec, x)
     assert len(caught) == 1
     assert reason in gpu.describe()
@@ -251,7 +266,7 @@ def test_the_check_at_first_use_passes_and_a_plain_run_needs_no_triton(monkeypat
 
 def synchronized(rank):
     gpu.problems[CPU] = ""
-    for spec, split in (("sn", 3), ("bgn:32.saaux@3", 3), ("hn:4", 0)):
+    for spec, split in (("sn.aux@3", 3), ("hn:4", 0)):
         whole = data(4, CHANNELS, 2, 2)
         alone, together = make(spec), make(spec)
         anynorm.sync(together)
