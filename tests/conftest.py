@@ -8,8 +8,8 @@ import os
 
 os.environ["TRITON_INTERPRET"] = "1"
 
-import torch  # noqa: E402
-from hypothesis import HealthCheck, settings  # noqa: E402
+import torch
+from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)
 settings.register_profile(

@@ -116,7 +116,7 @@ class Plan(NamedTuple):
     @property
     def num_domains(self) -> int:
         """The number of sets of statistics of a cut that pools samples."""
-        return max(self.norm.domains, 1)
+        return int(max(self.norm.domains, 1))
 
 
 def _power_of_2(number: int, limit: int) -> int:

@@ -72,13 +72,10 @@ def inspect(compiled, target):
 
 def main():
     gpu.problems[torch.device("cpu")], gpu_kernels.INTERPRETED = "", True
-    forward_and_backward = record("in+bn", torch.float32, (8, 32, 14, 14), False)
-    launches = {
-        kernel: (kernel, args, constants) for kernel, args, constants in forward_and_backward
-    }.values()  # the last of each
-    launches = [*launches, *(row for row in record("bn", torch.bfloat16, (8, 64, 14, 14), True)[:5] if row[0] in OVER_X)]
+    last_of_each = {launch[0]: launch for launch in record("in+bn", torch.float32, (8, 32, 14, 14), False)}
+    half = [launch for launch in record("bn", torch.bfloat16, (8, 64, 14, 14), True)[:5] if launch[0] in OVER_X]
     rows = []
-    for kernel, args, constants in launches:
+    for kernel, args, constants in [*last_of_each.values(), *half]:
         for target in TARGETS:
             compiled = triton.compile(source(kernel, args, constants), target=target, options={"enable_fp_fusion": True})
             spilled, bits = inspect(compiled, target)

@@ -1,4 +1,4 @@
-"""The Triton kernels compute what the reference computes, in Triton's interpreter; compiled, they spill nothing and load 128 bits.
+"""The Triton kernels compute what the reference computes, in Triton's interpreter; compiled, they spill nothing.
 
 `tests/conftest.py` sets TRITON_INTERPRET, so that they run on CPU tensors. No GPU is needed.
 """
@@ -31,7 +31,8 @@ from tests.layers.test_distributed import run, two_processes
 CPU = torch.device("cpu")
 OUTSIDE = {"gw:4", "gwzca:4", "gw:1"}  # norms that do not call the kernels
 ROWS = [spec for spec in LIVE if spec not in OUTSIDE]
-LAYOUTS = {"rows": (4, 16, 2, 2), "channels_last": (4, 16, 2, 2), "vectors": (4, 16)}
+LAYOUTS = {"rows": (2, 16, 2, 2), "channels_last": (2, 16, 2, 2), "vectors": (4, 16)}
+WITHOUT_LAUNCH = ["empty", "empty_like", "empty_strided", "new_empty", "detach", "t", "transpose", "as_strided", "alias"]
 CASES = [(spec, list(LAYOUTS)[k % 3], True) for k, spec in enumerate(ROWS)]
 CASES += [(spec, list(LAYOUTS)[(k + 1) % 3], False) for k, spec in enumerate(ROWS) if make(spec).pools_samples]
 CASES += [(spec, layout, True) for spec in ("sn", "bgn:32.saaux@3") for layout in LAYOUTS if (spec, layout, True) not in CASES]
@@ -66,7 +67,7 @@ def check(norm, x, rtol=1e-4, atol=2e-5):
 
 @pytest.mark.parametrize(("spec", "layout", "training"), CASES)
 def test_every_norm_is_the_reference(spec, layout, training):
-    x = data(*LAYOUTS[layout])
+    x = data(4 if "gbgn" in spec else LAYOUTS[layout][0], *LAYOUTS[layout][1:])
     x = x.to(memory_format=torch.channels_last) if layout == "channels_last" else x
     norm = make(spec).train(training)
     if layout == "vectors" and spec in UNFIT_FOR_VECTORS[training]:
@@ -162,9 +163,7 @@ def test_a_pass_launches_at_most_five_kernels_and_allocates_nothing_x_sized_but_
     assert len(launched) == num_forward + 5
     assert launched.count("row_sums") + launched.count("apply") == over_x
     operators = {event.key for event in profile.key_averages() if event.key.startswith("aten::")}
-    assert operators <= {
-        f"aten::{name}" for name in "empty empty_like empty_strided new_empty detach t transpose as_strided alias".split()
-    }
+    assert operators <= {f"aten::{name}" for name in WITHOUT_LAUNCH}
     large = [event for event in profile.events() if event.name == "aten::empty_like" and event.cpu_memory_usage >= 0]
     sizes = [event.self_cpu_memory_usage for event in profile.events() if event.name.startswith("aten::empty")]
     assert len(large) == 2  # y and dx
@@ -246,11 +245,14 @@ def test_kernels_that_differ_or_fail_at_first_use_are_not_used_and_one_warning_h
     monkeypatch.delitem(gpu.problems, CPU)
     monkeypatch.setattr(gpu, "_launch", launch)
     spec, x = make("bn")._forward_spec(), data(2, 16, 4)
-    with pytest.warns(UserWarning, match=f"anynorm runs without its Triton kernels on cpu: .*{reason}") as caught:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         for _ in range(2):
             with pytest.raises(UnsupportedError, match=reason):
                 gpu.check_supported(spec, x)
     assert len(caught) == 1
+    assert str(caught[0].message).startswith("anynorm runs without its Triton kernels on cpu: ")
+    assert reason in str(caught[0].message)
     assert reason in gpu.describe()
 
 
