@@ -38,12 +38,21 @@ CASES += [(spec, list(LAYOUTS)[(k + 1) % 3], False) for k, spec in enumerate(ROW
 CASES += [(spec, layout, True) for spec in ("sn", "bgn:32.saaux@3") for layout in LAYOUTS if (spec, layout, True) not in CASES]
 
 
+CALL = interpreter.InterpretedFunction.__call__
+
+
+def call_function(function, *args, **kwargs):
+    is_ours = function.fn.__module__ == gpu_kernels.__name__
+    return function.rewrite()(*args, **kwargs) if is_ours else CALL(function, *args, **kwargs)
+
+
 @pytest.fixture(autouse=True)
 def checked_device(monkeypatch):
-    """Leave out the check at first use, which has a test of its own, and Triton's check of integer overflow, which is slow."""
+    """Leave out the check at first use, which has a test of its own, and what makes the interpreter slow."""
     monkeypatch.setitem(gpu.problems, CPU, "")
     builder = interpreter.interpreter_builder
-    monkeypatch.setattr(builder, "options", replace(builder.options, sanitize_overflow=False))
+    monkeypatch.setattr(builder, "options", replace(builder.options, sanitize_overflow=False))  # checks of integer overflow
+    monkeypatch.setattr(interpreter.InterpretedFunction, "__call__", call_function)  # each call patches Triton's language again
 
 
 def results(norm, x, condition, name):
