@@ -10,7 +10,7 @@ import math
 import warnings
 from contextlib import nullcontext
 from functools import lru_cache
-from importlib import metadata, util
+from importlib import util
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -33,6 +33,8 @@ COLUMNS, SAMPLES, TABLE = 16, 32, 512
 BLOCK = 256
 """The number of rows of which one program computes the coefficients."""
 MAX_ROWS = 2**28
+MIN_TRITON = (3, 7)
+"""The oldest Triton that compiles the kernels."""
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 problems: dict[torch.device, str] = {}
@@ -51,10 +53,14 @@ def describe() -> str:
     if util.find_spec("triton") is None:
         return "not available: triton is not installed"
     failed = "; ".join(f"not used on {device}: {problem}" for device, problem in problems.items() if problem)
-    text = (
-        f"Triton {metadata.version('triton')}, used for eager CUDA and ROCm tensors; tested in Triton's interpreter and compiled "
-    )
-    return failed or text + "for sm_80, sm_90 and gfx942; no GPU has run them yet"
+    text = f"Triton {_triton_version()}, used for eager CUDA and ROCm tensors; tested in Triton's interpreter and compiled for "
+    return failed or text + "sm_80, sm_90 and gfx942; no GPU has run them yet"
+
+
+def _triton_version() -> str:
+    import triton
+
+    return str(triton.__version__)
 
 
 def is_supported_device(x: Tensor) -> bool:
@@ -327,7 +333,10 @@ def _check_device(device: torch.device) -> None:
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         raise UnsupportedError(f"they were not checked on {device} before a CUDA graph was captured")
     try:
-        problems[device] = find_difference(normalize, device)
+        version = _triton_version()
+        is_new = tuple(int(number) for number in version.split(".")[:2]) >= MIN_TRITON
+        too_old = f"they need Triton {MIN_TRITON[0]}.{MIN_TRITON[1]} or later; {version} is installed"
+        problems[device] = find_difference(normalize, device) if is_new else too_old
     except Exception as error:  # whatever Triton raises
         problems[device] = f"Triton failed: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     if problems[device]:

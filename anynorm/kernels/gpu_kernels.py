@@ -132,8 +132,7 @@ def row_sums(x, dy, table, shape, LAYOUT: tl.constexpr):
     offset, mask = _positions(start, step, begin, length, exists, LAYOUT)
     values = tl.load(x + first + offset, mask=mask, other=0.0).to(tl.float32)
     shift = tl.sum(values, 1) / tl.minimum(end - begin, LAYOUT.positions)
-    total = tl.zeros([LAYOUT.rows, LAYOUT.positions], tl.float32)
-    product = tl.zeros([LAYOUT.rows, LAYOUT.positions], tl.float32)
+    total, product = tl.zeros_like(values), tl.zeros_like(values)
     for at in range(begin, end, LAYOUT.positions):
         offset, mask = _positions(start, step, at, length, exists, LAYOUT)
         centered = tl.load(x + first + offset, mask=mask, other=0.0).to(tl.float32) - shift[:, None]
@@ -445,7 +444,7 @@ def gradients(
 ):
     num_columns, num_rows, field = shape.c * NORM.strips, shape.num_rows, shape.num_splits * shape.num_rows
     column = tl.program_id(0) * NORM.columns.parts + tl.arange(0, NORM.columns.parts)
-    total = tl.zeros([QUANTITIES, NORM.columns.parts], tl.float64)
+    total = (tl.arange(0, QUANTITIES)[:, None] + column[None, :]).to(tl.float64) * 0
     for at in range(0, shape.n, NORM.columns.members):
         samples = at + tl.arange(0, NORM.columns.members)[None, :]
         mask, row = (column < num_columns)[:, None] & (samples < shape.n), samples * num_columns + column[:, None]
