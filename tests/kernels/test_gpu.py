@@ -205,6 +205,18 @@ def test_second_derivatives_are_those_of_the_reference():
         same(b, a, rtol=1e-3, atol=1e-3)
 
 
+def test_one_style_for_all_samples_has_the_gradients_of_the_reference():
+    found = []
+    for name in ("reference", "gpu"):
+        norm, x = make("saadain"), data(3, 16, 2, 2).requires_grad_()
+        style = [torch.linspace(0.5, end, 16)[None].requires_grad_() for end in (1, 2)]
+        with kernels.use(name):
+            y = norm(x, tuple(style))
+        found.append([y, *torch.autograd.grad((y * y.detach().cos()).sum(), [x, *style])])
+    for a, b in zip(*found, strict=True):
+        same(b, a, rtol=1e-4, atol=1e-5)
+
+
 def test_running_statistics_of_an_average_over_all_batches_follow_the_reference():
     norms = [make("sn.aux@3", momentum=None) for _ in range(2)]
     x = data(4, 16, 2, 2)
@@ -300,7 +312,7 @@ def test_ranks_with_parts_of_a_batch_or_none_give_what_one_process_gives(tmp_pat
     two_processes(synchronized, tmp_path)
 
 
-def test_every_kernel_compiles_without_spills_and_loads_128_bits_at_a_time(tmp_path):
+def test_the_kernels_of_two_norms_compile_without_spills_and_load_128_bits_of_aligned_rows(tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
     script = Path(__file__).with_name("compile_gpu.py")
