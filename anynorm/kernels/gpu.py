@@ -1,7 +1,7 @@
 """The Triton kernels for eager CUDA and ROCm tensors: a pass through them, and a check of them at first use on a device.
 
 No GPU has run them yet: they are tested in Triton's interpreter (TRITON_INTERPRET=1, on CPU tensors) and compiled for three
-architectures. Besides x, y and dx there are tables with a few numbers per row (sample, channel, strip), which are small if rows are
+architectures. Besides x, y and dx there are tables with a few numbers per row (sample, channel, strip), small if rows are
 long, and a copy of dy if its strides or dtype are not those of x. No pass waits for the device.
 """
 
