@@ -1,7 +1,12 @@
 """One thread per test process, hypothesis without deadlines (the machine is shared), and slow tests first.
 
-With the long tests at the end one of the two processes would wait for the other.
+With the long tests at the end one of the two processes would wait for the other. Triton kernels run in Triton's interpreter,
+which reads the variable when Triton is imported first.
 """
+
+import os
+
+os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
 from hypothesis import HealthCheck, settings

@@ -1,8 +1,9 @@
 """The code that touches the large tensor, and the dispatch between its implementations.
 
 cpu         C++, for eager CPU tensors of float32 or bfloat16, contiguous or channels_last
+gpu         Triton, for eager CUDA and ROCm tensors of float32, float16 or bfloat16, contiguous or channels_last
 reference   the definition, and everything else: compile, export, vmap, forward-mode AD, other devices and dtypes, tensor
-            subclasses, positional norms, and machines where the C++ kernels could not be built
+            subclasses, positions mixed with other cuts, and machines where the C++ or Triton kernels are not available
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from anynorm.errors import AnynormError
-from anynorm.kernels import cpu, reference
+from anynorm.kernels import cpu, gpu, reference
 from anynorm.kernels.interface import NUM_LAYER_PARAMS, BatchStats, Buffers, ForwardSpec, Params, UnsupportedError
 from anynorm.kernels.reference import at_least_float32, coefficients, compute_dtype, moments
 
@@ -23,7 +25,8 @@ __all__ = ["at_least_float32", "coefficients", "compute_dtype", "describe", "mom
 
 _selected: ContextVar[str] = ContextVar("anynorm.kernels", default="auto")
 _PLAIN_TYPES = (Tensor, nn.Parameter)
-_DTYPES = (torch.float32, torch.bfloat16)
+_BACKENDS: dict[str, Any] = {"cpu": cpu, "gpu": gpu}  # modules with check_supported, normalize and describe
+_DTYPES = {"cpu": (torch.float32, torch.bfloat16), "gpu": (torch.float32, torch.float16, torch.bfloat16)}
 
 
 @contextmanager
@@ -31,8 +34,8 @@ def use(name: str) -> Iterator[None]:
     """Select the kernels inside a `with` block.
 
     Args:
-        name: "auto" (the fastest that supports a pass), "reference", or "cpu", which raises for an eager pass that it does not
-            support; compiled code always uses the reference.
+        name: "auto" (the fastest that supports a pass), "reference", or "cpu" or "gpu", which raise for an eager pass that they
+            do not support; compiled code always uses the reference.
 
     Raises:
         AnynormError: if `name` is not one of these.
@@ -40,8 +43,8 @@ def use(name: str) -> Iterator[None]:
     >>> with use("reference"):
     ...     pass
     """
-    if name not in ("auto", "reference", "cpu"):
-        raise AnynormError(f"name must be 'auto', 'reference' or 'cpu'; got {name!r}.")
+    if name not in ("auto", "reference", *_BACKENDS):
+        raise AnynormError(f"name must be 'auto', 'reference', 'cpu' or 'gpu'; got {name!r}.")
     token = _selected.set(name)
     try:
         yield
@@ -51,10 +54,8 @@ def use(name: str) -> Iterator[None]:
 
 def describe() -> dict[str, str]:
     """Return for each kind of kernels where it is used, or why it is not."""
-    return {
-        "cpu": cpu.describe(),
-        "reference": "plain torch operations, used for everything else",
-    }
+    texts = {name: backend.describe() for name, backend in _BACKENDS.items()}
+    return {**texts, "reference": "plain torch operations, used for everything else"}
 
 
 def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
@@ -71,16 +72,18 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
     """
     if torch.compiler.is_compiling() or (selected := _selected.get()) == "reference":
         return reference.normalize(spec, x, params, buffers)
-    if spec.has_positional_cut and spec.by_position is not None and x.dtype in _DTYPES:
+    name = ("gpu" if x.is_cuda else "cpu") if selected == "auto" else selected
+    if spec.has_positional_cut and spec.by_position is not None and x.dtype in _DTYPES[name]:
         return _normalize_positions(spec.by_position, x, params, buffers)
     try:
-        _check_tensors(x, params)
-        cpu.check_supported(spec, x)
+        _check_tensors(x, params, name)
+        _BACKENDS[name].check_supported(spec, x)
     except UnsupportedError as error:
-        if selected == "cpu":
-            raise AnynormError(f"The cpu kernels do not support this pass: {error}. Use 'auto' or 'reference'.") from None
+        if selected != "auto":
+            raise AnynormError(f"The {name} kernels do not support this pass: {error}. Use 'auto' or 'reference'.") from None
         return reference.normalize(spec, x, params, buffers)
-    return cpu.normalize(spec, x, params, buffers)
+    result: tuple[Tensor, BatchStats] = _BACKENDS[name].normalize(spec, x, params, buffers)
+    return result
 
 
 def _normalize_positions(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
@@ -91,12 +94,14 @@ def _normalize_positions(spec: ForwardSpec, x: Tensor, params: Params, buffers: 
     return (y.contiguous() if x.is_contiguous() else y), batch
 
 
-def _check_tensors(x: Tensor, params: Params) -> None:
-    """Check that the CPU kernels support these tensors, whatever their shape."""
-    if x.dtype not in _DTYPES:
+def _check_tensors(x: Tensor, params: Params, name: str) -> None:
+    """Check that kernels support these tensors, whatever their shape."""
+    if x.dtype not in _DTYPES[name]:
         raise UnsupportedError(f"the input has dtype {x.dtype}")
     for tensor in (x, *params):
-        if tensor is not None and (type(tensor) not in _PLAIN_TYPES or not tensor.is_cpu):
+        if tensor is None:
+            continue
+        if type(tensor) not in _PLAIN_TYPES or not (tensor.is_cpu if name == "cpu" else tensor.device == x.device):
             raise UnsupportedError("a tensor is on another device or is an instance of a subclass")
     for tensor in params[:NUM_LAYER_PARAMS]:
         if tensor is not None and tensor.dtype is torch.float64:

@@ -35,6 +35,9 @@ class SyncGroup(Protocol):
     def all_reduce(self, moments: Moments) -> Moments:
         """Return the moments of the samples of all processes."""
 
+    def sum(self, table: Tensor) -> Tensor:
+        """Return the sum of a table over all processes, without gradients."""
+
     def average(self, tables: list[Tensor], weight: Tensor) -> list[Tensor]:
         """Return the weighted average of tables over all processes, without gradients."""
 
@@ -49,6 +52,10 @@ class NoSync:
     def all_reduce(self, moments: Moments) -> Moments:
         """Return the moments unchanged."""
         return moments
+
+    def sum(self, table: Tensor) -> Tensor:
+        """Return the table unchanged."""
+        return table
 
     def average(self, tables: list[Tensor], weight: Tensor) -> list[Tensor]:
         """Return the tables unchanged."""
@@ -115,6 +122,14 @@ class AllReduce:
             return moments
         packed = torch.stack([table.expand_as(moments.mean) for table in moments])
         return pool_stacked(Moments(*_gather(packed, self.group).unbind(1)))
+
+    def sum(self, table: Tensor) -> Tensor:
+        """Return the sum of a table over ranks, without gradients."""
+        if self._is_single_process():
+            return table
+        total = table.detach().clone()
+        dist.all_reduce(total, group=self.group)
+        return total
 
     def average(self, tables: list[Tensor], weight: Tensor) -> list[Tensor]:
         """Return the average of tables over ranks, each with its own weight, without gradients."""

@@ -38,6 +38,7 @@ def test_info_has_versions_threads_and_the_active_kernels():
     assert lines["torch"].strip() == torch.__version__
     assert "threads" in lines["processor"]
     assert "C++ (" in lines["kernels: cpu"]
+    assert "no GPU has run them yet" in lines["kernels: gpu"]
     assert json.loads(run("info", "--json").stdout)["kernels: cpu"] == lines["kernels: cpu"].strip()
 
 

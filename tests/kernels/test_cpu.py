@@ -189,7 +189,8 @@ def test_what_the_kernels_do_not_do_is_refused_when_asked_for_and_done_by_the_re
         make(spec)(x)
     if not x.is_meta:
         make(spec)(x)
-    with pytest.raises(anynorm.AnynormError, match=r"name must be 'auto', 'reference' or 'cpu'; got 'gpu'"), kernels.use("gpu"):
+    message = r"name must be 'auto', 'reference', 'cpu' or 'gpu'; got 'tpu'"
+    with pytest.raises(anynorm.AnynormError, match=message), kernels.use("tpu"):
         pass
 
 

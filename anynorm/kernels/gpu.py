@@ -1,0 +1,344 @@
+"""The Triton kernels for eager CUDA and ROCm tensors: a pass through them, and a check of them at first use on a device.
+
+No GPU has run them yet: they are tested in Triton's interpreter (TRITON_INTERPRET=1, on CPU tensors) and compiled for three
+architectures. Besides x, y and dx there are tables with a few numbers per row (sample, channel, strip), small if rows are
+long, and a copy of dy if its strides or dtype are not those of x. No pass waits for the device.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from contextlib import nullcontext
+from functools import lru_cache
+from importlib import util
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from anynorm.core.affine import PerClass
+from anynorm.core.cuts import ALL
+from anynorm.core.mixing import Argmax
+from anynorm.core.moments import Moments
+from anynorm.kernels import reference
+from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, Params, UnsupportedError
+
+TILE = 4096
+"""The number of bytes of a tile of x: 16 for each of 256 threads."""
+TILES = 8
+"""The number of tiles that one program reads: longer rows are split."""
+COLUMNS, SAMPLES, TABLE = 16, 32, 512
+"""A tile of a table whose samples are pooled, and the number of entries of other tiles of tables."""
+BLOCK = 256
+"""The number of rows of which one program computes the coefficients."""
+MAX_ROWS = 2**28
+MIN_TRITON = (3, 7)
+"""The oldest Triton that compiles the kernels."""
+_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+problems: dict[torch.device, str] = {}
+"""Why the kernels are not used on a device; empty if they are."""
+
+
+def triton_kernels() -> ModuleType:
+    """Import and return the kernels; `import anynorm` does not import Triton."""
+    from anynorm.kernels import gpu_kernels
+
+    return gpu_kernels
+
+
+def describe() -> str:
+    """Return for which tensors the kernels are used, or why they are not."""
+    if util.find_spec("triton") is None:
+        return "not available: triton is not installed"
+    failed = "; ".join(f"not used on {device}: {problem}" for device, problem in problems.items() if problem)
+    text = f"Triton {_triton_version()}, used for eager CUDA and ROCm tensors; tested in Triton's interpreter and compiled for "
+    return failed or text + "sm_80, sm_90 and gfx942; no GPU has run them yet"
+
+
+def _triton_version() -> str:
+    import triton
+
+    return str(triton.__version__)
+
+
+def is_supported_device(x: Tensor) -> bool:
+    """Whether the kernels can run on the device of x."""
+    return x.is_cuda or (x.is_cpu and util.find_spec("triton") is not None and triton_kernels().INTERPRETED)
+
+
+def _is_last(x: Tensor) -> bool:
+    return not x.is_contiguous() and x.dim() in _FORMATS and x.is_contiguous(memory_format=_FORMATS[x.dim()])
+
+
+def check_supported(spec: ForwardSpec, x: Tensor) -> None:
+    """Raise UnsupportedError if the kernels do not support a pass over x."""
+    if not is_supported_device(x):
+        raise UnsupportedError("they run on CUDA and ROCm tensors")
+    if spec.has_positional_cut:
+        raise UnsupportedError("a cut keeps every position separate")
+    if spec.sync_group.is_synchronized:
+        if spec.has_ghost_cut:
+            raise UnsupportedError("ghost batches are synchronized")
+    elif not x.numel() or not (x.is_contiguous() or _is_last(x)):
+        raise UnsupportedError("the input is empty or its rows are not dense")
+    if x.shape[0] * x.shape[1] * spec.num_strips(x) > MAX_ROWS or math.prod(x.shape[1:]) >= 2**31:
+        raise UnsupportedError("the input is too large for offsets of 32 bits")
+    if x.device not in problems:
+        _check_device(x.device)
+    if problems[x.device]:
+        raise UnsupportedError(f"they are not used on {x.device} ({problems[x.device]})")
+
+
+class Plan(NamedTuple):
+    """A pass over inputs of one shape: its description for the kernels, and the number of programs over x."""
+
+    shape: Any
+    norm: Any
+    layout: Any
+    grid: int
+
+    def size(self, k: int) -> tuple[int, int]:
+        """Return the numbers of rows and columns of the statistics of a cut."""
+        cut = self.norm.cuts[k]
+        return self.shape.n // cut.samples if cut.samples else self.num_domains, (cut.channels or self.shape.c) * cut.strips
+
+    def slice(self, k: int) -> slice:
+        """Return where the statistics of a cut are in the table of all of them."""
+        begin = sum(math.prod(self.size(i)) for i in range(k))
+        return slice(begin, begin + math.prod(self.size(k)))
+
+    def programs(self, k: int) -> int:
+        """Return the number of programs that compute the statistics of a cut."""
+        rows, width = self.size(k)
+        return rows * _blocks(width, int(self.norm.cuts[k].parts))
+
+    @property
+    def num_columns(self) -> int:
+        """The number of channels × strips."""
+        return int(self.shape.c * self.norm.strips)
+
+    @property
+    def num_domains(self) -> int:
+        """The number of sets of statistics of a cut that pools samples."""
+        return int(max(self.norm.domains, 1))
+
+
+def _power_of_2(number: int, limit: int) -> int:
+    return int(min(limit, 1 << max(number - 1, 0).bit_length()))
+
+
+def _blocks(size: int, block: int) -> int:
+    return -(-size // block)
+
+
+@lru_cache(maxsize=1024)
+def make_plan(spec: ForwardSpec, size: torch.Size, itemsize: int, last: bool, style_rows: int) -> Plan:
+    """Return the plan of a pass over an input, channels_last or contiguous, with a style of so many rows (0: none)."""
+    k = triton_kernels()
+    n, c, strips = size[0], size[1], math.lcm(*(cut.space for cut in spec.cuts.distinct))
+    length, norm = math.prod(size[2:]) // strips, spec.norm_spec
+
+    def make_cut(samples: int, channels: int, space: int, uses_batch: bool = True, index: int = -1) -> Any:
+        width = (channels or c) * space
+        members = _power_of_2(max(samples, 1) * c * strips // width, TABLE)
+        sides = (side.index(index) if index in side else -1 for side in (spec.cuts.mean, spec.cuts.var))
+        return k.Cut(samples, channels, space, uses_batch, *sides, _power_of_2(width, TABLE // members), members)
+
+    def of_samples(samples: int, space: int) -> Any:
+        return make_cut(samples, ALL, space)._replace(parts=COLUMNS, members=SAMPLES)
+
+    cuts = [
+        make_cut(cut.samples_per_part if cut.samples == ALL and uses else 0, cut.channels, cut.space, uses, index)
+        for index, (cut, uses) in enumerate(zip(spec.cuts.distinct, spec.uses_batch, strict=True))
+    ]
+    second = "class" if any(isinstance(stage, PerClass) for stage in norm.affine.stages) else "sample" if style_rows > 1 else ""
+    cut_second = of_samples(int(second == "sample"), 1)
+    description = k.Norm(
+        tuple(cuts), of_samples(0, strips), of_samples(0, 1), cut_second, make_cut(1, norm.mixing.groups, 1), strips,
+        spec.num_domains, type(norm.mixing).__name__.lower(), norm.mixing.groups, len(spec.cuts.mean), len(spec.cuts.var), second,
+        any(cut.uses_batch and not cut.samples for cut in cuts),
+    )  # fmt: skip
+    inner, tile = c if last else length, TILE // itemsize
+    block = _power_of_2(inner, min(tile, 128) if last else tile)
+    rows, positions = (block, _power_of_2(length, tile // block)) if last else (_power_of_2(n * c * strips, tile // block), block)
+    num_splits = max(1, _blocks(length, positions * TILES))
+    shape = k.Shape(n, c, length, positions * TILES, num_splits, n * c * strips, 0)
+    grid = num_splits * (n * strips * _blocks(c, rows) if last else _blocks(n * c * strips, rows))
+    plan = Plan(shape, description, k.Layout(last, math.gcd(inner, 16) or 1, strips, rows, positions), grid)
+    return plan._replace(shape=shape._replace(num_stats=plan.slice(len(cuts) - 1).stop))
+
+
+def _launch(kernel: Any, grid: int, *args: Any, **constants: Any) -> None:
+    if grid:
+        kernel[(grid,)](*args, **constants, enable_fp_fusion=True)
+
+
+class _Pass:
+    """A forward pass, and the tensors besides x and the parameters that its backward needs."""
+
+    def __init__(self, spec: ForwardSpec, plan: Plan, buffers: Buffers) -> None:
+        self.spec, self.plan, self.buffers = spec, plan, buffers
+        self.stats = self.counts = torch.empty(0)
+
+    def forward(self, x: Tensor, params: Any) -> Tensor:
+        k, plan, buffers, sync, domains = triton_kernels(), self.plan, self.buffers, self.spec.sync_group, self.plan.num_domains
+        norm, shape, cuts = plan.norm, plan.shape, list(enumerate(plan.norm.cuts))
+        self.stats, self.counts = _table(x, 2, shape.num_stats), _table(x, domains)
+        rows = _table(x, 3, shape.num_splits * shape.num_rows, dtype=torch.float32)
+        columns = _table(x, 2, domains, shape.c if norm.pools_columns else 0, norm.strips)
+        if any(self.spec.uses_batch):
+            _launch(k.row_sums, plan.grid, x, None, rows, shape, LAYOUT=plan.layout)
+            grid = domains * _blocks(plan.num_columns, COLUMNS) if norm.pools_columns else 0
+            grid += sum(plan.programs(i) for i, cut in cuts if cut.samples)
+            _launch(k.pool_rows, grid, rows, columns, self.counts, self.stats, buffers.labels, shape, NORM=norm)
+        if norm.pools_columns and sync.is_synchronized:
+            merged = sync.all_reduce(Moments(columns[0], columns[1], self.counts.reshape(-1, 1, 1)))
+            columns = torch.stack(merged[:2])
+            self.counts = merged.count.expand_as(merged.mean)[:, 0, 0].contiguous()
+        running = tuple(buffer for pair in buffers.running_stats for buffer in pair or (None, None))
+        updates, momentum = buffers.momentum is not None, buffers.momentum or 0.0
+        if any(not cut.samples or (cut.samples > 1 and updates) for _, cut in cuts):
+            grid = sum(domains * _blocks(plan.size(i)[1], cut.parts) for i, cut in cuts if cut.samples != 1)
+            args = (columns, self.counts, self.stats, running, buffers.num_batches, momentum, shape)
+            _launch(k.pool_columns, grid, *args, NORM=norm, UPDATE=updates)
+        self._coefficients(None, params, rows)
+        y = torch.empty_like(x)
+        _launch(k.apply, plan.grid, x, None, y, rows, shape, LAYOUT=plan.layout)
+        return y
+
+    def _coefficients(self, grads: Tensor | None, params: Any, rows: Tensor) -> None:
+        args = (self.stats, grads, self.counts, self.buffers.labels, params, rows, self.spec.eps, self.plan.shape)
+        grid = _blocks(self.plan.shape.num_rows, BLOCK)
+        _launch(triton_kernels().coefficients, grid, *args, NORM=self.plan.norm, BLOCK=BLOCK)
+
+    def backward(self, x: Tensor, dy: Tensor, params: Any, dparams: Any, needs_dx: bool) -> Tensor | None:
+        k, plan, labels, sync = triton_kernels(), self.plan, self.buffers.labels, self.spec.sync_group
+        norm, shape, cuts = plan.norm, plan.shape, list(enumerate(plan.norm.cuts))
+        keep = any(cut.samples for _, cut in cuts) or bool(norm.domains and norm.pools_columns)
+        num_second = 0 if params.second_weight is None else params.second_weight.shape[0]
+        quantities = _power_of_2(4 + norm.num_means + norm.num_vars, 1024)
+        sums = _table(x, max(3 * shape.num_splits, 4), shape.num_rows, dtype=torch.float32)
+        rows = _table(x, 4 if keep or num_second else 0, shape.num_rows, dtype=torch.float32)
+        columns, grads = _table(x, quantities, plan.num_columns), _table(x, 2, shape.num_stats)
+        _launch(k.row_sums, plan.grid, x, dy, sums, shape, LAYOUT=plan.layout)
+        args = (sums, self.stats, labels, params, rows, columns, self.spec.eps, shape)
+        _launch(k.gradients, _blocks(plan.num_columns, COLUMNS), *args, NORM=norm, KEEP=keep, QUANTITIES=quantities)
+        grid = 2 * sum(plan.programs(i) for i, cut in cuts if cut.uses_batch) + 2 * (1 + num_second) * _blocks(shape.c, COLUMNS)
+        grid += (norm.num_means + norm.num_vars) * _blocks(norm.groups, norm.logits.parts)
+        _launch(k.reduce, grid, rows, columns, grads, labels, params, dparams, shape, num_second, NORM=norm)
+        if norm.pools_columns and sync.is_synchronized:
+            slices = [grads[:, plan.slice(i)] for i, cut in cuts if cut.uses_batch and not cut.samples]
+            summed = sync.sum(torch.cat(slices, 1))
+            for piece, total in zip(slices, torch.split(summed, [piece.shape[1] for piece in slices], 1), strict=True):
+                piece.copy_(total)
+        if not needs_dx:
+            return None
+        self._coefficients(grads, params, sums)
+        dx = torch.empty_like(x)
+        _launch(k.apply, plan.grid, x, dy, dx, sums, shape, LAYOUT=plan.layout)
+        return dx
+
+
+def _table(x: Tensor, *size: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.empty(size, dtype=dtype, device=x.device)
+
+
+class _Normalize(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, call: _Pass, x: Tensor, *params: Tensor | None) -> Tensor:
+        with _on_device(x):
+            y = call.forward(x, _kernel_params(Params(*params)))
+        ctx.call = call
+        ctx.save_for_backward(x, call.stats, call.counts, call.buffers.labels, *params)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
+        x, _, _, _, *params = ctx.saved_tensors
+        if torch.is_grad_enabled():  # to be differentiated again
+            return (None, *_reference_backward(ctx.call, x, params, dy, ctx.needs_input_grad[1:]))
+        if dy.dtype != x.dtype or dy.stride() != x.stride():
+            dy = torch.empty_like(x).copy_(dy)
+        grads = {}
+        for name, param, needed in zip(Params._fields, params, ctx.needs_input_grad[2:], strict=True):
+            is_logits = name in ("mean_weight", "var_weight")
+            if needed and not (is_logits and isinstance(ctx.call.spec.norm_spec.mixing, Argmax)):  # a selection has no gradient
+                grads[name] = param.new_empty(param.shape[::-1] if is_logits else param.shape)
+        dparams = Params(**grads)
+        with _on_device(x):
+            dx = ctx.call.backward(x, dy, _kernel_params(Params(*params)), _kernel_params(dparams), ctx.needs_input_grad[1])
+        logits = (None if grad is None else grad.t() for grad in dparams[4:6])
+        return (None, dx, *dparams[:4], *logits, *dparams[6:])
+
+
+def _on_device(x: Tensor) -> Any:
+    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+
+
+def _kernel_params(params: Params) -> Any:
+    """Return parameters, or their gradients, in the order of the kernels; a style is a second affine like that of classes."""
+    is_style = params.class_weight is None and params.class_bias is None
+    second = (params.style_std, params.style_mean) if is_style else (params.class_weight, params.class_bias)
+    tensors = (params.weight, params.bias, *second, params.mean_weight, params.var_weight)
+    return triton_kernels().Params(*(None if tensor is None else tensor.contiguous() for tensor in tensors))
+
+
+def _reference_backward(call: _Pass, x: Tensor, params: list[Any], dy: Tensor, needed: tuple[bool, ...]) -> list[Tensor | None]:
+    """Return gradients that can be differentiated again."""
+    tables = [call.stats[:, call.plan.slice(k)].unbind() for k in range(len(call.spec.uses_batch))]
+    running = tuple(None if uses else (mean, var) for uses, (mean, var) in zip(call.spec.uses_batch, tables, strict=True))
+    with torch.enable_grad():
+        y, _ = reference.normalize(call.spec, x, Params(*params), Buffers(running, call.buffers.labels))
+        inputs = [tensor for tensor, need in zip([x, *params], needed, strict=True) if need]
+        grads = iter(torch.autograd.grad(y, inputs, dy, create_graph=True, allow_unused=True))
+    return [next(grads) if need else None for need in needed]
+
+
+def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
+    """Return y and the statistics of the batch; update the running statistics. Arguments: see `kernels.normalize`."""
+    last = _is_last(x)
+    x = x if last or x.is_contiguous() else x.contiguous()
+    labels = None if buffers.labels is None else buffers.labels.contiguous()
+    plan = make_plan(spec, x.shape, x.element_size(), last, 0 if params.style_std is None else params.style_std.shape[0])
+    call = _Pass(spec, plan, buffers._replace(labels=labels))
+    y: Tensor = _Normalize.apply(call, x, *params)  # type: ignore[no-untyped-call]
+    is_updated = buffers.momentum is not None
+    if is_updated and (x.is_cuda or not (spec.num_domains or spec.sync_group.is_synchronized)):
+        return y, BatchStats([None for _ in spec.uses_batch], is_updated=True)  # the layer has nothing left to do or to read
+    return y, _read_stats(call)._replace(is_updated=is_updated)
+
+
+def _read_stats(call: _Pass) -> BatchStats:
+    """Return the moments of the cuts that pooled samples of the batch."""
+    plan, by_cut, num_values = call.plan, list[Moments | None](), None
+    for k, (cut, core) in enumerate(zip(plan.norm.cuts, call.spec.cuts.distinct, strict=True)):
+        if not (cut.uses_batch and core.pools_samples):
+            by_cut.append(None)
+            continue
+        rows, width = plan.size(k)
+        mean, var = call.stats[:, plan.slice(k)].reshape(2, rows, width // cut.strips, cut.strips)
+        counts = torch.full_like(call.counts, plan.shape.n * plan.shape.length) if cut.samples else call.counts
+        num_values = (counts * plan.norm.strips).reshape(-1, 1, 1)
+        per_part = num_values * (plan.shape.c / width / (rows if cut.samples else 1))
+        by_cut.append(Moments(mean, var, per_part.expand_as(mean)))
+    return BatchStats(by_cut, None, num_values)
+
+
+def _check_device(device: torch.device) -> None:
+    """Compare a small pass of each kind with the reference; warn if they differ or Triton fails."""
+    from anynorm.kernels.gpu_check import find_difference
+
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        raise UnsupportedError(f"they were not checked on {device} before a CUDA graph was captured")
+    try:
+        version = _triton_version()
+        is_new = tuple(int(number) for number in version.split(".")[:2]) >= MIN_TRITON
+        too_old = f"they need Triton {MIN_TRITON[0]}.{MIN_TRITON[1]} or later; {version} is installed"
+        problems[device] = find_difference(normalize, device) if is_new else too_old
+    except Exception as error:  # whatever Triton raises
+        problems[device] = f"Triton failed: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    if problems[device]:
+        warnings.warn(f"anynorm runs without its Triton kernels on {device}: {problems[device]}.", stacklevel=2)

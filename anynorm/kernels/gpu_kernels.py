@@ -1,0 +1,537 @@
+"""The Triton kernels: two passes over x forward, two over x and dy backward, and between them passes over small tables.
+
+x is seen as rows (sample, channel, strip) of `length` positions: row = (sample · c + channel) · strips + strip.
+
+    row_sums       k = mean of the first tile, Σ u, Σ u (x − k) of each row, with u = x − k forward and u = dy backward
+    pool_rows      forward: moments of each column (channel, strip) per domain; statistics of cuts that keep samples apart
+    pool_columns   forward: statistics of cuts that pool samples, from the columns or the running statistics, which are updated
+    gradients      backward: dmean = −a Σ dy, dvar = −a r² Σ dy (x − mean) / 2, gradients of affine and λ, summed over samples
+    reduce         backward: dM = Σ w dmean, dV = Σ w′ dvar of each part of a cut; the gradients of the parameters
+    coefficients   forward: p = a, q = b + a (shift − mean);
+                   backward: p = Σ 2 dV / count, q = p shift + Σ (dM − 2 dV M) / count, over the cuts that use the batch
+    apply          forward: y = p (x − shift) + q; backward: dx = a dy + p (x − shift) + q
+
+Tables of rows are float32, the others float64. Grids depend on shapes only.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+"""Whether the kernels run in Triton's interpreter, on CPU tensors."""
+
+
+class Shape(NamedTuple):
+    """The sizes of a pass; a program reads `chunk` positions of a row, so that it has `num_splits` parts."""
+
+    n: int
+    c: int
+    length: int
+    chunk: int
+    num_splits: int
+    num_rows: int
+    num_stats: int
+
+
+class Layout(NamedTuple):
+    """Whether x is channels_last, a divisor of its contiguous axis, and a tile (rows, positions)."""
+
+    last: bool
+    align: int
+    strips: int
+    rows: int
+    positions: int
+
+
+class Cut(NamedTuple):
+    """A cut: samples per part (0: all, or running statistics), parts of channels (0: all) and strips, and a tile of its table.
+
+    `mean` and `var` are its index among the cuts of the mean and of the variance (−1: none); a tile is (parts, members).
+    """
+
+    samples: int
+    channels: int
+    strips: int
+    uses_batch: bool
+    mean: int
+    var: int
+    parts: int
+    members: int
+
+
+class Norm(NamedTuple):
+    """What the kernels need to know of a norm.
+
+    `columns`, `channels`, `second` and `logits` are the cuts of the sums over samples and of the gradients of the parameters. The
+    row of the second affine is the "class", the "sample", or 0 ("").
+    """
+
+    cuts: tuple[Cut, ...]
+    columns: Cut
+    channels: Cut
+    second: Cut
+    logits: Cut
+    strips: int
+    domains: int
+    mixing: str
+    groups: int
+    num_means: int
+    num_vars: int
+    second_affine: str
+    pools_columns: bool
+
+
+class Params(NamedTuple):
+    """The parameters or their gradients."""
+
+    weight: Any
+    bias: Any
+    second_weight: Any
+    second_bias: Any
+    mean_logits: Any
+    var_logits: Any
+
+
+@triton.jit
+def _tile(shape, LAYOUT: tl.constexpr):
+    """Return of a program: its rows, their slots in a table (splits, rows), which exist, where they start, positions, step."""
+    pid, c, length = tl.program_id(0), shape.c, shape.length
+    if LAYOUT.last:  # channels of one strip
+        c = c // LAYOUT.align * LAYOUT.align
+        blocks, num_strips = tl.cdiv(c, LAYOUT.rows), shape.n * LAYOUT.strips
+        strip, split = pid // blocks % num_strips, pid // blocks // num_strips
+        channel = pid % blocks * LAYOUT.rows + tl.arange(0, LAYOUT.rows)
+        row = (strip // LAYOUT.strips * c + channel) * LAYOUT.strips + strip % LAYOUT.strips
+        exists, first, start, step = channel < c, strip.to(tl.int64) * length * c, channel, c
+    else:
+        length = length // LAYOUT.align * LAYOUT.align
+        blocks, local = tl.cdiv(shape.num_rows, LAYOUT.rows), tl.arange(0, LAYOUT.rows)
+        block, split = pid % blocks, pid // blocks
+        row = block * LAYOUT.rows + local
+        exists, first, start, step = row < shape.num_rows, block.to(tl.int64) * LAYOUT.rows * length, local * length, 1
+    begin = split * (shape.chunk // LAYOUT.positions * LAYOUT.positions)
+    end = tl.minimum(begin + shape.chunk, length)
+    return row, split * shape.num_rows + row, exists, first, start, step, begin, end, length
+
+
+@triton.jit
+def _positions(start, step, at, length, exists, LAYOUT: tl.constexpr):
+    """Return the offsets of a tile (rows, positions) and its mask."""
+    position = at + tl.arange(0, LAYOUT.positions)
+    return start[:, None] + position[None, :] * step, exists[:, None] & (position < length)[None, :]
+
+
+@triton.jit
+def row_sums(x, dy, table, shape, LAYOUT: tl.constexpr):
+    row, slot, exists, first, start, step, begin, end, length = _tile(shape, LAYOUT)
+    offset, mask = _positions(start, step, begin, length, exists, LAYOUT)
+    values = tl.load(x + first + offset, mask=mask, other=0.0).to(tl.float32)
+    shift = tl.sum(values, 1) / tl.minimum(end - begin, LAYOUT.positions)
+    total, product = tl.zeros_like(values), tl.zeros_like(values)
+    for at in range(begin, end, LAYOUT.positions):
+        offset, mask = _positions(start, step, at, length, exists, LAYOUT)
+        centered = tl.load(x + first + offset, mask=mask, other=0.0).to(tl.float32) - shift[:, None]
+        if dy is None:
+            u = tl.where(mask, centered, 0.0)
+        else:
+            u = tl.load(dy + first + offset, mask=mask, other=0.0).to(tl.float32)
+        total += u
+        product += u * centered
+    field = shape.num_splits * shape.num_rows
+    tl.store(table + slot, shift, mask=exists)
+    tl.store(table + field + slot, tl.sum(total, 1), mask=exists)
+    tl.store(table + 2 * field + slot, tl.sum(product, 1), mask=exists)
+
+
+@triton.jit
+def apply(x, dy, out, table, shape, LAYOUT: tl.constexpr):
+    row, slot, exists, first, start, step, begin, end, length = _tile(shape, LAYOUT)
+    shift = tl.load(table + row, mask=exists, other=0.0)[:, None]
+    p = tl.load(table + shape.num_rows + row, mask=exists, other=0.0)[:, None]
+    q = tl.load(table + 2 * shape.num_rows + row, mask=exists, other=0.0)[:, None]
+    a = q if dy is None else tl.load(table + 3 * shape.num_rows + row, mask=exists, other=0.0)[:, None]
+    for at in range(begin, end, LAYOUT.positions):
+        offset, mask = _positions(start, step, at, length, exists, LAYOUT)
+        result = p * (tl.load(x + first + offset, mask=mask, other=0.0).to(tl.float32) - shift) + q
+        if dy is not None:
+            result += a * tl.load(dy + first + offset, mask=mask, other=0.0).to(tl.float32)
+        tl.store(out + first + offset, result, mask=mask)
+
+
+@triton.jit
+def _size(shape, CUT: tl.constexpr, NORM: tl.constexpr):
+    """Return the numbers of rows and columns of a cut's table, and the number of columns of x per part."""
+    channels = CUT.channels if CUT.channels else shape.c
+    rows = shape.n // CUT.samples if CUT.samples else max(NORM.domains, 1)
+    return rows, channels * CUT.strips, (shape.c // channels) * (NORM.strips // CUT.strips)
+
+
+@triton.jit
+def _members(at, num, part, width, c, CUT: tl.constexpr, STRIPS: tl.constexpr):
+    """Return row, channel and column of the next members of parts, of `num` rows of c · STRIPS columns, and which exist."""
+    channels, strips = c // CUT.channels if CUT.channels else 1, STRIPS // CUT.strips
+    m, part = at + tl.arange(0, CUT.members)[None, :], part[:, None]
+    channel = part // CUT.strips * channels + m // strips % channels
+    column = channel * STRIPS + part % CUT.strips * strips + m % strips
+    return m // (channels * strips), channel, column, (m < num * channels * strips) & (part < width)
+
+
+@triton.jit
+def _pool(table, field, first, num, labels, label, part, width, shape, c, count, CUT: tl.constexpr, STRIPS: tl.constexpr):
+    """Return mean, variance and number of values of parts of `num` rows: of sums, or of moments of `count` values each."""
+    num_members = num * (c // CUT.channels if CUT.channels else 1) * (STRIPS // CUT.strips)
+    mean, m2, total = part.to(tl.float64) * 0, part.to(tl.float64) * 0, part.to(tl.float64) * 0
+    for split in range(shape.num_splits if count is None else 1):
+        weight = tl.minimum(shape.chunk, shape.length - split * shape.chunk).to(tl.float64) if count is None else count
+        for at in range(0, num_members, CUT.members):
+            row, channel, column, keep = _members(at, num, part, width, c, CUT, STRIPS)
+            if labels is not None:
+                keep = keep & (tl.load(labels + first + row, mask=keep, other=-1) == label)
+            slot = table + split * shape.num_rows + (first + row) * c * STRIPS + column
+            means = tl.load(slot, mask=keep, other=0.0).to(tl.float64)
+            variances = tl.load(slot + field, mask=keep, other=0.0).to(tl.float64)
+            if count is None:
+                distance = variances / weight
+                variances = tl.load(slot + 2 * field, mask=keep, other=0.0) / weight - distance * distance
+                means, variances = means + distance, tl.where(variances < 0, 0.0, variances)
+            size = tl.sum(keep.to(tl.float64), 1)
+            middle = tl.sum(means, 1) / tl.where(size > 0, size, 1.0)
+            distance = tl.where(keep, means - middle[:, None], 0.0)
+            new = total + size * weight
+            share = size * weight / tl.where(new > 0, new, 1.0)
+            m2 += tl.sum(variances + distance * distance, 1) * weight + (middle - mean) * (middle - mean) * total * share
+            mean += (middle - mean) * share
+            total = new
+    return mean, m2 / tl.where(total > 0, total, 1.0), total
+
+
+@triton.jit
+def _pool_rows(pid, table, out, field, counts, labels, rows, width, shape, CUT: tl.constexpr, STRIPS: tl.constexpr):
+    """Compute the statistics of a cut from the rows, if this is the program's job; return the program's number after this job."""
+    blocks = tl.cdiv(width, CUT.parts)
+    if (pid >= 0) & (pid < rows * blocks):
+        row, part = pid // blocks, pid % blocks * CUT.parts + tl.arange(0, CUT.parts)
+        first, num = row * CUT.samples, CUT.samples if CUT.samples else shape.n
+        mean, var, count = _pool(
+            table, shape.num_splits * shape.num_rows, first, num, labels, row, part, width, shape, shape.c, None, CUT, STRIPS
+        )
+        tl.store(out + row * width + part, mean, mask=part < width)
+        tl.store(out + field + row * width + part, var, mask=part < width)
+        if counts is not None:
+            tl.store(counts + row + part, count, mask=part == 0)
+    return pid - rows * blocks
+
+
+@triton.jit
+def pool_rows(table, columns, counts, stats, labels, shape, NORM: tl.constexpr):
+    pid, width, domains, offset = tl.program_id(0), shape.c * NORM.strips, max(NORM.domains, 1), 0
+    if NORM.pools_columns:
+        domain = labels if NORM.domains else None
+        pid = _pool_rows(pid, table, columns, domains * width, counts, domain, domains, width, shape, NORM.columns, NORM.strips)
+    for k in tl.static_range(len(NORM.cuts)):
+        rows, width, per_part = _size(shape, NORM.cuts[k], NORM)
+        if NORM.cuts[k].samples:
+            slot = stats + offset
+            pid = _pool_rows(pid, table, slot, shape.num_stats, None, None, rows, width, shape, NORM.cuts[k], NORM.strips)
+        offset += rows * width
+
+
+@triton.jit
+def _read(running, slot, mask):
+    """Return running statistics; those that the norm does not use read 0."""
+    if running is None:
+        return slot.to(tl.float64) * 0
+    else:
+        return tl.load(running + slot, mask=mask, other=0.0).to(tl.float64)
+
+
+@triton.jit
+def _update(running, slot, new, momentum, mask):
+    """Update running statistics: s ← (1 − momentum) s + momentum new."""
+    if running is not None:
+        tl.store(running + slot, (1 - momentum) * _read(running, slot, mask) + momentum * new, mask=mask)
+
+
+@triton.jit
+def _average(table, field, num, part, width):
+    """Return the average means and variances of the `num` rows of a table of statistics."""
+    mean, var = part.to(tl.float64) * 0, part.to(tl.float64) * 0
+    for row in range(num):
+        mean += tl.load(table + row * width + part, mask=part < width, other=0.0) / num
+        var += tl.load(table + field + row * width + part, mask=part < width, other=0.0) / num
+    return mean, var
+
+
+@triton.jit
+def _pool_columns(
+    pid, columns, counts, stats, running_mean, running_var, momentum, shape,
+    CUT: tl.constexpr, NORM: tl.constexpr, UPDATE: tl.constexpr,
+):  # fmt: skip
+    """Compute or read the statistics of a cut that pools samples and update its running statistics, as `_pool_rows` does."""
+    rows, width, per_part = _size(shape, CUT, NORM)
+    blocks, domains = tl.cdiv(width, CUT.parts), max(NORM.domains, 1)
+    if (pid >= 0) & (pid < domains * blocks):
+        domain, part = pid // blocks, pid % blocks * CUT.parts + tl.arange(0, CUT.parts)
+        slot, mask = domain * width + part, part < width
+        if not CUT.uses_batch:
+            mean, var = _read(running_mean, slot, mask), _read(running_var, slot, mask)
+        elif CUT.samples:  # parts of several samples
+            mean, var = _average(stats, shape.num_stats, rows, part, width)
+            count = part.to(tl.float64) * 0 + CUT.samples * per_part * shape.length
+        else:
+            values = tl.load(counts + domain)
+            field = domains * shape.c * NORM.strips
+            mean, var, count = _pool(columns, field, domain, 1, None, 0, part, width, shape, shape.c, values, CUT, NORM.strips)
+        if not CUT.samples:
+            tl.store(stats + slot, mean, mask=mask)
+            tl.store(stats + shape.num_stats + slot, var, mask=mask)
+        if UPDATE and CUT.uses_batch:
+            unbiased = var * tl.where(count > 1, count, 1.0) / tl.where(count > 2, count - 1, 1.0)
+            _update(running_mean, slot, mean, momentum, mask & (count > 0))
+            _update(running_var, slot, unbiased, momentum, mask & (count > 0))
+    return pid - domains * blocks
+
+
+@triton.jit
+def pool_columns(columns, counts, stats, running, num_batches, momentum, shape, NORM: tl.constexpr, UPDATE: tl.constexpr):
+    pid, offset = tl.program_id(0), 0
+    if UPDATE and num_batches is not None:
+        if pid < max(NORM.domains, 1):
+            present = (tl.load(counts + pid) > 0).to(tl.int64) if NORM.pools_columns else 1
+            tl.store(num_batches + pid, tl.load(num_batches + pid) + present)
+    for k in tl.static_range(len(NORM.cuts)):
+        rows, width, per_part = _size(shape, NORM.cuts[k], NORM)
+        if NORM.cuts[k].samples != 1:
+            slot, mean, var = stats + offset, running[2 * k], running[2 * k + 1]
+            pid = _pool_columns(pid, columns, counts, slot, mean, var, momentum, shape, NORM.cuts[k], NORM, UPDATE)
+        offset += rows * width
+
+
+@triton.jit
+def _weight(logits, group, INDEX: tl.constexpr, NUM: tl.constexpr, NORM: tl.constexpr):
+    """Return the mixing weights of one cut."""
+    if logits is None:
+        return 1.0
+    else:
+        own = tl.load(logits + group * NUM + INDEX).to(tl.float64)
+        weight = own
+        if NORM.mixing == "softmax":
+            weight = own * 0
+            for k in tl.static_range(NUM):
+                weight += tl.exp(tl.load(logits + group * NUM + k).to(tl.float64) - own)
+            weight = 1 / weight
+        elif NORM.mixing == "argmax":  # ties go to the first cut
+            weight = own * 0 + 1
+            for k in tl.static_range(NUM):
+                other = tl.load(logits + group * NUM + k).to(tl.float64)
+                weight = tl.where(other >= own if k < INDEX else other > own, 0.0, weight)
+        return weight
+
+
+@triton.jit
+def _slot(sample, channel, strip, label, shape, K: tl.constexpr, NORM: tl.constexpr):
+    """Return for each row the slot of a cut's statistic in the table of all statistics."""
+    CUT: tl.constexpr = NORM.cuts[K]
+    offset = 0
+    for k in tl.static_range(K):
+        rows, width, per_part = _size(shape, NORM.cuts[k], NORM)
+        offset += rows * width
+    rows, width, per_part = _size(shape, CUT, NORM)
+    row = sample // CUT.samples if CUT.samples else (label if NORM.domains else label * 0)
+    channels, strips = shape.c // CUT.channels if CUT.channels else 1, NORM.strips // CUT.strips
+    return offset + row * width + channel // channels * CUT.strips + strip // strips
+
+
+@triton.jit
+def _mix(mixed, value, logits, group, INDEX: tl.constexpr, NUM: tl.constexpr, NORM: tl.constexpr):
+    """Return mixed statistics with those of one more cut."""
+    if INDEX >= 0:
+        weight = _weight(logits, group, INDEX, NUM, NORM)
+        mixed += tl.where(weight == 0, 0.0, weight * value)
+    return mixed
+
+
+@triton.jit
+def _affine(weight, bias, slot, mask):
+    """Return γ and β."""
+    if weight is None:
+        return 1.0, 0.0
+    else:
+        gamma, beta = tl.load(weight + slot, mask=mask, other=0.0), tl.load(bias + slot, mask=mask, other=0.0)
+        return gamma.to(tl.float64), beta.to(tl.float64)
+
+
+@triton.jit
+def _row(row, mask, stats, labels, params, shape, eps, NORM: tl.constexpr):
+    """Return sample, channel, strip and label of rows, mean, variance and 1/sqrt(var + ε), and the two stages of the affine."""
+    strip, channel, sample = row % NORM.strips, row // NORM.strips % shape.c, row // NORM.strips // shape.c
+    label = sample * 0
+    if labels is not None:
+        label = tl.load(labels + sample, mask=mask, other=0).to(tl.int32)
+    mean, var, group = row.to(tl.float64) * 0, row.to(tl.float64) * 0, channel // (shape.c // NORM.groups)
+    for k in tl.static_range(len(NORM.cuts)):
+        slot = stats + _slot(sample, channel, strip, label, shape, k, NORM)
+        value, value_var = tl.load(slot, mask=mask, other=0.0), tl.load(slot + shape.num_stats, mask=mask, other=0.0)
+        mean = _mix(mean, value, params.mean_logits, group, NORM.cuts[k].mean, NORM.num_means, NORM)
+        var = _mix(var, value_var, params.var_logits, group, NORM.cuts[k].var, NORM.num_vars, NORM)
+    gamma, beta = _affine(params.weight, params.bias, channel, mask)
+    own = label if NORM.second_affine == "class" else (sample if NORM.second_affine == "sample" else label * 0)
+    second_gamma, second_beta = _affine(params.second_weight, params.second_bias, own * shape.c + channel, mask)
+    return sample, channel, strip, label, mean, var, 1 / tl.sqrt(var + eps), gamma, beta, second_gamma, second_beta
+
+
+@triton.jit
+def coefficients(stats, grads, counts, labels, params, table, eps, shape, NORM: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask, zero = row < shape.num_rows, row.to(tl.float64) * 0
+    sample, channel, strip, label, mean, var, r, gamma, beta, second_gamma, second_beta = _row(
+        row, mask, stats, labels, params, shape, eps, NORM
+    )
+    shift, a = mean.to(tl.float32).to(tl.float64), gamma * second_gamma * r
+    p, q = a, second_gamma * beta + second_beta + a * (shift - mean)
+    if grads is not None:
+        p, q, size, moment = zero, zero, zero, zero
+        for k in tl.static_range(len(NORM.cuts)):
+            if NORM.cuts[k].uses_batch:
+                rows, width, per_part = _size(shape, NORM.cuts[k], NORM)
+                slot = _slot(sample, channel, strip, label, shape, k, NORM)
+                if NORM.cuts[k].samples:
+                    count = zero + NORM.cuts[k].samples * per_part * shape.length
+                else:
+                    count = tl.load(counts + (label if NORM.domains else label * 0), mask=mask, other=1.0) * per_part
+                slope = 2 * tl.load(grads + shape.num_stats + slot, mask=mask, other=0.0) / count
+                p += slope
+                q += tl.load(grads + slot, mask=mask, other=0.0) / count
+                size += tl.abs(slope)
+                moment += tl.where(slope == 0, 0.0, slope * tl.load(stats + slot, mask=mask, other=0.0))
+        # the slopes' center as shift: a cut of one value has a huge slope, and x − M = 0
+        shift = tl.where(tl.abs(p) > size / 2, moment / tl.where(p == 0, 1.0, p), mean).to(tl.float32).to(tl.float64)
+        q += p * shift - moment
+        tl.store(table + 3 * shape.num_rows + row, a, mask=mask)
+    tl.store(table + row, shift, mask=mask)
+    tl.store(table + shape.num_rows + row, p, mask=mask)
+    tl.store(table + 2 * shape.num_rows + row, q, mask=mask)
+
+
+@triton.jit
+def _add(quantities, index, values):
+    """Return a table (quantities, columns) with the sums of values (columns, samples) added to one quantity."""
+    here = tl.arange(0, quantities.shape[0])[:, None] == index
+    return quantities + tl.where(here, tl.sum(values, 1)[None, :], 0.0)
+
+
+@triton.jit
+def _add_logit(
+    quantities, value, mixed, grad, mask, logits, group, FIRST: tl.constexpr, INDEX: tl.constexpr, NUM: tl.constexpr,
+    NORM: tl.constexpr,
+):  # fmt: skip
+    """Return quantities with the gradient of a cut's λ added, from that of the mixed statistic."""
+    if INDEX >= 0 and logits is not None:
+        if NORM.mixing == "softmax":  # Σ w = 1
+            value = (value - mixed) * _weight(logits, group, INDEX, NUM, NORM)
+        quantities = _add(quantities, FIRST + INDEX, tl.where(mask, value * grad, 0.0))
+    return quantities
+
+
+@triton.jit
+def gradients(
+    sums, stats, labels, params, rows, columns, eps, shape, NORM: tl.constexpr, KEEP: tl.constexpr, QUANTITIES: tl.constexpr
+):
+    num_columns, num_rows, field = shape.c * NORM.strips, shape.num_rows, shape.num_splits * shape.num_rows
+    column = tl.program_id(0) * NORM.columns.parts + tl.arange(0, NORM.columns.parts)
+    total = (tl.arange(0, QUANTITIES)[:, None] + column[None, :]).to(tl.float64) * 0
+    for at in range(0, shape.n, NORM.columns.members):
+        samples = at + tl.arange(0, NORM.columns.members)[None, :]
+        mask, row = (column < num_columns)[:, None] & (samples < shape.n), samples * num_columns + column[:, None]
+        sample, channel, strip, label, mean, var, r, gamma, beta, second_gamma, second_beta = _row(
+            row, mask, stats, labels, params, shape, eps, NORM
+        )
+        g, t = row.to(tl.float64) * 0, row.to(tl.float64) * 0
+        for split in range(shape.num_splits):
+            slot = sums + split * num_rows + row
+            part = tl.load(slot + field, mask=mask, other=0.0)
+            g += part
+            t += tl.load(slot + 2 * field, mask=mask, other=0.0) + part * (tl.load(slot, mask=mask, other=0.0) - mean)
+        t = tl.where(mask, r * t, 0.0)  # Σ dy (x − mean) r
+        dmean = tl.where(mask, -gamma * second_gamma * r * g, 0.0)
+        dvar = tl.where(mask, -gamma * second_gamma * r * r * t / 2, 0.0)
+        total = _add(_add(_add(_add(total, 0, dmean), 1, dvar), 2, second_gamma * t), 3, second_gamma * g)
+        group = channel // (shape.c // NORM.groups)
+        for k in tl.static_range(len(NORM.cuts)):
+            slot = stats + _slot(sample, channel, strip, label, shape, k, NORM)
+            value, value_var = tl.load(slot, mask=mask, other=0.0), tl.load(slot + shape.num_stats, mask=mask, other=0.0)
+            total = _add_logit(
+                total, value, mean, dmean, mask, params.mean_logits, group, 4, NORM.cuts[k].mean, NORM.num_means, NORM
+            )
+            total = _add_logit(
+                total, value_var, var, dvar, mask, params.var_logits, group, 4 + NORM.num_means, NORM.cuts[k].var,
+                NORM.num_vars, NORM,
+            )  # fmt: skip
+        if KEEP:
+            tl.store(rows + row, dmean, mask=mask)
+            tl.store(rows + num_rows + row, dvar, mask=mask)
+        if params.second_weight is not None:
+            tl.store(rows + 2 * num_rows + row, gamma * t + beta * g, mask=mask)
+            tl.store(rows + 3 * num_rows + row, g, mask=mask)
+    slot = columns + tl.arange(0, QUANTITIES)[:, None] * num_columns + column[None, :]
+    tl.store(slot, total, mask=(column < num_columns)[None, :])
+
+
+@triton.jit
+def _reduce(
+    pid, table, out, rows, width, num, labels, logits, shape,
+    CUT: tl.constexpr, INDEX: tl.constexpr, NUM: tl.constexpr, NORM: tl.constexpr,
+):  # fmt: skip
+    """Sum parts of a table, times the mixing weights of one cut, as `_pool_rows` does; 0 if it has none."""
+    blocks = tl.cdiv(width, CUT.parts)
+    if (pid >= 0) & (pid < rows * blocks):
+        row, part = pid // blocks, pid % blocks * CUT.parts + tl.arange(0, CUT.parts)
+        total, first = part.to(tl.float64) * 0, row * CUT.samples
+        num_members = num * (shape.c // CUT.channels if CUT.channels else 1) * (NORM.strips // CUT.strips)
+        for at in range(0, 0 if INDEX < 0 or out is None else num_members, CUT.members):
+            member, channel, column, keep = _members(at, num, part, width, shape.c, CUT, NORM.strips)
+            if labels is not None:
+                keep = keep & (tl.load(labels + member, mask=keep, other=-1) == row)
+            values = tl.load(table + (first + member) * shape.c * NORM.strips + column, mask=keep, other=0.0).to(tl.float64)
+            weight = _weight(logits, tl.where(keep, channel, 0) // (shape.c // NORM.groups), INDEX, NUM, NORM)
+            total += tl.sum(tl.where(weight == 0, 0.0, weight * values), 1)
+        if out is not None:
+            tl.store(out + row * width + part, total, mask=part < width)
+    return pid - rows * blocks
+
+
+@triton.jit
+def reduce(rows, columns, grads, labels, params, dparams, shape, num_second, NORM: tl.constexpr):
+    pid, c, num_columns, num_rows, offset = tl.program_id(0), shape.c, shape.c * NORM.strips, shape.num_rows, 0
+    for k in tl.static_range(len(NORM.cuts)):
+        size, width, per_part = _size(shape, NORM.cuts[k], NORM)
+        if NORM.cuts[k].uses_batch:
+            mean, var, num, domains = columns, columns + num_columns, 1, None
+            if NORM.cuts[k].samples:
+                mean, var, num = rows, rows + num_rows, NORM.cuts[k].samples
+            elif NORM.domains:
+                mean, var, num, domains = rows, rows + num_rows, shape.n, labels
+            out, logits = grads + offset, params.mean_logits
+            pid = _reduce(
+                pid, mean, out, size, width, num, domains, logits, shape, NORM.cuts[k], NORM.cuts[k].mean, NORM.num_means, NORM
+            )
+            out, logits = out + shape.num_stats, params.var_logits
+            pid = _reduce(
+                pid, var, out, size, width, num, domains, logits, shape, NORM.cuts[k], NORM.cuts[k].var, NORM.num_vars, NORM
+            )
+        offset += size * width
+    pid = _reduce(pid, columns + 2 * num_columns, dparams.weight, 1, c, 1, None, None, shape, NORM.channels, 0, 1, NORM)
+    pid = _reduce(pid, columns + 3 * num_columns, dparams.bias, 1, c, 1, None, None, shape, NORM.channels, 0, 1, NORM)
+    num, classes = NORM.second.samples if NORM.second.samples else shape.n, labels if NORM.second_affine == "class" else None
+    slot = rows + 2 * num_rows
+    pid = _reduce(pid, slot, dparams.second_weight, num_second, c, num, classes, None, shape, NORM.second, 0, 1, NORM)
+    pid = _reduce(pid, slot + num_rows, dparams.second_bias, num_second, c, num, classes, None, shape, NORM.second, 0, 1, NORM)
+    slot = columns + 4 * num_columns
+    pid = _reduce(pid, slot, dparams.mean_logits, NORM.num_means, NORM.groups, 1, None, None, shape, NORM.logits, 0, 1, NORM)
+    slot += NORM.num_means * num_columns
+    pid = _reduce(pid, slot, dparams.var_logits, NORM.num_vars, NORM.groups, 1, None, None, shape, NORM.logits, 0, 1, NORM)

@@ -1,0 +1,328 @@
+"""The Triton kernels compute what the reference computes, in Triton's interpreter; compiled, they spill nothing.
+
+`tests/conftest.py` sets TRITON_INTERPRET, so that they run on CPU tensors. No GPU is needed.
+"""
+
+import copy
+import json
+import math
+import os
+import subprocess
+import sys
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from triton.runtime import interpreter
+
+import anynorm
+from anynorm import kernels
+from anynorm.kernels import gpu, gpu_kernels
+from anynorm.kernels.interface import UnsupportedError
+from tests.helpers import CHANNELS, condition_for, data, make, same
+from tests.kernels.test_cpu import LIVE, UNFIT_FOR_VECTORS
+from tests.layers.test_distributed import run, two_processes
+
+CPU = torch.device("cpu")
+OUTSIDE = {"gw:4", "gwzca:4", "gw:1"}  # norms that do not call the kernels
+ROWS = [spec for spec in LIVE if spec not in OUTSIDE]
+LAYOUTS = {"rows": (2, 16, 2, 2), "channels_last": (2, 16, 2, 2), "vectors": (4, 16)}
+WITHOUT_LAUNCH = ["empty", "empty_like", "empty_strided", "new_empty", "detach", "t", "transpose", "as_strided", "alias"]
+CASES = [(spec, list(LAYOUTS)[k % 3], True) for k, spec in enumerate(ROWS)]
+CASES += [(spec, list(LAYOUTS)[(k + 1) % 3], False) for k, spec in enumerate(ROWS) if make(spec).pools_samples]
+CASES += [(spec, layout, True) for spec in ("sn", "bgn:32.saaux@3") for layout in LAYOUTS if (spec, layout, True) not in CASES]
+
+
+CALL = interpreter.InterpretedFunction.__call__
+
+
+def call_function(function, *args, **kwargs):
+    is_ours = function.fn.__module__ == gpu_kernels.__name__
+    return function.rewrite()(*args, **kwargs) if is_ours else CALL(function, *args, **kwargs)
+
+
+@pytest.fixture(autouse=True)
+def checked_device(monkeypatch):
+    """Leave out the check at first use, which has a test of its own, and what makes the interpreter slow."""
+    monkeypatch.setitem(gpu.problems, CPU, "")
+    builder = interpreter.interpreter_builder
+    monkeypatch.setattr(builder, "options", replace(builder.options, sanitize_overflow=False))  # checks of integer overflow
+    monkeypatch.setattr(interpreter.InterpretedFunction, "__call__", call_function)  # each call patches Triton's language again
+
+
+def results(norm, x, condition, name):
+    """Output, gradients and state."""
+    layer, x = copy.deepcopy(norm), x.detach().clone(memory_format=torch.preserve_format).requires_grad_()
+    with kernels.use(name):
+        y = layer(x, condition)
+    (y.float() * torch.linspace(-1, 1, y.numel()).reshape(y.shape)).sum().backward()
+    grads = [p.grad for p in layer.parameters() if p.grad is not None]
+    return [y.detach(), x.grad, *grads, *layer.buffers()]
+
+
+def check(norm, x, rtol=1e-4, atol=2e-5):
+    condition = condition_for(norm, x)
+    expected, actual = (results(norm, x, condition, name) for name in ("reference", "gpu"))
+    scale = max(1.0, *(float(t.abs().max()) for t in expected[:2]))
+    assert actual[0].stride() == x.stride()
+    for a, b in zip(expected, actual, strict=True):
+        same(b.float(), a.float(), rtol=rtol, atol=atol * scale)
+
+
+@pytest.mark.parametrize(("spec", "layout", "training"), CASES)
+def test_every_norm_is_the_reference(spec, layout, training):
+    x = data(4 if "gbgn" in spec else LAYOUTS[layout][0], *LAYOUTS[layout][1:])
+    x = x.to(memory_format=torch.channels_last) if layout == "channels_last" else x
+    norm = make(spec).train(training)
+    if layout == "vectors" and spec in UNFIT_FOR_VECTORS[training]:
+        with pytest.raises(anynorm.ShapeError, match=r"more than one value per statistic|equal strips"), kernels.use("gpu"):
+            norm(x, condition_for(norm, x))
+    else:
+        alone = layout == "vectors" and spec in ("in", "adain", "saadain", "ilmin")  # var 0: 1/sqrt(eps), to cancel
+        check(norm, x, atol=2e-5 * (norm.eps**-0.5 if alone else 1.0))
+
+
+@settings(max_examples=10)
+@given(
+    spec=st.sampled_from(["bn", "in", "ln", "gn:2", "hn:2", "sn:2", "bn/bn+en", "gbgn:2,2", "sabn@3", "sn.aux@3"]),
+    samples=st.integers(1, 3),
+    channels=st.sampled_from([2, 6]),
+    space=st.lists(st.integers(1, 9), min_size=1, max_size=3),
+    last=st.booleans(),
+    dtype=st.sampled_from([torch.float32, torch.float16, torch.bfloat16]),
+)
+def test_any_shape_format_and_dtype_is_the_reference(spec, samples, channels, space, last, dtype):
+    x = data(2 * samples, channels, *space).to(dtype)
+    if last and x.dim() > 3:
+        x = x.to(memory_format=torch.channels_last if x.dim() == 4 else torch.channels_last_3d)
+    digits = 2e-5 if dtype == torch.float32 else 2e-2
+    try:
+        check(make(spec, channels=channels), x, rtol=10 * digits, atol=digits)
+    except anynorm.ShapeError as error:
+        assert math.prod(space) == 1
+        assert "more than one value" in str(error)
+
+
+@pytest.mark.parametrize("spec", ["sn", "sabn@3"])
+@pytest.mark.parametrize("last", [False, True])
+def test_rows_in_several_tiles_and_splits_and_tables_in_several_blocks_are_the_reference(spec, last, monkeypatch):
+    monkeypatch.setattr(gpu, "TILE", 32)
+    monkeypatch.setattr(gpu, "TILES", 2)
+    monkeypatch.setattr(gpu, "COLUMNS", 2)
+    monkeypatch.setattr(gpu, "SAMPLES", 2)
+    monkeypatch.setattr(gpu, "BLOCK", 8)
+    gpu.make_plan.cache_clear()
+    x = data(3, 4, 5, 7)
+    check(make(spec, channels=4), x.to(memory_format=torch.channels_last) if last else x)
+    gpu.make_plan.cache_clear()
+
+
+def test_at_a_mean_of_ten_thousand_deviations_six_digits_hold():
+    x = data(2, 4, 50, 40, mean=1e4, std=1.0)
+    exact = x.double().flatten(2)
+    norm = anynorm.make("bn", 4, momentum=1.0, dtype=torch.float32)
+    with kernels.use("gpu"):
+        y = norm(x)
+    mean, var = exact.mean((0, 2)), exact.var((0, 2), correction=0)
+    same(y.flatten(2).double(), (exact - mean[:, None]) / (var[:, None] + norm.eps).sqrt(), rtol=1e-6, atol=1e-6)
+    same(norm.running_var.double(), exact.var((0, 2)), rtol=1e-6, atol=0.0)
+
+
+@pytest.mark.parametrize("spec", ["bn", "sn.hard"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_nan_and_infinity_go_where_the_reference_lets_them(spec, value):
+    x = data(4, 16, 2, 2)
+    x[0, 0, 0, 0] = value
+    norm = make(spec)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # numpy warns in the interpreter
+        expected, actual = (results(norm, x, None, name) for name in ("reference", "gpu"))
+    for a, b in zip(expected, actual, strict=True):
+        assert torch.equal(a.isfinite(), b.isfinite())
+
+
+@pytest.mark.parametrize(
+    ("spec", "training", "num_forward", "over_x"),
+    [
+        ("bn", True, 5, 4),
+        ("sn", True, 5, 4),
+        ("gbgn:2,4", True, 5, 4),
+        ("hn.sa@3", True, 5, 4),
+        ("ln", True, 4, 4),
+        ("bn", False, 3, 3),
+    ],
+)
+def test_a_pass_launches_at_most_five_kernels_and_allocates_nothing_x_sized_but_y_and_dx(
+    spec, training, num_forward, over_x, monkeypatch
+):
+    launched = []
+    monkeypatch.setattr(gpu, "_launch", lambda kernel, *args, **constants: launched.append(kernel.__name__))  # nothing runs
+    norm, x = make(spec).train(training), data(4, 16, 32, 32).requires_grad_()
+    condition, dy = condition_for(norm, x), torch.ones_like(x)
+    spec_of_pass = norm._forward_spec()
+    with torch.profiler.profile(profile_memory=True) as profile:
+        y, _ = gpu.normalize(spec_of_pass, x, norm._params(condition), norm._read_buffers(spec_of_pass, condition))
+        assert len(launched) == num_forward
+        y.backward(dy)
+    assert len(launched) == num_forward + 5
+    assert launched.count("row_sums") + launched.count("apply") == over_x
+    operators = {event.key for event in profile.key_averages() if event.key.startswith("aten::")}
+    assert operators <= {f"aten::{name}" for name in WITHOUT_LAUNCH}
+    large = [event for event in profile.events() if event.name == "aten::empty_like" and event.cpu_memory_usage >= 0]
+    sizes = [event.self_cpu_memory_usage for event in profile.events() if event.name.startswith("aten::empty")]
+    assert len(large) == 2  # y and dx
+    assert sum(size >= x.numel() * 4 for size in sizes) <= 2
+
+
+@pytest.mark.parametrize("spec", ["bn", "sn", "bgn:32"])
+def test_nothing_the_size_of_x_is_saved_but_x(spec):
+    saved = []
+    norm, x = make(spec), data(4, 16, 16, 16).requires_grad_()
+
+    def pack(tensor):
+        saved.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), kernels.use("gpu"):
+        norm(x)
+    assert sum(t.data_ptr() == x.data_ptr() for t in saved) == 1
+    assert sum(t.numel() * t.element_size() for t in saved) <= 1.05 * x.numel() * x.element_size()
+
+
+def test_second_derivatives_are_those_of_the_reference():
+    found = []
+    for name in ("reference", "gpu"):
+        norm, x = make("sn"), data(4, 16, 2, 2).requires_grad_()
+        with kernels.use(name):
+            (grad,) = torch.autograd.grad((norm(x) ** 3).sum(), x, create_graph=True)
+        found.append(torch.autograd.grad((grad**2).sum(), [x, *norm.parameters()]))
+    for a, b in zip(*found, strict=True):
+        same(b, a, rtol=1e-3, atol=1e-3)
+
+
+def test_one_style_for_all_samples_has_the_gradients_of_the_reference():
+    found = []
+    for name in ("reference", "gpu"):
+        norm, x = make("saadain"), data(3, 16, 2, 2).requires_grad_()
+        style = [torch.linspace(0.5, end, 16)[None].requires_grad_() for end in (1, 2)]
+        with kernels.use(name):
+            y = norm(x, tuple(style))
+        found.append([y, *torch.autograd.grad((y * y.detach().cos()).sum(), [x, *style])])
+    for a, b in zip(*found, strict=True):
+        same(b, a, rtol=1e-4, atol=1e-5)
+
+
+def test_running_statistics_of_an_average_over_all_batches_follow_the_reference():
+    norms = [make("sn.aux@3", momentum=None) for _ in range(2)]
+    x = data(4, 16, 2, 2)
+    for norm, name in zip(norms, ("reference", "gpu"), strict=True):
+        with kernels.use(name):
+            norm(x, condition_for(norm, x))
+            norm(2 * x, condition_for(norm, x))
+    for a, b in zip(*(norm.buffers() for norm in norms), strict=True):
+        same(b, a)
+
+
+@pytest.mark.parametrize(
+    ("x", "spec", "reason"),
+    [
+        (torch.zeros(2, 16, 4, dtype=torch.float64), "bn", "the input has dtype torch.float64"),
+        (torch.zeros(2, 16, 4), "pn/bn", "a cut keeps every position separate"),
+        (torch.zeros(2, 16, 8)[..., ::2], "bn", "rows are not dense"),
+        (torch.zeros(0, 16, 8), "gn:4", "the input is empty"),
+        (torch.zeros(2, 16, 4, device="meta"), "bn", "another device"),
+    ],
+)
+def test_what_the_kernels_do_not_support_raises_if_they_are_selected(x, spec, reason):
+    with pytest.raises(anynorm.AnynormError, match=f"The gpu kernels do not support this pass: .*{reason}"), kernels.use("gpu"):
+        make(spec)(x)
+
+
+def test_cpu_tensors_need_the_interpreter(monkeypatch):
+    monkeypatch.setattr(gpu_kernels, "INTERPRETED", False)
+    with pytest.raises(anynorm.AnynormError, match="they run on CUDA and ROCm tensors"), kernels.use("gpu"):
+        make("bn")(data(2, 16, 4))
+
+
+def wrong_scale(kernel, grid, *args, **constants):
+    if kernel is not gpu_kernels.apply:
+        kernel[(grid,)](*args, **constants)
+
+
+def failing(kernel, grid, *args, **constants):
+    raise RuntimeError("PassManager::run failed\nmore")
+
+
+@pytest.mark.parametrize(
+    ("launch", "reason"),
+    [(wrong_scale, "differs from the reference by"), (failing, "Triton failed: RuntimeError: PassManager::run failed")],
+)
+def test_kernels_that_differ_or_fail_at_first_use_are_not_used_and_one_warning_has_the_reason(launch, reason, monkeypatch):
+    monkeypatch.delitem(gpu.problems, CPU)
+    monkeypatch.setattr(gpu, "_launch", launch)
+    spec, x = make("bn")._forward_spec(), data(2, 16, 4)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            with pytest.raises(UnsupportedError, match=reason):
+                gpu.check_supported(spec, x)
+    assert len(caught) == 1
+    assert str(caught[0].message).startswith("anynorm runs without its Triton kernels on cpu: ")
+    assert reason in str(caught[0].message)
+    assert reason in gpu.describe()
+
+
+def test_the_check_at_first_use_passes_and_a_plain_run_needs_no_triton(monkeypatch):
+    monkeypatch.delitem(gpu.problems, CPU)
+    with torch.inference_mode():
+        gpu.check_supported(make("bn")._forward_spec(), data(2, 16, 4))
+    assert gpu.problems[CPU] == ""
+    assert "no GPU has run them yet" in kernels.describe()["gpu"]
+    code = "import sys, torch, anynorm; anynorm.make('bn', 4)(torch.randn(2, 4, 3)); assert 'triton' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def synchronized(rank):
+    gpu.problems[CPU] = ""
+    for spec, split in (("sn.aux@3", 3), ("hn:4", 0)):
+        whole = data(4, CHANNELS, 2, 2)
+        alone, together = make(spec), make(spec)
+        anynorm.sync(together)
+        where = slice(0, split) if rank == 0 else slice(split, 4)
+        condition = condition_for(alone, whole)
+        y, grad, parameter_grads = run(alone, whole, condition)
+        with kernels.use("gpu"):
+            z, own_grad, own_parameter_grads = run(together, whole[where], None if condition is None else condition[where])
+        same(z, y[where], rtol=1e-4, atol=1e-5)
+        same(own_grad, grad[where], rtol=1e-3, atol=1e-5)
+        for ours, expected in zip(own_parameter_grads, parameter_grads, strict=True):
+            total = ours.clone()
+            dist.all_reduce(total)
+            same(total, expected, rtol=1e-4, atol=1e-4)
+        for a, b in zip(together.buffers(), alone.buffers(), strict=True):
+            same(a, b)
+
+
+def test_ranks_with_parts_of_a_batch_or_none_give_what_one_process_gives(tmp_path):
+    two_processes(synchronized, tmp_path)
+
+
+def test_the_kernels_of_two_norms_compile_without_spills_and_load_128_bits_of_aligned_rows(tmp_path):
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    script = Path(__file__).with_name("compile_gpu.py")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr
+    compiled = json.loads(done.stdout)
+    assert {row["kernel"] for row in compiled} == {
+        "row_sums", "pool_rows", "pool_columns", "coefficients", "apply", "gradients", "reduce"
+    }  # fmt: skip
+    assert {row["target"] for row in compiled} == {"80", "90", "gfx942"}
+    for row in compiled:
+        assert row["spilled"] == 0, row
+        assert row["max_bits"] == 128 or row["kernel"] not in ("row_sums", "apply"), row
