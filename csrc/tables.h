@@ -87,7 +87,7 @@ struct Pass {
   double *global_mean = nullptr, *global_var = nullptr;  // mixed over the global cuts, (domains, columns)
   float *global_k = nullptr, *global_e = nullptr, *global_r = nullptr;  // the rows of a map without local statistics
   bool local_mean = false, local_var = false, has_global = false;
-  bool var_in_segments = true;  // the variance is constant within a segment
+  bool mean_in_segments = true, var_in_segments = true;  // constant within a segment
   const float *gamma1 = nullptr, *beta1 = nullptr, *gamma2 = nullptr, *beta2 = nullptr;  // of each column; gamma2, beta2 if neutral
 
   const T* sample(const T* tensor, int64_t s) const { return tensor + s * columns * p.length; }
@@ -116,7 +116,7 @@ struct Pass {
       const Cut& cut = p.cuts[i];
       bool in_mean = std::count(p.mean.begin(), p.mean.end(), i), in_var = std::count(p.var.begin(), p.var.end(), i);
       local_mean |= in_mean && cut.is_local, local_var |= in_var && cut.is_local;
-      var_in_segments &= !in_var || in_segments(i), has_global |= !cut.is_local;
+      mean_in_segments &= !in_mean || in_segments(i), var_in_segments &= !in_var || in_segments(i), has_global |= !cut.is_local;
     }
     for_global([&](int64_t, int64_t w, int64_t at, int64_t e, int64_t step, int64_t count) {
       add_run(global_mean + at, mean_weights[w], t.means + e, step, count), add_run(global_var + at, var_weights[w], t.vars + e, step, count);
@@ -184,7 +184,8 @@ struct Pass {
       auto write = [&](const auto* values) {
         for (int64_t j = begin; j < end; j++) split(base[j] + mean + weight * double(load(values[j])), k[j], e[j]);
       };
-      if (weight == 0) for (int64_t j = begin; j < end; j++) split(base[j] + mean, k[j], e[j]);
+      if (mean_in_segments) split(mean, k[begin], e[begin]), std::fill(k + begin, k + end, k[begin]), std::fill(e + begin, e + end, e[begin]);
+      else if (weight == 0) for (int64_t j = begin; j < end; j++) split(base[j] + mean, k[j], e[j]);
       else if (p.cuts[p.row_cut].is_input) write(sample(x, map));
       else write(t.means + row_entry(map));
     });
