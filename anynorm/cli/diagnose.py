@@ -27,6 +27,9 @@ def diagnose(
     image_size: Annotated[int, typer.Option(min=1, help="Resize and crop images of a folder to this many pixels.")] = 224,
     mean: Annotated[str, typer.Option(help="Per-channel mean to subtract from images in [0, 1].")] = "0.485,0.456,0.406",
     std: Annotated[str, typer.Option(help="Per-channel standard deviation to divide by.")] = "0.229,0.224,0.225",
+    trial_samples: Annotated[
+        int, typer.Option(min=0, help="shift: samples on which each norm alone is corrected, most of the time; 0: none.")
+    ] = 256,
     deltas: Annotated[str, typer.Option(help="perturb: sizes of the noise.")] = "0.1,0.2,0.3,0.4,0.5",
     per: Annotated[str, typer.Option(help="perturb: one draw per 'layer' or per 'channel'.")] = "layer",
     root: RunsDir = Path("runs"),
@@ -57,6 +60,7 @@ def diagnose(
         inputs,
         where=where,
         num_batches=batches,
+        trial_samples=trial_samples,
         deltas=_numbers("--deltas", deltas),
         per=per,
         seeds=seeds,

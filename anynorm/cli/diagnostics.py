@@ -32,6 +32,7 @@ class DiagnoseArgs:
     Args:
         batches: iterator over batches.
         num_batches: number of batches to use; None for all.
+        trial_samples: as in `estimation_shift`.
         deltas, per, seeds: as in `perturbation_curve`.
     """
 
@@ -39,6 +40,7 @@ class DiagnoseArgs:
     batches: Iterator[Any] | None
     where: list[str] | None = None
     num_batches: int | None = None
+    trial_samples: int = 256
     deltas: Sequence[float] = (0.1, 0.2, 0.3, 0.4, 0.5)
     per: str = "layer"
     seeds: int = 5
@@ -84,7 +86,7 @@ def run_diagnostic(what: str, args: DiagnoseArgs) -> DiagnosticReport:
 
 def _estimation_shift(args: DiagnoseArgs) -> DiagnosticReport:
     score = accuracy if args.has_labels() else None
-    return estimation_shift(args.model, args.data(), where=args.where, score=score)
+    return estimation_shift(args.model, args.data(), where=args.where, trial_samples=args.trial_samples, score=score)
 
 
 def _perturbation(args: DiagnoseArgs) -> DiagnosticReport:

@@ -29,6 +29,7 @@ from anynorm.surgery.find import NormSite, all_or_nothing
 from anynorm.surgery.replace import make_equivalent
 
 RIDGE = 1e-6
+SAMPLES_AT_ONCE = 8  # in float64, so that their sums stay in the cache
 GOOD_FIT = 1e-4  # error relative to the target's norm below which fitting has nothing to gain
 
 
@@ -120,11 +121,8 @@ def _solve(norm: Norm, x: Tensor, target: Tensor, condition: Any, row: dict[str,
     if row["error_before"] < GOOD_FIT:
         return
     _set_running_stats(norm, x, condition)
-    at_zero, at_weight, at_bias = (_output(norm, (weight, bias), values, x, condition) for values in ((0, 0), (1, 0), (0, 1)))
-    u, v = at_weight - at_zero, at_bias - at_zero  # the factors of γ and β: x̂ and 1, times a class's γ in a sandwich
-    residual = target.double().transpose(0, 1).flatten(1) - at_zero
-    uu, uv, vv = (u * u).mean(1), (u * v).mean(1), (v * v).mean(1)
-    ur, vr = (u * residual).mean(1), (v * residual).mean(1)
+    outputs = [_output(norm, (weight, bias), values, x, condition) for values in ((0, 0), (1, 0), (0, 1))]
+    uu, uv, vv, ur, vr = _normal_equations(target, *outputs)
     vv = vv.clamp(min=RIDGE)
     gamma = (ur - uv * vr / vv) / (uu - uv * uv / vv + RIDGE)
     weight.copy_(gamma)
@@ -133,10 +131,23 @@ def _solve(norm: Norm, x: Tensor, target: Tensor, condition: Any, row: dict[str,
 
 
 def _output(norm: Norm, affine: tuple[Tensor, Tensor], values: tuple[int, int], x: Tensor, condition: Any) -> Tensor:
-    """Return the output of a norm for constant γ and β, one row per channel."""
+    """Return the output of a norm for constant γ and β."""
     for tensor, value in zip(affine, values, strict=True):
         tensor.fill_(value)
-    return norm.normalize(x, condition).double().transpose(0, 1).flatten(1)
+    return norm.normalize(x, condition)
+
+
+def _normal_equations(target: Tensor, at_zero: Tensor, at_weight: Tensor, at_bias: Tensor) -> Tensor:
+    """Return the means of u², u v, v², u r and v r per channel, in float64.
+
+    u and v are the factors of γ and β (x̂ and 1, times a class's γ in a sandwich), and r is what is left of the target without them.
+    """
+    total = torch.zeros(5, target.shape[1], dtype=torch.float64, device=target.device)
+    for parts in zip(*(tensor.split(SAMPLES_AT_ONCE) for tensor in (target, at_zero, at_weight, at_bias)), strict=True):
+        t, zero, one, shifted = (part.double().transpose(0, 1).flatten(1) for part in parts)
+        u, v, r = one - zero, shifted - zero, t - zero
+        total += torch.stack([torch.linalg.vecdot(a, b) for a, b in ((u, u), (u, v), (v, v), (u, r), (v, r))])
+    return total / (target.numel() // target.shape[1])
 
 
 def _error(y: Tensor, target: Tensor) -> float:

@@ -55,6 +55,16 @@ def test_shift_is_the_default_and_labels_give_a_score(labelled, tmp_path):
     assert [row["path"] for row in rows] == ["3.bn1", "3.bn2"]
 
 
+def test_without_trial_samples_no_norm_is_corrected(labelled):
+    rows, short = (
+        json.loads(run("diagnose", MODEL, "--data", labelled, "--json", *options).stdout)["rows"]
+        for options in ([], ["--trial-samples", 0])
+    )
+    added = {"output_error", "shift_removed", "max_remaining", "score"}
+    assert all(row.keys() >= added for row in rows)
+    assert short == [{name: value for name, value in row.items() if name not in added} for row in rows]
+
+
 @pytest.mark.parametrize(
     ("what", "model", "message"),
     [
@@ -108,7 +118,7 @@ def test_misuse_raises_with_the_reason(labelled, tmp_path):
         done = run("diagnose", MODEL, *arguments)
         with pytest.raises(anynorm.AnynormError, match=message):
             raise done.exception
-    for arguments in (["--batches", "0"], ["--batch-size", "-1"], ["--image-size", "0"], ["--seeds", "0"]):
+    for arguments in (["--batches", "0"], ["--batch-size", "-1"], ["--image-size", "0"], ["--seeds", "0"], ["--trial-samples", "-1"]):
         assert run("diagnose", MODEL, "--data", labelled, *arguments).exit_code == 2
     command = [sys.executable, "-m", "anynorm", "diagnose", "torch.nn:Identity", "--data", str(labelled)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
