@@ -48,10 +48,10 @@ class ReferenceKernels(nn.Module):
         super().__init__()
         self.norm = norm
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, *condition: object) -> Tensor:
         """Normalize x."""
         with kernels.use("reference"):
-            y: Tensor = self.norm(x)
+            y: Tensor = self.norm(x, *condition)
             return y
 
 

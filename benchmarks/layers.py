@@ -11,37 +11,60 @@ backward, and as the peak memory of a separate process during a training step.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
-import random
-import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from candidates import MODES, SPECS, candidates, copy, shapes, step, traffic
-from torch import Tensor, nn
+from measurement import best_times, condition_of, saved_bytes, write_results
+from report import layers_section
+from targets import layer_targets
+
+from anynorm.progress import track
+
+PEAK_NAMES = ("nn.BatchNorm", "nn.GroupNorm", "published SN", "sn by reference", "bn", "hn:32", "sn", "sabn@10")
+PEAK_SHAPE = (32, 64, 56, 56)
+FORMAT_SHAPES = ((8, 64, 56, 56), (8, 256, 14, 14), (4, 32, 16, 16))
+FORMATS = (
+    (torch.bfloat16, torch.contiguous_format),
+    (torch.float32, torch.channels_last),
+    (torch.bfloat16, torch.channels_last),
+)
+"""The dtypes and memory formats of the extra table."""
+FORMAT_NAMES = ("nn.BatchNorm", "nn.GroupNorm", "bn", "gn:32", "hn:32", "sn", "bgn:32", "sabn@10")
 
 
-def saved_bytes(module: nn.Module, x: Tensor) -> int:
-    """Return the number of bytes saved for backward, without parameters and buffers."""
-    saved: dict[int, int] = {}
-    state = {tensor.data_ptr() for tensor in [*module.parameters(), *module.buffers()]}
+def measure(shape: tuple[int, ...], threads: int, seconds: float, *, compiled: bool) -> dict[str, Any]:
+    """Time all candidates at one shape in float32, `seconds` per mode."""
+    torch.set_num_threads(threads)
+    x, dy = torch.randn(shape), torch.randn(shape)
+    modules = candidates(shape, compiled=compiled)
+    row: dict[str, Any] = {"shape": list(shape), "threads": threads, "megabytes": x.numel() * 4 / 1e6, "seconds": {}}
+    for mode in MODES:
+        calls = {name: step(module, x, dy, mode) for name, module in modules.items()}
+        row["seconds"][mode] = best_times(calls | {"traffic": traffic(x, dy, mode), "copy": copy(x)}, seconds)
+    row["saved"] = {
+        name: saved_bytes(module.train(), x, *condition_of(module)) / (x.numel() * 4)
+        for name, module in modules.items()
+        if name != "sn compiled"
+    }
+    return row
 
-    def pack(tensor: Tensor) -> Tensor:
-        if tensor.data_ptr() not in state:
-            saved[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
-        return tensor
 
-    condition = [0] if getattr(module, "takes_condition", False) else []
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        module.train()(x.detach().requires_grad_(), *condition)
-    return sum(saved.values())
+def measure_format(
+    shape: tuple[int, ...], threads: int, dtype: torch.dtype, memory_format: torch.memory_format, seconds: float
+) -> dict[str, Any]:
+    """Time forward + backward in another dtype and memory format; the parameters stay in float32."""
+    torch.set_num_threads(threads)
+    x, dy = (torch.randn(shape).to(dtype, memory_format=memory_format) for _ in range(2))
+    modules = {name: module for name, module in candidates(shape).items() if name in FORMAT_NAMES}
+    times = best_times({name: step(module, x, dy, MODES[2]) for name, module in modules.items()}, seconds)
+    names = {"dtype": str(dtype), "memory_format": str(memory_format)}
+    return {"shape": list(shape), "threads": threads, "seconds": times} | {
+        key: name.removeprefix("torch.") for key, name in names.items()
+    }
 
 
 def peak_megabytes(name: str, shape: tuple[int, ...]) -> float:
@@ -53,8 +76,8 @@ def peak_megabytes(name: str, shape: tuple[int, ...]) -> float:
 def print_peak(name: str, shape: tuple[int, ...]) -> None:
     """Run and measure the training step of `peak_megabytes` in this process."""
     torch.set_num_threads(1)
-    condition = [0] if "@" in name else []
     layers = [candidates(shape)[name] for _ in range(8)]
+    condition = condition_of(layers[0])
     small = torch.randn(2, *shape[1:], requires_grad=True)
     layers[0](small, *condition).sum().backward()
     x = torch.randn(shape, requires_grad=True)
@@ -70,95 +93,6 @@ def print_peak(name: str, shape: tuple[int, ...]) -> None:
 def _peak_kilobytes() -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
-
-
-def best(calls: dict[str, Callable[[], None]], seconds: float) -> dict[str, float]:
-    """Take the best time of each call, all interleaved and in another order each round: a neighbour's memory shows."""
-    for call in calls.values():
-        call()
-    times = dict.fromkeys(calls, float("inf"))
-    end = time.perf_counter() + seconds
-    rounds = 0
-    while rounds < 3 or time.perf_counter() < end:
-        for name, call in random.sample(sorted(calls.items()), len(calls)):
-            start = time.perf_counter()
-            call()
-            times[name] = min(times[name], time.perf_counter() - start)
-        rounds += 1
-    return times
-
-
-def measure(shape: tuple[int, ...], threads: int, seconds: float, *, compiled: bool) -> dict[str, Any]:
-    """Time all candidates at one shape."""
-    torch.set_num_threads(threads)
-    x, dy = torch.randn(shape), torch.randn(shape)
-    modules = candidates(shape, compiled=compiled)
-    row: dict[str, Any] = {"shape": list(shape), "threads": threads, "megabytes": x.numel() * 4 / 1e6, "seconds": {}}
-    for mode in MODES:
-        calls = {name: step(module, x, dy, mode) for name, module in modules.items()}
-        row["seconds"][mode] = best(calls | {"traffic": traffic(x, dy, mode), "copy": copy(x)}, seconds)
-    row["saved"] = {name: saved_bytes(module, x) / (x.numel() * 4) for name, module in modules.items() if name != "sn compiled"}
-    return row
-
-
-def targets(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Compare the ratios with their targets: forward + backward, float32, tensors of at least 0.1 MB."""
-    ours = [(row, row["seconds"][MODES[2]], spec) for row in rows for spec in SPECS if spec in row["seconds"][MODES[2]]]
-    small = [cell for cell in ours if cell[0]["shape"] == [4, 64, 8, 8]]
-    ours = [cell for cell in ours if cell[0]["megabytes"] >= 0.1]
-    large = [cell for cell in ours if cell[0]["megabytes"] >= 6]
-    switch = [cell for cell in ours if cell[2] == "sn"]
-    ratios = {
-        "nn.BatchNorm / ours": ([t["nn.BatchNorm"] / t[s] for _, t, s in ours], (2.5, 1.0), "least"),
-        "ours / nn.GroupNorm": ([t[s] / t["nn.GroupNorm"] for _, t, s in ours], (1.1, 1.5), "most"),
-        "published SN / our sn": ([t["published SN"] / t[s] for _, t, s in switch], (12.0, 6.0), "least"),
-        "ours / traffic limit, 6 MB and more": ([t[s] / t["traffic"] for _, t, s in large], (1.35, None), "most"),
-        "bytes saved for backward / bytes of x": ([row["saved"][s] for row, _, s in ours], (1.02, 1.05), "most"),
-        "ours / nn.BatchNorm2d at 4×64×8×8": ([t[s] / t["nn.BatchNorm"] for _, t, s in small], (1.0, None), "most"),
-    }
-    results = []
-    for name, (values, (median, worst), kind) in ratios.items():
-        middle, extreme = statistics.median(values), (min if kind == "least" else max)(values)
-        median_met = middle >= median if kind == "least" else middle <= median
-        worst_met = worst is None or (extreme >= worst if kind == "least" else extreme <= worst)
-        met = [median_met, worst_met]
-        results.append({"ratio": name, "median": middle, "worst": extreme, "target": [median, worst], "met": met})
-    return results
-
-
-def show(rows: list[dict[str, Any]], threads: int) -> None:
-    """Print forward + backward relative to nn.BatchNorm (above 1 is faster), and the traffic limit."""
-    columns = [
-        "nn.GroupNorm",
-        "published SN",
-        "sn by reference",
-        "sn compiled",
-        "bn",
-        "gn:32",
-        "hn:32",
-        "sn",
-        "bgn:32",
-        "sabn@10",
-    ]
-    columns = [*(name for name in columns if any(name in row["seconds"][MODES[2]] for row in rows)), "traffic", "copy"]
-    print(f"\nforward + backward, {threads} thread(s): time of nn.BatchNorm / time of each")
-    print(f"{'shape':>20} {'MB':>7} {'BatchNorm ms':>13} " + " ".join(f"{column:>{max(8, len(column))}}" for column in columns))
-    for row in (row for row in rows if row["threads"] == threads):
-        times = row["seconds"][MODES[2]]
-        ratios = [f"{times['nn.BatchNorm'] / times[name]:.2f}" if name in times else "-" for name in columns]
-        cells = [f"{ratio:>{max(8, len(name))}}" for name, ratio in zip(columns, ratios, strict=True)]
-        shape = "×".join(map(str, row["shape"]))
-        print(f"{shape:>20} {row['megabytes']:>7.2f} {times['nn.BatchNorm'] * 1e3:>13.3f} {' '.join(cells)}")
-
-
-def show_peaks(shape: tuple[int, ...]) -> dict[str, float]:
-    """Print the peak memory of a training step of eight layers in sequence."""
-    names = ["nn.BatchNorm", "nn.GroupNorm", "published SN", "sn by reference", "bn", "hn:32", "sn", "sabn@10"]
-    peaks = {name: peak_megabytes(name, shape) for name in names}
-    size = 4e-6 * torch.Size(shape).numel()
-    print(f"\npeak memory of a training step of eight layers at {'×'.join(map(str, shape))}, in tensors of x ({size:.1f} MB)")
-    print("  ".join(f"{name} {peak * 1.048576 / size:.1f}" for name, peak in peaks.items()))
-    return peaks
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
@@ -181,11 +115,11 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def main() -> None:
-    """Measure, and print the table and one line per target."""
+def parse_arguments() -> argparse.Namespace:
+    """Return the options of the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=8.0, help="time for the complete run (default: 8)")
-    parser.add_argument("--threads", default=f"1,{torch.get_num_threads()}", help="numbers of threads, such as 1,2")
+    parser.add_argument("--threads", default="1,2", help="comma-separated numbers of threads (default: 1,2)")
     parser.add_argument("--json", type=Path, help="write all numbers to this file")
     parser.add_argument("--plot", type=Path, help="plot the ratios to this file")
     parser.add_argument(
@@ -193,30 +127,28 @@ def main() -> None:
     )
     parser.add_argument("--peak", help=argparse.SUPPRESS)
     parser.add_argument("--shape", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure, and print the tables and one line per target."""
+    arguments = parse_arguments()
     if arguments.peak:
         print_peak(arguments.peak, tuple(int(size) for size in arguments.shape.split("x")))
         return
     counts = sorted({int(count) for count in arguments.threads.split(",")})
     cells = [(shape, threads) for threads in counts for shape in shapes()]
-    seconds = arguments.minutes * 60 / len(cells) / len(MODES) * 0.8
-    rows = []
-    for k, (shape, threads) in enumerate(cells):
-        rows.append(measure(shape, threads, seconds, compiled=arguments.compile))
-        print(f"\r{k + 1}/{len(cells)}", end="", file=sys.stderr, flush=True)
-    for threads in counts:
-        show(rows, threads)
-    peaks = show_peaks((32, 64, 56, 56))
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}, Python {platform.python_version()}"
-    print(f"\n{machine}")
-    for target in targets(rows):
-        verdicts = ["met" if met else "missed" for met in target["met"]]
-        median, worst = target["target"]
-        worst_text = "" if worst is None else f", worst {target['worst']:.2f} (target {worst}: {verdicts[1]})"
-        print(f"{target['ratio']}: median {target['median']:.2f} (target {median}: {verdicts[0]}){worst_text}")
-    if arguments.json:
-        results = {"machine": machine, "rows": rows, "targets": targets(rows), "peak_megabytes": peaks}
-        arguments.json.write_text(json.dumps(results, indent=1))
+    format_cells = [(shape, threads, *format) for threads in counts for format in FORMATS for shape in FORMAT_SHAPES]
+    seconds = arguments.minutes * 60 / (len(cells) * len(MODES) + len(format_cells)) * 0.8
+    rows = [measure(shape, threads, seconds, compiled=arguments.compile) for shape, threads in track(cells, "timing shapes")]
+    formats = [measure_format(*cell, seconds) for cell in track(format_cells, "timing formats")]
+    peaks = {name: peak_megabytes(name, PEAK_SHAPE) for name in PEAK_NAMES}
+    peak = {"shape": list(PEAK_SHAPE), "megabytes": peaks}
+    results = {"specs": SPECS, "rows": rows, "formats": formats, "peak": peak}
+    print(layers_section(results))
+    for target in layer_targets(results):
+        print(target)
+    write_results(arguments.json, results)
     if arguments.plot:
         draw(rows, arguments.plot)
 

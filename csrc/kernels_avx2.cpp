@@ -12,7 +12,7 @@
 #include "problem.h"
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#pragma GCC target("avx2,fma,bmi,bmi2")
+#pragma GCC target("avx2,fma")
 #define ANYNORM_ISA avx2
 #define ANYNORM_LANES 8
 #include "tables.h"

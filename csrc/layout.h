@@ -2,6 +2,8 @@
 #pragma once
 #include <ATen/ATen.h>
 
+#include <limits>
+
 #include "problem.h"
 
 namespace anynorm {
@@ -40,6 +42,10 @@ inline Problem read_problem(at::IntArrayRef spec, double eps) {
   }
   p.mixing = Mixing(next()), p.groups = next(), p.domains = next(), p.classes = next(), p.style = next(), p.strips = next();
   p.eps = eps;
+  for (const Cut& cut : p.cuts) TORCH_CHECK(cut.channels >= 0 && cut.strips > 0 && cut.samples_per_part >= 0, "anynorm: a cut has negative parts");
+  TORCH_CHECK(p.mixing >= Mixing::softmax && p.mixing <= Mixing::precomputed, "anynorm: no mixing rule ", int64_t(p.mixing));
+  TORCH_CHECK(p.classes >= 0 && (p.domains == 0 || p.domains == p.classes) && !(p.style && p.classes),
+              "anynorm: ", p.domains, " domains and ", p.classes, " classes do not fit");
   return p;
 }
 
@@ -65,23 +71,25 @@ inline void divide_columns(Problem& p) {
 inline void lay_out(Problem& p, const at::Tensor& x) {
   int64_t positions = num_positions(x);
   p.samples = x.size(0), p.channels = x.size(1), p.is_bfloat16 = x.scalar_type() == at::kBFloat16, p.last = channels_last(x);
+  TORCH_CHECK(p.channels > 0 && p.groups > 0 && p.channels % p.groups == 0, "anynorm: ", p.groups, " groups do not divide ", p.channels, " channels");
   TORCH_CHECK(p.strips > 0 && positions % p.strips == 0, "anynorm: ", positions, " positions are not divisible into ", p.strips, " strips");
   p.length = positions / p.strips, p.columns = p.channels * p.strips, p.row_cut = -1;
+  TORCH_CHECK(p.columns < std::numeric_limits<int32_t>::max(), "anynorm: ", p.columns, " columns are too many");
   bool all_use_batch = true;
   for (size_t i = 0; i < p.cuts.size(); i++) {
     Cut& cut = p.cuts[i];
     cut.channels = cut.channels ? cut.channels : p.channels;
-    TORCH_CHECK(p.channels % cut.channels == 0 && cut.strips > 0 && p.strips % cut.strips == 0, "anynorm: a cut does not fit the input");
+    TORCH_CHECK(p.channels % cut.channels == 0 && p.strips % cut.strips == 0, "anynorm: a cut does not fit the input");
     cut.is_local = cut.uses_batch && cut.samples_per_part;
     TORCH_CHECK(!cut.is_local || p.samples % cut.samples_per_part == 0, "anynorm: a cut does not fit the batch size");
     cut.width = cut.channels * cut.strips;
     assign_parts(p, cut);
-    bool is_row = cut.is_local && cut.samples_per_part == 1 && cut.part.empty();
+    bool is_row = p.row_cut < 0 && cut.is_local && cut.samples_per_part == 1 && cut.part.empty();
     if (is_row) p.row_cut = int64_t(i);
     cut.is_input = is_row && p.is_vector();
     cut.rows = cut.is_input ? 0 : cut.is_local ? p.samples / cut.samples_per_part : p.num_domains();
     cut.offset = p.num_stats, p.num_stats += cut.rows * cut.width;
-    p.has_local |= cut.is_local, p.has_global |= cut.uses_batch && !cut.is_local, all_use_batch &= cut.uses_batch;
+    p.has_local |= cut.is_local, p.pools_batch |= cut.uses_batch && !cut.is_local, all_use_batch &= cut.uses_batch;
   }
   divide_columns(p);
   p.map_per_sample = p.has_local || p.style || (p.classes && p.samples <= p.classes);

@@ -49,7 +49,10 @@ struct Call {
       : p(read_problem(spec, eps)), group(std::move(group_name)), labels(std::move(given_labels)), stats(std::move(given_stats)) {
     lay_out(p, x);
     p.recompute &= group.empty();  // processes would have to exchange again, all or none of them
-    if (stats.defined()) return;
+    if (stats.defined()) {
+      p.recompute = false;
+      return;
+    }
     stats = at::empty({2 * p.num_stats + p.num_domains()}, at::kDouble);
     std::fill_n(stats.mutable_data_ptr<double>() + 2 * p.num_stats, p.num_domains(), 0.0);
   }
@@ -89,7 +92,8 @@ void check_parameters(const Problem& p, const variable_list& inputs) {
                 : i <= VAR_WEIGHT ? "(groups, cuts)" : "(samples, channels)", "; got ", tensor.sizes());
   }
   TORCH_CHECK(inputs[CLASS_WEIGHT].defined() == inputs[CLASS_BIAS].defined() && inputs[STYLE_MEAN].defined() == inputs[STYLE_STD].defined() &&
-              inputs[STYLE_STD].defined() == p.style, "anynorm: an affine needs both scale and shift");
+              inputs[STYLE_STD].defined() == p.style && (p.classes || !inputs[CLASS_WEIGHT].defined()),
+              "anynorm: an affine needs both scale and shift, and classes if it has rows of classes");
   TORCH_CHECK((inputs[MEAN_WEIGHT].defined() || p.mean.size() == 1) && (inputs[VAR_WEIGHT].defined() || p.var.size() == 1),
               "anynorm: several cuts need mixing weights");
 }
@@ -174,9 +178,12 @@ struct Normalize : torch::autograd::Function<Normalize> {
 
   static variable_list backward(AutogradContext* ctx, variable_list dy) {
     variable_list inputs = ctx->get_saved_variables();
+    for (Tensor& tensor : inputs)  // a hook may return any view
+      if (tensor.defined() && !tensor.is_contiguous() && !channels_last(tensor)) tensor = tensor.contiguous();
     Tensor labels = inputs[NUM_INPUTS + 1], stats = inputs[NUM_INPUTS];
     inputs.resize(NUM_INPUTS);
     std::vector<int64_t> spec = ctx->saved_data["spec"].toIntVector();
+    TORCH_CHECK(inputs[X].scalar_type() == dy[0].scalar_type(), "anynorm: x was saved as ", dy[0].scalar_type(), "; got ", inputs[X].scalar_type());
     Call call(inputs[X], spec, ctx->saved_data["eps"].toDouble(), ctx->saved_data["group"].toStringRef(), labels, stats);
     std::vector<bool> needs;
     size_t edge = 0;

@@ -11,7 +11,8 @@
 namespace anynorm {
 namespace ANYNORM_ISA {
 
-constexpr double MIN_WORK = 16384;  // values per thread
+constexpr double MIN_WORK = 16384;    // values per thread
+constexpr size_t MAX_KEPT = 1 << 21;  // doubles that a thread keeps: 16 MB
 
 // Memory for the tables of a pass, which the thread that starts it reuses for its next one.
 class Arena {
@@ -20,6 +21,7 @@ class Arena {
 
  public:
   void reset() {
+    if (capacity > MAX_KEPT) blocks.clear(), capacity = 0;
     if (blocks.size() > 1) blocks.erase(blocks.begin(), blocks.end() - 1);
     used = 0;
   }
@@ -27,8 +29,9 @@ class Arena {
   V* take(int64_t count) {  // uninitialized
     size_t size = (size_t(count) * sizeof(V) + 63) / 64 * 8 + 24;  // rows of 2 or 4 KB would compete for the same lines of the cache
     if (used + size > capacity) {
-      capacity = std::max(2 * capacity, size + 4096), used = 0;
-      blocks.emplace_back(new double[capacity + 8]);
+      size_t larger = std::max(2 * capacity, size + 4096);
+      blocks.emplace_back(new double[larger + 8]);
+      capacity = larger, used = 0;
     }
     uintptr_t start = (reinterpret_cast<uintptr_t>(blocks.back().get() + used) + 63) / 64 * 64;
     used += size;
@@ -46,12 +49,13 @@ inline Arena& arena() {
   return memory;
 }
 
-// Call f(chunk, begin, end) for contiguous chunks of items, the same ones for the same number of threads.
+// The number of chunks for `for_chunks`, one per useful thread.
 inline int64_t num_chunks(int64_t items, double work_per_item) {
   if (is_forked || at::in_parallel_region()) return 1;
   int64_t useful = int64_t(double(items) * work_per_item / MIN_WORK);
   return std::max<int64_t>(1, std::min({int64_t(at::get_num_threads()), items, useful}));
 }
+// Call f(chunk, begin, end) for contiguous chunks of items, the same ones for the same number of threads.
 template <class F>
 void for_chunks(int64_t chunks, int64_t items, const F& f) {
   auto run = [&](int64_t chunk) { f(chunk, items * chunk / chunks, items * (chunk + 1) / chunks); };

@@ -5,7 +5,7 @@
 //   sums      read x, dy            g = sum of dy, t = sum of dy (x - k)
 //   spread    read x, dy, write dx  dx = a dy + p (x - k) + q
 //
-// Sums run in float32 vectors over blocks that stay in a cache, each around its own mean; blocks are merged in double.
+// Sums run in float32 vectors over blocks that stay in a cache, for moments around the block's own mean; blocks are merged in double.
 #pragma once
 #include <algorithm>
 #include <cmath>

@@ -41,9 +41,9 @@ struct Problem {
   int64_t samples, channels, strips, length;
   bool last, is_bfloat16;
   int64_t columns, maps, num_stats;
-  bool map_per_sample, has_local, has_global;  // cuts that use the batch
+  bool map_per_sample, has_local, pools_batch;  // pools_batch: a global cut uses the batch
   bool recompute;  // the statistics are too many to be saved: backward computes them again
-  int64_t row_cut;  // a local cut with a statistic for each row, or -1
+  int64_t row_cut;  // the first local cut with a statistic for each row, or -1
   std::vector<int32_t> segments;  // limits of runs of columns with the same parts of all other local cuts and mixing weights
 
   bool is_vector() const { return strips == 1 && length == 1; }
@@ -69,7 +69,7 @@ struct Sync {
   std::function<void(double* table, int64_t size)> sum;
 };
 
-// True in a process forked from another: threads of OpenMP do not survive a fork, and waiting for them would never end.
+// True in a process forked from another: threads of OpenMP do not survive a fork, and waiting for those of the parent would never end.
 extern bool is_forked;
 
 using Kernel = void (*)(const Problem&, const Tensors&, const Sync&);

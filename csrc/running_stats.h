@@ -51,6 +51,14 @@ inline void update_running(const Problem& p, const Tensors& t, const OptionalTen
   for (size_t i = 0; i < p.cuts.size(); i++)
     for (int64_t row = 0; p.cuts[i].uses_batch && (running.get(2 * i) || running.get(2 * i + 1)) && row < p.cuts[i].rows; row++)
       if (num_values(p.cuts[i], row) == 1) return;
+  for (size_t i = 0; i < running.size(); i++) {  // before anything is written
+    const Cut& cut = p.cuts[i / 2];
+    std::optional<at::Tensor> buffer = cut.uses_batch ? running.get(i) : std::nullopt;
+    TORCH_CHECK(!buffer || (buffer->numel() == (cut.is_local ? 1 : cut.rows) * cut.width && buffer->is_contiguous() && buffer->device().is_cpu() &&
+                            buffer->is_floating_point()), "anynorm: running statistics must be contiguous on the CPU");
+  }
+  TORCH_CHECK(!num_batches || (num_batches->scalar_type() == at::kLong && num_batches->numel() == p.num_domains() &&
+              num_batches->is_contiguous() && num_batches->device().is_cpu()), "anynorm: num_batches_tracked must hold one int64 per domain");
   for (size_t i = 0; i < p.cuts.size(); i++) {
     const Cut& cut = p.cuts[i];
     int64_t parts = cut.is_local ? cut.rows : 1;  // of one running statistic
@@ -59,8 +67,6 @@ inline void update_running(const Problem& p, const Tensors& t, const OptionalTen
         std::optional<at::Tensor> buffer = running.get(2 * i + side);
         double count = num_values(cut, d), factor = (side ? std::max(count, 1.0) / std::max(count - 1, 1.0) : 1.0) / double(parts);
         if (!buffer || count == 0) continue;
-        TORCH_CHECK(buffer->numel() == cut.rows / parts * cut.width && buffer->is_contiguous() && buffer->device().is_cpu() &&
-                    buffer->is_floating_point(), "anynorm: running statistics must be contiguous on the CPU");
         std::vector<double> values(cut.width);
         const double* table = (side ? t.vars : t.means) + cut.offset + d * cut.width;
         for (int64_t r = 0; r < parts; r++)
@@ -69,10 +75,8 @@ inline void update_running(const Problem& p, const Tensors& t, const OptionalTen
       }
   }
   if (!num_batches) return;
-  TORCH_CHECK(num_batches->scalar_type() == at::kLong && num_batches->numel() == p.num_domains() && num_batches->is_contiguous() &&
-              num_batches->device().is_cpu(), "anynorm: num_batches_tracked must hold one int64 per domain");
   int64_t* batches = num_batches->mutable_data_ptr<int64_t>();
-  for (int64_t d = 0; d < p.num_domains(); d++) batches[d] += p.has_global ? t.counts[d] > 0 : p.samples > 0;
+  for (int64_t d = 0; d < p.num_domains(); d++) batches[d] += p.pools_batch ? t.counts[d] > 0 : p.samples > 0;
   if (!num_batches->is_inference()) num_batches->unsafeGetTensorImpl()->bump_version();
 }
 

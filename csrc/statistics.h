@@ -54,8 +54,8 @@ struct Statistics {
 
   // Write the statistics of all cuts that use the batch, and the counts.
   void compute() const {
-    if (!p.has_global && !p.has_local) return;
-    bool by_position = p.has_global && p.last && p.strips == 1 && !p.domains && n && (p.is_vector() || !p.has_local);
+    if (!p.pools_batch && !p.has_local) return;
+    bool by_position = p.pools_batch && p.last && p.strips == 1 && !p.domains && n && (p.is_vector() || !p.has_local);
     bool needs_rows = p.has_local || !by_position;
     int64_t units = columns;  // the fewest rows of a sample from which the cuts can be pooled
     if (p.is_vector() && by_position) units = common_parts(true);
@@ -63,7 +63,7 @@ struct Statistics {
     double *mean = arena().take<double>(needs_rows ? n * units : columns), *var = arena().take<double>(needs_rows ? n * units : columns);
     if (needs_rows) row_moments(units, mean, var), pool_local(units, mean, var);
     if (by_position) pool_positions();
-    else if (p.has_global) pool_samples(units, mean, var);
+    else if (p.pools_batch) pool_samples(units, mean, var);
   }
 
  private:

@@ -63,9 +63,8 @@ INLINE void collect_run(const double* row, double weight, double* __restrict ent
   else for (int64_t j = 0; j < n; j++) total += row[j];
   if (!step) entries[0] += weight * total;
 }
-INLINE double dot_run(const double* row, double weight, const double* entries, int64_t step, int64_t n) {
+INLINE double dot_run(const double* row, const double* entries, int64_t step, int64_t n) {
   double total = 0;
-  if (weight == 0) return 0;
   if (step) for (int64_t j = 0; j < n; j++) total += row[j] * entries[j];
   else for (int64_t j = 0; j < n; j++) total += row[j] * entries[0];
   return total;
@@ -86,7 +85,7 @@ struct Pass {
   const double* var_weights = mixing_weights(p, p.var, t.var_logits);
   double *global_mean = nullptr, *global_var = nullptr;  // mixed over the global cuts, (domains, columns)
   float *global_k = nullptr, *global_e = nullptr, *global_r = nullptr;  // the rows of a map without local statistics
-  bool local_mean = false, local_var = false, has_global = false;
+  bool local_mean = false, local_var = false, has_global_cut = false;
   bool mean_in_segments = true, var_in_segments = true;  // constant within a segment
   const float *gamma1 = nullptr, *beta1 = nullptr, *gamma2 = nullptr, *beta2 = nullptr;  // of each column; gamma2, beta2 if neutral
 
@@ -98,6 +97,7 @@ struct Pass {
   int64_t entry(const Cut& cut, int64_t map, int64_t column) const {
     return cut.offset + map / cut.samples_per_part * cut.width + part(cut, column);
   }
+  bool learns(double weight) const { return weight != 0 || p.mixing == Mixing::precomputed; }  // the gradient of a softmax of 0 is 0
   bool in_segments(int64_t i) const { return p.cuts[i].is_local && i != p.row_cut; }
 
   // Call f(group, begin, end) for the segments within [lo, hi).
@@ -116,7 +116,7 @@ struct Pass {
       const Cut& cut = p.cuts[i];
       bool in_mean = std::count(p.mean.begin(), p.mean.end(), i), in_var = std::count(p.var.begin(), p.var.end(), i);
       local_mean |= in_mean && cut.is_local, local_var |= in_var && cut.is_local;
-      mean_in_segments &= !in_mean || in_segments(i), var_in_segments &= !in_var || in_segments(i), has_global |= !cut.is_local;
+      mean_in_segments &= !in_mean || in_segments(i), var_in_segments &= !in_var || in_segments(i), has_global_cut |= !cut.is_local;
     }
     for_global([&](int64_t, int64_t w, int64_t at, int64_t e, int64_t step, int64_t count) {
       add_run(global_mean + at, mean_weights[w], t.means + e, step, count), add_run(global_var + at, var_weights[w], t.vars + e, step, count);
@@ -141,7 +141,9 @@ struct Pass {
     Scratch* all = arena().take<Scratch>(count);
     for (int64_t i = 0; i < count; i++) {
       Scratch& w = all[i];
-      for (float** row : {&w.k, &w.e, &w.r, &w.a, &w.b, &w.c, &w.gamma2, &w.beta2, &w.g, &w.t}) *row = arena().take<float>(columns);
+      if (i && !p.map_per_sample) w = all[0];  // maps that samples share differ in a, b and c
+      else for (float** row : {&w.k, &w.e, &w.r, &w.gamma2, &w.beta2, &w.g, &w.t}) *row = arena().take<float>(columns);
+      for (float** row : {&w.a, &w.b, &w.c}) *row = arena().take<float>(columns);
     }
     return all;
   }
@@ -315,6 +317,7 @@ struct Pass {
     for_chunks(chunks, items, [&](int64_t chunk, int64_t begin, int64_t end) {
       Scratch& w = scratch[chunk];
       for (int64_t map = begin * unit; map < end * unit; map++) {
+        if (!p.map_per_sample && p.classes && !std::count(t.labels, t.labels + n, map)) continue;
         Row row = mix(map, 0, columns, w);
         if (g) {
           map_gradients(map, row, g + map * columns, q + map * columns, d_means, d_vars, sums[chunk]);
@@ -348,7 +351,7 @@ struct Pass {
       g[j] = -a * up, q[j] = -0.5f * a * r[j] * d_gamma;
     }
 #pragma GCC ivdep
-    for (int64_t j = 0; j < (has_global ? columns : 0); j++) means[j] += double(g[j]), vars[j] += double(q[j]);
+    for (int64_t j = 0; j < (has_global_cut ? columns : 0); j++) means[j] += double(g[j]), vars[j] += double(q[j]);
     if (p.has_local) local_gradients(map, g, q, d_means, d_vars, sums);
   }
 
@@ -364,17 +367,19 @@ struct Pass {
         double &d_wm = sums.mean_weights[g * num_cuts + i], &d_wv = sums.var_weights[g * num_cuts + i];
         if (in_segments(i)) {
           int64_t e = entry(cut, map, begin);
-          if (wm != 0) d_means[e] += wm * total, d_wm += total * t.means[e];
-          if (wv != 0) d_vars[e] += wv * total_var, d_wv += total_var * t.vars[e];
+          if (wm != 0) d_means[e] += wm * total;
+          if (wv != 0) d_vars[e] += wv * total_var;
+          if (learns(wm)) d_wm += total * t.means[e];
+          if (learns(wv)) d_wv += total_var * t.vars[e];
         } else if (i == p.row_cut) {
           auto dot = [&](const G* up, const auto* values) {
             double sum = 0;
             for (int64_t j = begin; j < end; j++) sum += double(up[j]) * double(load(values[j]));
             return sum;
           };
-          if (cut.is_input) d_wm += wm != 0 ? dot(d_mu, sample(x, map)) : 0;
-          else if (wm != 0) d_wm += dot(d_mu, t.means + row_entry(map));
-          if (!cut.is_input && wv != 0) d_wv += dot(d_var, t.vars + row_entry(map));
+          if (cut.is_input) d_wm += learns(wm) ? dot(d_mu, sample(x, map)) : 0;
+          else if (learns(wm)) d_wm += dot(d_mu, t.means + row_entry(map));
+          if (!cut.is_input && learns(wv)) d_wv += dot(d_var, t.vars + row_entry(map));
         }
       }
     });
@@ -383,10 +388,10 @@ struct Pass {
   // Add the gradients of the global statistics; replace dM, dV of all cuts by q, p of q + p x, and the sums over maps by the mixed ones.
   void global_gradients(Sums& total, double* d_means, double* d_vars) const {
     for_global([&](int64_t, int64_t w, int64_t at, int64_t e, int64_t step, int64_t count) {
-      total.mean_weights[w] += dot_run(total.means + at, mean_weights[w], t.means + e, step, count);
-      total.var_weights[w] += dot_run(total.vars + at, var_weights[w], t.vars + e, step, count);
+      if (learns(mean_weights[w])) total.mean_weights[w] += dot_run(total.means + at, t.means + e, step, count);
+      if (learns(var_weights[w])) total.var_weights[w] += dot_run(total.vars + at, t.vars + e, step, count);
     });
-    if (sync.sum) sync.sum(total.means, 2 * domains * columns);
+    if (sync.sum && p.pools_batch) sync.sum(total.means, 2 * domains * columns);
     for_global([&](int64_t, int64_t w, int64_t at, int64_t e, int64_t step, int64_t count) {
       collect_run(total.means + at, mean_weights[w], d_means + e, step, count), collect_run(total.vars + at, var_weights[w], d_vars + e, step, count);
     });

@@ -108,20 +108,20 @@ def _read_stats(spec: ForwardSpec, x: Tensor, stats: Tensor) -> BatchStats:
     counts, stats = stats[-num_domains:], stats[:-num_domains].reshape(2, -1)
     n, c, positions = x.shape[0], x.shape[1], math.prod(x.shape[2:])
     by_cut: list[Moments | None] = []
-    num_values, offset = None, 0
+    num_values, offset, skipped = None, 0, False
     for cut, uses_batch in zip(spec.cuts.distinct, spec.uses_batch, strict=True):
         parts = cut.parts((n, c, 1))
-        is_own = uses_batch and cut.samples == ALL
-        rows = parts[0] if is_own else num_domains
-        if is_own and parts[:2] == (n, c) and positions == 1:
-            rows = 0  # its statistics are x itself
+        is_local = uses_batch and cut.samples == ALL
+        rows = parts[0] if is_local else num_domains
+        if is_local and parts[:2] == (n, c) and positions == 1 and not skipped:
+            rows, skipped = 0, True  # its statistics are x itself
         size = rows * parts[1] * parts[2]
         if not (uses_batch and cut.pools_samples):
             by_cut.append(None)
         else:
             mean, var = stats[:, offset : offset + size].reshape(2, rows, *parts[1:])
-            num_values = counts.new_full((1,), n * positions) if is_own else counts * spec.encoded[-1]
-            per_part = num_values.reshape(-1, 1, 1) * (c / (parts[1] * parts[2]) / (rows if is_own else 1))
+            num_values = counts.new_full((1,), n * positions) if is_local else counts * spec.encoded[-1]
+            per_part = num_values.reshape(-1, 1, 1) * (c / (parts[1] * parts[2]) / (rows if is_local else 1))
             by_cut.append(Moments(mean, var, per_part.expand_as(mean)))
         offset += size
     return BatchStats(by_cut, None, None if num_values is None else num_values.reshape(-1, 1, 1))
@@ -139,14 +139,10 @@ def _reference_backward(
     needed: list[bool],
 ) -> list[Tensor]:
     """Return gradients that can be differentiated again."""
-    inputs = [x, *params]
     pairs = tuple(zip(running_stats[::2], running_stats[1::2], strict=True))
-    with torch.enable_grad():
-        decoded = ForwardSpec.decode(spec, Params(*params), x.shape[1], eps, group)
-        y, _ = reference.normalize(decoded, x, Params(*params), Buffers(pairs, labels))
-        wanted = [tensor for tensor, need in zip(inputs, needed, strict=True) if need and tensor is not None]
-        grads = torch.autograd.grad(y, wanted, dy, create_graph=True, allow_unused=True)
-    return [torch.zeros_like(tensor) if grad is None else grad for tensor, grad in zip(wanted, grads, strict=True)]
+    decoded = ForwardSpec.decode(spec, Params(*params), x.shape[1], eps, group)
+    grads = reference.gradients(decoded, x, Params(*params), Buffers(pairs, labels), dy, needed)
+    return [grad for grad in grads if grad is not None]
 
 
 _operators: Any = torch.library.Library("anynorm", "FRAGMENT")  # type: ignore[no-untyped-call]

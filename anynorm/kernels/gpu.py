@@ -290,11 +290,7 @@ def _reference_backward(call: _Pass, x: Tensor, params: list[Any], dy: Tensor, n
     """Return gradients that can be differentiated again."""
     tables = [call.stats[:, call.plan.slice(k)].unbind() for k in range(len(call.spec.uses_batch))]
     running = tuple(None if uses else (mean, var) for uses, (mean, var) in zip(call.spec.uses_batch, tables, strict=True))
-    with torch.enable_grad():
-        y, _ = reference.normalize(call.spec, x, Params(*params), Buffers(running, call.buffers.labels))
-        inputs = [tensor for tensor, need in zip([x, *params], needed, strict=True) if need]
-        grads = iter(torch.autograd.grad(y, inputs, dy, create_graph=True, allow_unused=True))
-    return [next(grads) if need else None for need in needed]
+    return reference.gradients(call.spec, x, Params(*params), Buffers(running, call.buffers.labels), dy, needed)
 
 
 def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:

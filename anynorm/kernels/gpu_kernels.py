@@ -321,10 +321,12 @@ def _weight(logits, group, INDEX: tl.constexpr, NUM: tl.constexpr, NORM: tl.cons
         own = tl.load(logits + group * NUM + INDEX).to(tl.float64)
         weight = own
         if NORM.mixing == "softmax":
-            weight = own * 0
+            top, total = own, own * 0
             for k in tl.static_range(NUM):
-                weight += tl.exp(tl.load(logits + group * NUM + k).to(tl.float64) - own)
-            weight = 1 / weight
+                top = tl.maximum(top, tl.load(logits + group * NUM + k).to(tl.float64), propagate_nan=tl.PropagateNan.ALL)
+            for k in tl.static_range(NUM):
+                total += tl.exp(tl.load(logits + group * NUM + k).to(tl.float64) - top)
+            weight = tl.exp(own - top) / total
         elif NORM.mixing == "argmax":  # ties go to the first cut
             weight = own * 0 + 1
             for k in tl.static_range(NUM):

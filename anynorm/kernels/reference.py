@@ -7,6 +7,7 @@ scale     y = a (x − mean) + b
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -38,6 +39,27 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
         normalized = scale(centered, shift, mean, (r, torch.zeros_like(r)), x)
         return _apply(_chain(stages, torch.ones_like(r[:1, :1, :1])), normalized).to(x.dtype), batch
     return scale(centered, shift, mean, _chain(stages, r), x).to(x.dtype), batch
+
+
+def gradients(
+    spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers, dy: Tensor, needed: Sequence[bool]
+) -> list[Tensor | None]:
+    """Return the gradients of x and of each of `params` that is needed, which can be differentiated again; None for the others.
+
+    Args:
+        spec, x, params, buffers: see `kernels.normalize`.
+        dy: the gradient of y.
+        needed: whether each gradient is needed, that of x first.
+    """
+    with torch.enable_grad():
+        # Aliases: an input may be a function of another one, whose gradient would then count twice.
+        inputs = [None if tensor is None else tensor.view_as(tensor) for tensor in (x, *params)]
+        aliased, *rest = inputs
+        assert aliased is not None
+        y, _ = normalize(spec, aliased, Params(*rest), buffers)
+        wanted = [tensor for tensor, need in zip(inputs, needed, strict=True) if need and tensor is not None]
+        grads = iter(torch.autograd.grad(y, wanted, dy, create_graph=True, allow_unused=True, materialize_grads=True))
+    return [next(grads) if need and tensor is not None else None for tensor, need in zip(inputs, needed, strict=True)]
 
 
 def coefficients(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, Coefficients]:

@@ -140,10 +140,11 @@ def _output(norm: Norm, affine: tuple[Tensor, Tensor], values: tuple[int, int], 
 def _normal_equations(target: Tensor, at_zero: Tensor, at_weight: Tensor, at_bias: Tensor) -> Tensor:
     """Return the means of u², u v, v², u r and v r per channel, in float64.
 
-    u and v are the factors of γ and β (x̂ and 1, times a class's γ in a sandwich), and r is what is left of the target without them.
+    u and v are the factors of γ and β (x̂ and 1, times a class's γ in a sandwich), r is the target minus the output without them.
     """
     total = torch.zeros(5, target.shape[1], dtype=torch.float64, device=target.device)
-    for parts in zip(*(tensor.split(SAMPLES_AT_ONCE) for tensor in (target, at_zero, at_weight, at_bias)), strict=True):
+    tensors = (target, at_zero, at_weight, at_bias)
+    for parts in zip(*(torch.split(tensor, SAMPLES_AT_ONCE) for tensor in tensors), strict=True):
         t, zero, one, shifted = (part.double().transpose(0, 1).flatten(1) for part in parts)
         u, v, r = one - zero, shifted - zero, t - zero
         total += torch.stack([torch.linalg.vecdot(a, b) for a, b in ((u, u), (u, v), (v, v), (u, r), (v, r))])

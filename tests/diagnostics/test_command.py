@@ -118,7 +118,13 @@ def test_misuse_raises_with_the_reason(labelled, tmp_path):
         done = run("diagnose", MODEL, *arguments)
         with pytest.raises(anynorm.AnynormError, match=message):
             raise done.exception
-    for arguments in (["--batches", "0"], ["--batch-size", "-1"], ["--image-size", "0"], ["--seeds", "0"], ["--trial-samples", "-1"]):
+    for arguments in (
+        ["--batches", "0"],
+        ["--batch-size", "-1"],
+        ["--image-size", "0"],
+        ["--seeds", "0"],
+        ["--trial-samples", "-1"],
+    ):
         assert run("diagnose", MODEL, "--data", labelled, *arguments).exit_code == 2
     command = [sys.executable, "-m", "anynorm", "diagnose", "torch.nn:Identity", "--data", str(labelled)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

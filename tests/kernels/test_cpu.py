@@ -173,6 +173,75 @@ def test_second_derivatives_are_those_of_the_reference():
         same(b, a, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("spec", ["ilmin", "modenorm:2", "ilmgn:4"])
+def test_second_derivatives_of_norms_whose_affine_depends_on_x_are_those_of_the_reference(spec):
+    results = []
+    for name in ("reference", "auto"):
+        norm, x = make(spec), data(4, 16, 4, 4).requires_grad_()
+        with kernels.use(name):
+            (grad,) = torch.autograd.grad((norm(x) ** 3).sum(), x, create_graph=True)
+        results.append([grad, *torch.autograd.grad((grad**2).sum(), x)])
+    for a, b in zip(*results, strict=True):
+        same(b, a, rtol=1e-3, atol=1e-3 * float(a.detach().abs().max()))
+
+
+def test_a_layer_used_twice_has_the_same_second_derivatives_as_on_the_reference():
+    results = []
+    for name in ("reference", "cpu"):
+        norm, x = make("gn:4"), data(4, 16, 4, 4).requires_grad_()
+        with kernels.use(name):
+            (grad,) = torch.autograd.grad((norm(norm(x)) ** 3).sum(), norm.weight, create_graph=True)
+        results.append([grad, *torch.autograd.grad((grad**2).sum(), [x, norm.weight])])
+    for a, b in zip(*results, strict=True):
+        same(b, a, rtol=1e-3, atol=1e-3 * float(a.detach().abs().max()))
+
+
+@pytest.mark.parametrize(("spec", "channels"), [("sn", 1), ("in+gn:8", 8), ("in+ln+gn:8", 8)])
+def test_several_cuts_with_one_value_per_statistic_are_the_reference(spec, channels):
+    norm, x = make(spec, channels=channels).eval(), data(6, channels)
+    reference, cpu = both(norm, x)
+    scale = max(norm.eps**-0.5, *(float(t.abs().max()) for t in reference[:2]))
+    for a, b in zip(reference, cpu, strict=True):
+        same(b, a, rtol=1e-4, atol=2e-5 * scale)
+
+
+@pytest.mark.parametrize("spec", ["auxbn@2", "bn.dom@2"])
+def test_a_domain_without_samples_leaves_the_gradients_finite_without_eps(spec):
+    norm, x = make(spec, eps=0.0), data(8, 16, 4, 4)
+    norm(x, torch.arange(8) % 2)
+    reference, cpu = both(norm, x, torch.zeros(8, dtype=torch.long))
+    for a, b in zip(reference, cpu, strict=True):
+        assert b.isfinite().all()
+        same(b, a, rtol=1e-4, atol=1e-4 * max(1.0, float(a.abs().max())))
+
+
+def test_weights_that_a_layer_computes_have_gradients_where_they_are_zero():
+    norm, x = make("bn", channels=8), data(4, 8, 4, 4)
+    spec = kernels.interface.ForwardSpec.decode(
+        [2, 0, 1, 0, 1, 0, 1, 1, 1, 2, 0, 1, 2, 0, 1, 2, 1, 0, 0, 0, 1], norm._params(None), 8, 1e-5, ""
+    )  # bn and in with precomputed weights
+    grads = []
+    for name in ("reference", "cpu"):
+        weight = torch.tensor([1.0, 0.0], requires_grad=True)
+        params = norm._params(None)._replace(mean_weight=weight, var_weight=torch.tensor([0.5, 0.5]))
+        with kernels.use(name):
+            y, _ = kernels.normalize(spec, x, params, kernels.interface.Buffers(((None, None), (None, None)), None))
+        grads.append(torch.autograd.grad((y**3).sum(), weight)[0])
+    assert grads[0][1] != 0
+    same(grads[1], grads[0], rtol=1e-4, atol=1e-3)
+
+
+def test_a_saved_input_that_a_hook_returns_with_other_strides_gives_the_same_gradient():
+    norm, x = make("sn"), data(4, 16, 6, 6)
+    grads = []
+    for unpack in (lambda tensor: tensor, lambda tensor: torch.stack([tensor, tensor], -1)[..., 0]):
+        leaf = x.clone().requires_grad_()
+        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, unpack), kernels.use("cpu"):
+            norm(leaf).pow(2).sum().backward()
+        grads.append(leaf.grad)
+    same(grads[1], grads[0], rtol=0.0, atol=0.0)
+
+
 @pytest.mark.parametrize(
     ("x", "spec", "reason"),
     [
@@ -385,6 +454,11 @@ GOOD = {
         ({"spec": SPEC[:-1]}, "too short"),
         ({"spec": [1, 3, 1, 0, 1, 1, 0, 1, 0, 0, 1, 0, 0, 0, 1]}, "does not fit the input"),
         ({"spec": [1, 0, 1, 0, 1, 1, 9, 1, 0, 0, 1, 0, 0, 0, 1]}, "no cut 9"),
+        ({"spec": [1, 0, 1, 0, 1, 1, 0, 1, 0, 7, 1, 0, 0, 0, 1]}, "no mixing rule 7"),
+        ({"spec": [1, 0, 1, 0, 1, 1, 0, 1, 0, 0, 3, 0, 0, 0, 1]}, "3 groups do not divide 8 channels"),
+        ({"spec": [1, 0, 1, 0, 1, 1, 0, 1, 0, 0, 1, 2, 3, 0, 1]}, "2 domains and 3 classes do not fit"),
+        ({"spec": [1, -1, 1, 0, 1, 1, 0, 1, 0, 0, 1, 0, 0, 0, 1]}, "negative parts"),
+        ({"x": torch.ones(2, 0)}, "groups do not divide 0 channels"),
         ({"running_stats": []}, "running statistics of 3 cuts are needed"),
         ({"group": "nonsense"}, "group"),
     ],

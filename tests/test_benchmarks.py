@@ -1,0 +1,115 @@
+"""The benchmarks: README.md has what the committed results give, and targets and counts are computed correctly."""
+
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+ENVIRONMENT = {"command": "c", "hardware": "h", "python": "3", "torch": "2", "kernels": {"cpu": "k", "reference": "r"}}
+
+
+@pytest.fixture
+def load(monkeypatch):
+    """Import a script as `python benchmarks/NAME.py` does."""
+    monkeypatch.syspath_prepend(FOLDER)
+    before = set(sys.modules)
+    yield importlib.import_module
+    for path in FOLDER.glob("*.py"):
+        if path.stem not in before:
+            sys.modules.pop(path.stem, None)
+
+
+def layer_row(shape, threads=1, saved=1.0, **seconds):
+    times = {"nn.BatchNorm": 3.0, "nn.GroupNorm": 1.0, "published SN": 24.0, "traffic": 0.8, "copy": 0.1} | seconds
+    row = {
+        "shape": shape,
+        "threads": threads,
+        "megabytes": torch.Size(shape).numel() * 4e-6,
+        "saved": dict.fromkeys(seconds, saved),
+    }
+    return row | {"seconds": {"forward + backward": times}}
+
+
+def make_results(rows=None, extra=0.25, sn=0.9):
+    formats = [{"shape": [2, 8, 4, 4], "threads": 1, "dtype": "bfloat16", "memory_format": "channels_last"}]
+    formats[0]["seconds"] = {"nn.BatchNorm": 2.0, "sn": 1.0}
+    rows = rows or [layer_row([8, 64, 56, 56], bn=1.0, sn=1.0), layer_row([4, 64, 8, 8], bn=2.0, sn=4.0)]
+    peak = {"shape": [32, 64, 56, 56], "megabytes": {"nn.BatchNorm": 245.0}}
+    steps = [
+        {"network": "resnet50", "batch_size": n, "mode": "training step", "seconds": {"nn.BatchNorm2d": 1.0, "sn": ratio}}
+        for n, ratio in ((2, sn), (8, 0.8))
+    ]
+    results = {
+        "layers": {"specs": ["bn", "sn"], "rows": rows, "formats": formats, "peak": peak},
+        "model": {"threads": 2, "norms": ["nn.BatchNorm2d", "sn"], "rows": steps},
+        "startup": {"seconds": {"torch": 1.0, "anynorm": 1.0 + extra}},
+        "reference": {"shape": [8, 64, 16, 16], "rows": [{"spec": "bn", "saved": 1.0, "eager": [5, 10], "compiled": [2, 4]}]},
+        "baselines": {"shapes": [[2, 8, 4, 4]], "rows": [{"norm": "brn", "ratios": [0.5], "saved": [1.0]}]},
+    }
+    return {name: ENVIRONMENT | values for name, values in results.items()}
+
+
+def test_the_page_has_what_the_committed_results_give(load):
+    report = load("report")
+    page = (FOLDER / "README.md").read_text()
+    content = report.report(report.read_results(FOLDER / "results"))
+    assert report.insert(content, page) == page, "run python benchmarks/report.py"
+
+
+def test_a_page_without_markers_raises(load):
+    with pytest.raises(ValueError, match="must have a line <!-- results -->"):
+        load("report").insert("text", "# Benchmarks\n")
+
+
+def test_the_report_starts_with_all_targets_and_has_a_section_per_file(load):
+    report = load("report")
+    text = report.report(make_results())
+    assert text.startswith("**8 of 8 targets are met.**\n\n| quantity | median | target | worst | target | result |")
+    assert re.findall(r"^## (.*)", text, re.M) == [title for title, _ in report.SECTIONS.values()]
+    assert "| ResNet-50 step, sn / nn.BatchNorm2d, batch 2 and 8 | 0.850 |  | 0.900 | ≤ 0.95 | met |" in text
+    assert "| resnet50 | 2 | training step | 1000.0 | 0.90 |" in text
+    assert "| 2×8×4×4 | bfloat16 | channels_last | 1 | 2000.000 | 2.00 |" in text
+    assert report.report({}) == ""
+
+
+def test_targets_have_the_median_and_the_worst_of_what_counts(load):
+    vectors = layer_row([256, 512], threads=2, saved=1.2, bn=1.0, sn=6.0)
+    rows = [layer_row([8, 64, 56, 56], bn=1.0, sn=2.0), layer_row([4, 64, 8, 8], bn=2.0, sn=6.0), vectors]
+    results = make_results(rows, extra=0.4, sn=0.97)
+    targets = {target.name: target for target in load("targets").all_targets(results)}
+    speed = targets["nn.BatchNorm / ours"]
+    assert (sorted(speed.values), speed.median, speed.worst, speed.is_met) == ([0.5, 1.5, 3.0, 3.0], 2.25, 0.5, False)
+    assert targets["ours / nn.GroupNorm"].worst == 6.0
+    assert sorted(targets["published SN / our sn"].values) == [4.0, 12.0]
+    assert targets["ours / memory traffic, x of 6 MB and more"].values == [1.25, 2.5]
+    assert targets["ours / nn.BatchNorm2d at 4×64×8×8"].values == pytest.approx([2 / 3, 2.0])
+    assert targets["bytes saved for backward / bytes of x"].worst == 1.2
+    assert not any(target.is_met for name, target in targets.items() if "step" in name or "extra" in name)
+    lines = [str(target) for target in targets.values()]
+    assert "missed  nn.BatchNorm / ours: median 2.250 (target ≥ 2.5), worst 0.500 (target ≥ 1.0)" in lines
+    assert lines[-1].endswith("against torch alone (s): measured 0.400 (target ≤ 0.3)")
+
+
+def test_saved_bytes_are_those_of_each_storage_without_parameters(load):
+    saved_bytes = load("measurement").saved_bytes
+    x = torch.randn(4, 8)
+    assert saved_bytes(nn.Sequential(nn.Linear(8, 8), nn.Tanh()), x) == 2 * 4 * 8 * 4
+    assert saved_bytes(nn.Identity(), x) == 0
+
+
+def test_options_that_say_where_to_write_are_no_part_of_the_command(load, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["benchmarks/layers.py", "--minutes", "1", "--json", "a.json", "--plot=b.png", "--compile"])
+    assert load("measurement").environment()["command"] == "python benchmarks/layers.py --minutes 1 --compile"
+
+
+def test_passes_over_x_are_operators_without_views_and_without_small_tensors(load):
+    count, x = load("reference").count_operators, torch.randn(4, 8, 3)
+    assert count(lambda: x.mul(2).add(1), x.numel()) == 2
+    assert count(lambda: x.reshape(8, 12).t().detach().unsqueeze(0), x.numel()) == 0
+    assert count(lambda: x.transpose(0, 1).reshape(8, 12), x.numel()) == 1  # a copy
+    assert count(lambda: x.mean((1, 2)).exp().sum(), x.numel()) == 1
