@@ -172,9 +172,9 @@ class BatchStats(NamedTuple):
     """The statistics of x that a forward pass computed.
 
     Args:
-        by_cut: the moments of each cut's parts; None for a cut that used running statistics.
+        by_cut: the moments of each cut's parts; None for a cut whose statistics the layer does not need.
         channel_moments: the moments per channel and strip over all samples of each domain; None if they were not computed.
-        num_values: the number of positions of one channel, (domains or 1, 1, 1); None if no cut pooled samples.
+        num_values: the number of values of one channel, (domains or 1, 1, 1); None if no cut pooled samples.
         is_updated: whether the running statistics have been updated.
     """
 
