@@ -65,7 +65,7 @@ class Cut(NamedTuple):
 
 
 class Norm(NamedTuple):
-    """What the kernels need to know of a norm.
+    """A norm as plain values for the kernels.
 
     `columns`, `channels`, `second` and `logits` are the cuts of the sums over samples and of the gradients of the parameters. The
     row of the second affine is the "class", the "sample", or 0 ("").
