@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from anynorm.surgery.simplify import merge as merge
     from anynorm.surgery.sync import sync as sync
     from anynorm.surgery.xbn import xbn as xbn
+    from anynorm.training.task import Metric as Metric
+    from anynorm.training.task import Task as Task
 
 __version__ = "0.2.0"
 
@@ -65,6 +67,7 @@ _NAMES = {
     "layers.conditioning": "condition",
     "layers.norm": "Norm",
     "registry": "make zoo",
+    "training.task": "Metric Task",
     "surgery.convert": "convert",
     "surgery.fold": "fold",
     "surgery.freeze": "freeze split_decay unfreeze",

@@ -7,22 +7,18 @@ The learning rate is that of batch size 32 and follows the batch size by a rule,
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from anynorm.data import ImageDataset, load_dataset
-from anynorm.errors import AnynormError, DataError, SpecError
-from anynorm.models import build_model
+from anynorm.errors import SpecError
 from anynorm.progress import track
 from anynorm.report.results import Row, row_from_record, summary
 from anynorm.report.step_times import timed_config
-from anynorm.surgery.find import find_norms
 from anynorm.table import Table
+from anynorm.tasks import task_class
 from anynorm.training.config import LR_SCALINGS, Config, config_from_dict, hash_sources
+from anynorm.training.devices import Hardware, num_gpus
 from anynorm.training.executors import make_executor
 from anynorm.training.provenance import cpu_count
 from anynorm.training.store import Store
@@ -51,7 +47,7 @@ class Comparison:
         seeds: number of seeds.
         lr_scaling: how the learning rate follows the batch size: linear, sqrt or none.
         root: the folder of the store.
-        skip_unreadable: leave out image files that cannot be decoded instead of raising.
+        hardware: where the runs are trained.
     """
 
     base: Config
@@ -60,7 +56,7 @@ class Comparison:
     seeds: int = SEEDS
     lr_scaling: str = "linear"
     root: Path = Path("runs")
-    skip_unreadable: bool = False
+    hardware: Hardware = Hardware()
 
     def __post_init__(self) -> None:
         if self.lr_scaling not in LR_SCALINGS:
@@ -88,11 +84,7 @@ class Comparison:
 
     def measure(self, cell: Row) -> Row:
         """Train the run of a cell, unless the store has its record, and return its metrics."""
-        return row_from_record(get_or_train(self.config(**cell), self.root, self.load_data()))
-
-    def load_data(self) -> ImageDataset:
-        """Load the data set, once per process."""
-        return _load(self.base.data, self.base.image_size, self.base.source_hash, self.skip_unreadable)
+        return row_from_record(get_or_train(self.config(**cell), self.root, self.hardware))
 
     def rows(self) -> list[Row]:
         """Return the rows of all runs that have finished."""
@@ -104,13 +96,13 @@ class Comparison:
         """Train the runs that have not finished and yield the row of each when it ends.
 
         Args:
-            processes: number of runs at a time, each with one thread; None for one per core.
+            processes: number of runs at a time; None for one per GPU, or one per core with one thread each on the CPU.
             executor: where they run: local or ray.
         """
         finished = self.rows()
-        check_model(self, self.load_data())
-        # With torchrun, all processes train one run together.
-        limit = 1 if self.base.devices > 1 else processes or cpu_count()
+        check_task(self)
+        # The processes of several devices train one run together.
+        limit = 1 if self.base.devices > 1 else processes or num_gpus(self.hardware) or cpu_count()
         workers = max(1, min(limit, len(self.sweep.missing(finished))))
         yield from self.sweep.run(make_executor(executor, workers), finished)
 
@@ -130,10 +122,10 @@ class Comparison:
         """
         if minutes <= 0:
             raise SpecError(f"minutes must be above 0; got {minutes}.")
-        check_model(self, self.load_data())
+        check_task(self)
         seconds = 0.0
         for (norm, size), step_time in self.step_seconds().items():
-            steps_per_epoch = Trainer(timed_config(self.config(norm, size)), self.load_data()).steps_per_epoch
+            steps_per_epoch = Trainer(timed_config(self.config(norm, size))).steps_per_epoch
             seconds += step_time * steps_per_epoch * self.seeds
         epochs = int(60 * minutes * (processes or cpu_count()) / seconds) if seconds else 1
         return replace(self, base=replace(self.base, epochs=max(1, epochs)))
@@ -143,15 +135,9 @@ class Comparison:
         seconds: dict[tuple[str, int], float] = {}
         for size in self.batch_sizes:
             configs = [timed_config(self.config(norm, size)) for norm in self.norms]
-            times = step_times(configs, self.load_data(), self.root)
+            times = step_times(configs, self.root, self.hardware)
             seconds |= {(norm, size): times[norm] for norm in self.norms if norm in times}
         return seconds
-
-
-@lru_cache(maxsize=1)
-def _load(name: str, image_size: int, source_hash: str, skip_unreadable: bool) -> ImageDataset:  # noqa: ARG001
-    """Load a data set; `source_hash` is part of the cache's key, so that a folder that has changed is read again."""
-    return load_dataset(name, image_size, skip_unreadable=skip_unreadable)
 
 
 def compare(
@@ -159,6 +145,7 @@ def compare(
     batch_sizes: Sequence[int] = BATCH_SIZES,
     seeds: int = SEEDS,
     *,
+    task: str = "classification",
     data: str = DATA,
     model: str = MODEL,
     epochs: int = EPOCHS,
@@ -168,7 +155,8 @@ def compare(
     lr: float = LR,
     lr_scaling: str = "linear",
     config: Mapping[str, Any] | None = None,
-    skip_unreadable: bool = False,
+    device: str = "auto",
+    num_workers: int = 1,
     processes: int | None = None,
     executor: str = "local",
     runs: Path | str = "runs",
@@ -181,7 +169,8 @@ def compare(
         norms: norm specs; "gn:4~bn" alternates gn:4 and bn, "xbn=gn:64" makes XBN blocks.
         batch_sizes: samples per batch.
         seeds: number of seeds; a significance test needs 3.
-        data: name of a data set, "folder:PATH" or "package.module:factory" (see `anynorm.data`).
+        task: name of a task or "package.module:Task" (see `anynorm.tasks`).
+        data: name of a data set, "folder:PATH", "stream:PATH", "hf:NAME" or "package.module:factory" (see `anynorm.data`).
         model: name of a model or "package.module:factory" (see `anynorm.models`).
         epochs: passes over the training images per run.
         minutes: time for all runs together, from which `epochs` is computed.
@@ -189,9 +178,10 @@ def compare(
         width: width multiplier of the model; None for its default.
         lr: learning rate at batch size 32.
         lr_scaling: how it follows the batch size: linear, sqrt or none.
-        config: other fields of `anynorm.training.config.Config`, such as `{"weight_decay": 0.0}`.
-        skip_unreadable: leave out image files that cannot be decoded instead of raising.
-        processes: number of runs at a time, each with one thread; None for one per core.
+        config: other fields of `anynorm.training.config.Config`, such as `{"weight_decay": 0.0}`, and options of the task.
+        device: auto, cpu, cuda or mps.
+        num_workers: number of processes per run that decode streamed images.
+        processes: number of runs at a time; None for one per GPU, or one per core with one thread each on the CPU.
         executor: where they run: local or ray.
         runs: the folder of the store; finished runs are not trained again.
 
@@ -202,9 +192,9 @@ def compare(
         SpecError: if an argument has no meaning.
         DataError: if the data or the model cannot be loaded or do not fit each other.
     """
-    settings = {"data": data, "model": model, "epochs": epochs, "num_train": num_train, "width": width, "lr": lr}
+    settings = {"task": task, "data": data, "model": model, "epochs": epochs, "num_train": num_train, "width": width, "lr": lr}
     base = make_base(settings | dict(config or {}))
-    comparison = Comparison(base, norms, batch_sizes, seeds, lr_scaling, Path(runs), skip_unreadable)
+    comparison = Comparison(base, norms, batch_sizes, seeds, lr_scaling, Path(runs), Hardware(device, num_workers=num_workers))
     if minutes is not None:
         comparison = comparison.fit_budget(minutes, processes)
     missing = len(comparison.sweep.missing(comparison.rows()))
@@ -222,31 +212,23 @@ def make_base(settings: Mapping[str, Any]) -> Config:
     for name, argument in {"norm": "norms", "batch_size": "batch_sizes", "seed": "seeds"}.items():
         if name in settings:
             raise SpecError(f"{name} differs between the runs of a comparison; use {argument} instead.")
-    base = config_from_dict({"data": DATA, "model": MODEL, "epochs": EPOCHS, "lr": LR, **settings})
+    known = {each.name for each in fields(Config)}
+    options = task_class(str(settings.get("task", Config.task))).default_options
+    given = {name: value for name, value in settings.items() if name not in known and name in options}
+    own = {name: value for name, value in settings.items() if name not in given}
+    changed = {name: value for name, value in given.items() if value != options[name]}
+    base = config_from_dict({"data": DATA, "model": MODEL, "epochs": EPOCHS, "lr": LR, **own, "options": changed})
     return replace(base, source_hash=hash_sources(base))
 
 
-def check_model(comparison: Comparison, data: ImageDataset) -> None:
-    """Run the model once per batch size, so that a model that cannot work is reported before the first run.
+def check_task(comparison: Comparison) -> None:
+    """Make one batch of each size and run the task on it, so that a task that cannot work is reported before the first run.
 
     Raises:
-        DataError: if the model has no norm, raises, or returns anything but (batch size, number of classes).
+        DataError: if the task finds its networks unfit for the data (`Task.check`).
+        SpecError: if a network has no norm.
     """
     base = comparison.base
     for size in comparison.batch_sizes:
-        config = replace(base, norm="bn", batch_size=size, devices=1, sync=False)
-        model = build_model(config.model, data.shape, config.width)
-        if not find_norms(model):
-            raise DataError(f"model must have at least one norm among its modules; {config.model} has none.")
-        try:
-            x, _ = Trainer(config, data).batch(0, 0)
-            with torch.no_grad():
-                logits = model.eval()(x)
-        except AnynormError:
-            raise
-        except Exception as error:  # any error of a user's model
-            raise DataError(f"{config.model} fails on images of {config.data}: {type(error).__name__}: {error}.") from error
-        expected = (size, data.num_classes)
-        if not isinstance(logits, torch.Tensor) or logits.shape != expected:
-            got = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-            raise DataError(f"{config.model} must return logits of shape {expected} for {size} images; got {got}.")
+        config = replace(base, norm="bn", batch_size=size, devices=1, sync=False, compile=False)
+        Trainer(config).task.check()

@@ -14,7 +14,6 @@ from functools import partial
 
 import torch
 
-from anynorm.data import load_dataset
 from anynorm.training.config import Config
 from anynorm.training.trainer import Trainer
 
@@ -38,7 +37,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15, help="number of rounds (default: 15)")
     rounds = parser.parse_args().rounds
     torch.set_num_threads(1)
-    data = load_dataset("cifar10")
     for model, width, batch_size in CASES:
         config = Config(
             data="cifar10",
@@ -51,9 +49,9 @@ def main() -> None:
             mixup=0.2,
             num_train=2000,
         )
-        trainer = Trainer(config, data)
+        trainer = Trainer(config)
         trainer.training_step()
-        batch, step = best_time(partial(trainer.batch, 5, 0), rounds), best_time(trainer.training_step, rounds)
+        batch, step = best_time(partial(trainer.task.training_batch, 5), rounds), best_time(trainer.training_step, rounds)
         print(f"{model} ×{width}, batch {batch_size}: {batch:.2f} ms of {step:.2f} ms, {100 * batch / step:.1f} %")
 
 

@@ -16,7 +16,6 @@ from multiprocessing import get_context
 
 import torch
 
-from anynorm.data import load_dataset
 from anynorm.recipes.support.presets import BOTTLENECK, DESK, TRAIN
 from anynorm.recipes.support.runs import make_config
 from anynorm.training.provenance import cpu_count
@@ -30,7 +29,6 @@ CASES = [
     ("resnet18 at 32 px, batch 128", TRAIN | {"data": "cifar10", "model": "resnet18"}, 128, 1),
 ]
 """Name, training settings, batch size, number of steps."""
-_load = lru_cache(load_dataset)
 
 
 def run_steps(case: int) -> None:
@@ -43,7 +41,7 @@ def run_steps(case: int) -> None:
 @lru_cache(maxsize=1)
 def _make_trainer(case: int) -> Trainer:
     _, train, batch_size, _ = CASES[case]
-    return Trainer(make_config(DESK | {"train": train}, "bn", batch_size, 0, epochs=1000), _load(train["data"]))
+    return Trainer(make_config(DESK | {"train": train}, "bn", batch_size, 0, epochs=1000))
 
 
 def time_runs(pool: ProcessPoolExecutor, case: int) -> float:

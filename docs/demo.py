@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from anynorm.comparison import Comparison, make_base
 from anynorm.plot import COLORS
-from anynorm.report.results import Row, format_errors, rank, select
+from anynorm.report.results import Row, format_values, rank, select
 from anynorm.training.store import Store
 
 FOLDER = Path(__file__).parent
@@ -32,7 +32,7 @@ def collect(comparison: Comparison, rows: list[Row]) -> dict[str, Any]:
         "recommendation": recommendation,
         "markdown": format_markdown(comparison, rows, recommendation),
         "test_errors": {
-            f"{norm}, batch {size}": [row["test_error"] for row in select(rows, norm, size)]
+            f"{norm}, batch {size}": [row["value"] for row in select(rows, norm, size)]
             for norm in comparison.norms
             for size in comparison.batch_sizes
         },
@@ -49,7 +49,7 @@ def format_markdown(comparison: Comparison, rows: list[Row], recommendation: str
     rankings = {size: rank(rows, size) for size in comparison.batch_sizes}
     lines = [f"| norm | {' | '.join(f'batch size {size}' for size in rankings)} |", "|---" * (1 + len(rankings)) + "|"]
     for norm in comparison.norms:
-        cells = [format_errors(select(rows, norm, size)) for size in rankings]
+        cells = [format_values(select(rows, norm, size)) for size in rankings]
         marked = [
             f"**{cell}**" if norm == ranking.best else f"{cell} \\*" if norm in ranking.alike else cell
             for cell, ranking in zip(cells, rankings.values(), strict=True)
@@ -74,7 +74,7 @@ def draw(comparison: Comparison, rows: list[Row]) -> Figure:
     ax.spines[["top", "right"]].set_visible(False)
     width = 0.8 / len(comparison.batch_sizes)
     for k, (size, color) in enumerate(zip(comparison.batch_sizes, (COLORS[1], COLORS[0]), strict=True)):
-        errors = [[row["test_error"] for row in select(rows, norm, size)] for norm in comparison.norms]
+        errors = [[row["value"] for row in select(rows, norm, size)] for norm in comparison.norms]
         means, sds = [statistics.fmean(values) for values in errors], [statistics.stdev(values) for values in errors]
         positions = [position + (k - 0.5) * width for position in range(len(means))]
         ax.bar(positions, means, width, yerr=sds, capsize=3, color=color, ecolor="#333333", label=f"batch size {size}")

@@ -10,13 +10,12 @@ import torch
 
 import anynorm
 from anynorm.comparison import Comparison, make_base
-from anynorm.data import load_dataset
+from anynorm.data import load_cached
 from anynorm.training import timing
 from anynorm.training.config import Config
 from anynorm.training.store import Store
 from anynorm.training.timing import step_times
 
-DATA = load_dataset("digits")
 QUICK = Config(model="small", width=0.5, num_train=64, batch_size=16, epochs=1, lr=0.05)
 
 
@@ -77,7 +76,7 @@ def test_the_learning_rate_follows_the_batch_size():
 
 def test_step_times_are_of_runs_that_can_train_and_the_number_of_threads_is_restored():
     before = torch.get_num_threads()
-    times = step_times([QUICK, replace(QUICK, batch_size=128, norm="hn")], DATA)
+    times = step_times([QUICK, replace(QUICK, batch_size=128, norm="hn")])
     assert list(times) == ["bn"]
     assert times["bn"] > 0
     assert torch.get_num_threads() == before
@@ -127,7 +126,8 @@ def test_a_folder_that_has_changed_is_read_again(tmp_path):
             Image.new("L", (8, 8), value).save(tmp_path / label / name)
 
     def load_now():
-        return Comparison(make_base({"data": f"folder:{tmp_path}", "image_size": 8})).load_data()
+        base = make_base({"data": f"folder:{tmp_path}", "image_size": 8})
+        return load_cached(base.data, base.image_size, base.source_hash)
 
     write("1.png", 10)
     write("2.png", 20)

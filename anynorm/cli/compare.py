@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from anynorm.cli.options import AsJson, Executor, RunsDir, print_report
+from anynorm.cli.options import AsJson, Device, Executor, Logger, RunsDir, print_report
 from anynorm.errors import SpecError
 
 _TYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str}
@@ -19,9 +18,13 @@ _BOOLS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0"
 
 
 def compare(
+    task: Annotated[str, typer.Option(help="What is trained: classification or package.module:Task.")] = "classification",
     data: Annotated[
         str,
-        typer.Option(help="Data set: digits, mnist, fashion-mnist, cifar10, cifar100, folder:PATH or package.module:factory."),
+        typer.Option(
+            help="Data set: digits, mnist, fashion-mnist, cifar10, cifar100; folder:PATH (in memory), stream:PATH or hf:NAME "
+            "(decoded while training); or package.module:factory."
+        ),
     ] = "digits",
     model: Annotated[
         str,
@@ -49,11 +52,18 @@ def compare(
     ] = "linear",
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Another setting of the runs, such as weight_decay=0 or flip=true; can be repeated."),
+        typer.Option("--set", help="Another setting of the runs or of the task, such as weight_decay=0; can be repeated."),
     ] = None,
+    device: Device = "auto",
+    devices: Annotated[int, typer.Option(min=1, help="Number of devices per machine that train each run together.")] = 1,
+    nodes: Annotated[int, typer.Option(min=1, help="Number of machines that train each run together.")] = 1,
+    precision: Annotated[str, typer.Option(help="32, bf16-mixed or 16-mixed.")] = "32",
+    num_workers: Annotated[int, typer.Option(min=0, help="Processes per run that decode streamed images.")] = 1,
     processes: Annotated[
-        int | None, typer.Option(min=1, help="Number of runs at a time, one thread each; one per core by default.")
+        int | None,
+        typer.Option(min=1, help="Number of runs at a time; one per GPU, or one per core with one thread each, by default."),
     ] = None,
+    logger: Logger = None,
     executor: Executor = "local",
     skip_unreadable: Annotated[
         bool, typer.Option("--skip-unreadable", help="Leave out image files that cannot be decoded, instead of stopping.")
@@ -67,16 +77,21 @@ def compare(
     """
     from anynorm.cli.live import print_comparison, watch
     from anynorm.comparison import Comparison, make_base
+    from anynorm.training.devices import Hardware, launch_processes
+    from anynorm.training.distributed import Processes
     from anynorm.training.norm_layout import split_norms
 
-    options = {"data": data, "model": model, "epochs": epochs, "num_train": num_train, "width": width, "lr": lr}
-    base = make_base(options | _parse_settings(settings or []))
+    hardware = Hardware(device, nodes, num_workers, logger)
+    options = {"task": task, "data": data, "model": model, "epochs": epochs, "num_train": num_train, "width": width, "lr": lr}
+    options |= {"precision": precision, "devices": devices * nodes, "skip_unreadable": skip_unreadable}
+    base = make_base(options | _parse_settings(settings or [], task))
     sizes = _parse_integers("--batch-sizes", batch_sizes)
-    comparison = Comparison(base, split_norms(norms), sizes, seeds, lr_scaling, root, skip_unreadable)
+    comparison = Comparison(base, split_norms(norms), sizes, seeds, lr_scaling, root, hardware)
     if minutes is not None:
         comparison = comparison.fit_budget(minutes, processes)
+    launch_processes(base, hardware)
     rows = comparison.run(processes, executor)
-    is_main = os.environ.get("RANK", "0") == "0"  # with torchrun, the first process reports
+    is_main = Processes(base.devices).is_main
     try:
         if is_main:
             watch(comparison, rows)
@@ -116,11 +131,13 @@ def _write_report(root: Path, path: Path, file: Any) -> None:
     file.write(f"Wrote {path} ({num_runs} run{'s' * (num_runs != 1)}).\n")
 
 
-def _parse_settings(texts: list[str]) -> dict[str, Any]:
-    """Parse NAME=VALUE texts, each value as the type of its `Config` field."""
+def _parse_settings(texts: list[str], task: str) -> dict[str, Any]:
+    """Parse NAME=VALUE texts, each value as the type of its `Config` field or of the task's default option."""
+    from anynorm.tasks import task_class
     from anynorm.training.config import Config, config_from_dict
 
-    types = {field.name: _TYPES[str(field.type).partition(" |")[0]] for field in fields(Config)}
+    types: dict[str, type] = {name: type(value) for name, value in task_class(task).default_options.items()}
+    types |= {each.name: _TYPES[kind] for each in fields(Config) if (kind := str(each.type).partition(" |")[0]) in _TYPES}
     settings: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -128,11 +145,11 @@ def _parse_settings(texts: list[str]) -> dict[str, Any]:
             raise SpecError(f"--set must be NAME=VALUE, such as flip=true; got {text!r}.")
         if name not in types:
             config_from_dict({name: value})  # raises, naming the setting that is nearest
-        kind = types[name]
+        parse = types[name]
         try:
-            settings[name] = _BOOLS[value.lower()] if kind is bool else kind(value)
+            settings[name] = _BOOLS[value.lower()] if parse is bool else parse(value)
         except (KeyError, ValueError):
-            raise SpecError(f"--set {name} must be {_TYPE_NAMES[kind]}; got {value!r}.") from None
+            raise SpecError(f"--set {name} must be {_TYPE_NAMES[parse]}; got {value!r}.") from None
     return settings
 
 

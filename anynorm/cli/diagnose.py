@@ -51,8 +51,8 @@ def diagnose(
     if model.startswith("run:"):
         from anynorm.training.run import load_run
 
-        network, run_data = load_run(root, model.removeprefix("run:"))
-        inputs = run_data.test_batches(batch_size) if inputs is None else inputs
+        task = load_run(root, model.removeprefix("run:"))
+        network, inputs = task.network, task.eval_batches(batch_size) if inputs is None else inputs
     else:
         network = load_model(model, checkpoint)
     args = DiagnoseArgs(

@@ -17,7 +17,7 @@ from rich.table import Table as RichTable
 
 from anynorm.cli.options import make_console
 from anynorm.progress import reserve_display
-from anynorm.report.results import Row, format_errors, rank, select
+from anynorm.report.results import Row, common_metric, format_values, metric_of, rank, select
 
 if TYPE_CHECKING:
     from anynorm.comparison import Comparison
@@ -48,30 +48,31 @@ def watch(comparison: Comparison, new_rows: Iterable[Row]) -> None:
         TimeRemainingColumn(),
     )
     task = progress.add_task("training", total=missing)
-    live = Live(Group(_error_table(comparison, rows), progress), console=Console(stderr=True), transient=True)
+    live = Live(Group(_metric_table(comparison, rows), progress), console=Console(stderr=True), transient=True)
     with reserve_display(), live:
         for row in new_rows:
             rows.append(row)
             progress.advance(task)
-            live.update(Group(_error_table(comparison, rows), progress), refresh=True)
+            live.update(Group(_metric_table(comparison, rows), progress), refresh=True)
 
 
 def _print_lines(new_rows: Iterable[Row], missing: int) -> None:
     start = time.monotonic()
     for number, row in enumerate(new_rows, 1):
-        result = "failed" if row["test_error"] is None else f"{row['test_error']:.1f} % test error"
+        metric = metric_of(row)
+        result = "failed" if row["value"] is None else f"{metric.format(row['value'])} test {metric.name}"
         cell = f"{row['norm']}, batch size {row['batch_size']}, seed {row['seed']}"
         sys.stderr.write(f"[{number}/{missing}] {cell}: {result} ({time.monotonic() - start:.0f} s)\n")
 
 
-def _error_table(comparison: Comparison, rows: Sequence[Row]) -> RichTable:
-    """Return the table of test errors as far as runs have finished."""
+def _metric_table(comparison: Comparison, rows: Sequence[Row]) -> RichTable:
+    """Return the table of the metric as far as runs have finished."""
     table = RichTable(box=None, pad_edge=False, header_style="bold")
-    for title in ("norm", *(f"test error %\nbatch {size}" for size in comparison.batch_sizes)):
+    for title in ("norm", *(f"test {common_metric(rows).label}\nbatch {size}" for size in comparison.batch_sizes)):
         table.add_column(title)
     for norm in comparison.norms:
         cells = [select(rows, norm, size) for size in comparison.batch_sizes]
-        table.add_row(norm, *(f"{format_errors(cell) or '…'}{_progress(cell, comparison.seeds)}" for cell in cells))
+        table.add_row(norm, *(f"{format_values(cell) or '…'}{_progress(cell, comparison.seeds)}" for cell in cells))
     return table
 
 
@@ -86,15 +87,16 @@ def print_comparison(comparison: Comparison, table: Table) -> None:
     tested = {size: ranking for size in comparison.batch_sizes if (ranking := rank(rows, size)).is_tested}
     grid = RichTable(box=None, pad_edge=False, header_style="bold")
     grid.add_column("norm")
-    metrics = ["error %", "shift", "step time", *(["memory"] if console.width >= WIDE else [])]
+    measure = common_metric(rows)
+    metrics = [measure.label, "shift", "step time", *(["memory"] if console.width >= WIDE else [])]
     columns = [(metric, size) for metric in metrics for size in comparison.batch_sizes]
     for metric, size in columns:
-        grid.add_column(f"{'test error %' if metric == 'error %' else metric}\nbatch {size}", no_wrap=True)
+        grid.add_column(f"{f'test {metric}' if metric == measure.label else metric}\nbatch {size}", no_wrap=True)
     for line in table:
         cells = []
         for metric, size in columns:
             value = line[f"{metric}, batch {size}"]
-            is_marked = metric == "error %" and size in tested and line["norm"] in tested[size].alike
+            is_marked = metric == measure.label and size in tested and line["norm"] in tested[size].alike
             text = value if isinstance(value, str) else "" if value is None else f"{value:.2f}"
             cells.append(f"{text} *" if is_marked else text)
         grid.add_row(line["norm"], *cells)
@@ -102,7 +104,8 @@ def print_comparison(comparison: Comparison, table: Table) -> None:
         console.print(grid, highlight=False)
     sys.stdout.writelines(f"{line.rstrip()}\n" for line in capture.get().splitlines())
     legend, recommendation = table.finding.split("\n")
-    star = "* lowest error, or not significantly higher. " if tested else ""
+    best, other = ("highest", "lower") if measure.higher_is_better else ("lowest", "higher")
+    star = f"* {best} {measure.name}, or not significantly {other}. " if tested else ""
     sys.stdout.flush()
     text = f"{star}{legend}\n\n{recommendation}"
     console.print(text, highlight=False, markup=False, soft_wrap=not console.is_terminal)

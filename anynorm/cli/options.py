@@ -22,6 +22,8 @@ Executor = Annotated[
     str,
     typer.Option("--executor", help="local: processes on this machine; ray: the Ray cluster at RAY_ADDRESS, or a new local one."),
 ]
+Device = Annotated[str, typer.Option("--device", help="auto (a GPU if there is one), cpu, cuda or mps.")]
+Logger = Annotated[str | None, typer.Option("--logger", help="tensorboard: write event files into the folder of each run.")]
 RunsDir = Annotated[Path, typer.Option("--runs", help="Directory of the runs.")]
 NormPaths = Annotated[
     list[str] | None, typer.Option("--where", help="Pattern of norm paths, such as 'layer3.*'; can be given several times.")

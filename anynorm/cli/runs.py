@@ -40,7 +40,8 @@ def list_(root: RunsDir = Path("runs"), as_json: AsJson = False) -> None:
                 "id": run["id"],
                 "status": run["status"],
                 **{name: config[name] for name in _COLUMNS},
-                "test error %": run["error"],
+                "metric": run["metric"],
+                "test value": run["value"],
                 "other settings": ", ".join(text for text in others if text.partition("=")[0] not in _COLUMNS),
                 "note": run["note"],
             }

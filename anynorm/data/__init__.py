@@ -6,6 +6,6 @@ folder:PATH                                      PATH/train/CLASS/… and PATH/t
 package.module:factory                           a function that returns (images, labels), (images, labels): train, test
 """
 
-from anynorm.data.datasets import DATASETS, ImageDataset, load_dataset
+from anynorm.data.datasets import DATASETS, ImageDataset, load_cached, load_dataset
 
-__all__ = ["DATASETS", "ImageDataset", "load_dataset"]
+__all__ = ["DATASETS", "ImageDataset", "load_cached", "load_dataset"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -107,6 +108,12 @@ def load_dataset(name: str, image_size: int = 64, *, skip_unreadable: bool = Fal
         raise DataError(f"{name} must have at least 2 classes; got {num_classes}. Check the labels: classes are numbered from 0.")
     mean, std = _channel_moments(train[0])
     return ImageDataset(train, test, num_classes, mean, std.clamp(min=1e-3))
+
+
+@lru_cache(maxsize=2)
+def load_cached(name: str, image_size: int, source_hash: str = "", skip_unreadable: bool = False) -> ImageDataset:  # noqa: ARG001
+    """Load a dataset once per process; `source_hash` is part of the key, so that a folder that has changed is read again."""
+    return load_dataset(name, image_size, skip_unreadable=skip_unreadable)
 
 
 def _read_named(name: str) -> tuple[Split, Split]:

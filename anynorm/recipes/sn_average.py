@@ -19,11 +19,9 @@ from pathlib import Path
 
 import torch
 from matplotlib.figure import Figure
-from torch import nn
 
 import anynorm
 from anynorm import plot
-from anynorm.data import ImageDataset
 from anynorm.recipes.support.claims import Claim
 from anynorm.recipes.support.presets import DESK, IMAGENET_100, SMOKE
 from anynorm.recipes.support.recipe import Recipe, Settings
@@ -57,20 +55,14 @@ def measure(settings: Settings, cell: Row, runs: Path) -> Row:
     config = make_config(settings, cell["norm"], cell["batch_size"], cell["seed"], stop_epoch=stop_epoch)
     metrics = run_metrics(get_or_train(config, runs)) | dict.fromkeys(ESTIMATORS)
     if not metrics["failure"]:
-        model, data = load_run(runs, config.id)
-        trainer = Trainer(config, data)
+        trainer = Trainer(config, load_run(runs, config.id))
+        task = trainer.task
         for estimator in ESTIMATORS:
-            batches = (trainer.batch(step, 0)[0] for step in range(min(settings["num_batches"], trainer.end)))
-            anynorm.recalibrate(model, batches, estimator=estimator)
-            metrics[estimator] = round(evaluate(model, trainer.data), 3)
+            batches = (task.training_batch(step)[0] for step in range(min(settings["num_batches"], trainer.end)))
+            anynorm.recalibrate(task.network, batches, estimator=estimator)
+            with torch.no_grad():
+                metrics[estimator] = round(100 - task.eval().evaluate()["error"], 3)
     return metrics
-
-
-@torch.no_grad()
-def evaluate(model: nn.Module, data: ImageDataset) -> float:
-    """Return the accuracy on the test set in percent."""
-    correct = [model(x).argmax(1) == labels for x, labels in data.test_batches(500)]
-    return 100 * float(torch.cat(correct).double().mean())
 
 
 def claims(settings: Settings) -> list[Claim]:

@@ -185,8 +185,8 @@ function addSection(main, content) {
   add(section, "p", {class: "answer"}, content.answer.replaceAll(" %", "\u00a0%"));
   addTable(section, content.results);
   add(section, "p", {class: "muted"}, content.significance);
-  addCharts(section, "Learning curves", "Test error during training: mean over seeds, band of ± 1 sd.", content.curves,
-    {xLabel: "epoch", yLabel: "test error %", describe: x => `epoch ${round(x)}`, colorOf});
+  addCharts(section, "Learning curves", `Test ${content.metric.name} during training: mean over seeds, band of ± 1 sd.`, content.curves,
+    {xLabel: "epoch", yLabel: content.metric.label, describe: x => `epoch ${round(x)}`, colorOf});
   addCharts(section, "Estimation shift by layer",
     "Distance between the running statistics of a layer and the statistics of the test images: 0 means equal. Mean over seeds, ± 1 sd.",
     content.shifts, {xLabel: "layer", yLabel: "estimation shift", describe: x => content.layers[x] ?? `layer ${x}`, colorOf});

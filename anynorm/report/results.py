@@ -2,8 +2,9 @@
 
     record ── row_from_record ──▶ row ── rank ──▶ Ranking ── sentence ──▶ "At batch size 2 use sn: …"
 
-At one batch size the norm with the lowest mean test error is the best. Every other norm is compared with it seed by seed by the
-paired t-test, corrected for several tests (see `anynorm.training.statistics`). A norm of which a run failed is not recommended.
+At one batch size the norm with the best mean of the task's metric is the best: for classification, the lowest test error. Every
+other norm is compared with it seed by seed by the paired t-test, corrected for several tests (see `anynorm.training.statistics`).
+A norm of which a run failed is not recommended.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ from typing import Any
 
 from anynorm.table import Table
 from anynorm.training.statistics import LEVEL, holm, mean_sd, paired_t_test
+from anynorm.training.task import Metric
 
 Row = dict[str, Any]
 MIN_SEEDS = 3
 """With fewer seeds no difference is called significant."""
+ERROR = Metric("error", "%")
+"""The metric of runs whose record does not name one: those of classification."""
 USUAL_NORM = "bn"
 """The norm that most models have: it need not be replaced where it is not significantly worse than the best."""
 
@@ -26,18 +30,31 @@ USUAL_NORM = "bn"
 def row_from_record(record: dict[str, Any]) -> Row:
     """Return the numbers of a run that comparisons need: its cell (norm, batch size, seed) and its metrics.
 
-    >>> row_from_record({"config": {"norm": "bn", "batch_size": 2, "seed": 0}, "status": "done", "test_error": 2.5})["test_error"]
+    >>> row_from_record({"config": {"norm": "bn", "batch_size": 2, "seed": 0}, "status": "done", "test_error": 2.5})["value"]
     2.5
     """
+    metric = metric_of(record)
     shifts = [layer["shift"] for layer in record.get("shift") or [] if layer["shift"] is not None]
     return {
         **{name: record["config"][name] for name in ("norm", "batch_size", "seed")},
         "status": record["status"],
         "note": record.get("note", ""),
-        "test_error": record.get("test_error") if record["status"] == "done" else None,
+        "metric": metric,
+        "value": record.get(f"test_{metric.name}") if record["status"] == "done" else None,
         "max_shift": max(shifts, default=None),
         "saved_bytes": record.get("saved_bytes"),
     }
+
+
+def metric_of(record: Mapping[str, Any]) -> Metric:
+    """Return the metric of a record or a row."""
+    metric = record.get("metric")
+    return ERROR if metric is None else metric if isinstance(metric, Metric) else Metric(**metric)
+
+
+def common_metric(rows: Iterable[Row]) -> Metric:
+    """Return the metric of the rows of one comparison."""
+    return next((metric_of(row) for row in rows), ERROR)
 
 
 def select(rows: Iterable[Row], norm: str, batch_size: int) -> list[Row]:
@@ -45,9 +62,10 @@ def select(rows: Iterable[Row], norm: str, batch_size: int) -> list[Row]:
     return sorted((row for row in rows if (row["norm"], row["batch_size"]) == (norm, batch_size)), key=lambda row: row["seed"])
 
 
-def format_errors(rows: Sequence[Row]) -> str:
-    """Return the test errors of rows as "mean ± sd" with the number of failed runs; "" without rows."""
-    return mean_sd([row["test_error"] for row in rows], ".1f", ".1f")
+def format_values(rows: Sequence[Row]) -> str:
+    """Return the metric of rows as "mean ± sd" with the number of failed runs; "" without rows."""
+    metric = common_metric(rows)
+    return mean_sd([row["value"] for row in rows], metric.format_spec, ".1f" if metric.unit == "%" else ".2g")
 
 
 def mean_of(rows: Iterable[Row], name: str) -> float | None:
@@ -62,10 +80,11 @@ class Ranking:
 
     Attributes:
         batch_size: samples per batch.
-        means: mean test error in percent of every norm whose runs all succeeded, the lowest first.
-        worse: the norms whose error is significantly above the lowest.
+        means: mean of the metric of every norm whose runs all succeeded, the best first.
+        worse: the norms that are significantly worse than the best.
         failed: the norms of which a run failed.
         seeds: number of seeds of the best norm.
+        metric: the metric.
     """
 
     batch_size: int
@@ -73,10 +92,11 @@ class Ranking:
     worse: list[str]
     failed: list[str]
     seeds: int
+    metric: Metric = ERROR
 
     @property
     def best(self) -> str | None:
-        """The norm with the lowest mean error."""
+        """The norm with the best mean."""
         return next(iter(self.means), None)
 
     @property
@@ -95,58 +115,60 @@ class Ranking:
         if self.best is None:
             return f"{start} every norm failed." if self.failed else f"{start} no run has finished."
         failed = f" {_join(self.failed)} failed." if self.failed else ""
-        use = f"{start} use {self._with_error(self.best)}"
+        use = f"{start} use {self.best}: {self._format(self.best)} {self.metric.name}"
         if len(self.means) == 1:
             return f"{use}.{failed}"
         if not self.is_tested:
             return f"{use}; use at least {MIN_SEEDS} seeds for a significance test.{failed}"
         if not self.worse or USUAL_NORM in self.alike[1:]:
-            exceptions = f" except {self._with_errors(self.worse)}" if self.worse else ""
-            lowest = f"{self.best} has the lowest error, {self.means[self.best]:.1f} %"
-            return f"{start} the norms{exceptions} do not differ significantly; {lowest}.{failed}"
+            exceptions = f" except {self._join_formatted(self.worse)}" if self.worse else ""
+            best = f"{self.best} has the {'highest' if self.metric.higher_is_better else 'lowest'} {self.metric.name}"
+            return f"{start} the norms{exceptions} do not differ significantly; {best}, {self._format(self.best)}.{failed}"
         similar = f"; {_join(self.alike[1:])} {'are' if len(self.alike) > 2 else 'is'} not significantly worse"
-        return f"{use}, significantly better than {self._with_errors(self.worse)}{similar * (len(self.alike) > 1)}.{failed}"
+        return f"{use}, significantly better than {self._join_formatted(self.worse)}{similar * (len(self.alike) > 1)}.{failed}"
 
-    def _with_error(self, norm: str) -> str:
-        return f"{norm}: {self.means[norm]:.1f} % error"
+    def _format(self, norm: str) -> str:
+        return self.metric.format(self.means[norm])
 
-    def _with_errors(self, norms: Iterable[str]) -> str:
-        return _join([f"{norm} ({self.means[norm]:.1f} %)" for norm in norms])
+    def _join_formatted(self, norms: Iterable[str]) -> str:
+        return _join([f"{norm} ({self._format(norm)})" for norm in norms])
 
 
 def rank(rows: Iterable[Row], batch_size: int) -> Ranking:
     """Rank the norms of a comparison at one batch size.
 
     >>> runs = [("bn", 50.0), ("bn", 52.0), ("bn", 51.0), ("sn", 2.0), ("sn", 2.5), ("sn", 2.2)]
-    >>> cells = [{"norm": norm, "batch_size": 2, "seed": k % 3, "test_error": error} for k, (norm, error) in enumerate(runs)]
+    >>> cells = [{"norm": norm, "batch_size": 2, "seed": k % 3, "value": error} for k, (norm, error) in enumerate(runs)]
     >>> rank(cells, 2).sentence()
     'At batch size 2 use sn: 2.2 % error, significantly better than bn (51.0 %).'
     """
-    errors: dict[str, dict[int, float | None]] = {}
+    rows = [row for row in rows if row["batch_size"] == batch_size]
+    metric = common_metric(rows)
+    values: dict[str, dict[int, float | None]] = {}
     for row in rows:
-        if row["batch_size"] == batch_size:
-            errors.setdefault(row["norm"], {})[row["seed"]] = row["test_error"]
+        values.setdefault(row["norm"], {})[row["seed"]] = row["value"]
     successful = {
-        norm: {seed: error for seed, error in by_seed.items() if error is not None}
-        for norm, by_seed in errors.items()
+        norm: {seed: value for seed, value in by_seed.items() if value is not None}
+        for norm, by_seed in values.items()
         if None not in by_seed.values()
     }
     means = {norm: statistics.fmean(by_seed.values()) for norm, by_seed in successful.items()}
-    means = dict(sorted(means.items(), key=lambda item: item[1]))
-    failed = [norm for norm in errors if norm not in means]
+    means = dict(sorted(means.items(), key=lambda item: item[1], reverse=metric.higher_is_better))
+    failed = [norm for norm in values if norm not in means]
     if not means:
-        return Ranking(batch_size, means, worse=[], failed=failed, seeds=0)
+        return Ranking(batch_size, means, worse=[], failed=failed, seeds=0, metric=metric)
     best, *others = means
-    p_values = holm({norm: _p_value(successful[norm], successful[best]) for norm in others})
+    p_values = holm({norm: _p_value(successful[norm], successful[best], metric) for norm in others})
     worse = [norm for norm in others if p_values[norm] < LEVEL]
-    return Ranking(batch_size, means, worse, failed, seeds=len(successful[best]))
+    return Ranking(batch_size, means, worse, failed, len(successful[best]), metric)
 
 
-def _p_value(larger: dict[int, float], smaller: dict[int, float]) -> float:
+def _p_value(worse: dict[int, float], better: dict[int, float], metric: Metric) -> float:
     """Return the p-value of the paired test over the seeds that both have."""
-    seeds = sorted(larger.keys() & smaller.keys())
+    seeds = sorted(worse.keys() & better.keys())
     if len(seeds) < MIN_SEEDS:
         return 1.0
+    larger, smaller = (better, worse) if metric.higher_is_better else (worse, better)
     return paired_t_test([larger[seed] for seed in seeds], [smaller[seed] for seed in seeds])
 
 
@@ -167,13 +189,14 @@ def summary(
         batch_sizes: the batch sizes, in the order of the table.
         step_seconds: seconds per training step by norm and batch size.
     """
+    metric = common_metric(rows)
     reference = USUAL_NORM if USUAL_NORM in norms else norms[0]
     lines = []
     for norm in norms:
         line: dict[str, Any] = {"norm": norm}
         for size in batch_sizes:
             cell, reference_cell = select(rows, norm, size), select(rows, reference, size)
-            line[f"error %, batch {size}"] = format_errors(cell)
+            line[f"{metric.label}, batch {size}"] = format_values(cell)
             line[f"shift, batch {size}"] = mean_of(cell, "max_shift")
             line[f"step time, batch {size}"] = _ratio(step_seconds.get((norm, size)), step_seconds.get((reference, size)))
             line[f"memory, batch {size}"] = _ratio(mean_of(cell, "saved_bytes"), mean_of(reference_cell, "saved_bytes"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from anynorm.report.results import (
@@ -12,8 +12,10 @@ from anynorm.report.results import (
     USUAL_NORM,
     Ranking,
     Row,
-    format_errors,
+    common_metric,
+    format_values,
     mean_of,
+    metric_of,
     rank,
     recommend,
     row_from_record,
@@ -22,10 +24,10 @@ from anynorm.report.results import (
 from anynorm.report.step_times import StepTimes
 from anynorm.training.config import Config, config_from_dict
 from anynorm.training.statistics import LEVEL
+from anynorm.training.task import Metric
 
 Record = dict[str, Any]
 Cell = dict[str, Any]
-RUN_COLUMNS = ("run", "norm", "batch size", "seed", "status", "test error %", "train error %", "seconds", "note")
 
 
 def make_section(records: Sequence[Record], varied: Sequence[str], step_times: StepTimes) -> dict[str, Any]:
@@ -39,14 +41,16 @@ def make_section(records: Sequence[Record], varied: Sequence[str], step_times: S
     configs = [config_from_dict(record["config"]) for record in records]
     norms = sorted(dict.fromkeys(config.norm for config in configs), key=lambda norm: norm != USUAL_NORM)
     sizes = sorted({config.batch_size for config in configs})
-    shared = {name: value for name, value in records[0]["config"].items() if name not in varied}
-    default = replace(Config(), data=configs[0].data, model=configs[0].model)
+    shared = {name: value for name, value in asdict(configs[0]).items() if name not in varied}
+    default = replace(Config(), data=configs[0].data, model=configs[0].model, task=configs[0].task)
     changed = {name: value for name, value in shared.items() if value != getattr(default, name)}
     lrs = {config.batch_size: config.lr for config in configs}
     rows = [row_from_record(record) for record in records]
+    metric = common_metric(rows)
     rankings = {size: rank(rows, size) for size in sizes}
     return {
-        "title": f"{configs[0].model} on {configs[0].data}",
+        "title": _title(configs[0]),
+        "metric": {"name": metric.name, "label": f"test {metric.label}"},
         "settings": ", ".join(
             [f"{name} {value}" for name, value in changed.items()]
             + [f"lr {lr:.4g} at batch size {size}" for size, lr in sorted(lrs.items())]
@@ -54,16 +58,20 @@ def make_section(records: Sequence[Record], varied: Sequence[str], step_times: S
         "answer": recommend(rows, sizes),
         "norms": norms,
         "results": _results(rows, norms, rankings),
-        "significance": _significance(rankings.values()),
+        "significance": _significance(rankings.values(), metric),
         "curves": _charts(records, norms, sizes, _curve_points),
         "shifts": _charts(records, norms, sizes, _shift_points),
         "layers": {layer["place"]: layer["path"] for record in records for layer in record.get("shift") or []},
         "weights": _mixing_weights(records, norms, sizes),
         "cost": _cost(rows, configs, norms, sizes, step_times),
-        "runs": {"columns": RUN_COLUMNS, "rows": [_run_cells(record) for record in records]},
+        "runs": {"columns": _run_columns(metric), "rows": [_run_cells(record) for record in records]},
         "config": {name: _text(value) for name, value in shared.items()},
         "provenance": _provenance(records),
     }
+
+
+def _title(config: Config) -> str:
+    return f"{config.model} on {config.data}" if config.task == Config.task else config.task
 
 
 def _table(columns: Mapping[str, Sequence[Cell]]) -> dict[str, Any]:
@@ -90,27 +98,30 @@ def _text(value: Any) -> str:
 
 
 def _results(rows: list[Row], norms: list[str], rankings: dict[int, Ranking]) -> dict[str, Any]:
-    """Return test error and largest estimation shift by norm and batch size."""
+    """Return the test metric and largest estimation shift by norm and batch size."""
     columns = {"norm": [_cell(norm) for norm in norms]}
     for size, ranking in rankings.items():
-        columns[f"test error %, batch {size}"] = [_error_cell(select(rows, norm, size), norm, ranking) for norm in norms]
+        columns[f"test {ranking.metric.label}, batch {size}"] = [
+            _metric_cell(select(rows, norm, size), norm, ranking) for norm in norms
+        ]
     for size in rankings:
         shifts = [mean_of(select(rows, norm, size), "max_shift") for norm in norms]
         columns[f"largest shift, batch {size}"] = _metric_cells(shifts)
     return _table(columns)
 
 
-def _error_cell(rows: list[Row], norm: str, ranking: Ranking) -> Cell:
-    mean = mean_of(rows, "test_error")
+def _metric_cell(rows: list[Row], norm: str, ranking: Ranking) -> Cell:
+    mean = mean_of(rows, "value")
     mark = "best" if norm == ranking.best else "alike" if ranking.is_tested and norm in ranking.alike else ""
-    return _cell(mean, format_errors(rows), "failed" if rows and mean is None else mark)
+    return _cell(mean, format_values(rows), "failed" if rows and mean is None else mark)
 
 
-def _significance(rankings: Iterable[Ranking]) -> str:
-    legend = "Test error: mean ± sd over seeds. Bold: lowest value of the column."
+def _significance(rankings: Iterable[Ranking], metric: Metric) -> str:
+    best, other = ("highest", "lower") if metric.higher_is_better else ("lowest", "higher")
+    legend = f"Test {metric.name}: mean ± sd over seeds. Bold: {best} value of the column."
     if not any(ranking.is_tested for ranking in rankings):
         return f"{legend} Use at least {MIN_SEEDS} seeds for a significance test."
-    return f"{legend} *: not significantly higher (paired t-test over seeds, one-sided, Holm's correction, p ≥ {LEVEL})."
+    return f"{legend} *: not significantly {other} (paired t-test over seeds, one-sided, Holm's correction, p ≥ {LEVEL})."
 
 
 def _cost(
@@ -152,7 +163,8 @@ def _charts(
 
 
 def _curve_points(record: Record) -> list[tuple[float, float]]:
-    return [(point["epoch"], point["test_error"]) for point in record["curve"]]
+    name = f"test_{metric_of(record).name}"
+    return [(point["epoch"], point[name]) for point in record["curve"]]
 
 
 def _shift_points(record: Record) -> list[tuple[float, float]]:
@@ -183,10 +195,15 @@ def _weights(layer: dict[str, Any], prefix: str) -> dict[str, float]:
     return {name.removeprefix(prefix): value for name, value in layer.items() if name.startswith(prefix)}
 
 
+def _run_columns(metric: Metric) -> list[str]:
+    return ["run", "norm", "batch size", "seed", "status", f"test {metric.label}", f"train {metric.label}", "seconds", "note"]
+
+
 def _run_cells(record: Record) -> list[Cell]:
     config = record["config"]
     settings = [record["id"], config["norm"], config["batch_size"], config["seed"], record["status"]]
-    results = [record.get("test_error"), record.get("train_error"), record.get("seconds"), record.get("note", "")]
+    name = metric_of(record).name
+    results = [record.get(f"test_{name}"), record.get(f"train_{name}"), record.get("seconds"), record.get("note", "")]
     return [_cell(value) for value in (*settings, *results)]
 
 

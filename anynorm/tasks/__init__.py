@@ -1,18 +1,45 @@
-"""Tasks: what is trained. A task has the samples, the loss and the metrics; `anynorm.training.trainer` has the loop."""
+"""Tasks: what is trained. `anynorm.training.task.Task` is their base class, `anynorm.training.trainer` has the loop.
+
+classification            images and labels; see `anynorm.tasks.classification`
+package.module:Task       a subclass of `Task`
+"""
 
 from __future__ import annotations
 
-from anynorm.data import ImageDataset, load_dataset
-from anynorm.tasks.classification import Classification
+import difflib
+
+import torch
+
+from anynorm.errors import DataError
+from anynorm.io.checkpoints import import_object
 from anynorm.training.config import Config
 from anynorm.training.task import Task
 
+TASKS = {"classification": "anynorm.tasks.classification:Classification"}
+"""The class of each task, imported at first use."""
 
-def make_task(config: Config, data: ImageDataset | None = None) -> Task:
-    """Return the task of a run.
+
+def task_class(name: str) -> type[Task]:
+    """Return the class of a task.
 
     Args:
-        config: the run.
-        data: the data set of `config.data`, if it is already loaded.
+        name: a key of `TASKS`, or `package.module:Task`.
+
+    Raises:
+        DataError: if there is no such task, or it is not a subclass of `Task`.
     """
-    return Classification(config, data or load_dataset(config.data, config.image_size))
+    if name not in TASKS and ":" not in name:
+        close = difflib.get_close_matches(name, TASKS, n=1)
+        hint = f" Did you mean {close[0]}?" if close else ""
+        raise DataError(f"unknown task {name!r}.{hint} Usable: {' '.join(TASKS)} package.module:Task.")
+    task = import_object(TASKS.get(name, name))
+    if not isinstance(task, type) or not issubclass(task, Task):
+        raise DataError(f"{name!r} must be a subclass of anynorm.Task; got {task!r}.")
+    return task
+
+
+def make_task(config: Config) -> Task:
+    """Return the task of a run, with untrained networks."""
+    task = task_class(config.task)
+    torch.manual_seed(config.seed)
+    return task(config)

@@ -8,7 +8,7 @@ import inspect
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,9 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 }
 """Factor of the learning rate as a function of progress, the finished fraction of the training."""
 OPTIMIZERS = ("sgd", "adam")
-PRECISIONS = ("float32", "bfloat16")
+PRECISIONS = ("32", "bf16-mixed", "16-mixed")
+_OLD_PRECISIONS = {"float32": "32", "bfloat16": "bf16-mixed"}
+FOLDERS = ("folder:", "stream:")
 RENAMED = {
     "images": "num_train",
     "accumulate": "grad_accum_steps",
@@ -59,7 +61,7 @@ class Config:
     new `anynorm.training.record.VERSION`. Adding a field does not.
 
     Args:
-        data: name of a data set, `folder:PATH` or `package.module:factory`; see `anynorm.data`.
+        data: name of a data set, `folder:PATH`, `stream:PATH`, `hf:NAME` or `package.module:factory`; see `anynorm.data`.
         model: name of a network or `package.module:factory`; see `anynorm.models`.
         norm: a spec, or a layout of several; see `anynorm.training.norm_layout`.
         width: width multiplier of the model; None for the model's default.
@@ -72,15 +74,23 @@ class Config:
         crop: padding of random crops, in pixels.
         flip: whether images are flipped horizontally at random.
         cutout: side of the square that cutout erases, in pixels.
-        precision: data type of the forward pass; parameters stay float32.
+        precision: 32, bf16-mixed or 16-mixed: data type of most of the forward pass; parameters stay float32.
         ema_decay: decay of the exponential moving average of the parameters, which is then evaluated; 0 for none.
-        devices: number of processes that train together (torchrun), each with its own `batch_size` samples.
+        devices: number of processes that train together on all machines, each with its own `batch_size` samples.
         sync: whether norms synchronize their statistics over the devices. If not, the running statistics of the first are kept.
         image_size: side that images of a folder are resized to.
         source_hash: `hash_sources` of a user's model or data, so that a change of them makes another run.
         num_test: number of test images, the first ones; None for all.
         num_evals: number of evaluations over a full run, at most.
         stop_epoch: epoch after which the run ends, with the schedule of the full run; None for the last.
+        task: name of a task or `package.module:Task`; see `anynorm.tasks`.
+        options: settings of the task that are not fields here; see `Task.default_options`.
+        nesterov: whether SGD uses Nesterov momentum.
+        decay_norms: whether weight decay applies to parameters of one dimension: biases, and γ and β of norms.
+        min_area: smallest part of a streamed image that a random resized crop keeps, in (0, 1]; 0 for no random resized crop.
+        color_jitter: range of the random change of brightness, contrast and saturation of streamed images; 0 for none.
+        skip_unreadable: leave out image files that cannot be decoded instead of raising.
+        compile: whether networks are compiled by `torch.compile`.
 
     Raises:
         SpecError: if a value is outside its range.
@@ -105,7 +115,7 @@ class Config:
     crop: int = 0
     flip: bool = False
     cutout: int = 0
-    precision: str = "float32"
+    precision: str = "32"
     ema_decay: float = 0.0
     devices: int = 1
     sync: bool = False
@@ -115,6 +125,14 @@ class Config:
     num_test: int | None = None
     num_evals: int = 20
     stop_epoch: int | None = None
+    task: str = "classification"
+    options: dict[str, Any] = field(default_factory=dict, hash=False)
+    nesterov: bool = False
+    decay_norms: bool = True
+    min_area: float = 0.0
+    color_jitter: float = 0.0
+    skip_unreadable: bool = False
+    compile: bool = False
 
     def __post_init__(self) -> None:
         validate_norms(self.norm, self.batch_size)
@@ -130,8 +148,9 @@ class Config:
         self._check("lr", self.lr > 0, "greater than 0")
         for name in ("momentum", "label_smoothing", "ema_decay"):
             self._check(name, 0 <= getattr(self, name) < 1, "in [0, 1)")
-        for name in ("mixup", "crop", "cutout"):
+        for name in ("mixup", "crop", "cutout", "color_jitter"):
             self._check(name, 0 <= getattr(self, name) < math.inf, "0 or more")
+        self._check("min_area", 0 <= self.min_area <= 1, "in [0, 1]")
 
     def _check(self, name: str, valid: bool, wanted: str) -> None:
         if not valid:
@@ -141,32 +160,38 @@ class Config:
     def id(self) -> str:
         """Twelve hexadecimal digits that identify the run: a hash of the fields that differ from their defaults."""
         changed = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value != field.default:  # lr=1 and lr=1.0 are one run
-                changed[field.name] = float(value) if "float" in str(field.type) else value
+        for each in fields(self):
+            value = getattr(self, each.name)
+            default = {} if each.default is MISSING else each.default
+            if value != default:  # lr=1 and lr=1.0 are one run
+                changed[each.name] = float(value) if "float" in str(each.type) else value
         return hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:12]
 
-    def lr_at(self, progress: float) -> float:
-        """Return the learning rate after a fraction of the training, from 0 to 1."""
+    def lr_at(self, progress: float, lr: float | None = None) -> float:
+        """Return the learning rate after a fraction of the training, from 0 to 1.
+
+        Args:
+            progress: the finished fraction.
+            lr: the learning rate that the schedule multiplies; None for that of the configuration.
+        """
         warmup = 1.0
         if self.warmup_epochs:  # 1e-3: the rate of the first step is not 0
             warmup = min(1.0, (progress * self.epochs + 1e-3) / self.warmup_epochs)
-        return self.lr * warmup * SCHEDULES[self.schedule](progress)
+        return (self.lr if lr is None else lr) * warmup * SCHEDULES[self.schedule](progress)
 
 
 def hash_sources(config: Config) -> str:
-    """Return a hash of a user's model and data, '' if both are built in.
+    """Return a hash of a user's model, data and task, '' if all are built in.
 
-    It covers the source file of a factory, and the names, sizes and modification times of the files in a folder.
+    It covers the source file of a factory or task, and the names, sizes and modification times of the files in a folder.
     """
     parts = []
-    for text in (config.model, config.data):
-        if text.startswith("folder:"):
-            root = Path(text.removeprefix("folder:"))
+    for text in (config.model, config.data, config.task):
+        if text.startswith(FOLDERS):
+            root = Path(text.partition(":")[2])
             files = [(str(path.relative_to(root)), path.stat()) for path in sorted(root.rglob("*")) if path.is_file()]
             parts.append(json.dumps([(name, stat.st_size, stat.st_mtime_ns) for name, stat in files]))
-        elif ":" in text:
+        elif ":" in text and not text.startswith("hf:"):
             source = inspect.getsourcefile(import_object(text))
             parts.append("" if source is None else Path(source).read_text())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12] if parts else ""
@@ -178,7 +203,7 @@ def config_from_dict(values: dict[str, Any]) -> Config:
     Raises:
         SpecError: if a name is not a field of `Config`; the message has the nearest one, or the new name of a renamed one.
     """
-    names = [field.name for field in fields(Config)]
+    names = [each.name for each in fields(Config)]
     for name in values:
         if name in names:
             continue
@@ -186,4 +211,5 @@ def config_from_dict(values: dict[str, Any]) -> Config:
             raise SpecError(f"A run has no setting {name!r}: anynorm 0.2 renamed it to {RENAMED[name]!r}.")
         near = difflib.get_close_matches(name, names, n=1)
         raise SpecError(f"A run has no setting {name!r}." + (f" Did you mean {near[0]}?" if near else ""))
-    return Config(**values)
+    precision = values.get("precision")
+    return Config(**values | ({"precision": _OLD_PRECISIONS[precision]} if precision in _OLD_PRECISIONS else {}))

@@ -1,69 +1,106 @@
-"""Processes that train one network together, started by torchrun. In a single process every function is the trivial case."""
+"""Collectives of the processes that train one run together. For a run of one process every method is the trivial case.
+
+Gradients are averaged here, when an optimizer updates its parameters, and not by `DistributedDataParallel`: that reduces in the
+backward pass and expects one backward pass per forward pass of a network, which the two losses of a GAN, or a bilevel search, do
+not have.
+"""
 
 from __future__ import annotations
 
-import atexit
-import os
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
-from anynorm.errors import DataError
 
+@dataclass(frozen=True)
+class Processes:
+    """The processes of a run.
 
-def init_process_group(devices: int) -> None:
-    """Join the processes of torchrun once per process; later calls only check their number.
-
-    The group lasts until the process ends: a second rendezvous of the same processes would wait forever.
-
-    Raises:
-        DataError: if torchrun started another number of processes than `devices`.
+    Args:
+        count: their number; if larger than 1, the default process group must have been initialized.
     """
-    started = int(os.environ.get("WORLD_SIZE", "1"))
-    if started != devices:
-        raise DataError(
-            f"devices must equal the number of processes; got devices={devices} and {started} "
-            f"process{'es' if started > 1 else ''}. Use torchrun --nproc-per-node {devices}."
-        )
-    if devices > 1 and not dist.is_initialized():
-        dist.init_process_group("gloo")  # runs are on the CPU
-        atexit.register(dist.destroy_process_group)
+
+    count: int = 1
+
+    @property
+    def rank(self) -> int:
+        """The number of this process, from 0."""
+        return dist.get_rank() if self.count > 1 else 0
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process is the one that writes results."""
+        return self.rank == 0
+
+    def broadcast_bool(self, value: bool) -> bool:
+        """Return the value of the main process."""
+        if self.count == 1:
+            return value
+        tensor = torch.tensor(int(value), device=_device())
+        dist.broadcast(tensor, 0)
+        return bool(tensor)
+
+    def all_true(self, value: bool) -> bool:
+        """Whether the value is true in every process."""
+        if self.count == 1:
+            return value
+        tensor = torch.tensor(int(value), device=_device())
+        dist.all_reduce(tensor, dist.ReduceOp.MIN)
+        return bool(tensor)
+
+    def sum(self, values: list[float]) -> list[float]:
+        """Return the sum of each value over the processes."""
+        if self.count == 1:
+            return values
+        tensor = torch.tensor(values, dtype=torch.float64, device=_device())
+        dist.all_reduce(tensor)
+        return [float(value) for value in tensor.tolist()]
+
+    def barrier(self) -> None:
+        """Wait until every process is here."""
+        if self.count > 1:
+            dist.barrier()
+
+    def average_gradients(self, parameters: Iterable[Tensor]) -> None:
+        """Replace gradients by their means over the processes, which must have gradients for the same parameters."""
+        if self.count == 1:
+            return
+        for gradients in _by_dtype(parameter.grad for parameter in parameters if parameter.grad is not None):
+            flat = _flatten(gradients) / self.count
+            dist.all_reduce(flat)
+            _copy_parts(flat, gradients)
+
+    def broadcast_tensors(self, tensors: Iterable[Tensor]) -> None:
+        """Overwrite tensors by those of the main process."""
+        if self.count == 1:
+            return
+        for group in _by_dtype(tensor.detach() for tensor in tensors):
+            flat = _flatten(group)
+            dist.broadcast(flat, 0)
+            _copy_parts(flat, group)
 
 
-def world_size() -> int:
-    """Return the number of processes that train together."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+def _flatten(tensors: list[Tensor]) -> Tensor:
+    """Return the values of tensors as one vector, so that processes exchange one message."""
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
-def rank() -> int:
-    """Return the number of this process, from 0."""
-    return dist.get_rank() if world_size() > 1 else 0
+def _copy_parts(flat: Tensor, tensors: list[Tensor]) -> None:
+    """Copy the parts of a vector made by `_flatten` back into the tensors."""
+    for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):  # type: ignore[no-untyped-call]
+        tensor.copy_(part.view_as(tensor))
 
 
-def is_main_process() -> bool:
-    """Whether this process is the one that writes results."""
-    return rank() == 0
+def _by_dtype(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
+    groups: dict[torch.dtype, list[Tensor]] = {}
+    for tensor in tensors:
+        groups.setdefault(tensor.dtype, []).append(tensor)
+    return list(groups.values())
 
 
-def broadcast_bool(value: bool) -> bool:
-    """Return the value of the main process."""
-    if world_size() == 1:
-        return value
-    tensor = torch.tensor(int(value))
-    dist.broadcast(tensor, 0)
-    return bool(tensor)
-
-
-def all_true(value: bool) -> bool:
-    """Whether the value is true in every process."""
-    if world_size() == 1:
-        return value
-    tensor = torch.tensor(int(value))
-    dist.all_reduce(tensor, dist.ReduceOp.MIN)
-    return bool(tensor)
-
-
-def barrier() -> None:
-    """Wait until every process is here."""
-    if world_size() > 1:
-        dist.barrier()
+def _device() -> str:
+    """Return the device of the backend's tensors: NCCL takes only CUDA tensors."""
+    return "cuda" if dist.get_backend() == "nccl" else "cpu"

@@ -27,6 +27,7 @@ from typing import Any, Protocol
 import torch
 
 from anynorm.errors import DataError
+from anynorm.training.devices import WORKER_VARIABLE
 from anynorm.training.provenance import cpu_count
 
 MAX_ATTEMPTS = 3
@@ -105,11 +106,17 @@ class _Workers:
     def __init__(self, count: int) -> None:
         self._context = get_context("spawn")
         self._worker_end, self._parent_end = self._context.Pipe(duplex=False)
-        self.idle = [self._make_pool() for _ in range(count)]
+        self._numbers: dict[ProcessPoolExecutor, int] = {}
+        self.idle = [self._make_pool(number) for number in range(count)]
         self._busy: dict[Future[Any], ProcessPoolExecutor] = {}
 
-    def _make_pool(self) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(1, self._context, initializer=_start_worker, initargs=(self._worker_end,))
+    def _make_pool(self, number: int) -> ProcessPoolExecutor:
+        pool = ProcessPoolExecutor(1, self._context, initializer=_start_worker, initargs=(self._worker_end, number))
+        self._numbers[pool] = number
+        return pool
+
+    def _replace_pool(self, broken: ProcessPoolExecutor) -> ProcessPoolExecutor:
+        return self._make_pool(self._numbers.pop(broken))
 
     def submit(self, job: Job, item: Any) -> Future[Any]:
         """Start a job on an idle worker."""
@@ -117,7 +124,7 @@ class _Workers:
         try:
             future = pool.submit(job, item)
         except BrokenProcessPool:  # the process died after its last job
-            pool = self._make_pool()
+            pool = self._replace_pool(pool)
             future = pool.submit(job, item)
         self._busy[future] = pool
         return future
@@ -125,7 +132,7 @@ class _Workers:
     def release(self, future: Future[Any]) -> None:
         """Make the worker of a finished job idle, or replace it if its process died."""
         pool = self._busy.pop(future)
-        self.idle.append(self._make_pool() if isinstance(future.exception(), BrokenProcessPool) else pool)
+        self.idle.append(self._replace_pool(pool) if isinstance(future.exception(), BrokenProcessPool) else pool)
 
     def __enter__(self) -> _Workers:
         return self
@@ -139,8 +146,9 @@ class _Workers:
         self._worker_end.close()
 
 
-def _start_worker(lifeline: Connection) -> None:
+def _start_worker(lifeline: Connection, number: int) -> None:
     """Prepare a worker process: Ctrl-C is the parent's to handle, and the process does not outlive the parent."""
+    os.environ[WORKER_VARIABLE] = str(number)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     Thread(target=_exit_when_closed, args=(lifeline,), daemon=True).start()

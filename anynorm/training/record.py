@@ -56,7 +56,8 @@ class Summary(NamedTuple):
     """What a list of runs shows of a record."""
 
     status: str
-    error: float | None
+    metric: str
+    value: float | None
     note: str
     config: dict[str, Any]
 
@@ -70,4 +71,6 @@ def read_summary(path: Path) -> Summary:
 @lru_cache(maxsize=10_000)
 def _read_summary(path: Path, *_file_version: int) -> Summary:
     record = read_record(path)
-    return Summary(record["status"], record.get("test_error"), record.get("note", ""), record["config"])
+    metric = record.get("metric", {"name": "error", "unit": "%"})  # records of classification had none
+    label = f"{metric['name']} {metric['unit']}".rstrip()
+    return Summary(record["status"], label, record.get(f"test_{metric['name']}"), record.get("note", ""), record["config"])

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from anynorm.data import ImageDataset, load_dataset
 from anynorm.diagnostics import estimation_shift, importance
 from anynorm.diagnostics.buffers import preserve_buffers
 from anynorm.errors import AnynormError, DiagnosticError, DiskError
-from anynorm.io.checkpoints import read_state_dict
+from anynorm.io.checkpoints import import_object, read_state_dict
 from anynorm.surgery.find import find_norms
-from anynorm.training import distributed
 from anynorm.training.checkpoint import save_checkpoint
 from anynorm.training.config import Config
+from anynorm.training.devices import Hardware, check_processes, describe_device, make_fabric
+from anynorm.training.distributed import Processes
 from anynorm.training.provenance import provenance
 from anynorm.training.store import Store
 from anynorm.training.task import Task
-from anynorm.training.trainer import Trainer, make_model, train
+from anynorm.training.trainer import Trainer, train
 
 SHIFT_SAMPLES, SHIFT_BATCH_SIZE = 1000, 500
 
@@ -31,8 +32,8 @@ def run(
     config: Config,
     root: Path,
     *,
-    data: ImageDataset | None = None,
     task: Task | None = None,
+    hardware: Hardware | None = None,
     callback: Callable[[Trainer], None] | None = None,
 ) -> bool:
     """Train a run and store its record, unless the store has the record or another process trains the run.
@@ -42,50 +43,66 @@ def run(
     Args:
         config: the run.
         root: the folder of the store.
-        data: the data set of `config.data`, if it is already loaded.
-        task: what is trained; the default is classification of `data`.
+        task: what is trained; None for the task of `config.task`.
+        hardware: where it is trained; the CPU by default.
         callback: called with the trainer after every step.
 
     Returns:
         Whether this call trained the run.
     """
-    distributed.init_process_group(config.devices)
-    store = Store(root)
-    if not distributed.broadcast_bool(distributed.is_main_process() and store.begin(config)):
+    hardware = hardware or Hardware("cpu")
+    check_processes(config, hardware)
+    if config.devices > 1:
+        make_fabric(config, hardware)  # joins the processes
+    processes, store = Processes(config.devices), Store(root)
+    if not processes.broadcast_bool(processes.is_main and store.begin(config)):
         return False
     try:
         if task is None:
-            data = data or load_dataset(config.data, config.image_size)
-        outcome = _train_and_measure(config, store.folder(config.id), data, task, callback)
-        if distributed.is_main_process():
+            import_object("anynorm.tasks:task_class")(config.task).prepare(config)
+        outcome = _train_and_measure(config, store.folder(config.id), task, hardware, callback)
+        if processes.is_main:
             store.finish(config, outcome)
     finally:
         store.release(config)
-    distributed.barrier()  # when the call returns, the record can be read in every process
+    processes.barrier()  # when the call returns, the record can be read in every process
     return True
 
 
 def _train_and_measure(
-    config: Config, folder: Path, data: ImageDataset | None, task: Task | None, callback: Callable[[Trainer], None] | None
+    config: Config, folder: Path, task: Task | None, hardware: Hardware, callback: Callable[[Trainer], None] | None
 ) -> dict[str, Any]:
     start, environment = time.perf_counter(), provenance() | {"threads": torch.get_num_threads()}
     outcome: dict[str, Any]
     try:
-        trainer, failure = train(config, folder, data=data, task=task, callback=callback)
-        outcome = {"status": "failed" if failure else "done", "note": failure, **summarize(trainer, failed=bool(failure))}
-        if distributed.is_main_process():
-            save_checkpoint(trainer.result.state_dict(), folder / "model.pt")
+        trainer, failure = train(config, folder, task=task, hardware=hardware, callback=callback)
+        environment["device"] = describe_device(trainer.fabric.device)
+        with trainer.evaluation_networks() as trained:
+            if trainer.processes.is_main:
+                for name, network in trained.named_children():
+                    save_checkpoint(network.state_dict(), folder / f"{name}.pt")
+            outcome = {"status": "failed" if failure else "done", "note": failure, **summarize(trainer, failed=bool(failure))}
     except DiskError:
         raise  # not a result of the run: it resumes when the disk has space
     except AnynormError as error:
         outcome = {"status": "failed", "note": f"{type(error).__name__}: {error}", "curve": []}
+    except (RuntimeError, MemoryError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        advice = "Use a smaller batch size, and grad_accum_steps for as many samples per step"
+        note = f"out of memory with batch_size={config.batch_size} on {hardware.kind}. {advice}."
+        outcome = {"status": "failed", "note": note, "curve": []}
     outcome["seconds"] = round(time.perf_counter() - start, 2)
     outcome["provenance"] = environment
     return outcome
 
 
-def load_run(root: Path, name: str) -> tuple[nn.Module, ImageDataset]:
-    """Return the trained network of a run, in eval mode, and its data set.
+def _is_out_of_memory(error: Exception) -> bool:
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+
+
+def load_run(root: Path, name: str) -> Task:
+    """Return the task of a run with its trained networks, in eval mode.
 
     Args:
         root: the folder of the store.
@@ -93,37 +110,39 @@ def load_run(root: Path, name: str) -> tuple[nn.Module, ImageDataset]:
     """
     store = Store(root)
     config = store.config(name)
-    data = load_dataset(config.data, config.image_size)
-    model = make_model(config, data)
-    model.load_state_dict(read_state_dict(store.folder(config.id) / "model.pt"))
-    return model.eval(), data
+    task: Task = import_object("anynorm.tasks:make_task")(config)
+    for network_name, network in task.named_children():
+        network.load_state_dict(read_state_dict(store.folder(config.id) / f"{network_name}.pt"))
+    return task.eval()
 
 
 def summarize(trainer: Trainer, *, failed: bool) -> dict[str, Any]:
-    """Return the results of a training that has ended: curve, final errors, memory, statistics of its norms."""
-    last = trainer.curve[-1] if trainer.curve else {}
+    """Return the results of a training that has ended: curve, final metrics, memory, statistics of its norms."""
+    task, points = trainer.task, trainer.curve.points
+    last = {name: value for name, value in points[-1].items() if name.startswith(("train_", "test_"))} if points else {}
     results: dict[str, Any] = {
         "steps": trainer.step,
-        "curve": trainer.curve,
-        "test_error": None if failed else last.get("test_error"),
-        "train_error": last.get("train_error"),
-        "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
+        "curve": points,
+        "metric": task.metric._asdict(),
+        **{name: None if failed and name.startswith("test_") else value for name, value in last.items()},
+        "parameters": sum(parameter.numel() for parameter in task.parameters()),
         "saved_bytes": saved_bytes(trainer),
     }
     if not failed:
-        results |= {"shift": _estimation_shift(trainer), "importance": _mixing_weights(trainer.result)}
+        results |= {"shift": _estimation_shift(task), "importance": _mixing_weights(task.network)}
     return results
 
 
-def _estimation_shift(trainer: Trainer) -> list[dict[str, Any]] | None:
+def _estimation_shift(task: Task) -> list[dict[str, Any]] | None:
     """Return the estimation shift per norm, with its position among all norms; None if no norm has running statistics."""
-    images = trainer.data.standardize(trainer.data.test[0][:SHIFT_SAMPLES])
-    batches = images.split(SHIFT_BATCH_SIZE)  # type: ignore[no-untyped-call]
+    batches = task.eval_batches(SHIFT_BATCH_SIZE)
+    if batches is None:
+        return None
     try:
-        report = estimation_shift(trainer.result, batches, trial_samples=0)
+        report = estimation_shift(task.network, islice(batches, SHIFT_SAMPLES // SHIFT_BATCH_SIZE), trial_samples=0)
     except DiagnosticError:
         return None
-    positions = {site.path: position for position, site in enumerate(find_norms(trainer.result), 1)}
+    positions = {site.path: position for position, site in enumerate(find_norms(task.network), 1)}
     columns = ("path", "norm", "esm_mean", "esm_std", "shift")
     return [{"place": positions[row["path"]], **{key: row.get(key) for key in columns}} for row in report]
 
@@ -136,9 +155,15 @@ def _mixing_weights(model: nn.Module) -> list[dict[str, Any]] | None:
         return None
 
 
-def saved_bytes(trainer: Trainer) -> int:
-    """Return the bytes that a forward pass saves for backward besides the parameters; tensors that share storage count once."""
-    parameters = {parameter.untyped_storage().data_ptr() for parameter in trainer.model.parameters()}
+def saved_bytes(trainer: Trainer) -> int | None:
+    """Return the bytes that a forward pass saves for backward besides the parameters; tensors that share storage count once.
+
+    None for a task without a `loss`, whose training step may have several forward passes.
+    """
+    task = trainer.task
+    if type(task).loss is Task.loss:
+        return None
+    parameters = {parameter.untyped_storage().data_ptr() for parameter in task.parameters()}
     sizes: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -147,8 +172,9 @@ def saved_bytes(trainer: Trainer) -> int:
             sizes[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    inputs, targets = trainer.batch(0, 0)
-    with preserve_buffers(trainer.model), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        loss, _ = trainer.task.loss(trainer.model.train(), inputs, targets)
-    del loss  # not earlier: freed memory would be reused, and two tensors would have one address
+    batch = task.training_batch(0)
+    with preserve_buffers(task), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        metrics = task.train().loss(batch)
+    del metrics  # not earlier: freed memory would be reused, and two tensors would have one address
+    task.eval()
     return sum(sizes.values())

@@ -127,8 +127,8 @@ class Store:
         """Return one dictionary per run, the newest last.
 
         Returns:
-            `id`, `status`, `error` (of the test set, in percent), `note` (why the run failed or cannot be read), `updated`
-            (seconds since the epoch), `config` (a dictionary).
+            `id`, `status`, `metric` (its name), `value` (of the evaluation), `note` (why the run failed or cannot be read),
+            `updated` (seconds since the epoch), `config` (a dictionary).
         """
         rows = [row for folder in (self.root / "runs").iterdir() if (row := self._read_row(folder)) is not None]
         return sorted(rows, key=lambda row: float(row["updated"]))
@@ -150,7 +150,15 @@ class Store:
             return None
         if self._is_held(folder.name):
             status, note = "running", ""
-        return {"id": folder.name, "status": status, "error": None, "note": note, "config": config, "updated": updated}
+        return {
+            "id": folder.name,
+            "status": status,
+            "metric": "",
+            "value": None,
+            "note": note,
+            "config": config,
+            "updated": updated,
+        }
 
     def record(self, run: str) -> dict[str, Any]:
         """Return the record of a run.

@@ -11,12 +11,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from anynorm.data import ImageDataset, load_dataset
 from anynorm.training.config import Config
+from anynorm.training.devices import Hardware
 from anynorm.training.executors import Executor
 from anynorm.training.run import run
 from anynorm.training.store import Store
@@ -64,7 +63,7 @@ class Sweep:
         return sorted(rows, key=lambda row: next(k for k, cell in enumerate(self.cells) if cell.items() <= row.items()))
 
 
-def get_or_train(config: Config, root: Path, data: ImageDataset | None = None) -> dict[str, Any]:
+def get_or_train(config: Config, root: Path, hardware: Hardware | None = None) -> dict[str, Any]:
     """Return the record of a run, training it first if the store has no record of it.
 
     A run that another process holds is waited for, and taken over if that process is killed.
@@ -72,14 +71,10 @@ def get_or_train(config: Config, root: Path, data: ImageDataset | None = None) -
     Args:
         config: the run.
         root: the folder of the store.
-        data: the data set of `config.data`, if it is already loaded.
+        hardware: where it is trained; the CPU by default.
     """
     store = Store(root)
     while not store.is_valid(config.id):
-        if not run(config, root, data=data or _load_cached(config.data, config.image_size)) and not store.is_valid(config.id):
+        if not run(config, root, hardware=hardware) and not store.is_valid(config.id):
             time.sleep(1)
     return store.record(config.id)
-
-
-_load_cached = lru_cache(maxsize=2)(load_dataset)
-"""One process measures many cells on the same data."""

@@ -1,28 +1,244 @@
-"""The interface between the trainer and what it trains."""
+"""What is trained, separate from how: the base class of tasks.
+
+A `Task` holds networks, data, the loss of a step, optimizers and metrics; `anynorm.training.trainer.Trainer` holds the loop,
+seeds, device, precision, processes, gradient accumulation, moving averages, checkpoints and curves.
+
+    training_step(step) = for each pass of the step: loss(training_batch(step, pass)) ── backward;  then step.update(optimizer)
+
+A task with one loss defines `num_samples`, `batch`, `loss` and `evaluate`. A task with several networks or optimizers (a GAN, a
+bilevel search) overrides `training_step` and `configure_optimizers` too.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
-from anynorm.data import ImageDataset
+from anynorm.errors import SpecError
+from anynorm.training.config import Config
+from anynorm.training.distributed import Processes
+from anynorm.training.norm_layout import apply_norms
+from anynorm.training.sampler import Sampler
+
+Metrics = dict[str, Tensor]
+Optimizers = dict[str, torch.optim.Optimizer]
 
 
-class Task(Protocol):
-    """What is trained; `anynorm.tasks` has the implementations."""
+class Metric(NamedTuple):
+    """The metric by which norms are compared: one of those that `Task.evaluate` returns.
 
-    data: ImageDataset
+    Args:
+        name: its name, as in `Task.evaluate`.
+        unit: its unit, such as "%".
+        higher_is_better: whether a larger value is a better result.
+    """
 
-    def __len__(self) -> int:
-        """Return the number of training samples."""
+    name: str = "loss"
+    unit: str = ""
+    higher_is_better: bool = False
 
-    def batch(self, indices: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of training samples; the generator is the only source of randomness."""
+    @property
+    def label(self) -> str:
+        """The name with the unit, as the header of a column."""
+        return f"{self.name} {self.unit}".rstrip()
 
-    def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, float]]:
-        """Return the mean loss over a batch and the sum over its samples of every other metric."""
+    @property
+    def format_spec(self) -> str:
+        """The format specification of a value: one decimal for percent, four digits for other units."""
+        return ".1f" if self.unit == "%" else ".4g"
 
-    def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Return the metrics of a model in eval mode, its loss among them."""
+    def format(self, value: float) -> str:
+        """Return a value with its unit.
+
+        >>> Metric("error", "%").format(2.25)
+        '2.2 %'
+        """
+        return f"{value:{self.format_spec}} {self.unit}".rstrip()
+
+
+class Step(Protocol):
+    """A training step as its task sees it."""
+
+    @property
+    def number(self) -> int:
+        """The number of finished steps."""
+
+    @property
+    def progress(self) -> float:
+        """The finished fraction of the training, in [0, 1)."""
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return the context of the run's precision, for forward passes."""
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of a loss, scaled in 16-bit precision."""
+
+    def update(self, name: str = "main") -> None:
+        """Average the gradients of an optimizer over the processes, update its parameters, and reset the gradients."""
+
+
+class Task(nn.Module):
+    """What is trained.
+
+    The modules that a subclass assigns in `__init__` are its networks; parameters and buffers of its own are saved and resumed
+    too. The global random generator has been seeded with `config.seed` when `__init__` is called.
+
+    Args:
+        config: the run.
+
+    Attributes:
+        metric: the metric by which runs are compared.
+        default_options: the settings of the task besides the fields of `Config`, with their default values.
+        options: the values of these settings in this run.
+        sampler: which samples a training step uses; set by the trainer.
+        device: where batches are moved to; set by the trainer.
+        num_workers: number of processes that may decode data; set by the trainer.
+        processes: the processes that train the run; set by the trainer.
+
+    Raises:
+        SpecError: if `config.options` has a setting that the task does not have, or of another type.
+    """
+
+    metric: ClassVar[Metric] = Metric()
+    default_options: ClassVar[Mapping[str, Any]] = {}
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        self.options = merge_options(type(self), config.options)
+        self.device, self.num_workers = torch.device("cpu"), 0
+        self.processes = Processes()
+        self.sampler: Sampler
+
+    # What a subclass defines --------------------------------------------------------------------------------------------------
+
+    @property
+    def num_samples(self) -> int:
+        """The number of training samples, one epoch."""
+        raise NotImplementedError
+
+    def batch(self, indices: Tensor, generator: torch.Generator) -> Any:
+        """Return a batch of training samples, of any type; the generator is the only source of randomness.
+
+        Args:
+            indices: numbers of the samples, below `num_samples`.
+            generator: on the CPU; its seed depends on the run and the pass alone.
+        """
+        raise NotImplementedError
+
+    def loss(self, batch: Any) -> Metrics:
+        """Return the metrics of a batch as scalars, means over its samples; "loss" is minimized."""
+        raise NotImplementedError
+
+    def evaluate(self) -> dict[str, float]:
+        """Return the metrics of the networks, which are in eval mode; gradients are disabled."""
+        raise NotImplementedError
+
+    # What a subclass may change -----------------------------------------------------------------------------------------------
+
+    @classmethod
+    def prepare(cls, config: Config) -> None:
+        """Load or download the data of a run; an error here is not a result of the run, and stops its sweep."""
+
+    @property
+    def passes_per_step(self) -> int:
+        """The number of batches per step and process."""
+        return self.config.grad_accum_steps
+
+    def configure_optimizers(self) -> torch.optim.Optimizer | Optimizers:
+        """Return the optimizer, or several by name; their learning rates follow `config.schedule`."""
+        return make_optimizer(self.config, [self])
+
+    def training_step(self, step: Step) -> Metrics:
+        """Update the parameters once and return the metrics of the step."""
+        passes = self.passes_per_step
+        total: Metrics = {}
+        for number in range(passes):
+            with step.autocast():
+                metrics = self.loss(self.training_batch(step.number, number))
+            step.backward(metrics["loss"] if passes == 1 else metrics["loss"] / passes)
+            for name, value in metrics.items():
+                total[name] = total[name] + value.detach() if name in total else value.detach()
+        step.update()
+        return total if passes == 1 else {name: value / passes for name, value in total.items()}
+
+    def training_batch(self, step: int, number: int = 0) -> Any:
+        """Return the batch of one pass of a step, on the device of the run.
+
+        Args:
+            step: number of the step.
+            number: number of the pass, below `passes_per_step`.
+        """
+        return self.to_device(self.batch(self.sampler.indices(step, number), self.sampler.generator(step, number)))
+
+    @property
+    def network(self) -> nn.Module:
+        """The network whose norms are diagnosed: the first one."""
+        return next(self.children())
+
+    def eval_batches(self, batch_size: int) -> Iterator[Any] | None:
+        """Return test batches as `network` takes them, x or (x, labels), for diagnostics; None if the task has none."""
+        return None
+
+    def artifacts(self) -> dict[str, bytes]:
+        """Return files to keep with the run, by name; called after each evaluation, while the networks are in eval mode."""
+        return {}
+
+    def check(self) -> None:
+        """Raise DataError if the networks cannot work on the data; called once before runs start."""
+        self.loss(self.training_batch(0))
+
+    def close(self) -> None:
+        """Stop worker processes, if the task has any; called when the training ends, however it ends."""
+
+    # Helpers ------------------------------------------------------------------------------------------------------------------
+
+    def apply_norms(self, network: nn.Module) -> nn.Module:
+        """Replace the norms of a network by those of the run, `config.norm`."""
+        return apply_norms(network, self.config.norm, self.config.batch_size)
+
+    def to_device(self, batch: Any) -> Any:
+        """Return a batch with its tensors on the device of the run, copied without waiting."""
+        if self.device.type == "cpu":
+            return batch
+        return tree_map_only(Tensor, lambda tensor: tensor.to(self.device, non_blocking=True), batch)
+
+
+def merge_options(task: type[Task], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the default options of a task with those of a run in their place.
+
+    Raises:
+        SpecError: if the task does not have an option, or its default is of another type.
+    """
+    defaults = task.default_options
+    for name, value in options.items():
+        if name not in defaults:
+            known = f"its options are {' '.join(defaults)}" if defaults else "it has no options"
+            raise SpecError(f"{task.__name__} has no option {name!r}; {known}.")
+        kind = type(defaults[name])
+        if not isinstance(value, kind) and not (kind is float and isinstance(value, int)):
+            raise SpecError(f"option {name} of {task.__name__} must be of type {kind.__name__}; got {value!r}.")
+    return {**defaults, **options}
+
+
+def make_optimizer(config: Config, modules: Iterable[nn.Module]) -> torch.optim.Optimizer:
+    """Return the optimizer of a configuration for the parameters of modules that require gradients.
+
+    With `config.decay_norms=False`, parameters of one dimension (biases, and γ and β of norms) have no weight decay.
+    """
+    parameters = [parameter for module in modules for parameter in module.parameters() if parameter.requires_grad]
+    groups: list[dict[str, Any]] = [{"params": parameters}]
+    if not config.decay_norms:
+        groups = [
+            {"params": [parameter for parameter in parameters if parameter.dim() > 1]},
+            {"params": [parameter for parameter in parameters if parameter.dim() <= 1], "weight_decay": 0.0},
+        ]
+    options: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": True}
+    if config.optimizer == "adam":
+        return torch.optim.Adam(groups, **options)
+    return torch.optim.SGD(groups, momentum=config.momentum, nesterov=config.nesterov, **options)

@@ -10,35 +10,37 @@ from typing import Any
 
 import torch
 
-from anynorm.data import ImageDataset
 from anynorm.errors import AnynormError
 from anynorm.io.atomic import atomic_write
 from anynorm.training.config import Config
+from anynorm.training.curve import DivergedError
+from anynorm.training.devices import Hardware
 from anynorm.training.provenance import provenance
-from anynorm.training.trainer import DivergedError, Trainer
+from anynorm.training.trainer import Trainer
 
 ROUNDS = 7
 SECONDS = 0.05
 """Minimum duration of one measurement."""
 
 
-def step_times(configs: list[Config], data: ImageDataset, root: Path | None = None) -> dict[str, float]:
+def step_times(configs: list[Config], root: Path | None = None, hardware: Hardware | None = None) -> dict[str, float]:
     """Return the seconds per step of each configuration's norm: the best of several rounds, on one thread.
 
     Args:
         configs: runs that differ in their norm. One that cannot be built or diverges is left out.
-        data: their data set.
         root: the folder of a store. Results are cached in its folder `timings`, by the configurations, the versions of the code
             and its packages, and the hardware: a second call does not train. All configurations of a call are one entry, because
             only times that were measured together can be compared. None for no cache.
+        hardware: where the steps are timed; the CPU by default, on one thread.
     """
-    path = None if root is None else root / "timings" / f"{_cache_key(configs)}.json"
+    hardware = hardware or Hardware("cpu")
+    path = None if root is None else root / "timings" / f"{_cache_key(configs, hardware)}.json"
     if path is not None and (cached := _read_cache(path)) is not None:
         return cached
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        times = _measure(configs, data)
+        times = _measure(configs, hardware)
     finally:
         torch.set_num_threads(threads)
     if path is not None:
@@ -48,8 +50,8 @@ def step_times(configs: list[Config], data: ImageDataset, root: Path | None = No
     return times
 
 
-def _cache_key(configs: list[Config]) -> str:
-    key = [sorted(config.id for config in configs), provenance()]
+def _cache_key(configs: list[Config], hardware: Hardware) -> str:
+    key = [sorted(config.id for config in configs), provenance(), *([hardware.kind] if hardware.kind != "cpu" else [])]
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -62,11 +64,11 @@ def _read_cache(path: Path) -> dict[str, float] | None:
         return None
 
 
-def _measure(configs: list[Config], data: ImageDataset) -> dict[str, float]:
+def _measure(configs: list[Config], hardware: Hardware) -> dict[str, float]:
     trainers: dict[str, Trainer] = {}
     for config in configs:
         try:
-            trainer = Trainer(config, data)
+            trainer = Trainer(config, hardware=hardware)
             trainer.training_step()  # the first step compiles and allocates
         except (AnynormError, DivergedError):
             continue
@@ -88,4 +90,5 @@ def _time_step(trainer: Trainer) -> float:
         trainer.step %= trainer.steps
         trainer.training_step()
         count += 1
+    trainer.curve.check()  # waits for the steps that a GPU has not finished
     return (time.perf_counter() - start) / count

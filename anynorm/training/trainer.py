@@ -1,222 +1,220 @@
 """The training loop. It can be stopped at any step and resumed to the bit-identical end.
 
 Samples, augmentation and dropout masks of a step depend on the seed and the number of the step alone. So the state of a run is
-small: parameters, buffers, optimizer, number of the step, curve.
+small: networks, optimizers, number of the step, curve.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from anynorm.data import ImageDataset
 from anynorm.errors import DataError
+from anynorm.io.atomic import atomic_write
 from anynorm.io.checkpoints import import_object
 from anynorm.layers.norm import Norm
-from anynorm.models import build_model
 from anynorm.surgery.sync import sync
-from anynorm.training import distributed
 from anynorm.training.checkpoint import load_checkpoint, save_checkpoint
 from anynorm.training.config import Config
-from anynorm.training.norm_layout import apply_norms
-from anynorm.training.task import Task
+from anynorm.training.curve import Curve, DivergedError
+from anynorm.training.devices import Hardware, make_fabric
+from anynorm.training.distributed import Processes
+from anynorm.training.loggers import TensorBoardLogger
+from anynorm.training.sampler import Sampler
+from anynorm.training.task import Metrics, Optimizers, Task
 
-_ORDER, _AUGMENTATION, _DROPOUT = 1, 2, 3
-"""Independent streams of random numbers."""
-
-
-class DivergedError(Exception):
-    """The loss of a run is infinite or NaN."""
+CHECKPOINT_VERSION = 2
 
 
 class Trainer:
-    """A network in training.
+    """A task in training.
 
     Args:
         config: the run.
-        data: the data set of `config.data`, if it is already loaded.
-        task: what is trained; the default is classification of `data`.
+        task: what is trained; None for the task of `config.task`.
+        hardware: where it is trained.
 
     Attributes:
-        model: the network.
-        average: the exponential moving average of its parameters, or None.
+        task: the networks and their data.
+        averages: the exponential moving average of each network, if the run has one.
+        optimizers: the optimizers of the task by name.
         step: number of finished steps, out of `steps` of the full run and `end` of this one (`Config.stop_epoch`).
-        curve: one dictionary of metrics per evaluation.
+        curve: the metrics at every evaluation.
 
     Raises:
         DataError: if a step takes more samples than the task has.
     """
 
-    def __init__(self, config: Config, data: ImageDataset | None = None, task: Task | None = None) -> None:
+    def __init__(self, config: Config, task: Task | None = None, hardware: Hardware | None = None) -> None:
         self.config = config
-        self.task = _default_task(config, data) if task is None else task
-        self.samples_per_step = config.batch_size * config.grad_accum_steps * config.devices
-        if self.samples_per_step > len(self.task):
-            raise DataError(
-                f"a step needs {self.samples_per_step} samples (batch_size × grad_accum_steps × devices); got "
-                f"{len(self.task)} training samples. Use a smaller batch size."
-            )
-        self.steps_per_epoch = len(self.task) // self.samples_per_step
+        self.hardware = hardware or Hardware("cpu")
+        self.fabric = make_fabric(config, self.hardware)
+        self.task = import_object("anynorm.tasks:make_task")(config) if task is None else task
+        self.processes = Processes(config.devices)
+        self.task.device, self.task.num_workers = self.fabric.device, self.hardware.num_workers
+        self.task.processes = self.processes
+        self.task.sampler = Sampler(config, self.task.num_samples, self.task.passes_per_step, self.processes.rank)
+        self.steps_per_epoch = self.task.sampler.steps_per_epoch
         self.steps = self.steps_per_epoch * config.epochs
         self.end = self.steps_per_epoch * (config.stop_epoch or config.epochs)
-        torch.manual_seed(config.seed)
-        self.model = make_model(config, self.data)
         if config.sync:
-            self.model = sync(self.model).model
-        for module in self.model.modules():
+            sync(self.task)
+        for module in self.task.modules():
             if isinstance(module, Norm):
-                module.set_total_steps(self.steps * config.grad_accum_steps)
-        self.parallel = DistributedDataParallel(self.model) if config.devices > 1 else self.model
-        self.average = _make_average(self.model, config.ema_decay) if config.ema_decay else None
-        self.optimizer = _make_optimizer(config, self.model)
+                module.set_total_steps(self.steps * self.task.passes_per_step)
+        self.task.to(self.fabric.device)
+        self.processes.broadcast_tensors([*self.task.parameters(), *self.task.buffers()])
+        self.averages = _make_averages(self.task, config.ema_decay)
+        if config.compile:
+            for network in self.task.children():
+                network.compile()
+        self.optimizers = _named(self.task.configure_optimizers())
+        for optimizer in self.optimizers.values():
+            for group in optimizer.param_groups:
+                group.setdefault("initial_lr", group["lr"])
         self.step = 0
-        self.curve: list[dict[str, float]] = []
-        self._sums: dict[str, float] = {}
-        self._order: tuple[int, Tensor] = (-1, torch.empty(0))
+        self.curve = Curve(self.fabric.device, self.processes)
+
+    # The step as the task sees it (`anynorm.training.task.Step`) ------------------------------------------------------------
 
     @property
-    def data(self) -> ImageDataset:
-        """The data set, reduced to the `num_test` test images of the run."""
-        return self.task.data
+    def number(self) -> int:
+        """The number of finished steps."""
+        return self.step
 
     @property
-    def result(self) -> nn.Module:
-        """The network that is evaluated and saved: the moving average, if the run has one."""
-        return self.model if self.average is None else self.average.module
+    def progress(self) -> float:
+        """The finished fraction of the training."""
+        return self.step / self.steps
 
-    def batch(self, step: int, part: int) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of a forward pass of this process.
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return the context of the run's precision, for forward passes."""
+        return self.fabric.autocast()
 
-        Args:
-            step: number of the step.
-            part: number of the pass in the step, below `grad_accum_steps`.
-        """
-        config = self.config
-        epoch, index = divmod(step, self.steps_per_epoch)
-        if self._order[0] != epoch:
-            generator = torch.Generator().manual_seed(derive_seed(config.seed, _ORDER, epoch))
-            self._order = epoch, torch.randperm(len(self.task), generator=generator)
-        number = part * config.devices + distributed.rank()
-        start = index * self.samples_per_step + number * config.batch_size
-        passes_before = step * config.grad_accum_steps * config.devices
-        generator = torch.Generator().manual_seed(derive_seed(config.seed, _AUGMENTATION, passes_before + number))
-        return self.task.batch(self._order[1][start : start + config.batch_size], generator)
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of a loss, scaled in 16-bit precision."""
+        self.fabric.backward(loss)
+
+    def update(self, name: str = "main") -> None:
+        """Average the gradients of an optimizer over the processes, update its parameters, and reset the gradients."""
+        optimizer = self.optimizers[name]
+        self.processes.average_gradients(parameter for group in optimizer.param_groups for parameter in group["params"])
+        self.fabric.strategy.optimizer_step(optimizer)
+        optimizer.zero_grad(set_to_none=True)
+
+    # The loop ---------------------------------------------------------------------------------------------------------------
 
     def training_step(self) -> None:
         """Update the parameters once.
 
         Raises:
-            DivergedError: if the loss is not finite, in any process.
+            DivergedError: if a metric is not finite, in any process. On a GPU that is noticed a few steps later.
         """
-        config = self.config
-        seed = derive_seed(config.seed, _DROPOUT, self.step * config.devices + distributed.rank())
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed would initialize every other device as well
-        for group in self.optimizer.param_groups:
-            group["lr"] = config.lr_at(self.step / self.steps)
-        self.optimizer.zero_grad(set_to_none=True)
-        for part in range(config.grad_accum_steps):
-            inputs, targets = self.batch(self.step, part)
-            with torch.autocast(inputs.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"):
-                loss, metrics = self.task.loss(self.parallel, inputs, targets)
-            (loss / config.grad_accum_steps).backward()  # type: ignore[no-untyped-call]
-            self._add_metrics(float(loss.detach()), metrics, len(inputs))
-        self.optimizer.step()
-        self.update_ema()
+        _seed_generators(self.task.sampler.dropout_seed(self.step), self.fabric.device)
+        for optimizer in self.optimizers.values():
+            for group in optimizer.param_groups:
+                group["lr"] = self.config.lr_at(self.progress, group["initial_lr"])
+        self.processes.broadcast_tensors(self.task.buffers())
+        metrics: Metrics = self.task.training_step(self)
+        for name, average in self.averages.items():
+            average.update_parameters(self.task.get_submodule(name))
+        self.curve.add(self.step, metrics)
         self.step += 1
 
-    def _add_metrics(self, loss: float, metrics: dict[str, float], samples: int) -> None:
-        _check_finite(loss, "loss", f"in step {self.step}")
-        for name, value in {"loss": loss * samples, **metrics, "samples": float(samples)}.items():
-            self._sums[name] = self._sums.get(name, 0.0) + value
-
-    def update_ema(self) -> None:
-        """Update the moving average of the parameters; buffers are copied."""
-        if self.average is not None:
-            self.average.update_parameters(self.model)
-
-    def evaluate(self) -> None:
-        """Add a point to the curve: metrics of training since the last one, and of the evaluation.
+    def evaluate(self) -> dict[str, bytes]:
+        """Add a point to the curve: metrics of training since the last one, and of the evaluation; return the artifacts.
 
         Raises:
-            DivergedError: if the loss of the evaluation is not finite, in any process.
+            DivergedError: if a metric is not finite, in any process.
         """
-        metrics = self.task.evaluate(self.result.eval())
-        self.model.train()
-        _check_finite(metrics["loss"], "test loss", f"after step {self.step}")
-        samples = max(1.0, self._sums.pop("samples", 0.0))
-        point = {"step": self.step, "epoch": self.step / self.steps_per_epoch}
-        point |= {f"train_{name}": self._sums.get(name, 0.0) / samples for name in metrics}
-        self.curve.append(point | {f"test_{name}": value for name, value in metrics.items()})
-        self._sums = {}
+        self.processes.broadcast_tensors(self.task.buffers())
+        with self.evaluation_networks(), torch.no_grad():
+            metrics = self.task.evaluate()
+            artifacts = self.task.artifacts()
+        self.curve.add_evaluation(self.step, self.step / self.steps_per_epoch, metrics)
+        return artifacts
+
+    @contextmanager
+    def evaluation_networks(self) -> Iterator[Task]:
+        """Switch the task to eval mode inside a `with` block, with the moving averages in place of its networks."""
+        networks = {name: self.task.get_submodule(name) for name in self.averages}
+        try:
+            for name, average in self.averages.items():
+                setattr(self.task, name, average.module)
+            yield self.task.eval()
+        finally:
+            for name, network in networks.items():
+                setattr(self.task, name, network)
+            self.task.train()
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything the rest of the run depends on."""
         return {
-            "model": self.model.state_dict(),
-            "average": None if self.average is None else self.average.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "step": self.step,
-            "curve": self.curve,
-            "sums": self._sums,
+            "version": CHECKPOINT_VERSION,
             "config": self.config.id,
+            "task": self.task.state_dict(),
+            "averages": {name: average.state_dict() for name, average in self.averages.items()},
+            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
+            "precision": self.fabric.strategy.precision.state_dict(),  # the scale of the gradients in 16 bit
+            "step": self.step,
+            "curve": self.curve.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a state.
 
         Raises:
-            DataError: if the state is that of another run.
+            DataError: if the state is that of another run, or was written by another version of anynorm.
         """
+        if state.get("version") != CHECKPOINT_VERSION:
+            version = state.get("version", 1)
+            raise DataError(f"the checkpoint must be of version {CHECKPOINT_VERSION}; got version {version}. Delete it.")
         if state["config"] != self.config.id:
             raise DataError(f"the checkpoint must be of run {self.config.id}; got one of run {state['config']}. Delete it.")
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        if self.average is not None:
-            self.average.load_state_dict(state["average"])
-        self.step, self.curve, self._sums = state["step"], state["curve"], state["sums"]
+        self.task.load_state_dict(state["task"])
+        for name, average in self.averages.items():
+            average.load_state_dict(state["averages"][name])
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(state["optimizers"][name])
+        self.fabric.strategy.precision.load_state_dict(state["precision"])
+        self.step = state["step"]
+        self.curve.load_state_dict(state["curve"])
 
 
-def make_model(config: Config, data: ImageDataset) -> nn.Module:
-    """Return the untrained network of a run."""
-    return apply_norms(build_model(config.model, data.shape, config.width), config.norm, config.batch_size)
+def _named(optimizers: torch.optim.Optimizer | Optimizers) -> Optimizers:
+    return {"main": optimizers} if isinstance(optimizers, torch.optim.Optimizer) else optimizers
 
 
-def derive_seed(seed: int, stream: int, number: int) -> int:
-    """Return a seed that differs for every run, stream and number."""
-    return (seed * 1_000_003 + stream) * 2_147_483_647 % (1 << 40) + number
+def _seed_generators(seed: int, device: torch.device) -> None:
+    """Seed the generators of the CPU and of the device; `torch.manual_seed` would initialize every other device as well."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.default_generators[device.index or 0].manual_seed(seed)
+    elif device.type == "mps":
+        torch.mps.manual_seed(seed)
 
 
-def _default_task(config: Config, data: ImageDataset | None) -> Task:
-    task: Task = import_object("anynorm.tasks:make_task")(config, data)
-    return task
+def _make_averages(task: Task, decay: float) -> dict[str, AveragedModel]:
+    """Return a moving average of each network that is trained; buffers are copied at every step."""
+    averages: dict[str, AveragedModel] = {}
+    for name, network in task.named_children() if decay else ():
+        if any(parameter.requires_grad for parameter in network.parameters()):
+            averages[name] = _make_average(network, decay)
+    return averages
 
 
-def _make_average(model: nn.Module, decay: float) -> AveragedModel:
-    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay)).requires_grad_(False)  # type: ignore[no-untyped-call]
+def _make_average(network: nn.Module, decay: float) -> AveragedModel:
+    average = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(decay)).requires_grad_(False)  # type: ignore[no-untyped-call]
     average.n_averaged.fill_(1)  # it holds the initial parameters already; at 0 the first update would overwrite them
     return average
-
-
-def _make_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
-    options: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": True}
-    if config.optimizer == "adam":
-        return torch.optim.Adam(model.parameters(), **options)
-    return torch.optim.SGD(model.parameters(), momentum=config.momentum, **options)
-
-
-def _check_finite(value: float, name: str, when: str) -> None:
-    """Raise DivergedError in every process if the value of one is not finite."""
-    finite = math.isfinite(value)
-    if not distributed.all_true(finite):
-        raise DivergedError(f"the {name} is not finite in another process {when}" if finite else f"the {name} is {value} {when}")
 
 
 class TrainResult(NamedTuple):
@@ -230,8 +228,8 @@ def train(
     config: Config,
     folder: Path | None = None,
     *,
-    data: ImageDataset | None = None,
     task: Task | None = None,
+    hardware: Hardware | None = None,
     seconds: float = 20.0,
     callback: Callable[[Trainer], None] | None = None,
 ) -> TrainResult:
@@ -239,30 +237,48 @@ def train(
 
     Args:
         config: the run.
-        folder: of the checkpoint; training resumes from it if it exists. None for no checkpoints.
-        data: the data set of `config.data`, if it is already loaded.
-        task: what is trained; the default is classification of `data`.
+        folder: of the checkpoint and the artifacts; training resumes from the checkpoint if it exists. None for no files.
+        task: what is trained; None for the task of `config.task`.
+        hardware: where it is trained; the CPU by default.
         seconds: time between checkpoints.
         callback: called with the trainer after every step.
     """
-    trainer = Trainer(config, data, task)
+    trainer = Trainer(config, task, hardware)
     checkpoint = None if folder is None else folder / "checkpoint.pt"
     if checkpoint is not None and checkpoint.exists():
         trainer.load_state_dict(load_checkpoint(checkpoint))
-    if not distributed.is_main_process():
-        checkpoint = None
+    if not trainer.processes.is_main:
+        folder = checkpoint = None
+    logger = TensorBoardLogger(folder / "tensorboard", trainer.step) if folder and trainer.hardware.logger else None
     steps_per_evaluation = math.ceil(trainer.steps / config.num_evals)
     last_save = time.monotonic()
     try:
         while trainer.step < trainer.end:
             trainer.training_step()
             if trainer.step % steps_per_evaluation == 0 or trainer.step == trainer.end:
-                trainer.evaluate()
+                _write_artifacts(trainer.evaluate(), folder)
+                if logger is not None:
+                    logger.add(trainer.curve.points[-1])
             if callback is not None:
                 callback(trainer)
             if checkpoint is not None and time.monotonic() - last_save > seconds:
+                trainer.curve.check()
                 save_checkpoint(trainer.state_dict(), checkpoint)
                 last_save = time.monotonic()
     except DivergedError as error:
         return TrainResult(trainer, str(error))
+    finally:
+        trainer.task.close()
+        if logger is not None:
+            logger.close()
     return TrainResult(trainer, "")
+
+
+def _write_artifacts(artifacts: dict[str, bytes], folder: Path | None) -> None:
+    """Write the files of a task into the folder `artifacts` of a run, each atomically."""
+    for name, content in artifacts.items():
+        if folder is not None:
+            path = folder / "artifacts" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_write(path) as part:
+                part.write_bytes(content)

@@ -62,8 +62,8 @@ def test_on_a_terminal_the_table_fills_while_runs_finish(monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
 
     def new_rows():
-        yield {"norm": "sn", "batch_size": 2, "seed": 0, "test_error": 2.0}
-        yield {"norm": "sn", "batch_size": 2, "seed": 1, "test_error": 3.0}
+        yield {"norm": "sn", "batch_size": 2, "seed": 0, "value": 2.0}
+        yield {"norm": "sn", "batch_size": 2, "seed": 1, "value": 3.0}
 
     live.watch(comparison, new_rows())
     text = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", screen.getvalue())
@@ -76,7 +76,7 @@ def test_on_a_terminal_the_table_fills_while_runs_finish(monkeypatch):
 def test_norms_that_are_not_significantly_worse_are_marked_in_the_table(monkeypatch, capsys):
     errors = {"bn": (50.0, 52.0, 51.0), "gn:4": (20.0, 21.0, 22.5), "sn": (21.0, 20.0, 23.0)}
     rows = [
-        {"norm": norm, "batch_size": 2, "seed": seed, "test_error": error, "max_shift": 0.123, "saved_bytes": 8}
+        {"norm": norm, "batch_size": 2, "seed": seed, "value": error, "max_shift": 0.123, "saved_bytes": 8}
         for norm, by_seed in errors.items()
         for seed, error in enumerate(by_seed)
     ]
@@ -135,7 +135,7 @@ def too_narrow():
         (["--minutes", "0"], r"minutes must be above 0; got 0\.0"),
         (["--num-train", "128", "--batch-sizes", "500"], r"500 samples.*128 training"),
         (["--num-train", "100000"], "1348"),
-        (["--model", "torch.nn:Identity"], r"model must have at least one norm among its modules; torch\.nn:Identity has none"),
+        (["--model", "torch.nn:Identity"], r"bn cannot be applied: Identity has no norm that it could replace"),
         (["--model", "tests.cli.test_compare:returns_tuple"], r"must return logits of shape \(2, 10\) for 2 images; got tuple"),
         (["--model", "tests.cli.test_compare:too_narrow"], "fails on images of digits: RuntimeError"),
         (["--set", "label_smoothing=3"], r"label_smoothing must be .*; got 3\.0"),
@@ -168,7 +168,7 @@ def test_images_that_cannot_be_read_are_skipped_by_an_argument_not_by_the_enviro
         received.append(options)
         raise anynorm.DataError("stop here")
 
-    monkeypatch.setattr("anynorm.comparison.load_dataset", load_dataset)
+    monkeypatch.setattr("anynorm.data.datasets.load_dataset", load_dataset)
     (tmp_path / "images").mkdir()
     before = dict(os.environ)
     for flag in ([], ["--skip-unreadable"]):

@@ -24,7 +24,7 @@ def test_runs_are_listed_with_the_settings_that_are_not_default(root):
     assert {row["config"]["norm"] for row in rows} == {"bn", "gn:4"}
     listed = command("runs", "list", "--runs", root).stdout
     assert "flip=True" in listed
-    assert "test error %" in listed.splitlines()[0]
+    assert "test value" in listed.splitlines()[0]
     assert listed.splitlines()[-1] == f"2 runs in {root}."
 
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from anynorm.report.results import format_errors, rank, recommend, row_from_record, select, summary
+from anynorm.report.results import ERROR, format_values, rank, recommend, row_from_record, select, summary
 
 
 def rows(batch_size=2, **errors):
     """Rows of norms (keyword `gn_4` for gn:4) with one test error per seed; None where the run failed."""
     return [
-        {"norm": norm.replace("_", ":"), "batch_size": batch_size, "seed": seed, "test_error": error}
+        {"norm": norm.replace("_", ":"), "batch_size": batch_size, "seed": seed, "value": error}
         for norm, by_seed in errors.items()
         for seed, error in enumerate(by_seed)
     ]
@@ -19,10 +19,10 @@ def sentence(**errors):
 
 
 def test_test_errors_are_written_as_mean_and_sd_with_the_number_of_failed_runs():
-    assert format_errors(rows(bn=(10.0, 12.0))) == "11.0 ± 1.4"
-    assert format_errors(rows(bn=(10.0, None))) == "10.0, 1 of 2 failed"
-    assert format_errors(rows(bn=(None,))) == "failed"
-    assert format_errors([]) == ""
+    assert format_values(rows(bn=(10.0, 12.0))) == "11.0 ± 1.4"
+    assert format_values(rows(bn=(10.0, None))) == "10.0, 1 of 2 failed"
+    assert format_values(rows(bn=(None,))) == "failed"
+    assert format_values([]) == ""
 
 
 def test_the_best_norm_is_recommended_with_those_it_beats_significantly():
@@ -90,11 +90,11 @@ def record(norm, **values):
 def test_a_row_has_the_cell_and_the_metrics_of_a_run():
     shift = [{"shift": 0.1}, {"shift": None}, {"shift": 0.3}]
     assert row_from_record(record("bn", shift=shift, saved_bytes=8)) == {
-        "norm": "bn", "batch_size": 2, "seed": 0, "status": "done", "note": "", "test_error": 2.5, "max_shift": 0.3,
+        "norm": "bn", "batch_size": 2, "seed": 0, "status": "done", "note": "", "metric": ERROR, "value": 2.5, "max_shift": 0.3,
         "saved_bytes": 8,
     }  # fmt: skip
     failed = row_from_record(record("bn", status="failed"))
-    assert failed["test_error"] is failed["max_shift"] is failed["saved_bytes"] is None
+    assert failed["value"] is failed["max_shift"] is failed["saved_bytes"] is None
 
 
 def test_the_table_has_costs_relative_to_bn_or_else_to_the_first_norm():

@@ -6,7 +6,7 @@ from torch import nn
 
 import anynorm
 from anynorm.data import load_dataset
-from anynorm.tasks import make_task
+from anynorm.tasks import make_task, task_class
 from anynorm.tasks.classification import Classification
 from anynorm.training.config import Config
 
@@ -30,12 +30,12 @@ class Constant(nn.Module):
 
 def test_training_images_are_chosen_by_the_seed_and_test_images_are_the_first():
     first, again, other = (Classification(Config(num_train=50, num_test=30, seed=seed), DATA) for seed in (0, 0, 1))
-    assert len(first) == 50
+    assert first.num_samples == 50
     assert torch.equal(first.images, again.images)
     assert not torch.equal(first.images, other.images)
     for images, test_images in zip(first.data.test, DATA.test, strict=True):
         assert torch.equal(images, test_images[:30])
-    assert len(make_task(Config(), DATA)) == len(make_task(Config())) == len(DATA.train[0])
+    assert make_task(Config()).num_samples == len(DATA.train[0])
 
 
 @pytest.mark.parametrize(("name", "available"), [("num_train", 1348), ("num_test", 449)])
@@ -50,7 +50,7 @@ def test_inputs_have_mean_0_and_standard_deviation_1_over_the_training_images():
     x, targets = Classification(Config(), DATA).batch(torch.arange(len(DATA.train[0])), generator())
     assert float(x.mean()) == pytest.approx(0, abs=1e-4)
     assert float(x.std()) == pytest.approx(1, abs=1e-3)
-    assert torch.equal(targets.argmax(1), DATA.train[1])
+    assert torch.equal(targets, DATA.train[1])
 
 
 @pytest.mark.parametrize("options", [{"crop": 2}, {"flip": True}, {"cutout": 3}, {"mixup": 0.4}])
@@ -64,19 +64,37 @@ def test_augmentation_depends_on_the_generator_alone(options):
     assert torch.equal(plain.batch(indices, generator())[1], targets) == ("mixup" not in options)
 
 
+def with_model(task, model):
+    task.model = model
+    return task
+
+
 def test_errors_are_counted_in_percent():
-    task = Classification(Config(num_train=200, num_test=100), DATA)
-    inputs, targets = task.batch(torch.arange(200), generator())
-    _, metrics = task.loss(Constant(3), inputs, targets)
-    assert metrics == {"error": 100.0 * float((task.labels != 3).sum())}
-    metrics = task.evaluate(Constant(3))
+    task = with_model(Classification(Config(num_train=200, num_test=100), DATA), Constant(3))
+    metrics = task.loss(task.batch(torch.arange(200), generator()))
+    assert float(metrics["error"]) == pytest.approx(100 * float((task.labels != 3).double().mean()))
+    metrics = task.evaluate()
     wrong = float((task.data.test[1] != 3).float().mean())
     assert metrics["error"] == pytest.approx(100 * wrong, rel=1e-6)
     assert metrics["loss"] == pytest.approx(50 * wrong, rel=1e-6)
 
 
 def test_label_smoothing_is_part_of_the_training_loss_alone():
-    smooth, plain = (Classification(Config(num_train=50, num_test=50, label_smoothing=value), DATA) for value in (0.1, 0.0))
-    inputs, targets = plain.batch(torch.arange(50), generator())
-    assert float(smooth.loss(Constant(3), inputs, targets)[0]) != float(plain.loss(Constant(3), inputs, targets)[0])
-    assert smooth.evaluate(Constant(3)) == plain.evaluate(Constant(3))
+    smooth, plain = (
+        with_model(Classification(Config(num_train=50, num_test=50, label_smoothing=value), DATA), Constant(3))
+        for value in (0.1, 0.0)
+    )
+    batch = plain.batch(torch.arange(50), generator())
+    assert float(smooth.loss(batch)["loss"]) != float(plain.loss(batch)["loss"])
+    assert smooth.evaluate() == plain.evaluate()
+
+
+def test_a_task_is_found_by_its_name():
+    assert task_class("classification") is Classification
+    assert task_class("tests.tasks.test_classification:Classification") is Classification
+    with pytest.raises(
+        anynorm.DataError, match=r"unknown task 'clasification'\. Did you mean classification\? Usable: classification"
+    ):
+        task_class("clasification")
+    with pytest.raises(anynorm.DataError, match=r"'torch\.nn:Linear' must be a subclass of anynorm\.Task; got <class"):
+        task_class("torch.nn:Linear")

@@ -44,9 +44,10 @@ def test_the_defaults_are_those_that_stored_runs_were_identified_by():
         "data": "digits", "model": "small", "norm": "bn", "width": None, "num_train": None, "batch_size": 32,
         "grad_accum_steps": 1, "epochs": 10, "optimizer": "sgd",
         "lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4, "schedule": "cosine",
-        "warmup_epochs": 0.0, "label_smoothing": 0.0, "mixup": 0.0, "crop": 0, "flip": False, "cutout": 0, "precision": "float32",
+        "warmup_epochs": 0.0, "label_smoothing": 0.0, "mixup": 0.0, "crop": 0, "flip": False, "cutout": 0, "precision": "32",
         "ema_decay": 0.0, "devices": 1, "sync": False, "seed": 0, "image_size": 64, "source_hash": "", "num_test": None,
-        "num_evals": 20, "stop_epoch": None,
+        "num_evals": 20, "stop_epoch": None, "task": "classification", "options": {}, "nesterov": False, "decay_norms": True,
+        "min_area": 0.0, "color_jitter": 0.0, "skip_unreadable": False, "compile": False,
     }  # fmt: skip
 
 

@@ -8,13 +8,11 @@ import pytest
 import torch
 
 import anynorm
-from anynorm.data import load_dataset
-from anynorm.training import distributed
 from anynorm.training.config import Config
+from anynorm.training.distributed import Processes
 from anynorm.training.run import run
 from anynorm.training.store import Store
 
-DATA = load_dataset("digits")
 QUICK = Config(model="small", width=0.5, num_train=64, batch_size=16, epochs=1, lr=0.05)
 
 
@@ -45,7 +43,7 @@ assert run({apart!r}, Path({str(tmp_path)!r}))
 assert not run({apart!r}, Path({str(tmp_path)!r}))
 """,
     )
-    run(QUICK, tmp_path, data=DATA)
+    run(QUICK, tmp_path)
     store = Store(tmp_path)
     weights = [torch.load(store.folder(config.id) / "model.pt")["0.0.weight"] for config in (QUICK, synced, apart)]
     with_sync, without = (float((weights[0] - other).abs().max() / weights[0].abs().max()) for other in weights[1:])
@@ -55,50 +53,52 @@ assert not run({apart!r}, Path({str(tmp_path)!r}))
         store.record(QUICK.id)["curve"][-1]["test_loss"], rel=1e-3
     )
     with pytest.raises(anynorm.DataError, match=r"devices=2 and 1 process\. Use torchrun --nproc-per-node 2"):
-        run(synced, tmp_path / "other", data=DATA)
+        run(synced, tmp_path / "other")
 
 
 @pytest.mark.slow
 def test_a_nan_in_one_process_ends_the_run_in_all_of_them_at_that_step(tmp_path):
-    """Only rank 1 has the NaN, in its loss or in its running statistics."""
+    """Only rank 1 has the NaN, in its loss or in an evaluation."""
     lines = torchrun(
         tmp_path / "nan.py",
         f"""
 import os
 import torch
 torch.set_num_threads(1)
-from anynorm.data import load_dataset
-from anynorm.training import distributed
+from anynorm.tasks.classification import Classification
 from anynorm.training.config import Config
-from anynorm.training import trainer as module
+from anynorm.training.curve import DivergedError
+from anynorm.training.distributed import Processes
 from anynorm.training.trainer import Trainer
 
-distributed.init_process_group(2)
-rank = distributed.rank()
+rank = int(os.environ["RANK"])
 config = Config(**{vars(replace(QUICK, batch_size=8, devices=2, num_evals=2))!r})
 
-class NanInLoss(Trainer):
-    def batch(self, step, part):
-        inputs, targets = super().batch(step, part)
-        return (inputs * float("nan") if rank == 1 and step == 2 else inputs), targets
+class NanInLoss(Classification):
+    def batch(self, indices, generator):
+        inputs, targets = super().batch(indices, generator)
+        return (inputs * float("nan") if rank == 1 and trainer.step == 2 else inputs), targets
 
-class NanInBuffers(Trainer):
+class NanInEvaluation(Classification):
     def evaluate(self):
-        for name, buffer in self.model.named_buffers():
-            if rank == 1 and name.endswith("running_mean"):
-                buffer.fill_(float("nan"))
-        super().evaluate()
+        return {{"loss": float("nan") if rank == 1 else 0.0}}
 
-for module.Trainer in (NanInLoss, NanInBuffers):
-    trainer, failure = module.train(config, data=load_dataset("digits"))
-    os.write(1, f"{{module.Trainer.__name__}}, rank {{rank}}: {{failure}}\\n".encode())  # one write: lines do not mix
+for task in (NanInLoss, NanInEvaluation):
+    trainer = Trainer(config, task(config))
+    try:
+        for _ in range(4):
+            trainer.training_step()
+            if trainer.step == 2:
+                trainer.evaluate()
+    except DivergedError as error:
+        os.write(1, f"{{task.__name__}}, rank {{rank}}: {{error}}\\n".encode())  # one write: lines do not mix
     assert trainer.step == 2
 """,
     ).splitlines()
     assert sorted(line for line in lines if "rank" in line) == [
-        "NanInBuffers, rank 0: the test loss is not finite in another process after step 2",
-        "NanInBuffers, rank 1: the test loss is nan after step 2",
-        "NanInLoss, rank 0: the loss is not finite in another process in step 2",
+        "NanInEvaluation, rank 0: a test metric is not finite in another process after step 2",
+        "NanInEvaluation, rank 1: the test loss is nan after step 2",
+        "NanInLoss, rank 0: a metric is not finite in another process in step 2",
         "NanInLoss, rank 1: the loss is nan in step 2",
     ]
 
@@ -109,17 +109,29 @@ def test_the_main_process_decides_and_all_wait_at_a_barrier(tmp_path):
         tmp_path / "collectives.py",
         """
 import time
-from anynorm.training import distributed
-distributed.init_process_group(2)
-distributed.init_process_group(2)  # once is enough
-rank = distributed.rank()
-assert distributed.world_size() == 2
-assert distributed.is_main_process() == (rank == 0)
-assert distributed.broadcast_bool(rank == 0) and not distributed.broadcast_bool(rank == 1)
-assert distributed.all_true(True) and not distributed.all_true(rank == 0) and not distributed.all_true(rank == 1)
+import torch
+from anynorm.training.config import Config
+from anynorm.training.devices import Hardware, make_fabric
+from anynorm.training.distributed import Processes
+make_fabric(Config(devices=2), Hardware("cpu"))
+make_fabric(Config(devices=2), Hardware("cpu"))  # a second one joins the same processes
+processes = Processes(2)
+rank = processes.rank
+assert processes.is_main == (rank == 0)
+assert processes.broadcast_bool(rank == 0) and not processes.broadcast_bool(rank == 1)
+assert processes.all_true(True) and not processes.all_true(rank == 0) and not processes.all_true(rank == 1)
+assert processes.sum([1.0, float(rank)]) == [2.0, 1.0]
+parameters = [torch.zeros(3, requires_grad=True), torch.zeros(2, 2, dtype=torch.float64, requires_grad=True), torch.zeros(1)]
+for parameter in parameters[:2]:
+    parameter.grad = torch.full_like(parameter, float(rank))
+processes.average_gradients(parameters)
+assert all(torch.equal(parameter.grad, torch.full_like(parameter, 0.5)) for parameter in parameters[:2])
+tensors = [torch.full((2,), rank), torch.full((3,), float(rank))]
+processes.broadcast_tensors(tensors)
+assert not any(tensor.any() for tensor in tensors)
 start = time.monotonic()
 time.sleep(2 * rank)
-distributed.barrier()
+processes.barrier()
 assert time.monotonic() - start > 1.5
 print("agreed", flush=True)
 """,
@@ -128,8 +140,9 @@ print("agreed", flush=True)
 
 
 def test_a_single_process_is_its_own_group():
-    distributed.init_process_group(1)
-    distributed.barrier()
-    assert (distributed.world_size(), distributed.rank(), distributed.is_main_process()) == (1, 0, True)
+    processes = Processes()
+    processes.barrier()
+    assert (processes.rank, processes.is_main) == (0, True)
+    assert processes.sum([1.5]) == [1.5]
     for value in (True, False):
-        assert distributed.broadcast_bool(value) is distributed.all_true(value) is value
+        assert processes.broadcast_bool(value) is processes.all_true(value) is value

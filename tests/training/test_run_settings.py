@@ -18,32 +18,28 @@ from anynorm.training.trainer import Trainer, train
     ("num_train", "num_evals", "steps"), [(64, 1, [4]), (64, 2, [2, 4]), (80, 2, [3, 5]), (48, 20, [1, 2, 3])]
 )
 def test_the_test_set_is_evaluated_as_often_as_the_configuration_says(num_train, num_evals, steps):
-    trainer, failure = train(
-        Config(num_train=num_train, batch_size=16, epochs=1, num_test=30, num_evals=num_evals), data=load_dataset("digits")
-    )
+    trainer, failure = train(Config(num_train=num_train, batch_size=16, epochs=1, num_test=30, num_evals=num_evals))
     assert not failure
-    assert [point["step"] for point in trainer.curve] == steps
+    assert [point["step"] for point in trainer.curve.points] == steps
 
 
 def test_a_run_with_stop_epoch_equals_the_start_of_the_complete_run():
-    data = load_dataset("digits")
-    complete = Trainer(Config(num_train=64, epochs=3, num_test=30), data)
+    complete = Trainer(Config(num_train=64, epochs=3, num_test=30))
     for _ in range(complete.steps_per_epoch):
         complete.training_step()
-    part, _ = train(Config(num_train=64, epochs=3, num_test=30, stop_epoch=1), data=data)
+    part, _ = train(Config(num_train=64, epochs=3, num_test=30, stop_epoch=1))
     assert part.step == complete.step
-    for value, expected in zip(part.model.state_dict().values(), complete.model.state_dict().values(), strict=True):
+    for value, expected in zip(part.task.state_dict().values(), complete.task.state_dict().values(), strict=True):
         assert torch.equal(value, expected)
     with pytest.raises(SpecError, match=r"stop_epoch must be between 1 and epochs=3; got 4\."):
         Config(epochs=3, stop_epoch=4)
 
 
 def test_num_test_limits_the_number_of_test_images():
-    data = load_dataset("digits")
-    trainer = Trainer(Config(num_train=64, epochs=1, num_test=30), data)
-    assert len(trainer.data.test[0]) == 30
+    task = Trainer(Config(num_train=64, epochs=1, num_test=30)).task
+    assert [len(labels) for _, labels in task.eval_batches(20)] == [20, 10]
     with pytest.raises(DataError, match=r"num_test must be between 1 and the 449 images of the data set; got 100000\."):
-        Trainer(Config(num_train=64, epochs=1, num_test=100000), data)
+        Trainer(Config(num_train=64, epochs=1, num_test=100000))
 
 
 def test_settings_added_later_do_not_change_the_ids_of_older_runs():

@@ -8,16 +8,15 @@ import time
 from dataclasses import asdict, replace
 
 import pytest
+import torch
 
 import anynorm
-from anynorm.data import load_dataset
 from anynorm.training import record as record_module
 from anynorm.training.config import Config, config_from_dict
 from anynorm.training.record import VERSION
 from anynorm.training.run import load_run, run
 from anynorm.training.store import ENDED, Store
 
-DATA = load_dataset("digits")
 QUICK = Config(model="small", width=0.5, num_train=64, batch_size=16, epochs=1, lr=0.05)
 
 
@@ -32,8 +31,8 @@ def finished(root, seeds):
 
 def test_a_run_is_stored_with_everything_needed_to_repeat_it(tmp_path):
     config = replace(QUICK, norm="sn")
-    assert run(config, tmp_path, data=DATA)
-    assert not run(config, tmp_path, data=DATA)  # it has ended
+    assert run(config, tmp_path)
+    assert not run(config, tmp_path)  # it has ended
     store = Store(tmp_path)
     record = store.record(config.id[:5])
     assert record["status"] == "done"
@@ -42,16 +41,16 @@ def test_a_run_is_stored_with_everything_needed_to_repeat_it(tmp_path):
     assert len(record["shift"]) == len(record["importance"]) == 9
     assert {"commit", "torch", "hardware", "threads"} <= set(record["provenance"])
     assert not (store.folder(config.id) / "checkpoint.pt").exists()
-    model, data = load_run(tmp_path, config.id[:5])
-    wrong = sum(int((model(x).argmax(1) != labels).sum()) for x, labels in data.test_batches(500))
-    assert 100 * wrong / len(data.test[1]) == record["test_error"]
+    task = load_run(tmp_path, config.id[:5])
+    wrong = torch.cat([task.network(x).argmax(1) != labels for x, labels in task.eval_batches(500)])
+    assert 100 * int(wrong.sum()) / len(wrong) == record["test_error"]
 
 
 def test_runs_that_fail_are_recorded_with_the_reason(tmp_path):
     diverging = replace(QUICK, lr=1e12, norm="gn:4", epochs=4)
     impossible = replace(QUICK, batch_size=128)
     for config, reason in ((diverging, "loss is"), (impossible, "DataError: a step needs 128 samples")):
-        run(config, tmp_path, data=DATA)
+        run(config, tmp_path)
         record = Store(tmp_path).record(config.id)
         assert record["status"] == "failed"
         assert reason in record["note"]
@@ -74,10 +73,11 @@ def test_rows_have_the_status_of_every_run_the_newest_last(tmp_path):
     assert [row["id"] for row in rows] == [first.id, stopped.id, second.id, running.id]
     assert [row["status"] for row in rows] == ["done", "stopped", "done", "running"]
     assert rows[0] == {
-        "id": first.id, "status": "done", "error": 2.5, "note": "", "updated": 1e9 - 3, "config": asdict(first),
+        "id": first.id, "status": "done", "metric": "error %", "value": 2.5, "note": "", "updated": 1e9 - 3,
+        "config": asdict(first),
     }  # fmt: skip
     assert rows[1]["config"] == asdict(stopped)
-    assert rows[1]["error"] is None
+    assert rows[1]["value"] is None
 
 
 def test_a_run_held_by_another_process_is_left_to_it_and_taken_over_when_that_is_killed(tmp_path):
@@ -175,11 +175,11 @@ def test_damaged_records_are_named_and_do_not_hide_the_others(tmp_path):
 
 
 def test_a_damaged_run_is_trained_again(tmp_path):
-    run(QUICK, tmp_path, data=DATA)
+    run(QUICK, tmp_path)
     store = Store(tmp_path)
     curve = store.record(QUICK.id)["curve"]
     (store.folder(QUICK.id) / "record.json").write_text("{")
-    assert run(QUICK, tmp_path, data=DATA)
+    assert run(QUICK, tmp_path)
     assert store.record(QUICK.id)["curve"] == curve
 
 
@@ -271,7 +271,7 @@ def test_a_removed_run_is_gone_and_nothing_outside_the_store_can_be_removed(tmp_
 
 def test_a_full_disk_ends_the_run_and_leaves_the_store_intact(tmp_path, monkeypatch):
     store, other = Store(tmp_path), replace(QUICK, seed=1)
-    run(other, tmp_path, data=DATA)
+    run(other, tmp_path)
 
     def full(*_, **__):
         raise OSError(28, "No space left on device")
@@ -279,14 +279,14 @@ def test_a_full_disk_ends_the_run_and_leaves_the_store_intact(tmp_path, monkeypa
     with monkeypatch.context() as patched:
         patched.setattr("torch.save", full)
         with pytest.raises(anynorm.DiskError, match=r"cannot write .*model\.pt: .*No space left.* free disk space and run again"):
-            run(QUICK, tmp_path, data=DATA)
+            run(QUICK, tmp_path)
     with monkeypatch.context() as patched:
         patched.setattr("pathlib.Path.write_text", full)
         with pytest.raises(anynorm.DiskError, match=r"cannot write .*record\.json"):
-            run(QUICK, tmp_path, data=DATA)
+            run(QUICK, tmp_path)
     assert store.record(other.id)["status"] == "done"
     assert not list(store.folder(QUICK.id).glob("*.part"))
-    assert run(QUICK, tmp_path, data=DATA)  # it resumes when there is space
+    assert run(QUICK, tmp_path)  # it resumes when there is space
     assert store.record(QUICK.id)["status"] == "done"
 
 

@@ -6,14 +6,12 @@ import threading
 
 import pytest
 
-from anynorm.data import load_dataset
 from anynorm.training import sweep
 from anynorm.training.config import Config
 from anynorm.training.executors import LocalExecutor
 from anynorm.training.store import Store
 from anynorm.training.sweep import Sweep, get_or_train, grid
 
-DATA = load_dataset("digits")
 QUICK = Config(model="small", width=0.5, num_train=32, batch_size=16, epochs=1, lr=0.05)
 
 
@@ -47,7 +45,7 @@ def test_a_sweep_measures_only_missing_cells_and_orders_its_rows(workers):
 
 
 def test_a_run_is_trained_once_and_its_record_returned(tmp_path, monkeypatch):
-    record = get_or_train(QUICK, tmp_path, data=DATA)
+    record = get_or_train(QUICK, tmp_path)
     assert record == Store(tmp_path).record(QUICK.id)
     assert record["status"] == "done"
     monkeypatch.setattr(sweep, "run", None)  # a second training would raise
@@ -55,9 +53,9 @@ def test_a_run_is_trained_once_and_its_record_returned(tmp_path, monkeypatch):
 
 
 def test_a_damaged_record_is_trained_again(tmp_path):
-    record = get_or_train(QUICK, tmp_path, data=DATA)
+    record = get_or_train(QUICK, tmp_path)
     (Store(tmp_path).folder(QUICK.id) / "record.json").write_text("{")
-    assert get_or_train(QUICK, tmp_path, data=DATA)["curve"] == record["curve"]
+    assert get_or_train(QUICK, tmp_path)["curve"] == record["curve"]
 
 
 def test_a_run_held_by_another_process_is_waited_for_and_taken_over_when_that_is_killed(tmp_path):
@@ -72,7 +70,7 @@ print("mine", flush=True)
 sys.stdin.read()
 """
     records = []
-    waiting = threading.Thread(target=lambda: records.append(get_or_train(QUICK, tmp_path, data=DATA)))
+    waiting = threading.Thread(target=lambda: records.append(get_or_train(QUICK, tmp_path)))
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "mine\n"
         waiting.start()

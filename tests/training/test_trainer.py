@@ -1,6 +1,5 @@
 """Training depends on the seed and the step alone, resumes after a kill at any moment, and reports divergence."""
 
-import copy
 import re
 import signal
 import subprocess
@@ -10,20 +9,26 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 import anynorm
-from anynorm.data import load_dataset
 from anynorm.training.checkpoint import load_checkpoint, save_checkpoint
 from anynorm.training.config import Config
-from anynorm.training.trainer import Trainer, derive_seed, train
+from anynorm.training.sampler import derive_seed
+from anynorm.training.trainer import Trainer, train
 from tests.helpers import same
 
-DATA = load_dataset("digits")
 QUICK = Config(model="small", width=0.5, num_train=64, batch_size=16, epochs=4, lr=0.05)
 
 
 def final_state(trainer):
-    return {key: value.clone() for key, value in trainer.model.state_dict().items()}
+    return {key: value.clone() for key, value in trainer.task.network.state_dict().items()}
+
+
+def result(trainer: Trainer) -> nn.Module:
+    """Return the network that is evaluated and saved: the moving average, if the run has one."""
+    with trainer.evaluation_networks() as task:
+        return task.network
 
 
 def identical(a, b):
@@ -31,10 +36,10 @@ def identical(a, b):
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_seed_others():
-    first, second = (train(QUICK, data=DATA).trainer for _ in range(2))
-    other = train(replace(QUICK, seed=1), data=DATA).trainer
+    first, second = (train(QUICK).trainer for _ in range(2))
+    other = train(replace(QUICK, seed=1)).trainer
     assert identical(final_state(first), final_state(second))
-    assert first.curve == second.curve
+    assert first.curve.points == second.curve.points
     assert not identical(final_state(first), final_state(other))
 
 
@@ -48,19 +53,19 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others():
 )
 def test_a_run_stopped_after_any_step_ends_with_the_same_bits(options, tmp_path):
     config = replace(QUICK, **options)
-    uninterrupted = train(config, data=DATA).trainer
+    uninterrupted = train(config).trainer
 
     def stop(trainer):
         if trainer.step == uninterrupted.steps // 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(config, tmp_path, data=DATA, seconds=0.0, callback=stop)
+        train(config, tmp_path, seconds=0.0, callback=stop)
     assert 0 < load_checkpoint(tmp_path / "checkpoint.pt")["step"] < uninterrupted.steps
-    resumed = train(config, tmp_path, data=DATA).trainer
+    resumed = train(config, tmp_path).trainer
     assert identical(final_state(resumed), final_state(uninterrupted))
-    assert identical(resumed.result.state_dict(), uninterrupted.result.state_dict())
-    assert resumed.curve == uninterrupted.curve
+    assert identical(result(resumed).state_dict(), result(uninterrupted).state_dict())
+    assert resumed.curve.points == uninterrupted.curve.points
 
 
 @pytest.mark.slow
@@ -74,7 +79,7 @@ from anynorm.training.config import Config
 from anynorm.training.trainer import train
 folder = Path(sys.argv[1])
 trainer, _ = train({config!r}, folder, seconds=0.0)
-torch.save(trainer.model.state_dict(), folder / "end.pt")
+torch.save(trainer.task.network.state_dict(), folder / "end.pt")
 """
     killed, uninterrupted = tmp_path / "killed", tmp_path / "uninterrupted"
     killed.mkdir()
@@ -93,16 +98,16 @@ torch.save(trainer.model.state_dict(), folder / "end.pt")
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
-    save_checkpoint(Trainer(QUICK, DATA).state_dict(), tmp_path / "checkpoint.pt")
+    save_checkpoint(Trainer(QUICK).state_dict(), tmp_path / "checkpoint.pt")
     other = replace(QUICK, seed=5)
     with pytest.raises(anynorm.DataError, match=f"must be of run {other.id}; got one of run {QUICK.id}"):
-        train(other, tmp_path, data=DATA)
+        train(other, tmp_path)
 
 
 def test_a_damaged_checkpoint_is_reported(tmp_path):
     (tmp_path / "checkpoint.pt").write_bytes(b"x" * 100)
     with pytest.raises(anynorm.DiskError, match=r"cannot read .*checkpoint\.pt .*: the file is damaged\. Delete it to start"):
-        train(QUICK, tmp_path, data=DATA)
+        train(QUICK, tmp_path)
 
 
 def test_a_checkpoint_that_cannot_be_written_leaves_the_previous_one(tmp_path, monkeypatch):
@@ -120,50 +125,50 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_previous_one(tmp_path, m
 
 
 def test_divergence_ends_a_run_and_is_reported():
-    _, failure = train(replace(QUICK, lr=1e12, norm="gn:4", schedule="constant"), data=DATA)
+    _, failure = train(replace(QUICK, lr=1e12, norm="gn:4", schedule="constant"))
     assert re.fullmatch(r"the test loss is nan after step \d", failure)  # the step depends on where float32 overflows
-    trainer, failure = train(replace(QUICK, lr=1e12, norm="gn:4", epochs=20), data=DATA)
+    trainer, failure = train(replace(QUICK, lr=1e12, norm="gn:4", epochs=20))
     assert failure.startswith("the loss is ")
     assert trainer.step < trainer.steps
 
 
 def test_an_accumulated_step_is_that_of_the_full_batch_for_norms_that_do_not_pool_over_samples():
     config = replace(QUICK, norm="gn:4", epochs=1, schedule="constant")
-    full = train(replace(config, batch_size=32), data=DATA).trainer
-    accumulated = train(replace(config, batch_size=8, grad_accum_steps=4), data=DATA).trainer
-    for a, b in zip(full.model.parameters(), accumulated.model.parameters(), strict=True):
+    full = train(replace(config, batch_size=32)).trainer
+    accumulated = train(replace(config, batch_size=8, grad_accum_steps=4)).trainer
+    for a, b in zip(full.task.parameters(), accumulated.task.parameters(), strict=True):
         same(a, b, rtol=1e-3, atol=1e-5)  # sums in another order
 
 
 def test_the_moving_average_starts_at_the_initial_parameters_and_buffers_are_those_of_the_model():
     decay = 0.8
-    trainer = Trainer(replace(QUICK, ema_decay=decay), DATA)
-    expected = [parameter.detach().clone() for parameter in trainer.model.parameters()]
+    trainer = Trainer(replace(QUICK, ema_decay=decay))
+    expected = [parameter.detach().clone() for parameter in trainer.task.network.parameters()]
     for _ in range(3):
         trainer.training_step()
-        for average, parameter in zip(expected, trainer.model.parameters(), strict=True):
+        for average, parameter in zip(expected, trainer.task.network.parameters(), strict=True):
             average.lerp_(parameter.detach(), 1 - decay)
-    for average, parameter in zip(expected, trainer.result.parameters(), strict=True):
+    for average, parameter in zip(expected, result(trainer).parameters(), strict=True):
         assert torch.equal(average, parameter)
-    assert identical(dict(trainer.result.named_buffers()), dict(trainer.model.named_buffers()))
-    assert trainer.result.state_dict().keys() == trainer.model.state_dict().keys()
-    assert not any(parameter.requires_grad for parameter in trainer.result.parameters())
+    assert identical(dict(result(trainer).named_buffers()), dict(trainer.task.network.named_buffers()))
+    assert result(trainer).state_dict().keys() == trainer.task.network.state_dict().keys()
+    assert not any(parameter.requires_grad for parameter in result(trainer).parameters())
 
 
 def test_it_learns():
-    trainer = train(replace(QUICK, num_train=None, epochs=3, batch_size=32, lr=0.1), data=DATA).trainer
-    assert trainer.curve[-1]["test_error"] < 10
-    bfloat16 = replace(QUICK, num_train=None, epochs=2, precision="bfloat16", optimizer="adam", lr=0.01)
-    assert train(bfloat16, data=DATA).trainer.curve[-1]["test_error"] < 40
+    trainer = train(replace(QUICK, num_train=None, epochs=3, batch_size=32, lr=0.1)).trainer
+    assert trainer.curve.points[-1]["test_error"] < 10
+    bfloat16 = replace(QUICK, num_train=None, epochs=2, precision="bf16-mixed", optimizer="adam", lr=0.01)
+    assert train(bfloat16).trainer.curve.points[-1]["test_error"] < 40
 
 
 def test_a_run_needs_enough_images():
     with pytest.raises(
         anynorm.DataError, match=r"a step needs 128 samples \(.*\); got 64 training samples\. Use a smaller batch"
     ):
-        Trainer(replace(QUICK, batch_size=128), DATA)
+        Trainer(replace(QUICK, batch_size=128))
     with pytest.raises(anynorm.DataError, match="num_train must be between 1 and the 1348 images of the data set; got 5000"):
-        Trainer(replace(QUICK, num_train=5000), DATA)
+        Trainer(replace(QUICK, num_train=5000))
 
 
 def test_seeds_differ_for_every_run_stream_and_number():
@@ -171,33 +176,34 @@ def test_seeds_differ_for_every_run_stream_and_number():
     assert len(set(seeds)) == len(seeds)
 
 
-class Doubling:
-    """A task without images: learn y = 2 x."""
+class Doubling(anynorm.Task):
+    """Learn y = 2 x."""
 
-    data = DATA
+    metric = anynorm.Metric("distance")
 
-    def __len__(self):
-        return 64
+    def __init__(self, config):
+        super().__init__(config)
+        self.model = self.apply_norms(nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 1)))
+
+    num_samples = 64
 
     def batch(self, indices, generator):
-        x = torch.rand(len(indices), *DATA.train[0].shape[1:], generator=generator)
-        return x, 2 * x.mean((1, 2, 3))
+        x = torch.rand(len(indices), 8, generator=generator)
+        return x, 2 * x.mean(1)
 
-    def loss(self, model, inputs, targets):
-        outputs = model(inputs).mean(1)
-        return (outputs - targets).square().mean(), {"distance": float((outputs - targets).detach().abs().sum())}
+    def loss(self, batch):
+        error = self.model(batch[0])[:, 0] - batch[1]
+        return {"loss": error.square().mean(), "distance": error.detach().abs().mean()}
 
-    def evaluate(self, model):
-        inputs, targets = self.batch(torch.arange(8), torch.Generator().manual_seed(0))
-        with torch.no_grad():
-            distance = model(inputs).mean(1) - targets
-        return {"loss": float(distance.square().mean()), "distance": float(distance.abs().mean())}
+    def evaluate(self):
+        metrics = self.loss(self.batch(torch.arange(8), torch.Generator().manual_seed(0)))
+        return {name: float(value) for name, value in metrics.items()}
 
 
 def test_the_trainer_trains_any_task():
-    task = Doubling()
-    start = copy.deepcopy(Trainer(QUICK, task=task).model).eval()
-    trainer, failure = train(QUICK, task=task)
+    with torch.no_grad():
+        start = Doubling(QUICK).eval().evaluate()["loss"]
+    trainer, failure = train(QUICK, task=Doubling(QUICK))
     assert not failure
-    assert set(trainer.curve[0]) == {"step", "epoch", "train_loss", "train_distance", "test_loss", "test_distance"}
-    assert trainer.curve[-1]["test_loss"] < task.evaluate(start)["loss"]
+    assert set(trainer.curve.points[0]) == {"step", "epoch", "train_loss", "train_distance", "test_loss", "test_distance"}
+    assert trainer.curve.points[-1]["test_loss"] < start

@@ -1,0 +1,119 @@
+"""The metrics of a run over its steps, and the check that they are finite.
+
+On a GPU the metrics of a step stay on the device until several steps have been queued, so that training never waits for them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anynorm.errors import DataError
+from anynorm.training.distributed import Processes
+
+STEPS_BETWEEN_CHECKS = {"cpu": 1}
+"""Steps after which metrics are read, by type of device; `GPU_STEPS` for the others."""
+GPU_STEPS = 10
+
+
+class DivergedError(Exception):
+    """A metric of a run is infinite or NaN."""
+
+
+class Curve:
+    """The metrics of a run.
+
+    Args:
+        device: the device of the metrics of a step.
+        processes: the processes of the run.
+
+    Attributes:
+        points: one dictionary per evaluation: step, epoch, `train_…` (means since the evaluation before) and `test_…`.
+    """
+
+    def __init__(self, device: torch.device, processes: Processes) -> None:
+        self.processes = processes
+        self.points: list[dict[str, float]] = []
+        self._interval = STEPS_BETWEEN_CHECKS.get(device.type, GPU_STEPS)
+        self._pending: list[tuple[int, dict[str, Tensor]]] = []
+        self._sums: dict[str, float] = {}
+        self._count = 0
+
+    def add(self, step: int, metrics: dict[str, Tensor]) -> None:
+        """Add the metrics of a training step, scalars.
+
+        Raises:
+            DivergedError: if a metric that has been read is not finite, in any process.
+        """
+        self._pending.append((step, metrics))
+        if len(self._pending) >= self._interval:
+            self.check()
+
+    def check(self) -> None:
+        """Read the metrics of the last steps.
+
+        Raises:
+            DataError: if a metric is not a scalar.
+            DivergedError: if a metric is not finite, in any process.
+        """
+        pending, self._pending = self._pending, []
+        names = [(step, name) for step, metrics in pending for name in metrics]
+        tensors = [_scalar(name, value) for _, metrics in pending for name, value in metrics.items()]
+        values = torch.stack(tensors).tolist() if len(tensors) > 1 else [float(tensor) for tensor in tensors]
+        failure = ""
+        for (step, name), value in zip(names, values, strict=True):
+            if not math.isfinite(value) and not failure:
+                failure = f"the {name} is {value} in step {step}"
+            self._sums[name] = self._sums.get(name, 0.0) + value
+        self._count += len(pending)
+        if pending:
+            self._raise_in_all(failure, f"a metric is not finite in another process in step {pending[-1][0]}")
+
+    def add_evaluation(self, step: int, epoch: float, metrics: dict[str, float]) -> None:
+        """Add a point: the means of the metrics of training since the last one, and those of an evaluation.
+
+        Raises:
+            DataError: if a metric is not a number.
+            DivergedError: if a metric is not finite, in any process.
+        """
+        self.check()
+        values = {name: _number(name, value) for name, value in metrics.items()}
+        when = f"after step {step}"
+        failure = next((f"the test {name} is {value} {when}" for name, value in values.items() if not math.isfinite(value)), "")
+        self._raise_in_all(failure, f"a test metric is not finite in another process {when}")
+        means = {f"train_{name}": total / max(1, self._count) for name, total in self._sums.items()}
+        self.points.append({"step": step, "epoch": epoch, **means, **{f"test_{name}": value for name, value in values.items()}})
+        self._sums, self._count = {}, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the points and the sums since the last one; `check` must have been called."""
+        return {"points": self.points, "sums": self._sums, "count": self._count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state."""
+        self.points, self._sums, self._count = state["points"], state["sums"], state["count"]
+        self._pending = []
+
+    def _raise_in_all(self, failure: str, elsewhere: str) -> None:
+        """Raise DivergedError in every process if one has a failure."""
+        if not self.processes.all_true(not failure):
+            raise DivergedError(failure or elsewhere)
+
+
+def _scalar(name: str, value: Any) -> Tensor:
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return value.detach().reshape(()).float()
+    raise DataError(f"training_step must return scalar tensors; the metric {name!r} is {_describe(value)}.")
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1):
+        return float(value)
+    raise DataError(f"evaluate must return numbers; the metric {name!r} is {_describe(value)}.")
+
+
+def _describe(value: Any) -> str:
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"of type {type(value).__name__}"

@@ -1,0 +1,151 @@
+"""The device, precision and processes of a run, by Lightning Fabric.
+
+A run of one device needs nothing more. For several, the processes are those of torchrun or of a cluster's scheduler, or
+`launch_processes` starts the same command once per device.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from anynorm.errors import DataError, SpecError
+from anynorm.training.config import Config
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+LOGGERS = ("tensorboard",)
+WORKER_VARIABLE = "ANYNORM_WORKER"
+"""The number of a worker process: on a machine with several GPUs, each worker uses its own."""
+_PRECISIONS: dict[str, Any] = {"32": "32-true"}
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Where runs are trained. It is not part of a run's identity; the record of a run has it among its provenance.
+
+    Args:
+        device: auto (cuda, else mps, else cpu), cpu, cuda or mps.
+        nodes: number of machines that train one run together.
+        num_workers: number of processes per run that decode streamed images.
+        logger: "tensorboard" writes event files into the folder of a run; None for none.
+
+    Raises:
+        SpecError: if a value is outside its range.
+        DataError: if this machine does not have the device.
+    """
+
+    device: str = "auto"
+    nodes: int = 1
+    num_workers: int = 1
+    logger: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.device not in DEVICES:
+            raise SpecError(f"device must be one of {' '.join(DEVICES)}; got {self.device!r}.")
+        if self.logger not in (None, *LOGGERS):
+            raise SpecError(f"logger must be one of {' '.join(LOGGERS)}; got {self.logger!r}.")
+        for name, least in (("nodes", 1), ("num_workers", 0)):
+            if getattr(self, name) < least:
+                raise SpecError(f"{name} must be at least {least}; got {getattr(self, name)}.")
+        if self.device not in ("auto", *available_devices()):
+            raise DataError(
+                f"device {self.device} is not available; this machine has {' '.join(available_devices())}. "
+                "`anynorm info` prints the devices that torch finds."
+            )
+
+    @property
+    def kind(self) -> str:
+        """The type of the device: cpu, cuda or mps."""
+        return available_devices()[0] if self.device == "auto" else self.device
+
+
+def available_devices() -> list[str]:
+    """Return the types of devices of this machine, the preferred first."""
+    found = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    return [name for name, is_available in found.items() if is_available]
+
+
+def num_gpus(hardware: Hardware) -> int:
+    """Return the number of GPUs that runs can use side by side; 0 on the CPU."""
+    return torch.cuda.device_count() if hardware.kind == "cuda" else int(hardware.kind == "mps")
+
+
+def launch_processes(config: Config, hardware: Hardware) -> None:
+    """Start the command of this process once more for every other device of a run, unless torchrun or a scheduler did.
+
+    Raises:
+        DataError: if torchrun started another number of processes, or this machine has fewer GPUs.
+    """
+    if config.devices == 1 or "WORLD_SIZE" in os.environ:
+        check_processes(config, hardware)
+    if config.devices > 1:
+        check_gpus(config, hardware)
+        make_fabric(config, hardware)
+
+
+def make_fabric(config: Config, hardware: Hardware) -> Fabric:
+    """Return the Fabric of a run, which joins its processes.
+
+    Raises:
+        DataError: if the number of processes is not `config.devices`.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about packages and clusters that anynorm does not use
+        from lightning_fabric import Fabric
+
+        per_node = config.devices // hardware.nodes
+        devices: Any = per_node
+        if hardware.kind == "cuda" and config.devices == 1:
+            devices = [int(os.environ.get(WORKER_VARIABLE, "0")) % torch.cuda.device_count()]
+        fabric = Fabric(
+            accelerator=hardware.kind,
+            devices=devices,
+            num_nodes=hardware.nodes,
+            strategy="ddp" if config.devices > 1 else "auto",
+            precision=_PRECISIONS.get(config.precision, config.precision),
+        )
+        fabric.launch()
+    if fabric.world_size != config.devices:
+        raise DataError(f"devices must equal the number of processes; got devices={config.devices} and {fabric.world_size}.")
+    return fabric
+
+
+def check_processes(config: Config, hardware: Hardware) -> None:
+    """Check that a run can have as many processes as it needs.
+
+    Raises:
+        DataError: if torchrun started another number, or this machine has fewer GPUs.
+    """
+    started = dist.get_world_size() if dist.is_available() and dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
+    if started != config.devices:
+        raise DataError(
+            f"devices must equal the number of processes; got devices={config.devices} and {started} "
+            f"process{'es' * (started > 1)}. Use torchrun --nproc-per-node {config.devices}."
+        )
+    check_gpus(config, hardware)
+
+
+def check_gpus(config: Config, hardware: Hardware) -> None:
+    """Check that the machines have as many GPUs as a run has processes.
+
+    Raises:
+        DataError: if they do not.
+    """
+    if config.devices % hardware.nodes:
+        raise DataError(f"devices must be a multiple of nodes; got devices={config.devices} and nodes={hardware.nodes}.")
+    gpus = num_gpus(hardware)
+    if hardware.kind != "cpu" and config.devices // hardware.nodes > gpus:
+        raise DataError(f"devices must be at most the {gpus} GPUs of this machine; got {config.devices // hardware.nodes}.")
+
+
+def describe_device(device: torch.device) -> str:
+    """Return the name of a device, with its model for a GPU."""
+    return f"cuda ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else device.type

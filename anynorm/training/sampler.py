@@ -1,0 +1,73 @@
+"""Which samples a training step uses, and its random numbers: functions of the seed and the number of the step alone."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from anynorm.errors import DataError
+from anynorm.training.config import Config
+
+_ORDER, _AUGMENTATION, _DROPOUT = 1, 2, 3
+"""Independent streams of random numbers."""
+
+
+class Sampler:
+    """The order of the samples: every epoch a new permutation, divided into steps, passes of a step, and processes.
+
+    Args:
+        config: the run.
+        num_samples: number of training samples.
+        passes_per_step: batches per step and process.
+        rank: the number of this process.
+
+    Raises:
+        DataError: if a step takes more samples than there are.
+    """
+
+    def __init__(self, config: Config, num_samples: int, passes_per_step: int, rank: int = 0) -> None:
+        self.config, self.num_samples, self.passes_per_step, self.rank = config, num_samples, passes_per_step, rank
+        self.samples_per_step = config.batch_size * passes_per_step * config.devices
+        if self.samples_per_step > num_samples:
+            raise DataError(
+                f"a step needs {self.samples_per_step} samples (batch_size × grad_accum_steps × devices); got "
+                f"{num_samples} training samples. Use a smaller batch size."
+            )
+        self.steps_per_epoch = num_samples // self.samples_per_step
+        self._order: tuple[int, Tensor] = (-1, torch.empty(0))
+
+    def indices(self, step: int, number: int = 0) -> Tensor:
+        """Return the samples of one pass of this process.
+
+        Args:
+            step: number of the step.
+            number: number of the pass, below `passes_per_step`.
+        """
+        epoch, index = divmod(step, self.steps_per_epoch)
+        if self._order[0] != epoch:
+            generator = torch.Generator().manual_seed(derive_seed(self.config.seed, _ORDER, epoch))
+            self._order = epoch, torch.randperm(self.num_samples, generator=generator)
+        start = index * self.samples_per_step + self._pass_of_step(number) * self.config.batch_size
+        return self._order[1][start : start + self.config.batch_size]
+
+    def seed(self, step: int, number: int = 0) -> int:
+        """Return the seed of the random numbers of one pass of this process."""
+        passes_before = step * self.passes_per_step * self.config.devices
+        return derive_seed(self.config.seed, _AUGMENTATION, passes_before + self._pass_of_step(number))
+
+    def generator(self, step: int, number: int = 0) -> torch.Generator:
+        """Return a generator with the seed of one pass of this process."""
+        return torch.Generator().manual_seed(self.seed(step, number))
+
+    def dropout_seed(self, step: int) -> int:
+        """Return the seed of the global generators in a step of this process."""
+        return derive_seed(self.config.seed, _DROPOUT, step * self.config.devices + self.rank)
+
+    def _pass_of_step(self, number: int) -> int:
+        """Return the number of a pass of this process among those of all processes."""
+        return number * self.config.devices + self.rank
+
+
+def derive_seed(seed: int, stream: int, number: int) -> int:
+    """Return a seed that differs for every run, stream and number."""
+    return (seed * 1_000_003 + stream) * 2_147_483_647 % (1 << 40) + number
