@@ -60,6 +60,17 @@ class Metric(NamedTuple):
         """
         return f"{value:{self.format_spec}} {self.unit}".rstrip()
 
+    def describe(self, value: float, prefix: str = "") -> str:
+        """Return a value with the name of the metric.
+
+        >>> Metric("error", "%").describe(2.25, "test ")
+        '2.2 % test error'
+        >>> Metric("distance", "mm").describe(0.5)
+        'distance 0.5 mm'
+        """
+        number, name = self.format(value), prefix + self.name
+        return f"{number} {name}" if self.unit == "%" else f"{name} {number}"
+
 
 class Step(Protocol):
     """A training step as its task sees it."""
