@@ -27,6 +27,8 @@ from anynorm.training.sampler import Sampler
 
 Metrics = dict[str, Tensor]
 Optimizers = dict[str, torch.optim.Optimizer]
+FUSED = True
+"""Whether optimizers update all parameters in one kernel."""
 
 
 class Metric(NamedTuple):
@@ -249,7 +251,7 @@ def make_optimizer(config: Config, modules: Iterable[nn.Module]) -> torch.optim.
             {"params": [parameter for parameter in parameters if parameter.dim() > 1]},
             {"params": [parameter for parameter in parameters if parameter.dim() <= 1], "weight_decay": 0.0},
         ]
-    options: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": True}
+    options: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": FUSED}
     if config.optimizer == "adam":
         return torch.optim.Adam(groups, **options)
     return torch.optim.SGD(groups, momentum=config.momentum, nesterov=config.nesterov, **options)

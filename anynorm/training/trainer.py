@@ -106,9 +106,11 @@ class Trainer:
     def update(self, name: str = "main") -> None:
         """Average the gradients of an optimizer over the processes, update its parameters, and reset the gradients."""
         optimizer = self.optimizers[name]
-        self.processes.average_gradients(parameter for group in optimizer.param_groups for parameter in group["params"])
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self.processes.average_gradients(parameters)
         self.fabric.strategy.optimizer_step(optimizer)
-        optimizer.zero_grad(set_to_none=True)
+        for parameter in parameters:  # `zero_grad` does the same in five times the time
+            parameter.grad = None
 
     # The loop ---------------------------------------------------------------------------------------------------------------
 
