@@ -10,23 +10,18 @@ import torch
 from torch import Tensor
 
 from anynorm.core.cuts import divisors
-from anynorm.core.moments import Moments, pool, pool_stacked
 from anynorm.data import readers
-from anynorm.data.folder import read_folder
+from anynorm.data.folder import read_folder, split_indices
+from anynorm.data.standardization import CHUNK_SIZE, Standardized, channel_moments
 from anynorm.errors import DataError
 from anynorm.io.checkpoints import call_factory
-from anynorm.kernels import moments
 from anynorm.models.shape import DataShape
 
 Split = tuple[Tensor, Tensor]
-TEST_FRACTION = 0.25
-"""Fraction of the images used for testing when a dataset has no test split."""
-CHUNK_SIZE = 5000
-"""Number of images converted to floating point at a time."""
 
 
 @dataclass(frozen=True)
-class ImageDataset:
+class ImageDataset(Standardized):
     """Training and test images in memory.
 
     Attributes:
@@ -55,16 +50,10 @@ class ImageDataset:
         for start in range(0, len(images), batch_size):
             yield self.standardize(images[start : start + batch_size]), labels[start : start + batch_size]
 
-    def standardize(self, images: Tensor) -> Tensor:
-        """Return (images − mean) / std as float32: mean 0 and variance 1 per channel over the training images."""
-        return (images.float() - self.mean) / self.std
-
 
 def split_at_random(images: Tensor, labels: Tensor) -> tuple[Split, Split]:
     """Split images into a training and a test part; the split is the same in every call."""
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
-    num_train = round(len(images) * (1 - TEST_FRACTION))
-    train, test = order[:num_train], order[num_train:]
+    train, test = split_indices(len(images))
     return (images[train], labels[train]), (images[test], labels[test])
 
 
@@ -94,7 +83,7 @@ def load_dataset(name: str, image_size: int = 64, *, skip_unreadable: bool = Fal
     if name.partition("@")[0] in DATASETS:
         train, test = _read_named(name)
     elif name.startswith("folder:"):
-        splits = read_folder(name.removeprefix("folder:"), image_size, skip_unreadable=skip_unreadable)
+        splits = read_folder(name, image_size, skip_unreadable=skip_unreadable)
         train, test = (splits[0], splits[1]) if len(splits) == 2 else split_at_random(*splits[0])
     elif ":" in name:
         train, test = _call_factory(name)
@@ -105,8 +94,7 @@ def load_dataset(name: str, image_size: int = 64, *, skip_unreadable: bool = Fal
     num_classes = int(max(train[1].max(), test[1].max())) + 1
     if num_classes < 2:
         raise DataError(f"{name} must have at least 2 classes; got {num_classes}. Check the labels: classes are numbered from 0.")
-    mean, std = _channel_moments(train[0])
-    return ImageDataset(train, test, num_classes, mean, std.clamp(min=1e-3))
+    return ImageDataset(train, test, num_classes, *channel_moments(train[0]))
 
 
 def _read_named(name: str) -> tuple[Split, Split]:
@@ -129,13 +117,6 @@ def _average_pixels(images: Tensor, factor: int) -> Tensor:
     """Average squares of factor × factor pixels, rounded to uint8."""
     chunks = [torch.nn.functional.avg_pool2d(chunk.float(), factor) for chunk in torch.split(images, CHUNK_SIZE)]
     return torch.cat([chunk.round().to(torch.uint8) for chunk in chunks])
-
-
-def _channel_moments(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and standard deviation per channel, (c, 1, 1), without a float64 copy of all images."""
-    chunks = [pool(moments(chunk.double(), 1), (1, images.shape[1], 1)) for chunk in torch.split(images, CHUNK_SIZE)]
-    pooled = pool_stacked(Moments(*(torch.stack(tables) for tables in zip(*chunks, strict=True))))
-    return pooled.mean[0, :, :, None].float(), pooled.var[0, :, :, None].sqrt().float()
 
 
 def _call_factory(name: str) -> tuple[Split, Split]:
