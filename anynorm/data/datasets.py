@@ -1,10 +1,11 @@
-"""Image classification datasets: uint8 images and labels in memory, loaded by name."""
+"""Image classification datasets by name: uint8 images and labels in memory, or streamed from files (see `stream`)."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,9 @@ from torch import Tensor
 from anynorm.core.cuts import divisors
 from anynorm.data import readers
 from anynorm.data.folder import read_folder, split_indices
+from anynorm.data.hf import load_hf
 from anynorm.data.standardization import CHUNK_SIZE, Standardized, channel_moments
+from anynorm.data.stream import StreamedDataset, load_stream
 from anynorm.errors import DataError
 from anynorm.io.checkpoints import call_factory
 from anynorm.models.shape import DataShape
@@ -66,20 +69,38 @@ DATASETS: dict[str, Callable[[], tuple[Split, Split]]] = {
 }
 
 
-def load_dataset(name: str, image_size: int = 64, *, skip_unreadable: bool = False) -> ImageDataset:
+STREAMS: dict[str, Callable[..., StreamedDataset]] = {"stream": load_stream, "hf": load_hf}
+"""What loads a dataset that is not in memory, by the prefix of its name."""
+
+
+def load_dataset(name: str, image_size: int = 64, *, skip_unreadable: bool = False) -> ImageDataset | Any:
     """Load a dataset by name; see `anynorm.data` for the names.
 
     Args:
-        name: A name of `DATASETS`, also with `@SIZE`; `folder:PATH`; or `package.module:factory`.
-        image_size: Height and width to which the images of a folder are resized. Other datasets ignore it.
-        skip_unreadable: Leave out images of a folder that cannot be decoded, instead of raising. Other datasets ignore it.
+        name: A name of `DATASETS`, also with `@SIZE`; `folder:PATH`, `stream:PATH` or `hf:NAME`; or `package.module:factory`.
+        image_size: Height and width to which the images of a folder, a stream or `hf:NAME` are resized. Other datasets ignore it.
+        skip_unreadable: Leave out images of these that cannot be decoded, instead of raising. For streams and `hf:NAME`, every
+            image is decoded once to find them. Other datasets ignore it.
+
+    Returns:
+        A `StreamedDataset` for `stream:PATH` and `hf:NAME`, whose images are decoded when they are used; otherwise an
+        `ImageDataset`, whose images are in memory. (The annotation is `Any`: most callers pass names of one kind.)
 
     Raises:
-        DataError: if the name is unknown, a file is missing or damaged, or the data do not have the required form.
+        DataError: if the name is unknown, a file is missing or damaged, the data do not have the required form, or a folder does
+            not fit in memory.
 
     >>> load_dataset("digits").shape
     DataShape(channels=1, height=8, width=8, num_classes=10)
     """
+    kind, colon, _ = name.partition(":")
+    if colon and kind in STREAMS:
+        return STREAMS[kind](name, image_size, skip_unreadable=skip_unreadable)
+    return load_in_memory(name, image_size, skip_unreadable=skip_unreadable)
+
+
+def load_in_memory(name: str, image_size: int = 64, *, skip_unreadable: bool = False) -> ImageDataset:
+    """Load a dataset other than `stream:PATH` and `hf:NAME`; see `load_dataset`."""
     if name.partition("@")[0] in DATASETS:
         train, test = _read_named(name)
     elif name.startswith("folder:"):
@@ -90,7 +111,8 @@ def load_dataset(name: str, image_size: int = 64, *, skip_unreadable: bool = Fal
     else:
         close = difflib.get_close_matches(name, DATASETS, n=2, cutoff=0.4)
         hint = f" Did you mean {' or '.join(close)}?" if close else ""
-        raise DataError(f"unknown dataset {name!r}.{hint} Usable: {' '.join(DATASETS)} folder:PATH package.module:factory.")
+        usable = f"{' '.join(DATASETS)} folder:PATH stream:PATH hf:NAME package.module:factory"
+        raise DataError(f"unknown dataset {name!r}.{hint} Usable: {usable}.")
     num_classes = int(max(train[1].max(), test[1].max())) + 1
     if num_classes < 2:
         raise DataError(f"{name} must have at least 2 classes; got {num_classes}. Check the labels: classes are numbered from 0.")

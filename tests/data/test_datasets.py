@@ -124,7 +124,10 @@ def test_custom_factories_are_called_and_wrong_names_are_refused():
         ("tests.data.test_datasets:three_dimensional", r"must return images \(n, c, h, w\).*; got images \(6, 4, 4\)"),
         ("tests.data.test_datasets:one_class", "must have at least 2 classes; got 1"),
         ("builtins:int", r"must return \(images, labels\), \(images, labels\): train and test; got int"),
-        ("minst", r"unknown dataset 'minst'\. Did you mean mnist.*Usable: digits mnist .*folder:PATH package\.module:factory"),
+        (
+            "minst",
+            r"unknown dataset 'minst'\. Did you mean mnist.*Usable: digits .* stream:PATH hf:NAME package\.module:factory",
+        ),
     ):
         with pytest.raises(anynorm.DataError, match=message):
             load_dataset(name)
@@ -133,5 +136,5 @@ def test_custom_factories_are_called_and_wrong_names_are_refused():
 def test_importing_data_loads_no_optional_package():
     code = "import sys, anynorm.data, anynorm.data.augment, anynorm.models, anynorm.io.inputs, anynorm.show; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    heavy = {"sklearn", "scipy", "PIL", "pooch", "requests", "safetensors", "rich", "matplotlib"}
+    heavy = {"sklearn", "scipy", "PIL", "datasets", "pandas", "pyarrow", "pooch", "requests", "safetensors", "rich", "matplotlib"}
     assert not heavy & set(done.stdout.split())
