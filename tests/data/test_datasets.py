@@ -102,6 +102,11 @@ def test_standardized_images_have_mean_0_and_variance_1_and_test_batches_are_the
     assert torch.equal(torch.cat([labels for _, labels in batches]), data.test[1])
 
 
+def test_images_are_standardized_on_their_own_device():
+    x = load_dataset("digits").standardize(torch.zeros(2, 1, 8, 8, dtype=torch.uint8, device="meta"))
+    assert (x.device.type, x.dtype, x.shape) == ("meta", torch.float32, (2, 1, 8, 8))
+
+
 def custom():
     return (np.zeros((6, 1, 4, 4), np.uint8), [0, 1, 2, 0, 1, 2]), (
         torch.ones(2, 1, 4, 4, dtype=torch.uint8),

@@ -95,7 +95,7 @@ def test_a_batch_depends_on_its_samples_alone(folder, num_workers):
 
 def test_workers_are_kept_while_batches_are_read_in_order(folder):
     source = load(f"stream:{folder}", image_size=8).train
-    with StepLoader(source, TRANSFORM, make_samples(source), num_workers=1) as loader:
+    with StepLoader(source, TRANSFORM, make_samples(source), num_workers=1, pin_memory=True) as loader:  # ignored without a GPU
         pids = []
         for number in (5, 6, 7, 3, 4):
             loader.batch(number)
