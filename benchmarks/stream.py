@@ -32,7 +32,8 @@ from targets import Limit, Target
 from torch import Tensor, nn
 
 from anynorm.data import StepLoader, augment, load_dataset
-from anynorm.data.stream import PREFETCH_FACTOR, Indices, Samples, StreamedDataset, load_stream
+from anynorm.data.loader import PREFETCH_FACTOR, Indices, Samples
+from anynorm.data.stream import StreamedDataset, load_stream
 from anynorm.data.transforms import TrainTransform
 from anynorm.models import build_model
 from anynorm.progress import track

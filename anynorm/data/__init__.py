@@ -9,11 +9,12 @@ In memory, for data of up to about 4 GB (the fastest):
 
 Decoded by worker processes while the model trains, for data of any size, or for random-resized crops of the original images:
 
-    stream:PATH                                      a folder as for folder:PATH; see `stream`
+    stream:PATH                                      a folder as for folder:PATH; see `stream`, `loader`
     hf:NAME                                          a dataset of Hugging Face `datasets`, from the hub or the disk; see `hf`
 """
 
 from anynorm.data.datasets import DATASETS, ImageDataset, load_dataset
-from anynorm.data.stream import StepLoader, StreamedDataset
+from anynorm.data.loader import StepLoader
+from anynorm.data.stream import StreamedDataset
 
 __all__ = ["DATASETS", "ImageDataset", "StepLoader", "StreamedDataset", "load_dataset"]

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from anynorm.data.stream import Indices, StreamedDataset, make_streamed
+from anynorm.data.loader import Indices
+from anynorm.data.stream import StreamedDataset, make_streamed
 from anynorm.errors import DataError
 
 if TYPE_CHECKING:

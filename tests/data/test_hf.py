@@ -10,7 +10,7 @@ from PIL import Image
 
 import anynorm
 from anynorm.data import load_dataset
-from anynorm.data.stream import StepLoader
+from anynorm.data.loader import StepLoader
 from anynorm.data.transforms import TrainTransform
 
 LABELS = datasets.ClassLabel(names=["ant", "bee", "cat"])

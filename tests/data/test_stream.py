@@ -14,7 +14,7 @@ from PIL import Image
 
 import anynorm
 from anynorm.data import load_dataset
-from anynorm.data.stream import StepLoader
+from anynorm.data.loader import StepLoader
 from anynorm.data.transforms import TestTransform, TrainTransform
 
 TRANSFORM = TrainTransform(8, color_jitter=0.2)
@@ -198,7 +198,7 @@ def test_no_worker_survives_a_killed_process(folder):
     code = f"""
 import sys, time
 from anynorm.data import load_dataset
-from anynorm.data.stream import StepLoader
+from anynorm.data.loader import StepLoader
 from anynorm.data.transforms import TrainTransform
 source = load_dataset("stream:{folder}", image_size=8).train
 loader = StepLoader(source, TrainTransform(8), lambda number: ([0], [0]), num_workers=1)
