@@ -138,14 +138,10 @@ class StepLoader:
             return _no_samples()
         except (RuntimeError, OSError, EOFError):
             connection.wait([worker.sentinel for worker in workers], MAX_EXIT_SECONDS)  # a connection may end before its process
-            killed = [str(worker.pid) for worker in workers if not worker.is_alive()]
-            if not killed:
+            ended = [worker for worker in workers if not worker.is_alive()]
+            if not ended:
                 raise
-            raise DataError(
-                f"{len(killed)} of {self.num_workers} worker process(es) that decode images ended unexpectedly "
-                f"(pid {' '.join(killed)}). The usual cause is that memory, or shared memory in /dev/shm, ran out: "
-                "use fewer workers or smaller batches, and run again to resume."
-            ) from None
+            raise DataError(_describe_end(ended, self.num_workers)) from None
         self._next_number = number + 1
         return batch
 
@@ -232,6 +228,19 @@ def _end_with_parent(_: int) -> None:
 def _exit_after(sentinel: int) -> None:
     connection.wait([sentinel])
     os._exit(1)
+
+
+def _describe_end(ended: list[Any], num_workers: int) -> str:
+    """Return the message about workers that ended: by a signal (a negative exit code), or by an error of their own."""
+    if any(worker.exitcode < 0 for worker in ended):
+        cause = (
+            "The usual cause is that memory, or shared memory in /dev/shm, ran out: use fewer workers or smaller batches, "
+            "and run again to resume."
+        )
+    else:
+        cause = "Its error is printed above. A script must use workers inside `if __name__ == '__main__':` (or num_workers=0)."
+    pids = " ".join(str(worker.pid) for worker in ended)
+    return f"{len(ended)} of {num_workers} worker process(es) that decode images ended unexpectedly (pid {pids}). {cause}"
 
 
 def _identity(batch: Any) -> Any:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from PIL import Image
 
 import anynorm
 from anynorm.data import load_dataset
-from anynorm.data.loader import StepLoader
+from anynorm.data.loader import StepLoader, _describe_end
 from anynorm.data.transforms import TestTransform, TrainTransform
 
 TRANSFORM = TrainTransform(8, color_jitter=0.2)
@@ -198,7 +199,7 @@ def test_no_worker_survives_a_killed_process(folder):
     code = f"""
 import sys, time
 from anynorm.data import load_dataset
-from anynorm.data.loader import StepLoader
+from anynorm.data.loader import StepLoader, _describe_end
 from anynorm.data.transforms import TrainTransform
 source = load_dataset("stream:{folder}", image_size=8).train
 loader = StepLoader(source, TrainTransform(8), lambda number: ([0], [0]), num_workers=1)
@@ -212,6 +213,15 @@ time.sleep(60)
         assert is_running(pids[0])
         process.kill()
     assert wait_until_ended(pids, 15)
+
+
+def test_a_worker_that_failed_by_itself_is_distinguished_from_a_killed_one():
+    message = _describe_end([SimpleNamespace(pid=7, exitcode=1)], 2)
+    assert message.startswith(
+        "1 of 2 worker process(es) that decode images ended unexpectedly (pid 7). Its error is printed above."
+    )
+    assert "inside `if __name__ == '__main__':`" in message  # the usual error: a script without it
+    assert "memory" in _describe_end([SimpleNamespace(pid=7, exitcode=-9)], 2)
 
 
 def test_wrong_arguments_are_refused(folder):
