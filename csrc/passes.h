@@ -16,6 +16,7 @@ namespace anynorm {
 namespace ANYNORM_ISA {
 
 constexpr int64_t BLOCK = 1024;  // values of a row that are summed in float32
+constexpr int64_t SHORT = 256;   // values of a row below which LANES rows are summed at once
 constexpr int64_t TILE = 128;    // positions that are summed in float32, channels last
 constexpr int64_t STRIPE = 4;    // vectors of channels that are summed at once, channels last
 
@@ -46,41 +47,70 @@ INLINE void for_vectors(int64_t n, const F& f) {
   if (j < n) f(n - width, 1, n - j);
 }
 
-// The mean and variance of n values, with share = 1 / n.
-template <class V, class T>
-INLINE Moment block_moments(const T* x, int64_t n, double share) {
-  V s[2] = {}, d1[2] = {}, d2[2] = {};
-  for_vectors<V>(n, [&](int64_t j, int i, int64_t count) { s[i] += keep_last(load_as<V>(x + j), count); });
-  float centre = sum(s[0] + s[1]) * float(share);
-  for_vectors<V>(n, [&](int64_t j, int i, int64_t count) {
-    V d = keep_last(load_as<V>(x + j) - centre, count);
-    d1[i] += d, d2[i] += d * d;
+// The sums of one row (a vector of one lane if V is float), or of LANES rows that are `stride` values apart.
+template <class V, int64_t ROWS, class F>
+INLINE auto row_totals(const F& vector_sum) {
+  if constexpr (ROWS == 1) return sum(vector_sum(0));
+  else {
+    V totals[ROWS];
+    for (int64_t r = 0; r < ROWS; r++) totals[r] = vector_sum(r);
+    return sum_each(totals);
+  }
+}
+INLINE float lane(float value, int64_t) { return value; }
+INLINE float lane(const Vector& value, int64_t i) { return value[i]; }
+
+// The means and variances of blocks of n values, with share = 1 / n; merged into those of `done` values before.
+template <class V, int64_t ROWS, class T>
+INLINE void block_moments(const T* x, int64_t stride, int64_t n, double done, double* mean, double* var) {
+  double share = 1.0 / double(n);
+  auto centre = row_totals<V, ROWS>([&](int64_t r) {
+    V s[2] = {};
+    for_vectors<V>(n, [&](int64_t j, int i, int64_t count) { s[i] += keep_last(load_as<V>(x + r * stride + j), count); });
+    return s[0] + s[1];
+  }) * float(share);
+  V squares[ROWS];
+  auto first = row_totals<V, ROWS>([&](int64_t r) {
+    V d1[2] = {}, d2[2] = {};
+    float c = lane(centre, r);
+    for_vectors<V>(n, [&](int64_t j, int i, int64_t count) {
+      V d = keep_last(load_as<V>(x + r * stride + j) - c, count);
+      d1[i] += d, d2[i] += d * d;
+    });
+    squares[r] = d2[0] + d2[1];
+    return d1[0] + d1[1];
   });
-  return around(centre, sum(d1[0] + d1[1]), sum(d2[0] + d2[1]), share);
+  auto second = row_totals<V, ROWS>([&](int64_t r) { return squares[r]; });
+  for (int64_t r = 0; r < ROWS; r++) {
+    Moment moment = around(lane(centre, r), lane(first, r), lane(second, r), share), row = {mean[r], var[r]};
+    if (done > 0) merge(row, done, moment, double(n));
+    else row = moment;
+    mean[r] = row.mean, var[r] = row.var;
+  }
 }
 
-template <class V, class T>
-INLINE void row_moments(const T* x, int64_t length, double share, double* mean, double* var) {
-  Moment row = {0, 0};
-  if (length <= BLOCK) row = block_moments<V>(x, length, share);
-  else
-    for (int64_t start = 0; start < length; start += BLOCK) {
-      int64_t n = std::min(BLOCK, length - start);
-      merge(row, double(start), block_moments<V>(x + start, n, 1.0 / double(n)), double(n));
-    }
-  *mean = row.mean, *var = row.var;
+template <class V, int64_t ROWS, class T>
+INLINE void row_moments(const T* x, int64_t length, double* mean, double* var) {
+  for (int64_t start = 0; start < length; start += BLOCK)
+    block_moments<V, ROWS>(x + start, length, std::min(BLOCK, length - start), double(start), mean, var);
 }
 
 // Add to g and t.
-template <class V, class T>
-INLINE void row_sums(const T* x, const T* dy, int64_t length, float k, double* g, double* t) {
+template <class V, int64_t ROWS, class T>
+INLINE void row_sums(const T* x, const T* dy, int64_t length, const float* k, double* g, double* t) {
   for (int64_t start = 0; start < length; start += BLOCK, x += BLOCK, dy += BLOCK) {
-    V s[2] = {}, m[2] = {};
-    for_vectors<V>(std::min(BLOCK, length - start), [&](int64_t j, int i, int64_t count) {
-      V up = keep_last(load_as<V>(dy + j), count);
-      s[i] += up, m[i] += up * keep_last(load_as<V>(x + j) - k, count);
+    V products[ROWS];
+    auto first = row_totals<V, ROWS>([&](int64_t r) {
+      V s[2] = {}, m[2] = {};
+      for_vectors<V>(std::min(BLOCK, length - start), [&](int64_t j, int i, int64_t count) {
+        V up = keep_last(load_as<V>(dy + r * length + j), count);
+        s[i] += up, m[i] += up * keep_last(load_as<V>(x + r * length + j) - k[r], count);
+      });
+      products[r] = m[0] + m[1];
+      return s[0] + s[1];
     });
-    *g += double(sum(s[0] + s[1])), *t += double(sum(m[0] + m[1]));
+    auto second = row_totals<V, ROWS>([&](int64_t r) { return products[r]; });
+    for (int64_t r = 0; r < ROWS; r++) g[r] += double(lane(first, r)), t[r] += double(lane(second, r));
   }
 }
 
@@ -89,22 +119,28 @@ template <class T>
 struct Rows {
   int64_t length;
 
-  template <class F>
+  // Call f(row, offset, a vector, rows at once) for all rows.
+  template <int64_t AT_ONCE, class F>
   INLINE void each(int64_t rows, const F& f) const {
-    if (length < LANES)
-      for (int64_t r = 0; r < rows; r++) f(r, r * length, float());
-    else
-      for (int64_t r = 0; r < rows; r++) f(r, r * length, Vector());
+    int64_t r = 0;
+    if (length < LANES) {
+      for (; r < rows; r++) f(r, r * length, float(), std::integral_constant<int64_t, 1>());
+      return;
+    }
+    if (length <= SHORT)
+      for (; r + AT_ONCE <= rows; r += AT_ONCE) f(r, r * length, Vector(), std::integral_constant<int64_t, AT_ONCE>());
+    for (; r < rows; r++) f(r, r * length, Vector(), std::integral_constant<int64_t, 1>());
   }
   void moments(const T* x, int64_t rows, double* mean, double* var) const {
-    double share = 1.0 / double(length);
-    each(rows, [&](int64_t r, int64_t at, auto v) { row_moments<decltype(v)>(x + at, length, share, mean + r, var + r); });
+    each<LANES>(rows, [&](int64_t r, int64_t at, auto v, auto n) { row_moments<decltype(v), n()>(x + at, length, mean + r, var + r); });
   }
   void sums(const T* x, const T* dy, int64_t rows, const float* k, double* g, double* t) const {
-    each(rows, [&](int64_t r, int64_t at, auto v) { row_sums<decltype(v)>(x + at, dy + at, length, k[r], g + r, t + r); });
+    each<LANES>(rows, [&](int64_t r, int64_t at, auto v, auto n) {
+      row_sums<decltype(v), n()>(x + at, dy + at, length, k + r, g + r, t + r);
+    });
   }
   void scale(const T* x, T* y, int64_t rows, const float* k, const float* a, const float* b) const {
-    each(rows, [&](int64_t r, int64_t at, auto v) {
+    each<1>(rows, [&](int64_t r, int64_t at, auto v, auto) {
       float kr = k[r], ar = a[r], br = b[r];
       for_vectors<decltype(v)>(length, [&](int64_t j, int, int64_t) {
         store(y + at + j, (load_as<decltype(v)>(x + at + j) - kr) * ar + br);
@@ -112,7 +148,7 @@ struct Rows {
     });
   }
   void spread(const T* x, const T* dy, T* dx, int64_t rows, const float* k, const float* a, const float* p, const float* q) const {
-    each(rows, [&](int64_t r, int64_t at, auto v) {
+    each<1>(rows, [&](int64_t r, int64_t at, auto v, auto) {
       float kr = k[r], ar = a[r], pr = p[r], qr = q[r];
       for_vectors<decltype(v)>(length, [&](int64_t j, int, int64_t) {
         using V = decltype(v);
