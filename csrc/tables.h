@@ -63,10 +63,10 @@ INLINE void collect_run(const double* row, double weight, double* __restrict ent
   else for (int64_t j = 0; j < n; j++) total += row[j];
   if (!step) entries[0] += weight * total;
 }
-INLINE double dot_run(const double* row, const double* entries, int64_t step, int64_t n) {
+INLINE double dot_run(const double* row, const double* entries, double shift, int64_t step, int64_t n) {
   double total = 0;
-  if (step) for (int64_t j = 0; j < n; j++) total += row[j] * entries[j];
-  else for (int64_t j = 0; j < n; j++) total += row[j] * entries[0];
+  if (step) for (int64_t j = 0; j < n; j++) total += row[j] * (entries[j] - shift);
+  else for (int64_t j = 0; j < n; j++) total += row[j] * (entries[0] - shift);
   return total;
 }
 
@@ -85,6 +85,7 @@ struct Pass {
   const double* var_weights = mixing_weights(p, p.var, t.var_logits);
   double *global_mean = nullptr, *global_var = nullptr;  // mixed over the global cuts, (domains, columns)
   float *global_k = nullptr, *global_e = nullptr, *global_r = nullptr;  // the rows of a map without local statistics
+  double shift = 0;  // subtracted from the means in the gradients of mixing weights, where a softmax makes it cancel
   bool local_mean = false, local_var = false, has_global_cut = false;
   bool mean_in_segments = true, var_in_segments = true;  // constant within a segment
   const float *gamma1 = nullptr, *beta1 = nullptr, *gamma2 = nullptr, *beta2 = nullptr;  // of each column; gamma2, beta2 if neutral
@@ -95,7 +96,8 @@ struct Pass {
   int64_t affine2_row(int64_t map) const { return p.map_per_sample && !p.style ? t.labels[map] : map; }
   int64_t part(const Cut& cut, int64_t column) const { return cut.part.empty() ? column : cut.part[column]; }
   int64_t entry(const Cut& cut, int64_t map, int64_t column) const {
-    return cut.offset + map / cut.samples_per_part * cut.width + part(cut, column);
+    int64_t row = cut.samples_per_part == 1 ? map : map / cut.samples_per_part;
+    return cut.offset + row * cut.width + part(cut, column);
   }
   bool learns(double weight) const { return weight != 0 || p.mixing == Mixing::precomputed; }  // the gradient of a softmax of 0 is 0
   bool in_segments(int64_t i) const { return p.cuts[i].is_local && i != p.row_cut; }
@@ -135,14 +137,14 @@ struct Pass {
   }
 
   struct Scratch {  // rows that a thread writes
-    float *k, *e, *r, *a, *b, *c, *gamma2, *beta2, *g, *t;
+    float *k, *e, *r, *a, *b, *c, *gamma2, *beta2;
   };
   Scratch* new_scratch(int64_t count) const {
     Scratch* all = arena().take<Scratch>(count);
     for (int64_t i = 0; i < count; i++) {
       Scratch& w = all[i];
       if (i && !p.map_per_sample) w = all[0];  // maps that samples share differ in a, b and c
-      else for (float** row : {&w.k, &w.e, &w.r, &w.gamma2, &w.beta2, &w.g, &w.t}) *row = arena().take<float>(columns);
+      else for (float** row : {&w.k, &w.e, &w.r, &w.gamma2, &w.beta2}) *row = arena().take<float>(columns);
       for (float** row : {&w.a, &w.b, &w.c}) *row = arena().take<float>(columns);
     }
     return all;
@@ -168,7 +170,7 @@ struct Pass {
       double var = mix_segment(var_weights, t.vars, map, g, begin), weight = row_weight(var_weights, g);
       if (var_in_segments) return std::fill(r + begin, r + end, inverse_std(var, eps));
       const double* values = t.vars + row_entry(map);
-      if (weight == 0 || p.cuts[p.row_cut].is_input)
+      if (weight == 0)
         for (int64_t j = begin; j < end; j++) r[j] = inverse_std(base[j] + var, eps);
       else
         for (int64_t j = begin; j < end; j++) r[j] = inverse_std(base[j] + var + weight * values[j], eps);
@@ -183,13 +185,10 @@ struct Pass {
     if (!local_mean) return row;
     for_segments(lo, hi, [&](int64_t g, int64_t begin, int64_t end) {
       double mean = mix_segment(mean_weights, t.means, map, g, begin), weight = row_weight(mean_weights, g);
-      auto write = [&](const auto* values) {
-        for (int64_t j = begin; j < end; j++) split(base[j] + mean + weight * double(load(values[j])), k[j], e[j]);
-      };
+      const double* values = t.means + row_entry(map);
       if (mean_in_segments) split(mean, k[begin], e[begin]), std::fill(k + begin, k + end, k[begin]), std::fill(e + begin, e + end, e[begin]);
       else if (weight == 0) for (int64_t j = begin; j < end; j++) split(base[j] + mean, k[j], e[j]);
-      else if (p.cuts[p.row_cut].is_input) write(sample(x, map));
-      else write(t.means + row_entry(map));
+      else for (int64_t j = begin; j < end; j++) split(base[j] + mean + weight * values[j], k[j], e[j]);
     });
     return row;
   }
@@ -252,12 +251,9 @@ struct Pass {
   void backward() {
     if (p.recompute) Statistics<T>{p, t, sync}.compute();
     prepare();
-    double *g = nullptr, *q = nullptr, *d_means = arena().filled(p.num_stats, 0.0), *d_vars = arena().filled(p.num_stats, 0.0);
-    bool has_tables = !(p.map_per_sample && p.is_vector());
-    if (has_tables) {
-      g = arena().filled(p.maps * columns, 0.0), q = arena().filled(p.maps * columns, 0.0);
-      compute_sums(g, q);
-    }
+    double *d_means = arena().filled(p.num_stats, 0.0), *d_vars = arena().filled(p.num_stats, 0.0);
+    double *g = arena().filled(p.maps * columns, 0.0), *q = arena().filled(p.maps * columns, 0.0);
+    compute_sums(g, q);
     Sums total = gradients(g, q, d_means, d_vars);
     global_gradients(total, d_means, d_vars);
     write_gradients(total);
@@ -265,7 +261,7 @@ struct Pass {
     T* dx = static_cast<T*>(t.dx);
     for_rows([&](int64_t map, int64_t lo, int64_t hi, Scratch& w) {
                int64_t at = map * columns;
-               return spread_coefficients(map, lo, hi, g ? g + at : nullptr, q ? q + at : nullptr, d_means, d_vars, total, w);
+               return spread_coefficients(map, lo, hi, g + at, q + at, d_means, d_vars, total, w);
              },
              [&](Scratch& w, const float* k, int64_t at, int64_t j, int64_t count) {
                if (p.last) Positions<T>{p.channels, p.channels}.spread(x + at, dy + at, dx + at, count, k, w.a + j, w.b + j, w.c + j);
@@ -298,44 +294,41 @@ struct Pass {
   struct Sums {
     double *weight, *bias, *means, *vars, *mean_weights, *var_weights;
     int64_t size;
+    float* rows;  // memory for sums in float32
   };
   Sums new_sums() const {
     int64_t size = 2 * columns + 2 * domains * columns + 2 * p.groups * num_cuts;
     double *weight = arena().filled(size, 0.0), *means = weight + 2 * columns, *weights = means + 2 * domains * columns;
-    return {weight, weight + columns, means, means + domains * columns, weights, weights + p.groups * num_cuts, size};
+    return {weight, weight + columns, means, means + domains * columns, weights, weights + p.groups * num_cuts, size, arena().filled(4 * columns, 0.0f)};
   }
-
-  // Replace g and t by dmu and dvar, write the gradients of the local statistics, and return the sums of everything else.
-  Sums gradients(double* g, double* q, double* d_means, double* d_vars) const {
+  // Call add(sums, chunk, begin, end) for chunks of maps, and return the sum of what they added.
+  template <class F>
+  Sums sum_chunks(const F& add) const {
     int64_t unit = 1;  // consecutive samples that share a statistic
     for (const Cut& cut : p.cuts)
       if (cut.is_local) unit = std::lcm(unit, cut.samples_per_part);
     int64_t items = p.maps / unit, chunks = p.map_per_sample && !p.classes ? num_chunks(items, 8.0 * double(unit * columns)) : 1;
     Sums* sums = arena().take<Sums>(chunks);
     for (int64_t chunk = 0; chunk < chunks; chunk++) sums[chunk] = new_sums();
-    Scratch* scratch = new_scratch(chunks);
-    for_chunks(chunks, items, [&](int64_t chunk, int64_t begin, int64_t end) {
-      Scratch& w = scratch[chunk];
-      for (int64_t map = begin * unit; map < end * unit; map++) {
-        if (!p.map_per_sample && p.classes && !std::count(t.labels, t.labels + n, map)) continue;
-        Row row = mix(map, 0, columns, w);
-        if (g) {
-          map_gradients(map, row, g + map * columns, q + map * columns, d_means, d_vars, sums[chunk]);
-          continue;
-        }
-        const T *in = sample(x, map), *up = sample(dy, map);
-#pragma GCC ivdep
-        for (int64_t j = 0; j < columns; j++) w.g[j] = load(up[j]), w.t[j] = load(up[j]) * (load(in[j]) - row.k[j]);
-        map_gradients(map, row, w.g, w.t, d_means, d_vars, sums[chunk]);
-      }
-    });
+    for_chunks(chunks, items, [&](int64_t chunk, int64_t begin, int64_t end) { add(sums[chunk], chunk, begin * unit, end * unit); });
     for (int64_t chunk = 1; chunk < chunks; chunk++)
       for (int64_t i = 0; i < sums[0].size; i++) sums[0].weight[i] += sums[chunk].weight[i];
     return sums[0];
   }
 
-  template <class G>
-  void map_gradients(int64_t map, const Row& row, G* g, G* q, double* d_means, double* d_vars, Sums& sums) const {
+  // Replace g and t by dmu and dvar, write the gradients of the local statistics, and return the sums of everything else.
+  Sums gradients(double* g, double* q, double* d_means, double* d_vars) const {
+    Scratch* scratch = new_scratch(at::get_num_threads());
+    return sum_chunks([&](Sums& sums, int64_t chunk, int64_t begin, int64_t end) {
+      for (int64_t map = begin; map < end; map++) {
+        if (!p.map_per_sample && p.classes && !std::count(t.labels, t.labels + n, map)) continue;
+        Row row = mix(map, 0, columns, scratch[chunk]);
+        map_gradients(map, row, g + map * columns, q + map * columns, d_means, d_vars, sums);
+      }
+    });
+  }
+
+  void map_gradients(int64_t map, const Row& row, double* g, double* q, double* d_means, double* d_vars, Sums& sums) const {
     for (int64_t j = 0; t.weight2 && j < columns; j++) {
       int64_t i = affine2_row(map) * p.channels + p.channel(j);
       if (t.d_weight2) t.d_weight2[i] += row.r[j] * (float(q[j]) - row.e[j] * float(g[j])) * gamma1[j] + float(g[j]) * beta1[j];
@@ -352,44 +345,42 @@ struct Pass {
     }
 #pragma GCC ivdep
     for (int64_t j = 0; j < (has_global_cut ? columns : 0); j++) means[j] += double(g[j]), vars[j] += double(q[j]);
-    if (p.has_local) local_gradients(map, g, q, d_means, d_vars, sums);
+    if (!p.has_local) return;
+    for_segments(0, columns, [&](int64_t group, int64_t begin, int64_t end) {
+      double total = 0, total_var = 0;
+      for (int64_t j = begin; j < end; j++) total += g[j], total_var += q[j];
+      local_gradients(map, group, begin, total, total_var, d_means, d_vars, sums);
+      if (p.row_cut < 0) return;
+      int64_t i = group * num_cuts + p.row_cut, e = row_entry(map) + begin;
+      if (learns(mean_weights[i])) sums.mean_weights[i] += dot_run(g + begin, t.means + e, 0.0, 1, end - begin);
+      if (learns(var_weights[i])) sums.var_weights[i] += dot_run(q + begin, t.vars + e, 0.0, 1, end - begin);
+    });
   }
 
-  // Add the gradients of a map's mean and variance to its local statistics and to their mixing weights.
-  template <class G>
-  void local_gradients(int64_t map, const G* d_mu, const G* d_var, double* d_means, double* d_vars, Sums& sums) const {
-    for_segments(0, columns, [&](int64_t g, int64_t begin, int64_t end) {
-      double total = 0, total_var = 0;
-      for (int64_t j = begin; j < end; j++) total += double(d_mu[j]), total_var += double(d_var[j]);
-      for (int64_t i = 0; i < num_cuts; i++) {
-        const Cut& cut = p.cuts[i];
-        double wm = mean_weights[g * num_cuts + i], wv = var_weights[g * num_cuts + i];
-        double &d_wm = sums.mean_weights[g * num_cuts + i], &d_wv = sums.var_weights[g * num_cuts + i];
-        if (in_segments(i)) {
-          int64_t e = entry(cut, map, begin);
-          if (wm != 0) d_means[e] += wm * total;
-          if (wv != 0) d_vars[e] += wv * total_var;
-          if (learns(wm)) d_wm += total * t.means[e];
-          if (learns(wv)) d_wv += total_var * t.vars[e];
-        } else if (i == p.row_cut) {
-          auto dot = [&](const G* up, const auto* values) {
-            double sum = 0;
-            for (int64_t j = begin; j < end; j++) sum += double(up[j]) * double(load(values[j]));
-            return sum;
-          };
-          if (cut.is_input) d_wm += learns(wm) ? dot(d_mu, sample(x, map)) : 0;
-          else if (learns(wm)) d_wm += dot(d_mu, t.means + row_entry(map));
-          if (!cut.is_input && learns(wv)) d_wv += dot(d_var, t.vars + row_entry(map));
-        }
-      }
-    });
+  // Add the gradients of the mean and variance of a segment to its local statistics and to their mixing weights.
+  void local_gradients(int64_t map, int64_t group, int64_t column, double d_mu, double d_var, double* d_means, double* d_vars, Sums& sums) const {
+    for (int64_t cut = 0, i = group * num_cuts; cut < num_cuts; cut++, i++) {
+      if (!in_segments(cut)) continue;
+      int64_t e = entry(p.cuts[cut], map, column);
+      if (mean_weights[i] != 0) d_means[e] += mean_weights[i] * d_mu;
+      if (var_weights[i] != 0) d_vars[e] += var_weights[i] * d_var;
+      if (learns(mean_weights[i])) sums.mean_weights[i] += d_mu * (t.means[e] - shift);
+      if (learns(var_weights[i])) sums.var_weights[i] += d_var * t.vars[e];
+    }
+  }
+  // p and q of q + p x, summed over the local statistics of a segment, once `global_gradients` has replaced the gradients by them.
+  std::pair<double, double> local_slope(int64_t map, int64_t column, const double* d_means, const double* d_vars) const {
+    double slope = 0, offset = 0;
+    for (int64_t i = 0; i < num_cuts; i++)
+      if (in_segments(i)) slope += d_vars[entry(p.cuts[i], map, column)], offset += d_means[entry(p.cuts[i], map, column)];
+    return {slope, offset};
   }
 
   // Add the gradients of the global statistics; replace dM, dV of all cuts by q, p of q + p x, and the sums over maps by the mixed ones.
   void global_gradients(Sums& total, double* d_means, double* d_vars) const {
     for_global([&](int64_t, int64_t w, int64_t at, int64_t e, int64_t step, int64_t count) {
-      if (learns(mean_weights[w])) total.mean_weights[w] += dot_run(total.means + at, t.means + e, step, count);
-      if (learns(var_weights[w])) total.var_weights[w] += dot_run(total.vars + at, t.vars + e, step, count);
+      if (learns(mean_weights[w])) total.mean_weights[w] += dot_run(total.means + at, t.means + e, shift, step, count);
+      if (learns(var_weights[w])) total.var_weights[w] += dot_run(total.vars + at, t.vars + e, 0.0, step, count);
     });
     if (sync.sum && p.pools_batch) sync.sum(total.means, 2 * domains * columns);
     for_global([&](int64_t, int64_t w, int64_t at, int64_t e, int64_t step, int64_t count) {
@@ -440,17 +431,15 @@ struct Pass {
                            const double* d_vars, const Sums& global, Scratch& w) const {
     const float* k = coefficients(map, lo, hi, w).k;
     const double *P = global.vars + domain(map) * columns, *Q = global.means + domain(map) * columns;
-    float *__restrict a = w.a, *__restrict slope = w.b, *__restrict offset = w.c;
+    float *__restrict slope = w.b, *__restrict offset = w.c;
     for_segments(lo, hi, [&](int64_t g, int64_t begin, int64_t end) {
-      double local_p = 0, local_q = 0, wm = row_weight(mean_weights, g), wv = row_weight(var_weights, g), share = 1.0 / double(p.length);
-      for (int64_t i = 0; i < num_cuts; i++)
-        if (in_segments(i)) local_p += d_vars[entry(p.cuts[i], map, begin)], local_q += d_means[entry(p.cuts[i], map, begin)];
-      if (p.row_cut < 0 || p.cuts[p.row_cut].is_input) {
-        float rest = float(1.0 - wm);  // the mean of a single value is x, whose gradient is that of dy
+      auto [local_p, local_q] = local_slope(map, begin, d_means, d_vars);
+      double wm = row_weight(mean_weights, g), wv = row_weight(var_weights, g), share = 1.0 / double(p.length);
+      if (p.row_cut < 0) {
 #pragma GCC ivdep
         for (int64_t j = begin; j < end; j++) {
           double pj = P[j] + local_p;
-          slope[j] = float(pj), offset[j] = float(Q[j] + local_q + double(k[j]) * pj), a[j] *= rest;
+          slope[j] = float(pj), offset[j] = float(Q[j] + local_q + double(k[j]) * pj);
         }
         return;
       }
@@ -465,17 +454,6 @@ struct Pass {
     return k;
   }
 };
-
-inline void forward(const Problem& p, const Tensors& t, const Sync& sync) {
-  arena().reset();
-  if (p.is_bfloat16) Pass<BFloat16>{p, t, sync}.forward();
-  else Pass<float>{p, t, sync}.forward();
-}
-inline void backward(const Problem& p, const Tensors& t, const Sync& sync) {
-  arena().reset();
-  if (p.is_bfloat16) Pass<BFloat16>{p, t, sync}.backward();
-  else Pass<float>{p, t, sync}.backward();
-}
 
 }  // namespace ANYNORM_ISA
 }  // namespace anynorm

@@ -1,5 +1,6 @@
 // Vectors of the width of the processor, and values of float32 and bfloat16 as float32.
 #pragma once
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -93,6 +94,19 @@ INLINE float sum(Vector v) {
     four += part;
   }
   return (four[0] + four[2]) + (four[1] + four[3]);
+}
+
+INLINE float inverse_sqrt(float value) { return 1.0f / std::sqrt(value); }
+INLINE Vector inverse_sqrt(Vector value) {
+#ifdef ANYNORM_AVX2  // an estimate of 12 bits, and one step of third order, where it neither overflows nor underflows
+  Bits is_normal = (value > 1e-30f) & (value < 1e30f);
+  if (_mm256_movemask_ps((__m256)is_normal) == 0xff) {
+    Vector r = (Vector)_mm256_rsqrt_ps((__m256)value), error = 1.0f - value * r * r;
+    return r + r * error * (0.5f + 0.375f * error);
+  }
+#endif
+  for (int64_t i = 0; i < LANES; i++) value[i] = inverse_sqrt(value[i]);
+  return value;
 }
 
 // The sums of LANES vectors, in a vector: neighbouring lanes are added, then pairs of lanes, and so on.
