@@ -82,9 +82,9 @@ INLINE void block_moments(const T* x, int64_t stride, int64_t n, double done, do
   });
   auto second = row_totals<V, ROWS>([&](int64_t r) { return squares[r]; });
   for (int64_t r = 0; r < ROWS; r++) {
-    Moment moment = around(lane(centre, r), lane(first, r), lane(second, r), share), row = {mean[r], var[r]};
-    if (done > 0) merge(row, done, moment, double(n));
-    else row = moment;
+    Moment block = around(lane(centre, r), lane(first, r), lane(second, r), share), row = block;
+    if constexpr (ROWS == 1)  // several rows at once are short: one block
+      if (done > 0) row = {*mean, *var}, merge(row, done, block, double(n));
     mean[r] = row.mean, var[r] = row.var;
   }
 }
