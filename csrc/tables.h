@@ -63,10 +63,16 @@ INLINE void collect_run(const double* row, double weight, double* __restrict ent
   else for (int64_t j = 0; j < n; j++) total += row[j];
   if (!step) entries[0] += weight * total;
 }
-INLINE double dot_run(const double* row, const double* entries, double shift, int64_t step, int64_t n) {
+INLINE double dot_run(const double* row, const double* entries, int64_t step, int64_t n) {
   double total = 0;
-  if (step) for (int64_t j = 0; j < n; j++) total += row[j] * (entries[j] - shift);
-  else for (int64_t j = 0; j < n; j++) total += row[j] * (entries[0] - shift);
+  if (step) for (int64_t j = 0; j < n; j++) total += row[j] * entries[j];
+  else for (int64_t j = 0; j < n; j++) total += row[j] * entries[0];
+  return total;
+}
+
+INLINE double dot(const double* row, const float* values, int64_t n) {
+  double total = 0;
+  for (int64_t j = 0; j < n; j++) total += row[j] * double(values[j]);
   return total;
 }
 
@@ -85,7 +91,7 @@ struct Pass {
   const double* var_weights = mixing_weights(p, p.var, t.var_logits);
   double *global_mean = nullptr, *global_var = nullptr;  // mixed over the global cuts, (domains, columns)
   float *global_k = nullptr, *global_e = nullptr, *global_r = nullptr;  // the rows of a map without local statistics
-  double shift = 0;  // subtracted from the means in the gradients of mixing weights, where a softmax makes it cancel
+  const float* origin = nullptr;  // from which the gradients of mixing weights measure the global means, (domains, columns); 0 if null
   bool local_mean = false, local_var = false, has_global_cut = false;
   bool mean_in_segments = true, var_in_segments = true;  // constant within a segment
   const float *gamma1 = nullptr, *beta1 = nullptr, *gamma2 = nullptr, *beta2 = nullptr;  // of each column; gamma2, beta2 if neutral
@@ -349,22 +355,30 @@ struct Pass {
     for_segments(0, columns, [&](int64_t group, int64_t begin, int64_t end) {
       double total = 0, total_var = 0;
       for (int64_t j = begin; j < end; j++) total += g[j], total_var += q[j];
-      local_gradients(map, group, begin, total, total_var, d_means, d_vars, sums);
+      local_gradients(map, group, begin, total, total_var, d_means, d_vars);
+      weights_gradients(map, group, begin, total, total_var, 0.0, sums);
       if (p.row_cut < 0) return;
       int64_t i = group * num_cuts + p.row_cut, e = row_entry(map) + begin;
-      if (learns(mean_weights[i])) sums.mean_weights[i] += dot_run(g + begin, t.means + e, 0.0, 1, end - begin);
-      if (learns(var_weights[i])) sums.var_weights[i] += dot_run(q + begin, t.vars + e, 0.0, 1, end - begin);
+      if (learns(mean_weights[i])) sums.mean_weights[i] += dot_run(g + begin, t.means + e, 1, end - begin);
+      if (learns(var_weights[i])) sums.var_weights[i] += dot_run(q + begin, t.vars + e, 1, end - begin);
     });
   }
 
-  // Add the gradients of the mean and variance of a segment to its local statistics and to their mixing weights.
-  void local_gradients(int64_t map, int64_t group, int64_t column, double d_mu, double d_var, double* d_means, double* d_vars, Sums& sums) const {
+  // Add the gradients of the mean and variance of a segment to its local statistics.
+  void local_gradients(int64_t map, int64_t group, int64_t column, double d_mu, double d_var, double* d_means, double* d_vars) const {
     for (int64_t cut = 0, i = group * num_cuts; cut < num_cuts; cut++, i++) {
       if (!in_segments(cut)) continue;
       int64_t e = entry(p.cuts[cut], map, column);
       if (mean_weights[i] != 0) d_means[e] += mean_weights[i] * d_mu;
       if (var_weights[i] != 0) d_vars[e] += var_weights[i] * d_var;
-      if (learns(mean_weights[i])) sums.mean_weights[i] += d_mu * (t.means[e] - shift);
+    }
+  }
+  // Add to the gradients of the mixing weights of these statistics; means are measured from `centre`.
+  void weights_gradients(int64_t map, int64_t group, int64_t column, double d_mu, double d_var, double centre, Sums& sums) const {
+    for (int64_t cut = 0, i = group * num_cuts; cut < num_cuts; cut++, i++) {
+      if (!in_segments(cut)) continue;
+      int64_t e = entry(p.cuts[cut], map, column);
+      if (learns(mean_weights[i])) sums.mean_weights[i] += d_mu * (t.means[e] - centre);
       if (learns(var_weights[i])) sums.var_weights[i] += d_var * t.vars[e];
     }
   }
@@ -379,8 +393,8 @@ struct Pass {
   // Add the gradients of the global statistics; replace dM, dV of all cuts by q, p of q + p x, and the sums over maps by the mixed ones.
   void global_gradients(Sums& total, double* d_means, double* d_vars) const {
     for_global([&](int64_t, int64_t w, int64_t at, int64_t e, int64_t step, int64_t count) {
-      if (learns(mean_weights[w])) total.mean_weights[w] += dot_run(total.means + at, t.means + e, shift, step, count);
-      if (learns(var_weights[w])) total.var_weights[w] += dot_run(total.vars + at, t.vars + e, 0.0, step, count);
+      if (learns(mean_weights[w])) total.mean_weights[w] += dot_run(total.means + at, t.means + e, step, count) - (origin ? dot(total.means + at, origin + at, count) : 0.0);
+      if (learns(var_weights[w])) total.var_weights[w] += dot_run(total.vars + at, t.vars + e, step, count);
     });
     if (sync.sum && p.pools_batch) sync.sum(total.means, 2 * domains * columns);
     for_global([&](int64_t, int64_t w, int64_t at, int64_t e, int64_t step, int64_t count) {

@@ -34,9 +34,14 @@ struct VectorPass : Pass<T> {
         (p.cuts[i].is_input ? shares[g].input : p.cuts[i].is_local ? shares[g].local : shares[g].global) += weight;
       }
     for (float** row : {&mean_k, &mean_e, &global_variance}) *row = arena().take<float>(domains * columns);
+    double* mean = arena().filled(domains * columns, 0.0);  // without a weight, G is any value near x
+    this->for_global([&](int64_t, int64_t, int64_t at, int64_t e, int64_t step, int64_t count) {
+      for (int64_t j = 0; j < count; j++)
+        if (std::isfinite(t.means[e + step * j])) mean[at + j] = t.means[e + step * j];
+    });
     for (int64_t i = 0; i < domains * columns; i++) {
       double weight = shares[p.group(i % columns)].global;
-      split(weight == 0 ? 0.0 : this->global_mean[i] / weight, mean_k[i], mean_e[i]);
+      split(weight == 0 ? mean[i] : this->global_mean[i] / weight, mean_k[i], mean_e[i]);
       global_variance[i] = float(this->global_var[i] + p.eps);
     }
   }
@@ -111,8 +116,7 @@ struct VectorPass : Pass<T> {
   void backward() {
     if (p.recompute) Statistics<T>{p, t, this->sync}.compute();
     prepare();
-    double first = n ? double(load(x[0])) : 0;
-    this->shift = p.mixing == Mixing::precomputed || !std::isfinite(first) ? 0 : first;
+    this->origin = mean_k;
     double *d_means = arena().filled(p.num_stats, 0.0), *d_vars = arena().filled(p.num_stats, 0.0);
     float* direct = nullptr;  // the part of dx that comes from dy alone
     if (t.dx) direct = std::is_same_v<T, float> ? static_cast<float*>(t.dx) : arena().take<float>(n * columns);
@@ -144,11 +148,10 @@ struct VectorPass : Pass<T> {
     float* out = direct ? direct + s * columns : nullptr;
     float *d_weight2 = t.d_weight2 ? t.d_weight2 + this->affine2_row(s) * columns : nullptr;
     float *d_bias2 = t.d_bias2 ? t.d_bias2 + this->affine2_row(s) * columns : nullptr;
-    float shift = float(this->shift);
     for_sample(s, [&](const Segment& segment, int64_t g, int64_t begin, int64_t end) {
       float direct_weight = float(1.0 - shares[g].input);  // the mean of a single value is x, whose gradient is that of dy
-      Vector totals[3] = {};
-      float tails[3] = {};
+      Vector totals[4] = {};
+      float tails[4] = {};
       for_columns(begin, end, [&](int64_t j, auto v, auto constant) {
         using V = decltype(v);
         auto add = [&](float* row, V value) { store(row + j, load_as<V>(row + j) + value); };
@@ -163,13 +166,25 @@ struct VectorPass : Pass<T> {
         if (this->has_global_cut) add(rows.means, d_mu), add(rows.vars, d_var);
         if (d_weight2) add(d_weight2, d_gamma * inner + d * load_as<V>(beta1 + j));
         if (d_bias2) add(d_bias2, d);
-        total(0, d_mu), total(1, d_var), total(2, d_mu * (value - shift));
+        total(0, d_mu), total(1, d_var), total(2, d_mu * (value - segment.c)), total(3, d_mu * (value - load_as<V>(segment.k + j)));
         if (out) store(out + j, a * d * direct_weight);
       });
-      double d_input = double(sum(totals[2]) + tails[2]);
-      this->local_gradients(s, g, begin, double(sum(totals[0]) + tails[0]), double(sum(totals[1]) + tails[1]), d_means, d_vars, sums);
-      if (p.row_cut >= 0 && this->learns(mean_weights[g * num_cuts + p.row_cut])) sums.mean_weights[g * num_cuts + p.row_cut] += d_input;
+      auto total = [&](int i) { return double(sum(totals[i]) + tails[i]); };
+      this->local_gradients(s, g, begin, total(0), total(1), d_means, d_vars);
+      if (p.mean.size() > 1 || p.var.size() > 1) mixing_gradients(s, g, begin, total(0), total(1), total(2), total(3), segment.c, sums);
     });
+  }
+
+  // Add to the gradients of the mixing weights. Means are measured from x, not from 0: the difference is the same for all of them, and
+  // cancels in a softmax. `from_local` and `from_global` are the sums of dmu (x - c) and dmu (x - k).
+  void mixing_gradients(int64_t s, int64_t g, int64_t column, double d_mu, double d_var, double from_local, double from_global, double c,
+                        Sums& sums) const {
+    double sum_x = p.mixing == Mixing::precomputed ? from_local + c * d_mu : 0.0;
+    this->weights_gradients(s, g, column, d_mu, d_var, c, sums);
+    for (int64_t cut = 0, i = g * num_cuts; cut < num_cuts; cut++, i++) {
+      double rest = p.cuts[cut].is_input ? 0.0 : p.cuts[cut].is_local ? from_local : from_global;
+      if (this->learns(mean_weights[i])) sums.mean_weights[i] += sum_x - rest;
+    }
   }
 
   // dx = direct + p (x - k) + q over the global statistics + p (x - c) + q over the local ones
