@@ -8,7 +8,7 @@ namespace ANYNORM_ISA {
 // Call f(pass) with the pass that fits the problem.
 template <class F>
 void with_pass(const Problem& p, const Tensors& t, const Sync& sync, const F& f) {
-  bool by_sample = p.is_vector() && p.map_per_sample;
+  bool by_sample = p.is_vector() && p.affine_per_sample;
   arena().reset();
   if (by_sample && p.is_bfloat16) f(VectorPass<BFloat16>{{p, t, sync}});
   else if (by_sample) f(VectorPass<float>{{p, t, sync}});

@@ -93,8 +93,8 @@ inline void lay_out(Problem& p, const at::Tensor& x) {
     p.has_local |= cut.is_local, p.pools_batch |= cut.uses_batch && !cut.is_local, all_use_batch &= cut.uses_batch;
   }
   divide_columns(p);
-  p.map_per_sample = p.has_local || p.style || (p.classes && p.samples <= p.classes);
-  p.maps = p.map_per_sample ? p.samples : std::max<int64_t>(p.classes, 1);
+  p.affine_per_sample = p.has_local || p.style || (p.classes && p.samples <= p.classes);
+  p.affines = p.affine_per_sample ? p.samples : std::max<int64_t>(p.classes, 1);
   double bytes = double(x.numel() * x.element_size());
   p.recompute = all_use_batch && bytes > MIN_BYTES && 2 * 8 * double(p.num_stats) > MAX_SAVED * bytes;
 }

@@ -18,20 +18,20 @@ struct VectorPass : Pass<T> {
   using Base::columns, Base::domains, Base::dy, Base::n, Base::num_cuts, Base::p, Base::t, Base::x;
   using Base::gamma1, Base::gamma2, Base::beta1, Base::beta2, Base::mean_weights, Base::var_weights;
 
-  struct Shares {  // of the mean, per group of mixing weights
+  struct MeanWeights {  // of the mean, per group of mixing weights
     double global = 0, local = 0, input = 0;
     double rest() const { return 1.0 - global - local - input; }
   };
-  Shares* shares = nullptr;
+  MeanWeights* group_weights = nullptr;
   float *mean_k = nullptr, *mean_e = nullptr, *global_variance = nullptr;  // G = k + e, and var + eps, (domains, columns)
 
   void prepare() {
     Base::prepare();
-    shares = arena().filled(p.groups, Shares());
+    group_weights = arena().filled(p.groups, MeanWeights());
     for (int64_t g = 0; g < p.groups; g++)
       for (int64_t i = 0; i < num_cuts; i++) {
         double weight = mean_weights[g * num_cuts + i];
-        (p.cuts[i].is_input ? shares[g].input : p.cuts[i].is_local ? shares[g].local : shares[g].global) += weight;
+        (p.cuts[i].is_input ? group_weights[g].input : p.cuts[i].is_local ? group_weights[g].local : group_weights[g].global) += weight;
       }
     for (float** row : {&mean_k, &mean_e, &global_variance}) *row = arena().take<float>(domains * columns);
     double* mean = arena().filled(domains * columns, 0.0);  // without a weight, G is any value near x
@@ -40,7 +40,7 @@ struct VectorPass : Pass<T> {
         if (std::isfinite(t.means[e + step * j])) mean[at + j] = t.means[e + step * j];
     });
     for (int64_t i = 0; i < domains * columns; i++) {
-      double weight = shares[p.group(i % columns)].global;
+      double weight = group_weights[p.group(i % columns)].global;
       split(weight == 0 ? mean[i] : this->global_mean[i] / weight, mean_k[i], mean_e[i]);
       global_variance[i] = float(this->global_var[i] + p.eps);
     }
@@ -72,10 +72,10 @@ struct VectorPass : Pass<T> {
     if (t.weight2) segment.gamma2 = t.weight2 + this->affine2_row(s) * columns, segment.beta2 = t.bias2 + this->affine2_row(s) * columns;
     this->for_segments(0, columns, [&](int64_t g, int64_t begin, int64_t end) {
       double mean = this->mix_segment(mean_weights, t.means, s, g, begin), var = this->mix_segment(var_weights, t.vars, s, g, begin), e = 0;
-      if (shares[g].local != 0) mean /= shares[g].local, segment.c = float(mean), e = mean - double(segment.c);
+      if (group_weights[g].local != 0) mean /= group_weights[g].local, segment.c = float(mean), e = mean - double(segment.c);
       else segment.c = 0;
-      segment.global = float(shares[g].global), segment.local = float(shares[g].local), segment.rest = float(shares[g].rest());
-      segment.offset = float(shares[g].local * e), segment.local_var = float(var), segment.r = inverse_std(var, p.eps);
+      segment.global = float(group_weights[g].global), segment.local = float(group_weights[g].local), segment.rest = float(group_weights[g].rest());
+      segment.offset = float(group_weights[g].local * e), segment.local_var = float(var), segment.r = inverse_std(var, p.eps);
       f(segment, g, begin, end);
     });
   }
@@ -120,7 +120,7 @@ struct VectorPass : Pass<T> {
     double *d_means = arena().filled(p.num_stats, 0.0), *d_vars = arena().filled(p.num_stats, 0.0);
     float* direct = nullptr;  // the part of dx that comes from dy alone
     if (t.dx) direct = std::is_same_v<T, float> ? static_cast<float*>(t.dx) : arena().take<float>(n * columns);
-    Sums total = this->sum_chunks([&](Sums& sums, int64_t, int64_t first_sample, int64_t last_sample) {
+    Sums total = this->sum_chunks([&](Sums& sums, int64_t first_sample, int64_t last_sample) {
       float* memory = sums.rows;
       FloatSums rows = {memory, memory + columns, memory + 2 * columns, memory + 3 * columns};
       for (int64_t s = first_sample; s < last_sample; s++) {
@@ -149,7 +149,7 @@ struct VectorPass : Pass<T> {
     float *d_weight2 = t.d_weight2 ? t.d_weight2 + this->affine2_row(s) * columns : nullptr;
     float *d_bias2 = t.d_bias2 ? t.d_bias2 + this->affine2_row(s) * columns : nullptr;
     for_sample(s, [&](const Segment& segment, int64_t g, int64_t begin, int64_t end) {
-      float direct_weight = float(1.0 - shares[g].input);  // the mean of a single value is x, whose gradient is that of dy
+      float direct_weight = float(1.0 - group_weights[g].input);  // the mean of a single value is x, whose gradient is that of dy
       Vector totals[4] = {};
       float tails[4] = {};
       for_columns(begin, end, [&](int64_t j, auto v, auto constant) {

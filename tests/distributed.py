@@ -35,7 +35,7 @@ def run(norm, x, condition):
 
 
 def check_parts(rank, spec, whole, split, name="auto"):
-    """Check that ranks with the samples before and after `split`, on kernels of that name, give what one process gives for all."""
+    """Check that ranks with the samples before and after `split`, on kernels of that name, give what one process gives."""
     alone, together = make(spec), make(spec)
     assert [row["path"] for row in anynorm.sync(together)] == [""]
     condition = condition_for(alone, whole)
