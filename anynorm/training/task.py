@@ -190,6 +190,11 @@ class Task(nn.Module):
         return self.to_device(self.batch(self.sampler.indices(step, number), self.sampler.generator(step, number)))
 
     @property
+    def has_tiny_inputs(self) -> bool:
+        """Whether convolutions are so small that oneDNN takes longer than plain matrix products, on the CPU."""
+        return False
+
+    @property
     def network(self) -> nn.Module:
         """The network whose norms are diagnosed: the first one."""
         return next(self.children())

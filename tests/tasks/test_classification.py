@@ -1,5 +1,7 @@
 """Classification: which images are used, and what the metrics mean."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -10,6 +12,7 @@ from anynorm.tasks import make_task, task_class
 from anynorm.tasks.classification import Classification
 from anynorm.training.config import Config
 from anynorm.training.sampler import Sampler
+from anynorm.training.trainer import Trainer
 
 DATA = load_dataset("digits")
 
@@ -100,3 +103,24 @@ def test_a_task_is_found_by_its_name():
         task_class("clasification")
     with pytest.raises(anynorm.DataError, match=r"'torch\.nn:Linear' must be a subclass of anynorm\.Task; got <class"):
         task_class("torch.nn:Linear")
+
+
+@pytest.mark.parametrize(
+    ("options", "is_tiny"),
+    [
+        ({"batch_size": 2}, True),
+        ({"batch_size": 8}, True),
+        ({"batch_size": 16}, False),
+        ({"model": "mobilenetv2", "batch_size": 2}, False),
+    ],
+)
+def test_onednn_is_off_for_tiny_batches_of_dense_convolutions_during_a_step_alone(options, is_tiny, monkeypatch):
+    trainer = Trainer(Config(**({"model": "small", "num_train": 64} | options)))
+    states: list[Any] = []
+    training_batch = trainer.task.training_batch
+    monkeypatch.setattr(
+        trainer.task, "training_batch", lambda *place: states.append(torch.backends.mkldnn.enabled) or training_batch(*place)
+    )
+    trainer.training_step()
+    assert states == [not is_tiny]
+    assert torch.backends.mkldnn.enabled
