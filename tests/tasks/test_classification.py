@@ -114,13 +114,10 @@ def test_a_task_is_found_by_its_name():
         ({"model": "mobilenetv2", "batch_size": 2}, False),
     ],
 )
-def test_onednn_is_off_for_tiny_batches_of_dense_convolutions_during_a_step_alone(options, is_tiny, monkeypatch):
+def test_onednn_is_off_for_tiny_batches_of_dense_convolutions_during_a_step_alone(options, is_tiny):
     trainer = Trainer(Config(**({"model": "small", "num_train": 64} | options)))
     states: list[Any] = []
-    training_batch = trainer.task.training_batch
-    monkeypatch.setattr(
-        trainer.task, "training_batch", lambda *place: states.append(torch.backends.mkldnn.enabled) or training_batch(*place)
-    )
+    trainer.task.network.register_forward_pre_hook(lambda *_: states.append(torch.backends.mkldnn.enabled))
     trainer.training_step()
     assert states == [not is_tiny]
     assert torch.backends.mkldnn.enabled
