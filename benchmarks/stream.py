@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from measurement import write_results
 from PIL import Image
-from targets import Limit, Target
+from targets import stream_targets
 from torch import Tensor, nn
 
 from anynorm.data import StepLoader, augment, load_dataset
@@ -212,10 +212,8 @@ def main() -> None:
         print(f"{row['name']:28} {row['images_per_second']:15.1f} {ratios}   {megabytes}")
     decoding, step = results["decoding_cpu_seconds_per_step"], min(rows[0]["cpu_seconds_per_step"])
     print(f"Workers need {decoding:.4f} CPU seconds per step, {100 * decoding / step:.1f} % of those of the step ({step:.2f}).")
-    streamed = [row for row in rows if row["workers"]]
-    peaks = [peak for row in streamed for peak in row["worker_megabytes"]]
-    print(Target("images/s, streamed / in memory", [row["ratio"] for row in streamed], None, Limit(least=0.9)))
-    print(Target("peak memory of a worker (MB)", peaks, None, Limit(600)))
+    for target in stream_targets(results):
+        print(target)
     write_results(arguments.json, {"images": arguments.images, "batch_size": arguments.batch_size, **results})
 
 
