@@ -115,7 +115,7 @@ class Comparison:
 
         Args:
             minutes: wall-clock time for all runs.
-            processes: the number of processes that train; None for one per core.
+            processes: the number of runs at a time; None for one per GPU, or one per core on the CPU.
 
         Raises:
             SpecError: if `minutes` is not positive.
@@ -125,9 +125,9 @@ class Comparison:
         check_task(self)
         seconds = 0.0
         for (norm, size), step_time in self.step_seconds().items():
-            steps_per_epoch = Trainer(timed_config(self.config(norm, size))).steps_per_epoch
+            steps_per_epoch = Trainer(timed_config(self.config(norm, size)), hardware=self.hardware).steps_per_epoch
             seconds += step_time * steps_per_epoch * self.seeds
-        epochs = int(60 * minutes * (processes or cpu_count()) / seconds) if seconds else 1
+        epochs = int(60 * minutes * (processes or num_gpus(self.hardware) or cpu_count()) / seconds) if seconds else 1
         return replace(self, base=replace(self.base, epochs=max(1, epochs)))
 
     def step_seconds(self) -> dict[tuple[str, int], float]:
@@ -231,4 +231,8 @@ def check_task(comparison: Comparison) -> None:
     base = comparison.base
     for size in comparison.batch_sizes:
         config = replace(base, norm="bn", batch_size=size, devices=1, sync=False, compile=False)
-        Trainer(config).task.check()
+        task = Trainer(config, hardware=comparison.hardware).task
+        try:
+            task.check()
+        finally:
+            task.close()

@@ -41,7 +41,7 @@ class ReadError(DataError):
 
 
 class DiskError(DataError):
-    """Raised when a file cannot be written. The previous file, if any, is intact."""
+    """Raised when a file cannot be written, or a checkpoint cannot be used. The previous file, if any, is intact."""
 
 
 class DiagnosticError(AnynormError):

@@ -20,7 +20,7 @@ class Frequency(anynorm.Task):
     """Estimate the number of periods, 1 to 8, of a wave of 64 points from a noisy recording."""
 
     metric: ClassVar = anynorm.Metric("deviation", "periods")
-    default_options: ClassVar = {"noise": 0.3, "channels": 16, "flip": True}
+    default_options: ClassVar = {"noise": 0.3, "channels": 16, "random_sign": True}
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -38,9 +38,9 @@ class Frequency(anynorm.Task):
         return len(self.train_waves)
 
     def batch(self, indices: Tensor, generator: torch.Generator) -> Tensor:
-        """Return waves, each with its target as the last value; with the option `flip`, some are flipped at random."""
+        """Return waves, each with its target as the last value; with `random_sign`, half of them are negated."""
         waves = self.train_waves[indices]
-        if not self.options["flip"]:
+        if not self.options["random_sign"]:
             return waves
         signs = 1 - 2 * torch.randint(2, (len(waves), 1), generator=generator)
         return torch.cat([signs * waves[:, :-1], waves[:, -1:]], 1)

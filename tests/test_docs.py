@@ -30,6 +30,14 @@ def test_the_page_runs_and_prints_what_it_says(page):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_the_pieces_of_the_example_task_are_those_of_its_file():
+    pieces = [block.code for block in read_blocks((ROOT / "docs" / "guide" / "tasks.md").read_text()) if block.is_skipped]
+    pieces = [code for code in pieces if not code.startswith("$")]
+    assert len(pieces) == 6
+    source = (ROOT / "examples" / "frequency.py").read_text()
+    assert all(code in source for code in pieces)
+
+
 # The tool itself
 
 

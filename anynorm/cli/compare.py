@@ -144,7 +144,7 @@ def _parse_settings(texts: list[str], task: str) -> dict[str, Any]:
         if not equals:
             raise SpecError(f"--set must be NAME=VALUE, such as flip=true; got {text!r}.")
         if name not in types:
-            config_from_dict({name: value})  # raises, naming the setting that is nearest
+            config_from_dict({name: value}, types)  # raises, naming the setting that is nearest
         parse = types[name]
         try:
             settings[name] = _BOOLS[value.lower()] if parse is bool else parse(value)

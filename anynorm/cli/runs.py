@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="List, show, compare and delete training runs.", no_args_is_help=True)
 
 _COLUMNS = ("data", "model", "norm", "batch_size", "seed")
-_RESULTS = ("status", "test_error", "train_error", "steps", "seconds", "parameters", "saved_bytes")
+_RESULTS = ("status", "steps", "seconds", "parameters", "saved_bytes")
 
 
 @app.command("list")
@@ -39,10 +39,11 @@ def list_(root: RunsDir = Path("runs"), as_json: AsJson = False) -> None:
             {
                 "id": run["id"],
                 "status": run["status"],
+                "task": config.get("task", default.task),
                 **{name: config[name] for name in _COLUMNS},
                 "metric": run["metric"],
                 "test value": run["value"],
-                "other settings": ", ".join(text for text in others if text.partition("=")[0] not in _COLUMNS),
+                "other settings": ", ".join(text for text in others if text.partition("=")[0] not in ("task", *_COLUMNS)),
                 "note": run["note"],
             }
         )
@@ -64,7 +65,8 @@ def diff(first: str, second: str, root: RunsDir = Path("runs"), as_json: AsJson 
     store = _open(root)
     a, b = store.record(first), store.record(second)
     pairs = {name: (a["config"].get(name), b["config"].get(name)) for name in a["config"]}
-    pairs |= {name: (a.get(name), b.get(name)) for name in _RESULTS}
+    metrics = [name for name in {**a, **b} if name.startswith(("test_", "train_"))]
+    pairs |= {name: (a.get(name), b.get(name)) for name in (*_RESULTS, *metrics)}
     rows = [{"name": name, store.find(first): x, store.find(second): y} for name, (x, y) in pairs.items() if x != y]
     print_report(Table(rows, f"{_count(len(rows), 'difference')}."), as_json)
 

@@ -35,7 +35,9 @@ def import_object(name: str) -> Any:
         for part in attribute.split("."):
             imported = getattr(imported, part)
     except (ImportError, AttributeError) as error:
-        raise DataError(f"cannot import {name!r}: {error}. Expected package.module:factory.") from None
+        raise DataError(
+            f"cannot import {name!r}: {error}. Expected package.module:NAME, importable from this folder or PYTHONPATH."
+        ) from None
     return imported
 
 

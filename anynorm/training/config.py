@@ -7,7 +7,7 @@ import hashlib
 import inspect
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -197,8 +197,12 @@ def hash_sources(config: Config) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12] if parts else ""
 
 
-def config_from_dict(values: dict[str, Any]) -> Config:
+def config_from_dict(values: dict[str, Any], known: Iterable[str] = ()) -> Config:
     """Return the configuration with these values; fields that are not given have their defaults.
+
+    Args:
+        values: fields of `Config`.
+        known: further names that an error message may suggest, such as the options of a task.
 
     Raises:
         SpecError: if a name is not a field of `Config`; the message has the nearest one, or the new name of a renamed one.
@@ -209,7 +213,7 @@ def config_from_dict(values: dict[str, Any]) -> Config:
             continue
         if name in RENAMED:
             raise SpecError(f"A run has no setting {name!r}: anynorm 0.2 renamed it to {RENAMED[name]!r}.")
-        near = difflib.get_close_matches(name, names, n=1)
+        near = difflib.get_close_matches(name, [*names, *known], n=1)
         raise SpecError(f"A run has no setting {name!r}." + (f" Did you mean {near[0]}?" if near else ""))
     precision = values.get("precision")
     return Config(**values | ({"precision": _OLD_PRECISIONS[precision]} if precision in _OLD_PRECISIONS else {}))

@@ -49,7 +49,7 @@ class Curve:
             DataError: if a metric is not a scalar.
             DivergedError: if a metric that has been read is not finite, in any process.
         """
-        self._pending.append((step, {name: _scalar(name, value) for name, value in metrics.items()}))
+        self._pending.append((step, {name: scalar(name, value) for name, value in metrics.items()}))
         if len(self._pending) >= self._interval:
             self.check()
 
@@ -103,10 +103,15 @@ class Curve:
             raise DivergedError(failure or elsewhere)
 
 
-def _scalar(name: str, value: Any) -> Tensor:
+def scalar(name: str, value: Any) -> Tensor:
+    """Return a metric of a training step as a scalar without a graph.
+
+    Raises:
+        DataError: if it is not a tensor with one value.
+    """
     if isinstance(value, Tensor) and value.numel() == 1:
         return value.detach().reshape(()).float()
-    raise DataError(f"training_step must return scalar tensors; the metric {name!r} is {_describe(value)}.")
+    raise DataError(f"metrics of a training step must be scalar tensors; the metric {name!r} is {_describe(value)}.")
 
 
 def _number(name: str, value: Any) -> float:

@@ -105,14 +105,14 @@ def make_fabric(config: Config, hardware: Hardware) -> Fabric:
         from lightning_fabric import Fabric
 
         logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
-        per_node = config.devices // hardware.nodes
-        devices: Any = per_node
+        nodes = hardware.nodes if config.devices > 1 else 1  # steps are timed on one device
+        devices: Any = config.devices // nodes
         if hardware.kind == "cuda" and config.devices == 1:
             devices = [int(os.environ.get(WORKER_VARIABLE, "0")) % torch.cuda.device_count()]
         fabric = Fabric(
             accelerator=hardware.kind,
             devices=devices,
-            num_nodes=hardware.nodes,
+            num_nodes=nodes,
             strategy="ddp" if config.devices > 1 else "auto",
             precision=_PRECISIONS.get(config.precision, config.precision),
         )

@@ -13,14 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import fields
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from anynorm.errors import SpecError
+from anynorm.errors import DataError, SpecError
 from anynorm.training.config import Config
+from anynorm.training.curve import scalar
 from anynorm.training.distributed import Processes
 from anynorm.training.norm_layout import apply_norms
 from anynorm.training.sampler import Sampler
@@ -133,7 +135,7 @@ class Task(nn.Module):
     @property
     def num_samples(self) -> int:
         """The number of training samples, one epoch."""
-        raise NotImplementedError
+        raise self._undefined("num_samples")
 
     def batch(self, indices: Tensor, generator: torch.Generator) -> Any:
         """Return a batch of training samples, of any type; the generator is the only source of randomness.
@@ -142,15 +144,18 @@ class Task(nn.Module):
             indices: numbers of the samples, below `num_samples`.
             generator: on the CPU; its seed depends on the run and the pass alone.
         """
-        raise NotImplementedError
+        raise self._undefined("batch")
 
     def loss(self, batch: Any) -> Metrics:
         """Return the metrics of a batch as scalars, means over its samples; "loss" is minimized."""
-        raise NotImplementedError
+        raise self._undefined("loss")
 
     def evaluate(self) -> dict[str, float]:
         """Return the metrics of the networks, which are in eval mode; gradients are disabled."""
-        raise NotImplementedError
+        raise self._undefined("evaluate")
+
+    def _undefined(self, name: str) -> DataError:
+        return DataError(f"{type(self).__name__} must define {name}; see anynorm.Task.")
 
     # What a subclass may change -----------------------------------------------------------------------------------------------
 
@@ -174,9 +179,10 @@ class Task(nn.Module):
         for number in range(passes):
             with step.autocast():
                 metrics = self.loss(self.training_batch(step.number, number))
+            check_metrics(f"{type(self).__name__}.loss", metrics, "loss")
             step.backward(metrics["loss"] if passes == 1 else metrics["loss"] / passes)
             for name, value in metrics.items():
-                total[name] = total[name] + value.detach() if name in total else value.detach()
+                total[name] = total[name] + scalar(name, value) if name in total else scalar(name, value)
         step.update()
         return total if passes == 1 else {name: value / passes for name, value in total.items()}
 
@@ -227,13 +233,28 @@ class Task(nn.Module):
         return tree_map_only(Tensor, lambda tensor: tensor.to(self.device, non_blocking=True), batch)
 
 
+def check_metrics(source: str, metrics: Any, name: str) -> None:
+    """Check that what a method of a task returned is a dictionary with a metric.
+
+    Raises:
+        DataError: if it is not.
+    """
+    if not isinstance(metrics, dict) or name not in metrics:
+        got = " ".join(metrics) or "no metric" if isinstance(metrics, dict) else f"an object of type {type(metrics).__name__}"
+        raise DataError(f"{source} must return a dictionary with the metric {name!r}; got {got}.")
+
+
 def merge_options(task: type[Task], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the default options of a task with those of a run in their place.
 
     Raises:
-        SpecError: if the task does not have an option, or its default is of another type.
+        SpecError: if the task does not have an option, its default is of another type, or it has the name of a field of `Config`.
     """
     defaults = task.default_options
+    if clash := {each.name for each in fields(Config)} & set(defaults):
+        raise SpecError(
+            f"options of {task.__name__} must not have the names of settings of every run; got {' '.join(sorted(clash))}."
+        )
     for name, value in options.items():
         if name not in defaults:
             known = f"its options are {' '.join(defaults)}" if defaults else "it has no options"

@@ -80,6 +80,8 @@ def _measure(configs: list[Config], hardware: Hardware) -> dict[str, float]:
                 best[norm] = min(best.get(norm, float("inf")), _time_step(trainer))
             except DivergedError:
                 del trainers[norm]
+    for trainer in trainers.values():
+        trainer.task.close()
     return best
 
 

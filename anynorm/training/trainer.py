@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from anynorm.errors import DataError
+from anynorm.errors import DataError, DiskError
 from anynorm.io.atomic import atomic_write
 from anynorm.io.checkpoints import import_object
 from anynorm.layers.norm import Norm
@@ -29,7 +29,7 @@ from anynorm.training.devices import Hardware, make_fabric
 from anynorm.training.distributed import Processes
 from anynorm.training.loggers import TensorBoardLogger
 from anynorm.training.sampler import Sampler
-from anynorm.training.task import Metrics, Optimizers, Task
+from anynorm.training.task import Metrics, Optimizers, Task, check_metrics
 
 CHECKPOINT_VERSION = 2
 
@@ -106,6 +106,8 @@ class Trainer:
 
     def update(self, name: str = "main") -> None:
         """Average the gradients of an optimizer over the processes, update its parameters, and reset the gradients."""
+        if name not in self.optimizers:
+            raise DataError(f"optimizer must be one of {' '.join(self.optimizers)}; got {name!r}. See configure_optimizers.")
         optimizer = self.optimizers[name]
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         self.processes.average_gradients(parameters)
@@ -142,6 +144,7 @@ class Trainer:
         self.processes.broadcast_tensors(self.task.buffers())
         with self.evaluation_networks(), torch.no_grad():
             metrics = self.task.evaluate()
+            check_metrics(f"{type(self.task).__name__}.evaluate", metrics, self.task.metric.name)
             artifacts = self.task.artifacts()
         self.curve.add_evaluation(self.step, self.step / self.steps_per_epoch, metrics)
         return artifacts
@@ -176,13 +179,15 @@ class Trainer:
         """Resume from a state.
 
         Raises:
-            DataError: if the state is that of another run, or was written by another version of anynorm.
+            DiskError: if the state is that of another run, or was written by another version of anynorm.
         """
         if state.get("version") != CHECKPOINT_VERSION:
             version = state.get("version", 1)
-            raise DataError(f"the checkpoint must be of version {CHECKPOINT_VERSION}; got version {version}. Delete it.")
+            raise DiskError(
+                f"the checkpoint must be of version {CHECKPOINT_VERSION}; got version {version}. Delete it to start again."
+            )
         if state["config"] != self.config.id:
-            raise DataError(f"the checkpoint must be of run {self.config.id}; got one of run {state['config']}. Delete it.")
+            raise DiskError(f"the checkpoint must be of run {self.config.id}; got one of run {state['config']}. Delete it.")
         self.task.load_state_dict(state["task"])
         for name, average in self.averages.items():
             average.load_state_dict(state["averages"][name])

@@ -22,7 +22,7 @@ SMOKE = {
     "examples.frequency:Frequency": Config(task="examples.frequency:Frequency", batch_size=100, epochs=1, lr=0.01, num_evals=2),
 }
 """The configuration of a short run per task."""
-WITHOUT_AUGMENTATION: dict[str, dict[str, Any]] = {"examples.frequency:Frequency": {"options": {"flip": False}}}
+WITHOUT_AUGMENTATION: dict[str, dict[str, Any]] = {"examples.frequency:Frequency": {"options": {"random_sign": False}}}
 """Random numbers differ between processes, so that only runs without augmentation can be compared."""
 NAMES = list(SMOKE)
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import anynorm
+from anynorm.comparison import Comparison, check_task
 from anynorm.training import curve, trainer
 from anynorm.training.config import Config
 from anynorm.training.devices import WORKER_VARIABLE, Hardware, available_devices, check_processes, make_fabric, num_gpus
@@ -142,3 +143,18 @@ def test_a_compiled_network_learns_as_the_eager_one(tmp_path):
     eager, compiled = (train(replace(QUICK, norm="gn:4", compile=flag)).trainer for flag in (False, True))
     assert compiled.curve.points[-1]["test_loss"] == pytest.approx(eager.curve.points[-1]["test_loss"], rel=1e-3)
     assert compiled.task.state_dict().keys() == eager.task.state_dict().keys()
+
+
+def test_the_hardware_of_a_comparison_is_that_of_its_checks_and_timings(monkeypatch, tmp_path):
+    used = []
+
+    def record_hardware(config, hardware):
+        used.append(hardware)
+        return make_fabric(config, hardware)
+
+    monkeypatch.setattr(trainer, "make_fabric", record_hardware)
+    hardware = Hardware("cpu", nodes=2, num_workers=0)
+    comparison = Comparison(QUICK, ["bn"], [16], 1, root=tmp_path, hardware=hardware)
+    check_task(comparison)
+    comparison.step_seconds()
+    assert used == [hardware, hardware]

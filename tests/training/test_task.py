@@ -136,6 +136,8 @@ def test_options_have_the_type_of_their_default():
         Trainer(replace(QUICK, options={"goal": 1}))
     with pytest.raises(anynorm.SpecError, match=r"option steps of Adversarial must be of type int; got 1\.5"):
         Trainer(replace(QUICK, options={"steps": 1.5}))
+    with pytest.raises(anynorm.SpecError, match="options of Clash must not have the names of settings of every run; got flip lr"):
+        merge_options(type("Clash", (anynorm.Task,), {"default_options": {"lr": 1.0, "flip": True, "other": 1}}), {})
     with pytest.raises(anynorm.SpecError, match="Task has no option 'x'; it has no options"):
         merge_options(anynorm.Task, {"x": 1})
 
@@ -157,7 +159,7 @@ def test_metrics_that_are_not_numbers_are_reported_and_the_store_stays_whole(val
 def test_metrics_of_a_step_must_be_scalars(monkeypatch):
     monkeypatch.setattr(Adversarial, "training_step", lambda *_: {"loss": torch.zeros(3)})
     with pytest.raises(
-        anynorm.DataError, match=r"training_step must return scalar tensors; the metric 'loss' is a tensor of shape"
+        anynorm.DataError, match=r"metrics of a training step must be scalar tensors; the metric 'loss' is a tensor of shape"
     ):
         train(QUICK)
 
@@ -166,7 +168,7 @@ def test_a_checkpoint_of_another_version_is_refused(tmp_path):
     state = Trainer(QUICK).state_dict()
     del state["version"]
     save_checkpoint(state, tmp_path / "checkpoint.pt")
-    with pytest.raises(anynorm.DataError, match=r"the checkpoint must be of version 2; got version 1\. Delete it"):
+    with pytest.raises(anynorm.DiskError, match=r"the checkpoint must be of version 2; got version 1\. Delete it to start again"):
         train(QUICK, tmp_path)
 
 
@@ -194,3 +196,39 @@ def test_weight_decay_can_leave_out_biases_and_norms():
         (1, 5e-4, True),
         (3, 0.0, True),
     ]
+
+
+@pytest.mark.parametrize(
+    ("method", "replacement", "message"),
+    [
+        ("evaluate", lambda _: {"loss": 1.0}, "Adversarial.evaluate must return a dictionary with the metric 'mean'; got loss"),
+        (
+            "evaluate",
+            lambda _: 1.0,
+            "Adversarial.evaluate must return a dictionary with the metric 'mean'; got an object of type float",
+        ),
+        (
+            "training_step",
+            lambda _, step: step.update("critic"),
+            "optimizer must be one of generator discriminator; got 'critic'",
+        ),
+        ("training_step", anynorm.Task.training_step, "Adversarial must define loss; see anynorm.Task"),
+        ("evaluate", anynorm.Task.evaluate, "Adversarial must define evaluate; see anynorm.Task"),
+    ],
+)
+def test_mistakes_in_a_task_are_named(method, replacement, message, monkeypatch):
+    monkeypatch.setattr(Adversarial, method, replacement)
+    with pytest.raises(anynorm.DataError, match=message):
+        train(QUICK)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [({"error": torch.zeros(())}, "Adversarial.loss must return a dictionary with the metric 'loss'; got error"),
+     ({"loss": torch.zeros((), requires_grad=True), "error": 0.5}, "the metric 'error' is of type float")],
+)  # fmt: skip
+def test_a_loss_that_cannot_be_used_is_named(metrics, message, monkeypatch):
+    monkeypatch.setattr(Adversarial, "training_step", anynorm.Task.training_step)
+    monkeypatch.setattr(Adversarial, "loss", lambda *_: metrics)
+    with pytest.raises(anynorm.DataError, match=message):
+        train(QUICK)
