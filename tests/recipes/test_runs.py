@@ -23,6 +23,28 @@ def test_the_learning_rate_is_scaled_linearly_and_a_cell_can_override_settings()
         runs.make_config({"train": {"epoch": 1, "lr": 1.0}, "base_batch_size": 1}, "bn", 8, 0)
 
 
+def test_the_learning_rate_follows_the_samples_of_all_devices_and_accumulated_passes():
+    for overrides in ({"devices": 4}, {"grad_accum_steps": 4}, {"devices": 2, "grad_accum_steps": 2}):
+        assert runs.make_config(SETTINGS, "bn", 8, 0, **overrides).lr == 0.1
+
+
+def test_a_folder_is_searched_in_the_working_directory_and_then_in_the_data_directory(tmp_path, monkeypatch):
+    here, data = tmp_path / "here", tmp_path / "data"
+    here.mkdir()
+    (data / "images").mkdir(parents=True)
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("ANYNORM_DATA", str(data))
+    assert runs.find_folder("folder:images") == f"folder:{data}/images"
+    assert runs.find_folder("stream:images") == f"stream:{data}/images"
+    assert [runs.find_folder(name) for name in ("folder:none", "cifar10@8", "hf:images")] == [
+        "folder:none",
+        "cifar10@8",
+        "hf:images",
+    ]
+    (here / "images").mkdir()
+    assert runs.find_folder("folder:images") == "folder:images"
+
+
 def test_a_run_is_trained_once_and_its_metrics_are_those_of_the_store(tmp_path):
     first = runs.train_cell(SETTINGS, tmp_path, "bn", 16, 0)
     record = Store(tmp_path).record(runs.make_config(SETTINGS, "bn", 16, 0).id)

@@ -11,7 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from anynorm.training.config import LR_SCALINGS, Config, config_from_dict, hash_sources
+from anynorm.data.download import data_dir
+from anynorm.training.config import FOLDERS, LR_SCALINGS, Config, config_from_dict, hash_sources
 from anynorm.training.sweep import Row, get_or_train
 
 _hash_sources = lru_cache(hash_sources)
@@ -22,17 +23,30 @@ def make_config(settings: dict[str, Any], norm: str, batch_size: int, seed: int,
     """Return the configuration of a cell.
 
     Args:
-        settings: `train` holds fields of `Config`. Its `lr` belongs to a batch of `base_batch_size` samples and is scaled
-            linearly to `batch_size`.
+        settings: `train` holds fields of `Config`. Its `lr` belongs to `base_batch_size` samples per optimizer step and is
+            scaled linearly to those of the cell: batch size × devices × accumulated passes.
         norm: the norms of the network, see `anynorm.training.norm_layout`.
-        batch_size: samples per forward pass.
+        batch_size: samples per forward pass and device.
         seed: seed of initialization, data selection and data order.
         overrides: fields of `Config` that differ from `settings["train"]` in this cell.
     """
-    values = {**settings["train"], **overrides}
-    lr = values.pop("lr") * LR_SCALINGS["linear"](batch_size / settings["base_batch_size"])
-    config = config_from_dict({**values, "norm": norm, "batch_size": batch_size, "seed": seed, "lr": lr})
+    values = {**settings["train"], **overrides, "norm": norm, "batch_size": batch_size, "seed": seed}
+    config = config_from_dict(values)
+    ratio = batch_size * config.devices * config.grad_accum_steps / settings["base_batch_size"]
+    config = replace(config, lr=config.lr * LR_SCALINGS["linear"](ratio), data=find_folder(config.data))
     return replace(config, source_hash=_hash_sources(Config(data=config.data, model=config.model)))
+
+
+def find_folder(data: str) -> str:
+    """Return the name of a data set; a folder that only the data directory has, with its path there.
+
+    Args:
+        data: `Config.data`. The path of a folder is relative to the working directory or to `anynorm.data.download.data_dir`.
+    """
+    kind, _, path = data.partition(":")
+    if f"{kind}:" in FOLDERS and not Path(path).exists() and (data_dir() / path).exists():
+        return f"{kind}:{data_dir() / path}"
+    return data
 
 
 def train_cell(settings: dict[str, Any], runs: Path, norm: str, batch_size: int, seed: int, **overrides: Any) -> Row:
