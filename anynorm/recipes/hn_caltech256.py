@@ -6,7 +6,7 @@ Paper: ResNet-18 on Caltech-256 (256 classes, 30607 images of 224 × 224 pixels,
 learning rate 0.1 at 128, 200 epochs.
 
     smoke  20 s      64 digits, one epoch; checks that the code works and claims nothing
-    desk   not run   pets, not Caltech-256: 1480 images of 37 breeds at 16 × 16 pixels, ResNet-10, 6 epochs; batch sizes 32 and 4
+    desk   not run   pets, not Caltech-256: 1480 images of 37 breeds at 16 × 16 pixels, ResNet-10, 4 epochs; batch sizes 32 and 4
     paper  not run   the published setting (`support.presets.CALTECH_256`); needs a folder caltech256/ with train/ and test/
 
 `desk` is a stand-in on other data: a folder pets/ with 40 images per breed in train/ and 20 in test/, central squares of
@@ -23,7 +23,7 @@ from anynorm.recipes.support.norm_grid import norm_grid_recipe, order_claims
 from anynorm.recipes.support.presets import CALTECH_256, DESK, SMOKE, TRAIN
 from anynorm.recipes.support.recipe import Settings
 
-PETS: Settings = {"data": "folder:pets", "image_size": 16, "num_train": 1480, "num_test": 740, "epochs": 6}
+PETS: Settings = {"data": "folder:pets", "image_size": 16, "num_train": 1480, "num_test": 740, "epochs": 4}
 PRESETS: dict[str, Settings] = {
     "smoke": SMOKE | {"batch_sizes": [32, 8], "norms": ["bn", "sn", "hn", "hn:8"]},
     "desk": DESK | {"train": TRAIN | PETS, "batch_sizes": [32, 4], "norms": ["bn", "in", "ln", "gn:8", "sn", "hn", "hn:8"]},

@@ -1,10 +1,11 @@
 """Cells that are training runs: their configuration, their run in a store, and the metrics of a row."""
 
+import os
 from typing import Any
 
 import pytest
 
-from anynorm.errors import SpecError
+from anynorm.errors import DataError, SpecError
 from anynorm.recipes.support import norm_grid, runs
 from anynorm.recipes.support.claims import Claim, more_accurate
 from anynorm.recipes.support.rows import accuracy_drop, accuracy_mean_sd, successful
@@ -53,6 +54,21 @@ def test_a_run_is_trained_once_and_its_metrics_are_those_of_the_store(tmp_path):
     assert runs.train_cell(SETTINGS, tmp_path, "bn", 16, 0) == first  # the seconds too: it was not trained again
     assert first["failure"] == ""
     assert first["commit"] == record["provenance"]["commit"]
+
+
+@pytest.mark.slow
+def test_a_run_of_two_devices_is_trained_by_two_processes(tmp_path):
+    metrics = runs.train_cell(SETTINGS, tmp_path, "bn", 8, 0, devices=2)
+    assert metrics["failure"] == ""
+    record = Store(tmp_path).record(runs.make_config(SETTINGS, "bn", 8, 0, devices=2).id)
+    assert record["steps"] == 64 // 16
+    assert runs.train_cell(SETTINGS, tmp_path, "bn", 8, 0, devices=2) == metrics
+    with pytest.raises(DataError, match=r"the 2 processes of run [0-9a-f]{12} failed; see their messages above"):
+        runs.train_cell(SETTINGS, tmp_path, "bn", 8, 0, devices=2, model="tests.recipes.test_runs:exit_process")
+
+
+def exit_process() -> None:
+    os._exit(3)
 
 
 def test_the_accuracy_is_the_median_of_the_last_evaluations():

@@ -1,18 +1,29 @@
 """Cells that are training runs: from the settings of a recipe to a configuration, its run in a store, and the metrics of a row.
 
-Runs are kept in a store, so recipes that need the same run share it, and an interrupted one resumes.
+Runs are kept in a store, so recipes that need the same run share it, and an interrupted one resumes. They are trained on a GPU if
+the machine has one. A run of several devices is trained by as many processes, which torchrun starts for it.
 """
 
 from __future__ import annotations
 
+import json
 import statistics
-from dataclasses import replace
+import subprocess
+import sys
+from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from anynorm.data.download import data_dir
+from anynorm.errors import DataError
+from anynorm.tasks import task_class
 from anynorm.training.config import FOLDERS, LR_SCALINGS, Config, config_from_dict, hash_sources
+from anynorm.training.devices import Hardware, check_gpus
+from anynorm.training.provenance import cpu_count
+from anynorm.training.store import Store
 from anynorm.training.sweep import Row, get_or_train
 
 _hash_sources = lru_cache(hash_sources)
@@ -57,8 +68,32 @@ def train_cell(settings: dict[str, Any], runs: Path, norm: str, batch_size: int,
         runs: the folder of the run store.
         norm, batch_size, seed, overrides: see `make_config`.
     """
-    record = get_or_train(make_config(settings, norm, batch_size, seed, **overrides), runs)
+    record = train_run(make_config(settings, norm, batch_size, seed, **overrides), runs)
     return run_metrics(record, settings.get("median_of_last", 1))
+
+
+def train_run(config: Config, runs: Path) -> dict[str, Any]:
+    """Return the record of a run, training it first if the store has no record of it.
+
+    Args:
+        config: the run.
+        runs: the folder of the run store.
+
+    Raises:
+        DataError: if data are missing, this machine has fewer GPUs than the run has devices, or one of its processes fails.
+    """
+    # every device decodes the images that it streams; one core per device is left to training
+    hardware = Hardware(num_workers=max(1, cpu_count() // config.devices - 1))
+    if config.devices > 1 and not Store(runs).is_valid(config.id):
+        check_gpus(config, hardware)
+        task_class(config.task).prepare(config)  # missing data are reported here, once
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(config.devices)]
+        arguments = [json.dumps(asdict(config)), str(runs.absolute()), str(hardware.num_workers)]
+        done = subprocess.run([sys.executable, *torchrun, "-m", __name__, *arguments], check=False)
+        if done.returncode:
+            raise DataError(f"the {config.devices} processes of run {config.id} failed; see their messages above.")
+        return Store(runs).record(config.id)
+    return get_or_train(config, runs, hardware)
 
 
 def run_metrics(record: dict[str, Any], median_of_last: int = 1) -> Row:
@@ -80,3 +115,8 @@ def run_metrics(record: dict[str, Any], median_of_last: int = 1) -> Row:
         "seconds": record["seconds"],
         "commit": record["provenance"]["commit"],
     }
+
+
+if __name__ == "__main__":  # one of the processes of a run of several devices
+    torch.set_num_threads(1)
+    get_or_train(config_from_dict(json.loads(sys.argv[1])), Path(sys.argv[2]), Hardware(num_workers=int(sys.argv[3])))
