@@ -10,8 +10,8 @@ second one (D2). 256 images per step, learning rate 0.1, 100 epochs.
     paper  not run   the published setting (`support.presets.IMAGENET_XBN`); needs a folder imagenet/ with train/ and test/
 
 Scaled down in `desk`: networks of a quarter of the width, 16 groups, and 186 steps, so the claims are about the order of the
-norms early in training. ResNet-50 and D2 are left out (`xbn_blocks` has them, with a
-ResNet-26).
+norms early in training. The learning rate is 0.01 instead of 0.05 (`support.presets.DESK`), at which the ResNet-101 with BN stays
+at chance. ResNet-50 and D2 are left out (`xbn_blocks` has D2, in a ResNet-26).
 
 The paper does not say which ResNeXt-101 it has; the authors' scripts have 32 × 8d, and 32 groups in the networks with GN alone.
 IBN-Net and SN are left out: the paper quotes their accuracies from other papers.

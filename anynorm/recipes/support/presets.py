@@ -58,8 +58,9 @@ IMAGENET_100: Settings = IMAGENET | {
     "train": IMAGENET["train"] | {"epochs": 100, "num_evals": 100, "schedule": "step-30-60-90"},
     "median_of_last": 1,
 }
-"""The published setting of sn on ImageNet: 100 epochs, accuracy after the last. The paper augments as He et al. (2016), who also
-shift the colors of an image along their principal components; that is left out."""
+"""The published setting of sn on ImageNet: 100 epochs, accuracy after the last. The paper augments as He et al. (2016), with
+crops of images resized to 256 to 480 pixels and colors shifted along their principal components; here it is random resized crops,
+without a change of colors."""
 IMAGENET_XBN: Settings = IMAGENET_100 | {"train": IMAGENET_100["train"] | {"devices": 2}, "batch_size": 128, "gn": "gn:64"}
 """The published setting of xbn on ImageNet: that of sn with 256 images per step. The paper does not say how many devices share
 them; the authors' scripts have two."""
