@@ -7,7 +7,7 @@ has statistics of its own. Learning rate 0.1 at 256 samples per step, 100 epochs
 does not converge.
 
     smoke  20 s      64 digits, one epoch; checks that the code works and claims nothing
-    desk   not run   1500 images of CIFAR-10 at 8 × 8 pixels, ResNet-10, 3 epochs (`support.presets.DESK`); five settings
+    desk   13 min    1500 images of CIFAR-10 at 8 × 8 pixels, ResNet-10, 3 epochs (`support.presets.DESK`), one process
     paper  not run   the published setting (`support.presets.IMAGENET_100`); needs a folder imagenet/ with train/ and test/
 
 Scaled down in `desk`: four devices instead of eight and fewer samples per device, see `PRESETS`. The devices are simulated: a
@@ -132,7 +132,9 @@ def draw(record: Record, path: Path) -> list[Path]:
         }
         for norm in ("sn", "gn", "bn")
     }
-    fig, _ = plot.lines(lines, xlabel="devices × samples per device", ylabel="test accuracy (%)", title="sn Table 2")
+    fig, ax = plot.lines(lines, xlabel="devices × samples per device", ylabel="test accuracy (%)", title="sn Table 2")
+    for points in ax.containers:  # a line would suggest values between two settings
+        points[0].set_linestyle("none")
     return save_figure(fig, path)
 
 

@@ -59,6 +59,7 @@ VERDICTS = {
     "hn_sn.desk": (0, 2, 3, 0),
     "hn_with_sn.desk": (2, 1, 4, 0),
     "sn_average.desk": (3, 0, 5, 0),
+    "sn_batch_size.desk": (11, 1, 4, 0),
     "sn_importance.desk": (3, 1, 2, 0),
     "xbn_blocks.desk": (8, 0, 8, 0),
     "xbn_mlp.paper": (22, 2, 1, 0),
