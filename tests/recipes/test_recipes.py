@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from anynorm.cli import app
 from anynorm.errors import DataError
 from anynorm.recipes.support.catalog import load_recipe, read_header, recipe_names
+from anynorm.recipes.support.recipe import Recipe
 from anynorm.recipes.support.record import read_record
 from anynorm.recipes.support.runs import make_config
 from anynorm.training.config import config_from_dict
@@ -245,6 +246,19 @@ def test_the_command_measures_in_worker_processes_and_writes_to_records_by_defau
     assert sorted(path.name for path in (tmp_path / "records").iterdir()) == ["hn_groups.smoke.json", "hn_groups.smoke.png"]
     num_rows = len(read_record(tmp_path / "records" / "hn_groups.smoke.json").rows)
     assert len(list((tmp_path / "store" / "runs").iterdir())) == num_rows
+
+
+def test_runs_of_several_devices_are_trained_one_after_another(tmp_path, monkeypatch):
+    workers = []
+
+    def run(recipe, preset, folder, executor, runs):
+        workers.append(executor.workers)
+        raise DataError("stop")
+
+    monkeypatch.setattr(Recipe, "run", run)
+    for name, preset in (("bgn_groups", "desk"), ("bgn_groups", "paper"), ("sn_batch_size", "paper")):
+        run_command(name, "--preset", preset, "--processes", "3", "--records", tmp_path)
+    assert workers == [3, 1, 1]
 
 
 def test_the_command_exits_with_1_if_a_claim_does_not_hold(tmp_path):
