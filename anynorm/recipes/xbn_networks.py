@@ -6,10 +6,10 @@ Paper: ResNet-50 and -101, ResNeXt-50 and -101 on ImageNet with BN, with GN, and
 second one (D2). 256 images per step, learning rate 0.1, 100 epochs.
 
     smoke  20 s      64 digits, one epoch, ResNet-26; checks that the code works and claims nothing
-    desk   not run   4000 images of CIFAR-10 at 8 × 8 pixels, ResNet-101 ×0.25 and ResNeXt-50 ×0.25, 3 epochs at batch size 32
+    desk   not run   2000 images of CIFAR-10 at 8 × 8 pixels, ResNet-101 ×0.25 and ResNeXt-50 ×0.25, 3 epochs at batch size 32
     paper  not run   the published setting (`support.presets.IMAGENET_XBN`); needs a folder imagenet/ with train/ and test/
 
-Scaled down in `desk`: networks of a quarter of the width, 16 groups, and 375 steps, so the claims are about the order of the
+Scaled down in `desk`: networks of a quarter of the width, 16 groups, and 186 steps, so the claims are about the order of the
 norms early in training. The learning rate is 0.01 instead of 0.05 (`support.presets.DESK`), at which the ResNet-101 with BN stays
 at chance. ResNet-50 and D2 are left out (`xbn_blocks` has D2, in a ResNet-26).
 
@@ -33,7 +33,7 @@ from anynorm.table import Table
 from anynorm.training.sweep import Row, grid
 
 DESK: Settings = DESK_RESNET_10 | {
-    "train": TRAIN | {"num_train": 4000, "num_test": 4000, "lr": 0.01, "weight_decay": 1e-4},
+    "train": TRAIN | {"num_train": 2000, "num_test": 2000, "lr": 0.01, "weight_decay": 1e-4},
     "batch_size": 32,
     "networks": {"ResNet-101": {"model": "resnet101", "width": 0.25}, "ResNeXt-50": {"model": "resnext50", "width": 0.25}},
     "norms": {"BN": "bn", "GN": "gn:16", "XBN": "xbn=gn:16"},
