@@ -19,7 +19,7 @@ setup: .venv/ready
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools ninja
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[lab,export,cluster,tensorboard,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[lab,export,cluster,hf,tensorboard,dev]'
 	touch $@
 
 demo: setup
@@ -41,7 +41,7 @@ sanitize: setup
 		../../$(BIN)/python -m pytest -c ../../pyproject.toml --rootdir . -p no:cacheprovider tests/kernels/test_cpu.py
 
 # Measure for about half an hour, generate benchmarks/README.md from the results, and print one line per target.
-BENCHMARKS := layers model startup reference baselines
+BENCHMARKS := layers model startup reference baselines stream
 bench: setup
 	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py --json benchmarks/results/$$name.json || exit 1; done
 	$(BIN)/python benchmarks/report.py

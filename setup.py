@@ -1,6 +1,7 @@
 """Build the C++ kernels against the installed torch; without torch or a compiler the package is installed without them."""
 
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,8 @@ def extension_arguments() -> dict[str, Any]:
                 super().run()
             except (Exception, SystemExit) as error:
                 self.extensions = []
-                lines = str(error).strip().splitlines() or [type(error).__name__]
                 folder.mkdir(parents=True, exist_ok=True)
-                (folder / "_build_error.txt").write_text(f"the build failed: {lines[-1]}\n")
+                (folder / "_build_error.txt").write_text(f"{describe(error)}\n")
                 self.announce(f"anynorm is installed without its C++ kernels: {error}", level=5)
 
         def get_ext_filename(self, fullname: str) -> str:
@@ -47,6 +47,15 @@ def extension_arguments() -> dict[str, Any]:
         define_macros=[("USE_DISTRIBUTED", None)] if torch.distributed.is_available() else [],
     )
     return {"ext_modules": [extension], "cmdclass": {"build_ext": Build.with_options(no_python_abi_suffix=True)}}
+
+
+def describe(error: BaseException) -> str:
+    """Return why a build failed, in one line."""
+    compiler = os.environ.get("CXX", "cl" if sys.platform == "win32" else "c++").split()[0]
+    if shutil.which(compiler) is None:
+        return f"no C++ compiler was found when anynorm was installed: {compiler} does not exist"
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return f"the build failed: {lines[-1]}"
 
 
 try:

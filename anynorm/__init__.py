@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from anynorm.errors import DiagnosticError as DiagnosticError
     from anynorm.errors import DiskError as DiskError
     from anynorm.errors import FoldError as FoldError
+    from anynorm.errors import ReadError as ReadError
     from anynorm.errors import ShapeError as ShapeError
     from anynorm.errors import SpecError as SpecError
     from anynorm.errors import StateError as StateError
@@ -60,8 +61,8 @@ __version__ = "0.2.0"
 
 _NAMES = {
     "comparison": "compare",
-    "errors": "AnynormError ConditionError DataError DiagnosticError DiskError FoldError ShapeError SpecError StateError "
-    "SurgeryError",
+    "errors": "AnynormError ConditionError DataError DiagnosticError DiskError FoldError ReadError ShapeError SpecError "
+    "StateError SurgeryError",
     "layers.algebra": "AdaIN AuxBatchNorm BatchGroupNorm BatchNorm ConditionalBatchNorm ExtendedNorm GeneralBatchGroupNorm "
     "GroupNorm HeteroNorm InstanceNorm LayerNorm PositionalNorm SandwichAdaIN SandwichAuxBatchNorm SandwichBatchNorm SwitchNorm",
     "layers.conditioning": "condition",

@@ -36,6 +36,10 @@ class DataError(AnynormError):
     """Raised when a model, a checkpoint or data cannot be found, read or used."""
 
 
+class ReadError(DataError):
+    """Raised when images cannot be read while a run trains. The run can be resumed when they can be read again."""
+
+
 class DiskError(DataError):
     """Raised when a file cannot be written. The previous file, if any, is intact."""
 

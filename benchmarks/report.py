@@ -2,8 +2,8 @@
 
     python benchmarks/report.py
 
-The scripts layers, model, startup, reference and baselines write these files (`--json`); `make bench` runs all of them and then
-this one. A section is left out if its file does not exist. A test fails if README.md differs from what the files give.
+The scripts layers, model, startup, reference, baselines and stream write these files (`--json`); `make bench` runs all and
+then this one. A section is left out if its file does not exist. A test fails if README.md differs from what the files give.
 """
 
 from __future__ import annotations
@@ -141,12 +141,33 @@ def baselines_section(results: dict[str, Any]) -> str:
     return f"{text}\n\n{_table(rows)}\n"
 
 
+def stream_section(results: dict[str, Any]) -> str:
+    """Return the speed of training from streamed images."""
+    header = ["images", "threads", "images/s (best)", "of memory, best", "of memory, median round", "CPU time of memory / of it"]
+    rows = [[*header, "MB per worker"]]
+    for row in results["rows"]:
+        ratios = [f"{row[name]:.2f}" for name in ("ratio", "median_ratio", "cpu_ratio")]
+        peaks = " ".join(f"{peak:.0f}" for peak in row["worker_megabytes"])
+        rows.append(
+            [
+                row["name"].partition(", ")[0] if row["workers"] is None else row["name"].rpartition(", ")[0],
+                str(row["threads"]),
+                f"{row['images_per_second']:.1f}",
+                *ratios,
+                peaks,
+            ]
+        )
+    text = f"ResNet-18 at 64 pixels, batch size {results['batch_size']}, {results['images']} JPEGs; candidates take turns:"
+    return f"{text}\n\n{_table(rows)}\n"
+
+
 SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "layers": ("Layers", layers_section),
     "model": ("Networks", model_section),
     "startup": ("Start of a process", startup_section),
     "reference": ("Reference kernels", reference_section),
     "baselines": ("Baselines outside the algebra", baselines_section),
+    "stream": ("Streamed images", stream_section),
 }
 
 

@@ -1,4 +1,4 @@
-"""The targets of the kernels: a ratio, its median and worst value over shapes and norms, and their limits.
+"""The targets of the kernels and of streamed data: a ratio, its median and worst value over shapes and norms, and their limits.
 
 Layers count in float32, forward + backward, with 1 and 2 threads, where x has at least 0.1 MB; 4×64×8×8 (0.07 MB) has a target
 of its own.
@@ -108,9 +108,19 @@ def startup_targets(results: dict[str, Any]) -> list[Target]:
     return [Target("extra time to the first output of a new process, against torch alone (s)", [extra], Limit(0.3), None)]
 
 
+def stream_targets(results: dict[str, Any]) -> list[Target]:
+    """Return the targets of benchmarks/stream.py; the speed is that of the median round, in which the candidates take turns."""
+    streamed = [row for row in results["rows"] if row["workers"]]
+    peaks = [peak for row in streamed for peak in row["worker_megabytes"]]
+    return [
+        Target("images/s, streamed / in memory", [row["median_ratio"] for row in streamed], Limit(least=0.9), None),
+        Target("peak memory of a worker that decodes images (MB)", peaks, None, Limit(600)),
+    ]
+
+
 def all_targets(results: Results) -> list[Target]:
     """Return the targets of all results that exist, in the order of the scripts."""
-    functions = {"layers": layer_targets, "model": model_targets, "startup": startup_targets}
+    functions = {"layers": layer_targets, "model": model_targets, "startup": startup_targets, "stream": stream_targets}
     return [target for name, function in functions.items() if name in results for target in function(results[name])]
 
 

@@ -1,6 +1,6 @@
 // The kernels for any processor.
 #define ANYNORM_ISA baseline
 #define ANYNORM_LANES 4
-#include "tables.h"
+#include "driver.h"
 
 anynorm::Kernels anynorm::baseline_kernels() { return {"baseline", baseline::forward, baseline::backward}; }

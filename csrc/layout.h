@@ -59,7 +59,8 @@ inline void assign_parts(const Problem& p, Cut& cut) {
 
 // Divide the columns where the part of a local cut, other than the row cut, or the group of mixing weights changes.
 inline void divide_columns(Problem& p) {
-  for (int64_t j = 0; j < p.columns; j++) {
+  bool is_divided = p.has_local || p.groups > 1;
+  for (int64_t j = 0; j < (is_divided ? p.columns : 1); j++) {
     bool begins = j == 0 || p.group(j) != p.group(j - 1);
     for (size_t i = 0; !begins && p.has_local && i < p.cuts.size(); i++)
       if (p.cuts[i].is_local && int64_t(i) != p.row_cut) begins = p.cuts[i].part.empty() || p.cuts[i].part[j] != p.cuts[i].part[j - 1];
@@ -92,8 +93,8 @@ inline void lay_out(Problem& p, const at::Tensor& x) {
     p.has_local |= cut.is_local, p.pools_batch |= cut.uses_batch && !cut.is_local, all_use_batch &= cut.uses_batch;
   }
   divide_columns(p);
-  p.map_per_sample = p.has_local || p.style || (p.classes && p.samples <= p.classes);
-  p.maps = p.map_per_sample ? p.samples : std::max<int64_t>(p.classes, 1);
+  p.affine_per_sample = p.has_local || p.style || (p.classes && p.samples <= p.classes);
+  p.affines = p.affine_per_sample ? p.samples : std::max<int64_t>(p.classes, 1);
   double bytes = double(x.numel() * x.element_size());
   p.recompute = all_use_batch && bytes > MIN_BYTES && 2 * 8 * double(p.num_stats) > MAX_SAVED * bytes;
 }

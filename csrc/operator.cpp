@@ -38,21 +38,29 @@ const Kernels& kernels() {
   return best;
 }
 
-// A problem with its tensors. `stats` holds the means, variances and counts.
-struct Call {
+// What autograd keeps until backward, besides tensors that receive gradients and statistics.
+struct Plan : torch::CustomClassHolder {
   Problem p;
+  std::vector<int64_t> spec;
   std::string group;
-  Tensor labels, stats;
-  variable_list inputs{};  // parameters are float32 and contiguous, a style is repeated for each sample
+  Tensor labels;
 
-  Call(const Tensor& x, at::IntArrayRef spec, double eps, std::string group_name, Tensor given_labels, Tensor given_stats)
-      : p(read_problem(spec, eps)), group(std::move(group_name)), labels(std::move(given_labels)), stats(std::move(given_stats)) {
+  Plan(const Tensor& x, at::IntArrayRef numbers, double eps, std::string group_name, Tensor given_labels)
+      : p(read_problem(numbers, eps)), spec(numbers.vec()), group(std::move(group_name)), labels(std::move(given_labels)) {
     lay_out(p, x);
     p.recompute &= group.empty();  // processes would have to exchange again, all or none of them
-    if (stats.defined()) {
-      p.recompute = false;
-      return;
-    }
+  }
+};
+
+// One pass with its tensors. `stats` holds the means, variances and counts.
+struct Call {
+  const Plan& plan;
+  const Problem& p = plan.p;
+  Tensor stats;
+  variable_list inputs{};  // parameters are float32 and contiguous, a style is repeated for each sample
+
+  Call(const Plan& given_plan, Tensor given_stats) : plan(given_plan), stats(std::move(given_stats)) {
+    if (stats.defined()) return;
     stats = at::empty({2 * p.num_stats + p.num_domains()}, at::kDouble);
     std::fill_n(stats.mutable_data_ptr<double>() + 2 * p.num_stats, p.num_domains(), 0.0);
   }
@@ -70,7 +78,7 @@ struct Call {
     t.x = inputs.empty() ? nullptr : inputs[X].const_data_ptr();
     t.weight = input(WEIGHT), t.bias = input(BIAS), t.mean_logits = input(MEAN_WEIGHT), t.var_logits = input(VAR_WEIGHT);
     t.weight2 = input(p.style ? STYLE_STD : CLASS_WEIGHT), t.bias2 = input(p.style ? STYLE_MEAN : CLASS_BIAS);
-    t.labels = labels.defined() ? labels.const_data_ptr<int64_t>() : nullptr;
+    t.labels = plan.labels.defined() ? plan.labels.const_data_ptr<int64_t>() : nullptr;
     t.means = stats.mutable_data_ptr<double>(), t.vars = t.means + p.num_stats, t.counts = t.vars + p.num_stats;
     return t;
   }
@@ -113,7 +121,7 @@ Tensor run_forward(const variable_list& inputs, Call& call) {
   Tensors t = call.tensors();
   Tensor y = at::empty_like(inputs[X]);
   t.y = y.mutable_data_ptr();
-  kernels().forward(call.p, t, make_sync(call.group, call.p.num_domains()));
+  kernels().forward(call.p, t, make_sync(call.plan.group, call.p.num_domains()));
   return y;
 }
 
@@ -134,7 +142,7 @@ variable_list run_backward(const variable_list& inputs, Call& call, Tensor dy, c
   t.d_weight = gradient(WEIGHT), t.d_bias = gradient(BIAS);
   t.d_weight2 = gradient(call.p.style ? STYLE_STD : CLASS_WEIGHT), t.d_bias2 = gradient(call.p.style ? STYLE_MEAN : CLASS_BIAS);
   t.d_mean_logits = gradient(MEAN_WEIGHT), t.d_var_logits = gradient(VAR_WEIGHT);
-  kernels().backward(call.p, t, make_sync(call.group, call.p.num_domains()));
+  kernels().backward(call.p, t, make_sync(call.plan.group, call.p.num_domains()));
   for (int i = WEIGHT; i < NUM_INPUTS; i++) {
     if (!grads[i].defined()) continue;
     if (grads[i].sizes() != inputs[i].sizes()) grads[i] = grads[i].sum(0, true);
@@ -144,8 +152,7 @@ variable_list run_backward(const variable_list& inputs, Call& call, Tensor dy, c
 }
 
 // Gradients that can be differentiated again, by the reference.
-variable_list differentiable_backward(const variable_list& inputs, const Call& call, at::IntArrayRef spec, const Tensor& dy,
-                                      const std::vector<bool>& needs) {
+variable_list differentiable_backward(const variable_list& inputs, const Call& call, const Tensor& dy, const std::vector<bool>& needs) {
   static const auto reference = c10::Dispatcher::singleton().findSchemaOrThrow("anynorm::reference_backward", "");
   auto optional = [](const Tensor& tensor) { return tensor.defined() ? std::optional<Tensor>(tensor) : std::nullopt; };
   OptionalTensors params, running;
@@ -156,7 +163,7 @@ variable_list differentiable_backward(const variable_list& inputs, const Call& c
   c10::List<bool> needed;
   for (bool need : needs) needed.push_back(need);
   torch::jit::Stack stack;
-  torch::jit::push(stack, inputs[X], params, running, optional(call.labels), spec, call.p.eps, call.group, dy, needed);
+  torch::jit::push(stack, inputs[X], params, running, optional(call.plan.labels), call.plan.spec, call.p.eps, call.plan.group, dy, needed);
   reference.callBoxed(stack);
   std::vector<Tensor> computed = stack.back().toTensorVector();
   variable_list grads(NUM_INPUTS);
@@ -165,31 +172,34 @@ variable_list differentiable_backward(const variable_list& inputs, const Call& c
   return grads;
 }
 
+// Return a tensor in the layout of x in the forward pass: a hook of saved tensors may return any view.
+Tensor as_saved(const Tensor& x, bool last) {
+  if (last == channels_last(x) && (last || x.is_contiguous())) return x;
+  return x.contiguous(!last || x.dim() < 4 ? at::MemoryFormat::Contiguous : x.dim() == 4 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::ChannelsLast3d);
+}
+
 struct Normalize : torch::autograd::Function<Normalize> {
   // `defined` are the inputs that autograd sees, `inputs` has an undefined tensor in place of those that the norm does not have.
-  static Tensor forward(AutogradContext* ctx, at::TensorList defined, const variable_list* inputs, at::IntArrayRef spec, Call* call) {
+  static Tensor forward(AutogradContext* ctx, at::TensorList defined, const variable_list* inputs, c10::intrusive_ptr<Plan> plan, Call* call) {
     Tensor y = run_forward(*inputs, *call);
     variable_list saved = *inputs;
-    saved.push_back(call->p.recompute ? Tensor() : call->stats), saved.push_back(call->labels);
-    ctx->save_for_backward(saved);
-    ctx->saved_data["spec"] = spec, ctx->saved_data["eps"] = call->p.eps, ctx->saved_data["group"] = call->group;
+    saved.push_back(plan->p.recompute ? Tensor() : call->stats);
+    ctx->save_for_backward(std::move(saved));
+    ctx->saved_data["plan"] = at::IValue::make_capsule(std::move(plan));
     return y;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list dy) {
     variable_list inputs = ctx->get_saved_variables();
-    for (Tensor& tensor : inputs)  // a hook may return any view
-      if (tensor.defined() && !tensor.is_contiguous() && !channels_last(tensor)) tensor = tensor.contiguous();
-    Tensor labels = inputs[NUM_INPUTS + 1], stats = inputs[NUM_INPUTS];
-    inputs.resize(NUM_INPUTS);
-    std::vector<int64_t> spec = ctx->saved_data["spec"].toIntVector();
+    auto plan = c10::static_intrusive_pointer_cast<Plan>(ctx->saved_data["plan"].toCapsule());
     TORCH_CHECK(inputs[X].scalar_type() == dy[0].scalar_type(), "anynorm: x was saved as ", dy[0].scalar_type(), "; got ", inputs[X].scalar_type());
-    Call call(inputs[X], spec, ctx->saved_data["eps"].toDouble(), ctx->saved_data["group"].toStringRef(), labels, stats);
+    inputs[X] = as_saved(inputs[X], plan->p.last);
+    Call call(*plan, inputs.back().defined() ? inputs.back().contiguous() : Tensor());
+    inputs.pop_back();
     std::vector<bool> needs;
     size_t edge = 0;
     for (const Tensor& input : inputs) needs.push_back(input.defined() && ctx->needs_input_grad(edge++));
-    variable_list all = at::GradMode::is_enabled() ? differentiable_backward(inputs, call, spec, dy[0], needs)
-                                                   : run_backward(inputs, call, dy[0], needs);
+    variable_list all = at::GradMode::is_enabled() ? differentiable_backward(inputs, call, dy[0], needs) : run_backward(inputs, call, dy[0], needs);
     variable_list grads;
     for (size_t i = 0; i < NUM_INPUTS; i++)
       if (inputs[i].defined()) grads.push_back(all[i]);
@@ -212,18 +222,19 @@ std::tuple<Tensor, Tensor> normalize(const Tensor& given, const OptionalTensors&
   Tensor x = given.is_contiguous() || (channels_last(given) && !ranks_may_differ) ? given : given.contiguous();
   variable_list inputs = {x};
   for (size_t i = 0; i < params.size(); i++) inputs.push_back(params.get(i).value_or(Tensor()));
-  Call call(x, spec, eps, std::string(group), labels ? labels->contiguous().clone() : Tensor(), Tensor());
-  TORCH_CHECK(running.size() == 2 * call.p.cuts.size(), "anynorm: running statistics of ", call.p.cuts.size(), " cuts are needed; got ",
-              running.size() / 2);
-  check_parameters(call.p, inputs);
-  if (call.p.classes) check_labels(call.p, call.labels);
-  read_running(call.p, call.tensors(), running);
+  auto plan = c10::make_intrusive<Plan>(x, spec, eps, std::string(group), labels ? labels->contiguous().clone() : Tensor());
+  const Problem& p = plan->p;
+  TORCH_CHECK(running.size() == 2 * p.cuts.size(), "anynorm: running statistics of ", p.cuts.size(), " cuts are needed; got ", running.size() / 2);
+  check_parameters(p, inputs);
+  if (p.classes) check_labels(p, plan->labels);
+  Call call(*plan, Tensor());
+  read_running(p, call.tensors(), running);
   bool differentiable = at::GradMode::is_enabled() && torch::autograd::any_variable_requires_grad(inputs);
   variable_list defined;
   for (const Tensor& input : inputs)
     if (input.defined()) defined.push_back(input);
-  Tensor y = differentiable ? Normalize::apply(at::TensorList(defined), &inputs, spec, &call) : run_forward(inputs, call);
-  if (momentum >= 0) update_running(call.p, call.tensors(), running, num_batches, momentum);
+  Tensor y = differentiable ? Normalize::apply(at::TensorList(defined), &inputs, plan, &call) : run_forward(inputs, call);
+  if (momentum >= 0) update_running(p, call.tensors(), running, num_batches, momentum);
   return {y, call.stats};
 }
 

@@ -2,7 +2,7 @@
 //
 //   moments   read x                mean and variance
 //   scale     read x, write y       y = a (x - k) + b
-//   sums      read x, dy            g = sum of dy, t = sum of dy (x - k)
+//   sums      read x, dy            g = sum of dy, h = sum of dy (x - k)
 //   spread    read x, dy, write dx  dx = a dy + p (x - k) + q
 //
 // Sums run in float32 vectors over blocks that stay in a cache, for moments around the block's own mean; blocks are merged in double.
@@ -15,24 +15,25 @@
 namespace anynorm {
 namespace ANYNORM_ISA {
 
-constexpr int64_t BLOCK = 1024;  // values of a row that are summed in float32
-constexpr int64_t TILE = 128;    // positions that are summed in float32, channels last
-constexpr int64_t STRIPE = 4;    // vectors of channels that are summed at once, channels last
+constexpr int64_t BLOCK = 1024;       // values of a row that are summed in float32
+constexpr int64_t SHORT = 256;        // values of a row up to which LANES rows are summed at once
+constexpr int64_t TILE = 128;         // positions that are summed in float32, channels last
+constexpr int64_t BLOCK_VECTORS = 4;  // vectors of channels that are summed at once, channels last
 
 struct Moment {
   double mean, var;
 };
 
-// The moments of 1 / share values from the sums of their differences and squared differences from `centre`.
-INLINE Moment around(float centre, float first, float second, double share) {
-  double residual = double(first) * share, var = double(second) * share - residual * residual;
+// The moments of 1 / inverse_count values from the sums of their differences and squared differences from `centre`.
+INLINE Moment around(float centre, float first, float second, double inverse_count) {
+  double residual = double(first) * inverse_count, var = double(second) * inverse_count - residual * residual;
   return {double(centre) + residual, var < 0 ? 0 : var};  // NaN stays
 }
 // Merge the moments of `n` further values into those of `done` values.
 INLINE void merge(Moment& moment, double done, Moment block, double n) {
-  double delta = block.mean - moment.mean, share = n / (done + n);
-  moment.var += share * (block.var - moment.var + delta * delta * (1 - share));
-  moment.mean += delta * share;
+  double delta = block.mean - moment.mean, fraction = n / (done + n);
+  moment.var += fraction * (block.var - moment.var + delta * delta * (1 - fraction));
+  moment.mean += delta * fraction;
 }
 
 // Call f(offset, i, count) for all vectors of n values, with i alternating between 0 and 1. The last vector overlaps the one before
@@ -46,41 +47,70 @@ INLINE void for_vectors(int64_t n, const F& f) {
   if (j < n) f(n - width, 1, n - j);
 }
 
-// The mean and variance of n values, with share = 1 / n.
-template <class V, class T>
-INLINE Moment block_moments(const T* x, int64_t n, double share) {
-  V s[2] = {}, d1[2] = {}, d2[2] = {};
-  for_vectors<V>(n, [&](int64_t j, int i, int64_t count) { s[i] += keep_last(load_as<V>(x + j), count); });
-  float centre = sum(s[0] + s[1]) * float(share);
-  for_vectors<V>(n, [&](int64_t j, int i, int64_t count) {
-    V d = keep_last(load_as<V>(x + j) - centre, count);
-    d1[i] += d, d2[i] += d * d;
-  });
-  return around(centre, sum(d1[0] + d1[1]), sum(d2[0] + d2[1]), share);
+// The sums of one row (a vector of one lane if V is float), or of LANES rows that are `stride` values apart.
+template <class V, int64_t ROWS, class F>
+INLINE auto row_totals(const F& vector_sum) {
+  if constexpr (ROWS == 1) return sum(vector_sum(0));
+  else {
+    V totals[ROWS];
+    for (int64_t r = 0; r < ROWS; r++) totals[r] = vector_sum(r);
+    return sum_each(totals);
+  }
 }
+INLINE float lane(float value, int64_t) { return value; }
+INLINE float lane(const Vector& value, int64_t i) { return value[i]; }
 
-template <class V, class T>
-INLINE void row_moments(const T* x, int64_t length, double share, double* mean, double* var) {
-  Moment row = {0, 0};
-  if (length <= BLOCK) row = block_moments<V>(x, length, share);
-  else
-    for (int64_t start = 0; start < length; start += BLOCK) {
-      int64_t n = std::min(BLOCK, length - start);
-      merge(row, double(start), block_moments<V>(x + start, n, 1.0 / double(n)), double(n));
-    }
-  *mean = row.mean, *var = row.var;
-}
-
-// Add to g and t.
-template <class V, class T>
-INLINE void row_sums(const T* x, const T* dy, int64_t length, float k, double* g, double* t) {
-  for (int64_t start = 0; start < length; start += BLOCK, x += BLOCK, dy += BLOCK) {
-    V s[2] = {}, m[2] = {};
-    for_vectors<V>(std::min(BLOCK, length - start), [&](int64_t j, int i, int64_t count) {
-      V up = keep_last(load_as<V>(dy + j), count);
-      s[i] += up, m[i] += up * keep_last(load_as<V>(x + j) - k, count);
+// The means and variances of blocks of n values, merged into those of `done` values before.
+template <class V, int64_t ROWS, class T>
+INLINE void block_moments(const T* x, int64_t stride, int64_t n, double done, double* mean, double* var) {
+  double inverse_count = 1.0 / double(n);
+  auto centre = row_totals<V, ROWS>([&](int64_t r) {
+    V s[2] = {};
+    for_vectors<V>(n, [&](int64_t j, int i, int64_t count) { s[i] += keep_last(load_as<V>(x + r * stride + j), count); });
+    return s[0] + s[1];
+  }) * float(inverse_count);
+  V squares[ROWS];
+  auto first = row_totals<V, ROWS>([&](int64_t r) {
+    V d1[2] = {}, d2[2] = {};
+    float c = lane(centre, r);
+    for_vectors<V>(n, [&](int64_t j, int i, int64_t count) {
+      V d = keep_last(load_as<V>(x + r * stride + j) - c, count);
+      d1[i] += d, d2[i] += d * d;
     });
-    *g += double(sum(s[0] + s[1])), *t += double(sum(m[0] + m[1]));
+    squares[r] = d2[0] + d2[1];
+    return d1[0] + d1[1];
+  });
+  auto second = row_totals<V, ROWS>([&](int64_t r) { return squares[r]; });
+  for (int64_t r = 0; r < ROWS; r++) {
+    Moment block = around(lane(centre, r), lane(first, r), lane(second, r), inverse_count), row = block;
+    if constexpr (ROWS == 1)  // several rows at once are short: one block
+      if (done > 0) row = {*mean, *var}, merge(row, done, block, double(n));
+    mean[r] = row.mean, var[r] = row.var;
+  }
+}
+
+template <class V, int64_t ROWS, class T>
+INLINE void row_moments(const T* x, int64_t length, double* mean, double* var) {
+  for (int64_t start = 0; start < length; start += BLOCK)
+    block_moments<V, ROWS>(x + start, length, std::min(BLOCK, length - start), double(start), mean, var);
+}
+
+// Add to g and h.
+template <class V, int64_t ROWS, class T>
+INLINE void row_sums(const T* x, const T* dy, int64_t length, const float* k, double* g, double* h) {
+  for (int64_t start = 0; start < length; start += BLOCK, x += BLOCK, dy += BLOCK) {
+    V products[ROWS];
+    auto first = row_totals<V, ROWS>([&](int64_t r) {
+      V s[2] = {}, m[2] = {};
+      for_vectors<V>(std::min(BLOCK, length - start), [&](int64_t j, int i, int64_t count) {
+        V up = keep_last(load_as<V>(dy + r * length + j), count);
+        s[i] += up, m[i] += up * keep_last(load_as<V>(x + r * length + j) - k[r], count);
+      });
+      products[r] = m[0] + m[1];
+      return s[0] + s[1];
+    });
+    auto second = row_totals<V, ROWS>([&](int64_t r) { return products[r]; });
+    for (int64_t r = 0; r < ROWS; r++) g[r] += double(lane(first, r)), h[r] += double(lane(second, r));
   }
 }
 
@@ -89,22 +119,28 @@ template <class T>
 struct Rows {
   int64_t length;
 
-  template <class F>
+  // Call f(row, offset, a vector, rows at once) for all rows.
+  template <int64_t AT_ONCE, class F>
   INLINE void each(int64_t rows, const F& f) const {
-    if (length < LANES)
-      for (int64_t r = 0; r < rows; r++) f(r, r * length, float());
-    else
-      for (int64_t r = 0; r < rows; r++) f(r, r * length, Vector());
+    int64_t r = 0;
+    if (length < LANES) {
+      for (; r < rows; r++) f(r, r * length, float(), std::integral_constant<int64_t, 1>());
+      return;
+    }
+    if (length <= SHORT)
+      for (; r + AT_ONCE <= rows; r += AT_ONCE) f(r, r * length, Vector(), std::integral_constant<int64_t, AT_ONCE>());
+    for (; r < rows; r++) f(r, r * length, Vector(), std::integral_constant<int64_t, 1>());
   }
   void moments(const T* x, int64_t rows, double* mean, double* var) const {
-    double share = 1.0 / double(length);
-    each(rows, [&](int64_t r, int64_t at, auto v) { row_moments<decltype(v)>(x + at, length, share, mean + r, var + r); });
+    each<LANES>(rows, [&](int64_t r, int64_t at, auto v, auto n) { row_moments<decltype(v), n()>(x + at, length, mean + r, var + r); });
   }
-  void sums(const T* x, const T* dy, int64_t rows, const float* k, double* g, double* t) const {
-    each(rows, [&](int64_t r, int64_t at, auto v) { row_sums<decltype(v)>(x + at, dy + at, length, k[r], g + r, t + r); });
+  void sums(const T* x, const T* dy, int64_t rows, const float* k, double* g, double* h) const {
+    each<LANES>(rows, [&](int64_t r, int64_t at, auto v, auto n) {
+      row_sums<decltype(v), n()>(x + at, dy + at, length, k + r, g + r, h + r);
+    });
   }
   void scale(const T* x, T* y, int64_t rows, const float* k, const float* a, const float* b) const {
-    each(rows, [&](int64_t r, int64_t at, auto v) {
+    each<1>(rows, [&](int64_t r, int64_t at, auto v, auto) {
       float kr = k[r], ar = a[r], br = b[r];
       for_vectors<decltype(v)>(length, [&](int64_t j, int, int64_t) {
         store(y + at + j, (load_as<decltype(v)>(x + at + j) - kr) * ar + br);
@@ -112,7 +148,7 @@ struct Rows {
     });
   }
   void spread(const T* x, const T* dy, T* dx, int64_t rows, const float* k, const float* a, const float* p, const float* q) const {
-    each(rows, [&](int64_t r, int64_t at, auto v) {
+    each<1>(rows, [&](int64_t r, int64_t at, auto v, auto) {
       float kr = k[r], ar = a[r], pr = p[r], qr = q[r];
       for_vectors<decltype(v)>(length, [&](int64_t j, int, int64_t) {
         using V = decltype(v);
@@ -124,7 +160,7 @@ struct Rows {
 
 // Moments and sums of `N` vectors of channels, down positions that are `stride` values apart, in tiles that stay in a cache.
 template <class V, int64_t N, class T>
-INLINE void stripe_moments(const T* x, int64_t positions, int64_t stride, double* mean, double* var) {
+INLINE void column_moments(const T* x, int64_t positions, int64_t stride, double* mean, double* var) {
   constexpr int64_t width = N * WIDTH<V>;
   Moment moments[width] = {};
   for (int64_t start = 0; start < positions; start += TILE, x += TILE * stride) {
@@ -147,7 +183,7 @@ INLINE void stripe_moments(const T* x, int64_t positions, int64_t stride, double
 }
 
 template <class V, int64_t N, class T>
-INLINE void stripe_sums(const T* x, const T* dy, int64_t positions, int64_t stride, const float* k, double* g, double* t) {
+INLINE void column_sums(const T* x, const T* dy, int64_t positions, int64_t stride, const float* k, double* g, double* h) {
   for (int64_t start = 0; start < positions; start += TILE, x += TILE * stride, dy += TILE * stride) {
     V total[N] = {}, moment[N] = {};
     for (int64_t s = 0, at = 0; s < std::min(TILE, positions - start); s++, at += stride)
@@ -157,7 +193,7 @@ INLINE void stripe_sums(const T* x, const T* dy, int64_t positions, int64_t stri
       }
     float values[2][N * WIDTH<V>];
     std::memcpy(values[0], total, sizeof total), std::memcpy(values[1], moment, sizeof moment);
-    for (int64_t c = 0; c < N * WIDTH<V>; c++) g[c] += double(values[0][c]), t[c] += double(values[1][c]);
+    for (int64_t c = 0; c < N * WIDTH<V>; c++) g[c] += double(values[0][c]), h[c] += double(values[1][c]);
   }
 }
 
@@ -169,15 +205,15 @@ struct Positions {
   template <class F>
   INLINE void each(const F& f) const {
     int64_t c = 0;
-    for (; c + STRIPE * LANES <= channels; c += STRIPE * LANES) f(c, Vector(), std::integral_constant<int64_t, STRIPE>());
+    for (; c + BLOCK_VECTORS * LANES <= channels; c += BLOCK_VECTORS * LANES) f(c, Vector(), std::integral_constant<int64_t, BLOCK_VECTORS>());
     for (; c + LANES <= channels; c += LANES) f(c, Vector(), std::integral_constant<int64_t, 1>());
     for (; c < channels; c++) f(c, float(), std::integral_constant<int64_t, 1>());
   }
   void moments(const T* x, int64_t positions, double* mean, double* var) const {
-    each([&](int64_t c, auto v, auto n) { stripe_moments<decltype(v), n()>(x + c, positions, stride, mean + c, var + c); });
+    each([&](int64_t c, auto v, auto n) { column_moments<decltype(v), n()>(x + c, positions, stride, mean + c, var + c); });
   }
-  void sums(const T* x, const T* dy, int64_t positions, const float* k, double* g, double* t) const {
-    each([&](int64_t c, auto v, auto n) { stripe_sums<decltype(v), n()>(x + c, dy + c, positions, stride, k + c, g + c, t + c); });
+  void sums(const T* x, const T* dy, int64_t positions, const float* k, double* g, double* h) const {
+    each([&](int64_t c, auto v, auto n) { column_sums<decltype(v), n()>(x + c, dy + c, positions, stride, k + c, g + c, h + c); });
   }
   void scale(const T* x, T* y, int64_t positions, const float* k, const float* a, const float* b) const {
     for (int64_t s = 0; s < positions; s++, x += stride, y += stride)

@@ -8,7 +8,7 @@
 //
 // A cut has one mean and one variance per (sample part, column part). Its statistics are local if they come from some samples of the
 // batch only (in, ln, gn, ghost batches); the others are global, one row for all samples or for each domain (bn, en, bgn, and
-// running statistics). Samples with the same coefficients share a map y = a (x - mean) + b: all samples (bn), those of a class or
+// running statistics). Samples with the same coefficients share an affine y = a (x - mean) + b: all samples (bn), those of a class or
 // domain, or each sample has its own (in, gn, sn, styles).
 #pragma once
 #include <cstdint>
@@ -40,8 +40,8 @@ struct Problem {
 
   int64_t samples, channels, strips, length;
   bool last, is_bfloat16;
-  int64_t columns, maps, num_stats;
-  bool map_per_sample, has_local, pools_batch;  // pools_batch: a global cut uses the batch
+  int64_t columns, affines, num_stats;
+  bool affine_per_sample, has_local, pools_batch;  // pools_batch: a global cut uses the batch
   bool recompute;  // the statistics are too many to be saved: backward computes them again
   int64_t row_cut;  // the first local cut with a statistic for each row, or -1
   std::vector<int32_t> segments;  // limits of runs of columns with the same parts of all other local cuts and mixing weights

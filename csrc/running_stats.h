@@ -14,14 +14,13 @@ inline void read_running(const Problem& p, const Tensors& t, const OptionalTenso
     for (int side = 0; side < 2 && !p.cuts[i].uses_batch; side++) {
       const Cut& cut = p.cuts[i];
       std::optional<at::Tensor> buffer = running.get(2 * i + side);
-      at::Tensor row = at::from_blob((side ? t.vars : t.means) + cut.offset, {cut.rows * cut.width}, at::kDouble);
-      if (!buffer) {
-        row.zero_();
-        continue;
-      }
-      TORCH_CHECK(buffer->numel() == row.numel() && buffer->device().is_cpu(), "anynorm: running statistics must be ", row.numel(),
+      int64_t size = cut.rows * cut.width;
+      double* row = (side ? t.vars : t.means) + cut.offset;
+      TORCH_CHECK(!buffer || (buffer->numel() == size && buffer->device().is_cpu()), "anynorm: running statistics must be ", size,
                   " values on the CPU; got ", buffer->sizes());
-      row.copy_(buffer->detach().reshape({-1}));
+      if (!buffer) std::fill_n(row, size, 0.0);
+      else if (buffer->scalar_type() == at::kFloat && buffer->is_contiguous()) std::copy_n(buffer->const_data_ptr<float>(), size, row);
+      else at::from_blob(row, {size}, at::kDouble).copy_(buffer->detach().reshape({-1}));
     }
 }
 

@@ -28,19 +28,19 @@ inline void pool_rows(const Cut& cut, const double* mean, const double* var, int
     for_runs(cut, units, [&](int64_t part, int64_t u, int64_t) { M[part] = mean[u], V[part] = var[u]; });
     return;
   }
-  double share = double(cut.width) / double(std::max<int64_t>(1, rows * units));
+  double inverse_count = double(cut.width) / double(std::max<int64_t>(1, rows * units));
   std::fill(M, M + cut.width, 0.0), std::fill(V, V + cut.width, 0.0);
   for (int64_t r = 0; r < rows; r++)
     for_runs(cut, units, [&](int64_t part, int64_t begin, int64_t end) {
       double total = 0;
       for (int64_t u = begin; u < end; u++) total += mean[r * units + u];
-      M[part] += share * total;
+      M[part] += inverse_count * total;
     });
   for (int64_t r = 0; r < rows; r++)
     for_runs(cut, units, [&](int64_t part, int64_t begin, int64_t end) {
       double squares = 0, centre = M[part];
       for (int64_t u = r * units + begin; u < r * units + end; u++) squares += var[u] + (mean[u] - centre) * (mean[u] - centre);
-      V[part] += share * squares;
+      V[part] += inverse_count * squares;
     });
 }
 
@@ -105,9 +105,9 @@ struct Statistics {
   // Moments of the columns over all samples at once.
   void pool_positions() const {
     double *mean = arena().take<double>(columns), *var = arena().take<double>(columns), count = double(n * p.length);
-    int64_t stripes = (columns + STRIPE * LANES - 1) / (STRIPE * LANES);
-    for_chunks(num_chunks(stripes, count * double(STRIPE * LANES)), stripes, [&](int64_t, int64_t begin, int64_t end) {
-      int64_t lo = begin * STRIPE * LANES, hi = std::min(columns, end * STRIPE * LANES);
+    int64_t blocks = (columns + BLOCK_VECTORS * LANES - 1) / (BLOCK_VECTORS * LANES);
+    for_chunks(num_chunks(blocks, count * double(BLOCK_VECTORS * LANES)), blocks, [&](int64_t, int64_t begin, int64_t end) {
+      int64_t lo = begin * BLOCK_VECTORS * LANES, hi = std::min(columns, end * BLOCK_VECTORS * LANES);
       Positions<T>{columns, hi - lo}.moments(x + lo, n * p.length, mean + lo, var + lo);
     });
     pool_global(columns, mean, var, &count);
@@ -121,13 +121,13 @@ struct Statistics {
     for (int64_t s = 0; s < n; s++) counts[domain(s)] += 1.0;
     for_chunks(num_chunks(units, 2.0 * double(n)), units, [&](int64_t, int64_t begin, int64_t end) {
       for (int64_t s = 0; s < n; s++) {
-        double *M = mean + domain(s) * units, share = 1.0 / counts[domain(s)];
-        for (int64_t u = begin; u < end; u++) M[u] += share * row_mean[s * units + u];
+        double *M = mean + domain(s) * units, inverse_count = 1.0 / counts[domain(s)];
+        for (int64_t u = begin; u < end; u++) M[u] += inverse_count * row_mean[s * units + u];
       }
       for (int64_t s = 0; s < n; s++) {
         const double *M = mean + domain(s) * units, *row = row_mean + s * units, *row_v = row_var + s * units;
-        double *V = var + domain(s) * units, share = 1.0 / counts[domain(s)];
-        for (int64_t u = begin; u < end; u++) V[u] += share * (row_v[u] + (row[u] - M[u]) * (row[u] - M[u]));
+        double *V = var + domain(s) * units, inverse_count = 1.0 / counts[domain(s)];
+        for (int64_t u = begin; u < end; u++) V[u] += inverse_count * (row_v[u] + (row[u] - M[u]) * (row[u] - M[u]));
       }
     });
     for (int64_t d = 0; d < domains; d++) counts[d] *= length;

@@ -3,12 +3,12 @@
 //   mu = sum of w_i M_i    var = sum of w'_i V_i    r = 1 / sqrt(var + eps)    gamma = gamma1 gamma2    a = gamma r
 //   y = a (x - mu) + beta                                                      beta = gamma2 beta1 + beta2
 //
-// and from g = sum of dy, t = sum of dy (x - mu) of each map and column,
+// and from g = sum of dy, h = sum of dy (x - mu) of each affine and column,
 //
-//   dbeta = g    dgamma = r t    dmu = -a g    dvar = -a r^2 t / 2    dM_i = sum of w_i dmu    dV_i = sum of w'_i dvar
+//   dbeta = g    dgamma = r h    dmu = -a g    dvar = -a r^2 h / 2    dM_i = sum of w_i dmu    dV_i = sum of w'_i dvar
 //   dx = a dy + sum over the cuts that use the batch of (dM_i + 2 dV_i (x - M_i)) / count_i
 //
-// What is global is mixed once, into one row of columns per domain; to it each map adds its local statistics, which are constant
+// What is global is mixed once, into one row of columns per domain; to it each affine adds its local statistics, which are constant
 // within a segment of columns except for those of the row cut.
 #pragma once
 #include "statistics.h"
@@ -70,6 +70,12 @@ INLINE double dot_run(const double* row, const double* entries, int64_t step, in
   return total;
 }
 
+INLINE double dot(const double* row, const float* values, int64_t n) {
+  double total = 0;
+  for (int64_t j = 0; j < n; j++) total += row[j] * double(values[j]);
+  return total;
+}
+
 INLINE float inverse_std(double var, double eps) { return 1.0f / std::sqrt(float(var + eps)); }
 // A mean as a float32 and the rest, because the mean may be far larger than the deviation.
 INLINE void split(double mean, float& k, float& e) { k = float(mean), e = float(mean - double(k)); }
@@ -84,18 +90,20 @@ struct Pass {
   const double* mean_weights = mixing_weights(p, p.mean, t.mean_logits);
   const double* var_weights = mixing_weights(p, p.var, t.var_logits);
   double *global_mean = nullptr, *global_var = nullptr;  // mixed over the global cuts, (domains, columns)
-  float *global_k = nullptr, *global_e = nullptr, *global_r = nullptr;  // the rows of a map without local statistics
+  float *global_k = nullptr, *global_e = nullptr, *global_r = nullptr;  // the rows of a affine without local statistics
+  const float* origin = nullptr;  // from which the gradients of mixing weights measure the global means, (domains, columns); 0 if null
   bool local_mean = false, local_var = false, has_global_cut = false;
   bool mean_in_segments = true, var_in_segments = true;  // constant within a segment
   const float *gamma1 = nullptr, *beta1 = nullptr, *gamma2 = nullptr, *beta2 = nullptr;  // of each column; gamma2, beta2 if neutral
 
   const T* sample(const T* tensor, int64_t s) const { return tensor + s * columns * p.length; }
-  int64_t map_of(int64_t s) const { return p.map_per_sample ? s : p.maps == 1 ? 0 : t.labels[s]; }
-  int64_t domain(int64_t map) const { return !p.domains ? 0 : p.map_per_sample ? t.labels[map] : map; }
-  int64_t affine2_row(int64_t map) const { return p.map_per_sample && !p.style ? t.labels[map] : map; }
+  int64_t affine_of(int64_t s) const { return p.affine_per_sample ? s : p.affines == 1 ? 0 : t.labels[s]; }
+  int64_t domain(int64_t affine) const { return !p.domains ? 0 : p.affine_per_sample ? t.labels[affine] : affine; }
+  int64_t affine2_row(int64_t affine) const { return p.affine_per_sample && !p.style ? t.labels[affine] : affine; }
   int64_t part(const Cut& cut, int64_t column) const { return cut.part.empty() ? column : cut.part[column]; }
-  int64_t entry(const Cut& cut, int64_t map, int64_t column) const {
-    return cut.offset + map / cut.samples_per_part * cut.width + part(cut, column);
+  int64_t entry(const Cut& cut, int64_t affine, int64_t column) const {
+    int64_t row = cut.samples_per_part == 1 ? affine : affine / cut.samples_per_part;
+    return cut.offset + row * cut.width + part(cut, column);
   }
   bool learns(double weight) const { return weight != 0 || p.mixing == Mixing::precomputed; }  // the gradient of a softmax of 0 is 0
   bool in_segments(int64_t i) const { return p.cuts[i].is_local && i != p.row_cut; }
@@ -135,77 +143,74 @@ struct Pass {
   }
 
   struct Scratch {  // rows that a thread writes
-    float *k, *e, *r, *a, *b, *c, *gamma2, *beta2, *g, *t;
+    float *k, *e, *r, *a, *b, *c, *gamma2, *beta2;
   };
   Scratch* new_scratch(int64_t count) const {
     Scratch* all = arena().take<Scratch>(count);
     for (int64_t i = 0; i < count; i++) {
       Scratch& w = all[i];
-      if (i && !p.map_per_sample) w = all[0];  // maps that samples share differ in a, b and c
-      else for (float** row : {&w.k, &w.e, &w.r, &w.gamma2, &w.beta2, &w.g, &w.t}) *row = arena().take<float>(columns);
+      if (i && !p.affine_per_sample) w = all[0];  // affines that samples inverse_count differ in a, b and c
+      else for (float** row : {&w.k, &w.e, &w.r, &w.gamma2, &w.beta2}) *row = arena().take<float>(columns);
       for (float** row : {&w.a, &w.b, &w.c}) *row = arena().take<float>(columns);
     }
     return all;
   }
 
-  // The mixed mean k + e, r = 1 / sqrt(var + eps) and second affine of a map, for columns [lo, hi): global rows, or written to `w`.
+  // The mixed mean k + e, r = 1 / sqrt(var + eps) and second affine of a affine, for columns [lo, hi): global rows, or written to `w`.
   struct Row {
     const float *k, *e, *r, *gamma2, *beta2;
   };
-  Row mix(int64_t map, int64_t lo, int64_t hi, Scratch& w) const {
-    Row row = mix_means(map, lo, hi, w);
+  Row mix(int64_t affine, int64_t lo, int64_t hi, Scratch& w) const {
+    Row row = mix_means(affine, lo, hi, w);
     if (t.weight2) {
-      row.gamma2 = t.weight2 + affine2_row(map) * p.channels, row.beta2 = t.bias2 + affine2_row(map) * p.channels;
+      row.gamma2 = t.weight2 + affine2_row(affine) * p.channels, row.beta2 = t.bias2 + affine2_row(affine) * p.channels;
       if (p.strips > 1) {
         for (int64_t j = lo; j < hi; j++) w.gamma2[j] = row.gamma2[p.channel(j)], w.beta2[j] = row.beta2[p.channel(j)];
         row.gamma2 = w.gamma2, row.beta2 = w.beta2;
       }
     }
     float* __restrict r = w.r;
-    const double *base = global_var + domain(map) * columns, eps = p.eps;
+    const double *base = global_var + domain(affine) * columns, eps = p.eps;
     if (!local_var) return row;
     for_segments(lo, hi, [&](int64_t g, int64_t begin, int64_t end) {
-      double var = mix_segment(var_weights, t.vars, map, g, begin), weight = row_weight(var_weights, g);
+      double var = mix_segment(var_weights, t.vars, affine, g, begin), weight = row_weight(var_weights, g);
       if (var_in_segments) return std::fill(r + begin, r + end, inverse_std(var, eps));
-      const double* values = t.vars + row_entry(map);
-      if (weight == 0 || p.cuts[p.row_cut].is_input)
+      const double* values = t.vars + row_entry(affine);
+      if (weight == 0)
         for (int64_t j = begin; j < end; j++) r[j] = inverse_std(base[j] + var, eps);
       else
         for (int64_t j = begin; j < end; j++) r[j] = inverse_std(base[j] + var + weight * values[j], eps);
     });
     return row;
   }
-  Row mix_means(int64_t map, int64_t lo, int64_t hi, Scratch& w) const {
-    int64_t at = domain(map) * columns;
+  Row mix_means(int64_t affine, int64_t lo, int64_t hi, Scratch& w) const {
+    int64_t at = domain(affine) * columns;
     Row row = {local_mean ? w.k : global_k + at, local_mean ? w.e : global_e + at, local_var ? w.r : global_r + at, gamma2, beta2};
     float *__restrict k = w.k, *__restrict e = w.e;
     const double* base = global_mean + at;
     if (!local_mean) return row;
     for_segments(lo, hi, [&](int64_t g, int64_t begin, int64_t end) {
-      double mean = mix_segment(mean_weights, t.means, map, g, begin), weight = row_weight(mean_weights, g);
-      auto write = [&](const auto* values) {
-        for (int64_t j = begin; j < end; j++) split(base[j] + mean + weight * double(load(values[j])), k[j], e[j]);
-      };
+      double mean = mix_segment(mean_weights, t.means, affine, g, begin), weight = row_weight(mean_weights, g);
+      const double* values = t.means + row_entry(affine);
       if (mean_in_segments) split(mean, k[begin], e[begin]), std::fill(k + begin, k + end, k[begin]), std::fill(e + begin, e + end, e[begin]);
       else if (weight == 0) for (int64_t j = begin; j < end; j++) split(base[j] + mean, k[j], e[j]);
-      else if (p.cuts[p.row_cut].is_input) write(sample(x, map));
-      else write(t.means + row_entry(map));
+      else for (int64_t j = begin; j < end; j++) split(base[j] + mean + weight * values[j], k[j], e[j]);
     });
     return row;
   }
   // The weighted sum of the local statistics that are constant within a segment.
-  double mix_segment(const double* weights, const double* table, int64_t map, int64_t g, int64_t column) const {
+  double mix_segment(const double* weights, const double* table, int64_t affine, int64_t g, int64_t column) const {
     double total = 0;
     for (int64_t i = 0; i < num_cuts; i++)
-      if (in_segments(i) && weights[g * num_cuts + i] != 0) total += weights[g * num_cuts + i] * table[entry(p.cuts[i], map, column)];
+      if (in_segments(i) && weights[g * num_cuts + i] != 0) total += weights[g * num_cuts + i] * table[entry(p.cuts[i], affine, column)];
     return total;
   }
   double row_weight(const double* weights, int64_t g) const { return p.row_cut < 0 ? 0.0 : weights[g * num_cuts + p.row_cut]; }
-  int64_t row_entry(int64_t map) const { return p.row_cut < 0 ? 0 : entry(p.cuts[p.row_cut], map, 0); }
+  int64_t row_entry(int64_t affine) const { return p.row_cut < 0 ? 0 : entry(p.cuts[p.row_cut], affine, 0); }
 
   // Write a and b of y = a (x - k) + b; b makes up for the rounding of k.
-  Row coefficients(int64_t map, int64_t lo, int64_t hi, Scratch& w) const {
-    Row row = mix(map, lo, hi, w);
+  Row coefficients(int64_t affine, int64_t lo, int64_t hi, Scratch& w) const {
+    Row row = mix(affine, lo, hi, w);
     const float *g1 = gamma1, *b1 = beta1;
     float *__restrict a = w.a, *__restrict b = w.b;
 #pragma GCC ivdep
@@ -218,21 +223,21 @@ struct Pass {
 
   // Passes -------------------------------------------------------------------------------------------------------------------
 
-  // Compute the coefficients of every map by prepare(map, lo, hi, scratch), which returns k, then call run(scratch, k, offset in x,
-  // first column, count) for ranges of rows, or of positions of a strip. Maps that samples share are computed once.
+  // Compute the coefficients of every affine by prepare(affine, lo, hi, scratch), which returns k, then call run(scratch, k, offset in x,
+  // first column, count) for ranges of rows, or of positions of a strip. Maps that samples inverse_count are computed once.
   template <class Prepare, class Run>
-  void for_rows(const Prepare& prepare_map, const Run& run) const {
+  void for_rows(const Prepare& prepare_affine, const Run& run) const {
     int64_t size = p.last ? p.length : columns, values = p.last ? p.channels : p.length, items = n * (p.last ? p.strips : 1) * size;
     int64_t chunks = num_chunks(items, double(values));
-    Scratch* scratch = new_scratch(p.map_per_sample ? chunks : p.maps);
-    const float** k = arena().take<const float*>(p.map_per_sample ? chunks : p.maps);
-    for (int64_t map = 0; !p.map_per_sample && map < p.maps; map++) k[map] = prepare_map(map, 0, columns, scratch[map]);
+    Scratch* scratch = new_scratch(p.affine_per_sample ? chunks : p.affines);
+    const float** k = arena().take<const float*>(p.affine_per_sample ? chunks : p.affines);
+    for (int64_t affine = 0; !p.affine_per_sample && affine < p.affines; affine++) k[affine] = prepare_affine(affine, 0, columns, scratch[affine]);
     for_chunks(chunks, items, [&](int64_t chunk, int64_t begin, int64_t end) {
       for (int64_t next; begin < end; begin = next) {
         int64_t unit = begin / size, s = p.last ? unit / p.strips : unit, first = p.last ? unit % p.strips * p.channels : begin - unit * size;
         next = std::min(end, (unit + 1) * size);
-        int64_t i = p.map_per_sample ? chunk : map_of(s);
-        if (p.map_per_sample) k[i] = prepare_map(s, first, p.last ? first + p.channels : first + next - begin, scratch[i]);
+        int64_t i = p.affine_per_sample ? chunk : affine_of(s);
+        if (p.affine_per_sample) k[i] = prepare_affine(s, first, p.last ? first + p.channels : first + next - begin, scratch[i]);
         run(scratch[i], k[i] + first, begin * values, first, next - begin);
       }
     });
@@ -242,7 +247,7 @@ struct Pass {
     Statistics<T>{p, t, sync}.compute();
     prepare();
     T* y = static_cast<T*>(t.y);
-    for_rows([&](int64_t map, int64_t lo, int64_t hi, Scratch& w) { return coefficients(map, lo, hi, w).k; },
+    for_rows([&](int64_t affine, int64_t lo, int64_t hi, Scratch& w) { return coefficients(affine, lo, hi, w).k; },
              [&](Scratch& w, const float* k, int64_t at, int64_t j, int64_t count) {
                if (p.last) Positions<T>{p.channels, p.channels}.scale(x + at, y + at, count, k, w.a + j, w.b + j);
                else Rows<T>{p.length}.scale(x + at, y + at, count, k, w.a + j, w.b + j);
@@ -252,20 +257,17 @@ struct Pass {
   void backward() {
     if (p.recompute) Statistics<T>{p, t, sync}.compute();
     prepare();
-    double *g = nullptr, *q = nullptr, *d_means = arena().filled(p.num_stats, 0.0), *d_vars = arena().filled(p.num_stats, 0.0);
-    bool has_tables = !(p.map_per_sample && p.is_vector());
-    if (has_tables) {
-      g = arena().filled(p.maps * columns, 0.0), q = arena().filled(p.maps * columns, 0.0);
-      compute_sums(g, q);
-    }
-    Sums total = gradients(g, q, d_means, d_vars);
+    double *d_means = arena().filled(p.num_stats, 0.0), *d_vars = arena().filled(p.num_stats, 0.0);
+    double *g = arena().filled(p.affines * columns, 0.0), *h = arena().filled(p.affines * columns, 0.0);
+    compute_sums(g, h);
+    Sums total = gradients(g, h, d_means, d_vars);
     global_gradients(total, d_means, d_vars);
     write_gradients(total);
     if (!t.dx) return;
     T* dx = static_cast<T*>(t.dx);
-    for_rows([&](int64_t map, int64_t lo, int64_t hi, Scratch& w) {
-               int64_t at = map * columns;
-               return spread_coefficients(map, lo, hi, g ? g + at : nullptr, q ? q + at : nullptr, d_means, d_vars, total, w);
+    for_rows([&](int64_t affine, int64_t lo, int64_t hi, Scratch& w) {
+               int64_t at = affine * columns;
+               return spread_coefficients(affine, lo, hi, g + at, h + at, d_means, d_vars, total, w);
              },
              [&](Scratch& w, const float* k, int64_t at, int64_t j, int64_t count) {
                if (p.last) Positions<T>{p.channels, p.channels}.spread(x + at, dy + at, dx + at, count, k, w.a + j, w.b + j, w.c + j);
@@ -273,10 +275,10 @@ struct Pass {
              });
   }
 
-  // Write g and t (around k, the rounded mean) of each map and column; threads take ranges of columns.
-  void compute_sums(double* g, double* q) const {
-    int64_t block = p.last ? STRIPE * LANES : 1, width = p.last ? p.channels : columns, blocks = (width + block - 1) / block;
-    bool at_once = p.last && p.strips == 1 && p.maps == 1;  // all samples
+  // Write g and h (around k, the rounded mean) of each affine and column; threads take ranges of columns.
+  void compute_sums(double* g, double* h) const {
+    int64_t block = p.last ? BLOCK_VECTORS * LANES : 1, width = p.last ? p.channels : columns, blocks = (width + block - 1) / block;
+    bool at_once = p.last && p.strips == 1 && p.affines == 1;  // all samples
     int64_t chunks = num_chunks(blocks, double(n * p.length * p.strips * block));
     Scratch* scratch = new_scratch(chunks);
     for_chunks(chunks, blocks, [&](int64_t chunk, int64_t begin, int64_t end) {
@@ -284,111 +286,115 @@ struct Pass {
       const float* k = nullptr;
       for (int64_t s = 0, previous = -1; s < (at_once ? 1 : n); s++)
         for (int64_t strip = 0; strip < (p.last ? p.strips : 1); strip++) {
-          int64_t map = map_of(s), from = strip * p.channels + lo, to = strip * p.channels + hi;
-          if (map != previous || p.strips > 1) k = mix_means(map, from, to, scratch[chunk]).k;
-          previous = map;
-          int64_t at = s * columns * p.length + (p.last ? strip * p.length * p.channels + lo : lo * p.length), out = map * columns + from;
-          if (p.last) Positions<T>{p.channels, hi - lo}.sums(x + at, dy + at, at_once ? n * p.length : p.length, k + from, g + out, q + out);
-          else Rows<T>{p.length}.sums(x + at, dy + at, hi - lo, k + from, g + out, q + out);
+          int64_t affine = affine_of(s), from = strip * p.channels + lo, to = strip * p.channels + hi;
+          if (affine != previous || p.strips > 1) k = mix_means(affine, from, to, scratch[chunk]).k;
+          previous = affine;
+          int64_t at = s * columns * p.length + (p.last ? strip * p.length * p.channels + lo : lo * p.length), out = affine * columns + from;
+          if (p.last) Positions<T>{p.channels, hi - lo}.sums(x + at, dy + at, at_once ? n * p.length : p.length, k + from, g + out, h + out);
+          else Rows<T>{p.length}.sums(x + at, dy + at, hi - lo, k + from, g + out, h + out);
         }
     });
   }
 
-  // Gradients that several maps add to, in one block of memory; one per chunk of maps.
+  // Gradients that several affines add to, in one block of memory; one per chunk of affines.
   struct Sums {
     double *weight, *bias, *means, *vars, *mean_weights, *var_weights;
     int64_t size;
+    float* rows;  // memory for sums in float32
+    Scratch* scratch;
   };
   Sums new_sums() const {
     int64_t size = 2 * columns + 2 * domains * columns + 2 * p.groups * num_cuts;
     double *weight = arena().filled(size, 0.0), *means = weight + 2 * columns, *weights = means + 2 * domains * columns;
-    return {weight, weight + columns, means, means + domains * columns, weights, weights + p.groups * num_cuts, size};
+    return {weight, weight + columns, means, means + domains * columns, weights, weights + p.groups * num_cuts, size,
+            arena().filled(4 * columns, 0.0f), new_scratch(1)};
   }
-
-  // Replace g and t by dmu and dvar, write the gradients of the local statistics, and return the sums of everything else.
-  Sums gradients(double* g, double* q, double* d_means, double* d_vars) const {
-    int64_t unit = 1;  // consecutive samples that share a statistic
+  // Call add(sums, begin, end) for chunks of affines, and return the sum of what they added.
+  template <class F>
+  Sums sum_chunks(const F& add) const {
+    int64_t unit = 1;  // consecutive samples that inverse_count a statistic
     for (const Cut& cut : p.cuts)
       if (cut.is_local) unit = std::lcm(unit, cut.samples_per_part);
-    int64_t items = p.maps / unit, chunks = p.map_per_sample && !p.classes ? num_chunks(items, 8.0 * double(unit * columns)) : 1;
+    int64_t items = p.affines / unit, chunks = p.affine_per_sample && !p.classes ? num_chunks(items, 8.0 * double(unit * columns)) : 1;
     Sums* sums = arena().take<Sums>(chunks);
     for (int64_t chunk = 0; chunk < chunks; chunk++) sums[chunk] = new_sums();
-    Scratch* scratch = new_scratch(chunks);
-    for_chunks(chunks, items, [&](int64_t chunk, int64_t begin, int64_t end) {
-      Scratch& w = scratch[chunk];
-      for (int64_t map = begin * unit; map < end * unit; map++) {
-        if (!p.map_per_sample && p.classes && !std::count(t.labels, t.labels + n, map)) continue;
-        Row row = mix(map, 0, columns, w);
-        if (g) {
-          map_gradients(map, row, g + map * columns, q + map * columns, d_means, d_vars, sums[chunk]);
-          continue;
-        }
-        const T *in = sample(x, map), *up = sample(dy, map);
-#pragma GCC ivdep
-        for (int64_t j = 0; j < columns; j++) w.g[j] = load(up[j]), w.t[j] = load(up[j]) * (load(in[j]) - row.k[j]);
-        map_gradients(map, row, w.g, w.t, d_means, d_vars, sums[chunk]);
-      }
-    });
+    for_chunks(chunks, items, [&](int64_t chunk, int64_t begin, int64_t end) { add(sums[chunk], begin * unit, end * unit); });
     for (int64_t chunk = 1; chunk < chunks; chunk++)
       for (int64_t i = 0; i < sums[0].size; i++) sums[0].weight[i] += sums[chunk].weight[i];
     return sums[0];
   }
 
-  template <class G>
-  void map_gradients(int64_t map, const Row& row, G* g, G* q, double* d_means, double* d_vars, Sums& sums) const {
-    for (int64_t j = 0; t.weight2 && j < columns; j++) {
-      int64_t i = affine2_row(map) * p.channels + p.channel(j);
-      if (t.d_weight2) t.d_weight2[i] += row.r[j] * (float(q[j]) - row.e[j] * float(g[j])) * gamma1[j] + float(g[j]) * beta1[j];
-      if (t.d_bias2) t.d_bias2[i] += float(g[j]);
-    }
-    double *__restrict weight = sums.weight, *__restrict bias = sums.bias;
-    double *__restrict means = sums.means + domain(map) * columns, *__restrict vars = sums.vars + domain(map) * columns;
-    const float *g1 = gamma1, *g2 = row.gamma2, *r = row.r, *e = row.e;
-#pragma GCC ivdep
-    for (int64_t j = 0; j < columns; j++) {
-      float up = float(g[j]), a = g2[j] * g1[j] * r[j], d_gamma = r[j] * (float(q[j]) - e[j] * up);
-      weight[j] += double(g2[j] * d_gamma), bias[j] += double(g2[j] * up);
-      g[j] = -a * up, q[j] = -0.5f * a * r[j] * d_gamma;
-    }
-#pragma GCC ivdep
-    for (int64_t j = 0; j < (has_global_cut ? columns : 0); j++) means[j] += double(g[j]), vars[j] += double(q[j]);
-    if (p.has_local) local_gradients(map, g, q, d_means, d_vars, sums);
-  }
-
-  // Add the gradients of a map's mean and variance to its local statistics and to their mixing weights.
-  template <class G>
-  void local_gradients(int64_t map, const G* d_mu, const G* d_var, double* d_means, double* d_vars, Sums& sums) const {
-    for_segments(0, columns, [&](int64_t g, int64_t begin, int64_t end) {
-      double total = 0, total_var = 0;
-      for (int64_t j = begin; j < end; j++) total += double(d_mu[j]), total_var += double(d_var[j]);
-      for (int64_t i = 0; i < num_cuts; i++) {
-        const Cut& cut = p.cuts[i];
-        double wm = mean_weights[g * num_cuts + i], wv = var_weights[g * num_cuts + i];
-        double &d_wm = sums.mean_weights[g * num_cuts + i], &d_wv = sums.var_weights[g * num_cuts + i];
-        if (in_segments(i)) {
-          int64_t e = entry(cut, map, begin);
-          if (wm != 0) d_means[e] += wm * total;
-          if (wv != 0) d_vars[e] += wv * total_var;
-          if (learns(wm)) d_wm += total * t.means[e];
-          if (learns(wv)) d_wv += total_var * t.vars[e];
-        } else if (i == p.row_cut) {
-          auto dot = [&](const G* up, const auto* values) {
-            double sum = 0;
-            for (int64_t j = begin; j < end; j++) sum += double(up[j]) * double(load(values[j]));
-            return sum;
-          };
-          if (cut.is_input) d_wm += learns(wm) ? dot(d_mu, sample(x, map)) : 0;
-          else if (learns(wm)) d_wm += dot(d_mu, t.means + row_entry(map));
-          if (!cut.is_input && learns(wv)) d_wv += dot(d_var, t.vars + row_entry(map));
-        }
+  // Replace g and h by dmu and dvar, write the gradients of the local statistics, and return the sums of everything else.
+  Sums gradients(double* g, double* h, double* d_means, double* d_vars) const {
+    return sum_chunks([&](Sums& sums, int64_t begin, int64_t end) {
+      for (int64_t affine = begin; affine < end; affine++) {
+        if (!p.affine_per_sample && p.classes && !std::count(t.labels, t.labels + n, affine)) continue;
+        Row row = mix(affine, 0, columns, *sums.scratch);
+        affine_gradients(affine, row, g + affine * columns, h + affine * columns, d_means, d_vars, sums);
       }
     });
   }
 
-  // Add the gradients of the global statistics; replace dM, dV of all cuts by q, p of q + p x, and the sums over maps by the mixed ones.
+  void affine_gradients(int64_t affine, const Row& row, double* g, double* h, double* d_means, double* d_vars, Sums& sums) const {
+    for (int64_t j = 0; t.weight2 && j < columns; j++) {
+      int64_t i = affine2_row(affine) * p.channels + p.channel(j);
+      if (t.d_weight2) t.d_weight2[i] += row.r[j] * (float(h[j]) - row.e[j] * float(g[j])) * gamma1[j] + float(g[j]) * beta1[j];
+      if (t.d_bias2) t.d_bias2[i] += float(g[j]);
+    }
+    double *__restrict weight = sums.weight, *__restrict bias = sums.bias;
+    double *__restrict means = sums.means + domain(affine) * columns, *__restrict vars = sums.vars + domain(affine) * columns;
+    const float *g1 = gamma1, *g2 = row.gamma2, *r = row.r, *e = row.e;
+#pragma GCC ivdep
+    for (int64_t j = 0; j < columns; j++) {
+      float up = float(g[j]), a = g2[j] * g1[j] * r[j], d_gamma = r[j] * (float(h[j]) - e[j] * up);
+      weight[j] += double(g2[j] * d_gamma), bias[j] += double(g2[j] * up);
+      g[j] = -a * up, h[j] = -0.5f * a * r[j] * d_gamma;
+    }
+#pragma GCC ivdep
+    for (int64_t j = 0; j < (has_global_cut ? columns : 0); j++) means[j] += double(g[j]), vars[j] += double(h[j]);
+    if (!p.has_local) return;
+    for_segments(0, columns, [&](int64_t group, int64_t begin, int64_t end) {
+      double total = 0, total_var = 0;
+      for (int64_t j = begin; j < end; j++) total += g[j], total_var += h[j];
+      local_gradients(affine, group, begin, total, total_var, d_means, d_vars);
+      weights_gradients(affine, group, begin, total, total_var, 0.0, sums);
+      if (p.row_cut < 0) return;
+      int64_t i = group * num_cuts + p.row_cut, e = row_entry(affine) + begin;
+      if (learns(mean_weights[i])) sums.mean_weights[i] += dot_run(g + begin, t.means + e, 1, end - begin);
+      if (learns(var_weights[i])) sums.var_weights[i] += dot_run(h + begin, t.vars + e, 1, end - begin);
+    });
+  }
+
+  // Add the gradients of the mean and variance of a segment to its local statistics.
+  void local_gradients(int64_t affine, int64_t group, int64_t column, double d_mu, double d_var, double* d_means, double* d_vars) const {
+    for (int64_t cut = 0, i = group * num_cuts; cut < num_cuts; cut++, i++) {
+      if (!in_segments(cut)) continue;
+      int64_t e = entry(p.cuts[cut], affine, column);
+      if (mean_weights[i] != 0) d_means[e] += mean_weights[i] * d_mu;
+      if (var_weights[i] != 0) d_vars[e] += var_weights[i] * d_var;
+    }
+  }
+  // Add to the gradients of the mixing weights of these statistics; means are measured from `centre`.
+  void weights_gradients(int64_t affine, int64_t group, int64_t column, double d_mu, double d_var, double centre, Sums& sums) const {
+    for (int64_t cut = 0, i = group * num_cuts; cut < num_cuts; cut++, i++) {
+      if (!in_segments(cut)) continue;
+      int64_t e = entry(p.cuts[cut], affine, column);
+      if (learns(mean_weights[i])) sums.mean_weights[i] += d_mu * (t.means[e] - centre);
+      if (learns(var_weights[i])) sums.var_weights[i] += d_var * t.vars[e];
+    }
+  }
+  // p and q of q + p x, summed over the local statistics of a segment, once `global_gradients` has replaced the gradients by them.
+  std::pair<double, double> local_slope(int64_t affine, int64_t column, const double* d_means, const double* d_vars) const {
+    double slope = 0, offset = 0;
+    for (int64_t i = 0; i < num_cuts; i++)
+      if (in_segments(i)) slope += d_vars[entry(p.cuts[i], affine, column)], offset += d_means[entry(p.cuts[i], affine, column)];
+    return {slope, offset};
+  }
+
+  // Add the gradients of the global statistics; replace dM, dV of all cuts by q, p of q + p x, and the sums over affines by the mixed ones.
   void global_gradients(Sums& total, double* d_means, double* d_vars) const {
     for_global([&](int64_t, int64_t w, int64_t at, int64_t e, int64_t step, int64_t count) {
-      if (learns(mean_weights[w])) total.mean_weights[w] += dot_run(total.means + at, t.means + e, step, count);
+      if (learns(mean_weights[w])) total.mean_weights[w] += dot_run(total.means + at, t.means + e, step, count) - (origin ? dot(total.means + at, origin + at, count) : 0.0);
       if (learns(var_weights[w])) total.var_weights[w] += dot_run(total.vars + at, t.vars + e, step, count);
     });
     if (sync.sum && p.pools_batch) sync.sum(total.means, 2 * domains * columns);
@@ -399,9 +405,9 @@ struct Pass {
     for (const Cut& cut : p.cuts)
       for (int64_t row = 0; cut.uses_batch && row < cut.rows; row++) {
         double per_column = cut.is_local ? double(cut.samples_per_part * p.length) : t.counts[row];
-        double share = 1.0 / std::max(per_column * double(columns / cut.width), 1.0);
+        double inverse_count = 1.0 / std::max(per_column * double(columns / cut.width), 1.0);
         double *dM = d_means + cut.offset + row * cut.width, *dV = d_vars + cut.offset + row * cut.width, *M = t.means + cut.offset + row * cut.width;
-        for (int64_t i = 0; i < cut.width; i++) dV[i] *= 2.0 * share, dM[i] = dM[i] * share - (dV[i] == 0 ? 0.0 : dV[i] * M[i]);
+        for (int64_t i = 0; i < cut.width; i++) dV[i] *= 2.0 * inverse_count, dM[i] = dM[i] * inverse_count - (dV[i] == 0 ? 0.0 : dV[i] * M[i]);
       }
     for_global([&](int64_t i, int64_t, int64_t at, int64_t e, int64_t step, int64_t count) {
       if (!p.cuts[i].uses_batch) return;
@@ -436,28 +442,26 @@ struct Pass {
   }
 
   // Write a, p, q of dx = a dy + p (x - k) + q as a, b, c, and return k; `global` holds the sums over the global cuts.
-  const float* spread_coefficients(int64_t map, int64_t lo, int64_t hi, const double* d_mu, const double* d_var, const double* d_means,
+  const float* spread_coefficients(int64_t affine, int64_t lo, int64_t hi, const double* d_mu, const double* d_var, const double* d_means,
                            const double* d_vars, const Sums& global, Scratch& w) const {
-    const float* k = coefficients(map, lo, hi, w).k;
-    const double *P = global.vars + domain(map) * columns, *Q = global.means + domain(map) * columns;
-    float *__restrict a = w.a, *__restrict slope = w.b, *__restrict offset = w.c;
+    const float* k = coefficients(affine, lo, hi, w).k;
+    const double *P = global.vars + domain(affine) * columns, *Q = global.means + domain(affine) * columns;
+    float *__restrict slope = w.b, *__restrict offset = w.c;
     for_segments(lo, hi, [&](int64_t g, int64_t begin, int64_t end) {
-      double local_p = 0, local_q = 0, wm = row_weight(mean_weights, g), wv = row_weight(var_weights, g), share = 1.0 / double(p.length);
-      for (int64_t i = 0; i < num_cuts; i++)
-        if (in_segments(i)) local_p += d_vars[entry(p.cuts[i], map, begin)], local_q += d_means[entry(p.cuts[i], map, begin)];
-      if (p.row_cut < 0 || p.cuts[p.row_cut].is_input) {
-        float rest = float(1.0 - wm);  // the mean of a single value is x, whose gradient is that of dy
+      auto [local_p, local_q] = local_slope(affine, begin, d_means, d_vars);
+      double wm = row_weight(mean_weights, g), wv = row_weight(var_weights, g), inverse_count = 1.0 / double(p.length);
+      if (p.row_cut < 0) {
 #pragma GCC ivdep
         for (int64_t j = begin; j < end; j++) {
           double pj = P[j] + local_p;
-          slope[j] = float(pj), offset[j] = float(Q[j] + local_q + double(k[j]) * pj), a[j] *= rest;
+          slope[j] = float(pj), offset[j] = float(Q[j] + local_q + double(k[j]) * pj);
         }
         return;
       }
-      const double* M = t.means + row_entry(map);
+      const double* M = t.means + row_entry(affine);
 #pragma GCC ivdep
       for (int64_t j = begin; j < end; j++) {
-        double row_p = wv == 0 ? 0.0 : 2.0 * wv * share * d_var[j], row_q = wm == 0 ? 0.0 : wm * share * d_mu[j];
+        double row_p = wv == 0 ? 0.0 : 2.0 * wv * inverse_count * d_var[j], row_q = wm == 0 ? 0.0 : wm * inverse_count * d_mu[j];
         double pj = P[j] + local_p + row_p;
         slope[j] = float(pj), offset[j] = float(Q[j] + local_q + row_q - (row_p == 0 ? 0.0 : row_p * M[j]) + double(k[j]) * pj);
       }
@@ -465,17 +469,6 @@ struct Pass {
     return k;
   }
 };
-
-inline void forward(const Problem& p, const Tensors& t, const Sync& sync) {
-  arena().reset();
-  if (p.is_bfloat16) Pass<BFloat16>{p, t, sync}.forward();
-  else Pass<float>{p, t, sync}.forward();
-}
-inline void backward(const Problem& p, const Tensors& t, const Sync& sync) {
-  arena().reset();
-  if (p.is_bfloat16) Pass<BFloat16>{p, t, sync}.backward();
-  else Pass<float>{p, t, sync}.backward();
-}
 
 }  // namespace ANYNORM_ISA
 }  // namespace anynorm

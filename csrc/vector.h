@@ -1,7 +1,9 @@
 // Vectors of the width of the processor, and values of float32 and bfloat16 as float32.
 #pragma once
+#include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #define INLINE inline __attribute__((always_inline))
 
@@ -11,6 +13,7 @@ namespace ANYNORM_ISA {
 constexpr int64_t LANES = ANYNORM_LANES;
 typedef float Vector __attribute__((vector_size(4 * LANES)));
 typedef int32_t Bits __attribute__((vector_size(4 * LANES)));
+typedef uint32_t UnsignedBits __attribute__((vector_size(4 * LANES)));
 typedef uint16_t HalfBits __attribute__((vector_size(2 * LANES)));
 
 struct BFloat16 {
@@ -56,7 +59,11 @@ INLINE V load_as(const T* x) {
 }
 INLINE void store(float* out, Vector value) { std::memcpy(out, &value, sizeof value); }
 INLINE void store(BFloat16* out, Vector value) {
-  for (int64_t i = 0; i < LANES; i++) store(out + i, value[i]);
+  UnsignedBits bits, is_nan = (UnsignedBits)(value != value);
+  std::memcpy(&bits, &value, sizeof bits);
+  UnsignedBits rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  HalfBits half = __builtin_convertvector((is_nan & 0x7fc0u) | (~is_nan & rounded), HalfBits);
+  std::memcpy(out, &half, sizeof half);
 }
 
 // The last `count` lanes of a vector; the others are 0.
@@ -88,6 +95,42 @@ INLINE float sum(Vector v) {
   }
   return (four[0] + four[2]) + (four[1] + four[3]);
 }
+
+INLINE float inverse_sqrt(float value) { return 1.0f / std::sqrt(value); }
+INLINE Vector inverse_sqrt(Vector value) {
+#ifdef ANYNORM_AVX2  // an estimate of 12 bits, and one step of third order, where it neither overflows nor underflows
+  Bits is_normal = (value > 1e-30f) & (value < 1e30f);
+  if (_mm256_movemask_ps((__m256)is_normal) == 0xff) {
+    Vector r = (Vector)_mm256_rsqrt_ps((__m256)value), error = 1.0f - value * r * r;
+    return r + r * error * (0.5f + 0.375f * error);
+  }
+#endif
+  for (int64_t i = 0; i < LANES; i++) value[i] = inverse_sqrt(value[i]);
+  return value;
+}
+
+// The sums of LANES vectors, in a vector: neighbouring lanes are added, then pairs of lanes, and so on.
+#if defined(__clang__) || __GNUC__ >= 12
+template <int64_t H, size_t... I>
+INLINE Vector add_halves(Vector v, Vector w, std::index_sequence<I...>) {
+  return __builtin_shufflevector(v, w, (I & H ? LANES + I - H : I)...) + __builtin_shufflevector(v, w, (I & H ? LANES + I : I + H)...);
+}
+template <int64_t H = 1>
+INLINE Vector sum_each(Vector* v) {
+  if constexpr (H == LANES) {
+    return v[0];
+  } else {
+    for (int64_t i = 0; i < LANES / H; i += 2) v[i / 2] = add_halves<H>(v[i], v[i + 1], std::make_index_sequence<LANES>());
+    return sum_each<2 * H>(v);
+  }
+}
+#else
+INLINE Vector sum_each(Vector* v) {
+  Vector sums = {};
+  for (int64_t i = 0; i < LANES; i++) sums[i] = sum(v[i]);
+  return sums;
+}
+#endif
 
 }  // namespace ANYNORM_ISA
 }  // namespace anynorm

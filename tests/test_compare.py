@@ -1,16 +1,21 @@
 """Comparisons: what is trained, what is read from the store, and what is refused."""
 
 import inspect
+import re
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import anynorm
+from anynorm.cli import app
 from anynorm.comparison import Comparison, make_base
 from anynorm.data import load_cached
+from anynorm.report.page import write_page
 from anynorm.training import timing
 from anynorm.training.config import Config
 from anynorm.training.store import Store
@@ -173,3 +178,46 @@ if __name__ == "__main__":
     assert done.returncode == 0, done.stderr
     assert "At batch size 8 use " in done.stdout
     assert "requires_grad" not in done.stderr
+
+
+def test_a_task_of_ones_own_is_compared_resumed_diagnosed_and_reported(tmp_path):
+    task = "examples.frequency:Frequency"
+    options: dict[str, Any] = {
+        "task": task,
+        "epochs": 1,
+        "lr": 0.01,
+        "config": {"channels": 8, "noise": 0.3, "num_evals": 1},
+        "runs": tmp_path,
+    }
+    table = anynorm.compare(["bn", "gn:4"], [100], 1, **options, processes=1)
+    assert set(table["bn"]) == {f"{name}, batch 100" for name in ("deviation periods", "shift", "step time", "memory")} | {"norm"}
+    assert re.search(r"At batch size 100 use (bn|gn:4): deviation [\d.]+ periods; use at least 3 seeds", table.finding)
+    runs = Store(tmp_path).rows()
+    assert [run["config"]["options"] for run in runs] == [{"channels": 8}] * 2  # noise has its default value
+    assert anynorm.compare(["bn", "gn:4"], [100], 1, **options).finding == table.finding
+    assert [run["updated"] for run in Store(tmp_path).rows()] == [run["updated"] for run in runs]
+    shown = CliRunner().invoke(app, ["diagnose", f"run:{runs[0]['id']}", "--runs", str(tmp_path)])
+    assert shown.exit_code == 0, shown.output
+    assert "model" not in shown.stdout.splitlines()[0]
+    write_page(tmp_path, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert f'"title": "{task}", "metric": {{"name": "deviation", "label": "test deviation periods"}}' in page
+
+
+def test_a_streamed_folder_is_compared(tmp_path):
+    from PIL import Image
+
+    for label, level in (("cat", 40), ("dog", 200)):
+        (tmp_path / "images" / label).mkdir(parents=True)
+        for number in range(16):
+            Image.new("RGB", (20, 16), (level, number, 0)).save(tmp_path / "images" / label / f"{number}.jpg")
+    settings = {"image_size": 8, "min_area": 0.5}
+    options: dict[str, Any] = {
+        "data": f"stream:{tmp_path / 'images'}",
+        "model": "small",
+        "width": 0.25,
+        "epochs": 1,
+        "config": settings,
+    }
+    table = anynorm.compare(["bn"], [4], 1, **options, runs=tmp_path / "runs", processes=1, num_workers=0)
+    assert "At batch size 4 use bn: " in table.finding

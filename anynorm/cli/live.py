@@ -60,7 +60,7 @@ def _print_lines(new_rows: Iterable[Row], missing: int) -> None:
     start = time.monotonic()
     for number, row in enumerate(new_rows, 1):
         metric = metric_of(row)
-        result = "failed" if row["value"] is None else f"{metric.format(row['value'])} test {metric.name}"
+        result = "failed" if row["value"] is None else metric.describe(row["value"], "test ")
         cell = f"{row['norm']}, batch size {row['batch_size']}, seed {row['seed']}"
         sys.stderr.write(f"[{number}/{missing}] {cell}: {result} ({time.monotonic() - start:.0f} s)\n")
 

@@ -51,8 +51,9 @@ def list_(root: RunsDir = Path("runs"), as_json: AsJson = False) -> None:
 
 @app.command()
 def show(run: str, root: RunsDir = Path("runs")) -> None:
-    """Print the record of a run as JSON: configuration, results, curve, versions and hardware."""
-    print_json(_open(root).record(run))
+    """Print the record of a run as JSON: configuration, results, curve, artifacts, versions and hardware."""
+    store = _open(root)
+    print_json(store.record(run) | {"artifacts": store.artifacts(run)})
 
 
 @app.command()

@@ -1,11 +1,20 @@
-"""Datasets by name, in memory, and batch augmentation.
+"""Datasets by name, and augmentation.
 
-digits mnist fashion-mnist cifar10 cifar100      see `readers`
-cifar10@16                                       any of these, reduced to 16 × 16 pixels by averaging
-folder:PATH                                      PATH/train/CLASS/… and PATH/test/CLASS/…, or PATH/CLASS/… alone; see `folder`
-package.module:factory                           a function that returns (images, labels), (images, labels): train, test
+In memory, for data of up to about 4 GB (the fastest):
+
+    digits mnist fashion-mnist cifar10 cifar100      see `readers`
+    cifar10@16                                       any of these, reduced to 16 × 16 pixels by averaging
+    folder:PATH                                      PATH/train/CLASS/… and PATH/test/CLASS/…, or PATH/CLASS/… alone; see `folder`
+    package.module:factory                           a function that returns (images, labels), (images, labels): train, test
+
+Decoded by worker processes while the model trains, for data of any size, or for random-resized crops of the original images:
+
+    stream:PATH                                      a folder as for folder:PATH; see `stream`, `loader`
+    hf:NAME                                          a dataset of Hugging Face `datasets`, from the hub or the disk; see `hf`
 """
 
 from anynorm.data.datasets import DATASETS, ImageDataset, load_cached, load_dataset
+from anynorm.data.loader import StepLoader
+from anynorm.data.stream import StreamedDataset
 
-__all__ = ["DATASETS", "ImageDataset", "load_cached", "load_dataset"]
+__all__ = ["DATASETS", "ImageDataset", "StepLoader", "StreamedDataset", "load_cached", "load_dataset"]

@@ -1,13 +1,14 @@
 """Augmentation of a batch of images x (n, c, h, w): random crops and flips, cutout, mixup.
 
-Every function draws its random numbers from a `torch.Generator`, so a batch depends on the generator's seed alone.
+Every function draws its random numbers from a `torch.Generator` of the CPU, so a batch depends on the generator's seed alone, and
+not on the device of x. What has to go to that device is copied without waiting for it.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 
 def random_crop(x: Tensor, padding: int, generator: torch.Generator) -> Tensor:
@@ -19,17 +20,18 @@ def random_crop(x: Tensor, padding: int, generator: torch.Generator) -> Tensor:
         generator: Source of the n positions.
     """
     n, c, height, width = x.shape
-    padded = nn.functional.pad(x, (padding,) * 4)
-    top, left = torch.randint(0, 2 * padding + 1, (2, n, 1, 1), generator=generator)
-    rows = (top + torch.arange(height)[None, :, None]).expand(n, height, width)
-    columns = (left + torch.arange(width)[None, None, :]).expand(n, height, width)
-    index = (rows * (width + 2 * padding) + columns).reshape(n, 1, -1).expand(n, c, -1)
-    return padded.flatten(2).gather(2, index).reshape(n, c, height, width)
+    padded = torch.constant_pad_nd(x, (padding,) * 4)
+    image, _, row, column = strides = padded.stride()
+    tops, lefts = torch.randint(0, 2 * padding + 1, (2, n), generator=generator).tolist()
+    # as_strided makes a view in half the time of three slices; a batch of 2 consists of overhead
+    offsets = [index * image + top * row + left * column for index, (top, left) in enumerate(zip(tops, lefts, strict=True))]
+    return torch.stack([padded.as_strided((c, height, width), strides[1:], offset) for offset in offsets])
 
 
 def random_flip(x: Tensor, generator: torch.Generator) -> Tensor:
     """Flip each image horizontally with probability 0.5."""
-    return torch.where(torch.rand(len(x), 1, 1, 1, generator=generator) < 0.5, x.flip(-1), x)
+    is_flipped = (torch.rand(len(x), 1, 1, 1, generator=generator) < 0.5).to(x.device, non_blocking=True)
+    return torch.where(is_flipped, x.flip(-1), x)
 
 
 def cutout(x: Tensor, size: int, generator: torch.Generator) -> Tensor:
@@ -42,9 +44,9 @@ def cutout(x: Tensor, size: int, generator: torch.Generator) -> Tensor:
     """
     n, _, height, width = x.shape
     center = torch.rand(2, n, 1, generator=generator) * torch.tensor([height, width])[:, None, None]
-    inside_rows = (torch.arange(height)[None] + 0.5 - center[0]).abs() < size / 2
-    inside_columns = (torch.arange(width)[None] + 0.5 - center[1]).abs() < size / 2
-    return x.masked_fill((inside_rows[:, :, None] & inside_columns[:, None, :])[:, None], 0)
+    distance = (torch.arange(max(height, width)) + 0.5 - center).abs()
+    inside = (distance < size / 2).to(x.device, non_blocking=True)
+    return x.masked_fill(inside[0, :, None, :height, None] & inside[1, :, None, None, :width], 0)
 
 
 def mixup(x: Tensor, targets: Tensor, alpha: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -63,5 +65,5 @@ def mixup(x: Tensor, targets: Tensor, alpha: float, generator: torch.Generator) 
     """
     seed = int(torch.randint(2**62, (), generator=generator))
     weight = float(np.random.default_rng(seed).beta(alpha, alpha))
-    order = torch.randperm(len(x), generator=generator)
+    order = torch.randperm(len(x), generator=generator).to(x.device, non_blocking=True)
     return weight * x + (1 - weight) * x[order], weight * targets + (1 - weight) * targets[order]

@@ -1,4 +1,4 @@
-"""Image classification datasets: uint8 images and labels in memory, loaded by name."""
+"""Image classification datasets by name: uint8 images and labels in memory, or streamed from files (see `stream`)."""
 
 from __future__ import annotations
 
@@ -6,28 +6,26 @@ import difflib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from anynorm.core.cuts import divisors
-from anynorm.core.moments import Moments, pool, pool_stacked
 from anynorm.data import readers
-from anynorm.data.folder import read_folder
+from anynorm.data.folder import read_folder, split_indices
+from anynorm.data.hf import load_hf
+from anynorm.data.standardization import CHUNK_SIZE, Standardized, channel_moments
+from anynorm.data.stream import StreamedDataset, load_stream
 from anynorm.errors import DataError
 from anynorm.io.checkpoints import call_factory
-from anynorm.kernels import moments
 from anynorm.models.shape import DataShape
 
 Split = tuple[Tensor, Tensor]
-TEST_FRACTION = 0.25
-"""Fraction of the images used for testing when a dataset has no test split."""
-CHUNK_SIZE = 5000
-"""Number of images converted to floating point at a time."""
 
 
 @dataclass(frozen=True)
-class ImageDataset:
+class ImageDataset(Standardized):
     """Training and test images in memory.
 
     Attributes:
@@ -56,16 +54,10 @@ class ImageDataset:
         for start in range(0, len(images), batch_size):
             yield self.standardize(images[start : start + batch_size]), labels[start : start + batch_size]
 
-    def standardize(self, images: Tensor) -> Tensor:
-        """Return (images − mean) / std as float32: mean 0 and variance 1 per channel over the training images."""
-        return (images.float() - self.mean) / self.std
-
 
 def split_at_random(images: Tensor, labels: Tensor) -> tuple[Split, Split]:
     """Split images into a training and a test part; the split is the same in every call."""
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
-    num_train = round(len(images) * (1 - TEST_FRACTION))
-    train, test = order[:num_train], order[num_train:]
+    train, test = split_indices(len(images))
     return (images[train], labels[train]), (images[test], labels[test])
 
 
@@ -78,40 +70,58 @@ DATASETS: dict[str, Callable[[], tuple[Split, Split]]] = {
 }
 
 
-def load_dataset(name: str, image_size: int = 64, *, skip_unreadable: bool = False) -> ImageDataset:
+STREAMS: dict[str, Callable[..., StreamedDataset]] = {"stream": load_stream, "hf": load_hf}
+"""What loads a dataset that is not in memory, by the prefix of its name."""
+
+
+def load_dataset(name: str, image_size: int = 64, *, skip_unreadable: bool = False) -> Any:
     """Load a dataset by name; see `anynorm.data` for the names.
 
     Args:
-        name: A name of `DATASETS`, also with `@SIZE`; `folder:PATH`; or `package.module:factory`.
-        image_size: Height and width to which the images of a folder are resized. Other datasets ignore it.
-        skip_unreadable: Leave out images of a folder that cannot be decoded, instead of raising. Other datasets ignore it.
+        name: A name of `DATASETS`, also with `@SIZE`; `folder:PATH`, `stream:PATH` or `hf:NAME`; or `package.module:factory`.
+        image_size: Height and width to which the images of a folder, a stream or `hf:NAME` are resized. Other datasets ignore it.
+        skip_unreadable: Leave out images of these that cannot be decoded, instead of raising. For streams and `hf:NAME`, every
+            image is decoded once to find them. Other datasets ignore it.
+
+    Returns:
+        A `StreamedDataset` for `stream:PATH` and `hf:NAME`, whose images are decoded when they are used; otherwise an
+        `ImageDataset`, whose images are in memory. (The annotation is `Any`: most callers pass names of one kind.)
 
     Raises:
-        DataError: if the name is unknown, a file is missing or damaged, or the data do not have the required form.
+        DataError: if the name is unknown, a file is missing or damaged, the data do not have the required form, or a folder does
+            not fit in memory.
 
     >>> load_dataset("digits").shape
     DataShape(channels=1, height=8, width=8, num_classes=10)
     """
+    kind, colon, _ = name.partition(":")
+    if colon and kind in STREAMS:
+        return STREAMS[kind](name, image_size, skip_unreadable=skip_unreadable)
+    return load_in_memory(name, image_size, skip_unreadable=skip_unreadable)
+
+
+def load_in_memory(name: str, image_size: int = 64, *, skip_unreadable: bool = False) -> ImageDataset:
+    """Load a dataset other than `stream:PATH` and `hf:NAME`; see `load_dataset`."""
     if name.partition("@")[0] in DATASETS:
         train, test = _read_named(name)
     elif name.startswith("folder:"):
-        splits = read_folder(name.removeprefix("folder:"), image_size, skip_unreadable=skip_unreadable)
+        splits = read_folder(name, image_size, skip_unreadable=skip_unreadable)
         train, test = (splits[0], splits[1]) if len(splits) == 2 else split_at_random(*splits[0])
     elif ":" in name:
         train, test = _call_factory(name)
     else:
         close = difflib.get_close_matches(name, DATASETS, n=2, cutoff=0.4)
         hint = f" Did you mean {' or '.join(close)}?" if close else ""
-        raise DataError(f"unknown dataset {name!r}.{hint} Usable: {' '.join(DATASETS)} folder:PATH package.module:factory.")
+        usable = f"{' '.join(DATASETS)} folder:PATH stream:PATH hf:NAME package.module:factory"
+        raise DataError(f"unknown dataset {name!r}.{hint} Usable: {usable}.")
     num_classes = int(max(train[1].max(), test[1].max())) + 1
     if num_classes < 2:
         raise DataError(f"{name} must have at least 2 classes; got {num_classes}. Check the labels: classes are numbered from 0.")
-    mean, std = _channel_moments(train[0])
-    return ImageDataset(train, test, num_classes, mean, std.clamp(min=1e-3))
+    return ImageDataset(train, test, num_classes, *channel_moments(train[0]))
 
 
 @lru_cache(maxsize=2)
-def load_cached(name: str, image_size: int, source_hash: str = "", skip_unreadable: bool = False) -> ImageDataset:  # noqa: ARG001
+def load_cached(name: str, image_size: int, source_hash: str = "", skip_unreadable: bool = False) -> Any:  # noqa: ARG001
     """Load a dataset once per process; `source_hash` is part of the key, so that a folder that has changed is read again."""
     return load_dataset(name, image_size, skip_unreadable=skip_unreadable)
 
@@ -136,13 +146,6 @@ def _average_pixels(images: Tensor, factor: int) -> Tensor:
     """Average squares of factor × factor pixels, rounded to uint8."""
     chunks = [torch.nn.functional.avg_pool2d(chunk.float(), factor) for chunk in torch.split(images, CHUNK_SIZE)]
     return torch.cat([chunk.round().to(torch.uint8) for chunk in chunks])
-
-
-def _channel_moments(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and standard deviation per channel, (c, 1, 1), without a float64 copy of all images."""
-    chunks = [pool(moments(chunk.double(), 1), (1, images.shape[1], 1)) for chunk in torch.split(images, CHUNK_SIZE)]
-    pooled = pool_stacked(Moments(*(torch.stack(tables) for tables in zip(*chunks, strict=True))))
-    return pooled.mean[0, :, :, None].float(), pooled.var[0, :, :, None].sqrt().float()
 
 
 def _call_factory(name: str) -> tuple[Split, Split]:

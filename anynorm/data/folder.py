@@ -8,27 +8,73 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from anynorm.data.transforms import Pixels, central_square, to_pixels
 from anynorm.errors import DataError
 from anynorm.io.inputs import IMAGE_SUFFIXES
 from anynorm.progress import track
 
-Pixels = npt.NDArray[Any]
 MIN_IMAGES_FOR_PROCESSES = 200
 """Fewer images are decoded faster by this process than by processes that must start first."""
+MAX_GIGABYTES = 4.0
+"""Larger folders are not read into memory."""
+TEST_FRACTION = 0.25
+"""Fraction of the images used for testing when a dataset has no test split."""
 
 
-def read_folder(path: str | Path, image_size: int, *, skip_unreadable: bool = False) -> list[tuple[Tensor, Tensor]]:
-    """Read PATH/train/CLASS/… and PATH/test/CLASS/… (or val, valid), or PATH/CLASS/… alone.
+class FolderSplit(NamedTuple):
+    """The image files of a split, and their labels."""
+
+    path: Path
+    files: list[Path]
+    labels: list[int]
+
+
+def find_splits(name: str) -> list[FolderSplit]:
+    """Find the images of PATH/train/CLASS/… and PATH/test/CLASS/… (or val, valid), or of PATH/CLASS/… alone.
 
     Args:
-        path: The folder. Classes are its subfolders in alphabetical order; images may lie in subfolders of these.
+        name: The folder, as `folder:PATH` or `stream:PATH`. Classes are its subfolders in alphabetical order; images may lie in
+            subfolders of these.
+
+    Returns:
+        One or two splits: train, then test.
+
+    Raises:
+        DataError: if the folder does not have this structure.
+    """
+    root = Path(name.partition(":")[2])
+    if not root.is_dir():
+        layout = "train/CLASS/… and test/CLASS/…, or CLASS/… alone"
+        raise DataError(f"{name} must be an existing folder with {layout}; {root.absolute()} does not exist.")
+    test = next((root / split for split in ("test", "val", "valid") if (root / split).is_dir()), None)
+    paths = [root] if test is None or not (root / "train").is_dir() else [root / "train", test]
+    classes = _class_names(paths[0])
+    if len(classes) < 2:
+        raise DataError(f"{paths[0]} must have one subfolder per class, for at least 2 classes; got {len(classes)} subfolder(s).")
+    for path in paths[1:]:
+        if extra := sorted(set(_class_names(path)) - set(classes)):
+            raise DataError(f"the classes of {path} must be among those of {paths[0]}; got also: {' '.join(extra)}.")
+    return [_find_files(path, classes) for path in paths]
+
+
+def split_indices(count: int) -> tuple[Tensor, Tensor]:
+    """Return the indices of a random training and test part of `count` images; they are the same in every call."""
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
+    num_train = round(count * (1 - TEST_FRACTION))
+    return order[:num_train], order[num_train:]
+
+
+def read_folder(name: str, image_size: int, *, skip_unreadable: bool = False) -> list[tuple[Tensor, Tensor]]:
+    """Read the images of `folder:PATH`; see `find_splits` for its structure.
+
+    Args:
+        name: `folder:PATH`.
         image_size: Images are cropped to their central square and resized to image_size × image_size.
         skip_unreadable: Leave out images that cannot be decoded, and name each on stderr.
 
@@ -36,54 +82,58 @@ def read_folder(path: str | Path, image_size: int, *, skip_unreadable: bool = Fa
         One or two splits (train, then test), each as uint8 images (n, 3, h, w) and labels (n,).
 
     Raises:
-        DataError: if the folder does not have this structure, or an image cannot be decoded and `skip_unreadable` is False.
+        DataError: if the folder does not have this structure, needs more than `MAX_GIGABYTES` of memory, or an image cannot be
+            decoded and `skip_unreadable` is False.
     """
-    root = Path(path)
-    if not root.is_dir():
-        layout = "train/CLASS/… and test/CLASS/…, or CLASS/… alone"
-        raise DataError(f"folder:{root} must be an existing folder with {layout}; {root.absolute()} does not exist.")
-    test = next((root / name for name in ("test", "val", "valid") if (root / name).is_dir()), None)
-    splits = [root] if test is None or not (root / "train").is_dir() else [root / "train", test]
-    classes = _class_names(splits[0])
-    if len(classes) < 2:
+    splits = find_splits(name)
+    count = sum(len(split.files) for split in splits)
+    gigabytes = count * 3 * image_size**2 / 1e9
+    if gigabytes > MAX_GIGABYTES:
         raise DataError(
-            f"{splits[0]} must have one subfolder per class, for at least 2 classes; got {len(classes)} subfolder(s)."
+            f"{name} must need at most {MAX_GIGABYTES:g} GB of memory; got {count} images of 3 × {image_size} × {image_size}: "
+            f"{gigabytes:.1f} GB. Use stream:{name.partition(':')[2]} (decodes images while training) or a smaller image_size."
         )
-    for split in splits[1:]:
-        if extra := sorted(set(_class_names(split)) - set(classes)):
-            raise DataError(f"the classes of {split} must be among those of {splits[0]}; got also: {' '.join(extra)}.")
-    return [_read_split(split, classes, image_size, skip_unreadable=skip_unreadable) for split in splits]
+    return [_read_split(split, image_size, skip_unreadable=skip_unreadable) for split in splits]
 
 
 def _class_names(split: Path) -> list[str]:
     return sorted(path.name for path in split.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
-def _read_split(split: Path, classes: list[str], image_size: int, *, skip_unreadable: bool) -> tuple[Tensor, Tensor]:
+def _find_files(path: Path, classes: list[str]) -> FolderSplit:
     files = [
-        (path, label)
+        (file, label)
         for label, name in enumerate(classes)
-        for path in sorted((split / name).rglob("*"))
-        if path.suffix.lower() in IMAGE_SUFFIXES
+        for file in sorted((path / name).rglob("*"))
+        if file.suffix.lower() in IMAGE_SUFFIXES
     ]
     if not files:
-        raise DataError(f"{split} must contain images ({' '.join(IMAGE_SUFFIXES)}); got none.")
-    decoded = track(_decode_all([path for path, _ in files], image_size), f"reading {split}", len(files))
+        raise DataError(f"{path} must contain images ({' '.join(IMAGE_SUFFIXES)}); got none.")
+    return FolderSplit(path, [file for file, _ in files], [label for _, label in files])
+
+
+def _read_split(split: FolderSplit, image_size: int, *, skip_unreadable: bool) -> tuple[Tensor, Tensor]:
+    decoded = track(_decode_all(split.files, image_size), f"reading {split.path}", len(split.files))
     images, labels, unreadable = [], [], []
-    for (path, label), image in zip(files, decoded, strict=True):
+    for path, label, image in zip(split.files, split.labels, decoded, strict=True):
         if image is None:
-            unreadable.append(path)
+            unreadable.append(str(path))
         else:
             images.append(image)
             labels.append(label)
-    if unreadable and not (skip_unreadable and images):
+    report_unreadable(unreadable, len(split.files), str(split.path), skip_unreadable=skip_unreadable)
+    return torch.from_numpy(np.stack(images)), torch.tensor(labels)
+
+
+def report_unreadable(unreadable: list[str], count: int, split: str, *, skip_unreadable: bool) -> None:
+    """Name the unreadable images of a split on stderr if they may be skipped, and raise a DataError otherwise."""
+    if unreadable and not (skip_unreadable and len(unreadable) < count):
         advice = (
             "No image is left." if skip_unreadable else "Fix them, or leave them out (--skip-unreadable, skip_unreadable=True)."
         )
-        raise DataError(f"cannot read {len(unreadable)} of {len(files)} images of {split}, such as {unreadable[0]}. {advice}")
-    for path in unreadable:
-        sys.stderr.write(f"skipped unreadable image: {path}\n")
-    return torch.from_numpy(np.stack(images)), torch.tensor(labels)
+        raise DataError(f"cannot read {len(unreadable)} of {count} images of {split}, such as {unreadable[0]}. {advice}")
+    for name in unreadable:
+        sys.stderr.write(f"skipped unreadable image: {name}\n")
 
 
 def _decode_all(paths: list[Path], image_size: int) -> Iterator[Pixels | None]:
@@ -97,13 +147,10 @@ def _decode_all(paths: list[Path], image_size: int) -> Iterator[Pixels | None]:
 
 def decode_image(path: Path, image_size: int) -> Pixels | None:
     """Decode the central square of an image as uint8 (3, image_size, image_size); return None if that is impossible."""
-    from PIL import Image, ImageOps
+    from PIL import Image
 
     try:
         with Image.open(path) as image:
-            is_16_bit = image.mode.startswith("I")  # Pillow would clip 16-bit values at 255
-            eight_bit = image.point(lambda value: value / 257).convert("L") if is_16_bit else image
-            square = ImageOps.fit(eight_bit.convert("RGB"), (image_size, image_size))
+            return to_pixels(central_square(image, image_size))
     except Exception:  # Pillow raises many types for a file that is not an image, or is too large
         return None
-    return np.ascontiguousarray(np.moveaxis(np.asarray(square, dtype=np.uint8), 2, 0))

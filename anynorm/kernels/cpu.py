@@ -97,8 +97,8 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
     y, stats = library.normalize(  # type: ignore[misc]
         x, params, running, buffers.labels, spec.encoded, spec.eps, spec.sync_group.name, buffers.num_batches, momentum
     )
-    if momentum >= 0 and not spec.num_domains and not spec.sync_group.is_synchronized:
-        return y, BatchStats([], is_updated=True)
+    if not spec.pools_batch or (momentum >= 0 and not spec.num_domains and not spec.sync_group.is_synchronized):
+        return y, BatchStats([None] * len(spec.uses_batch), is_updated=momentum >= 0)
     return y, _read_stats(spec, x, stats)._replace(is_updated=momentum >= 0)
 
 

@@ -103,7 +103,9 @@ class Plan(NamedTuple):
     def size(self, k: int) -> tuple[int, int]:
         """Return the numbers of rows and columns of the statistics of a cut."""
         cut = self.norm.cuts[k]
-        return self.shape.n // cut.samples if cut.samples else self.num_domains, (cut.channels or self.shape.c) * cut.strips
+        return self.shape.n // cut.samples_per_part if cut.samples_per_part else self.num_domains, (
+            cut.channels or self.shape.c
+        ) * cut.strips
 
     def slice(self, k: int) -> slice:
         """Return where the statistics of a cut are in the table of all of them."""
@@ -159,7 +161,7 @@ def make_plan(spec: ForwardSpec, size: torch.Size, itemsize: int, last: bool, st
     description = k.Norm(
         tuple(cuts), of_samples(0, strips), of_samples(0, 1), cut_second, make_cut(1, norm.mixing.groups, 1), strips,
         spec.num_domains, type(norm.mixing).__name__.lower(), norm.mixing.groups, len(spec.cuts.mean), len(spec.cuts.var), second,
-        any(cut.uses_batch and not cut.samples for cut in cuts),
+        any(cut.uses_batch and not cut.samples_per_part for cut in cuts),
     )  # fmt: skip
     inner, tile = c if last else length, TILE // itemsize
     block = _power_of_2(inner, min(tile, 128) if last else tile)
@@ -192,7 +194,7 @@ class _Pass:
         if any(self.spec.uses_batch):
             _launch(k.row_sums, plan.grid, x, None, rows, shape, LAYOUT=plan.layout)
             grid = domains * _blocks(plan.num_columns, COLUMNS) if norm.pools_columns else 0
-            grid += sum(plan.programs(i) for i, cut in cuts if cut.samples)
+            grid += sum(plan.programs(i) for i, cut in cuts if cut.samples_per_part)
             _launch(k.pool_rows, grid, rows, columns, self.counts, self.stats, buffers.labels, shape, NORM=norm)
         if norm.pools_columns and sync.is_synchronized:
             merged = sync.all_reduce(Moments(columns[0], columns[1], self.counts.reshape(-1, 1, 1)))
@@ -200,8 +202,8 @@ class _Pass:
             self.counts = merged.count.expand_as(merged.mean)[:, 0, 0].contiguous()
         running = tuple(buffer for pair in buffers.running_stats for buffer in pair or (None, None))
         updates, momentum = buffers.momentum is not None, buffers.momentum or 0.0
-        if any(not cut.samples or (cut.samples > 1 and updates) for _, cut in cuts):
-            grid = sum(domains * _blocks(plan.size(i)[1], cut.parts) for i, cut in cuts if cut.samples != 1)
+        if any(not cut.samples_per_part or (cut.samples_per_part > 1 and updates) for _, cut in cuts):
+            grid = sum(domains * _blocks(plan.size(i)[1], cut.parts) for i, cut in cuts if cut.samples_per_part != 1)
             args = (columns, self.counts, self.stats, running, buffers.num_batches, momentum, shape)
             _launch(k.pool_columns, grid, *args, NORM=norm, UPDATE=updates)
         self._coefficients(None, params, rows)
@@ -217,7 +219,7 @@ class _Pass:
     def backward(self, x: Tensor, dy: Tensor, params: Any, dparams: Any, needs_dx: bool) -> Tensor | None:
         k, plan, labels, sync = triton_kernels(), self.plan, self.buffers.labels, self.spec.sync_group
         norm, shape, cuts = plan.norm, plan.shape, list(enumerate(plan.norm.cuts))
-        keep = any(cut.samples for _, cut in cuts) or bool(norm.domains and norm.pools_columns)
+        keep = any(cut.samples_per_part for _, cut in cuts) or bool(norm.domains and norm.pools_columns)
         num_second = 0 if params.second_weight is None else params.second_weight.shape[0]
         quantities = _power_of_2(4 + norm.num_means + norm.num_vars, 1024)
         sums = _table(x, max(3 * shape.num_splits, 4), shape.num_rows, dtype=torch.float32)
@@ -230,7 +232,7 @@ class _Pass:
         grid += (norm.num_means + norm.num_vars) * _blocks(norm.groups, norm.logits.parts)
         _launch(k.reduce, grid, rows, columns, grads, labels, params, dparams, shape, num_second, NORM=norm)
         if norm.pools_columns and sync.is_synchronized:
-            slices = [grads[:, plan.slice(i)] for i, cut in cuts if cut.uses_batch and not cut.samples]
+            slices = [grads[:, plan.slice(i)] for i, cut in cuts if cut.uses_batch and not cut.samples_per_part]
             summed = sync.sum(torch.cat(slices, 1))
             for piece, total in zip(slices, torch.split(summed, [piece.shape[1] for piece in slices], 1), strict=True):
                 piece.copy_(total)
@@ -316,9 +318,9 @@ def _read_stats(call: _Pass) -> BatchStats:
             continue
         rows, width = plan.size(k)
         mean, var = call.stats[:, plan.slice(k)].reshape(2, rows, width // cut.strips, cut.strips)
-        counts = torch.full_like(call.counts, plan.shape.n * plan.shape.length) if cut.samples else call.counts
+        counts = torch.full_like(call.counts, plan.shape.n * plan.shape.length) if cut.samples_per_part else call.counts
         num_values = (counts * plan.norm.strips).reshape(-1, 1, 1)
-        per_part = num_values * (plan.shape.c / width / (rows if cut.samples else 1))
+        per_part = num_values * (plan.shape.c / width / (rows if cut.samples_per_part else 1))
         by_cut.append(Moments(mean, var, per_part.expand_as(mean)))
     return BatchStats(by_cut, None, num_values)
 

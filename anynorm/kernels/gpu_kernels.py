@@ -54,7 +54,7 @@ class Cut(NamedTuple):
     `mean` and `var` are its index among the cuts of the mean and of the variance (−1: none); a tile is (parts, members).
     """
 
-    samples: int
+    samples_per_part: int
     channels: int
     strips: int
     uses_batch: bool
@@ -167,7 +167,7 @@ def apply(x, dy, out, table, shape, LAYOUT: tl.constexpr):
 def _size(shape, CUT: tl.constexpr, NORM: tl.constexpr):
     """Return the numbers of rows and columns of a cut's table, and the number of columns of x per part."""
     channels = CUT.channels if CUT.channels else shape.c
-    rows = shape.n // CUT.samples if CUT.samples else max(NORM.domains, 1)
+    rows = shape.n // CUT.samples_per_part if CUT.samples_per_part else max(NORM.domains, 1)
     return rows, channels * CUT.strips, (shape.c // channels) * (NORM.strips // CUT.strips)
 
 
@@ -216,7 +216,7 @@ def _pool_rows(pid, table, out, field, counts, labels, rows, width, shape, CUT: 
     blocks = tl.cdiv(width, CUT.parts)
     if (pid >= 0) & (pid < rows * blocks):
         row, part = pid // blocks, pid % blocks * CUT.parts + tl.arange(0, CUT.parts)
-        first, num = row * CUT.samples, CUT.samples if CUT.samples else shape.n
+        first, num = row * CUT.samples_per_part, CUT.samples_per_part if CUT.samples_per_part else shape.n
         mean, var, count = _pool(
             table, shape.num_splits * shape.num_rows, first, num, labels, row, part, width, shape, shape.c, None, CUT, STRIPS
         )
@@ -235,7 +235,7 @@ def pool_rows(table, columns, counts, stats, labels, shape, NORM: tl.constexpr):
         pid = _pool_rows(pid, table, columns, domains * width, counts, domain, domains, width, shape, NORM.columns, NORM.strips)
     for k in tl.static_range(len(NORM.cuts)):
         rows, width, per_part = _size(shape, NORM.cuts[k], NORM)
-        if NORM.cuts[k].samples:
+        if NORM.cuts[k].samples_per_part:
             slot = stats + offset
             pid = _pool_rows(pid, table, slot, shape.num_stats, None, None, rows, width, shape, NORM.cuts[k], NORM.strips)
         offset += rows * width
@@ -280,14 +280,14 @@ def _pool_columns(
         slot, mask = domain * width + part, part < width
         if not CUT.uses_batch:
             mean, var = _read(running_mean, slot, mask), _read(running_var, slot, mask)
-        elif CUT.samples:  # parts of several samples
+        elif CUT.samples_per_part:  # parts of several samples
             mean, var = _average(stats, shape.num_stats, rows, part, width)
-            count = part.to(tl.float64) * 0 + CUT.samples * per_part * shape.length
+            count = part.to(tl.float64) * 0 + CUT.samples_per_part * per_part * shape.length
         else:
             values = tl.load(counts + domain)
             field = domains * shape.c * NORM.strips
             mean, var, count = _pool(columns, field, domain, 1, None, 0, part, width, shape, shape.c, values, CUT, NORM.strips)
-        if not CUT.samples:
+        if not CUT.samples_per_part:
             tl.store(stats + slot, mean, mask=mask)
             tl.store(stats + shape.num_stats + slot, var, mask=mask)
         if UPDATE and CUT.uses_batch:
@@ -306,7 +306,7 @@ def pool_columns(columns, counts, stats, running, num_batches, momentum, shape, 
             tl.store(num_batches + pid, tl.load(num_batches + pid) + present)
     for k in tl.static_range(len(NORM.cuts)):
         rows, width, per_part = _size(shape, NORM.cuts[k], NORM)
-        if NORM.cuts[k].samples != 1:
+        if NORM.cuts[k].samples_per_part != 1:
             slot, mean, var = stats + offset, running[2 * k], running[2 * k + 1]
             pid = _pool_columns(pid, columns, counts, slot, mean, var, momentum, shape, NORM.cuts[k], NORM, UPDATE)
         offset += rows * width
@@ -344,7 +344,7 @@ def _slot(sample, channel, strip, label, shape, K: tl.constexpr, NORM: tl.conste
         rows, width, per_part = _size(shape, NORM.cuts[k], NORM)
         offset += rows * width
     rows, width, per_part = _size(shape, CUT, NORM)
-    row = sample // CUT.samples if CUT.samples else (label if NORM.domains else label * 0)
+    row = sample // CUT.samples_per_part if CUT.samples_per_part else (label if NORM.domains else label * 0)
     channels, strips = shape.c // CUT.channels if CUT.channels else 1, NORM.strips // CUT.strips
     return offset + row * width + channel // channels * CUT.strips + strip // strips
 
@@ -402,8 +402,8 @@ def coefficients(stats, grads, counts, labels, params, table, eps, shape, NORM: 
             if NORM.cuts[k].uses_batch:
                 rows, width, per_part = _size(shape, NORM.cuts[k], NORM)
                 slot = _slot(sample, channel, strip, label, shape, k, NORM)
-                if NORM.cuts[k].samples:
-                    count = zero + NORM.cuts[k].samples * per_part * shape.length
+                if NORM.cuts[k].samples_per_part:
+                    count = zero + NORM.cuts[k].samples_per_part * per_part * shape.length
                 else:
                     count = tl.load(counts + (label if NORM.domains else label * 0), mask=mask, other=1.0) * per_part
                 slope = 2 * tl.load(grads + shape.num_stats + slot, mask=mask, other=0.0) / count
@@ -493,7 +493,7 @@ def _reduce(
     blocks = tl.cdiv(width, CUT.parts)
     if (pid >= 0) & (pid < rows * blocks):
         row, part = pid // blocks, pid % blocks * CUT.parts + tl.arange(0, CUT.parts)
-        total, first = part.to(tl.float64) * 0, row * CUT.samples
+        total, first = part.to(tl.float64) * 0, row * CUT.samples_per_part
         num_members = num * (shape.c // CUT.channels if CUT.channels else 1) * (NORM.strips // CUT.strips)
         for at in range(0, 0 if INDEX < 0 or out is None else num_members, CUT.members):
             member, channel, column, keep = _members(at, num, part, width, shape.c, CUT, NORM.strips)
@@ -514,8 +514,8 @@ def reduce(rows, columns, grads, labels, params, dparams, shape, num_second, NOR
         size, width, per_part = _size(shape, NORM.cuts[k], NORM)
         if NORM.cuts[k].uses_batch:
             mean, var, num, domains = columns, columns + num_columns, 1, None
-            if NORM.cuts[k].samples:
-                mean, var, num = rows, rows + num_rows, NORM.cuts[k].samples
+            if NORM.cuts[k].samples_per_part:
+                mean, var, num = rows, rows + num_rows, NORM.cuts[k].samples_per_part
             elif NORM.domains:
                 mean, var, num, domains = rows, rows + num_rows, shape.n, labels
             out, logits = grads + offset, params.mean_logits
@@ -529,7 +529,10 @@ def reduce(rows, columns, grads, labels, params, dparams, shape, num_second, NOR
         offset += size * width
     pid = _reduce(pid, columns + 2 * num_columns, dparams.weight, 1, c, 1, None, None, shape, NORM.channels, 0, 1, NORM)
     pid = _reduce(pid, columns + 3 * num_columns, dparams.bias, 1, c, 1, None, None, shape, NORM.channels, 0, 1, NORM)
-    num, classes = NORM.second.samples if NORM.second.samples else shape.n, labels if NORM.second_affine == "class" else None
+    num, classes = (
+        NORM.second.samples_per_part if NORM.second.samples_per_part else shape.n,
+        labels if NORM.second_affine == "class" else None,
+    )
     slot = rows + 2 * num_rows
     pid = _reduce(pid, slot, dparams.second_weight, num_second, c, num, classes, None, shape, NORM.second, 0, 1, NORM)
     pid = _reduce(pid, slot + num_rows, dparams.second_bias, num_second, c, num, classes, None, shape, NORM.second, 0, 1, NORM)

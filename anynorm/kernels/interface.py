@@ -86,6 +86,7 @@ class ForwardSpec:
     Attributes:
         num_domains: the number of domains with statistics of their own; 0 if all samples share them.
         num_units: the fewest equal parts of the channels from which every cut that uses the batch can be pooled.
+        pools_batch: whether a cut pools samples of the batch.
         has_positional_cut: whether a cut has a statistic for each position.
         has_ghost_cut: whether a cut divides the batch into parts of several samples.
     """
@@ -99,6 +100,7 @@ class ForwardSpec:
     validated_shapes: set[Any] = field(default_factory=set, repr=False)
     num_domains: int = field(init=False, repr=False)
     num_units: int = field(init=False, repr=False)
+    pools_batch: bool = field(init=False, repr=False)
     has_positional_cut: bool = field(init=False, repr=False)
     has_ghost_cut: bool = field(init=False, repr=False)
 
@@ -107,6 +109,8 @@ class ForwardSpec:
         units = [cut.channels or self.num_features for cut, use in zip(cuts, self.uses_batch, strict=True) if use]
         object.__setattr__(self, "num_domains", self.norm_spec.affine.num_domains)
         object.__setattr__(self, "num_units", math.lcm(*units))
+        pools_batch = any([cut.pools_samples and use for cut, use in zip(cuts, self.uses_batch, strict=True)])
+        object.__setattr__(self, "pools_batch", pools_batch)
         object.__setattr__(self, "has_positional_cut", any([cut.space == ALL for cut in cuts]))
         object.__setattr__(self, "has_ghost_cut", any([cut.is_ghost for cut in cuts]))
 

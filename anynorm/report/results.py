@@ -115,7 +115,7 @@ class Ranking:
         if self.best is None:
             return f"{start} every norm failed." if self.failed else f"{start} no run has finished."
         failed = f" {_join(self.failed)} failed." if self.failed else ""
-        use = f"{start} use {self.best}: {self._format(self.best)} {self.metric.name}"
+        use = f"{start} use {self.best}: {self.metric.describe(self.means[self.best])}"
         if len(self.means) == 1:
             return f"{use}.{failed}"
         if not self.is_tested:

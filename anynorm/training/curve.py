@@ -46,9 +46,10 @@ class Curve:
         """Add the metrics of a training step, scalars.
 
         Raises:
+            DataError: if a metric is not a scalar.
             DivergedError: if a metric that has been read is not finite, in any process.
         """
-        self._pending.append((step, metrics))
+        self._pending.append((step, {name: _scalar(name, value) for name, value in metrics.items()}))
         if len(self._pending) >= self._interval:
             self.check()
 
@@ -56,12 +57,11 @@ class Curve:
         """Read the metrics of the last steps.
 
         Raises:
-            DataError: if a metric is not a scalar.
             DivergedError: if a metric is not finite, in any process.
         """
         pending, self._pending = self._pending, []
         names = [(step, name) for step, metrics in pending for name in metrics]
-        tensors = [_scalar(name, value) for _, metrics in pending for name, value in metrics.items()]
+        tensors = [value for _, metrics in pending for value in metrics.values()]
         values = torch.stack(tensors).tolist() if len(tensors) > 1 else [float(tensor) for tensor in tensors]
         failure = ""
         for (step, name), value in zip(names, values, strict=True):

@@ -6,6 +6,7 @@ A run of one device needs nothing more. For several, the processes are those of 
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 from dataclasses import dataclass
@@ -95,12 +96,15 @@ def make_fabric(config: Config, hardware: Hardware) -> Fabric:
     """Return the Fabric of a run, which joins its processes.
 
     Raises:
-        DataError: if the number of processes is not `config.devices`.
+        DataError: if the number of processes is not `config.devices`, or the device does not have the precision.
     """
+    if config.precision == "16-mixed" and hardware.kind == "cpu":
+        raise DataError("precision 16-mixed needs a GPU. Use bf16-mixed or 32 on the CPU.")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about packages and clusters that anynorm does not use
         from lightning_fabric import Fabric
 
+        logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
         per_node = config.devices // hardware.nodes
         devices: Any = per_node
         if hardware.kind == "cuda" and config.devices == 1:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from anynorm.diagnostics import estimation_shift, importance
 from anynorm.diagnostics.buffers import preserve_buffers
-from anynorm.errors import AnynormError, DiagnosticError, DiskError
+from anynorm.errors import AnynormError, DiagnosticError, DiskError, ReadError
 from anynorm.io.checkpoints import import_object, read_state_dict
 from anynorm.surgery.find import find_norms
 from anynorm.training.checkpoint import save_checkpoint
@@ -82,8 +82,8 @@ def _train_and_measure(
                 for name, network in trained.named_children():
                     save_checkpoint(network.state_dict(), folder / f"{name}.pt")
             outcome = {"status": "failed" if failure else "done", "note": failure, **summarize(trainer, failed=bool(failure))}
-    except DiskError:
-        raise  # not a result of the run: it resumes when the disk has space
+    except (DiskError, ReadError):
+        raise  # not a result of the run: it resumes when the disk has space, or the images can be read again
     except AnynormError as error:
         outcome = {"status": "failed", "note": f"{type(error).__name__}: {error}", "curve": []}
     except (RuntimeError, MemoryError) as error:

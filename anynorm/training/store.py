@@ -4,7 +4,9 @@
     runs/ID/lock            held by the process that trains the run; the system releases it when the process ends or is killed
     runs/ID/checkpoint.pt   the state that an interrupted run resumes from
     runs/ID/record.json     the outcome with its version and checksum, written when the run ends
-    runs/ID/model.pt        the trained network
+    runs/ID/NETWORK.pt      a trained network: model.pt for classification
+    runs/ID/artifacts/      files of the task, such as pictures
+    runs/ID/tensorboard/    event files, with --logger tensorboard
 
     done, failed            the record says so
     running                 the lock is held, and no record exists
@@ -174,6 +176,11 @@ class Store:
             return read_record(path)
         except FileNotFoundError:
             raise DataError(f"run {run} has no record: it has not ended, or {path} was deleted.") from None
+
+    def artifacts(self, run: str) -> list[str]:
+        """Return the names of the files that the task of a run has written, by its id or the beginning of it."""
+        folder = self.folder(self.find(run)) / "artifacts"
+        return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
     def find(self, run: str) -> str:
         """Return the full id of a run from the beginning of it.

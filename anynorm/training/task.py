@@ -27,6 +27,8 @@ from anynorm.training.sampler import Sampler
 
 Metrics = dict[str, Tensor]
 Optimizers = dict[str, torch.optim.Optimizer]
+FUSED = True
+"""Whether optimizers update all parameters in one kernel."""
 
 
 class Metric(NamedTuple):
@@ -59,6 +61,17 @@ class Metric(NamedTuple):
         '2.2 %'
         """
         return f"{value:{self.format_spec}} {self.unit}".rstrip()
+
+    def describe(self, value: float, prefix: str = "") -> str:
+        """Return a value with the name of the metric.
+
+        >>> Metric("error", "%").describe(2.25, "test ")
+        '2.2 % test error'
+        >>> Metric("distance", "mm").describe(0.5)
+        'distance 0.5 mm'
+        """
+        number, name = self.format(value), prefix + self.name
+        return f"{number} {name}" if self.unit == "%" else f"{name} {number}"
 
 
 class Step(Protocol):
@@ -177,6 +190,11 @@ class Task(nn.Module):
         return self.to_device(self.batch(self.sampler.indices(step, number), self.sampler.generator(step, number)))
 
     @property
+    def has_tiny_inputs(self) -> bool:
+        """Whether convolutions are so small that oneDNN takes longer than plain matrix products, on the CPU."""
+        return False
+
+    @property
     def network(self) -> nn.Module:
         """The network whose norms are diagnosed: the first one."""
         return next(self.children())
@@ -238,7 +256,7 @@ def make_optimizer(config: Config, modules: Iterable[nn.Module]) -> torch.optim.
             {"params": [parameter for parameter in parameters if parameter.dim() > 1]},
             {"params": [parameter for parameter in parameters if parameter.dim() <= 1], "weight_decay": 0.0},
         ]
-    options: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": True}
+    options: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": FUSED}
     if config.optimizer == "adam":
         return torch.optim.Adam(groups, **options)
     return torch.optim.SGD(groups, momentum=config.momentum, nesterov=config.nesterov, **options)

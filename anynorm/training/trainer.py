@@ -80,6 +80,7 @@ class Trainer:
         for optimizer in self.optimizers.values():
             for group in optimizer.param_groups:
                 group.setdefault("initial_lr", group["lr"])
+        self._uses_onednn = not self.task.has_tiny_inputs
         self.step = 0
         self.curve = Curve(self.fabric.device, self.processes)
 
@@ -106,9 +107,11 @@ class Trainer:
     def update(self, name: str = "main") -> None:
         """Average the gradients of an optimizer over the processes, update its parameters, and reset the gradients."""
         optimizer = self.optimizers[name]
-        self.processes.average_gradients(parameter for group in optimizer.param_groups for parameter in group["params"])
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self.processes.average_gradients(parameters)
         self.fabric.strategy.optimizer_step(optimizer)
-        optimizer.zero_grad(set_to_none=True)
+        for parameter in parameters:  # `zero_grad` does the same in five times the time
+            parameter.grad = None
 
     # The loop ---------------------------------------------------------------------------------------------------------------
 
@@ -123,7 +126,8 @@ class Trainer:
             for group in optimizer.param_groups:
                 group["lr"] = self.config.lr_at(self.progress, group["initial_lr"])
         self.processes.broadcast_tensors(self.task.buffers())
-        metrics: Metrics = self.task.training_step(self)
+        with _onednn(enabled=self._uses_onednn):
+            metrics: Metrics = self.task.training_step(self)
         for name, average in self.averages.items():
             average.update_parameters(self.task.get_submodule(name))
         self.curve.add(self.step, metrics)
@@ -191,6 +195,18 @@ class Trainer:
 
 def _named(optimizers: torch.optim.Optimizer | Optimizers) -> Optimizers:
     return {"main": optimizers} if isinstance(optimizers, torch.optim.Optimizer) else optimizers
+
+
+@contextmanager
+def _onednn(*, enabled: bool) -> Iterator[None]:
+    """Turn oneDNN on or off inside a `with` block; `torch.backends.mkldnn.flags` does the same with a warning about TF32."""
+    backend: Any = torch.backends.mkldnn
+    before = backend.enabled
+    backend.enabled = before and enabled
+    try:
+        yield
+    finally:
+        backend.enabled = before
 
 
 def _seed_generators(seed: int, device: torch.device) -> None:

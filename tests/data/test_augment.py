@@ -3,6 +3,7 @@
 import pytest
 import torch
 from scipy import stats
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from anynorm.data import augment
 from tests.helpers import same
@@ -65,3 +66,37 @@ def test_mixup_weights_follow_the_beta_distribution(alpha):
     weights = [float(targets[0, 0]) for targets in mixed if targets[0, 1] != 0]  # else the permutation is the identity
     assert 1800 < len(weights) < 2200
     assert stats.kstest(weights, stats.beta(alpha, alpha).cdf).pvalue > 0.01
+
+
+class RecordCopies(TorchDispatchMode):
+    """Record the devices and `non_blocking` of all copies between devices."""
+
+    def __init__(self):
+        super().__init__()
+        self.copies = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func is torch.ops.aten._to_copy.default and kwargs.get("device") is not None:
+            self.copies.append((args[0].device.type, kwargs["device"].type, kwargs.get("non_blocking", False)))
+        return func(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("function", "num_copies"),
+    [
+        (lambda x, source: augment.random_crop(x, 2, source), 0),  # positions are arguments of views
+        (augment.random_flip, 1),
+        (lambda x, source: augment.cutout(x, 4, source), 1),
+        (lambda x, source: augment.mixup(x, torch.zeros(5, 3, device=x.device), 0.3, source)[0], 1),
+    ],
+    ids=["crop", "flip", "cutout", "mixup"],
+)
+def test_random_numbers_are_drawn_on_the_cpu_and_copied_to_the_device_of_x_without_waiting(function, num_copies):
+    on_cpu, on_device = generator(), generator()
+    function(torch.zeros(5, 3, 8, 6), on_cpu)
+    with RecordCopies() as record:
+        y = function(torch.zeros(5, 3, 8, 6, device="meta"), on_device)
+    assert (y.device.type, y.shape) == ("meta", (5, 3, 8, 6))
+    assert record.copies == [("cpu", "meta", True)] * num_copies
+    assert torch.equal(on_cpu.get_state(), on_device.get_state())

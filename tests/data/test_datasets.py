@@ -102,6 +102,11 @@ def test_standardized_images_have_mean_0_and_variance_1_and_test_batches_are_the
     assert torch.equal(torch.cat([labels for _, labels in batches]), data.test[1])
 
 
+def test_images_are_standardized_on_their_own_device():
+    x = load_dataset("digits").standardize(torch.zeros(2, 1, 8, 8, dtype=torch.uint8, device="meta"))
+    assert (x.device.type, x.dtype, x.shape) == ("meta", torch.float32, (2, 1, 8, 8))
+
+
 def custom():
     return (np.zeros((6, 1, 4, 4), np.uint8), [0, 1, 2, 0, 1, 2]), (
         torch.ones(2, 1, 4, 4, dtype=torch.uint8),
@@ -124,7 +129,10 @@ def test_custom_factories_are_called_and_wrong_names_are_refused():
         ("tests.data.test_datasets:three_dimensional", r"must return images \(n, c, h, w\).*; got images \(6, 4, 4\)"),
         ("tests.data.test_datasets:one_class", "must have at least 2 classes; got 1"),
         ("builtins:int", r"must return \(images, labels\), \(images, labels\): train and test; got int"),
-        ("minst", r"unknown dataset 'minst'\. Did you mean mnist.*Usable: digits mnist .*folder:PATH package\.module:factory"),
+        (
+            "minst",
+            r"unknown dataset 'minst'\. Did you mean mnist.*Usable: digits .* stream:PATH hf:NAME package\.module:factory",
+        ),
     ):
         with pytest.raises(anynorm.DataError, match=message):
             load_dataset(name)
@@ -133,5 +141,5 @@ def test_custom_factories_are_called_and_wrong_names_are_refused():
 def test_importing_data_loads_no_optional_package():
     code = "import sys, anynorm.data, anynorm.data.augment, anynorm.models, anynorm.io.inputs, anynorm.show; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    heavy = {"sklearn", "scipy", "PIL", "pooch", "requests", "safetensors", "rich", "matplotlib"}
+    heavy = {"sklearn", "scipy", "PIL", "datasets", "pandas", "pyarrow", "pooch", "requests", "safetensors", "rich", "matplotlib"}
     assert not heavy & set(done.stdout.split())

@@ -51,6 +51,17 @@ def test_folders_without_the_required_structure_are_refused(tmp_path):
             load_dataset(f"folder:{tmp_path / name}")
 
 
+def test_folders_that_do_not_fit_in_memory_are_refused_before_they_are_decoded(tmp_path):
+    for part in ("a", "b"):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "1.png").write_text("never decoded")
+    message = (
+        rf"folder:.* at most 4 GB of memory; got 2 images of 3 × 40000 × 40000: 9\.6 GB\. Use stream:{tmp_path} .*image_size"
+    )
+    with pytest.raises(anynorm.DataError, match=message):
+        load_dataset(f"folder:{tmp_path}", image_size=40000)
+
+
 def test_16_bit_images_are_scaled_to_8_bits(tmp_path):
     Image.fromarray(np.full((8, 8), 30000, np.uint16)).save(tmp_path / "deep.png")
     assert int(decode_image(tmp_path / "deep.png", 4)[0, 0, 0]) == 30000 // 257

@@ -1,6 +1,5 @@
 """The C++ kernels compute what the reference computes, save x alone, and work with forks, threads and without a compiler."""
 
-import copy
 import math
 import os
 import shutil
@@ -17,27 +16,13 @@ from hypothesis import strategies as st
 import anynorm
 from anynorm import kernels
 from anynorm.kernels import cpu
-from tests.helpers import ROWS, condition_for, data, make, same
-
-LIVE = [spec for spec in ROWS if "pn/" not in spec]
-STRIPS = {spec for spec in LIVE if "bgn:32" in spec or "bgn:64" in spec}
-ONE_VALUE = {"in", "adain", "saadain", "ilmin", "ibn"}
-UNFIT_FOR_VECTORS = {True: STRIPS | ONE_VALUE, False: STRIPS}
-"""The specs that have no meaning for inputs (n, c), in training and in inference."""
+from tests.helpers import condition_for, data, make, same
+from tests.kernels.common import LIVE, UNFIT_FOR_VECTORS, UNSUPPORTED, results, saved_tensors
 
 
-def both(norm, x, condition=None, dtype=torch.float32):
+def both(norm, x, condition=None):
     """Output, gradients and state by each of the two."""
-    results = []
-    for name in ("reference", "cpu"):
-        layer = copy.deepcopy(norm)
-        given = x.detach().clone(memory_format=torch.preserve_format).requires_grad_()
-        with kernels.use(name):
-            y = layer(given, condition)
-        (y.float() * torch.linspace(-1, 1, y.numel()).reshape(y.shape)).sum().backward()
-        grads = [p.grad for p in layer.parameters() if p.grad is not None]
-        results.append((y.detach(), given.grad, *grads, *layer.buffers()))
-    return results
+    return [results(norm, x, condition, name) for name in ("reference", "cpu")]
 
 
 @pytest.fixture
@@ -121,6 +106,21 @@ def test_at_a_mean_of_ten_thousand_deviations_and_in_rows_of_a_million_six_digit
     same(norm.running_var.double(), exact.var((0, 2)), rtol=1e-6, atol=0.0)
 
 
+@pytest.mark.parametrize("spec", ["sn", "gn:4", "ln", "ln+bn", "in+gn:4", "sn.aux@3", "ln/bn+ln"])
+@pytest.mark.parametrize("mean", [1e4, torch.tensor([1e4, -1e4]).repeat(48)[:, None]])
+def test_vectors_at_a_mean_of_ten_thousand_deviations_have_the_values_and_gradients_of_float64(spec, mean):
+    x = (data(96, 20) + mean).float()  # 20 channels: vectors and a rest
+    found = {}
+    for dtype, name in ((torch.float64, "reference"), (torch.float32, "cpu")):
+        norm, given = make(spec, channels=20).to(dtype), x.to(dtype).requires_grad_()
+        with kernels.use(name):
+            y = norm(given, condition_for(norm, x))
+        (y * torch.linspace(-1, 1, y.numel(), dtype=dtype).cos().reshape(y.shape)).sum().backward()
+        found[name] = [y.detach(), given.grad, *(p.grad for p in norm.parameters() if p.grad is not None)]
+    for expected, actual in zip(found["reference"], found["cpu"], strict=True):
+        same(actual.double(), expected, rtol=1e-5, atol=1e-5 * max(1.0, float(expected.abs().max())))
+
+
 @pytest.mark.parametrize("spec", ["bn", "sn", "gn:8", "hn:8", "sabn@3", "auxbn@3", "gbgn:2,4"])
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 def test_two_threads_give_the_reference_and_the_same_bits_from_run_to_run(spec, memory_format, two_threads):
@@ -136,15 +136,8 @@ def test_two_threads_give_the_reference_and_the_same_bits_from_run_to_run(spec, 
 
 @pytest.mark.parametrize("spec", ["bn", "sn", "hn:8", "bgn:32", "gn:8"])
 def test_nothing_the_size_of_x_is_saved_but_x(spec):
-    saved = []
     norm, x = make(spec), data(4, 16, 16, 16).requires_grad_()
-
-    def pack(tensor):
-        saved.append(tensor)
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), kernels.use("cpu"):
-        y = norm(x)
+    y, saved = saved_tensors(norm, x, "cpu")
     assert sum(t.numel() == x.numel() for t in saved) == 1
     assert any(t.data_ptr() == x.data_ptr() for t in saved)
     assert sum(t.numel() * t.element_size() for t in saved) <= 1.05 * x.numel() * x.element_size()
@@ -160,6 +153,31 @@ def test_nan_and_infinity_go_where_the_reference_lets_them(spec, value, memory_f
     reference, cpu = both(make(spec), x)
     for a, b in zip(reference, cpu, strict=True):
         assert torch.equal(a.isfinite(), b.isfinite())
+
+
+@pytest.mark.parametrize("spec", ["sn", "gn:4"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_nan_and_infinity_in_vectors_go_where_the_reference_lets_them(spec, value):
+    x = data(8, 16)
+    x[3, 5] = value
+    reference, cpu = both(make(spec), x)
+    for a, b in zip(reference, cpu, strict=True):
+        assert torch.equal(a.isfinite(), b.isfinite())
+
+
+@pytest.mark.parametrize("spec", ["sn.hard", "ln/bn+ln.hard"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_nan_and_infinity_in_vectors_do_not_pass_through_a_cut_without_weight(spec, value):
+    x = data(8, 16)
+    x[3, 5] = value
+    norm = make(spec)
+    for logits in (norm.mean_weight, norm.var_weight):
+        if logits is not None:
+            torch.nn.init.constant_(logits.data[1], 2.0)  # ln has all the weight, bn none
+    y, grad, *_ = results(norm, x, None, "cpu")
+    others = torch.arange(8) != 3
+    assert y[others].isfinite().all()
+    assert grad[others].isfinite().all()
 
 
 def test_second_derivatives_are_those_of_the_reference():
@@ -244,14 +262,7 @@ def test_a_saved_input_that_a_hook_returns_with_other_strides_gives_the_same_gra
 
 @pytest.mark.parametrize(
     ("x", "spec", "reason"),
-    [
-        (torch.zeros(2, 16, 4, dtype=torch.float64), "bn", "the input has dtype torch.float64"),
-        (torch.zeros(2, 16, 4, dtype=torch.float16), "bn", "the input has dtype torch.float16"),
-        (torch.zeros(2, 16, 4), "pn/bn", "a cut keeps every position separate"),
-        (torch.zeros(2, 16, 8)[..., ::2], "bn", "rows are not dense"),
-        (torch.zeros(0, 16, 8), "gn:4", "the input is empty"),
-        (torch.zeros(2, 16, 4, device="meta"), "bn", "another device"),
-    ],
+    [*UNSUPPORTED, (torch.zeros(2, 16, 4, dtype=torch.float16), "bn", "the input has dtype torch.float16")],
 )
 def test_what_the_kernels_do_not_do_is_refused_when_asked_for_and_done_by_the_reference_otherwise(x, spec, reason):
     with pytest.raises(anynorm.AnynormError, match=f"The cpu kernels do not support this pass: .*{reason}"), kernels.use("cpu"):

@@ -3,7 +3,6 @@
 `tests/conftest.py` sets TRITON_INTERPRET, so that they run on CPU tensors. No GPU is needed.
 """
 
-import copy
 import json
 import math
 import os
@@ -15,7 +14,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from triton.runtime import interpreter
@@ -24,9 +22,9 @@ import anynorm
 from anynorm import kernels
 from anynorm.kernels import gpu, gpu_kernels
 from anynorm.kernels.interface import UnsupportedError
+from tests.distributed import check_parts, two_processes
 from tests.helpers import CHANNELS, condition_for, data, make, same
-from tests.kernels.test_cpu import LIVE, UNFIT_FOR_VECTORS
-from tests.layers.test_distributed import run, two_processes
+from tests.kernels.common import LIVE, UNFIT_FOR_VECTORS, UNSUPPORTED, results, saved_tensors
 
 CPU = torch.device("cpu")
 OUTSIDE = {"gw:4", "gwzca:4", "gw:1"}  # norms that do not call the kernels
@@ -53,16 +51,6 @@ def checked_device(monkeypatch):
     builder = interpreter.interpreter_builder
     monkeypatch.setattr(builder, "options", replace(builder.options, sanitize_overflow=False))  # checks of integer overflow
     monkeypatch.setattr(interpreter.InterpretedFunction, "__call__", call_function)  # each call patches Triton's language again
-
-
-def results(norm, x, condition, name):
-    """Output, gradients and state."""
-    layer, x = copy.deepcopy(norm), x.detach().clone(memory_format=torch.preserve_format).requires_grad_()
-    with kernels.use(name):
-        y = layer(x, condition)
-    (y.float() * torch.linspace(-1, 1, y.numel()).reshape(y.shape)).sum().backward()
-    grads = [p.grad for p in layer.parameters() if p.grad is not None]
-    return [y.detach(), x.grad, *grads, *layer.buffers()]
 
 
 def check(norm, x, rtol=1e-4, atol=2e-5):
@@ -181,15 +169,8 @@ def test_a_pass_launches_at_most_five_kernels_and_allocates_nothing_x_sized_but_
 
 @pytest.mark.parametrize("spec", ["bn", "sn", "bgn:32"])
 def test_nothing_the_size_of_x_is_saved_but_x(spec):
-    saved = []
     norm, x = make(spec), data(4, 16, 16, 16).requires_grad_()
-
-    def pack(tensor):
-        saved.append(tensor)
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), kernels.use("gpu"):
-        norm(x)
+    _, saved = saved_tensors(norm, x, "gpu")
     assert sum(t.data_ptr() == x.data_ptr() for t in saved) == 1
     assert sum(t.numel() * t.element_size() for t in saved) <= 1.05 * x.numel() * x.element_size()
 
@@ -228,16 +209,7 @@ def test_running_statistics_of_an_average_over_all_batches_follow_the_reference(
         same(b, a)
 
 
-@pytest.mark.parametrize(
-    ("x", "spec", "reason"),
-    [
-        (torch.zeros(2, 16, 4, dtype=torch.float64), "bn", "the input has dtype torch.float64"),
-        (torch.zeros(2, 16, 4), "pn/bn", "a cut keeps every position separate"),
-        (torch.zeros(2, 16, 8)[..., ::2], "bn", "rows are not dense"),
-        (torch.zeros(0, 16, 8), "gn:4", "the input is empty"),
-        (torch.zeros(2, 16, 4, device="meta"), "bn", "another device"),
-    ],
-)
+@pytest.mark.parametrize(("x", "spec", "reason"), UNSUPPORTED)
 def test_what_the_kernels_do_not_support_raises_if_they_are_selected(x, spec, reason):
     with pytest.raises(anynorm.AnynormError, match=f"The gpu kernels do not support this pass: .*{reason}"), kernels.use("gpu"):
         make(spec)(x)
@@ -290,22 +262,7 @@ def test_the_check_at_first_use_passes_and_a_plain_run_needs_no_triton(monkeypat
 def synchronized(rank):
     gpu.problems[CPU] = ""
     for spec, split in (("sn.aux@3", 3), ("hn:4", 0)):
-        whole = data(4, CHANNELS, 2, 2)
-        alone, together = make(spec), make(spec)
-        anynorm.sync(together)
-        where = slice(0, split) if rank == 0 else slice(split, 4)
-        condition = condition_for(alone, whole)
-        y, grad, parameter_grads = run(alone, whole, condition)
-        with kernels.use("gpu"):
-            z, own_grad, own_parameter_grads = run(together, whole[where], None if condition is None else condition[where])
-        same(z, y[where], rtol=1e-4, atol=1e-5)
-        same(own_grad, grad[where], rtol=1e-3, atol=1e-5)
-        for ours, expected in zip(own_parameter_grads, parameter_grads, strict=True):
-            total = ours.clone()
-            dist.all_reduce(total)
-            same(total, expected, rtol=1e-4, atol=1e-4)
-        for a, b in zip(together.buffers(), alone.buffers(), strict=True):
-            same(a, b)
+        check_parts(rank, spec, data(4, CHANNELS, 2, 2), split, "gpu")
 
 
 def test_ranks_with_parts_of_a_batch_or_none_give_what_one_process_gives(tmp_path):

@@ -7,64 +7,25 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 import anynorm
 from anynorm.core.update_rules import Frozen, Pooled
-from tests.helpers import CHANNELS, ROWS, condition_for, data, make, same, same_state
+from tests.distributed import WORLD, check_parts, two_processes
+from tests.helpers import CHANNELS, ROWS, data, make, same, same_state
 
-WORLD = 2
 POOLING = [spec for spec in ROWS if make(spec).pools_samples]
 WHOLE = data(8, CHANNELS, 4, 4)
-
-
-def two_processes(scenario, tmp_path):
-    """Run a scenario on two ranks; an assertion that fails in one fails the test."""
-    spawn(_rank, (scenario, str(tmp_path / "store")), nprocs=WORLD)
-
-
-def _rank(rank, scenario, store):
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
-    try:
-        scenario(rank)
-    finally:
-        dist.destroy_process_group()
 
 
 def part(rank, split):
     return WHOLE[:split] if rank == 0 else WHOLE[split:]
 
 
-def run(norm, x, condition):
-    """Output and gradients of a function whose sum over parts is that of the whole."""
-    x = x.detach().clone().requires_grad_()
-    y = norm(x, condition)
-    (y * y.detach().cos()).sum().backward()
-    return y.detach(), x.grad, [p.grad for p in norm.parameters() if p.requires_grad]
-
-
 def unequal_parts(rank):
     for spec in POOLING:
         for split in (4, 0, 6) if "gbgn:4" not in spec else (4, 0):
-            alone = make(spec)
-            together = copy.deepcopy(alone)
-            assert [row["path"] for row in anynorm.sync(together)] == [""]
-            condition = condition_for(alone, WHOLE)
-            y, grad, parameter_grads = run(alone, WHOLE, condition)
-            mine = part(rank, split)
-            own = None if condition is None else (condition[:split] if rank == 0 else condition[split:])
-            z, own_grad, own_parameter_grads = run(together, mine, own)
-            where = slice(0, split) if rank == 0 else slice(split, 8)
-            same(z, y[where], rtol=1e-4, atol=1e-5)
-            same(own_grad, grad[where], rtol=1e-3, atol=1e-5)
-            for ours, whole in zip(own_parameter_grads, parameter_grads, strict=True):
-                total = ours.clone()
-                dist.all_reduce(total)
-                same(total, whole, rtol=1e-4, atol=1e-4)
-            same_state(together, alone)
+            check_parts(rank, spec, WHOLE, split)
 
 
 @pytest.mark.reference_only

@@ -75,9 +75,9 @@ rank = int(os.environ["RANK"])
 config = Config(**{vars(replace(QUICK, batch_size=8, devices=2, num_evals=2))!r})
 
 class NanInLoss(Classification):
-    def batch(self, indices, generator):
-        inputs, targets = super().batch(indices, generator)
-        return (inputs * float("nan") if rank == 1 and trainer.step == 2 else inputs), targets
+    def training_batch(self, step, number=0):
+        inputs, targets = super().training_batch(step, number)
+        return (inputs * float("nan") if rank == 1 and step == 2 else inputs), targets
 
 class NanInEvaluation(Classification):
     def evaluate(self):

@@ -1,10 +1,6 @@
 """Training depends on the seed and the step alone, resumes after a kill at any moment, and reports divergence."""
 
 import re
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 
 import pytest
@@ -35,14 +31,6 @@ def identical(a, b):
     return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
 
 
-def test_the_same_seed_gives_the_same_bits_and_another_seed_others():
-    first, second = (train(QUICK).trainer for _ in range(2))
-    other = train(replace(QUICK, seed=1)).trainer
-    assert identical(final_state(first), final_state(second))
-    assert first.curve.points == second.curve.points
-    assert not identical(final_state(first), final_state(other))
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -66,35 +54,6 @@ def test_a_run_stopped_after_any_step_ends_with_the_same_bits(options, tmp_path)
     assert identical(final_state(resumed), final_state(uninterrupted))
     assert identical(result(resumed).state_dict(), result(uninterrupted).state_dict())
     assert resumed.curve.points == uninterrupted.curve.points
-
-
-@pytest.mark.slow
-def test_a_run_killed_by_the_system_ends_with_the_same_bits(tmp_path):
-    config = replace(QUICK, epochs=40)
-    code = f"""
-import sys, torch
-torch.set_num_threads(1)
-from pathlib import Path
-from anynorm.training.config import Config
-from anynorm.training.trainer import train
-folder = Path(sys.argv[1])
-trainer, _ = train({config!r}, folder, seconds=0.0)
-torch.save(trainer.task.network.state_dict(), folder / "end.pt")
-"""
-    killed, uninterrupted = tmp_path / "killed", tmp_path / "uninterrupted"
-    killed.mkdir()
-    uninterrupted.mkdir()
-    process = subprocess.Popen([sys.executable, "-c", code, str(killed)])
-    while not (killed / "checkpoint.pt").exists():
-        time.sleep(0.05)
-    time.sleep(0.3)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    assert not (killed / "end.pt").exists()
-    for folder in (killed, uninterrupted):
-        subprocess.run([sys.executable, "-c", code, str(folder)], check=True)
-    ends = [torch.load(folder / "end.pt", weights_only=True) for folder in (killed, uninterrupted)]
-    assert identical(*ends)
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):

@@ -1,0 +1,32 @@
+"""Standardized images: mean 0 and variance 1 per channel over the training images."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from anynorm.core.moments import Moments, pool, pool_stacked
+from anynorm.kernels import moments
+
+CHUNK_SIZE = 5000
+"""Number of images converted to floating point at a time."""
+MIN_STD = 1e-3
+
+
+class Standardized:
+    """A dataset with the mean and the standard deviation of each channel, (c, 1, 1)."""
+
+    mean: Tensor
+    std: Tensor
+
+    def standardize(self, images: Tensor) -> Tensor:
+        """Return (images − mean) / std as float32: mean 0 and variance 1 per channel over the training images."""
+        mean, std = (values.to(images.device, non_blocking=True) for values in (self.mean, self.std))
+        return (images.float() - mean) / std
+
+
+def channel_moments(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and standard deviation (at least `MIN_STD`) per channel, (c, 1, 1), without a float64 copy of all images."""
+    chunks = [pool(moments(chunk.double(), 1), (1, images.shape[1], 1)) for chunk in torch.split(images, CHUNK_SIZE)]
+    pooled = pool_stacked(Moments(*(torch.stack(tables) for tables in zip(*chunks, strict=True))))
+    return pooled.mean[0, :, :, None].float(), pooled.var[0, :, :, None].sqrt().float().clamp(min=MIN_STD)

@@ -1,0 +1,164 @@
+"""Datasets that do not fit in memory: images are decoded while the model trains.
+
+data = load_stream("stream:PATH", image_size=224)
+with StepLoader(data.train, TrainTransform(224), samples, num_workers=2) as loader:
+    images, labels = loader.batch(number)         # uint8 (n, 3, 224, 224) and int64 (n,)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from anynorm.data.folder import FolderSplit, find_splits, report_unreadable, split_indices
+from anynorm.data.loader import Batch, ImageSource, Indices, StepLoader, decode
+from anynorm.data.standardization import Standardized, channel_moments
+from anynorm.data.transforms import TestTransform
+from anynorm.errors import DataError
+from anynorm.models.shape import DataShape
+from anynorm.progress import track
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+NUM_SAMPLES = 1000
+"""Number of training images from which mean and standard deviation are estimated."""
+
+
+@dataclass(frozen=True, eq=False)
+class ImageFiles:
+    """Image files of a folder.
+
+    Attributes:
+        root: The folder.
+        files: Their paths relative to the folder. An array, because worker processes would copy a list: a process that reads an
+            object of Python also writes to it, namely the number of references.
+        labels: Their labels (n,).
+    """
+
+    root: str
+    files: npt.NDArray[np.bytes_]
+    labels: npt.NDArray[np.int64]
+
+    @classmethod
+    def from_split(cls, split: FolderSplit) -> ImageFiles:
+        """Return the files of a split of a folder."""
+        files = np.array([os.fsencode(file.relative_to(split.path)) for file in split.files])
+        return cls(str(split.path.absolute()), files, np.array(split.labels, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def open(self, index: int) -> Image:
+        """Open an image. Pillow decodes it when its pixels are used."""
+        from PIL import Image
+
+        return Image.open(self.name(index))
+
+    def name(self, index: int) -> str:
+        """Return the path of an image."""
+        return str(Path(self.root) / os.fsdecode(self.files[index]))
+
+    def select(self, indices: Indices) -> ImageFiles:
+        """Return a part of the images."""
+        chosen = np.asarray(indices)
+        return ImageFiles(self.root, self.files[chosen], self.labels[chosen])
+
+
+@dataclass(frozen=True)
+class StreamedDataset(Standardized):
+    """Training and test images that are decoded when they are used.
+
+    Attributes:
+        train: The training images, to be read by a `StepLoader`.
+        test: The test images.
+        num_classes: Number of classes; labels are 0 … num_classes − 1.
+        mean: Mean of each channel, (3, 1, 1), over a fixed sample of at most 1000 training images.
+        std: Standard deviation of each channel, (3, 1, 1), over this sample.
+        image_size: Height and width of the test images.
+    """
+
+    train: ImageSource
+    test: ImageSource
+    num_classes: int
+    mean: Tensor
+    std: Tensor
+    image_size: int
+
+    @property
+    def shape(self) -> DataShape:
+        """Shape of an image, and the number of classes: the argument of `anynorm.models.build_model`."""
+        return DataShape(3, self.image_size, self.image_size, self.num_classes)
+
+    def test_batches(self, batch_size: int, num_workers: int = 0) -> Iterator[Batch]:
+        """Yield the test split in batches of standardized images and labels, in order."""
+        count = len(self.test)
+
+        def samples(number: int) -> tuple[Indices, Indices]:
+            indices = range(number * batch_size, min((number + 1) * batch_size, count))
+            return indices, [0] * len(indices)
+
+        with StepLoader(self.test, TestTransform(self.image_size), samples, num_workers=num_workers) as loader:
+            for number in range(-(-count // batch_size)):
+                images, labels = loader.batch(number)
+                yield self.standardize(images), labels
+
+
+def load_stream(name: str, image_size: int, *, skip_unreadable: bool = False) -> StreamedDataset:
+    """Return the images of `stream:PATH`, a folder as in `folder.find_splits`. A folder without a test split is split at random.
+
+    Args:
+        name: `stream:PATH`.
+        image_size: Height and width of the test images.
+        skip_unreadable: Decode every image once, name those that cannot be decoded on stderr, and leave them out.
+
+    Raises:
+        DataError: if the folder does not have the required structure, or an image cannot be decoded.
+    """
+    splits = [ImageFiles.from_split(split) for split in find_splits(name)]
+    num_classes = int(max(split.labels.max() for split in splits)) + 1
+    return make_streamed(splits, num_classes, image_size, skip_unreadable=skip_unreadable)
+
+
+def make_streamed(
+    splits: Sequence[ImageSource], num_classes: int, image_size: int, *, skip_unreadable: bool = False
+) -> StreamedDataset:
+    """Return the dataset of one split, which is split at random, or of two (train, then test).
+
+    Raises:
+        DataError: if there are no two classes, or an image cannot be decoded.
+    """
+    if num_classes < 2:
+        raise DataError(
+            f"a dataset must have at least 2 classes; got {num_classes}. Check the labels: classes are numbered from 0."
+        )
+    if skip_unreadable:
+        splits = [_leave_out_unreadable(split) for split in splits]
+    if len(splits) == 1:
+        splits = [splits[0].select(indices) for indices in split_indices(len(splits[0]))]
+    train, test = splits
+    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))[:NUM_SAMPLES].tolist()
+    transform = TestTransform(image_size)
+    sample = [decode(train, index, transform, 0) for index in track(order, "estimating mean and standard deviation")]
+    return StreamedDataset(train, test, num_classes, *channel_moments(torch.from_numpy(np.stack(sample))), image_size)
+
+
+def _leave_out_unreadable(source: ImageSource) -> ImageSource:
+    readable, unreadable = [], []
+    transform = TestTransform(1)
+    for index in track(range(len(source)), "checking images"):
+        try:
+            decode(source, index, transform, 0)
+            readable.append(index)
+        except DataError:
+            unreadable.append(source.name(index))
+    report_unreadable(unreadable, len(source), source.root, skip_unreadable=True)
+    return source.select(readable)

@@ -1,0 +1,215 @@
+// Vectors: x is (samples, columns), and each sample has its own coefficients. All of them are computed where they are used, so that no
+// table is as large as x. The deviation from the mean is mixed instead of the mean, in float32: with G and c the weighted means of the
+// global and of the local statistics, W their weights, and nothing for a cut whose mean is x itself,
+//
+//   u = x - mu = W_global (x - G) + W_local (x - c) + rest x        rest = 1 - W_global - W_local - W_input
+#pragma once
+#include "tables.h"
+
+namespace anynorm {
+namespace ANYNORM_ISA {
+
+constexpr int64_t FLUSH = 64;  // samples that are summed in float32
+
+template <class T>
+struct VectorPass : Pass<T> {
+  using Base = Pass<T>;
+  using Sums = typename Base::Sums;
+  using Base::columns, Base::domains, Base::dy, Base::n, Base::num_cuts, Base::p, Base::t, Base::x;
+  using Base::gamma1, Base::gamma2, Base::beta1, Base::beta2, Base::mean_weights, Base::var_weights;
+
+  struct MeanWeights {  // of the mean, per group of mixing weights
+    double global = 0, local = 0, input = 0;
+    double rest() const { return 1.0 - global - local - input; }
+  };
+  MeanWeights* group_weights = nullptr;
+  float *mean_k = nullptr, *mean_e = nullptr, *global_variance = nullptr;  // G = k + e, and var + eps, (domains, columns)
+
+  void prepare() {
+    Base::prepare();
+    group_weights = arena().filled(p.groups, MeanWeights());
+    for (int64_t g = 0; g < p.groups; g++)
+      for (int64_t i = 0; i < num_cuts; i++) {
+        double weight = mean_weights[g * num_cuts + i];
+        (p.cuts[i].is_input ? group_weights[g].input : p.cuts[i].is_local ? group_weights[g].local : group_weights[g].global) += weight;
+      }
+    for (float** row : {&mean_k, &mean_e, &global_variance}) *row = arena().take<float>(domains * columns);
+    double* mean = arena().filled(domains * columns, 0.0);  // without a weight, G is any value near x
+    this->for_global([&](int64_t, int64_t, int64_t at, int64_t e, int64_t step, int64_t count) {
+      for (int64_t j = 0; j < count; j++)
+        if (std::isfinite(t.means[e + step * j])) mean[at + j] = t.means[e + step * j];
+    });
+    for (int64_t i = 0; i < domains * columns; i++) {
+      double weight = group_weights[p.group(i % columns)].global;
+      split(weight == 0 ? mean[i] : this->global_mean[i] / weight, mean_k[i], mean_e[i]);
+      global_variance[i] = float(this->global_var[i] + p.eps);
+    }
+  }
+
+  // What is constant within a segment of a sample.
+  struct Segment {
+    const float *k, *e, *variance;  // of the global statistics, per column
+    const float *gamma2, *beta2;
+    float global, local, rest;  // weights
+    float c, offset;            // the local mean, and what its rounding leaves
+    float local_var, r;         // r is constant if all variances are local
+
+    template <class V>
+    INLINE V deviation(V value, int64_t j) const {
+      return (value - load_as<V>(k + j)) * global + (value - c) * local + (value * rest - (load_as<V>(e + j) * global + offset));
+    }
+    template <class V, bool CONSTANT>
+    INLINE V inverse_std(int64_t j) const {
+      if constexpr (CONSTANT) return V{} + r;
+      else return inverse_sqrt(load_as<V>(variance + j) + local_var);
+    }
+  };
+  // Call f(segment, group, begin, end) for the segments of a sample.
+  template <class F>
+  INLINE void for_sample(int64_t s, const F& f) const {
+    int64_t at = this->domain(s) * columns;
+    Segment segment = {mean_k + at, mean_e + at, global_variance + at, gamma2, beta2};
+    if (t.weight2) segment.gamma2 = t.weight2 + this->affine2_row(s) * columns, segment.beta2 = t.bias2 + this->affine2_row(s) * columns;
+    this->for_segments(0, columns, [&](int64_t g, int64_t begin, int64_t end) {
+      double mean = this->mix_segment(mean_weights, t.means, s, g, begin), var = this->mix_segment(var_weights, t.vars, s, g, begin), e = 0;
+      if (group_weights[g].local != 0) mean /= group_weights[g].local, segment.c = float(mean), e = mean - double(segment.c);
+      else segment.c = 0;
+      segment.global = float(group_weights[g].global), segment.local = float(group_weights[g].local), segment.rest = float(group_weights[g].rest());
+      segment.offset = float(group_weights[g].local * e), segment.local_var = float(var), segment.r = inverse_std(var, p.eps);
+      f(segment, g, begin, end);
+    });
+  }
+  // Call f(offset, a vector, whether r is constant) for the vectors of a segment.
+  template <class F>
+  INLINE void for_columns(int64_t begin, int64_t end, const F& f) const {
+    auto run = [&](auto constant) {
+      int64_t j = begin;
+      for (; j + LANES <= end; j += LANES) f(j, Vector(), constant);
+      for (; j < end; j++) f(j, float(), constant);
+    };
+    if (this->var_in_segments) run(std::true_type());
+    else run(std::false_type());
+  }
+
+  void forward() {
+    Statistics<T>{p, t, this->sync}.compute();
+    prepare();
+    for_chunks(num_chunks(n, 2.0 * double(columns)), n, [&](int64_t, int64_t first, int64_t last) {
+      for (int64_t s = first; s < last; s++)
+        for_sample(s, [&](const Segment& segment, int64_t, int64_t begin, int64_t end) {
+          const T* in = x + s * columns;
+          T* out = static_cast<T*>(t.y) + s * columns;
+          for_columns(begin, end, [&](int64_t j, auto v, auto constant) {
+            using V = decltype(v);
+            V scale = load_as<V>(segment.gamma2 + j), normalized = segment.deviation(load_as<V>(in + j), j) * segment.template inverse_std<V, constant()>(j);
+            store(out + j, (normalized * load_as<V>(gamma1 + j) + load_as<V>(beta1 + j)) * scale + load_as<V>(segment.beta2 + j));
+          });
+        });
+    });
+  }
+
+  // Sums over samples in float32: weight, bias, and those of the global means and variances. They are added to `Sums` now and then.
+  struct FloatSums {
+    float *weight, *bias, *means, *vars;
+  };
+
+  void backward() {
+    if (p.recompute) Statistics<T>{p, t, this->sync}.compute();
+    prepare();
+    this->origin = mean_k;
+    double *d_means = arena().filled(p.num_stats, 0.0), *d_vars = arena().filled(p.num_stats, 0.0);
+    float* direct = nullptr;  // the part of dx that comes from dy alone
+    if (t.dx) direct = std::is_same_v<T, float> ? static_cast<float*>(t.dx) : arena().take<float>(n * columns);
+    Sums total = this->sum_chunks([&](Sums& sums, int64_t first_sample, int64_t last_sample) {
+      float* memory = sums.rows;
+      FloatSums rows = {memory, memory + columns, memory + 2 * columns, memory + 3 * columns};
+      for (int64_t s = first_sample; s < last_sample; s++) {
+        sample_gradients(s, rows, sums, direct, d_means, d_vars);
+        bool last_of_domain = s + 1 == last_sample || this->domain(s + 1) != this->domain(s);
+        if (last_of_domain || (s - first_sample) % FLUSH == FLUSH - 1) flush(rows, sums, this->domain(s));
+      }
+    });
+    this->global_gradients(total, d_means, d_vars);
+    this->write_gradients(total);
+    if (direct) spread(direct, total, d_means, d_vars);
+  }
+
+  void flush(FloatSums& rows, Sums& sums, int64_t domain) const {
+    double *means = sums.means + domain * columns, *vars = sums.vars + domain * columns;
+    for (int64_t j = 0; j < columns; j++) {
+      sums.weight[j] += double(rows.weight[j]), sums.bias[j] += double(rows.bias[j]);
+      means[j] += double(rows.means[j]), vars[j] += double(rows.vars[j]);
+    }
+    std::fill(rows.weight, rows.weight + 4 * columns, 0.0f);
+  }
+
+  void sample_gradients(int64_t s, FloatSums& rows, Sums& sums, float* direct, double* d_means, double* d_vars) const {
+    const T *in = x + s * columns, *up = dy + s * columns;
+    float* out = direct ? direct + s * columns : nullptr;
+    float *d_weight2 = t.d_weight2 ? t.d_weight2 + this->affine2_row(s) * columns : nullptr;
+    float *d_bias2 = t.d_bias2 ? t.d_bias2 + this->affine2_row(s) * columns : nullptr;
+    for_sample(s, [&](const Segment& segment, int64_t g, int64_t begin, int64_t end) {
+      float direct_weight = float(1.0 - group_weights[g].input);  // the mean of a single value is x, whose gradient is that of dy
+      Vector totals[4] = {};
+      float tails[4] = {};
+      for_columns(begin, end, [&](int64_t j, auto v, auto constant) {
+        using V = decltype(v);
+        auto add = [&](float* row, V value) { store(row + j, load_as<V>(row + j) + value); };
+        auto total = [&](int i, V value) {
+          if constexpr (WIDTH<V> == 1) tails[i] += value;
+          else totals[i] += value;
+        };
+        V value = load_as<V>(in + j), d = load_as<V>(up + j), scale = load_as<V>(segment.gamma2 + j), inner = load_as<V>(gamma1 + j);
+        V r = segment.template inverse_std<V, constant()>(j), d_gamma = segment.deviation(value, j) * r * d, a = inner * scale * r;
+        V d_mu = -(a * d), d_var = a * r * d_gamma * -0.5f;
+        add(rows.weight, scale * d_gamma), add(rows.bias, scale * d);
+        if (this->has_global_cut) add(rows.means, d_mu), add(rows.vars, d_var);
+        if (d_weight2) add(d_weight2, d_gamma * inner + d * load_as<V>(beta1 + j));
+        if (d_bias2) add(d_bias2, d);
+        total(0, d_mu), total(1, d_var), total(2, d_mu * (value - segment.c)), total(3, d_mu * (value - load_as<V>(segment.k + j)));
+        if (out) store(out + j, a * d * direct_weight);
+      });
+      auto total = [&](int i) { return double(sum(totals[i]) + tails[i]); };
+      this->local_gradients(s, g, begin, total(0), total(1), d_means, d_vars);
+      if (p.mean.size() > 1 || p.var.size() > 1) mixing_gradients(s, g, begin, total(0), total(1), total(2), total(3), segment.c, sums);
+    });
+  }
+
+  // Add to the gradients of the mixing weights. Means are measured from x, not from 0: the difference is the same for all of them, and
+  // cancels in a softmax. `from_local` and `from_global` are the sums of dmu (x - c) and dmu (x - k).
+  void mixing_gradients(int64_t s, int64_t g, int64_t column, double d_mu, double d_var, double from_local, double from_global, double c,
+                        Sums& sums) const {
+    double sum_x = p.mixing == Mixing::precomputed ? from_local + c * d_mu : 0.0;
+    this->weights_gradients(s, g, column, d_mu, d_var, c, sums);
+    for (int64_t cut = 0, i = g * num_cuts; cut < num_cuts; cut++, i++) {
+      double rest = p.cuts[cut].is_input ? 0.0 : p.cuts[cut].is_local ? from_local : from_global;
+      if (this->learns(mean_weights[i])) sums.mean_weights[i] += sum_x - rest;
+    }
+  }
+
+  // dx = direct + p (x - k) + q over the global statistics + p (x - c) + q over the local ones
+  void spread(const float* direct, const Sums& total, const double* d_means, const double* d_vars) const {
+    float *slope = arena().take<float>(domains * columns), *offset = arena().take<float>(domains * columns);
+    for (int64_t i = 0; i < domains * columns; i++)
+      slope[i] = float(total.vars[i]), offset[i] = float(total.means[i] + total.vars[i] * double(mean_k[i]));
+    for_chunks(num_chunks(n, 2.0 * double(columns)), n, [&](int64_t, int64_t first, int64_t last) {
+      for (int64_t s = first; s < last; s++) {
+        const float *slopes = slope + this->domain(s) * columns, *offsets = offset + this->domain(s) * columns, *part = direct + s * columns;
+        const T* in = x + s * columns;
+        T* out = static_cast<T*>(t.dx) + s * columns;
+        for_sample(s, [&](const Segment& segment, int64_t, int64_t begin, int64_t end) {
+          auto [local_p, local_q] = this->local_slope(s, begin, d_means, d_vars);
+          float p_local = float(local_p), q_local = float(local_q + local_p * double(segment.c)), c = segment.c;
+          for_columns(begin, end, [&](int64_t j, auto v, auto) {
+            using V = decltype(v);
+            V value = load_as<V>(in + j), global = (value - load_as<V>(segment.k + j)) * load_as<V>(slopes + j) + load_as<V>(offsets + j);
+            store(out + j, load_as<V>(part + j) + (global + ((value - c) * p_local + q_local)));
+          });
+        });
+      }
+    });
+  }
+};
+
+}  // namespace ANYNORM_ISA
+}  // namespace anynorm

@@ -1,0 +1,52 @@
+"""Scenarios on two processes, for tests of synchronized layers."""
+
+import torch
+import torch.distributed as dist
+from torch.multiprocessing.spawn import spawn
+
+import anynorm
+from anynorm import kernels
+from tests.helpers import condition_for, make, same, same_state
+
+WORLD = 2
+
+
+def two_processes(scenario, tmp_path):
+    """Run a scenario on two ranks; an assertion that fails in one fails the test."""
+    spawn(_rank, (scenario, str(tmp_path / "store")), nprocs=WORLD)
+
+
+def _rank(rank, scenario, store):
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
+    try:
+        scenario(rank)
+    finally:
+        dist.destroy_process_group()
+
+
+def run(norm, x, condition):
+    """Output and gradients of a function whose sum over parts is that of the whole."""
+    x = x.detach().clone().requires_grad_()
+    y = norm(x, condition)
+    (y * y.detach().cos()).sum().backward()
+    return y.detach(), x.grad, [p.grad for p in norm.parameters() if p.requires_grad]
+
+
+def check_parts(rank, spec, whole, split, name="auto"):
+    """Check that ranks with the samples before and after `split`, on kernels of that name, give what one process gives."""
+    alone, together = make(spec), make(spec)
+    assert [row["path"] for row in anynorm.sync(together)] == [""]
+    condition = condition_for(alone, whole)
+    y, grad, parameter_grads = run(alone, whole, condition)
+    where = slice(0, split) if rank == 0 else slice(split, len(whole))
+    with kernels.use(name):
+        z, own_grad, own_parameter_grads = run(together, whole[where], None if condition is None else condition[where])
+    same(z, y[where], rtol=1e-4, atol=1e-5)
+    same(own_grad, grad[where], rtol=1e-3, atol=1e-5)
+    for ours, expected in zip(own_parameter_grads, parameter_grads, strict=True):
+        total = ours.clone()
+        dist.all_reduce(total)
+        same(total, expected, rtol=1e-4, atol=1e-4)
+    same_state(together, alone)

@@ -1,0 +1,141 @@
+"""What every task passes: reproducibility, resume after a kill, two processes as one, divergence, evaluation without a trace."""
+
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from signal import SIGKILL
+from typing import Any
+
+import pytest
+import torch
+
+from anynorm.tasks import TASKS, make_task
+from anynorm.training.config import Config
+from anynorm.training.run import run
+from anynorm.training.store import Store
+from anynorm.training.trainer import Trainer, train
+from tests.helpers import same
+
+SMOKE = {
+    "classification": Config(model="small", width=0.5, num_train=64, batch_size=16, epochs=4, lr=0.05, num_evals=2),
+    "examples.frequency:Frequency": Config(task="examples.frequency:Frequency", batch_size=100, epochs=1, lr=0.01, num_evals=2),
+}
+"""The configuration of a short run per task."""
+WITHOUT_AUGMENTATION: dict[str, dict[str, Any]] = {"examples.frequency:Frequency": {"options": {"flip": False}}}
+"""Random numbers differ between processes, so that only runs without augmentation can be compared."""
+NAMES = list(SMOKE)
+
+
+def test_every_task_is_in_the_battery():
+    assert set(TASKS) <= set(SMOKE)
+
+
+def end_of(trainer):
+    """Return everything that the end of a training consists of."""
+    return {
+        **trainer.task.state_dict(),
+        **{f"average.{name}": x for name, a in trainer.averages.items() for name, x in a.state_dict().items()},
+    }
+
+
+def identical(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_seed_gives_the_same_bits_and_another_seed_others(name):
+    first, second = (train(SMOKE[name]).trainer for _ in range(2))
+    other = train(replace(SMOKE[name], seed=1)).trainer
+    assert identical(end_of(first), end_of(second))
+    assert first.curve.points == second.curve.points
+    assert not identical(end_of(first), end_of(other))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_killed_by_the_system_ends_with_the_same_bits(name, tmp_path):
+    config = replace(SMOKE[name], epochs=8 * SMOKE[name].epochs, ema_decay=0.9)
+    code = f"""
+import sys, torch
+torch.set_num_threads(1)
+from pathlib import Path
+from anynorm.training.config import Config
+from anynorm.training.trainer import train
+train({config!r}, Path(sys.argv[1]), seconds=0.0)
+"""
+    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
+    while not (tmp_path / "checkpoint.pt").exists():
+        time.sleep(0.02)
+    time.sleep(0.3)
+    process.send_signal(SIGKILL)
+    assert process.wait() == -SIGKILL
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        resumed, uninterrupted = train(config, tmp_path).trainer, train(config).trainer
+    finally:
+        torch.set_num_threads(threads)
+    assert identical(end_of(resumed), end_of(uninterrupted))
+    assert resumed.curve.points == uninterrupted.curve.points
+
+
+@pytest.mark.slow
+def test_two_synchronized_processes_are_one_with_the_whole_batch(tmp_path):
+    configs = {name: replace(config, epochs=1, **WITHOUT_AUGMENTATION.get(name, {})) for name, config in SMOKE.items()}
+    halves = [replace(config, batch_size=config.batch_size // 2, devices=2, sync=True) for config in configs.values()]
+    script = tmp_path / "two.py"
+    script.write_text(f"""
+import torch
+from pathlib import Path
+torch.set_num_threads(1)
+from anynorm.training.config import Config
+from anynorm.training.run import run
+for config in {halves!r}:
+    assert run(config, Path({str(tmp_path)!r}))
+""")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    subprocess.run(launcher, check=True, timeout=300)
+    for config, half in zip(configs.values(), halves, strict=True):
+        run(config, tmp_path)
+        one, two = (torch.load(Store(tmp_path).folder(run.id) / "model.pt") for run in (config, half))
+        for name, expected in one.items():
+            same(two[name], expected, rtol=1e-3, atol=1e-5)  # sums in another order
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_divergence_is_reported_with_its_step(name):
+    trainer, failure = train(replace(SMOKE[name], lr=1e12, norm="gn:4", epochs=20, schedule="constant"))
+    assert failure.startswith("the ")
+    assert "step" in failure
+    assert trainer.step < trainer.steps
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_evaluation_leaves_no_trace(name):
+    trainer = Trainer(replace(SMOKE[name], ema_decay=0.9))
+    trainer.training_step()
+    before = {key: value.clone() for key, value in end_of(trainer).items()}
+    networks = dict(trainer.task.named_children())
+    trainer.evaluate()
+    assert identical(before, end_of(trainer))
+    assert dict(trainer.task.named_children()) == networks
+    assert all(module.training for module in trainer.task.modules())
+    once, twice = Trainer(SMOKE[name]), Trainer(SMOKE[name])
+    once.evaluate()
+    for each in (once, twice):
+        each.training_step()
+    assert identical(end_of(once), end_of(twice))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_short_run_takes_seconds_and_its_record_has_the_metric(name, tmp_path):
+    start = time.process_time()
+    assert run(SMOKE[name], tmp_path)
+    assert time.process_time() - start < 10
+    record = Store(tmp_path).record(SMOKE[name].id)
+    metric = make_task(SMOKE[name]).metric
+    assert record["metric"]["name"] == metric.name
+    assert record[f"test_{metric.name}"] == record["curve"][-1][f"test_{metric.name}"]
+    assert len(record["curve"]) == 2
+    assert record["shift"]
