@@ -205,7 +205,7 @@ def test_paper_presets_on_imagenet_stream_random_resized_crops_to_devices_with_t
 
 def test_missing_data_are_named_with_the_folder_that_should_have_them(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match="stream:imagenet"):
+    with pytest.raises(DataError, match=rf"stream:imagenet must be .* train/CLASS/.*; {tmp_path}/imagenet does not exist"):
         load_recipe("bgn_groups").run("paper", tmp_path, runs=tmp_path / "runs")
 
 

@@ -1,13 +1,17 @@
 """Cells that are training runs: their configuration, their run in a store, and the metrics of a row."""
 
 import os
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from anynorm.errors import DataError, SpecError
 from anynorm.recipes.support import norm_grid, runs
 from anynorm.recipes.support.claims import Claim, more_accurate
+from anynorm.recipes.support.presets import IMAGENET
 from anynorm.recipes.support.rows import accuracy_drop, accuracy_mean_sd, successful
 from anynorm.training.store import Store
 
@@ -57,14 +61,22 @@ def test_a_run_is_trained_once_and_its_metrics_are_those_of_the_store(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_of_two_devices_is_trained_by_two_processes(tmp_path):
-    metrics = runs.train_cell(SETTINGS, tmp_path, "bn", 8, 0, devices=2)
+def test_a_paper_preset_trains_on_a_folder_of_images_in_one_process_per_device(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))  # for the model below
+    generator = np.random.default_rng(0)
+    for number in range(48):
+        path = tmp_path / "imagenet" / ("test" if number % 3 == 0 else "train") / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(generator.integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(path)
+    small: dict[str, Any] = {"image_size": 32, "model": "small", "epochs": 1, "num_evals": 1, "devices": 2}
+    metrics = runs.train_cell(IMAGENET, tmp_path, "bn", 4, 0, **small)
     assert metrics["failure"] == ""
-    record = Store(tmp_path).record(runs.make_config(SETTINGS, "bn", 8, 0, devices=2).id)
-    assert record["steps"] == 64 // 16
-    assert runs.train_cell(SETTINGS, tmp_path, "bn", 8, 0, devices=2) == metrics
+    config = runs.make_config(IMAGENET, "bn", 4, 0, **small)
+    assert Store(tmp_path).record(config.id)["steps"] == 32 // (4 * 2)
+    assert runs.train_cell(IMAGENET, tmp_path, "bn", 4, 0, **small) == metrics
     with pytest.raises(DataError, match=r"the 2 processes of run [0-9a-f]{12} failed; see their messages above"):
-        runs.train_cell(SETTINGS, tmp_path, "bn", 8, 0, devices=2, model="tests.recipes.test_runs:exit_process")
+        runs.train_cell(IMAGENET, tmp_path, "bn", 4, 0, **small | {"model": "tests.recipes.test_runs:exit_process"})
 
 
 def exit_process() -> None:
