@@ -65,6 +65,7 @@ VERDICTS = {
     "sn_importance.desk": (3, 1, 2, 0),
     "xbn_blocks.desk": (8, 0, 8, 0),
     "xbn_mlp.paper": (22, 2, 1, 0),
+    "xbn_networks.desk": (4, 0, 2, 0),
     "xbn_perturbation.desk": (3, 0, 5, 0),
     "xbn_strategies.desk": (3, 0, 1, 0),
 }
