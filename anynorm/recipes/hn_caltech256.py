@@ -5,7 +5,7 @@
 Paper: ResNet-18 on Caltech-256 (256 classes, 30607 images of 224 × 224 pixels, 80 % for training), batch sizes 128 and 4,
 learning rate 0.1 at 128, 200 epochs.
 
-    smoke  20 s      64 digits, one epoch; checks that the code works and claims nothing
+    smoke  4 s       64 digits, one epoch; checks that the code works and claims nothing
     desk   12 min    pets, not Caltech-256: 1480 images of 37 breeds at 16 × 16 pixels, ResNet-10, 4 epochs; batch sizes 32 and 4
     paper  not run   the published setting (`support.presets.CALTECH_256`); needs a folder caltech256/ with train/ and test/
 

@@ -4,7 +4,7 @@
 
 Paper: ResNet-18 on CIFAR-100, batch sizes 128 and 4, learning rate 0.1 at 128, 200 epochs.
 
-    smoke  20 s      64 digits, one epoch; checks that the code works and claims nothing
+    smoke  4 s       64 digits, one epoch; checks that the code works and claims nothing
     desk   not run   5000 images of CIFAR-100 at 8 × 8 pixels, 3 epochs (`support.presets.DESK_LARGER_MAPS`); batch sizes 32 and 2
     paper  not run   the published setting, complete (`support.presets.CIFAR10` with CIFAR-100)
 

@@ -5,7 +5,7 @@
 Paper: ResNet-18 on ImageNet, four devices with statistics of their own, batch sizes 256 and 16 in total, learning rate 0.1 at
 256, weight decay 0.0001, 100 epochs.
 
-    smoke  20 s      64 digits, one epoch; checks that the code works and claims nothing
+    smoke  5 s       64 digits, one epoch; checks that the code works and claims nothing
     paper  not run   the published setting, complete; needs a folder imagenet/ with train/ and test/
 
 There is no `desk` preset: on small images it would repeat `hn_sn` and `bgn_batch_size`, which have these norms on CIFAR-10.

@@ -6,7 +6,7 @@ Paper: ResNet-50 on ImageNet in nine settings (devices, samples per device). Gra
 has statistics of its own. Learning rate 0.1 at 256 samples per step, 100 epochs. With one sample per device SN has no BN, and BN
 does not converge.
 
-    smoke  20 s      64 digits, one epoch; checks that the code works and claims nothing
+    smoke  8 s       64 digits, one epoch; checks that the code works and claims nothing
     desk   13 min    1500 images of CIFAR-10 at 8 × 8 pixels, ResNet-10, 3 epochs (`support.presets.DESK`), one process
     paper  not run   the published setting (`support.presets.IMAGENET_100`); needs a folder imagenet/ with train/ and test/
 

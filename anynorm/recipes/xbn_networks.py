@@ -5,7 +5,7 @@
 Paper: ResNet-50 and -101, ResNeXt-50 and -101 on ImageNet with BN, with GN, and with XBNBlock_GN in every block or in every
 second one (D2). 256 images per step, learning rate 0.1, 100 epochs.
 
-    smoke  20 s      64 digits, one epoch, ResNet-26; checks that the code works and claims nothing
+    smoke  5 s       64 digits, one epoch, ResNet-26; checks that the code works and claims nothing
     desk   10 min    2000 images of CIFAR-10 at 8 × 8 pixels, ResNet-101 ×0.25 and ResNeXt-50 ×0.25, 3 epochs at batch size 32
     paper  not run   the published setting (`support.presets.IMAGENET_XBN`); needs a folder imagenet/ with train/ and test/
 
