@@ -29,8 +29,8 @@ def compare(
     model: Annotated[
         str,
         typer.Option(
-            help="Model: mlp, small, resnet10, resnet18, resnet26, resnet50, resnext50, wrn-10-2, mobilenetv2, shufflenetv2, "
-            "densenet121 or package.module:factory."
+            help="Model: mlp, small, resnet10, resnet18, resnet26, resnet50, resnet101, resnext50, resnext101, wrn-10-2, "
+            "mobilenetv2, shufflenetv2, densenet121 or package.module:factory."
         ),
     ] = "resnet10",
     norms: Annotated[

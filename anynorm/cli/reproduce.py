@@ -16,7 +16,8 @@ def reproduce(
     list_: Annotated[bool, typer.Option("--list", help="List the recipes and the running times of their presets.")] = False,
     preset: Annotated[str, typer.Option(help="smoke (seconds), desk (minutes) or paper (the published setting).")] = "smoke",
     processes: Annotated[
-        int | None, typer.Option(min=1, help="Number of single-threaded worker processes; by default one per core.")
+        int | None,
+        typer.Option(min=1, help="Number of runs at a time; one per GPU, or one per core with one thread each, by default."),
     ] = None,
     executor: Executor = "local",
     runs: Annotated[Path, typer.Option(help="Folder of the run store; recipes share training runs.")] = Path("runs/recipes"),
@@ -34,11 +35,14 @@ def reproduce(
 
     from anynorm.recipes.support.catalog import load_recipe
     from anynorm.recipes.support.recipe import SMOKE
+    from anynorm.training.devices import Hardware, num_gpus
     from anynorm.training.executors import make_executor
 
     recipe = load_recipe(name)
+    devices = recipe.presets.get(preset, {}).get("train", {}).get("devices", 1)
+    workers = 1 if devices > 1 else processes or num_gpus(Hardware()) or None  # a run of several devices uses all of them
     try:
-        record = recipe.run(preset, records, make_executor(executor, processes), runs)
+        record = recipe.run(preset, records, make_executor(executor, workers), runs)
     except KeyboardInterrupt:
         sys.stderr.write("Stopped. Run the same command again to resume.\n")
         raise

@@ -17,7 +17,7 @@ from anynorm.io.checkpoints import check_callable, import_object
 from anynorm.models.densenet import densenet121
 from anynorm.models.mlp import mlp
 from anynorm.models.mobilenet import mobilenetv2
-from anynorm.models.resnet import resnet10, resnet18, resnet26, resnet50, resnext50, small, wrn_10_2
+from anynorm.models.resnet import resnet10, resnet18, resnet26, resnet50, resnet101, resnext50, resnext101, small, wrn_10_2
 from anynorm.models.shape import DataShape, scale_channels
 from anynorm.models.shufflenet import shufflenetv2
 
@@ -37,7 +37,9 @@ MODELS: dict[str, Factory] = {
     "resnet18": resnet18,
     "resnet26": resnet26,
     "resnet50": resnet50,
+    "resnet101": resnet101,
     "resnext50": resnext50,
+    "resnext101": resnext101,
     "wrn-10-2": wrn_10_2,
     "mobilenetv2": mobilenetv2,
     "shufflenetv2": shufflenetv2,

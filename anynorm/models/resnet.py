@@ -1,4 +1,4 @@
-"""Residual networks: ResNet-18, -50 (He et al. 2016), ResNeXt-50 (Xie et al. 2017), WRN-10-2 (Zagoruyko & Komodakis 2016).
+"""Residual networks: ResNet (He et al. 2016), ResNeXt (Xie et al. 2017), Wide ResNet (Zagoruyko & Komodakis 2016).
 
 Small images (up to 64 pixels) get a stem of one 3 × 3 convolution; larger ones the stem of the papers (7 × 7 and pooling).
 """
@@ -132,10 +132,22 @@ def resnet50(shape: DataShape, width: float = 1.0) -> nn.Module:
     return resnet(shape, Bottleneck, (3, 4, 6, 3), width=scale_channels(64, width))
 
 
+def resnet101(shape: DataShape, width: float = 1.0) -> nn.Module:
+    """Build a ResNet-101."""
+    return resnet(shape, Bottleneck, (3, 4, 23, 3), width=scale_channels(64, width))
+
+
 def resnext50(shape: DataShape, width: float = 1.0) -> nn.Module:
     """Build a ResNeXt-50 (32 × 4d)."""
     return resnet(
         shape, Bottleneck, (3, 4, 6, 3), width=scale_channels(64, width), groups=32, width_per_group=max(1, round(4 * width))
+    )
+
+
+def resnext101(shape: DataShape, width: float = 1.0) -> nn.Module:
+    """Build a ResNeXt-101 (32 × 8d)."""
+    return resnet(
+        shape, Bottleneck, (3, 4, 23, 3), width=scale_channels(64, width), groups=32, width_per_group=max(1, round(8 * width))
     )
 
 

@@ -7,7 +7,7 @@ learned weights, as in SN: `bn/bn+en`, `bn/bn+ln+in`.
 
     smoke  20 s      64 digits, one epoch; checks that the code works and claims nothing
     desk   11 min    5000 images of CIFAR-10 at 8 × 8 pixels, ResNet-10, 3 epochs (`support.presets.DESK`); batch sizes 32 and 2
-    paper  not run   the published setting; needs a folder caltech256/ with train/ and test/ (80 and 20 % of the images)
+    paper  not run   the published setting (`support.presets.CALTECH_256`); needs a folder caltech256/ with train/ and test/
 
 Scaled down in `desk`: other data than the paper's, and a small network. The claims are about the order of the norms.
 """
@@ -16,11 +16,10 @@ from __future__ import annotations
 
 from anynorm.recipes.support.claims import Claim, more_accurate
 from anynorm.recipes.support.norm_grid import norm_grid_recipe
-from anynorm.recipes.support.presets import CIFAR10, DESK, SMOKE
+from anynorm.recipes.support.presets import CALTECH_256, DESK, SMOKE
 from anynorm.recipes.support.recipe import Settings
 
 NORMS = ["bn", "hn", "sn", "bn/bn+en", "bn/bn+ln+in"]
-CALTECH_256: Settings = CIFAR10 | {"train": CIFAR10["train"] | {"data": "folder:caltech256", "image_size": 224}}
 PRESETS: dict[str, Settings] = {
     "smoke": SMOKE | {"norms": NORMS, "batch_sizes": [32, 4]},
     "desk": DESK | {"norms": NORMS, "batch_sizes": [32, 2]},

@@ -15,6 +15,7 @@ Scaled down in `desk`: batch sizes 32 and 2, and 50 averaged batches. Two estima
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -27,11 +28,11 @@ from anynorm.recipes.support.presets import DESK, IMAGENET_100, SMOKE
 from anynorm.recipes.support.recipe import Recipe, Settings
 from anynorm.recipes.support.record import Record
 from anynorm.recipes.support.rows import save_figure, select, successful, values_of
-from anynorm.recipes.support.runs import make_config, run_metrics
+from anynorm.recipes.support.runs import make_config, run_metrics, train_run
 from anynorm.table import Table
 from anynorm.training.run import load_run
 from anynorm.training.statistics import mean_sd
-from anynorm.training.sweep import Row, get_or_train, grid
+from anynorm.training.sweep import Row, grid
 from anynorm.training.trainer import Trainer
 
 PRESETS: dict[str, Settings] = {
@@ -53,9 +54,9 @@ def measure(settings: Settings, cell: Row, runs: Path) -> Row:
     # a complete run has no stop_epoch, so that other recipes can share it
     stop_epoch = cell["epoch"] if cell["epoch"] < settings["train"]["epochs"] else None
     config = make_config(settings, cell["norm"], cell["batch_size"], cell["seed"], stop_epoch=stop_epoch)
-    metrics = run_metrics(get_or_train(config, runs)) | dict.fromkeys(ESTIMATORS)
+    metrics = run_metrics(train_run(config, runs)) | dict.fromkeys(ESTIMATORS)
     if not metrics["failure"]:
-        trainer = Trainer(config, load_run(runs, config.id))
+        trainer = Trainer(replace(config, devices=1), load_run(runs, config.id))
         task = trainer.task
         for estimator in ESTIMATORS:
             batches = (task.training_batch(step)[0] for step in range(min(settings["num_batches"], trainer.end)))

@@ -26,10 +26,10 @@ from anynorm.recipes.support.presets import DESK, IMAGENET_100, SMOKE
 from anynorm.recipes.support.recipe import Recipe, Settings
 from anynorm.recipes.support.record import Record
 from anynorm.recipes.support.rows import save_figure, select, successful, values_of
-from anynorm.recipes.support.runs import make_config, run_metrics
+from anynorm.recipes.support.runs import make_config, run_metrics, train_run
 from anynorm.table import Table
 from anynorm.training.statistics import mean_sd
-from anynorm.training.sweep import Row, get_or_train, grid
+from anynorm.training.sweep import Row, grid
 
 PRESETS: dict[str, Settings] = {
     "smoke": SMOKE | {"batch_sizes": [32, 2]},
@@ -48,7 +48,7 @@ def cells(settings: Settings) -> list[Row]:
 
 def measure(settings: Settings, cell: Row, runs: Path) -> Row:
     """Train a network with SN and return its accuracy and its weights, averaged over the layers."""
-    record = get_or_train(make_config(settings, "sn", **cell), runs)
+    record = train_run(make_config(settings, "sn", **cell), runs)
     layers = record.get("importance") or []
     weights = {name: round(statistics.fmean(layer[name] for layer in layers), 4) if layers else None for name in WEIGHTS}
     return run_metrics(record) | weights

@@ -7,7 +7,7 @@ label smoothing 0.1; mixup 0.2; all three.
 
     smoke  20 s      64 digits, one epoch; checks that the code works and claims nothing
     desk   13 min    7500 images of CIFAR-10 at 16 × 16 pixels, ResNet-26, 3 epochs at batch 32 (`support.presets.BOTTLENECK`)
-    paper  not run   the published setting (`support.presets.IMAGENET_100`); needs a folder imagenet/ with train/ and test/
+    paper  not run   the published setting (`support.presets.IMAGENET_XBN`); needs a folder imagenet/ with train/ and test/
 
 Scaled down in `desk`: 8 bottleneck blocks and 16 groups, so the claims are about the order of the two networks.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from anynorm import plot
 from anynorm.recipes.support.claims import Claim
-from anynorm.recipes.support.presets import BOTTLENECK, IMAGENET_100, TINY
+from anynorm.recipes.support.presets import BOTTLENECK, IMAGENET_XBN, TINY
 from anynorm.recipes.support.recipe import Recipe, Settings
 from anynorm.recipes.support.record import Record
 from anynorm.recipes.support.rows import accuracy_mean_sd, accuracy_of, save_figure, successful
@@ -36,7 +36,7 @@ DESK: Settings = {
 PRESETS: dict[str, Settings] = {
     "smoke": DESK | {"seeds": 2, "batch_size": 16, "train": DESK["train"] | TINY},
     "desk": DESK,
-    "paper": DESK | IMAGENET_100 | {"gn": "gn:64"},
+    "paper": DESK | IMAGENET_XBN,
 }
 NETWORKS = ("BN", "XBN")
 STRATEGIES: dict[str, Settings] = {

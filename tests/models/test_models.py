@@ -15,7 +15,9 @@ from tests.helpers import data
 IMAGENET = {
     "resnet18": 11_689_512,
     "resnet50": 25_557_032,
+    "resnet101": 44_549_160,
     "resnext50": 25_028_904,
+    "resnext101": 88_791_336,  # 32 × 8d
     "mobilenetv2": 3_504_872,
     "shufflenetv2": 3_503_624,
     "densenet121": 7_978_856,

@@ -17,8 +17,10 @@ from typer.testing import CliRunner
 from anynorm.cli import app
 from anynorm.errors import DataError
 from anynorm.recipes.support.catalog import load_recipe, read_header, recipe_names
+from anynorm.recipes.support.recipe import Recipe
 from anynorm.recipes.support.record import read_record
 from anynorm.recipes.support.runs import make_config
+from anynorm.training.config import config_from_dict
 from tools.results import insert, overview, results_page, summary
 
 ROOT = Path(__file__).parents[2]
@@ -29,16 +31,21 @@ SMOKE = {
     # recipe: number of rows, claims, pictures, and failed runs
     "bgn_batch_size": (28, 14, 1, 4),  # IN is refused on maps of 1 × 1 pixels
     "bgn_groups": (8, 2, 1, 0),
+    "hn_caltech256": (16, 6, 1, 0),
+    "hn_cifar100": (16, 7, 1, 0),
     "hn_fluctuation": (4, 12, 1, 0),
     "hn_grid": (36, 6, 1, 0),
     "hn_groups": (8, 2, 1, 0),
+    "hn_imagenet": (12, 4, 1, 0),
     "hn_networks": (8, 3, 1, 0),
     "hn_sn": (8, 2, 1, 0),
     "hn_with_sn": (20, 7, 1, 0),
     "sn_average": (4, 2, 1, 0),
+    "sn_batch_size": (16, 9, 1, 0),
     "sn_importance": (4, 6, 1, 0),
     "xbn_blocks": (18, 10, 1, 6),  # the same for the networks with IN
     "xbn_mlp": (18, 13, 2, 0),
+    "xbn_networks": (6, 3, 1, 0),
     "xbn_perturbation": (6, 8, 1, 0),
     "xbn_strategies": (16, 4, 1, 0),
 }
@@ -46,6 +53,7 @@ VERDICTS = {
     # record: number of claims that hold, do not hold, are not significant, and failed
     "bgn_batch_size.desk": (9, 1, 5, 1),
     "bgn_groups.desk": (2, 1, 2, 0),
+    "hn_caltech256.desk": (9, 1, 5, 0),
     "hn_fluctuation.paper": (23, 0, 1, 0),
     "hn_grid.desk": (5, 1, 5, 0),
     "hn_groups.desk": (3, 2, 1, 0),
@@ -53,9 +61,11 @@ VERDICTS = {
     "hn_sn.desk": (0, 2, 3, 0),
     "hn_with_sn.desk": (2, 1, 4, 0),
     "sn_average.desk": (3, 0, 5, 0),
+    "sn_batch_size.desk": (11, 1, 4, 0),
     "sn_importance.desk": (3, 1, 2, 0),
     "xbn_blocks.desk": (8, 0, 8, 0),
     "xbn_mlp.paper": (22, 2, 1, 0),
+    "xbn_networks.desk": (4, 0, 2, 0),
     "xbn_perturbation.desk": (3, 0, 5, 0),
     "xbn_strategies.desk": (3, 0, 1, 0),
 }
@@ -155,18 +165,48 @@ def test_the_larger_quantity_of_a_claim_is_the_larger_one_in_the_paper(name):
         ("bgn_batch_size", [1024, 512, 256, 128, 64, 32, 16], [0.4, 0.2, 0.1, 0.05, 0.025, 0.0125, 0.00625]),
         ("sn_importance", [256, 128, 64, 32, 16], [0.1, 0.05, 0.025, 0.0125, 0.00625]),
         ("hn_grid", [128, 4], [0.1, 0.003125]),
+        ("hn_imagenet", [256, 16], [0.1, 0.00625]),
     ],
 )
 def test_paper_presets_have_the_papers_samples_per_step_and_learning_rates(name, samples, rates):
     settings = load_recipe(name).presets["paper"]
     configs = [make_config(settings, "bn", size, 0) for size in settings["batch_sizes"]]
-    assert [config.batch_size * config.grad_accum_steps for config in configs] == samples
+    assert [config.batch_size * config.devices for config in configs] == samples
     assert [config.lr for config in configs] == pytest.approx(rates)
+
+
+def test_the_paper_preset_of_sn_has_its_devices_samples_and_learning_rates():
+    recipe = load_recipe("sn_batch_size")
+    settings = recipe.presets["paper"]
+    configs = [make_config(settings, "bn", samples, 0, devices=devices) for devices, samples in settings["settings"].values()]
+    assert [(config.devices, config.batch_size) for config in configs] == [
+        (8, 32), (8, 16), (8, 8), (8, 4), (8, 2), (1, 16), (1, 32), (8, 1), (1, 8),
+    ]  # fmt: skip
+    assert [config.lr for config in configs] == pytest.approx([config.devices * config.batch_size / 2560 for config in configs])
+
+
+@pytest.mark.parametrize("name", ["xbn_blocks", "xbn_networks", "xbn_strategies"])
+def test_the_paper_presets_of_xbn_have_256_images_per_step(name):
+    settings = load_recipe(name).presets["paper"]
+    config = make_config(settings, "bn", settings["batch_size"], 0)
+    assert config.batch_size * config.devices == 256
+    assert config.lr == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_paper_presets_on_imagenet_stream_random_resized_crops_to_devices_with_their_own_statistics(name):
+    train = load_recipe(name).presets.get("paper", {}).get("train", {})
+    if "imagenet" in train.get("data", ""):
+        assert train["data"] == "stream:imagenet"
+        config = config_from_dict(train)
+        assert (config.image_size, config.min_area, config.crop, config.flip, config.color_jitter) == (224, 0.08, 0, True, 0)
+        assert (config.grad_accum_steps, config.sync, config.devices > 1) == (1, False, True)
+        assert (config.weight_decay, config.decay_norms, config.warmup_epochs, config.label_smoothing) == (1e-4, True, 0, 0)
 
 
 def test_missing_data_are_named_with_the_folder_that_should_have_them(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match=rf"folder:imagenet must be .* train/CLASS/.*; {tmp_path}/imagenet does not exist"):
+    with pytest.raises(DataError, match=rf"stream:imagenet must be .* train/CLASS/.*; {tmp_path}/imagenet does not exist"):
         load_recipe("bgn_groups").run("paper", tmp_path, runs=tmp_path / "runs")
 
 
@@ -208,6 +248,19 @@ def test_the_command_measures_in_worker_processes_and_writes_to_records_by_defau
     assert sorted(path.name for path in (tmp_path / "records").iterdir()) == ["hn_groups.smoke.json", "hn_groups.smoke.png"]
     num_rows = len(read_record(tmp_path / "records" / "hn_groups.smoke.json").rows)
     assert len(list((tmp_path / "store" / "runs").iterdir())) == num_rows
+
+
+def test_runs_of_several_devices_are_trained_one_after_another(tmp_path, monkeypatch):
+    workers = []
+
+    def run(recipe, preset, folder, executor, runs):
+        workers.append(executor.workers)
+        raise DataError("stop")
+
+    monkeypatch.setattr(Recipe, "run", run)
+    for name, preset in (("bgn_groups", "desk"), ("bgn_groups", "paper"), ("sn_batch_size", "paper")):
+        run_command(name, "--preset", preset, "--processes", "3", "--records", tmp_path)
+    assert workers == [3, 1, 1]
 
 
 def test_the_command_exits_with_1_if_a_claim_does_not_hold(tmp_path):

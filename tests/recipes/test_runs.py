@@ -1,12 +1,17 @@
 """Cells that are training runs: their configuration, their run in a store, and the metrics of a row."""
 
+import os
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
-from anynorm.errors import SpecError
+from anynorm.errors import DataError, SpecError
 from anynorm.recipes.support import norm_grid, runs
 from anynorm.recipes.support.claims import Claim, more_accurate
+from anynorm.recipes.support.presets import IMAGENET
 from anynorm.recipes.support.rows import accuracy_drop, accuracy_mean_sd, successful
 from anynorm.training.store import Store
 
@@ -23,6 +28,28 @@ def test_the_learning_rate_is_scaled_linearly_and_a_cell_can_override_settings()
         runs.make_config({"train": {"epoch": 1, "lr": 1.0}, "base_batch_size": 1}, "bn", 8, 0)
 
 
+def test_the_learning_rate_follows_the_samples_of_all_devices_and_accumulated_passes():
+    for overrides in ({"devices": 4}, {"grad_accum_steps": 4}, {"devices": 2, "grad_accum_steps": 2}):
+        assert runs.make_config(SETTINGS, "bn", 8, 0, **overrides).lr == 0.1
+
+
+def test_a_folder_is_searched_in_the_working_directory_and_then_in_the_data_directory(tmp_path, monkeypatch):
+    here, data = tmp_path / "here", tmp_path / "data"
+    here.mkdir()
+    (data / "images").mkdir(parents=True)
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("ANYNORM_DATA", str(data))
+    assert runs.find_folder("folder:images") == f"folder:{data}/images"
+    assert runs.find_folder("stream:images") == f"stream:{data}/images"
+    assert [runs.find_folder(name) for name in ("folder:none", "cifar10@8", "hf:images")] == [
+        "folder:none",
+        "cifar10@8",
+        "hf:images",
+    ]
+    (here / "images").mkdir()
+    assert runs.find_folder("folder:images") == "folder:images"
+
+
 def test_a_run_is_trained_once_and_its_metrics_are_those_of_the_store(tmp_path):
     first = runs.train_cell(SETTINGS, tmp_path, "bn", 16, 0)
     record = Store(tmp_path).record(runs.make_config(SETTINGS, "bn", 16, 0).id)
@@ -31,6 +58,29 @@ def test_a_run_is_trained_once_and_its_metrics_are_those_of_the_store(tmp_path):
     assert runs.train_cell(SETTINGS, tmp_path, "bn", 16, 0) == first  # the seconds too: it was not trained again
     assert first["failure"] == ""
     assert first["commit"] == record["provenance"]["commit"]
+
+
+@pytest.mark.slow
+def test_a_paper_preset_trains_on_a_folder_of_images_in_one_process_per_device(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))  # for the model below
+    generator = np.random.default_rng(0)
+    for number in range(48):
+        path = tmp_path / "imagenet" / ("test" if number % 3 == 0 else "train") / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(generator.integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(path)
+    small: dict[str, Any] = {"image_size": 32, "model": "small", "epochs": 1, "num_evals": 1, "devices": 2}
+    metrics = runs.train_cell(IMAGENET, tmp_path, "bn", 4, 0, **small)
+    assert metrics["failure"] == ""
+    config = runs.make_config(IMAGENET, "bn", 4, 0, **small)
+    assert Store(tmp_path).record(config.id)["steps"] == 32 // (4 * 2)
+    assert runs.train_cell(IMAGENET, tmp_path, "bn", 4, 0, **small) == metrics
+    with pytest.raises(DataError, match=r"the 2 processes of run [0-9a-f]{12} failed; see their messages above"):
+        runs.train_cell(IMAGENET, tmp_path, "bn", 4, 0, **small | {"model": "tests.recipes.test_runs:exit_process"})
+
+
+def exit_process() -> None:
+    os._exit(3)
 
 
 def test_the_accuracy_is_the_median_of_the_last_evaluations():

@@ -70,7 +70,8 @@ def recipe_table() -> Table:
         times = {preset: header.times.get(preset, "") for preset in PRESETS}
         rows.append({"recipe": name, "reproduces": header.source, "measures": header.title, **times})
     finding = (
-        "Times were measured on two cores; presets marked 'not run' need a GPU. To run one: anynorm reproduce NAME --preset desk"
+        "Times were measured on two cores or one; presets marked 'not run' need a GPU, or data that were not at hand. "
+        "To run one: anynorm reproduce NAME --preset desk"
     )
     return Table(rows, finding)
 

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from anynorm import plot
-from anynorm.recipes.support.claims import Claim
+from anynorm.recipes.support.claims import Claim, more_accurate
 from anynorm.recipes.support.recipe import Recipe, Settings
 from anynorm.recipes.support.record import Record
 from anynorm.recipes.support.rows import accuracy_mean_sd, save_figure, successful
@@ -36,6 +36,23 @@ def cells(settings: Settings) -> list[Row]:
 def measure(settings: Settings, cell: Row, runs: Path) -> Row:
     """Train a network and return its accuracy."""
     return train_cell(settings, runs, **cell)
+
+
+def order_claims(settings: Settings, pairs: list[tuple[str, str]], accuracies: dict[str, float], batch_size: int) -> list[Claim]:
+    """Return one claim per pair of norms that the settings have: the first is more accurate than the second.
+
+    Args:
+        settings: their `norms` are compared.
+        pairs: norms as in `accuracies`.
+        accuracies: the paper's accuracies in %. "gn:" stands for GN with any number of groups.
+        batch_size: the batch size of both.
+    """
+    specs = {norm.partition(":")[0] + ":" * (":" in norm): norm for norm in settings["norms"]}
+    return [
+        more_accurate(specs[a], specs[b], f"{accuracies[a]:.2f} and {accuracies[b]:.2f}", batch_size=batch_size)
+        for a, b in pairs
+        if {a, b} <= specs.keys()
+    ]
 
 
 def tables(record: Record) -> list[Table]:

@@ -1,17 +1,29 @@
 """Cells that are training runs: from the settings of a recipe to a configuration, its run in a store, and the metrics of a row.
 
-Runs are kept in a store, so recipes that need the same run share it, and an interrupted one resumes.
+Runs are kept in a store, so recipes that need the same run share it, and an interrupted one resumes. They are trained on a GPU if
+the machine has one. A run of several devices is trained by as many processes, which torchrun starts for it.
 """
 
 from __future__ import annotations
 
+import json
 import statistics
-from dataclasses import replace
+import subprocess
+import sys
+from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from anynorm.training.config import LR_SCALINGS, Config, config_from_dict, hash_sources
+import torch
+
+from anynorm.data.download import data_dir
+from anynorm.errors import DataError
+from anynorm.tasks import task_class
+from anynorm.training.config import FOLDERS, LR_SCALINGS, Config, config_from_dict, hash_sources
+from anynorm.training.devices import Hardware, check_gpus
+from anynorm.training.provenance import cpu_count
+from anynorm.training.store import Store
 from anynorm.training.sweep import Row, get_or_train
 
 _hash_sources = lru_cache(hash_sources)
@@ -22,17 +34,30 @@ def make_config(settings: dict[str, Any], norm: str, batch_size: int, seed: int,
     """Return the configuration of a cell.
 
     Args:
-        settings: `train` holds fields of `Config`. Its `lr` belongs to a batch of `base_batch_size` samples and is scaled
-            linearly to `batch_size`.
+        settings: `train` holds fields of `Config`. Its `lr` belongs to `base_batch_size` samples per optimizer step and is
+            scaled linearly to those of the cell: batch size × devices × accumulated passes.
         norm: the norms of the network, see `anynorm.training.norm_layout`.
-        batch_size: samples per forward pass.
+        batch_size: samples per forward pass and device.
         seed: seed of initialization, data selection and data order.
         overrides: fields of `Config` that differ from `settings["train"]` in this cell.
     """
-    values = {**settings["train"], **overrides}
-    lr = values.pop("lr") * LR_SCALINGS["linear"](batch_size / settings["base_batch_size"])
-    config = config_from_dict({**values, "norm": norm, "batch_size": batch_size, "seed": seed, "lr": lr})
+    values = {**settings["train"], **overrides, "norm": norm, "batch_size": batch_size, "seed": seed}
+    config = config_from_dict(values)
+    ratio = batch_size * config.devices * config.grad_accum_steps / settings["base_batch_size"]
+    config = replace(config, lr=config.lr * LR_SCALINGS["linear"](ratio), data=find_folder(config.data))
     return replace(config, source_hash=_hash_sources(Config(data=config.data, model=config.model)))
+
+
+def find_folder(data: str) -> str:
+    """Return the name of a data set; a folder that only the data directory has, with its path there.
+
+    Args:
+        data: `Config.data`. The path of a folder is relative to the working directory or to `anynorm.data.download.data_dir`.
+    """
+    kind, _, path = data.partition(":")
+    if f"{kind}:" in FOLDERS and not Path(path).exists() and (data_dir() / path).exists():
+        return f"{kind}:{data_dir() / path}"
+    return data
 
 
 def train_cell(settings: dict[str, Any], runs: Path, norm: str, batch_size: int, seed: int, **overrides: Any) -> Row:
@@ -43,8 +68,32 @@ def train_cell(settings: dict[str, Any], runs: Path, norm: str, batch_size: int,
         runs: the folder of the run store.
         norm, batch_size, seed, overrides: see `make_config`.
     """
-    record = get_or_train(make_config(settings, norm, batch_size, seed, **overrides), runs)
+    record = train_run(make_config(settings, norm, batch_size, seed, **overrides), runs)
     return run_metrics(record, settings.get("median_of_last", 1))
+
+
+def train_run(config: Config, runs: Path) -> dict[str, Any]:
+    """Return the record of a run, training it first if the store has no record of it.
+
+    Args:
+        config: the run.
+        runs: the folder of the run store.
+
+    Raises:
+        DataError: if data are missing, this machine has fewer GPUs than the run has devices, or one of its processes fails.
+    """
+    # every device decodes the images that it streams; one core per device is left to training
+    hardware = Hardware(num_workers=max(1, cpu_count() // config.devices - 1))
+    if config.devices > 1 and not Store(runs).is_valid(config.id):
+        check_gpus(config, hardware)
+        task_class(config.task).prepare(config)  # missing data are reported here, once
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(config.devices)]
+        arguments = [json.dumps(asdict(config)), str(runs.absolute()), str(hardware.num_workers)]
+        done = subprocess.run([sys.executable, *torchrun, "-m", __name__, *arguments], check=False)
+        if done.returncode:
+            raise DataError(f"the {config.devices} processes of run {config.id} failed; see their messages above.")
+        return Store(runs).record(config.id)
+    return get_or_train(config, runs, hardware)
 
 
 def run_metrics(record: dict[str, Any], median_of_last: int = 1) -> Row:
@@ -66,3 +115,8 @@ def run_metrics(record: dict[str, Any], median_of_last: int = 1) -> Row:
         "seconds": record["seconds"],
         "commit": record["provenance"]["commit"],
     }
+
+
+if __name__ == "__main__":  # one of the processes of a run of several devices
+    torch.set_num_threads(1)
+    get_or_train(config_from_dict(json.loads(sys.argv[1])), Path(sys.argv[2]), Hardware(num_workers=int(sys.argv[3])))
