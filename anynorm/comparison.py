@@ -31,7 +31,7 @@ NORMS = ("bn", "gn:8", "sn", "hn", "bgn")
 BATCH_SIZES = (2, 32)
 SEEDS = 3
 EPOCHS = 2
-"""With 2 epochs the 30 runs of the default comparison take at most 2.5 minutes on two cores."""
+"""With 2 epochs the 30 runs of the default comparison take about one minute on two cores."""
 LR = 0.05
 """At batch size 32."""
 
