@@ -1,4 +1,4 @@
-"""Compare norms on a model and a data set: train norms × batch sizes × seeds with equal settings and rank them by test error.
+"""Compare norms: train norms × batch sizes × seeds with equal settings, and rank them by the metric of the task.
 
 A comparison is a `Sweep` whose cells are runs of a store: finished runs are read, interrupted runs resume, the rest is trained.
 The learning rate is that of batch size 32 and follows the batch size by a rule, linear by default (Goyal et al. 2017, sec. 2.1).
@@ -18,7 +18,8 @@ from anynorm.report.step_times import timed_config
 from anynorm.table import Table
 from anynorm.tasks import task_class
 from anynorm.training.config import LR_SCALINGS, Config, config_from_dict, hash_sources
-from anynorm.training.devices import Hardware, num_gpus
+from anynorm.training.devices import Hardware, make_fabric, num_gpus
+from anynorm.training.distributed import Processes
 from anynorm.training.executors import make_executor
 from anynorm.training.provenance import cpu_count
 from anynorm.training.store import Store
@@ -128,6 +129,10 @@ class Comparison:
             steps_per_epoch = Trainer(timed_config(self.config(norm, size)), hardware=self.hardware).steps_per_epoch
             seconds += step_time * steps_per_epoch * self.seeds
         epochs = int(60 * minutes * (processes or num_gpus(self.hardware) or cpu_count()) / seconds) if seconds else 1
+        if self.base.devices > 1:  # all processes take the number of the first
+            make_fabric(self.base, self.hardware)
+            group = Processes(self.base.devices)
+            epochs = int(group.sum([float(epochs) if group.is_main else 0.0])[0])
         return replace(self, base=replace(self.base, epochs=max(1, epochs)))
 
     def step_seconds(self) -> dict[tuple[str, int], float]:
@@ -216,7 +221,12 @@ def make_base(settings: Mapping[str, Any]) -> Config:
     options = task_class(str(settings.get("task", Config.task))).default_options
     given = {name: value for name, value in settings.items() if name not in known and name in options}
     own = {name: value for name, value in settings.items() if name not in given}
-    changed = {name: value for name, value in given.items() if value != options[name]}
+    given |= own.get("options", {})
+    changed = {
+        name: float(value) if isinstance(options.get(name), float) and isinstance(value, int) else value
+        for name, value in given.items()
+        if name not in options or value != options[name]
+    }
     base = config_from_dict({"data": DATA, "model": MODEL, "epochs": EPOCHS, "lr": LR, **own, "options": changed})
     return replace(base, source_hash=hash_sources(base))
 

@@ -87,9 +87,9 @@ def compare(
     base = make_base(options | _parse_settings(settings or [], task))
     sizes = _parse_integers("--batch-sizes", batch_sizes)
     comparison = Comparison(base, split_norms(norms), sizes, seeds, lr_scaling, root, hardware)
+    launch_processes(base, hardware)
     if minutes is not None:
         comparison = comparison.fit_budget(minutes, processes)
-    launch_processes(base, hardware)
     rows = comparison.run(processes, executor)
     is_main = Processes(base.devices).is_main
     try:

@@ -53,8 +53,8 @@ def metric_of(record: Mapping[str, Any]) -> Metric:
 
 
 def common_metric(rows: Iterable[Row]) -> Metric:
-    """Return the metric of the rows of one comparison."""
-    return next((metric_of(row) for row in rows), ERROR)
+    """Return the metric of the rows of one comparison; runs that failed before they were built may not have one."""
+    return next((metric_of(row) for row in rows if "metric" in row), ERROR)
 
 
 def select(rows: Iterable[Row], norm: str, batch_size: int) -> list[Row]:

@@ -16,7 +16,7 @@ from anynorm.training.config import Config
 from anynorm.training.task import Metric, Metrics, Task
 
 EVAL_BATCH_SIZE = 500
-"""Test images per forward pass; at most, for large images."""
+"""Maximum number of test images per forward pass."""
 EVAL_PIXELS = 500 * 64 * 64
 TINY = 512
 """Samples × height × width up to which ResNets train faster without oneDNN: in 0.5 of the time at 128, 0.6 to 0.8 at 512, 1.0 at

@@ -8,15 +8,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from anynorm.errors import DataError
 from anynorm.training.distributed import Processes
 
-STEPS_BETWEEN_CHECKS = {"cpu": 1}
-"""Steps after which metrics are read, by type of device; `GPU_STEPS` for the others."""
 GPU_STEPS = 10
+"""Number of steps after which metrics are read on a GPU; on the CPU they are read after each."""
 
 
 class DivergedError(Exception):
@@ -31,16 +31,17 @@ class Curve:
         processes: the processes of the run.
 
     Attributes:
-        points: one dictionary per evaluation: step, epoch, `train_…` (means since the evaluation before) and `test_…`.
+        points: one dictionary per evaluation: step, epoch, `train_…` (means since the evaluation before, over the steps that have
+            the metric, of this process) and `test_…`.
     """
 
     def __init__(self, device: torch.device, processes: Processes) -> None:
         self.processes = processes
         self.points: list[dict[str, float]] = []
-        self._interval = STEPS_BETWEEN_CHECKS.get(device.type, GPU_STEPS)
+        self._interval = 1 if device.type == "cpu" else GPU_STEPS
         self._pending: list[tuple[int, dict[str, Tensor]]] = []
         self._sums: dict[str, float] = {}
-        self._count = 0
+        self._counts: dict[str, int] = {}
 
     def add(self, step: int, metrics: dict[str, Tensor]) -> None:
         """Add the metrics of a training step, scalars.
@@ -52,6 +53,11 @@ class Curve:
         self._pending.append((step, {name: scalar(name, value) for name, value in metrics.items()}))
         if len(self._pending) >= self._interval:
             self.check()
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether the metrics of all steps have been read, at the same steps in every process."""
+        return not self._pending
 
     def check(self) -> None:
         """Read the metrics of the last steps.
@@ -68,7 +74,7 @@ class Curve:
             if not math.isfinite(value) and not failure:
                 failure = f"the {name} is {value} in step {step}"
             self._sums[name] = self._sums.get(name, 0.0) + value
-        self._count += len(pending)
+            self._counts[name] = self._counts.get(name, 0) + 1
         if pending:
             self._raise_in_all(failure, f"a metric is not finite in another process in step {pending[-1][0]}")
 
@@ -84,17 +90,17 @@ class Curve:
         when = f"after step {step}"
         failure = next((f"the test {name} is {value} {when}" for name, value in values.items() if not math.isfinite(value)), "")
         self._raise_in_all(failure, f"a test metric is not finite in another process {when}")
-        means = {f"train_{name}": total / max(1, self._count) for name, total in self._sums.items()}
+        means = {f"train_{name}": total / self._counts[name] for name, total in self._sums.items()}
         self.points.append({"step": step, "epoch": epoch, **means, **{f"test_{name}": value for name, value in values.items()}})
-        self._sums, self._count = {}, 0
+        self._sums, self._counts = {}, {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the points and the sums since the last one; `check` must have been called."""
-        return {"points": self.points, "sums": self._sums, "count": self._count}
+        """Return the points and the sums since the last one; the state is complete if `is_checked`."""
+        return {"points": self.points, "sums": self._sums, "counts": self._counts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state."""
-        self.points, self._sums, self._count = state["points"], state["sums"], state["count"]
+        self.points, self._sums, self._counts = state["points"], state["sums"], state["counts"]
         self._pending = []
 
     def _raise_in_all(self, failure: str, elsewhere: str) -> None:
@@ -115,7 +121,7 @@ def scalar(name: str, value: Any) -> Tensor:
 
 
 def _number(name: str, value: Any) -> float:
-    if isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1):
+    if isinstance(value, int | float | np.number) or (isinstance(value, Tensor) and value.numel() == 1):
         return float(value)
     raise DataError(f"evaluate must return numbers; the metric {name!r} is {_describe(value)}.")
 

@@ -10,6 +10,7 @@ import logging
 import os
 import warnings
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,7 +41,7 @@ class Hardware:
 
     Raises:
         SpecError: if a value is outside its range.
-        DataError: if this machine does not have the device.
+        DataError: if this machine does not have the device, or the package of the logger is not installed.
     """
 
     device: str = "auto"
@@ -53,6 +54,8 @@ class Hardware:
             raise SpecError(f"device must be one of {' '.join(DEVICES)}; got {self.device!r}.")
         if self.logger not in (None, *LOGGERS):
             raise SpecError(f"logger must be one of {' '.join(LOGGERS)}; got {self.logger!r}.")
+        if self.logger == "tensorboard" and find_spec("tensorboard") is None:
+            raise DataError("--logger tensorboard needs the package tensorboard: pip install 'anynorm[tensorboard]'.")
         for name, least in (("nodes", 1), ("num_workers", 0)):
             if getattr(self, name) < least:
                 raise SpecError(f"{name} must be at least {least}; got {getattr(self, name)}.")

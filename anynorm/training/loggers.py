@@ -3,9 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from anynorm.errors import DataError
+
+class Logger(Protocol):
+    """Receives the points of a curve."""
+
+    def add(self, point: dict[str, float]) -> None:
+        """Write a point."""
+
+    def close(self) -> None:
+        """Write what is buffered."""
+
+
+class NoLogger:
+    """Writes nothing."""
+
+    def add(self, point: dict[str, float]) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 class TensorBoardLogger:
@@ -14,16 +32,11 @@ class TensorBoardLogger:
     Args:
         folder: of the event files.
         step: the step that training resumes from; later events of an interrupted training are hidden.
-
-    Raises:
-        DataError: if tensorboard is not installed.
     """
 
     def __init__(self, folder: Path, step: int) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise DataError("--logger tensorboard needs the package tensorboard: pip install 'anynorm[tensorboard]'.") from None
+        from torch.utils.tensorboard import SummaryWriter
+
         self._writer: Any = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
 
     def add(self, point: dict[str, float]) -> None:

@@ -81,24 +81,28 @@ def _train_and_measure(
             if trainer.processes.is_main:
                 for name, network in trained.named_children():
                     save_checkpoint(network.state_dict(), folder / f"{name}.pt")
-            outcome = {"status": "failed" if failure else "done", "note": failure, **summarize(trainer, failed=bool(failure))}
+        outcome = {"status": "failed" if failure else "done", "note": failure, **summarize(trainer, failed=bool(failure))}
     except (DiskError, ReadError):
         raise  # not a result of the run: it resumes when the disk has space, or the images can be read again
     except AnynormError as error:
+        if config.devices > 1:
+            raise  # the other processes may not have failed
         outcome = {"status": "failed", "note": f"{type(error).__name__}: {error}", "curve": []}
     except (RuntimeError, MemoryError) as error:
-        if not _is_out_of_memory(error):
+        if config.devices > 1 or not _is_out_of_memory(error):
             raise
         advice = "Use a smaller batch size, and grad_accum_steps for as many samples per step"
         note = f"out of memory with batch_size={config.batch_size} on {hardware.kind}. {advice}."
         outcome = {"status": "failed", "note": note, "curve": []}
+    outcome.setdefault("metric", import_object("anynorm.tasks:task_class")(config.task).metric._asdict())
     outcome["seconds"] = round(time.perf_counter() - start, 2)
     outcome["provenance"] = environment
     return outcome
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+    messages = ("can't allocate memory", "MPS backend out of memory")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(message in str(error) for message in messages)
 
 
 def load_run(root: Path, name: str) -> Task:
@@ -112,7 +116,7 @@ def load_run(root: Path, name: str) -> Task:
     config = store.config(name)
     task: Task = import_object("anynorm.tasks:make_task")(config)
     for network_name, network in task.named_children():
-        network.load_state_dict(read_state_dict(store.folder(config.id) / f"{network_name}.pt"))
+        network.load_state_dict(read_state_dict(store.folder(store.find(name)) / f"{network_name}.pt"))
     return task.eval()
 
 
@@ -129,7 +133,9 @@ def summarize(trainer: Trainer, *, failed: bool) -> dict[str, Any]:
         "saved_bytes": saved_bytes(trainer),
     }
     if not failed:
-        results |= {"shift": _estimation_shift(task), "importance": _mixing_weights(task.network)}
+        with trainer.evaluation_networks():
+            results |= {"shift": _estimation_shift(task), "importance": _mixing_weights(task.network)}
+    task.close()
     return results
 
 
@@ -173,8 +179,7 @@ def saved_bytes(trainer: Trainer) -> int | None:
         return tensor
 
     batch = task.training_batch(0)
-    with preserve_buffers(task), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with preserve_buffers(task), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), trainer.autocast():
         metrics = task.train().loss(batch)
     del metrics  # not earlier: freed memory would be reused, and two tensors would have one address
-    task.eval()
     return sum(sizes.values())

@@ -214,8 +214,9 @@ class Task(nn.Module):
         return {}
 
     def check(self) -> None:
-        """Raise DataError if the networks cannot work on the data; called once before runs start."""
-        self.loss(self.training_batch(0))
+        """Raise DataError if the networks cannot work on the data; called before runs start, on a task that is then discarded."""
+        if type(self).loss is not Task.loss:
+            check_metrics(f"{type(self).__name__}.loss", self.loss(self.training_batch(0)), "loss")
 
     def close(self) -> None:
         """Stop worker processes, if the task has any; called when the training ends, however it ends."""
@@ -233,15 +234,15 @@ class Task(nn.Module):
         return tree_map_only(Tensor, lambda tensor: tensor.to(self.device, non_blocking=True), batch)
 
 
-def check_metrics(source: str, metrics: Any, name: str) -> None:
-    """Check that what a method of a task returned is a dictionary with a metric.
+def check_metrics(source: str, metrics: Any, name: str = "") -> None:
+    """Check that what a method of a task returned is a dictionary, with a metric if one is named.
 
     Raises:
         DataError: if it is not.
     """
-    if not isinstance(metrics, dict) or name not in metrics:
+    if not isinstance(metrics, dict) or (name and name not in metrics):
         got = " ".join(metrics) or "no metric" if isinstance(metrics, dict) else f"an object of type {type(metrics).__name__}"
-        raise DataError(f"{source} must return a dictionary with the metric {name!r}; got {got}.")
+        raise DataError(f"{source} must return a dictionary {f'with the metric {name!r}' if name else 'of metrics'}; got {got}.")
 
 
 def merge_options(task: type[Task], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -66,9 +66,11 @@ def _read_cache(path: Path) -> dict[str, float] | None:
 
 def _measure(configs: list[Config], hardware: Hardware) -> dict[str, float]:
     trainers: dict[str, Trainer] = {}
+    built: list[Trainer] = []
     for config in configs:
         try:
             trainer = Trainer(config, hardware=hardware)
+            built.append(trainer)
             trainer.training_step()  # the first step compiles and allocates
         except (AnynormError, DivergedError):
             continue
@@ -80,7 +82,7 @@ def _measure(configs: list[Config], hardware: Hardware) -> dict[str, float]:
                 best[norm] = min(best.get(norm, float("inf")), _time_step(trainer))
             except DivergedError:
                 del trainers[norm]
-    for trainer in trainers.values():
+    for trainer in built:
         trainer.task.close()
     return best
 

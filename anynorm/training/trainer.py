@@ -6,6 +6,7 @@ small: networks, optimizers, number of the step, curve.
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +16,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from anynorm.errors import DataError, DiskError
 from anynorm.io.atomic import atomic_write
@@ -27,7 +27,7 @@ from anynorm.training.config import Config
 from anynorm.training.curve import Curve, DivergedError
 from anynorm.training.devices import Hardware, make_fabric
 from anynorm.training.distributed import Processes
-from anynorm.training.loggers import TensorBoardLogger
+from anynorm.training.loggers import Logger, NoLogger, TensorBoardLogger
 from anynorm.training.sampler import Sampler
 from anynorm.training.task import Metrics, Optimizers, Task, check_metrics
 
@@ -128,10 +128,13 @@ class Trainer:
             for group in optimizer.param_groups:
                 group["lr"] = self.config.lr_at(self.progress, group["initial_lr"])
         self.processes.broadcast_tensors(self.task.buffers())
+        for parameter in self.task.parameters():
+            parameter.grad = None  # a step depends on no gradients but its own, so that a resumed run is exact
         with _onednn(enabled=self._uses_onednn):
             metrics: Metrics = self.task.training_step(self)
+        check_metrics(f"{type(self.task).__name__}.training_step", metrics)
         for name, average in self.averages.items():
-            average.update_parameters(self.task.get_submodule(name))
+            update_average(average, self.task.get_submodule(name), self.config.ema_decay)
         self.curve.add(self.step, metrics)
         self.step += 1
 
@@ -141,7 +144,8 @@ class Trainer:
         Raises:
             DivergedError: if a metric is not finite, in any process.
         """
-        self.processes.broadcast_tensors(self.task.buffers())
+        networks = [self.task, *self.averages.values()]
+        self.processes.broadcast_tensors(buffer for network in networks for buffer in network.buffers())
         with self.evaluation_networks(), torch.no_grad():
             metrics = self.task.evaluate()
             check_metrics(f"{type(self.task).__name__}.evaluate", metrics, self.task.metric.name)
@@ -155,7 +159,7 @@ class Trainer:
         networks = {name: self.task.get_submodule(name) for name in self.averages}
         try:
             for name, average in self.averages.items():
-                setattr(self.task, name, average.module)
+                setattr(self.task, name, average)
             yield self.task.eval()
         finally:
             for name, network in networks.items():
@@ -223,19 +227,24 @@ def _seed_generators(seed: int, device: torch.device) -> None:
         torch.mps.manual_seed(seed)
 
 
-def _make_averages(task: Task, decay: float) -> dict[str, AveragedModel]:
-    """Return a moving average of each network that is trained; buffers are copied at every step."""
-    averages: dict[str, AveragedModel] = {}
+def _make_averages(task: Task, decay: float) -> dict[str, nn.Module]:
+    """Return a copy of each network that is trained."""
+    averages: dict[str, nn.Module] = {}
     for name, network in task.named_children() if decay else ():
         if any(parameter.requires_grad for parameter in network.parameters()):
-            averages[name] = _make_average(network, decay)
+            averages[name] = copy.deepcopy(network).requires_grad_(False)
     return averages
 
 
-def _make_average(network: nn.Module, decay: float) -> AveragedModel:
-    average = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(decay)).requires_grad_(False)  # type: ignore[no-untyped-call]
-    average.n_averaged.fill_(1)  # it holds the initial parameters already; at 0 the first update would overwrite them
-    return average
+@torch.no_grad()
+def update_average(average: nn.Module, network: nn.Module, decay: float) -> None:
+    """Update a moving average: θ' ← decay θ' + (1 − decay) θ for parameters; buffers are copied.
+
+    `torch.optim.swa_utils.AveragedModel` does the same, but waits for a GPU at every update.
+    """
+    torch._foreach_lerp_(list(average.parameters()), list(network.parameters()), 1 - decay)
+    for copied, buffer in zip(average.buffers(), network.buffers(), strict=True):
+        copied.copy_(buffer, non_blocking=True)
 
 
 class TrainResult(NamedTuple):
@@ -270,7 +279,7 @@ def train(
         trainer.load_state_dict(load_checkpoint(checkpoint))
     if not trainer.processes.is_main:
         folder = checkpoint = None
-    logger = TensorBoardLogger(folder / "tensorboard", trainer.step) if folder and trainer.hardware.logger else None
+    logger = _make_logger(trainer, folder)
     steps_per_evaluation = math.ceil(trainer.steps / config.num_evals)
     last_save = time.monotonic()
     try:
@@ -278,21 +287,24 @@ def train(
             trainer.training_step()
             if trainer.step % steps_per_evaluation == 0 or trainer.step == trainer.end:
                 _write_artifacts(trainer.evaluate(), folder)
-                if logger is not None:
-                    logger.add(trainer.curve.points[-1])
+                logger.add(trainer.curve.points[-1])
             if callback is not None:
                 callback(trainer)
-            if checkpoint is not None and time.monotonic() - last_save > seconds:
-                trainer.curve.check()
+            if checkpoint is not None and trainer.curve.is_checked and time.monotonic() - last_save > seconds:
                 save_checkpoint(trainer.state_dict(), checkpoint)
                 last_save = time.monotonic()
     except DivergedError as error:
         return TrainResult(trainer, str(error))
     finally:
         trainer.task.close()
-        if logger is not None:
-            logger.close()
+        logger.close()
     return TrainResult(trainer, "")
+
+
+def _make_logger(trainer: Trainer, folder: Path | None) -> Logger:
+    if folder is None or trainer.hardware.logger is None:
+        return NoLogger()
+    return TensorBoardLogger(folder / "tensorboard", trainer.step)
 
 
 def _write_artifacts(artifacts: dict[str, bytes], folder: Path | None) -> None:

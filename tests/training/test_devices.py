@@ -20,7 +20,7 @@ QUICK = Config(model="small", width=0.5, num_train=64, batch_size=16, epochs=1, 
 
 
 class MetaFabric:
-    """A device without values, in place of a GPU: reading a value from it raises, as waiting for a GPU would not."""
+    """A device without values, in place of a GPU: reading a value raises; on a GPU it would only wait."""
 
     device = torch.device("meta")
     strategy = SimpleNamespace(
@@ -43,7 +43,7 @@ def meta_trainer(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"crop": 1, "flip": True, "cutout": 2, "mixup": 0.2, "grad_accum_steps": 2, "batch_size": 8}]
+    "options", [{"ema_decay": 0.9}, {"crop": 1, "flip": True, "cutout": 2, "mixup": 0.2, "grad_accum_steps": 2, "batch_size": 8}]
 )
 @pytest.mark.parametrize("norm", ["bn", "sn", "gn:4"])
 def test_a_step_on_a_device_never_waits_for_it(meta_trainer, norm, options):

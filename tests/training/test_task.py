@@ -10,8 +10,10 @@ from typer.testing import CliRunner
 
 import anynorm
 from anynorm.cli import app
+from anynorm.comparison import make_base
 from anynorm.training.checkpoint import load_checkpoint, save_checkpoint
 from anynorm.training.config import Config
+from anynorm.training.curve import Curve
 from anynorm.training.devices import Hardware
 from anynorm.training.run import load_run, run
 from anynorm.training.store import Store
@@ -232,3 +234,79 @@ def test_a_loss_that_cannot_be_used_is_named(metrics, message, monkeypatch):
     monkeypatch.setattr(Adversarial, "loss", lambda *_: metrics)
     with pytest.raises(anynorm.DataError, match=message):
         train(QUICK)
+
+
+def test_a_task_without_a_loss_is_compared(tmp_path):
+    table = anynorm.compare(["bn", "gn:2"], [8], 1, task=QUICK.task, epochs=1, lr=0.01, runs=tmp_path, processes=1)
+    assert set(table["bn"]) >= {"mean, batch 8", "step time, batch 8"}
+    assert table["bn"]["memory, batch 8"] is None
+
+
+def test_the_metric_of_a_run_that_failed_at_once_is_that_of_its_task(tmp_path):
+    run(replace(QUICK, batch_size=128), tmp_path)  # more than the task has
+    (row,) = Store(tmp_path).rows()
+    assert (row["status"], row["metric"]) == ("failed", "mean")
+
+
+def test_a_step_that_returns_nothing_is_named(monkeypatch):
+    monkeypatch.setattr(Adversarial, "training_step", lambda *_: None)
+    with pytest.raises(
+        anynorm.DataError, match=r"Adversarial\.training_step must return a dictionary of metrics; got an object of type"
+    ):
+        train(QUICK)
+
+
+def test_a_metric_that_not_every_step_has_is_averaged_over_those_that_have_it(monkeypatch):
+    def training_step(_, step):
+        return {"rare": torch.ones(())} if step.number % 2 else {"often": torch.ones(())}
+
+    monkeypatch.setattr(Adversarial, "training_step", training_step)
+    (*_, point) = train(QUICK).trainer.curve.points
+    assert (point["train_rare"], point["train_often"]) == (1.0, 1.0)
+
+
+def test_gradients_that_a_step_leaves_behind_are_not_used_by_the_next(monkeypatch):
+    trainer = Trainer(QUICK)
+    for parameter in trainer.task.parameters():
+        parameter.grad = torch.full_like(parameter, 1e6)
+    trainer.training_step()
+    clean = Trainer(QUICK)
+    clean.training_step()
+    for name, value in clean.task.state_dict().items():
+        assert torch.equal(trainer.task.state_dict()[name], value)
+
+
+def test_a_checkpoint_is_written_only_when_the_metrics_of_all_steps_have_been_read(tmp_path, monkeypatch):
+    """On a GPU they are read every few steps, by all processes together; one process alone would wait for the others."""
+    monkeypatch.setattr("anynorm.training.trainer.Curve", SlowCurve)
+    train(replace(QUICK, epochs=4, num_evals=1), tmp_path, seconds=0.0)
+    assert load_checkpoint(tmp_path / "checkpoint.pt")["step"] == 16
+    assert SlowCurve.steps_of_checks == [2, 5, 8, 11, 14, 15]
+
+
+class SlowCurve(Curve):
+    """Reads metrics every third step, as on a GPU."""
+
+    steps_of_checks: ClassVar[list[int]] = []
+
+    def __init__(self, device, processes):
+        super().__init__(device, processes)
+        self._interval = 3
+
+    def check(self):
+        self.steps_of_checks.append(self._pending[-1][0])
+        super().check()
+
+
+def test_the_memory_of_a_run_does_not_depend_on_its_moving_average(tmp_path):
+    config = Config(model="small", width=0.5, num_train=32, batch_size=16, epochs=1)
+    configs = config, replace(config, ema_decay=0.9), replace(config, precision="bf16-mixed")
+    saved = [run(each, tmp_path) and Store(tmp_path).record(each.id)["saved_bytes"] for each in configs]
+    assert saved[0] == saved[1] > saved[2] > 0
+
+
+def test_options_from_python_are_part_of_the_run():
+    settings = {"task": QUICK.task, "steps": 3, "options": {"target": 1}}
+    assert make_base(settings).options == {"steps": 3, "target": 1.0}
+    assert make_base(settings | {"options": {"target": 1.0}}).id == make_base(settings).id
+    assert make_base({"task": QUICK.task, "options": {"target": 3.0}}).options == {}
