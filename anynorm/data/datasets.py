@@ -48,10 +48,10 @@ class ImageDataset(Standardized):
         channels, height, width = self.train[0].shape[1:]
         return DataShape(channels, height, width, self.num_classes)
 
-    def test_batches(self, batch_size: int) -> Iterator[Split]:
-        """Yield the test split in batches of standardized images and labels, in order."""
+    def test_batches(self, batch_size: int, *, rank: int = 0, world_size: int = 1) -> Iterator[Split]:
+        """Yield the test split in batches of standardized images and labels, in order; see `StreamedDataset.test_batches`."""
         images, labels = self.test
-        for start in range(0, len(images), batch_size):
+        for start in range(rank * batch_size, len(images), world_size * batch_size):
             yield self.standardize(images[start : start + batch_size]), labels[start : start + batch_size]
 
 

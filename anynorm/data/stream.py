@@ -98,16 +98,24 @@ class StreamedDataset(Standardized):
         """Shape of an image, and the number of classes: the argument of `anynorm.models.build_model`."""
         return DataShape(3, self.image_size, self.image_size, self.num_classes)
 
-    def test_batches(self, batch_size: int, num_workers: int = 0) -> Iterator[Batch]:
-        """Yield the test split in batches of standardized images and labels, in order."""
-        count = len(self.test)
+    def test_batches(self, batch_size: int, num_workers: int = 0, *, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
+        """Yield the test split in batches of standardized images and labels, in order.
+
+        Args:
+            batch_size: Images per batch.
+            num_workers: Number of processes that decode.
+            rank: With several processes, the number of this one, which gets every `world_size`-th batch.
+            world_size: Number of processes.
+        """
+        starts = range(rank * batch_size, len(self.test), world_size * batch_size)
 
         def samples(number: int) -> tuple[Indices, Indices]:
-            indices = range(number * batch_size, min((number + 1) * batch_size, count))
+            start = starts[number] if number < len(starts) else len(self.test)
+            indices = range(start, min(start + batch_size, len(self.test)))
             return indices, [0] * len(indices)
 
         with StepLoader(self.test, TestTransform(self.image_size), samples, num_workers=num_workers) as loader:
-            for number in range(-(-count // batch_size)):
+            for number in range(len(starts)):
                 images, labels = loader.batch(number)
                 yield self.standardize(images), labels
 

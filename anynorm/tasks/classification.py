@@ -13,6 +13,7 @@ from anynorm.errors import AnynormError, DataError
 from anynorm.models import build_model
 from anynorm.tasks.images import Batch, StreamedImages, make_images
 from anynorm.training.config import Config
+from anynorm.training.distributed import Processes
 from anynorm.training.task import Metric, Metrics, Task
 
 EVAL_BATCH_SIZE = 500
@@ -95,9 +96,7 @@ class Classification(Task):
     def evaluate(self) -> dict[str, float]:
         """Return the mean cross entropy and the error in percent on the test set, which processes share."""
         losses, errors = [], []
-        for number, (x, labels) in enumerate(self.eval_batches(self._eval_batch_size())):
-            if number % self.processes.count != self.processes.rank:
-                continue
+        for x, labels in self._test_batches(self._eval_batch_size(), self.processes):
             logits = self.model(x).float()
             losses.append(nn.functional.cross_entropy(logits, labels, reduction="sum"))
             errors.append(_is_wrong(logits, labels).sum())
@@ -107,8 +106,11 @@ class Classification(Task):
         return {"loss": loss / count, "error": 100 * num_wrong / count}
 
     def eval_batches(self, batch_size: int) -> Iterator[Batch]:
-        """Yield standardized test images and their labels, in order."""
-        for batch in self.images.test_batches(batch_size, self.num_workers):
+        """Return standardized test images and their labels, in order."""
+        return self._test_batches(batch_size, Processes())
+
+    def _test_batches(self, batch_size: int, processes: Processes) -> Iterator[Batch]:
+        for batch in self.images.test_batches(batch_size, self.num_workers, processes):
             yield self.to_device(batch)
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from anynorm.data import ImageDataset, StepLoader, StreamedDataset
 from anynorm.data.transforms import TrainTransform
 from anynorm.errors import DataError
 from anynorm.training.config import Config
+from anynorm.training.distributed import Processes
 from anynorm.training.sampler import Sampler
 
 Batch = tuple[Tensor, Tensor]
@@ -44,9 +45,9 @@ class InMemoryImages:
         images, labels = self.data.train
         return images[indices], labels[indices]
 
-    def test_batches(self, batch_size: int, num_workers: int) -> Iterator[Batch]:
-        """Yield standardized test images and their labels, in order."""
-        return self.data.test_batches(batch_size)
+    def test_batches(self, batch_size: int, num_workers: int, processes: Processes) -> Iterator[Batch]:
+        """Yield standardized test images and their labels, in order: those of this process."""
+        return self.data.test_batches(batch_size, rank=processes.rank, world_size=processes.count)
 
     def close(self) -> None:
         """Do nothing: there are no worker processes."""
@@ -89,9 +90,9 @@ class StreamedImages:
 
         return StepLoader(self.data.train, transform, samples, num_workers=self.num_workers, pin_memory=True)
 
-    def test_batches(self, batch_size: int, num_workers: int) -> Iterator[Batch]:
-        """Yield standardized test images and their labels, in order."""
-        return self.data.test_batches(batch_size, num_workers)
+    def test_batches(self, batch_size: int, num_workers: int, processes: Processes) -> Iterator[Batch]:
+        """Yield standardized test images and their labels, in order: those of this process."""
+        return self.data.test_batches(batch_size, num_workers, rank=processes.rank, world_size=processes.count)
 
     def close(self) -> None:
         """End the worker processes."""

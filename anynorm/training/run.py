@@ -81,6 +81,8 @@ def _train_and_measure(
             if trainer.processes.is_main:
                 for name, network in trained.named_children():
                     save_checkpoint(network.state_dict(), folder / f"{name}.pt")
+                if own := own_state(trained):
+                    save_checkpoint(own, folder / "task.pt")
         outcome = {"status": "failed" if failure else "done", "note": failure, **summarize(trainer, failed=bool(failure))}
     except (DiskError, ReadError):
         raise  # not a result of the run: it resumes when the disk has space, or the images can be read again
@@ -117,7 +119,16 @@ def load_run(root: Path, name: str) -> Task:
     task: Task = import_object("anynorm.tasks:make_task")(config)
     for network_name, network in task.named_children():
         network.load_state_dict(read_state_dict(store.folder(store.find(name)) / f"{network_name}.pt"))
+    path = store.folder(store.find(name)) / "task.pt"
+    if path.exists():
+        task.load_state_dict(read_state_dict(path), strict=False)
     return task.eval()
+
+
+def own_state(task: Task) -> dict[str, Tensor]:
+    """Return the parameters and buffers of a task that are not those of its networks."""
+    networks = {name for name, _ in task.named_children()}
+    return {name: value for name, value in task.state_dict().items() if name.partition(".")[0] not in networks}
 
 
 def summarize(trainer: Trainer, *, failed: bool) -> dict[str, Any]:

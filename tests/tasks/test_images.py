@@ -49,6 +49,13 @@ def test_streamed_batches_are_those_in_memory(folder, num_workers):
         stream.close()
 
 
+def test_processes_share_the_test_images(folder):
+    for data in (load_dataset(f"folder:{folder}", 16), load_dataset(f"stream:{folder}", 16)):
+        whole = [labels.tolist() for _, labels in data.test_batches(3)]
+        shares = [[labels.tolist() for _, labels in data.test_batches(3, rank=rank, world_size=4)] for rank in range(4)]
+        assert [share[0] for share in shares] + [shares[0][1], shares[1][1]] == whole
+
+
 def test_a_streamed_run_resumes_in_the_middle_of_an_epoch_to_the_same_bits(folder, tmp_path):
     config = replace(QUICK, data=f"stream:{folder}", min_area=0.3, color_jitter=0.2)
     uninterrupted = train(config).trainer

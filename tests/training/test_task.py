@@ -83,6 +83,7 @@ def test_a_task_may_have_several_networks_and_optimizers_and_a_state_of_its_own(
     assert record["shift"] is None  # no test batches
     task = load_run(tmp_path, QUICK.id)
     assert not task.training
+    assert task.get_buffer("num_updates") == record["steps"]
     with torch.no_grad():
         assert task.evaluate()["mean"] == record["test_mean"]
 
