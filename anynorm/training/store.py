@@ -4,7 +4,7 @@
     runs/ID/lock            held by the process that trains the run; the system releases it when the process ends or is killed
     runs/ID/checkpoint.pt   the state that an interrupted run resumes from
     runs/ID/record.json     the outcome with its version and checksum, written when the run ends
-    runs/ID/NETWORK.pt      a trained network: model.pt for classification
+    runs/ID/NETWORK.pt      a trained network, by the name of its attribute: model.pt for classification
     runs/ID/task.pt         parameters and buffers of the task itself, if it has any
     runs/ID/artifacts/      files of the task, such as pictures
     runs/ID/tensorboard/    event files, with --logger tensorboard
