@@ -118,6 +118,30 @@ def _append_rest(url: str, part: Path) -> None:
                 raise
 
 
+def fetch_weights(url: str) -> Path:
+    """Return the file of pretrained weights of a URL, in the folder `weights` of the data directory; download it if it is missing.
+
+    Args:
+        url: the file; its name ends in the first digits of its SHA-256, as torch.hub expects: vgg19-dcbb9e9d.pth.
+
+    Raises:
+        DataError: if the download fails or has another checksum. The message names the path at which to put the file.
+    """
+    from torch.hub import download_url_to_file
+
+    name = url.rpartition("/")[2]
+    path, digits = data_dir() / "weights" / name, Path(name).stem.rpartition("-")[2]
+    if path.exists():
+        return path
+    with _lock_directory(path.parent):
+        if not path.exists():  # another process may have downloaded it
+            try:
+                download_url_to_file(url, str(path), hash_prefix=digits, progress=False)
+            except (OSError, RuntimeError) as error:
+                raise DataError(f"cannot download {url}: {error}. Run again, or put the file at {path}.") from None
+    return path
+
+
 @contextmanager
 def _lock_directory(directory: Path) -> Iterator[None]:
     """Create a directory and wait for other processes that download or unpack into it."""

@@ -149,7 +149,7 @@ def make_streamed(
             f"a dataset must have at least 2 classes; got {num_classes}. Check the labels: classes are numbered from 0."
         )
     if skip_unreadable:
-        splits = [_leave_out_unreadable(split) for split in splits]
+        splits = [leave_out_unreadable(split) for split in splits]
     if len(splits) == 1:
         splits = [splits[0].select(indices) for indices in split_indices(len(splits[0]))]
     train, test = splits
@@ -159,7 +159,8 @@ def make_streamed(
     return StreamedDataset(train, test, num_classes, *channel_moments(torch.from_numpy(np.stack(sample))), image_size)
 
 
-def _leave_out_unreadable(source: ImageSource) -> ImageSource:
+def leave_out_unreadable(source: ImageSource) -> ImageSource:
+    """Decode every image once and return those that can be decoded; the others are named on stderr."""
     readable, unreadable = [], []
     transform = TestTransform(1)
     for index in track(range(len(source)), "checking images"):

@@ -1,0 +1,54 @@
+"""How far features are from a content and from a style.
+
+    moments   Σ over layers: MSE(μ(f), μ(f_s)) + MSE(σ(f), σ(f_s)),  σ² unbiased          (Huang & Belongie 2017)
+    Gram      Σ over layers: ‖G(f) − G(f_s)‖²_F,  G = F Fᵀ/(c h w)                         (Johnson et al. 2016)
+
+Both are means over the samples. Features are dictionaries by the name of the layer, as `vgg.VGG` returns them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+from torch.nn.functional import mse_loss
+
+from anynorm.core.affine import inverse_std
+
+EPS = 1e-5
+Features = Mapping[str, Tensor]
+
+
+def mean_std(features: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and standard deviation per sample and channel, (n, c) each; the variance is unbiased, as in AdaIN's release."""
+    var, mean = features.var((2, 3)), features.mean((2, 3))
+    return mean, inverse_std(var, EPS).reciprocal()
+
+
+def moment_loss(features: Features, style: Features) -> Tensor:
+    """Return the distance of the moments of all layers of `style`."""
+    total = 0.0
+    for name, target in style.items():
+        for actual, wanted in zip(mean_std(features[name]), mean_std(target), strict=True):
+            total = total + mse_loss(actual, wanted.expand_as(actual))
+    return total  # type: ignore[return-value]
+
+
+def gram(features: Tensor) -> Tensor:
+    """Return the Gram matrix per sample, (n, c, c), divided by the number of values per sample."""
+    rows = features.flatten(2)
+    return rows @ rows.transpose(1, 2) / rows[0].numel()
+
+
+def gram_loss(features: Features, grams: Features) -> Tensor:
+    """Return the distance to the Gram matrices (1 or n, c, c) of a style."""
+    total = 0.0
+    for name, target in grams.items():
+        total = total + (gram(features[name]) - target).square().sum((1, 2)).mean()
+    return total  # type: ignore[return-value]
+
+
+def total_variation(images: Tensor) -> Tensor:
+    """Return the sum of squared differences between neighboring pixels, per sample."""
+    vertical, horizontal = images.diff(dim=2).square().sum(), images.diff(dim=3).square().sum()
+    return (vertical + horizontal) / len(images)
