@@ -24,17 +24,11 @@ from anynorm.training.executors import make_executor
 from anynorm.training.provenance import cpu_count
 from anynorm.training.store import Store
 from anynorm.training.sweep import Sweep, get_or_train, grid
+from anynorm.training.task import Task
 from anynorm.training.timing import step_times
 from anynorm.training.trainer import Trainer
 
-DATA, MODEL = "digits", "resnet10"
-NORMS = ("bn", "gn:8", "sn", "hn", "bgn")
-BATCH_SIZES = (2, 32)
 SEEDS = 3
-EPOCHS = 2
-"""With 2 epochs the 30 runs of the default comparison take about one minute on two cores."""
-LR = 0.05
-"""At batch size 32."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +46,8 @@ class Comparison:
     """
 
     base: Config
-    norms: Sequence[str] = NORMS
-    batch_sizes: Sequence[int] = BATCH_SIZES
+    norms: Sequence[str] = Task.comparison_defaults["norms"]
+    batch_sizes: Sequence[int] = Task.comparison_defaults["batch_sizes"]
     seeds: int = SEEDS
     lr_scaling: str = "linear"
     root: Path = Path("runs")
@@ -146,19 +140,19 @@ class Comparison:
 
 
 def compare(
-    norms: Sequence[str] = NORMS,
-    batch_sizes: Sequence[int] = BATCH_SIZES,
+    norms: Sequence[str] | None = None,
+    batch_sizes: Sequence[int] | None = None,
     seeds: int = SEEDS,
     *,
     task: str = "classification",
-    data: str = DATA,
-    model: str = MODEL,
-    epochs: int = EPOCHS,
+    data: str | None = None,
+    model: str | None = None,
+    epochs: int | None = None,
     minutes: float | None = None,
     num_train: int | None = None,
     width: float | None = None,
-    lr: float = LR,
-    lr_scaling: str = "linear",
+    lr: float | None = None,
+    lr_scaling: str | None = None,
     config: Mapping[str, Any] | None = None,
     device: str = "auto",
     num_workers: int = 1,
@@ -168,7 +162,8 @@ def compare(
 ) -> Table:
     """Train a model with each norm at each batch size and recommend which norm to use.
 
-    Scripts that use several processes must call this under `if __name__ == "__main__":`.
+    Scripts that use several processes must call this under `if __name__ == "__main__":`. Where an argument is None, the task has
+    a default (`Task.comparison_defaults`).
 
     Args:
         norms: norm specs; "gn:4~bn" alternates gn:4 and bn, "xbn=gn:64" makes XBN blocks.
@@ -182,7 +177,7 @@ def compare(
         num_train: number of training images, drawn by the seed; None for all.
         width: width multiplier of the model; None for its default.
         lr: learning rate at batch size 32.
-        lr_scaling: how it follows the batch size: linear, sqrt or none.
+        lr_scaling: how the learning rate follows the batch size: linear, sqrt or none.
         config: other fields of `anynorm.training.config.Config`, such as `{"weight_decay": 0.0}`, and options of the task.
         device: auto, cpu, cuda or mps.
         num_workers: number of processes per run that decode streamed images.
@@ -198,14 +193,37 @@ def compare(
         DataError: if the data or the model cannot be loaded or do not fit each other.
     """
     settings = {"task": task, "data": data, "model": model, "epochs": epochs, "num_train": num_train, "width": width, "lr": lr}
-    base = make_base(settings | dict(config or {}))
-    comparison = Comparison(base, norms, batch_sizes, seeds, lr_scaling, Path(runs), Hardware(device, num_workers=num_workers))
+    varied = {"norms": norms, "batch_sizes": batch_sizes, "seeds": seeds, "lr_scaling": lr_scaling}
+    hardware = Hardware(device, num_workers=num_workers)
+    comparison = make_comparison(settings | varied | dict(config or {}), Path(runs), hardware)
     if minutes is not None:
         comparison = comparison.fit_budget(minutes, processes)
     missing = len(comparison.sweep.missing(comparison.rows()))
     for _ in track(comparison.run(processes, executor), "comparing norms", missing):
         pass
     return comparison.table()
+
+
+def make_comparison(settings: Mapping[str, Any], root: Path, hardware: Hardware) -> Comparison:
+    """Return a comparison.
+
+    Args:
+        settings: norms, batch_sizes, seeds and lr_scaling of `Comparison`, fields of `Config`, and options of the task; where one
+            is missing or None, the default of the task (`Task.comparison_defaults`).
+        root: the folder of the store.
+        hardware: where the runs are trained.
+
+    Raises:
+        SpecError: if a setting does not exist or has no meaning.
+    """
+    task = task_class(str(settings.get("task", Config.task)))
+    values = {
+        **Task.comparison_defaults,
+        **task.comparison_defaults,
+        **{name: value for name, value in settings.items() if value is not None},
+    }
+    varied = {name: values.pop(name) for name in ("norms", "batch_sizes", "seeds", "lr_scaling") if name in values}
+    return Comparison(make_base(values), **varied, root=root, hardware=hardware)
 
 
 def make_base(settings: Mapping[str, Any]) -> Config:
@@ -227,7 +245,7 @@ def make_base(settings: Mapping[str, Any]) -> Config:
         for name, value in given.items()
         if name not in options or value != options[name]
     }
-    base = config_from_dict({"data": DATA, "model": MODEL, "epochs": EPOCHS, "lr": LR, **own, "options": changed})
+    base = config_from_dict({**own, "options": changed})
     return replace(base, source_hash=hash_sources(base))
 
 

@@ -12,12 +12,15 @@ import torch
 from typer.testing import CliRunner
 
 import anynorm
+from anynorm import comparison as comparison_module
 from anynorm.cli import app
 from anynorm.comparison import Comparison, make_base
 from anynorm.data import load_cached
 from anynorm.report.page import write_page
+from anynorm.tasks import make_task
 from anynorm.training import timing
 from anynorm.training.config import Config
+from anynorm.training.devices import Hardware
 from anynorm.training.store import Store
 from anynorm.training.timing import step_times
 
@@ -119,7 +122,18 @@ def test_a_model_or_folder_that_has_changed_is_another_run(tmp_path, monkeypatch
     (folder / "1.png").write_text("x")
     assert make_base({"data": f"folder:{folder}"}).id != before
     assert make_base({}).source_hash == ""
-    assert make_base({"model": "resnet10"}) == make_base({"data": "digits"}) == make_base({})
+
+
+def test_settings_that_are_not_given_are_those_of_the_task(tmp_path):
+    given = [{}, {"model": "resnet10"}, {"data": "digits", "model": None}]
+    first, *others = (comparison_module.make_comparison(settings, tmp_path, Hardware()) for settings in given)
+    assert all(other == first for other in others)
+    assert (first.norms, first.batch_sizes, first.base.lr) == (["bn", "gn:8", "sn", "hn", "bgn"], [2, 32], 0.05)
+
+
+def test_k_stands_for_the_classes_of_a_task_that_has_them():
+    with pytest.raises(anynorm.SpecError, match=r"@K in sabn@K stands for the number of classes .* Write a number: sabn@10"):
+        make_task(replace(QUICK, norm="sabn@K"))
 
 
 def test_a_folder_that_has_changed_is_read_again(tmp_path):

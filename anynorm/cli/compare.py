@@ -18,27 +18,38 @@ _BOOLS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0"
 
 
 def compare(
-    task: Annotated[str, typer.Option(help="What is trained: classification or package.module:Task.")] = "classification",
+    task: Annotated[
+        str, typer.Option(help="What is trained: classification, generation or package.module:Task.")
+    ] = "classification",
     data: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="Data set: digits, mnist, fashion-mnist, cifar10, cifar100; folder:PATH (in memory), stream:PATH or hf:NAME "
-            "(decoded while training); or package.module:factory."
+            help="Data set: digits (the default), mnist, fashion-mnist, cifar10, cifar100; folder:PATH (in memory), stream:PATH "
+            "or hf:NAME (decoded while training); or package.module:factory."
         ),
-    ] = "digits",
+    ] = None,
     model: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="Model: mlp, small, resnet10, resnet18, resnet26, resnet50, resnet101, resnext50, resnext101, wrn-10-2, "
-            "mobilenetv2, shufflenetv2, densenet121 or package.module:factory."
+            help="Model: mlp, small, resnet10 (the default), resnet18, resnet26, resnet50, resnet101, resnext50, resnext101, "
+            "wrn-10-2, mobilenetv2, shufflenetv2, densenet121 or package.module:factory. For generation: sngan (the default), "
+            "biggan, autogan or package.module:factory."
         ),
-    ] = "resnet10",
+    ] = None,
     norms: Annotated[
-        str, typer.Option(help="Norm specs, comma-separated; gn:4~bn alternates gn:4 and bn, xbn=gn:64 makes XBN blocks.")
-    ] = "bn,gn:8,sn,hn,bgn",
-    batch_sizes: Annotated[str, typer.Option(help="Samples per batch, comma-separated.")] = "2,32",
+        str | None,
+        typer.Option(
+            help="Norm specs, comma-separated; gn:4~bn alternates gn:4 and bn, xbn=gn:64 makes XBN blocks, and K in sabn@K "
+            "is the number of classes. bn,gn:8,sn,hn,bgn by default; for generation ccbn@K,sabn@K."
+        ),
+    ] = None,
+    batch_sizes: Annotated[
+        str | None, typer.Option(help="Samples per batch, comma-separated; 2,32 by default, 32 for generation.")
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; a significance test needs 3.")] = 3,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images per run.")] = 2,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Passes over the training images per run; 2 by default, 20 for generation.")
+    ] = None,
     minutes: Annotated[
         float | None, typer.Option(help="Approximate time for all runs together, in minutes; replaces --epochs.")
     ] = None,
@@ -46,10 +57,13 @@ def compare(
         int | None, typer.Option(min=1, help="Number of training images, drawn by the seed; all of them by default.")
     ] = None,
     width: Annotated[float | None, typer.Option(help="Width multiplier of the model.")] = None,
-    lr: Annotated[float, typer.Option(help="Learning rate at batch size 32.")] = 0.05,
+    lr: Annotated[
+        float | None, typer.Option(help="Learning rate at batch size 32; 0.05 by default, 2e-4 for generation.")
+    ] = None,
     lr_scaling: Annotated[
-        str, typer.Option(help="How the learning rate follows the batch size: linear, sqrt or none.")
-    ] = "linear",
+        str | None,
+        typer.Option(help="How the learning rate follows the batch size: linear (the default), sqrt, or none (for generation)."),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="Another setting of the runs or of the task, such as weight_decay=0; can be repeated."),
@@ -76,17 +90,26 @@ def compare(
     Finished runs are not trained again; run the command again to resume an interrupted comparison.
     """
     from anynorm.cli.live import print_comparison, watch
-    from anynorm.comparison import Comparison, make_base
+    from anynorm.comparison import make_comparison
     from anynorm.training.devices import Hardware, launch_processes
     from anynorm.training.distributed import Processes
     from anynorm.training.norm_layout import split_norms
 
     hardware = Hardware(device, nodes, num_workers, logger)
-    options = {"task": task, "data": data, "model": model, "epochs": epochs, "num_train": num_train, "width": width, "lr": lr}
+    options: dict[str, Any] = {
+        "task": task,
+        "data": data,
+        "model": model,
+        "epochs": epochs,
+        "num_train": num_train,
+        "width": width,
+    }
     options |= {"precision": precision, "devices": devices * nodes, "skip_unreadable": skip_unreadable}
-    base = make_base(options | _parse_settings(settings or [], task))
-    sizes = _parse_integers("--batch-sizes", batch_sizes)
-    comparison = Comparison(base, split_norms(norms), sizes, seeds, lr_scaling, root, hardware)
+    options |= {"seeds": seeds, "lr": lr, "lr_scaling": lr_scaling}
+    options["norms"] = None if norms is None else split_norms(norms)
+    options["batch_sizes"] = None if batch_sizes is None else _parse_integers("--batch-sizes", batch_sizes)
+    comparison = make_comparison(options | _parse_settings(settings or [], task), root, hardware)
+    base = comparison.base
     launch_processes(base, hardware)
     if minutes is not None:
         comparison = comparison.fit_budget(minutes, processes)

@@ -4,6 +4,7 @@ gn:8            every norm
 gn:4~bn         alternating in the order of the modules: gn:4 first, then bn, then gn:4 …
 xbn=gn:64       the second norm of each residual block, as in `anynorm.xbn`
 xbn.p3.d2=in    the third norm, of every second block
+sabn@K          every norm, with as many classes as the data set of a task has
 """
 
 from __future__ import annotations
@@ -21,17 +22,19 @@ from anynorm.surgery.xbn import xbn
 _XBN = re.compile(r"xbn(?:\.p([123]))?(?:\.d([1-9]\d?))?=(.+)")
 
 
-def apply_norms(model: nn.Module, norms: str, batch_size: int) -> nn.Module:
+def apply_norms(model: nn.Module, norms: str, batch_size: int, num_classes: int | None = None) -> nn.Module:
     """Replace the norms of a model by those of a layout; a number of groups becomes the nearest divisor of a layer's channels.
 
     Args:
         model: a network with norms.
         norms: the layout.
         batch_size: samples per device in training, from which `bgn` without a number chooses its groups.
+        num_classes: what "@K" stands for; None if there are no classes.
 
     Raises:
-        SpecError: if the model has no norm.
+        SpecError: if the model has no norm, or "@K" stands for nothing.
     """
+    norms = set_num_classes(norms, num_classes)
     if match := _XBN.fullmatch(norms):
         position, distance, spec = match.groups()
         return xbn(model, spec, int(position or 2), int(distance or 1), batch_size=batch_size).model
@@ -55,7 +58,24 @@ def validate_norms(norms: str, batch_size: int = 1) -> None:
             f"got {norms!r}. Usable: xbn=gn:64, xbn.p1.d2=gn:64."
         )
     for spec in [match[3]] if match else norms.split("~"):
-        parse(spec, batch_size=batch_size)
+        parse(set_num_classes(spec, 1), batch_size=batch_size)
+
+
+def set_num_classes(norms: str, num_classes: int | None) -> str:
+    """Replace "@K" by the number of classes.
+
+    Raises:
+        SpecError: if a layout has "@K" and there are no classes.
+
+    >>> set_num_classes("sabn@K", 10)
+    'sabn@10'
+    """
+    if "@K" in norms and num_classes is None:
+        raise SpecError(
+            f"@K in {norms} stands for the number of classes of a task that conditions norms on classes; this one does not. "
+            f"Write a number: {norms.replace('@K', '@10')}."
+        )
+    return norms.replace("@K", f"@{num_classes}")
 
 
 def split_norms(text: str) -> list[str]:

@@ -109,6 +109,8 @@ class Task(nn.Module):
     Attributes:
         metric: the metric by which runs are compared.
         default_options: the settings of the task besides the fields of `Config`, with their default values.
+        comparison_defaults: the norms, batch sizes and settings of `anynorm.compare` for this task, where none are given; the
+            learning rate belongs to batch size 32.
         options: the values of these settings in this run.
         sampler: which samples a training step uses; set by the trainer.
         device: where batches are moved to; set by the trainer.
@@ -121,6 +123,14 @@ class Task(nn.Module):
 
     metric: ClassVar[Metric] = Metric()
     default_options: ClassVar[Mapping[str, Any]] = {}
+    comparison_defaults: ClassVar[Mapping[str, Any]] = {
+        "norms": ("bn", "gn:8", "sn", "hn", "bgn"),
+        "batch_sizes": (2, 32),
+        "data": "digits",
+        "model": "resnet10",
+        "epochs": 2,
+        "lr": 0.05,
+    }
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -223,9 +233,14 @@ class Task(nn.Module):
 
     # Helpers ------------------------------------------------------------------------------------------------------------------
 
-    def apply_norms(self, network: nn.Module) -> nn.Module:
-        """Replace the norms of a network by those of the run, `config.norm`."""
-        return apply_norms(network, self.config.norm, self.config.batch_size)
+    def apply_norms(self, network: nn.Module, num_classes: int | None = None) -> nn.Module:
+        """Replace the norms of a network by those of the run, `config.norm`.
+
+        Args:
+            network: a network with norms.
+            num_classes: what "@K" in a spec stands for; None if the task has no classes.
+        """
+        return apply_norms(network, self.config.norm, self.config.batch_size, num_classes)
 
     def to_device(self, batch: Any) -> Any:
         """Return a batch with its tensors on the device of the run, copied without waiting."""
