@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 import anynorm
-from anynorm.cli import compare, diagnose, info, reproduce, runs, surgery, zoo
+from anynorm.cli import compare, diagnose, info, reproduce, runs, stylize, surgery, zoo
 from anynorm.errors import AnynormError
 
 app = typer.Typer(help="Any norm, in any model.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -35,6 +35,7 @@ app.command()(diagnose.diagnose)
 app.command()(reproduce.reproduce)
 app.command()(compare.compare)
 app.command()(compare.report)
+app.command()(stylize.stylize)
 app.add_typer(runs.app, name="runs")
 
 

@@ -147,6 +147,8 @@ class NormSpec:
         if isinstance(self.mixing, Argmax):
             text += ".hard"
         text = self.custom.text if self.custom else text
+        if self.custom and self.takes_style:  # part of its own definition: no suffix adds a style to a custom norm
+            return text
         suffix = next((name for name, affine in affine_specs(self.num_classes).items() if affine == self.affine), None)
         if suffix is None:
             raise SpecError(f"The affine stages must be those of a suffix of the grammar; got {self.affine.stages}.")

@@ -119,7 +119,7 @@ def _append_rest(url: str, part: Path) -> None:
 
 
 def fetch_weights(url: str) -> Path:
-    """Return the file of pretrained weights of a URL, in the folder `weights` of the data directory; download it if it is missing.
+    """Return a file of pretrained weights, in the folder `weights` of the data directory; download it if it is missing.
 
     Args:
         url: the file; its name ends in the first digits of its SHA-256, as torch.hub expects: vgg19-dcbb9e9d.pth.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -175,7 +176,13 @@ def load_unlabeled(name: str, *, skip_unreadable: bool = False) -> Splits:
 
 
 def resolve(path: str) -> Path:
-    """Return a path, relative to the data directory if only that has it."""
+    """Return a path, relative to the data directory if only that has it.
+
+    Args:
+        path: the path; `sklearn:china.jpg` and `sklearn:flower.jpg` are scikit-learn's photographs.
+    """
+    if path.startswith("sklearn:"):
+        return Path(str(resources.files("sklearn.datasets") / "images" / path.removeprefix("sklearn:")))
     return Path(path) if Path(path).exists() or not (data_dir() / path).exists() else data_dir() / path
 
 

@@ -1,6 +1,8 @@
 """Tasks: what is trained. `anynorm.training.task.Task` is their base class, `anynorm.training.trainer` has the loop.
 
 classification            images and labels; see `anynorm.tasks.classification`
+style_transfer            a decoder for any content and any style; see `anynorm.tasks.style_transfer`
+single_style_transfer     Johnson's network for one style; see `anynorm.tasks.single_style_transfer`
 package.module:Task       a subclass of `Task`
 """
 
@@ -15,7 +17,11 @@ from anynorm.io.checkpoints import import_object
 from anynorm.training.config import Config
 from anynorm.training.task import Task
 
-TASKS = {"classification": "anynorm.tasks.classification:Classification"}
+TASKS = {
+    "classification": "anynorm.tasks.classification:Classification",
+    "style_transfer": "anynorm.tasks.style_transfer:StyleTransfer",
+    "single_style_transfer": "anynorm.tasks.single_style_transfer:SingleStyleTransfer",
+}
 """The class of each task, imported at first use."""
 
 

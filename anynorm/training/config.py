@@ -30,6 +30,7 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
     "step-30-60-90": _steps(0.3, 0.6, 0.9),
     "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
     "poly": lambda progress: (1 - progress) ** 0.9,
+    "inverse": lambda progress: 1 / (1 + 8 * progress),  # AdaIN's 1/(1 + 5e-5 step) over its 160 000 steps
 }
 """Factor of the learning rate as a function of progress, the finished fraction of the training."""
 OPTIMIZERS = ("sgd", "adam")
@@ -181,17 +182,18 @@ class Config:
 
 
 def hash_sources(config: Config) -> str:
-    """Return a hash of a user's model, data and task, '' if all are built in.
+    """Return a hash of a user's model, data and task, '' if all are built in; folders may also be options of the task.
 
     It covers the source file of a factory or task, and the names, sizes and modification times of the files in a folder.
     """
     parts = []
-    for text in (config.model, config.data, config.task):
+    folders = [value for value in config.options.values() if isinstance(value, str) and value.startswith(FOLDERS)]
+    for text in (config.model, config.data, config.task, *folders):
         if text.startswith(FOLDERS):
             root = Path(text.partition(":")[2])
             files = [(str(path.relative_to(root)), path.stat()) for path in sorted(root.rglob("*")) if path.is_file()]
             parts.append(json.dumps([(name, stat.st_size, stat.st_mtime_ns) for name, stat in files]))
-        elif ":" in text and not text.startswith("hf:"):
+        elif ":" in text and not text.startswith(("hf:", "npz:")):
             source = inspect.getsourcefile(import_object(text))
             parts.append("" if source is None else Path(source).read_text())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12] if parts else ""

@@ -9,7 +9,7 @@ from tests.helpers import ROWS
 
 LIVE = [spec for spec in ROWS if "pn/" not in spec]
 STRIPS = {spec for spec in LIVE if "bgn:32" in spec or "bgn:64" in spec}
-ONE_VALUE = {"in", "adain", "saadain", "ilmin", "ibn"}
+ONE_VALUE = {"in", "adain", "saadain", "ilmin", "ilmadain", "ibn"}
 UNFIT_FOR_VECTORS = {True: STRIPS | ONE_VALUE, False: STRIPS}
 """The specs that have no meaning for inputs (n, c), in training and in inference."""
 UNSUPPORTED = [

@@ -52,6 +52,7 @@ def test_every_norm_on_the_fast_path_is_the_reference(spec, training, layout):
         "adain",
         "saadain",
         "ilmin",
+        "ilmadain",
     )  # var 0: 1/sqrt(eps), to cancel
     scale = max(norm.eps**-0.5 if alone else 1.0, *(float(t.abs().max()) for t in reference[:2]))
     for a, b in zip(reference, cpu, strict=True):

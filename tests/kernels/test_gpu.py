@@ -71,7 +71,7 @@ def test_every_norm_is_the_reference(spec, layout, training):
         with pytest.raises(anynorm.ShapeError, match=r"more than one value per statistic|equal strips"), kernels.use("gpu"):
             norm(x, condition_for(norm, x))
     else:
-        alone = layout == "vectors" and spec in ("in", "adain", "saadain", "ilmin")  # var 0: 1/sqrt(eps), to cancel
+        alone = layout == "vectors" and spec in ("in", "adain", "saadain", "ilmin", "ilmadain")  # var 0: 1/sqrt(eps), to cancel
         check(norm, x, atol=2e-5 * (norm.eps**-0.5 if alone else 1.0))
 
 

@@ -66,9 +66,9 @@ def test_vectors_are_maps_of_one_position(spec, training):
     if any(cut.space > 1 for cut in layer.cuts):
         with pytest.raises(anynorm.ShapeError, match=r"cuts the 1 positions"):
             layer(x, condition_for(layer, x))
-    elif training and spec in ("in", "adain", "saadain", "ilmin", "ibn"):
+    elif training and spec in ("in", "adain", "saadain", "ilmin", "ilmadain", "ibn"):
         with pytest.raises(
-            anynorm.ShapeError, match=r"(in|adain|saadain|ilmin|ibn) needs more than one value per statistic in training"
+            anynorm.ShapeError, match=r"(in|adain|saadain|ilmin|ilmadain|ibn) needs more than one value per statistic in training"
         ):
             layer(x, condition_for(layer, x))
     else:

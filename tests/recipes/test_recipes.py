@@ -40,9 +40,11 @@ SMOKE = {
     "hn_networks": (8, 3, 1, 0),
     "hn_sn": (8, 2, 1, 0),
     "hn_with_sn": (20, 7, 1, 0),
+    "sabn_style": (8, 12, 1, 0),
     "sn_average": (4, 2, 1, 0),
     "sn_batch_size": (16, 9, 1, 0),
     "sn_importance": (4, 6, 1, 0),
+    "sn_style": (6, 9, 1, 0),
     "xbn_blocks": (18, 10, 1, 6),  # the same for the networks with IN
     "xbn_mlp": (18, 13, 2, 0),
     "xbn_networks": (6, 3, 1, 0),
@@ -154,7 +156,9 @@ def test_the_larger_quantity_of_a_claim_is_the_larger_one_in_the_paper(name):
     recipe = load_recipe(name)
     claims = [claim for settings in recipe.presets.values() for claim in recipe.claims(settings)]
     pairs = [(pair, claim.statement) for claim in claims for pair in re.findall(r"(-?\d+\.\d+) and (-?\d+\.\d+)", claim.paper)]
-    assert bool(pairs) == (name not in {"hn_fluctuation", "sn_importance", "xbn_perturbation"})  # these read figures
+    assert bool(pairs) == (
+        name not in {"hn_fluctuation", "sabn_style", "sn_importance", "sn_style", "xbn_perturbation"}
+    )  # these read figures
     for (larger, smaller), statement in pairs:
         assert float(larger) > float(smaller), statement
 
@@ -214,7 +218,7 @@ def test_missing_data_are_named_with_the_folder_that_should_have_them(tmp_path, 
 def test_the_header_of_a_recipe_lists_its_presets_and_its_command(name):
     header = read_header(name)
     assert list(header.times) == list(load_recipe(name).presets)
-    assert re.fullmatch(r"(bgn|hn|sn|xbn) (Table|Fig|Figs)\.? \d.*", header.source)
+    assert re.fullmatch(r"(bgn|hn|sabn|sn|xbn) (Table|Fig|Figs)\.? \d.*", header.source)
     assert 10 < len(header.title) < 70
     for preset, time in header.times.items():
         assert re.fullmatch(r"\d+ s|\d+ min" if (FOLDER / f"{name}.{preset}.json").exists() else r"\d+ s|not run", time)

@@ -5,7 +5,12 @@ predict one scale and one shift per sample and key group:
 
     γ_n = γ + sigmoid(D_γ relu(E var_n))        β_n = β + tanh(D_β relu(E mean_n))        y_n = γ_n x̂_n + β_n
 
-x̂ is IN's or GN's. Any number of channels is possible: key groups may differ in size by one channel.
+x̂ is IN's or GN's. With a style s, as a baseline of sabn sec. 5.2, the predictions are added to its moments. Neither paper says
+how ILM+IN gets the style; this form is ours. It starts as AdaIN, because the decoders start at 0:
+
+    γ_n = σ(s) + sigmoid(D_γ relu(E var_n)) − 1/2        β_n = μ(s) + tanh(D_β relu(E mean_n))
+
+Any number of channels is possible: key groups may differ in size by one channel.
 """
 
 from __future__ import annotations
@@ -89,3 +94,27 @@ class MetaGroupNorm(MetaNorm, GroupedNorm):
     name, paper, example = "ilmgn", "Jia et al. 2019, in sabn sec. 5.2", "ilmgn:32"
     arguments = {"num_groups": 32}
     define = staticmethod(lambda num_groups: GroupNorm.named_spec({"num_groups": num_groups}))
+
+
+class MetaAdaIN(MetaNorm):
+    """AdaIN whose style moments are changed by predictions from each sample's statistics (ILM+IN with a style; form ours)."""
+
+    name, paper = "ilmadain", "form ours, for the ILM+IN of sabn sec. 5.2"
+    formula = (
+        "γ[n] = σ(s) + sigmoid(D relu(E var[n, keys])) − 1/2",
+        "β[n] = μ(s) + tanh(D′ relu(E mean[n, keys]))",
+        "y = γ[n] (x − mean)/√(var + ε) + β[n]",
+    )
+    define = staticmethod(lambda: same_cut(IN).with_affine("style"))
+
+    def reset_parameters(self) -> None:
+        """Reset; the decoders are 0, so that the layer starts as AdaIN."""
+        super().reset_parameters()
+        nn.init.zeros_(self.scale_decoder)
+        nn.init.zeros_(self.shift_decoder)
+
+    def _compute_output(self, spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
+        scale, shift = self.predict(kernels.moments(x, 1))
+        style: Any = params  # its moments are not None: the condition has been checked
+        changed = params._replace(style_mean=style.style_mean + shift, style_std=style.style_std + (scale - 0.5))
+        return kernels.normalize(spec, x, changed, buffers)

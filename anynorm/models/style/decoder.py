@@ -17,8 +17,9 @@ from anynorm.models.style.vgg import VGG, starts_block
 def mirror(encoder: VGG) -> nn.Sequential:
     """Return a decoder with the convolutions of an encoder in reverse order, from its last features to images."""
     layers: list[nn.Module] = []
-    for name, convolution in reversed(encoder.convolutions.items()):
-        outputs, inputs = convolution.weight.shape[:2]  # type: ignore[union-attr]
+    for name in reversed(list(encoder.convolutions)):
+        weight: Tensor = encoder.convolutions[name].get_parameter("weight")
+        outputs, inputs = weight.shape[:2]
         layers += [nn.Conv2d(outputs, inputs, 3, padding=1, padding_mode="reflect"), nn.ReLU()]
         if starts_block(name):
             layers.append(nn.Upsample(scale_factor=2))

@@ -1,6 +1,7 @@
 """Johnson's network for a single style (Johnson et al. 2016; sn appendix F).
 
-    9 × 9 conv, 32 ─▶ two 3 × 3 convs of stride 2, 64 and 128 ─▶ five residual blocks ─▶ two upsamplings with 3 × 3 convs ─▶ 9 × 9 conv
+    9 × 9 conv, 32 channels ─▶ two 3 × 3 convs of stride 2, 64 and 128 ─▶ five residual blocks
+                            ─▶ two upsamplings with 3 × 3 convs, 64 and 32 ─▶ 9 × 9 conv
 
 A norm follows every convolution but the last, whose output a tanh maps to [0, 1]. Two changes to the original, which others have
 made since: every convolution pads by reflection (the original pads the image once by 40 pixels), and nearest upsampling with a
@@ -28,8 +29,8 @@ class Residual(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return x plus the output of the two convolutions."""
         h = self.norm1(self.conv1(x)).relu()
-        h = self.norm2(self.conv2(h))
-        return x + h
+        y: Tensor = x + self.norm2(self.conv2(h))
+        return y
 
 
 class JohnsonNetwork(nn.Module):

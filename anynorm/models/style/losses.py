@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
@@ -27,11 +28,11 @@ def mean_std(features: Tensor) -> tuple[Tensor, Tensor]:
 
 def moment_loss(features: Features, style: Features) -> Tensor:
     """Return the distance of the moments of all layers of `style`."""
-    total = 0.0
+    losses = []
     for name, target in style.items():
         for actual, wanted in zip(mean_std(features[name]), mean_std(target), strict=True):
-            total = total + mse_loss(actual, wanted.expand_as(actual))
-    return total  # type: ignore[return-value]
+            losses.append(mse_loss(actual, wanted.expand_as(actual)))
+    return torch.stack(losses).sum()
 
 
 def gram(features: Tensor) -> Tensor:
@@ -42,10 +43,8 @@ def gram(features: Tensor) -> Tensor:
 
 def gram_loss(features: Features, grams: Features) -> Tensor:
     """Return the distance to the Gram matrices (1 or n, c, c) of a style."""
-    total = 0.0
-    for name, target in grams.items():
-        total = total + (gram(features[name]) - target).square().sum((1, 2)).mean()
-    return total  # type: ignore[return-value]
+    losses = [(gram(features[name]) - target).square().sum((1, 2)).mean() for name, target in grams.items()]
+    return torch.stack(losses).sum()
 
 
 def total_variation(images: Tensor) -> Tensor:

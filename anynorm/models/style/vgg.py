@@ -49,6 +49,7 @@ class VGG(nn.Module):
 
     Attributes:
         convolutions: the 3 × 3 convolutions by the name of the layer that follows them.
+        num_features: the number of channels of the last layer.
         min_size: the smallest height and width of an image: a layer must have at least 2 × 2 positions.
 
     Raises:
@@ -63,13 +64,9 @@ class VGG(nn.Module):
         used = names[: names.index(last) + 1]
         self.standardize = _convolution(*weights[0])
         self.convolutions = nn.ModuleDict({name: _convolution(*weights[k]) for k, name in enumerate(used, 1)})
+        self.num_features = int(weights[len(used)][0].shape[0])
         self.min_size = 2 ** sum(starts_block(name) for name in used) + 1
         self.requires_grad_(False)
-
-    @property
-    def num_features(self) -> int:
-        """The number of channels of the last layer."""
-        return int(list(self.convolutions.values())[-1].weight.shape[0])  # type: ignore[arg-type, index]
 
     def forward(self, images: Tensor, layers: Iterable[str] = ()) -> dict[str, Tensor]:
         """Return the features of layers by name.
@@ -99,8 +96,8 @@ class VGG(nn.Module):
 
 def _convolution(weight: Tensor, bias: Tensor) -> nn.Conv2d:
     outputs, inputs, size = weight.shape[:3]
-    layer = nn.utils.skip_init(nn.Conv2d, inputs, outputs, size, padding=size // 2, padding_mode="reflect")
-    layer.load_state_dict({"weight": weight, "bias": bias})
+    layer = nn.Conv2d(inputs, outputs, size, padding=size // 2, padding_mode="reflect", device="meta")
+    layer.load_state_dict({"weight": weight, "bias": bias}, assign=True)
     return layer
 
 
@@ -182,7 +179,9 @@ def _convolutions(state: Mapping[str, Tensor], encoder: str) -> Weights:
         first = (torch.diag(1 / std)[..., None, None], -mean / std)
     sizes = [3, *(weight.shape[0] for weight, _ in weights)]
     if not weights or any(weight.shape[1:] != (size, 3, 3) for (weight, _), size in zip(weights, sizes, strict=False)):
-        raise DataError(f"encoder must be the file of a VGG network: 3 × 3 convolutions in order, from 3 channels; got {encoder!r}.")
+        raise DataError(
+            f"encoder must be the file of a VGG network: 3 × 3 convolutions in order, from 3 channels; got {encoder!r}."
+        )
     return [first, *weights]
 
 

@@ -26,13 +26,13 @@ def gradients(y, x, norm):
     return torch.autograd.grad((y * torch.linspace(-1, 1, y.numel(), dtype=y.dtype).reshape(y.shape)).sum(), wanted)
 
 
-def agree(norm, x, reference):
+def agree(norm, x, reference, condition=None):
     """Assert that output and gradients of a layer are those of a float64 reference of x."""
     x = x.clone().requires_grad_()
     double = copy.deepcopy(norm).double()
     wide = x.detach().double().requires_grad_()
     expected = reference(double, wide)
-    y = norm(x)
+    y = norm(x, condition)
     same(y, expected.float(), rtol=1e-4, atol=1e-5)
     for ours, theirs in zip(gradients(y, x, norm), gradients(expected, wide, double), strict=True):
         same(ours, theirs.float(), rtol=1e-3, atol=1e-4)  # float32 sums of both signs
@@ -104,6 +104,17 @@ def test_ilm_is_the_reference_in_training_and_inference(shape, spec):
         norm = make(spec, channels=8).train(training)
         groups = 8 if spec == "ilmin" else 4
         agree(norm, data(*shape), lambda n, v: references.ilm(v, groups, key_list(n), ilm_weights(n), affine(n)))  # noqa: B023
+
+
+def test_ilm_with_a_style_is_the_reference_and_starts_as_adain():
+    x, style = data(3, 20, 3, 3), data(3, 20, 4, 5, seed=1)
+    norm = make("ilmadain", channels=20)
+    torch.testing.assert_close(anynorm.make("ilmadain", 20)(x, style), anynorm.make("adain", 20)(x, style))
+    std, mean = style.std((2, 3), unbiased=False).square().add(norm.eps).sqrt(), style.mean((2, 3))
+    for sample in range(3):  # the reference has one affine for all samples
+        moments = (std[sample].double() - 0.5, mean[sample].double())
+        reference = lambda n, v: references.ilm(v, 20, key_list(n), ilm_weights(n), moments)  # noqa: B023, E731
+        agree(norm, x[sample : sample + 1], reference, style[sample : sample + 1])
 
 
 def key_list(norm):
