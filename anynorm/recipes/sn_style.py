@@ -92,7 +92,7 @@ def cells(settings: Settings) -> list[Row]:
 
 
 def measure(settings: Settings, cell: Row, runs: Path) -> Row:
-    """Train the network with a norm; return its losses, SN's weights as means over the layers, and for the first seed a picture."""
+    """Train the network with a norm; return its losses, SN's weights (means over the layers), and a picture of the first seed."""
     spec = settings["norms"][cell["norm"]]
     config = make_config(settings, spec, settings["batch_size"], cell["seed"], options=settings["options"])
     record = train_run(config, runs)
