@@ -257,8 +257,9 @@ def check_task(comparison: Comparison) -> None:
         SpecError: if a network has no norm.
     """
     base = comparison.base
+    norm = task_class(base.task).check_norm
     for size in comparison.batch_sizes:
-        config = replace(base, norm="bn", batch_size=size, devices=1, sync=False, compile=False)
+        config = replace(base, norm=norm, batch_size=size, devices=1, sync=False, compile=False)
         task = Trainer(config, hardware=comparison.hardware).task
         try:
             task.check()

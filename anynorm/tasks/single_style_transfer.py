@@ -65,7 +65,8 @@ class SingleStyleTransfer(Task):
         "norms": ("bn", "in", "sn"),
         "batch_sizes": (4,),
         "epochs": 2,
-        "lr": 8e-3,  # 1e-3 at batch size 4
+        "lr": 1e-3,
+        "lr_scaling": "none",
         "optimizer": "adam",
         "weight_decay": 0.0,
         "image_size": 256,

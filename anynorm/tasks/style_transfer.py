@@ -73,11 +73,13 @@ class StyleTransfer(Task):
         "norms": ("adain", "saadain", "ilmadain"),
         "batch_sizes": (8,),
         "epochs": 4,
-        "lr": 4e-3,  # 1e-3 at batch size 8
+        "lr": 1e-3,
+        "lr_scaling": "none",
         "optimizer": "adam",
         "weight_decay": 0.0,
         "image_size": 256,
     }
+    check_norm: ClassVar[str] = "adain"
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

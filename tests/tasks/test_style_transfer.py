@@ -13,6 +13,7 @@ import anynorm
 from anynorm.tasks import make_task
 from anynorm.tasks.crops import Crops
 from anynorm.training.config import SCHEDULES, hash_sources
+from anynorm.training.store import Store
 from anynorm.training.trainer import Trainer, train
 from tests.helpers import same
 from tests.tasks.test_battery import SMOKE
@@ -186,3 +187,12 @@ def test_the_inverse_schedule_is_that_of_adain():
 def test_test_crops_beyond_the_last_start_again():
     crops = Crops("digits", ARBITRARY, 24)
     assert torch.equal(crops.test_crops(range(4, 6)), crops.test_crops(range(2)))
+
+
+def test_norms_are_compared_with_the_settings_of_the_task(tmp_path):
+    settings = {"data": "digits", "num_train": 8, "num_test": 2, "image_size": 16}
+    settings |= {"styles": "digits", "encoder": "random", "resize": 24}
+    table = anynorm.compare(["adain", "saadain"], [4], seeds=1, task="style_transfer", epochs=1, config=settings, runs=tmp_path)
+    assert [row["norm"] for row in table] == ["adain", "saadain"]
+    config = Store(tmp_path).config(Store(tmp_path).rows()[0]["id"])
+    assert (config.optimizer, config.lr, config.weight_decay) == ("adam", 1e-3, 0.0)
