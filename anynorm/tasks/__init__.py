@@ -1,6 +1,7 @@
 """Tasks: what is trained. `anynorm.training.task.Task` is their base class, `anynorm.training.trainer` has the loop.
 
 classification            images and labels; see `anynorm.tasks.classification`
+generation                images of a class, by a GAN; see `anynorm.tasks.generation`
 package.module:Task       a subclass of `Task`
 """
 
@@ -15,7 +16,10 @@ from anynorm.io.checkpoints import import_object
 from anynorm.training.config import Config
 from anynorm.training.task import Task
 
-TASKS = {"classification": "anynorm.tasks.classification:Classification"}
+TASKS = {
+    "classification": "anynorm.tasks.classification:Classification",
+    "generation": "anynorm.tasks.generation:Generation",
+}
 """The class of each task, imported at first use."""
 
 
