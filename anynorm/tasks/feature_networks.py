@@ -184,19 +184,18 @@ def _classifier_config(config: Config) -> Config:
 def _classifier(config: Config) -> nn.Module:
     from anynorm.tasks.classification import Classification
 
-    task = Classification(config)
-    num_train = min(len(task.images), CLASSIFIER_IMAGES)
-    size = min(config.batch_size, num_train)
-    epochs = -(-CLASSIFIER_STEPS // (num_train // size))
-    config = replace(config, num_train=num_train, batch_size=size, epochs=epochs)
-    task = Classification(config)
-    with cached_file(f"classifier-{config.id}.pt") as path:
-        if not path.exists():
-            with torch.enable_grad(), torch.random.fork_rng():  # the training seeds the global generator
-                trained = train(config, task=task).trainer.task
-            with atomic_write(path) as part:
-                torch.save(trained.get_submodule("model").state_dict(), part)
-    task.model.load_state_dict(read_state_dict(path))
+    with torch.enable_grad(), torch.random.fork_rng(devices=[]):  # the training seeds the global generator
+        num_train = min(Classification(config).num_samples, CLASSIFIER_IMAGES)
+        size = min(config.batch_size, num_train)
+        epochs = -(-CLASSIFIER_STEPS // (num_train // size))
+        config = replace(config, num_train=num_train, batch_size=size, epochs=epochs)
+        task = Classification(config)
+        with cached_file(f"classifier-{config.id}.pt") as path:
+            if not path.exists():
+                train(config, task=task)
+                with atomic_write(path) as part:
+                    torch.save(task.model.state_dict(), part)
+        task.model.load_state_dict(read_state_dict(path))
     return FeatureNetwork(task.model, "ResNet-8", None, task.data.mean / 255, task.data.std / 255)
 
 

@@ -61,7 +61,7 @@ def class_score(logits: Tensor, splits: int) -> float:
     with _quiet():
         metric = InceptionScore(GivenFeatures(logits.shape[1]), splits=splits, sync_on_compute=False)
     metric.update(logits.double())
-    with _fixed_random_numbers():
+    with _quiet(), _fixed_random_numbers():
         return float(metric.compute()[0])
 
 
@@ -87,9 +87,10 @@ def warn_of_few_images(name: str, num_images: int, num_features: int) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the warnings of torchmetrics that features are kept in memory."""
+    """Silence the warnings of torchmetrics that features are kept in memory, and that one split has no standard deviation."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Metric `.*` will save all extracted features")
+        warnings.filterwarnings("ignore", message=r"std\(\): degrees of freedom")
         yield
 
 
