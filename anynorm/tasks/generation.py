@@ -100,6 +100,9 @@ class Generation(Task):
         "n_dis": 1,
     }
 
+    generator: Any
+    discriminator: Any
+
     def __init__(self, config: Config, data: ImageDataset | StreamedDataset | None = None) -> None:
         super().__init__(config)
         _check_config(config, self.options)
@@ -226,7 +229,7 @@ class Generation(Task):
 
     def draw(self, count: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return latent vectors and labels, both random."""
-        z = torch.randn(count, int(self.generator.latent_size), generator=random)  # type: ignore[arg-type]
+        z = torch.randn(count, self.generator.latent_size, generator=random)
         labels = torch.randint(0, self.num_classes, (count,), generator=random)
         on_device: tuple[Tensor, Tensor] = self.to_device((z, labels))
         return on_device
@@ -261,7 +264,8 @@ class Generation(Task):
     @property
     def network(self) -> nn.Module:
         """The generator."""
-        return self.generator
+        generator: nn.Module = self.generator
+        return generator
 
     def evaluate(self) -> dict[str, float]:
         """Return distances and scores of generated images.
@@ -295,7 +299,7 @@ class Generation(Task):
         count = self.options["num_generated"]
         labels = torch.arange(count) % self.num_classes
         random = torch.Generator().manual_seed(EVALUATION_SEED)
-        z = torch.randn(count, int(self.generator.latent_size), generator=random)  # type: ignore[arg-type]
+        z = torch.randn(count, self.generator.latent_size, generator=random)
         own = slice(self.processes.rank, None, self.processes.count)
         images = self.sample(labels[own], z[own])
         if len(images) > 1 and bool((images == images[0]).all()):
@@ -324,7 +328,7 @@ class Generation(Task):
             raise DataError(
                 f"labels must be in [0, {self.num_classes}); got values from {int(labels.min())} to {int(labels.max())}."
             )
-        z = torch.randn(len(labels), int(self.generator.latent_size)) if z is None else z  # type: ignore[arg-type]
+        z = torch.randn(len(labels), self.generator.latent_size) if z is None else z
         generator = self._recalibrated_generator()
         images = []
         with torch.no_grad():
@@ -335,7 +339,7 @@ class Generation(Task):
     def _recalibrated_generator(self) -> nn.Module:
         """Return the generator in eval mode, with running statistics of its own weights."""
         count = self.options["recalibration_batches"]
-        generator = copy.deepcopy(self.generator).eval()
+        generator: nn.Module = copy.deepcopy(self.generator).eval()
         if count and has_running_stats(generator):
             random = torch.Generator().manual_seed(EVALUATION_SEED + 1)
             batches = [self.draw(max(self.config.batch_size, 32), random) for _ in range(count)]

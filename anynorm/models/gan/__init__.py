@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -30,8 +30,8 @@ MIN_BOTTOM, MAX_BOTTOM = 4, 7
 class GAN(NamedTuple):
     """A generator and its discriminator."""
 
-    generator: nn.Module
-    discriminator: nn.Module
+    generator: Any
+    discriminator: Any
 
 
 def sngan(shape: DataShape, width: float = 1.0) -> GAN:
