@@ -36,8 +36,7 @@ from anynorm.recipes.support.record import Record
 from anynorm.recipes.support.rows import save_figure, select, values_of
 from anynorm.recipes.support.runs import make_config, train_run
 from anynorm.table import Table
-from anynorm.tasks.feature_networks import metric_suffix
-from anynorm.tasks.generation import distance_name
+from anynorm.tasks.feature_networks import distance_name, metric_suffix
 from anynorm.training.statistics import mean_sd
 from anynorm.training.sweep import Row, grid
 

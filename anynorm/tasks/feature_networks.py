@@ -125,6 +125,16 @@ def metric_suffix(features: str) -> str:
     return f" ({_custom(features).label})"
 
 
+def distance_name(features: str) -> str:
+    """Return the name of the Fréchet distance with a feature network.
+
+    >>> distance_name("inception"), distance_name("resnet56")
+    ('FID', 'FD (ResNet-56)')
+    """
+    suffix = metric_suffix(features)
+    return f"FD{suffix}" if suffix else "FID"
+
+
 def make_feature_network(config: Config, features: str) -> nn.Module:
     """Return a feature network; load, download or train it first.
 

@@ -9,38 +9,30 @@ Images are compared with the training images by the features of a network; see `
 
 from __future__ import annotations
 
-import copy
 import json
 import warnings
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from anynorm.data import ImageDataset, StreamedDataset, augment, load_cached
-from anynorm.diagnostics import gradient_balance
-from anynorm.diagnostics.buffers import preserve_buffers
 from anynorm.errors import DataError, SpecError
-from anynorm.io.pictures import encode_png, image_grid
-from anynorm.layers.conditioning import condition
 from anynorm.layers.norm import Norm
 from anynorm.models.gan import build_gan
 from anynorm.registry import make, parse
-from anynorm.surgery.recalibrate import has_running_stats, recalibrate
-from anynorm.tasks.feature_networks import make_feature_network, metric_suffix
-from anynorm.tasks.generation_metrics import class_distances, class_score, frechet_distance, kernel_distance, warn_of_few_images
+from anynorm.tasks.class_gradients import measure_balance
+from anynorm.tasks.feature_networks import distance_name, make_feature_network
+from anynorm.tasks.generation_metrics import compare_features
 from anynorm.tasks.images import Batch, StreamedImages, make_images
 from anynorm.tasks.reference_features import BATCH_SIZE, Features, extract_features, reference_features
+from anynorm.tasks.sampling import generate, generate_uint8, recalibrated, sample_picture, split_batches, takes_classes
 from anynorm.training.config import Config
 from anynorm.training.curve import DivergedError
 from anynorm.training.norm_layout import set_num_classes
 from anynorm.training.task import Metric, Metrics, Optimizers, Step, Task, merge_options
 
-CHUNK_SIZE = 250
-"""Number of images that are generated at a time for an evaluation."""
-GRID_CLASSES, GRID_COLUMNS = 10, 10
-"""Rows (classes, at most) and columns of a picture of samples."""
+RECALIBRATION_BATCH_SIZE = 32
 EVALUATION_SEED = 1_000_003
 """Seed of the latent vectors of evaluations, the same for all runs."""
 
@@ -113,7 +105,7 @@ class Generation(Task):
         flags = [name for name in ("shared_embedding", "attention") if self.options[name]]
         self.generator, self.discriminator = build_gan(config.model, self.images.data.shape, config.width, flags)
         self._set_norms()
-        self._generated: tuple[Tensor, Tensor] | None = None
+        self._picture: bytes | None = None
         self._class_distances: dict[int, float] = {}
         self._num_steps = 0
 
@@ -220,7 +212,10 @@ class Generation(Task):
         self._num_steps = step.number + 1
         metrics = {"discriminator_loss": total / self.passes_per_step, "generator_loss": generator_loss}
         interval = self.options["balance_interval"]
-        return metrics | (self.measure_balance(random) if interval and self._num_steps % interval == 0 else {})
+        if interval and self._num_steps % interval == 0:
+            latents = [self.draw(self.config.batch_size, random)[0] for _ in range(self.options["balance_draws"])]
+            metrics |= measure_balance(self.generator, self.discriminator, latents, self.num_classes, self.generator_loss)
+        return metrics
 
     def generator_loss(self, generator: nn.Module, z: Tensor, labels: Tensor) -> Tensor:
         """Return L_G of a batch."""
@@ -233,31 +228,6 @@ class Generation(Task):
         labels = torch.randint(0, self.num_classes, (count,), generator=random)
         on_device: tuple[Tensor, Tensor] = self.to_device((z, labels))
         return on_device
-
-    def measure_balance(self, random: torch.Generator) -> Metrics:
-        """Return the gradient balance of the generator (sabn sec. 3.1) per block, in train and in eval mode; nothing is changed.
-
-        Every class has the same latent vectors. The mode decides whether the norms use the statistics of a batch of one class or
-        the running statistics of all; the paper does not say which it used.
-        """
-        draws = [self.draw(self.config.batch_size, random)[0] for _ in range(self.options["balance_draws"])]
-        by_class = [dict.fromkeys(range(min(self.num_classes, GRID_CLASSES)), z) for z in draws]
-        metrics: Metrics = {}
-
-        def loss(generator: nn.Module, z: Tensor, label: int) -> Tensor:
-            return self.generator_loss(generator, z, torch.full((len(z),), label, device=z.device))
-
-        with preserve_buffers(self.discriminator):
-            self.discriminator.eval()
-            try:
-                for mode, training in (("train", True), ("eval", False)):
-                    report = gradient_balance(self.generator.train(training), by_class, loss)
-                    for row in report:
-                        for name in ("grad_norm_std", "relative_std", "g_inter"):
-                            metrics[f"{name} {row['stage']} ({mode} mode)"] = torch.tensor(row[name])
-            finally:
-                self.train()
-        return metrics
 
     # Evaluation ---------------------------------------------------------------------------------------------------------------
 
@@ -278,20 +248,9 @@ class Generation(Task):
             data = _load(self.config) if self._data is None else self._data
             self._reference = reference_features(self.config, data, options["features"], options["num_reference"])
         reference, fakes = self._reference, self._fake_features()
-        suffix = metric_suffix(options["features"])
-        name = distance_name(options["features"])
-        warn_of_few_images(name, min(len(fakes.features), len(reference.features)), fakes.features.shape[1])
-        metrics = {name: frechet_distance(reference.features, fakes.features)}
-        metrics[("KD" if suffix else "KID") + suffix] = kernel_distance(reference.features, fakes.features)
-        if fakes.logits is not None:
-            metrics["class score" + suffix] = class_score(fakes.logits, options["score_splits"])
-            if fakes.logits.shape[1] == self.num_classes:
-                right = fakes.logits.argmax(1) == fakes.labels
-                metrics["class accuracy" + suffix] = 100 * float(right.float().mean())
-        if options["intra_class"]:
-            distances = class_distances(reference.features, reference.labels, fakes.features, fakes.labels)
-            self._class_distances = distances
-            metrics[f"intra-class {name}"] = sum(distances.values()) / max(1, len(distances))
+        metrics, self._class_distances = compare_features(
+            reference, fakes, options["features"], score_splits=options["score_splits"], intra_class=options["intra_class"]
+        )
         return metrics
 
     def _fake_features(self) -> Features:
@@ -304,12 +263,9 @@ class Generation(Task):
         images = self.sample(labels[own], z[own])
         if len(images) > 1 and bool((images == images[0]).all()):
             raise DivergedError(f"the generator has collapsed after step {self._num_steps}: all {len(images)} images are equal")
-        self._generated = images[: GRID_CLASSES * GRID_COLUMNS * self.num_classes], labels[own]
+        self._picture = sample_picture(images, labels[own], self.num_classes)
         network = make_feature_network(self.config, self.options["features"]).to(self.device)
-        features = extract_features(network, _split(images, labels[own], BATCH_SIZE))
-        if self.processes.count == 1:
-            return features
-        return features.gather(self.processes, count)
+        return extract_features(network, split_batches(images, labels[own], BATCH_SIZE)).gather(self.processes, count)
 
     def sample(self, labels: Tensor, z: Tensor | None = None) -> Tensor:
         """Generate images.
@@ -329,34 +285,17 @@ class Generation(Task):
                 f"labels must be in [0, {self.num_classes}); got values from {int(labels.min())} to {int(labels.max())}."
             )
         z = torch.randn(len(labels), self.generator.latent_size) if z is None else z
-        generator = self._recalibrated_generator()
-        images = []
-        with torch.no_grad():
-            for batch in _split(z, labels, CHUNK_SIZE):
-                images.append(to_uint8(generate(generator, *self.to_device(batch))).cpu())
-        return torch.cat(images)
-
-    def _recalibrated_generator(self) -> nn.Module:
-        """Return the generator in eval mode, with running statistics of its own weights."""
-        count = self.options["recalibration_batches"]
-        generator: nn.Module = copy.deepcopy(self.generator).eval()
-        if count and has_running_stats(generator):
-            random = torch.Generator().manual_seed(EVALUATION_SEED + 1)
-            batches = [self.draw(max(self.config.batch_size, 32), random) for _ in range(count)]
-            recalibrate(generator, batches, forward=lambda network, batch: generate(network, *batch))
-        return generator
+        count, random = self.options["recalibration_batches"], torch.Generator().manual_seed(EVALUATION_SEED + 1)
+        generator = self.generator
+        if count:
+            generator = recalibrated(generator, [self.draw(RECALIBRATION_BATCH_SIZE, random) for _ in range(count)])
+        return generate_uint8(generator, z, labels, self.device)
 
     def artifacts(self) -> dict[str, bytes]:
         """Return a picture of samples, one row per class, and the distances within classes."""
-        if self._generated is None:
-            return {}
-        images, labels = self._generated
-        rows = [images[labels[: len(images)] == label][:GRID_COLUMNS] for label in range(min(self.num_classes, GRID_CLASSES))]
-        columns = min(len(row) for row in rows)
         files = {}
-        if columns:
-            grid = image_grid(torch.cat([row[:columns] for row in rows]), columns)
-            files[f"samples/step-{self._num_steps:08d}.png"] = encode_png(grid)
+        if self._picture is not None:
+            files[f"samples/step-{self._num_steps:08d}.png"] = self._picture
         if self._class_distances:
             name = f"intra-class {distance_name(self.options['features'])}"
             files["intra-class.json"] = json.dumps({name: self._class_distances}, indent=1).encode()
@@ -383,37 +322,6 @@ class Generation(Task):
     def close(self) -> None:
         """End the processes that decode streamed images."""
         self.images.close()
-
-
-def generate(generator: nn.Module, z: Tensor, labels: Tensor) -> Tensor:
-    """Return the images of latent vectors, with the norms of the generator conditioned on labels if they take them."""
-    with condition(generator, labels, strict=False):
-        images: Tensor = generator(z)
-    return images
-
-
-def takes_classes(generator: nn.Module) -> bool:
-    """Whether a module of the generator takes a condition."""
-    return any(getattr(module, "takes_condition", False) for module in generator.modules())
-
-
-def to_uint8(images: Tensor) -> Tensor:
-    """Return images in [−1, 1] as uint8."""
-    return ((images.float() + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
-
-
-def distance_name(features: str) -> str:
-    """Return the name of the Fréchet distance with a feature network.
-
-    >>> distance_name("inception"), distance_name("resnet56")
-    ('FID', 'FD (ResNet-56)')
-    """
-    suffix = metric_suffix(features)
-    return f"FD{suffix}" if suffix else "FID"
-
-
-def _split(x: Tensor, labels: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    return zip(torch.split(x, size), torch.split(labels, size), strict=True)
 
 
 def _load(config: Config) -> ImageDataset | StreamedDataset:

@@ -17,6 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from anynorm.tasks.feature_networks import distance_name, metric_suffix
+from anynorm.tasks.reference_features import Features
+
 KERNEL_SUBSETS, KERNEL_SUBSET_SIZE = 50, 1000
 MIN_PER_CLASS = 2
 """Number of images of a class below which its distance is undefined."""
@@ -73,6 +76,34 @@ def class_distances(real: Tensor, real_labels: Tensor, fake: Tensor, fake_labels
         if min(len(a), len(b)) >= MIN_PER_CLASS:
             distances[label] = frechet_distance(a, b)
     return distances
+
+
+def compare_features(
+    real: Features, fake: Features, network: str, *, score_splits: int, intra_class: bool
+) -> tuple[dict[str, float], dict[int, float]]:
+    """Return all metrics of generated images, and their distances within classes.
+
+    Args:
+        real: features of real images.
+        fake: features of generated images.
+        network: the feature network, which the names of the metrics carry.
+        score_splits: number of splits of the class score.
+        intra_class: whether distances within classes are computed.
+    """
+    suffix, name = metric_suffix(network), distance_name(network)
+    warn_of_few_images(name, min(len(fake.features), len(real.features)), fake.features.shape[1])
+    metrics = {
+        name: frechet_distance(real.features, fake.features),
+        ("KD" if suffix else "KID") + suffix: kernel_distance(real.features, fake.features),
+    }
+    if fake.logits is not None:
+        metrics["class score" + suffix] = class_score(fake.logits, score_splits)
+        if fake.logits.shape[1] == int(real.labels.max()) + 1:
+            metrics["class accuracy" + suffix] = 100 * float((fake.logits.argmax(1) == fake.labels).float().mean())
+    distances = class_distances(real.features, real.labels, fake.features, fake.labels) if intra_class else {}
+    if distances:
+        metrics[f"intra-class {name}"] = sum(distances.values()) / len(distances)
+    return metrics, distances
 
 
 def warn_of_few_images(name: str, num_images: int, num_features: int) -> None:

@@ -22,9 +22,10 @@ from anynorm.io.pictures import encode_png
 from anynorm.layers.norm import Norm
 from anynorm.tasks import feature_networks, make_task
 from anynorm.tasks.feature_networks import Inception, make_feature_network, metric_suffix
-from anynorm.tasks.generation import EVALUATION_SEED, Generation, generate, to_uint8
+from anynorm.tasks.generation import EVALUATION_SEED, Generation
 from anynorm.tasks.generation_metrics import class_distances, class_score, frechet_distance, kernel_distance
 from anynorm.tasks.reference_features import extract_features, reference_features
+from anynorm.tasks.sampling import generate, recalibrated, to_uint8
 from anynorm.training.config import Config
 from anynorm.training.run import load_run, run
 from anynorm.training.store import Store
@@ -160,21 +161,24 @@ def test_a_collapsed_generator_is_reported_with_its_step(tmp_path):
 
 
 def test_an_averaged_generator_is_evaluated_with_statistics_of_its_own():
-    trainer: Any = train(replace(changed(recalibration_batches=4), ema_decay=0.9, lr=1e-2)).trainer
+    trainer: Any = train(replace(QUICK, ema_decay=0.9, lr=1e-2)).trainer
     with trainer.evaluation_networks() as task, torch.no_grad():
         random = torch.Generator().manual_seed(EVALUATION_SEED + 1)
+        batches = [task.draw(32, random) for _ in range(16)]
         generator, inputs = copy.deepcopy(task.generator), []
         for module in generator.modules():
             module.train(isinstance(module, Norm))
         generator.output_norm.register_forward_pre_hook(lambda module, args: inputs.append(args[0]))
-        for _ in range(4):
-            generate(generator, *task.draw(32, random))
-        recalibrated = task._recalibrated_generator().output_norm.running_mean
-        same(recalibrated, torch.cat(inputs).mean((0, 2, 3)))
-        before = task.generator.output_norm.running_mean
-        assert (recalibrated - before).abs().max() > 0.01  # those of the average are of the weights that it averages
+        for batch in batches:
+            generate(generator, *batch)
+        copied: Any = recalibrated(task.generator, batches)
+        before, after = (network.output_norm.running_mean for network in (task.generator, copied))
+        same(after, torch.cat(inputs).mean((0, 2, 3)))
+        assert (after - before).abs().max() > 0.01  # those of the average are of the weights that it averages
+        z, labels = torch.randn(4, 128), torch.arange(4)
+        same(task.sample(labels, z), to_uint8(generate(copied, z, labels)))
         task.options["recalibration_batches"] = 0
-        assert torch.equal(task._recalibrated_generator().output_norm.running_mean, before)
+        same(task.sample(labels, z), to_uint8(generate(task.generator, z, labels)))
 
 
 def test_the_frechet_distance_of_gaussians_is_the_closed_form():
