@@ -1,12 +1,15 @@
 """One thread per test process, hypothesis without deadlines (the machine is shared), and slow tests first.
 
 With the long tests at the end one of the two processes would wait for the other. Triton kernels run in Triton's interpreter,
-which reads the variable when Triton is imported first.
+which reads the variable when Triton is imported first. Features of images are cached in the temporary directory.
 """
 
 import os
+import tempfile
+from pathlib import Path
 
 os.environ["TRITON_INTERPRET"] = "1"
+os.environ.setdefault("ANYNORM_DATA", str(Path(tempfile.gettempdir()) / "anynorm-test-cache"))
 
 import torch
 from hypothesis import HealthCheck, settings

@@ -89,7 +89,8 @@ def print_comparison(comparison: Comparison, table: Table) -> None:
     grid.add_column("norm")
     measure = common_metric(rows)
     metrics = [measure.label, "shift", "step time", *(["memory"] if console.width >= WIDE else [])]
-    columns = [(metric, size) for metric in metrics for size in comparison.batch_sizes]
+    pairs = [(metric, size) for metric in metrics for size in comparison.batch_sizes]
+    columns = [(metric, size) for metric, size in pairs if any(line[f"{metric}, batch {size}"] is not None for line in table)]
     for metric, size in columns:
         grid.add_column(f"{f'test {metric}' if metric == measure.label else metric}\nbatch {size}", no_wrap=True)
     for line in table:

@@ -54,6 +54,11 @@ class ImageDataset(Standardized):
         for start in range(rank * batch_size, len(images), world_size * batch_size):
             yield self.standardize(images[start : start + batch_size]), labels[start : start + batch_size]
 
+    def train_batches(self, batch_size: int, num_images: int, num_workers: int = 0) -> Iterator[Split]:
+        """Yield the first training images, uint8 and without augmentation, and their labels, in order."""
+        images, labels = (values[:num_images] for values in self.train)
+        yield from zip(torch.split(images, batch_size), torch.split(labels, batch_size), strict=True)
+
 
 def split_at_random(images: Tensor, labels: Tensor) -> tuple[Split, Split]:
     """Split images into a training and a test part; the split is the same in every call."""

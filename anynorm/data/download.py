@@ -64,7 +64,7 @@ def fetch_file(pattern: str, remote: RemoteFile) -> Path:
         if not archive.exists():
             download(remote)
         if archive.name.endswith(".tar.gz"):
-            with _lock_directory(archive.parent):
+            with lock_directory(archive.parent):
                 if not any(data_dir().glob(pattern)):
                     _unpack(archive)
     return find_file(pattern)
@@ -78,7 +78,7 @@ def download(remote: RemoteFile) -> Path:
     """
     path = data_dir() / remote.path
     part = path.with_name(path.name + ".part")
-    with _lock_directory(path.parent):
+    with lock_directory(path.parent):
         if path.exists():
             return path
         was_partial = part.exists()
@@ -143,7 +143,7 @@ def fetch_weights(url: str) -> Path:
 
 
 @contextmanager
-def _lock_directory(directory: Path) -> Iterator[None]:
+def lock_directory(directory: Path) -> Iterator[None]:
     """Create a directory and wait for other processes that download or unpack into it."""
     from filelock import FileLock
 

@@ -108,16 +108,23 @@ class StreamedDataset(Standardized):
             world_size: Number of processes.
         """
         starts = range(rank * batch_size, len(self.test), world_size * batch_size)
+        for images, labels in self._batches(self.test, batch_size, starts, num_workers):
+            yield self.standardize(images), labels
 
+    def train_batches(self, batch_size: int, num_images: int, num_workers: int = 0) -> Iterator[Batch]:
+        """Yield the first training images, uint8 and without augmentation, and their labels, in order."""
+        source = self.train.select(range(min(num_images, len(self.train))))
+        yield from self._batches(source, batch_size, range(0, len(source), batch_size), num_workers)
+
+    def _batches(self, source: ImageSource, batch_size: int, starts: range, num_workers: int) -> Iterator[Batch]:
         def samples(number: int) -> tuple[Indices, Indices]:
-            start = starts[number] if number < len(starts) else len(self.test)
-            indices = range(start, min(start + batch_size, len(self.test)))
+            start = starts[number] if number < len(starts) else len(source)
+            indices = range(start, min(start + batch_size, len(source)))
             return indices, [0] * len(indices)
 
-        with StepLoader(self.test, TestTransform(self.image_size), samples, num_workers=num_workers) as loader:
+        with StepLoader(source, TestTransform(self.image_size), samples, num_workers=num_workers) as loader:
             for number in range(len(starts)):
-                images, labels = loader.batch(number)
-                yield self.standardize(images), labels
+                yield loader.batch(number)
 
 
 def load_stream(name: str, image_size: int, *, skip_unreadable: bool = False) -> StreamedDataset:

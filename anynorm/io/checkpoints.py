@@ -67,6 +67,20 @@ def check_callable(factory: Any, name: str, keywords: Mapping[str, Any]) -> None
         raise DataError(f"{name!r} must be a factory that can be called {accepted}: {error}.") from None
 
 
+def call_with_known(name: str, factory: Any, keywords: Mapping[str, Any]) -> Any:
+    """Return the result of calling a factory with those keyword arguments that it has.
+
+    Raises:
+        DataError: if the factory is not callable or requires other arguments.
+    """
+    if not callable(factory):
+        raise DataError(f"{name!r} must be a factory; got {type(factory).__name__}.")
+    parameters = inspect.signature(factory).parameters
+    known = {key: value for key, value in keywords.items() if key in parameters}
+    check_callable(factory, name, known)
+    return factory(**known)
+
+
 def load_model(name: str, checkpoint: Path | None = None) -> nn.Module:
     """Build the model named by `package.module:factory` and, if given, load a checkpoint into it.
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def condition(model: nn.Module, value: Any) -> Iterator[None]:
+def condition(model: nn.Module, value: Any, *, strict: bool = True) -> Iterator[None]:
     """Set the condition of every layer of a model that takes one, for the forward passes inside the block.
 
     A condition passed to a layer directly takes precedence. With activation checkpointing, call `backward` inside the block too:
@@ -38,9 +38,10 @@ def condition(model: nn.Module, value: Any) -> Iterator[None]:
     Args:
         model: the model.
         value: a class or domain, a tensor of them, style features, or a style's (mean, std).
+        strict: whether a model without layers that take a condition is an error; if not, it runs as it is.
 
     Raises:
-        ConditionError: if no layer of the model takes a condition.
+        ConditionError: if no layer of the model takes a condition, and `strict`.
 
     >>> import anynorm
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), anynorm.make("sabn@10", 8), nn.ReLU())
@@ -49,7 +50,7 @@ def condition(model: nn.Module, value: Any) -> Iterator[None]:
     torch.Size([2, 8, 4, 4])
     """
     layers: list[Any] = [module for module in model.modules() if getattr(module, "takes_condition", False)]
-    if not layers:
+    if not layers and strict:
         raise ConditionError(
             f"No layer of this {type(model).__name__} takes a condition. Norms that take one: ccbn@K, sabn@K, auxbn@K, adain, …"
         )

@@ -7,13 +7,12 @@ They are built with BatchNorm; `anynorm.training.norm_layout.apply_norms` replac
 from __future__ import annotations
 
 import difflib
-import inspect
 from collections.abc import Callable
 
 from torch import nn
 
 from anynorm.errors import DataError
-from anynorm.io.checkpoints import check_callable, import_object
+from anynorm.io.checkpoints import call_with_known, import_object
 from anynorm.models.densenet import densenet121
 from anynorm.models.mlp import mlp
 from anynorm.models.mobilenet import mobilenetv2
@@ -68,13 +67,7 @@ def build_model(name: str, shape: DataShape, width: float | None = None) -> nn.M
         close = difflib.get_close_matches(name, MODELS, n=2, cutoff=0.4)
         hint = f" Did you mean {' or '.join(close)}?" if close else ""
         raise DataError(f"unknown model {name!r}.{hint} Usable: {' '.join(MODELS)} package.module:factory.")
-    factory = import_object(name)
-    if not callable(factory):
-        raise DataError(f"{name!r} must be a factory; got {type(factory).__name__}.")
-    parameters = inspect.signature(factory).parameters
-    keywords = {key: value for key, value in {"shape": shape, **options}.items() if key in parameters}
-    check_callable(factory, name, keywords)
-    model = factory(**keywords)
+    model = call_with_known(name, import_object(name), {"shape": shape, **options})
     if not isinstance(model, nn.Module):
         raise DataError(f"{name!r} must return an nn.Module; got {type(model).__name__}.")
     return model

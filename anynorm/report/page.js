@@ -78,8 +78,9 @@ function yAxis(points) {
     const ticks = logTicks(low, high), bottom = Math.log(ticks[0]), top = Math.log(ticks[ticks.length - 1]);
     return {ticks, share: value => (Math.log(Math.max(value, ticks[0])) - bottom) / (top - bottom)};
   }
-  const ticks = linearTicks(0, high);
-  return {ticks, share: value => Math.max(value, 0) / ticks[ticks.length - 1]};
+  const lowest = Math.min(...points.map(([, mean, sd]) => mean - sd));
+  const ticks = linearTicks(low < 0 ? lowest : 0, high), bottom = ticks[0], top = ticks[ticks.length - 1];
+  return {ticks, share: value => (Math.max(value, bottom) - bottom) / (top - bottom)};
 }
 
 // Lines of points [x, mean, sd] with a band of mean ± sd, and a tooltip at the nearest x.
@@ -173,9 +174,66 @@ function addCharts(section, heading, note, charts, options) {
   if (!charts.length) return;
   add(section, "h3", {}, heading);
   add(section, "p", {class: "muted"}, note);
-  const box = add(section, "div", {class: "charts"});
+  fillCharts(add(section, "div", {class: "charts"}), charts, options);
+}
+
+function fillCharts(box, charts, options) {
   for (const {batch_size, lines} of charts)
     addChart(box, {...options, title: `batch size ${batch_size}`, lines, colors: lines.map(line => options.colorOf(line.name))});
+}
+
+// Learning curves: the metric of the comparison, and the other recorded ones by a select box.
+function addCurves(section, curves, colorOf) {
+  if (!curves.length) return;
+  add(section, "h3", {}, "Learning curves");
+  const note = add(section, "p", {class: "muted"}), control = add(section, "label", {class: "control"}, "Metric");
+  const select = add(control, "select"), box = add(section, "div", {class: "charts"});
+  const show = ({kind, name, label, charts}) => {
+    const when = kind === "test" ? "during training" : "over the steps since the evaluation before";
+    note.textContent = `${kind === "test" ? "Test" : "Mean training"} ${name} ${when}: mean over seeds, band of ± 1 sd.`;
+    box.replaceChildren();
+    fillCharts(box, charts, {xLabel: "epoch", yLabel: label, describe: x => `epoch ${round(x)}`, colorOf});
+  };
+  curves.forEach((curve, index) => add(select, "option", {value: index}, curve.label));
+  control.hidden = curves.length === 1;
+  select.addEventListener("change", () => show(curves[select.value]));
+  show(curves[0]);
+}
+
+// Pictures: one slider per kind selects the evaluation in all its series, so that norms are compared at the same time.
+function addPictures(section, series) {
+  if (!series.length) return;
+  add(section, "h3", {}, "Pictures");
+  add(section, "p", {class: "muted"}, "Pictures of the run of the first seed, from its last evaluation; a slider selects earlier ones.");
+  for (const kind of new Set(series.map(each => each.kind))) {
+    const members = series.filter(each => each.kind === kind), last = Math.max(...members.map(each => each.pictures.length)) - 1;
+    const control = add(section, "label", {class: "control"}, `${kind || "pictures"}: evaluation`);
+    const slider = add(control, "input", {type: "range", min: 0, max: last, step: 1, value: last});
+    control.hidden = last === 0;
+    const box = add(section, "div", {class: "pictures"});
+    const show = () => {
+      box.replaceChildren();
+      const share = last ? slider.value / last : 1;
+      members.forEach(({title, batch_size, pictures}, index) => {
+        const figure = addPicture(box, title, pictures[Math.round(share * (pictures.length - 1))]);
+        if (batch_size !== members[index - 1]?.batch_size) figure.style.gridColumn = 1;  // each batch size starts a row
+      });
+    };
+    slider.addEventListener("input", show);
+    show();
+  }
+}
+
+// A small picture is shown at the largest multiple of its size up to 320 pixels.
+function addPicture(parent, title, {name, uri, width, height, note}) {
+  const figure = add(parent, "figure");
+  add(figure, "figcaption", {}, title);
+  if (uri) {
+    const scale = Math.max(1, Math.floor(320 / Math.max(width, height)));
+    add(figure, "img", {src: uri, alt: `${title}: ${name}`, width: scale * width, height: scale * height, class: scale > 1 ? "small" : "large"});
+  }
+  add(figure, "p", {class: "muted"}, note ? `${name} (${note})` : name);
+  return figure;
 }
 
 function addSection(main, content) {
@@ -185,8 +243,8 @@ function addSection(main, content) {
   add(section, "p", {class: "answer"}, content.answer.replaceAll(" %", "\u00a0%"));
   addTable(section, content.results);
   add(section, "p", {class: "muted"}, content.significance);
-  addCharts(section, "Learning curves", `Test ${content.metric.name} during training: mean over seeds, band of ± 1 sd.`, content.curves,
-    {xLabel: "epoch", yLabel: content.metric.label, describe: x => `epoch ${round(x)}`, colorOf});
+  addCurves(section, content.curves, colorOf);
+  addPictures(section, content.pictures);
   addCharts(section, "Estimation shift by layer",
     "Distance between the running statistics of a layer and the statistics of the test images: 0 means equal. Mean over seeds, ± 1 sd.",
     content.shifts, {xLabel: "layer", yLabel: "estimation shift", describe: x => content.layers[x] ?? `layer ${x}`, colorOf});

@@ -1,4 +1,4 @@
-"""Write a store of runs as one HTML page: recommendation, results, curves, estimation shift, mixing weights, cost, provenance.
+"""Write a store of runs as one HTML page: recommendation, results, curves, pictures, estimation shift, and so on.
 
 The page is `page.html` with `page.css`, `page.js` and the data as JSON inside, so it needs no other file and no network. Runs
 that differ only in norm, batch size, seed and the learning rate that follows from the batch size are one comparison; each
@@ -42,13 +42,14 @@ def write_page(root: Path, path: Path) -> tuple[int, list[str]]:
         raise DataError(f"{root} must be a folder of runs; it does not exist. Run `anynorm compare` first.")
     if not path.absolute().parent.is_dir():
         raise DataError(f"The folder of {path} must exist; {path.parent} does not.")
-    records, omitted = _read_records(Store(root))
+    store = Store(root)
+    records, omitted = _read_records(store)
     if not records:
         raise DataError(f"{root} must hold at least one finished run; it holds none. Run `anynorm compare` first.")
     times = StepTimes(root)
     data = {
         "summary": f"{len(records)} run{'s' * (len(records) != 1)} in {root}, written by anynorm {anynorm.__version__}",
-        "sections": [make_section(group, VARIED, times) for group in group_records(records)],
+        "sections": [make_section(group, VARIED, times, store) for group in group_records(records)],
     }
     html = _inline(json.dumps(json_safe(data), allow_nan=False))
     with atomic_write(path) as part:

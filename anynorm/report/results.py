@@ -201,7 +201,9 @@ def summary(
             line[f"step time, batch {size}"] = _ratio(step_seconds.get((norm, size)), step_seconds.get((reference, size)))
             line[f"memory, batch {size}"] = _ratio(mean_of(cell, "saved_bytes"), mean_of(reference_cell, "saved_bytes"))
         lines.append(line)
-    legend = f"Shift: largest estimation shift of a layer. Step time and memory saved for backward: relative to {reference}."
+    shift = "Shift: largest estimation shift of a layer. " * any(row["max_shift"] is not None for row in rows)
+    memory = " and memory saved for backward" * any(row["saved_bytes"] is not None for row in rows)
+    legend = f"{shift}Step time{memory}: relative to {reference}."
     return Table(lines, f"{legend}\n{recommend(rows, batch_sizes)}")
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
+from anynorm.report.pictures import find_pictures
 from anynorm.report.results import (
     MIN_SEEDS,
     USUAL_NORM,
@@ -24,19 +26,21 @@ from anynorm.report.results import (
 from anynorm.report.step_times import StepTimes
 from anynorm.training.config import Config, config_from_dict
 from anynorm.training.statistics import LEVEL
+from anynorm.training.store import Store
 from anynorm.training.task import Metric
 
 Record = dict[str, Any]
 Cell = dict[str, Any]
 
 
-def make_section(records: Sequence[Record], varied: Sequence[str], step_times: StepTimes) -> dict[str, Any]:
+def make_section(records: Sequence[Record], varied: Sequence[str], step_times: StepTimes, store: Store) -> dict[str, Any]:
     """Return the data of one comparison.
 
     Args:
         records: its runs with their ids.
         varied: the settings in which they differ.
         step_times: the step times of the store.
+        store: the store of the runs, with their pictures.
     """
     configs = [config_from_dict(record["config"]) for record in records]
     norms = sorted(dict.fromkeys(config.norm for config in configs), key=lambda norm: norm != USUAL_NORM)
@@ -59,12 +63,13 @@ def make_section(records: Sequence[Record], varied: Sequence[str], step_times: S
         "norms": norms,
         "results": _results(rows, norms, rankings),
         "significance": _significance(rankings.values(), metric),
-        "curves": _charts(records, norms, sizes, _curve_points),
+        "curves": _curves(records, norms, sizes, metric),
+        "pictures": find_pictures(records, norms, sizes, store),
         "shifts": _charts(records, norms, sizes, _shift_points),
         "layers": {layer["place"]: layer["path"] for record in records for layer in record.get("shift") or []},
         "weights": _mixing_weights(records, norms, sizes),
         "cost": _cost(rows, configs, norms, sizes, step_times),
-        "runs": {"columns": _run_columns(metric), "rows": [_run_cells(record) for record in records]},
+        "runs": _runs(records, metric),
         "config": {name: _text(value) for name, value in shared.items()},
         "provenance": _provenance(records),
     }
@@ -106,7 +111,8 @@ def _results(rows: list[Row], norms: list[str], rankings: dict[int, Ranking]) ->
         ]
     for size in rankings:
         shifts = [mean_of(select(rows, norm, size), "max_shift") for norm in norms]
-        columns[f"largest shift, batch {size}"] = _metric_cells(shifts)
+        if any(shift is not None for shift in shifts):
+            columns[f"largest shift, batch {size}"] = _metric_cells(shifts)
     return _table(columns)
 
 
@@ -162,9 +168,27 @@ def _charts(
     return charts
 
 
-def _curve_points(record: Record) -> list[tuple[float, float]]:
-    name = f"test_{metric_of(record).name}"
-    return [(point["epoch"], point[name]) for point in record["curve"]]
+def _curves(records: Sequence[Record], norms: list[str], sizes: list[int], metric: Metric) -> list[dict[str, Any]]:
+    """Return the charts of every recorded metric: that of the comparison first, then the others of evaluation and of training."""
+    names = {name: None for record in records for point in record["curve"] for name in point if _is_metric(name)}
+    own = (f"test_{metric.name}", f"train_{metric.name}")
+    curves = []
+    for name in sorted(names, key=lambda name: (name != own[0], name.startswith("train_"))):
+        kind, _, bare = name.partition("_")
+        if charts := _charts(records, norms, sizes, partial(_curve_points, name)):
+            curves.append(
+                {"kind": kind, "name": bare, "label": f"{kind} {metric.label if name in own else bare}", "charts": charts}
+            )
+    return curves
+
+
+def _is_metric(name: str) -> bool:
+    return name.startswith(("test_", "train_"))
+
+
+def _curve_points(name: str, record: Record) -> list[tuple[float, float]]:
+    """Return epoch and value at the evaluations that have a metric."""
+    return [(point["epoch"], point[name]) for point in record["curve"] if point.get(name) is not None]
 
 
 def _shift_points(record: Record) -> list[tuple[float, float]]:
@@ -195,16 +219,23 @@ def _weights(layer: dict[str, Any], prefix: str) -> dict[str, float]:
     return {name.removeprefix(prefix): value for name, value in layer.items() if name.startswith(prefix)}
 
 
-def _run_columns(metric: Metric) -> list[str]:
-    return ["run", "norm", "batch size", "seed", "status", f"test {metric.label}", f"train {metric.label}", "seconds", "note"]
-
-
-def _run_cells(record: Record) -> list[Cell]:
-    config = record["config"]
-    settings = [record["id"], config["norm"], config["batch_size"], config["seed"], record["status"]]
-    name = metric_of(record).name
-    results = [record.get(f"test_{name}"), record.get(f"train_{name}"), record.get("seconds"), record.get("note", "")]
-    return [_cell(value) for value in (*settings, *results)]
+def _runs(records: Sequence[Record], metric: Metric) -> dict[str, Any]:
+    """Return the table of all runs; it has the metric in training if a run has it."""
+    configs = [record["config"] for record in records]
+    columns: dict[str, list[Any]] = {
+        "run": [record["id"] for record in records],
+        "norm": [config["norm"] for config in configs],
+        "batch size": [config["batch_size"] for config in configs],
+        "seed": [config["seed"] for config in configs],
+        "status": [record["status"] for record in records],
+        f"test {metric.label}": [record.get(f"test_{metric_of(record).name}") for record in records],
+        f"train {metric.label}": [record.get(f"train_{metric_of(record).name}") for record in records],
+        "seconds": [record.get("seconds") for record in records],
+        "note": [record.get("note", "") for record in records],
+    }
+    if not any(value is not None for value in columns[f"train {metric.label}"]):
+        del columns[f"train {metric.label}"]
+    return _table({title: [_cell(value) for value in values] for title, values in columns.items()})
 
 
 def _provenance(records: Sequence[Record]) -> dict[str, str]:

@@ -31,6 +31,11 @@ ESTIMATORS: dict[str, type[Pooled] | type[Cumulative]] = {"pooled": Pooled, "ave
 _COUNTERS = ("num_batches_tracked", "num_values_tracked")
 
 
+def has_running_stats(model: nn.Module) -> bool:
+    """Whether a model has a norm with running statistics that are not frozen."""
+    return any(_is_updated(site) for site in find_norms(model))
+
+
 def recalibrate(
     model: nn.Module,
     loader: Iterable[Any],

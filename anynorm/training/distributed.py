@@ -59,6 +59,14 @@ class Processes:
         dist.all_reduce(tensor)
         return [float(value) for value in tensor.tolist()]
 
+    def sum_tensor(self, tensor: Tensor) -> Tensor:
+        """Return the sum of a tensor on the CPU over the processes."""
+        if self.count == 1:
+            return tensor
+        total = tensor.to(_device())
+        dist.all_reduce(total)
+        return total.cpu()
+
     def barrier(self) -> None:
         """Wait until every process is here."""
         if self.count > 1:

@@ -22,7 +22,7 @@ from anynorm.training.devices import Hardware, check_processes, describe_device,
 from anynorm.training.distributed import Processes
 from anynorm.training.provenance import provenance
 from anynorm.training.store import Store
-from anynorm.training.task import Task
+from anynorm.training.task import Metric, Task
 from anynorm.training.trainer import Trainer, train
 
 SHIFT_SAMPLES, SHIFT_BATCH_SIZE = 1000, 500
@@ -96,10 +96,19 @@ def _train_and_measure(
         advice = "Use a smaller batch size, and grad_accum_steps for as many samples per step"
         note = f"out of memory with batch_size={config.batch_size} on {hardware.kind}. {advice}."
         outcome = {"status": "failed", "note": note, "curve": []}
-    outcome.setdefault("metric", import_object("anynorm.tasks:task_class")(config.task).metric._asdict())
+    outcome.setdefault("metric", _metric_of_failed_run(config, task)._asdict())
     outcome["seconds"] = round(time.perf_counter() - start, 2)
     outcome["provenance"] = environment
     return outcome
+
+
+def _metric_of_failed_run(config: Config, task: Task | None) -> Metric:
+    """Return the metric of a run that may have failed because of its settings; then `Task.metric`."""
+    kind: type[Task] = import_object("anynorm.tasks:task_class")(config.task) if task is None else type(task)
+    try:
+        return kind.metric_for(config)
+    except AnynormError:
+        return kind.metric
 
 
 def _is_out_of_memory(error: Exception) -> bool:
@@ -138,7 +147,7 @@ def summarize(trainer: Trainer, *, failed: bool) -> dict[str, Any]:
     results: dict[str, Any] = {
         "steps": trainer.step,
         "curve": points,
-        "metric": task.metric._asdict(),
+        "metric": task.metric_for(trainer.config)._asdict(),
         **{name: None if failed and name.startswith("test_") else value for name, value in last.items()},
         "parameters": sum(parameter.numel() for parameter in task.parameters()),
         "saved_bytes": saved_bytes(trainer),

@@ -107,7 +107,7 @@ class Task(nn.Module):
         config: the run.
 
     Attributes:
-        metric: the metric by which runs are compared.
+        metric: the metric by which runs are compared; see `metric_for` if it depends on the run.
         default_options: the settings of the task besides the fields of `Config`, with their default values.
         comparison_defaults: the norms, batch sizes and settings of `anynorm.compare` for this task, where none are given; the
             learning rate belongs to batch size 32.
@@ -170,6 +170,14 @@ class Task(nn.Module):
         return DataError(f"{type(self).__name__} must define {name}; see anynorm.Task.")
 
     # What a subclass may change -----------------------------------------------------------------------------------------------
+
+    @classmethod
+    def metric_for(cls, config: Config) -> Metric:
+        """Return the metric by which a run is compared: `metric`, unless a subclass derives it from the settings of the run.
+
+        `config.options` has the options that are not default; `merge_options(cls, config.options)` has all.
+        """
+        return cls.metric
 
     @classmethod
     def prepare(cls, config: Config) -> None:

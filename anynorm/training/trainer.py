@@ -148,7 +148,7 @@ class Trainer:
         self.processes.broadcast_tensors(buffer for network in networks for buffer in network.buffers())
         with self.evaluation_networks(), torch.no_grad():
             metrics = self.task.evaluate()
-            check_metrics(f"{type(self.task).__name__}.evaluate", metrics, self.task.metric.name)
+            check_metrics(f"{type(self.task).__name__}.evaluate", metrics, self.task.metric_for(self.config).name)
             artifacts = self.task.artifacts()
         self.curve.add_evaluation(self.step, self.step / self.steps_per_epoch, metrics)
         return artifacts

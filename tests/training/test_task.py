@@ -249,6 +249,48 @@ def test_the_metric_of_a_run_that_failed_at_once_is_that_of_its_task(tmp_path):
     assert (row["status"], row["metric"]) == ("failed", "mean")
 
 
+class Measured(Adversarial):
+    """The mean is compared under the name of an option, with spaces and parentheses."""
+
+    default_options: ClassVar = {**Adversarial.default_options, "network": "ResNet-56"}
+
+    @classmethod
+    def metric_for(cls, config):
+        return anynorm.Metric(f"FD ({merge_options(cls, config.options)['network']})")
+
+    def evaluate(self):
+        return {self.metric_for(self.config).name: super().evaluate()["mean"], "mean": 0.0}
+
+
+MEASURED = replace(QUICK, task="tests.training.test_task:Measured")
+
+
+def test_the_metric_may_depend_on_the_options_of_a_run(tmp_path):
+    small = replace(MEASURED, options={"network": "ResNet-8"})
+    for config, name in ((MEASURED, "FD (ResNet-56)"), (small, "FD (ResNet-8)")):
+        assert run(config, tmp_path)
+        record = Store(tmp_path).record(config.id)
+        assert record["metric"]["name"] == name
+        assert record[f"test_{name}"] == record["curve"][-1][f"test_{name}"]
+    wrong = replace(small, batch_size=128)  # more than the task has
+    run(wrong, tmp_path)
+    assert Store(tmp_path).record(wrong.id)["metric"]["name"] == "FD (ResNet-8)"
+
+
+def test_a_task_object_that_fails_is_recorded_with_its_own_metric(tmp_path):
+    config = replace(QUICK, task="classification", batch_size=128)
+    run(config, tmp_path, task=Measured(config))
+    assert Store(tmp_path).record(config.id)["metric"]["name"] == "FD (ResNet-56)"
+
+
+def test_a_run_whose_options_are_refused_is_recorded_with_the_metric_of_the_class(tmp_path):
+    config = replace(MEASURED, options={"depth": 3})
+    run(config, tmp_path)
+    record = Store(tmp_path).record(config.id)
+    assert record["note"].startswith("SpecError: Measured has no option 'depth'")
+    assert record["metric"]["name"] == "mean"
+
+
 def test_a_step_that_returns_nothing_is_named(monkeypatch):
     monkeypatch.setattr(Adversarial, "training_step", lambda *_: None)
     with pytest.raises(

@@ -1,0 +1,339 @@
+"""Class-conditional image generation: a generator and a projection discriminator with the hinge loss (sabn eq. 6).
+
+    L_D = mean max(0, 1 − D(x, y)) + mean max(0, 1 + D(G(z, y'), y'))            n_dis updates per step
+    L_G = −mean D(G(z, y'), y')                                                  then one
+
+z ~ N(0, I), and y' is uniform over classes. Norms of the generator that take a class (`ccbn@K`, `sabn@K`, `hn.sa@K`, …) get y'.
+Images are compared with the training images by the features of a network; see `generation_metrics` and `feature_networks`.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from anynorm.data import ImageDataset, StreamedDataset, augment, load_cached
+from anynorm.errors import DataError, SpecError
+from anynorm.layers.norm import Norm
+from anynorm.models.gan import build_gan
+from anynorm.registry import make, parse
+from anynorm.tasks.class_gradients import measure_balance
+from anynorm.tasks.feature_networks import distance_name, make_feature_network
+from anynorm.tasks.generation_metrics import compare_features
+from anynorm.tasks.images import Batch, StreamedImages, make_images
+from anynorm.tasks.reference_features import BATCH_SIZE, Features, extract_features, reference_features
+from anynorm.tasks.sampling import generate, generate_uint8, recalibrated, sample_picture, split_batches, takes_classes
+from anynorm.training.config import Config
+from anynorm.training.curve import DivergedError
+from anynorm.training.norm_layout import set_num_classes
+from anynorm.training.task import Metric, Metrics, Optimizers, Step, Task, merge_options
+
+RECALIBRATION_BATCH_SIZE = 32
+EVALUATION_SEED = 1_000_003
+"""Seed of the latent vectors of evaluations, the same for all runs."""
+
+
+class Generation(Task):
+    """A GAN on the images of a data set.
+
+    An epoch takes every training image once; a step takes `n_dis` batches of them.
+
+    Args:
+        config: the run. `config.norm` is the norm of the generator's blocks; its last norm is the same without classes.
+            `config.model` is a name of `anynorm.models.gan.GANS` or `package.module:factory`.
+        data: all images; None for those of `config.data`.
+
+    Attributes:
+        default_options: n_dis, updates of the discriminator per step; generator_batch_size, 0 for `config.batch_size`; beta1 and
+            beta2 of Adam; shared_embedding and attention of BigGAN; features, a network of `anynorm.tasks.feature_networks`;
+            num_generated and num_reference, the numbers of generated and real images in an evaluation (0 for all real ones);
+            score_splits, splits of the class score; intra_class, whether distances within classes are computed;
+            recalibration_batches, batches from which running statistics are estimated before an evaluation, because those of an
+            averaged generator are of other weights (0 to use them as they are); balance_interval, steps between measurements of
+            the gradient balance (0 for none); balance_draws, latent batches of each.
+
+    Raises:
+        DataError: if the model does not fit the images.
+        SpecError: if a norm has another number of classes than the data.
+    """
+
+    metric: ClassVar[Metric] = Metric("FD")
+    default_options: ClassVar[dict[str, Any]] = {
+        "n_dis": 5,
+        "generator_batch_size": 0,
+        "beta1": 0.0,
+        "beta2": 0.9,
+        "shared_embedding": False,
+        "attention": False,
+        "features": "classifier",
+        "num_generated": 1000,
+        "num_reference": 0,
+        "score_splits": 10,
+        "intra_class": True,
+        "recalibration_batches": 16,
+        "balance_interval": 0,
+        "balance_draws": 4,
+    }
+    comparison_defaults: ClassVar[dict[str, Any]] = {
+        "norms": ("ccbn@K", "sabn@K"),
+        "batch_sizes": (32,),
+        "model": "sngan",
+        "width": 0.25,
+        "epochs": 20,
+        "lr": 2e-4,
+        "lr_scaling": "none",
+        "weight_decay": 0.0,
+        "schedule": "constant",
+        "num_evals": 5,
+        "n_dis": 1,
+    }
+
+    generator: Any
+    discriminator: Any
+
+    def __init__(self, config: Config, data: ImageDataset | StreamedDataset | None = None) -> None:
+        super().__init__(config)
+        _check_config(config, self.options)
+        self._data = data
+        self._reference: Features | None = None
+        self.images = make_images(_load(config) if data is None else data, config)
+        torch.manual_seed(config.seed)
+        flags = [name for name in ("shared_embedding", "attention") if self.options[name]]
+        self.generator, self.discriminator = build_gan(config.model, self.images.data.shape, config.width, flags)
+        self._set_norms()
+        self._picture: bytes | None = None
+        self._class_distances: dict[int, float] = {}
+        self._num_steps = 0
+
+    def _set_norms(self) -> None:
+        """Give the norms of the generator's blocks the spec of the run, and its last norm the same without classes."""
+        spec = parse(set_num_classes(self.config.norm, self.num_classes), batch_size=self.config.batch_size)
+        if self.options["shared_embedding"] and not spec.takes_style:
+            raise SpecError(
+                f"shared_embedding needs a norm with a predicted affine; got {self.config.norm}. Usable: bn.style bn.sastyle."
+            )
+        if spec.num_classes and spec.num_classes != self.num_classes:
+            raise SpecError(
+                f"{self.config.norm} has {spec.num_classes} classes; the data have {self.num_classes}. "
+                f"Usable: @{self.num_classes} or @K."
+            )
+        last = getattr(self.generator, "output_norm", None)
+        if isinstance(last, nn.BatchNorm2d):
+            plain = str(spec.with_affine(""))
+            self.generator.output_norm = make(plain, last.num_features, batch_size=self.config.batch_size)
+        self.apply_norms(getattr(self.generator, "blocks", self.generator), self.num_classes)
+        for module in self.generator.modules():
+            if isinstance(module, Norm):
+                module.reset_parameters()  # γ of classes ~ N(1, 0.02); a replaced norm had γ = 1
+
+    # Data ---------------------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def metric_for(cls, config: Config) -> Metric:
+        """Return the Fréchet distance, named after the network of its features."""
+        return Metric(distance_name(str(merge_options(cls, config.options)["features"])))
+
+    @classmethod
+    def prepare(cls, config: Config) -> None:
+        """Load the data set and compute the features of its images, once."""
+        options = merge_options(cls, config.options)
+        data = _load(config)
+        reference_features(config, data, str(options["features"]), int(options["num_reference"]))
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes of the data set."""
+        return int(self.images.data.num_classes)
+
+    @property
+    def num_samples(self) -> int:
+        """The number of training images."""
+        return len(self.images)
+
+    @property
+    def passes_per_step(self) -> int:
+        """The number of batches of real images per step."""
+        return int(self.options["n_dis"])
+
+    def training_batch(self, step: int, number: int = 0) -> Batch:
+        """Return real images in [−1, 1] and their labels."""
+        if isinstance(self.images, StreamedImages):
+            self.images.num_workers = self.num_workers
+        images, labels = self.to_device(self.images.batch(self.sampler, step, number))
+        x = images.float() / 127.5 - 1
+        if self.config.flip:
+            x = augment.random_flip(x, self.sampler.generator(step, number))
+        return x, labels
+
+    # Training -----------------------------------------------------------------------------------------------------------------
+
+    def configure_optimizers(self) -> Optimizers:
+        """Return Adam for both networks."""
+        betas = (self.options["beta1"], self.options["beta2"])
+        return {
+            name: torch.optim.Adam(network.parameters(), self.config.lr, betas, weight_decay=self.config.weight_decay, fused=True)
+            for name, network in (("generator", self.generator), ("discriminator", self.discriminator))
+        }
+
+    def training_step(self, step: Step) -> Metrics:
+        """Update the discriminator n_dis times and the generator once."""
+        if step.number == 0 and not takes_classes(self.generator):
+            warnings.warn(
+                f"no norm of the generator takes a class (norm {self.config.norm}), so it cannot tell classes apart. "
+                "Usable: ccbn@K sabn@K.",
+                stacklevel=2,
+            )
+        total = torch.zeros((), device=self.device)
+        for number in range(self.passes_per_step):
+            images, labels = self.training_batch(step.number, number)
+            random = self.sampler.generator(step.number, number)
+            z, fake_labels = self.draw(len(images), random)
+            with step.autocast():
+                with torch.no_grad():
+                    fakes = generate(self.generator, z, fake_labels)
+                real_logits, fake_logits = self.discriminator(images, labels), self.discriminator(fakes, fake_labels)
+                loss = (1 - real_logits).relu().mean() + (1 + fake_logits).relu().mean()
+            step.backward(loss)
+            step.update("discriminator")
+            total = total + loss.detach()
+        z, fake_labels = self.draw(self.options["generator_batch_size"] or self.config.batch_size, random)
+        self.discriminator.requires_grad_(False)
+        try:
+            with step.autocast():
+                generator_loss = self.generator_loss(self.generator, z, fake_labels)
+            step.backward(generator_loss)
+        finally:
+            self.discriminator.requires_grad_(True)
+        step.update("generator")
+        self._num_steps = step.number + 1
+        metrics = {"discriminator_loss": total / self.passes_per_step, "generator_loss": generator_loss}
+        interval = self.options["balance_interval"]
+        if interval and self._num_steps % interval == 0:
+            latents = [self.draw(self.config.batch_size, random)[0] for _ in range(self.options["balance_draws"])]
+            metrics |= measure_balance(self.generator, self.discriminator, latents, self.num_classes, self.generator_loss)
+        return metrics
+
+    def generator_loss(self, generator: nn.Module, z: Tensor, labels: Tensor) -> Tensor:
+        """Return L_G of a batch."""
+        loss: Tensor = -self.discriminator(generate(generator, z, labels), labels).mean()
+        return loss
+
+    def draw(self, count: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return latent vectors and labels, both random."""
+        z = torch.randn(count, self.generator.latent_size, generator=random)
+        labels = torch.randint(0, self.num_classes, (count,), generator=random)
+        on_device: tuple[Tensor, Tensor] = self.to_device((z, labels))
+        return on_device
+
+    # Evaluation ---------------------------------------------------------------------------------------------------------------
+
+    @property
+    def network(self) -> nn.Module:
+        """The generator."""
+        generator: nn.Module = self.generator
+        return generator
+
+    def evaluate(self) -> dict[str, float]:
+        """Return distances and scores of generated images.
+
+        Raises:
+            DivergedError: if all generated images are equal.
+        """
+        options = self.options
+        if self._reference is None:
+            data = _load(self.config) if self._data is None else self._data
+            self._reference = reference_features(self.config, data, options["features"], options["num_reference"])
+        reference, fakes = self._reference, self._fake_features()
+        metrics, self._class_distances = compare_features(
+            reference, fakes, options["features"], score_splits=options["score_splits"], intra_class=options["intra_class"]
+        )
+        return metrics
+
+    def _fake_features(self) -> Features:
+        """Return the features of `num_generated` images, whose classes are equally frequent; processes share the work."""
+        count = self.options["num_generated"]
+        labels = torch.arange(count) % self.num_classes
+        random = torch.Generator().manual_seed(EVALUATION_SEED)
+        z = torch.randn(count, self.generator.latent_size, generator=random)
+        own = slice(self.processes.rank, None, self.processes.count)
+        images = self.sample(labels[own], z[own])
+        if len(images) > 1 and bool((images == images[0]).all()):
+            raise DivergedError(f"the generator has collapsed after step {self._num_steps}: all {len(images)} images are equal")
+        self._picture = sample_picture(images, labels[own], self.num_classes)
+        network = make_feature_network(self.config, self.options["features"]).to(self.device)
+        return extract_features(network, split_batches(images, labels[own], BATCH_SIZE)).gather(self.processes, count)
+
+    def sample(self, labels: Tensor, z: Tensor | None = None) -> Tensor:
+        """Generate images.
+
+        Args:
+            labels: the class of each image, (n,).
+            z: latent vectors (n, latent_size); None for random ones, of the global generator.
+
+        Returns:
+            uint8 images (n, c, h, w), on the CPU.
+
+        Raises:
+            DataError: if a label is not a class.
+        """
+        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < self.num_classes:
+            raise DataError(
+                f"labels must be in [0, {self.num_classes}); got values from {int(labels.min())} to {int(labels.max())}."
+            )
+        z = torch.randn(len(labels), self.generator.latent_size) if z is None else z
+        count, random = self.options["recalibration_batches"], torch.Generator().manual_seed(EVALUATION_SEED + 1)
+        generator = self.generator
+        if count:
+            generator = recalibrated(generator, [self.draw(RECALIBRATION_BATCH_SIZE, random) for _ in range(count)])
+        return generate_uint8(generator, z, labels, self.device)
+
+    def artifacts(self) -> dict[str, bytes]:
+        """Return a picture of samples, one row per class, and the distances within classes."""
+        files = {}
+        if self._picture is not None:
+            files[f"samples/step-{self._num_steps:08d}.png"] = self._picture
+        if self._class_distances:
+            name = f"intra-class {distance_name(self.options['features'])}"
+            files["intra-class.json"] = json.dumps({name: self._class_distances}, indent=1).encode()
+        return files
+
+    def check(self) -> None:
+        """Raise DataError if the generator's images do not have the shape of the data's, or the discriminator fails."""
+        images, labels = self.training_batch(0)
+        z, _ = self.draw(len(images), self.sampler.generator(0, 0))
+        with torch.no_grad():
+            fakes = generate(self.generator, z, labels)
+            logits = self.discriminator(images, labels)
+        if fakes.shape != images.shape:
+            raise DataError(
+                f"the generator of {self.config.model} must return images of shape {tuple(images.shape)}; "
+                f"got {tuple(fakes.shape)}."
+            )
+        if logits.shape != (len(images),):
+            raise DataError(
+                f"the discriminator of {self.config.model} must return one logit per image, ({len(images)},); "
+                f"got {tuple(logits.shape)}."
+            )
+
+    def close(self) -> None:
+        """End the processes that decode streamed images."""
+        self.images.close()
+
+
+def _load(config: Config) -> ImageDataset | StreamedDataset:
+    data: ImageDataset | StreamedDataset = load_cached(config.data, config.image_size, config.source_hash, config.skip_unreadable)
+    return data
+
+
+def _check_config(config: Config, options: dict[str, Any]) -> None:
+    if config.grad_accum_steps != 1:
+        raise SpecError(f"generation takes n_dis batches per step; grad_accum_steps must be 1, got {config.grad_accum_steps}.")
+    if config.optimizer not in ("adam", Config.optimizer):
+        raise SpecError(f"generation trains with Adam; got optimizer={config.optimizer!r}.")
+    for name in ("n_dis", "num_generated", "score_splits", "balance_draws"):
+        if options[name] < 1:
+            raise SpecError(f"option {name} must be at least 1; got {options[name]}.")
