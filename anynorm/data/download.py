@@ -133,7 +133,7 @@ def fetch_weights(url: str) -> Path:
     path, digits = data_dir() / "weights" / name, Path(name).stem.rpartition("-")[2]
     if path.exists():
         return path
-    with _lock_directory(path.parent):
+    with lock_directory(path.parent):
         if not path.exists():  # another process may have downloaded it
             try:
                 download_url_to_file(url, str(path), hash_prefix=digits, progress=False)
