@@ -97,6 +97,7 @@ def test_a_run_killed_by_the_system_ends_with_the_same_bits(name, tmp_path):
     code = f"""
 import sys, torch
 torch.set_num_threads(1)
+from pathlib import Path
 from anynorm.training.config import Config
 from anynorm.training.trainer import train
 train({config!r}, Path(sys.argv[1]), seconds=0.0)
@@ -124,6 +125,7 @@ def test_two_synchronized_processes_are_one_with_the_whole_batch(tmp_path):
     script = tmp_path / "two.py"
     script.write_text(f"""
 import torch
+from pathlib import Path
 torch.set_num_threads(1)
 from anynorm.training.config import Config
 from anynorm.training.run import run
