@@ -22,7 +22,7 @@ LEVELS = [
     ["data", "models", "plot"],
     ["training"],
     ["tasks"],
-    ["recipes", "comparison", "report"],
+    ["recipes", "comparison", "report", "stylization"],
     ["cli"],
 ]
 """The packages and modules of anynorm; each may import itself and those on earlier lines."""

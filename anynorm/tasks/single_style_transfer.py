@@ -21,8 +21,8 @@ from anynorm.errors import DataError, ShapeError
 from anynorm.io.pictures import encode_png, image_grid
 from anynorm.models.style.johnson import JohnsonNetwork
 from anynorm.models.style.losses import gram, gram_loss, total_variation
-from anynorm.models.style.vgg import load_vgg
 from anynorm.tasks.crops import Crops, channels_last, to_float, to_uint8
+from anynorm.tasks.encoders import load_vgg
 from anynorm.tasks.style_transfer import EVAL_BATCH_SIZE, NUM_PICTURES, check_alpha, read_layers
 from anynorm.training.config import Config
 from anynorm.training.task import Metric, Metrics, Task
@@ -39,7 +39,7 @@ class SingleStyleTransfer(Task):
 
             style_image: the path of the style image, whose central square is used; see `anynorm.data.unlabeled.resolve`.
             style_size: the side to which that square is resized; 0 for `image_size`.
-            encoder: the weights of the loss network, see `anynorm.models.style.vgg`.
+            encoder: the weights of the loss network, see `anynorm.tasks.encoders`.
             content_layer: the layer of the content loss.
             style_layers: the layers of the style loss, separated by commas.
             content_weight, style_weight, tv_weight: the weights of the losses and of the total variation.

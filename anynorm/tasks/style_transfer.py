@@ -2,7 +2,7 @@
 
     t = norm(f(c), f(s))        image = g(t)        loss = MSE(f(g(t)), t) + style_weight · style(f(g(t)), f(s))
 
-f is a fixed encoder (`anynorm.models.style.vgg`), g its mirrored decoder, and the norm is that of the run: adain, saadain,
+f is a fixed encoder (`anynorm.tasks.encoders`), g its mirrored decoder, and the norm is that of the run: adain, saadain,
 ilmadain, or any norm with `.style` or `.sastyle`. The target t of the content loss is the output of the norm, which a norm with
 parameters can change: with `detach_target=False`, as in the release of sabn, the content loss also trains the norm to move the
 target towards f(g(t)). Then the content losses of two norms have different targets, and the lower one need not keep more of the
@@ -26,9 +26,10 @@ from anynorm.errors import DataError, SpecError
 from anynorm.io.pictures import encode_png, image_grid
 from anynorm.models.style.decoder import StyleTransferNetwork, mirror
 from anynorm.models.style.losses import moment_loss
-from anynorm.models.style.vgg import VGG, load_vgg
+from anynorm.models.style.vgg import VGG
 from anynorm.registry import make, parse
 from anynorm.tasks.crops import Crops, channels_last, to_uint8
+from anynorm.tasks.encoders import load_vgg
 from anynorm.training.config import Config
 from anynorm.training.sampler import Sampler
 from anynorm.training.task import Metric, Metrics, Task
@@ -47,7 +48,7 @@ class StyleTransfer(Task):
         config: the run. Its options are
 
             styles: the style images, as `config.data`.
-            encoder: the weights of the encoder, see `anynorm.models.style.vgg`.
+            encoder: the weights of the encoder, see `anynorm.tasks.encoders`.
             content_layer: the last layer of the encoder, where the style is applied.
             style_layers: the layers of the style loss, separated by commas.
             style_weight: the weight of the style loss.

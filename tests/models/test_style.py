@@ -12,10 +12,11 @@ from torch.nn import functional as F
 import anynorm
 from anynorm.data.download import fetch_weights
 from anynorm.layers.norm import Norm
-from anynorm.models.style import vgg
 from anynorm.models.style.decoder import StyleTransferNetwork, mirror
 from anynorm.models.style.johnson import JohnsonNetwork
 from anynorm.models.style.losses import gram, gram_loss, moment_loss, total_variation
+from anynorm.models.style.vgg import layer_names
+from anynorm.tasks.encoders import load_vgg
 from anynorm.training.norm_layout import apply_norms
 from tests.helpers import same
 
@@ -24,7 +25,7 @@ VGG_19, VGG_16 = [64] * 2 + [128] * 2 + [256] * 4 + [512] * 8, [64] * 2 + [128] 
 
 @pytest.fixture(scope="module")
 def encoder():
-    return vgg.load_vgg("random")
+    return load_vgg("random")
 
 
 def small_weights(count=9):
@@ -62,7 +63,7 @@ def test_features_are_those_of_the_reference_for_the_files_of_adain_and_of_torch
     }
     torch.save(adain, tmp_path / "vgg_normalised.pth")
     names = ["relu1_1", "relu2_1", "relu3_1", "relu4_1"]
-    actual = vgg.load_vgg(str(tmp_path / "vgg_normalised.pth"))(images, names)
+    actual = load_vgg(str(tmp_path / "vgg_normalised.pth"))(images, names)
     for name, expected in zip(names, reference(F.conv2d(images, *first), weights), strict=True):
         same(actual[name], expected, rtol=1e-4, atol=1e-5)
     arrays: Any = {
@@ -71,7 +72,7 @@ def test_features_are_those_of_the_reference_for_the_files_of_adain_and_of_torch
         for name, x in zip(("weight", "bias"), pair, strict=True)
     }
     np.savez(tmp_path / "adain.npz", **arrays)
-    same(vgg.load_vgg(str(tmp_path / "adain.npz"))(images)["relu4_1"], actual["relu4_1"])
+    same(load_vgg(str(tmp_path / "adain.npz"))(images)["relu4_1"], actual["relu4_1"])
     mean, std = torch.tensor([0.485, 0.456, 0.406])[:, None, None], torch.tensor([0.229, 0.224, 0.225])[:, None, None]
     indices = (0, 2, 5, 7, 10, 12, 14, 16, 19)
     torchvision = {
@@ -80,20 +81,20 @@ def test_features_are_those_of_the_reference_for_the_files_of_adain_and_of_torch
         for name, x in zip(("weight", "bias"), pair, strict=True)
     }
     torch.save(torchvision | {"classifier.0.weight": torch.zeros(2, 2)}, tmp_path / "vgg19.pth")
-    actual = vgg.load_vgg(str(tmp_path / "vgg19.pth"))(images, names)
+    actual = load_vgg(str(tmp_path / "vgg19.pth"))(images, names)
     for name, expected in zip(names, reference((images - mean) / std, weights), strict=True):
         same(actual[name], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_layers_are_named_by_block_for_vgg_16_and_19():
-    assert vgg.layer_names(VGG_19)[4:] == [f"relu{block}_{k}" for block in (3, 4) for k in (1, 2, 3, 4)]
-    assert vgg.layer_names(VGG_16)[4:] == [f"relu{block}_{k}" for block in (3, 4) for k in (1, 2, 3)]
+    assert layer_names(VGG_19)[4:] == [f"relu{block}_{k}" for block in (3, 4) for k in (1, 2, 3, 4)]
+    assert layer_names(VGG_16)[4:] == [f"relu{block}_{k}" for block in (3, 4) for k in (1, 2, 3)]
 
 
 def test_the_encoder_is_fixed_and_stops_at_the_last_layer(encoder):
     assert list(encoder.convolutions)[-1] == "relu4_1"
     assert not any(parameter.requires_grad for parameter in encoder.parameters())
-    again = vgg.load_vgg("random").state_dict()
+    again = load_vgg("random").state_dict()
     assert all(torch.equal(value, again[name]) for name, value in encoder.state_dict().items())
     image = torch.rand(1, 3, 16, 16, requires_grad=True)
     encoder(image)["relu4_1"].sum().backward()
@@ -177,12 +178,12 @@ def test_what_is_wrong_with_an_encoder_is_said(tmp_path, monkeypatch, encoder):
         str(tmp_path / "other.pth"): r"encoder must be the file of a VGG network: 3 × 3 convolutions in order, from 3 channels",
     }.items():
         with pytest.raises(anynorm.DataError, match=message):
-            vgg.load_vgg(name)
+            load_vgg(name)
     (tmp_path / "bad.npz").write_text("not an archive")
     with pytest.raises(anynorm.DataError, match=r"cannot read .*bad\.npz"):
-        vgg.load_vgg(str(tmp_path / "bad.npz"))
+        load_vgg(str(tmp_path / "bad.npz"))
     with pytest.raises(anynorm.DataError, match=r"the layer must be one of .* relu1_1 .*; got 'relu5_1'"):
-        vgg.load_vgg("random", "relu5_1")
+        load_vgg("random", "relu5_1")
     with pytest.raises(anynorm.ShapeError, match=r"images must have at least 9 × 9 pixels for this encoder; got 8 × 20"):
         encoder(torch.rand(1, 3, 8, 20))
 

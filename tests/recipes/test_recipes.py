@@ -62,6 +62,7 @@ VERDICTS = {
     "hn_networks.desk": (11, 3, 5, 0),
     "hn_sn.desk": (0, 2, 3, 0),
     "hn_with_sn.desk": (2, 1, 4, 0),
+    "sabn_style.desk": (5, 2, 5, 0),
     "sn_average.desk": (3, 0, 5, 0),
     "sn_batch_size.desk": (11, 1, 4, 0),
     "sn_importance.desk": (3, 1, 2, 0),

@@ -30,9 +30,11 @@ def make(config) -> Any:
     return make_task(config).eval()
 
 
-def trainer_task(config) -> Any:
-    """Return the task of a trainer, with a sampler."""
-    return Trainer(config).task
+def make_with_styles(config) -> Any:
+    """Return the task of a run in eval mode, with test styles that are not the test contents."""
+    task = make(config)
+    task.styles.test = task.styles.test.select(range(10, 14))
+    return task
 
 
 def gradients(task, batch):
@@ -53,15 +55,14 @@ def test_an_attached_target_changes_the_gradient_of_the_norm_and_nothing_else():
 
 
 def test_with_adain_the_published_content_loss_is_the_one_against_adains_target():
-    trainer = Trainer(replace(ARBITRARY, norm="adain"))
-    with trainer.evaluation_networks() as task, torch.no_grad():
-        metrics = task.evaluate()
+    with torch.no_grad():
+        metrics = make_with_styles(replace(ARBITRARY, norm="adain")).evaluate()
     same(torch.tensor(metrics["content_loss"]), torch.tensor(metrics["adain_content_loss"]))
     same(torch.tensor(metrics["loss"]), torch.tensor(metrics["content_loss"] + 10 * metrics["style_loss"]))
 
 
 def test_the_metrics_of_an_evaluation_are_those_of_the_definition():
-    task = trainer_task(ARBITRARY).eval()
+    task = make_with_styles(ARBITRARY)
     with torch.no_grad():
         task.model.norm.weight.fill_(1.5)
         metrics = task.evaluate()
@@ -90,12 +91,17 @@ def test_training_lowers_both_losses_on_held_out_images(config):
 
 def test_styles_of_a_step_are_random_and_depend_on_the_seed_and_the_step_alone():
     task, again = (Trainer(ARBITRARY).task for _ in range(2))
-    (content, style), (_, second) = task.training_batch(0), task.training_batch(1)
-    assert torch.equal(again.training_batch(1)[1], second)
-    assert torch.equal(again.training_batch(0)[0], content)
-    assert not torch.equal(style, second)
-    other = Trainer(replace(ARBITRARY, seed=1)).task.training_batch(0)[1]
-    assert not torch.equal(other, style)
+    batches = [task.training_batch(step) for step in (0, 1)]
+    for step in (1, 0):  # in another order
+        for actual, expected in zip(again.training_batch(step), batches[step], strict=True):
+            assert torch.equal(actual, expected)
+    chosen = [chosen_styles(config, step) for config, step in ((ARBITRARY, 0), (ARBITRARY, 1), (replace(ARBITRARY, seed=1), 0))]
+    assert len(set(map(tuple, chosen))) == 3
+
+
+def chosen_styles(config, step) -> Any:
+    task: Any = Trainer(config).task
+    return task.styles.choose(task.sampler, step, 0).tolist()
 
 
 def test_worker_processes_decode_the_same_crops(monkeypatch):

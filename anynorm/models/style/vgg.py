@@ -2,37 +2,21 @@
 
     image in [0, 1] ─▶ 1 × 1 convolution: (x − mean)/std ─▶ relu1_1 ─▶ relu1_2 ─▶ max pooling ─▶ relu2_1 ─▶ … ─▶ relu4_k
 
-Every 3 × 3 convolution pads by reflection, as in AdaIN's release: zeros would become visible borders. Weights are one of
-
-    vgg19-normalised   VGG-19 up to relu4_1, scaled so that the mean of every channel is 1; the encoder of AdaIN (Huang & Belongie
-                       2017). A file in the data directory, see `NORMALISED_FILES`; its first layer replaces (x − mean)/std
-    vgg19, vgg16       torchvision's, trained on ImageNet; downloaded into the data directory at first use
-    PATH               a file of either kind: a state_dict (.pth, .pt, .safetensors) or .npz
-    random             VGG-19 of an eighth of the width with fixed random weights, for tests
+Every 3 × 3 convolution pads by reflection, as in AdaIN's release: zeros would become visible borders. `anynorm.tasks.encoders`
+finds the weights.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from anynorm.data.download import data_dir, fetch_weights
 from anynorm.errors import DataError, ShapeError
-from anynorm.io.checkpoints import read_state_dict
 from anynorm.io.inputs import IMAGENET_MEAN, IMAGENET_STD
 
-NORMALISED = "vgg19-normalised"
-NORMALISED_FILES = ("adain_vgg19/vgg19_normalised_relu4_1_f16.npz", "vgg_normalised.pth")
-"""Where AdaIN's encoder is searched under the data directory."""
-URLS = {
-    "vgg19": "https://download.pytorch.org/models/vgg19-dcbb9e9d.pth",
-    "vgg16": "https://download.pytorch.org/models/vgg16-397923af.pth",
-}
 RANDOM_SIZES = [(8, 2), (16, 2), (32, 4), (64, 4)]
 """Channels and number of convolutions per block of the random encoder."""
 NUM_BLOCKS = 4
@@ -126,49 +110,16 @@ def starts_block(name: str) -> bool:
     return name.endswith("_1") and name != "relu1_1"
 
 
-def load_vgg(encoder: str, last: str = "relu4_1") -> VGG:
-    """Return an encoder with its weights.
+def read_weights(state: Mapping[str, Tensor], source: str) -> Weights:
+    """Return the convolutions of a state_dict in order; (x − mean)/std as the first one if it is not among them.
 
     Args:
-        encoder: vgg19-normalised, vgg19, vgg16, random, or the path of a file.
-        last: the last layer.
+        state: of torchvision's VGG networks, or of AdaIN's.
+        source: its name, for messages.
 
     Raises:
-        DataError: if the weights are not found, cannot be downloaded or read, or do not reach the last layer.
+        DataError: if it is not that of a VGG network.
     """
-    weights = _random_weights() if encoder == "random" else _convolutions(_read(_find(encoder)), encoder)
-    return VGG(weights, last)
-
-
-def _find(encoder: str) -> Path:
-    """Return the path of the weights; download those of torchvision."""
-    if encoder in URLS:
-        return fetch_weights(URLS[encoder])
-    if encoder == NORMALISED:
-        paths = [data_dir() / name for name in NORMALISED_FILES]
-        if path := next((path for path in paths if path.exists()), None):
-            return path
-        raise DataError(
-            f"the encoder {NORMALISED} needs {' or '.join(NORMALISED_FILES)} under {data_dir()}. Put vgg_normalised.pth of the "
-            "release of pytorch-AdaIN there, set ANYNORM_DATA to the directory that has it, or use encoder=vgg19 (downloaded)."
-        )
-    if Path(encoder).is_file():
-        return Path(encoder)
-    raise DataError(f"encoder must be {NORMALISED}, {', '.join(URLS)}, random, or an existing file; got {encoder!r}.")
-
-
-def _read(path: Path) -> Mapping[str, Tensor]:
-    if path.suffix != ".npz":
-        return read_state_dict(path)
-    try:
-        with np.load(path) as arrays:
-            return {name: torch.from_numpy(arrays[name]).float() for name in arrays.files}
-    except Exception as error:  # numpy and zipfile raise many types for a file of another format
-        raise DataError(f"cannot read {path}: {type(error).__name__}: {error}.") from None
-
-
-def _convolutions(state: Mapping[str, Tensor], encoder: str) -> Weights:
-    """Return the convolutions of a state_dict in order; (x − mean)/std as the first one if the file does not have it."""
     numbers = {name: int(match[1]) for name in state if (match := re.search(r"(\d+)\.weight$", name)) and state[name].dim() == 4}
     names = sorted(numbers, key=lambda name: numbers[name])
     weights = [(state[name].float(), state[f"{name.removesuffix('weight')}bias"].float()) for name in names]
@@ -180,12 +131,12 @@ def _convolutions(state: Mapping[str, Tensor], encoder: str) -> Weights:
     sizes = [3, *(weight.shape[0] for weight, _ in weights)]
     if not weights or any(weight.shape[1:] != (size, 3, 3) for (weight, _), size in zip(weights, sizes, strict=False)):
         raise DataError(
-            f"encoder must be the file of a VGG network: 3 × 3 convolutions in order, from 3 channels; got {encoder!r}."
+            f"encoder must be the file of a VGG network: 3 × 3 convolutions in order, from 3 channels; got {source!r}."
         )
     return [first, *weights]
 
 
-def _random_weights() -> Weights:
+def random_weights() -> Weights:
     """Return fixed weights with the variance of He et al. (2015)."""
     generator = torch.Generator().manual_seed(0)
     mean, std = torch.tensor(IMAGENET_MEAN), torch.tensor(IMAGENET_STD)
