@@ -49,14 +49,12 @@ def stylize(
     from anynorm.io.atomic import atomic_write
     from anynorm.io.pictures import encode_png
     from anynorm.tasks.crops import to_uint8
-    from anynorm.tasks.style_transfer import check_alpha
 
     target = Path(out)
     if target.suffix.lower() != SUFFIX or target.is_dir():
         raise DataError(f"the picture is written as PNG: the path must be a file that ends in {SUFFIX}; got {target}.")
     if not target.parent.is_dir():
         raise DataError(f"the folder of the picture must exist; got {target}. Create the folder {target.parent} and run again.")
-    check_alpha(alpha)
     images = [None if path is None else _read(Path(path), image_size) for path in (content, style)]
     task = _load_stylizer(Path(runs), model)
     try:
