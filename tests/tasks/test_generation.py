@@ -3,6 +3,8 @@
 import copy
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock, call
@@ -278,6 +280,28 @@ def test_samples_of_a_stored_run_have_the_classes_asked_for(tmp_path):
         task.sample(torch.tensor([0, 10]))
 
 
+@pytest.mark.slow
+def test_processes_share_an_evaluation(tmp_path):
+    config = replace(QUICK, devices=2, batch_size=8, norm="sn.cc@K")
+    script = tmp_path / "two.py"
+    script.write_text(f"""
+import torch
+from pathlib import Path
+from anynorm.training.config import Config
+from anynorm.training.run import run
+torch.set_num_threads(1)
+assert run({config!r}, Path({str(tmp_path)!r}))
+""")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    subprocess.run(launcher, check=True, timeout=300)
+    expected = Store(tmp_path).record(config.id)
+    task = load_run(tmp_path, config.id)
+    with torch.no_grad():
+        metrics = task.evaluate()
+    for name, value in metrics.items():
+        assert expected[f"test_{name}"] == pytest.approx(value, rel=0.02), name  # recalibrated on the batches of both processes
+
+
 # Feature networks -----------------------------------------------------------------------------------------------------------
 
 
@@ -419,14 +443,26 @@ def test_a_pair_that_does_not_fit_the_images_is_refused(name, message):
         trainer.task.check()
 
 
-def test_norms_of_generators_are_compared_on_a_folder_of_images_by_class(tmp_path):
+@pytest.fixture
+def folder(tmp_path):
     random = torch.Generator().manual_seed(0)
     for label, brightness in (("dark", 60), ("light", 255)):
         (tmp_path / "images" / label).mkdir(parents=True)
         for index in range(40):
             image = torch.randint(0, brightness, (3, 8, 8), dtype=torch.uint8, generator=random)
             (tmp_path / "images" / label / f"{index}.png").write_bytes(encode_png(image))
-    arguments = ["compare", "--task", "generation", "--data", f"folder:{tmp_path / 'images'}", "--width", 1 / 32, "--seeds", 1]
+    return tmp_path / "images"
+
+
+def test_streamed_images_give_the_run_of_images_in_memory(folder):
+    streamed, in_memory = (
+        train(replace(QUICK, data=f"{kind}:{folder}", image_size=8, num_train=None)).trainer for kind in ("stream", "folder")
+    )
+    assert streamed.curve.points == in_memory.curve.points
+
+
+def test_norms_of_generators_are_compared_on_a_folder_of_images_by_class(folder, tmp_path):
+    arguments = ["compare", "--task", "generation", "--data", f"folder:{folder}", "--width", 1 / 32, "--seeds", 1]
     arguments += ["--batch-sizes", 16, "--epochs", 1, "--runs", tmp_path / "runs", "--processes", 1]
     for setting in ("image_size=8", f"features={FEATURES}", "num_generated=40", "score_splits=2"):
         arguments += ["--set", setting]
