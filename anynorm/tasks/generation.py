@@ -10,6 +10,7 @@ Images are compared with the training images by the features of a network; see `
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 import warnings
 from collections.abc import Iterator
@@ -361,6 +362,8 @@ class Generation(Task):
     def check(self) -> None:
         """Raise DataError if the generator's images do not have the shape of the data's, or the discriminator fails."""
         images, labels = self.training_batch(0)
+        if not can_call(self.discriminator, images, labels):
+            raise DataError(f"the discriminator of {self.config.model} must take images and labels: forward(images, labels).")
         z, _ = self.draw(len(images), self.sampler.generator(0, 0))
         with torch.no_grad():
             fakes = generate(self.generator, z, labels)
@@ -382,15 +385,30 @@ class Generation(Task):
 
 
 def generate(generator: nn.Module, z: Tensor, labels: Tensor) -> Tensor:
-    """Return the images of latent vectors, with the norms of the generator conditioned on labels if they take them."""
+    """Return the images of latent vectors, with the norms of the generator conditioned on labels if they take them.
+
+    A generator whose `forward` takes a second argument gets the labels as that, too.
+    """
+    arguments = (z, labels) if can_call(generator, z, labels) else (z,)
     with condition(generator, labels, strict=False):
-        images: Tensor = generator(z)
+        images: Tensor = generator(*arguments)
     return images
 
 
+def can_call(network: nn.Module, *arguments: Tensor) -> bool:
+    """Whether `forward` takes this number of arguments."""
+    try:
+        inspect.signature(network.forward).bind(*arguments)
+    except TypeError:
+        return False
+    return True
+
+
 def takes_classes(generator: nn.Module) -> bool:
-    """Whether a module of the generator takes a condition."""
-    return any(getattr(module, "takes_condition", False) for module in generator.modules())
+    """Whether a module of the generator takes a condition, or its `forward` takes labels."""
+    example = torch.empty(0)
+    has_conditional_layer = any(getattr(module, "takes_condition", False) for module in generator.modules())
+    return has_conditional_layer or can_call(generator, example, example)
 
 
 def to_uint8(images: Tensor) -> Tensor:
