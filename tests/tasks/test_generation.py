@@ -5,6 +5,7 @@ import json
 import re
 import warnings
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -421,7 +422,7 @@ def test_a_generator_may_take_labels():
     config = replace(QUICK, model="tests.tasks.test_generation:takes_labels")
     trainer = train(config).trainer
     z, labels = torch.randn(8, 4), torch.arange(8)
-    generator = trainer.task.generator.eval()
+    generator: Any = trainer.task.get_submodule("generator").eval()
     same(generate(generator, z, labels), generator(z, labels))
     assert isinstance(generator.norm, Norm)
     with warnings.catch_warnings():
