@@ -116,7 +116,7 @@ class Generation(Task):
         self._num_steps = 0
 
     def _set_norms(self) -> None:
-        """Give the norms of the generator's blocks the spec of the run, and its last norm the same without classes."""
+        """Set the norms of the generator's blocks to the spec of the run, and its last norm to the same without classes."""
         spec = parse(set_num_classes(self.config.norm, self.num_classes), batch_size=self.config.batch_size)
         if self.options["shared_embedding"] and not spec.takes_style:
             raise SpecError(
