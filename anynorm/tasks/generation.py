@@ -387,9 +387,9 @@ class Generation(Task):
 def generate(generator: nn.Module, z: Tensor, labels: Tensor) -> Tensor:
     """Return the images of latent vectors, with the norms of the generator conditioned on labels if they take them.
 
-    A generator whose `forward` takes a second argument gets the labels as that, too.
+    A generator whose `forward` requires a second argument gets the labels as that, too.
     """
-    arguments = (z, labels) if can_call(generator, z, labels) else (z,)
+    arguments = (z,) if can_call(generator, z) else (z, labels)
     with condition(generator, labels, strict=False):
         images: Tensor = generator(*arguments)
     return images
@@ -405,10 +405,9 @@ def can_call(network: nn.Module, *arguments: Tensor) -> bool:
 
 
 def takes_classes(generator: nn.Module) -> bool:
-    """Whether a module of the generator takes a condition, or its `forward` takes labels."""
-    example = torch.empty(0)
+    """Whether a module of the generator takes a condition, or its `forward` requires labels."""
     has_conditional_layer = any(getattr(module, "takes_condition", False) for module in generator.modules())
-    return has_conditional_layer or can_call(generator, example, example)
+    return has_conditional_layer or not can_call(generator, torch.empty(0))
 
 
 def to_uint8(images: Tensor) -> Tensor:
