@@ -26,6 +26,7 @@ from anynorm.errors import DataError
 from anynorm.io.atomic import atomic_write
 from anynorm.io.checkpoints import call_factory, read_state_dict
 from anynorm.models.cifar_resnet import CifarResNet
+from anynorm.progress import track
 from anynorm.training.config import Config
 from anynorm.training.trainer import train
 
@@ -202,7 +203,8 @@ def _classifier(config: Config) -> nn.Module:
         task = Classification(config)
         with cached_file(f"classifier-{config.id}.pt") as path:
             if not path.exists():
-                train(config, task=task)
+                steps = track(range(epochs * (num_train // size)), "training the feature network")
+                train(config, task=task, callback=lambda _: next(steps, None))
                 with atomic_write(path) as part:
                     torch.save(task.model.state_dict(), part)
         task.model.load_state_dict(read_state_dict(path))

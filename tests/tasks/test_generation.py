@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock, call
@@ -430,9 +431,43 @@ def wrong_logits(shape):
     return anynorm.models.gan.build_gan("sngan", shape, 1 / 32).generator, WrongLogits()
 
 
+class TakesLabels(nn.Module):
+    """A generator that passes labels to its norm."""
+
+    latent_size = 4
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(4, 64), nn.BatchNorm2d(1)
+
+    def forward(self, z, labels):
+        return self.norm(self.linear(z).unflatten(1, (1, 8, 8)), labels).tanh()
+
+
+def takes_labels(shape):
+    return TakesLabels(), anynorm.models.gan.build_gan("sngan", shape, 1 / 32).discriminator
+
+
+def one_argument(shape):
+    return TakesLabels(), nn.Linear(1, 1)
+
+
+def test_a_generator_may_take_labels():
+    config = replace(QUICK, model="tests.tasks.test_generation:takes_labels")
+    trainer = train(config).trainer
+    z, labels = torch.randn(8, 4), torch.arange(8)
+    generator: Any = trainer.task.get_submodule("generator").eval()
+    same(generate(generator, z, labels), generator(z, labels))
+    assert isinstance(generator.norm, Norm)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # it needs no norm with classes to tell them apart
+        train(replace(config, norm="bn", epochs=1))
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
+        ("one_argument", r"must take images and labels: forward\(images, labels\)"),
         ("wrong_size", r"must return images of shape \(16, 1, 8, 8\); got \(16, 1, 4, 4\)"),
         ("wrong_logits", r"must return one logit per image, \(16,\); got \(16, 1, 8, 8\)"),
     ],
