@@ -43,7 +43,8 @@ class Generation(Task):
     An epoch takes every training image once; a step takes `n_dis` batches of them.
 
     Args:
-        config: the run, which trains with Adam. `config.norm` is the norm of the generator's blocks; its last norm is the same without classes.
+        config: the run, which trains with Adam. `config.norm` is the norm of the generator's blocks; its last norm is the same
+            without classes.
             `config.model` is a name of `anynorm.models.gan.GANS` or `package.module:factory`.
         data: all images; None for those of `config.data`.
 

@@ -320,7 +320,7 @@ def test_the_classifier_is_trained_once_and_tells_classes_apart(tmp_path, monkey
     assert features.shape == (len(labels), 64)
     assert float((logits.argmax(1) == labels).float().mean()) > 0.8
     feature_networks._classifier.cache_clear()
-    monkeypatch.setattr(feature_networks, "train", None)  # a second call reads the file
+    monkeypatch.setattr(feature_networks, "Trainer", None)  # a second call reads the file
     again = make_feature_network(QUICK, "classifier")
     assert torch.equal(extract_features(again, [data.test]).features, features)
     feature_networks._classifier.cache_clear()
