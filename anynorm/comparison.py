@@ -24,7 +24,7 @@ from anynorm.training.executors import make_executor
 from anynorm.training.provenance import cpu_count
 from anynorm.training.store import Store
 from anynorm.training.sweep import Sweep, get_or_train, grid
-from anynorm.training.task import Task
+from anynorm.training.task import Metric, Task
 from anynorm.training.timing import step_times
 from anynorm.training.trainer import Trainer
 
@@ -80,6 +80,11 @@ class Comparison:
     def measure(self, cell: Row) -> Row:
         """Train the run of a cell, unless the store has its record, and return its metrics."""
         return row_from_record(get_or_train(self.config(**cell), self.root, self.hardware))
+
+    @property
+    def metric(self) -> Metric:
+        """The metric by which the norms are compared."""
+        return task_class(self.base.task).metric_for(self.base)
 
     def rows(self) -> list[Row]:
         """Return the rows of all runs that have finished."""

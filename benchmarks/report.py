@@ -1,9 +1,9 @@
-"""Generate the tables of benchmarks/README.md from benchmarks/results/*.json, and print one line per target.
+"""Generate the tables of benchmarks/README.md and docs/guide/generation.md from benchmarks/results/*.json, and print the targets.
 
     python benchmarks/report.py
 
-The scripts layers, model, startup, reference, baselines and stream write these files (`--json`); `make bench` runs all and
-then this one. A section is left out if its file does not exist. A test fails if README.md differs from what the files give.
+The scripts layers, model, startup, reference, baselines, stream and conditional write these files (`--json`); `make bench` runs
+all and then this one. A section is left out if its file does not exist. A test fails if a page differs from what the files give.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 from targets import MODE, Results, Target, all_targets
 
 FOLDER = Path(__file__).parent
+GUIDE = FOLDER.parent / "docs" / "guide" / "generation.md"
 START, END = "<!-- results -->", "<!-- end of results -->"
 LAYER_COLUMNS = (
     "nn.GroupNorm",
@@ -161,6 +162,38 @@ def stream_section(results: dict[str, Any]) -> str:
     return f"{text}\n\n{_table(rows)}\n"
 
 
+def conditional_section(results: dict[str, Any]) -> str:
+    """Return the cost of conditional norms in the generator of SNGAN."""
+    base = results["base"]
+    rows = [
+        ["classes", "norm", "step (ms)", "step, relative", "Adam update (ms)", "parameters (million)", "saved for backward (MB)"]
+    ]
+    for row in results["rows"]:
+        for norm, seconds in row["seconds"].items():
+            rows.append(
+                [
+                    str(row["classes"]),
+                    norm if norm.startswith("nn.") else f"`{norm}`" if norm == "bn" else f"`{norm}@{row['classes']}`",
+                    f"{seconds * 1e3:.0f}",
+                    f"{seconds / row['seconds'][base]:.2f}",
+                    f"{row['update_seconds'][norm] * 1e3:.1f}",
+                    f"{row['parameters'][norm] / 1e6:.2f}",
+                    f"{row['saved_bytes'][norm] / 1e6:.0f}",
+                ]
+            )
+    text = (
+        f"Forward and backward of the generator of SNGAN (32 × 32 pixels, width {results['width']:g}) at batch size "
+        f"{results['batch_size']}, {_threads(1)}. CPU times, best of all rounds; relative to {base}:"
+    )
+    ratios = [
+        f"{row['seconds']['sabn'] / row['seconds']['ccbn']:.2f} with {row['classes']} classes"
+        for row in results["rows"]
+        if {"sabn", "ccbn"} <= set(row["seconds"])
+    ]
+    finding = f"A step with `sabn`, relative to one with `ccbn`: {', '.join(ratios)}.\n" if ratios else ""
+    return f"{text}\n\n{_table(rows)}\n\n{finding}"
+
+
 SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "layers": ("Layers", layers_section),
     "model": ("Networks", model_section),
@@ -168,6 +201,7 @@ SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "reference": ("Reference kernels", reference_section),
     "baselines": ("Baselines outside the algebra", baselines_section),
     "stream": ("Streamed images", stream_section),
+    "conditional": ("Conditional norms", conditional_section),
 }
 
 
@@ -227,11 +261,16 @@ def _threads(count: int) -> str:
     return f"{count} thread{'s' if count > 1 else ''}"
 
 
+def guide_report(results: Results) -> str:
+    """Return the generated part of the guide to generation: the section of conditional norms."""
+    return f"{_environment(results['conditional'])}.\n\n{conditional_section(results['conditional'])}"
+
+
 def main() -> None:
-    """Write the generated part of README.md, and print one line per target."""
+    """Write the generated parts of README.md and of the guide to generation, and print one line per target."""
     results = read_results(FOLDER / "results")
-    page = FOLDER / "README.md"
-    page.write_text(insert(report(results), page.read_text()))
+    for page, content in ((FOLDER / "README.md", report(results)), (GUIDE, guide_report(results))):
+        page.write_text(insert(content, page.read_text()))
     for target in all_targets(results):
         print(target)
 

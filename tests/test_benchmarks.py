@@ -41,6 +41,11 @@ def stream_row(name, workers):
     return {"name": name, "threads": 1, "workers": workers, "images_per_second": 10.0, "worker_megabytes": peaks, **ratios}
 
 
+def conditional_row(seconds):
+    counts = dict.fromkeys(seconds, 3_000_000)
+    return {"classes": 10, "seconds": seconds, "update_seconds": seconds, "saved_bytes": counts, "parameters": counts}
+
+
 def make_results(rows=None, extra=0.25, sn=0.9):
     formats = [{"shape": [2, 8, 4, 4], "threads": 1, "dtype": "bfloat16", "memory_format": "channels_last"}]
     formats[0]["seconds"] = {"nn.BatchNorm": 2.0, "sn": 1.0}
@@ -61,6 +66,12 @@ def make_results(rows=None, extra=0.25, sn=0.9):
             "batch_size": 32,
             "rows": [stream_row("memory, 1 thread", None), stream_row("stream, 1 worker, 1 thread", 1)],
         },
+        "conditional": {
+            "batch_size": 2,
+            "width": 0.5,
+            "base": "nn.X",
+            "rows": [conditional_row({"nn.X": 0.2, "ccbn": 0.2, "sabn": 0.1})],
+        },
     }
     return {name: ENVIRONMENT | values for name, values in results.items()}
 
@@ -70,6 +81,14 @@ def test_the_page_has_what_the_committed_results_give(load):
     page = (FOLDER / "README.md").read_text()
     content = report.report(report.read_results(FOLDER / "results"))
     assert report.insert(content, page) == page, "run python benchmarks/report.py"
+
+
+def test_the_guide_to_generation_has_what_the_committed_results_give(load):
+    report = load("report")
+    page = report.GUIDE.read_text()
+    assert report.insert(report.guide_report(report.read_results(FOLDER / "results")), page) == page, (
+        "run python benchmarks/report.py"
+    )
 
 
 def test_a_page_without_markers_raises(load):
@@ -84,6 +103,8 @@ def test_the_report_starts_with_all_targets_and_has_a_section_per_file(load):
     assert re.findall(r"^## (.*)", text, re.M) == [title for title, _ in report.SECTIONS.values()]
     assert "| ResNet-50 step, sn / nn.BatchNorm2d, batch 2 and 8 | 0.850 |  | 0.900 | ≤ 0.95 | met |" in text
     assert "| resnet50 | 2 | training step | 1000.0 | 0.90 |" in text
+    assert "A step with `sabn`, relative to one with `ccbn`: 0.50 with 10 classes." in text
+    assert "| 10 | `sabn@10` | 100 | 0.50 | 100.0 | 3.00 | 3 |" in text
     assert "| 2×8×4×4 | bfloat16 | channels_last | 1 | 2000.000 | 2.00 |" in text
     assert report.report({}) == ""
 

@@ -1,5 +1,6 @@
 """Every page runs as a reader would paste it, and prints what it says."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -30,11 +31,14 @@ def test_the_page_runs_and_prints_what_it_says(page):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_pieces_of_the_example_task_are_those_of_its_file():
-    pieces = [block.code for block in read_blocks((ROOT / "docs" / "guide" / "tasks.md").read_text()) if block.is_skipped]
-    pieces = [code for code in pieces if not code.startswith("$")]
-    assert len(pieces) == 6
-    source = without_space((ROOT / "examples" / "frequency.py").read_text())
+@pytest.mark.parametrize(
+    ("page", "file", "count"), [("tasks.md", "examples/frequency.py", 6), ("generation.md", "docs/guide/own_gan.py", 5)]
+)
+def test_the_pieces_of_an_example_are_those_of_its_file(page, file, count):
+    text = (ROOT / "docs" / "guide" / page).read_text()
+    pieces = re.findall(rf"<!-- not run: part of [\w/]*{Path(file).name} -->\n```python\n(.*?)```", text, re.S)
+    assert len(pieces) == count
+    source = without_space((ROOT / file).read_text())
     assert all(without_space(code) in source for code in pieces)
 
 

@@ -68,7 +68,7 @@ def _print_lines(new_rows: Iterable[Row], missing: int) -> None:
 def _metric_table(comparison: Comparison, rows: Sequence[Row]) -> RichTable:
     """Return the table of the metric as far as runs have finished."""
     table = RichTable(box=None, pad_edge=False, header_style="bold")
-    for title in ("norm", *(f"test {common_metric(rows).label}\nbatch {size}" for size in comparison.batch_sizes)):
+    for title in ("norm", *(f"test {comparison.metric.label}\nbatch {size}" for size in comparison.batch_sizes)):
         table.add_column(title)
     for norm in comparison.norms:
         cells = [select(rows, norm, size) for size in comparison.batch_sizes]

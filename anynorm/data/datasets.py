@@ -55,7 +55,7 @@ class ImageDataset(Standardized):
             yield self.standardize(images[start : start + batch_size]), labels[start : start + batch_size]
 
     def train_batches(self, batch_size: int, num_images: int, num_workers: int = 0) -> Iterator[Split]:
-        """Yield the first training images, uint8 and without augmentation, and their labels, in order."""
+        """Yield the first training images and their labels, in order; see `StreamedDataset.train_batches`."""
         images, labels = (values[:num_images] for values in self.train)
         yield from zip(torch.split(images, batch_size), torch.split(labels, batch_size), strict=True)
 

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from anynorm.data.folder import FolderSplit, find_splits, report_unreadable, split_indices
-from anynorm.data.loader import Batch, ImageSource, Indices, StepLoader, decode
+from anynorm.data.loader import Batch, ImageSource, Indices, StepLoader, Transform, decode
 from anynorm.data.standardization import Standardized, channel_moments
-from anynorm.data.transforms import TestTransform
+from anynorm.data.transforms import TestTransform, TrainTransform
 from anynorm.errors import DataError
 from anynorm.models.shape import DataShape
 from anynorm.progress import track
@@ -108,21 +108,24 @@ class StreamedDataset(Standardized):
             world_size: Number of processes.
         """
         starts = range(rank * batch_size, len(self.test), world_size * batch_size)
-        for images, labels in self._batches(self.test, batch_size, starts, num_workers):
+        for images, labels in self._batches(self.test, batch_size, starts, TestTransform(self.image_size), num_workers):
             yield self.standardize(images), labels
 
     def train_batches(self, batch_size: int, num_images: int, num_workers: int = 0) -> Iterator[Batch]:
-        """Yield the first training images, uint8 and without augmentation, and their labels, in order."""
+        """Yield the first training images, the central squares as uint8, and their labels, in order."""
         source = self.train.select(range(min(num_images, len(self.train))))
-        yield from self._batches(source, batch_size, range(0, len(source), batch_size), num_workers)
+        transform = TrainTransform(self.image_size, min_area=0, flip=False, color_jitter=0)
+        yield from self._batches(source, batch_size, range(0, len(source), batch_size), transform, num_workers)
 
-    def _batches(self, source: ImageSource, batch_size: int, starts: range, num_workers: int) -> Iterator[Batch]:
+    def _batches(
+        self, source: ImageSource, batch_size: int, starts: range, transform: Transform, num_workers: int
+    ) -> Iterator[Batch]:
         def samples(number: int) -> tuple[Indices, Indices]:
             start = starts[number] if number < len(starts) else len(source)
             indices = range(start, min(start + batch_size, len(source)))
             return indices, [0] * len(indices)
 
-        with StepLoader(source, TestTransform(self.image_size), samples, num_workers=num_workers) as loader:
+        with StepLoader(source, transform, samples, num_workers=num_workers) as loader:
             for number in range(len(starts)):
                 yield loader.batch(number)
 

@@ -17,7 +17,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
@@ -58,6 +58,14 @@ def register(name: str, reader: Reader) -> None:
     'bn'
     """
     _READERS[name] = reader
+
+
+@overload
+def read_norm(module: Norm | _BatchNorm | nn.GroupNorm) -> NormInfo: ...
+
+
+@overload
+def read_norm(module: nn.Module) -> NormInfo | None: ...
 
 
 def read_norm(module: nn.Module) -> NormInfo | None:

@@ -6,12 +6,14 @@ norm, then layer      W ← W A          c ← c + W B        not if the layer p
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from anynorm.errors import FoldError, SurgeryError
+from anynorm.layers.conditioning import condition as set_condition
 from anynorm.layers.norm import Norm
 from anynorm.surgery.dataflow import Trace, tensors_of, trace_example
 from anynorm.surgery.find import NormSite, UndoLog, Where, all_or_nothing, check_model, choose, find_norms
@@ -41,7 +43,7 @@ def fold(model: nn.Module, example: Any, where: Where = None, *, condition: Any 
         example: an input of the model, or a tuple of inputs. The model runs on it to find the neighbors of each norm, and again
             to compare the outputs.
         where: which norms, as in `convert`; None for all.
-        condition: the class or domain for which conditional norms are folded.
+        condition: the class or domain for which conditional norms are folded; the model runs on the example with it.
 
     Returns:
         A report with one row per norm; the column `note` has the reason if a norm was not folded.
@@ -55,7 +57,11 @@ def fold(model: nn.Module, example: Any, where: Where = None, *, condition: Any 
     ('0', 'not folded: no convolution or linear layer is directly before or after it')
     """
     check_model(model)
-    inputs = tuple(example) if isinstance(example, tuple | list) else (example,)
+    with nullcontext() if condition is None else set_condition(model, condition, strict=False):
+        return _fold(model, tuple(example) if isinstance(example, tuple | list) else (example,), where, condition)
+
+
+def _fold(model: nn.Module, inputs: tuple[Any, ...], where: Where, condition: Any) -> SurgeryReport:
     sites = choose(find_norms(model), where)
     if not sites:
         raise SurgeryError(f"This {type(model).__name__} has no norm that anynorm recognizes: there is nothing to fold.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor, nn
 
@@ -29,7 +29,8 @@ class NormInfo:
         update_rule: update rule of the running statistics, where `momentum` does not say it.
         track_running_stats: as in torch.
         sync_group: processes that share statistics.
-        tensors: parameters and counters under the names that anynorm layers use.
+        tensors: parameters and counters under the names that anynorm layers use: weight and bias (c,), class_weight and
+            class_bias (K, c), num_batches_tracked.
         running_stats: running mean and variance of each cut.
         post_modules: children that the layer applies to its normalized output, by name.
     """
@@ -49,6 +50,24 @@ class NormInfo:
     def spec(self) -> str:
         """The spec as text."""
         return str(self.norm_spec)
+
+    def with_class_affine(self, weight: Tensor, bias: Tensor) -> NormInfo:
+        """Return the description of this norm followed by an affine per class, each (K, c), for an adapter of such a layer.
+
+        Raises:
+            UnsupportedNormError: if a table does not have one row per class and one column per channel.
+        """
+        for table in (weight, bias):
+            if table.shape != weight.shape or table.dim() != 2 or table.shape[1] != self.channels:
+                raise UnsupportedNormError(
+                    f"weight and bias must have shape (number of classes, {self.channels}); got {tuple(table.shape)}"
+                )
+        shared = "weight" in self.tensors
+        return replace(
+            self,
+            norm_spec=self.norm_spec.with_affine("sa" if shared else "cc", len(weight)),
+            tensors=self.tensors | {"class_weight": weight, "class_bias": bias},
+        )
 
     @property
     def pools_samples(self) -> bool:

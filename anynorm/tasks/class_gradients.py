@@ -45,7 +45,10 @@ def measure_balance(
         with preserve_buffers(discriminator):
             for mode, training in (("train", True), ("eval", False)):
                 for row in gradient_balance(generator.train(training), draws, loss_of_class):
-                    metrics |= {f"{name} {row['stage']} ({mode} mode)": torch.tensor(row[name]) for name in COLUMNS}
+                    metrics |= {
+                        f"{name} {row['stage']} ({mode} mode)": torch.tensor(row[name], device=latents[0].device)
+                        for name in COLUMNS
+                    }
     finally:
         generator.train()
         discriminator.train()

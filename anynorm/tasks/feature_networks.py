@@ -26,8 +26,10 @@ from anynorm.errors import DataError
 from anynorm.io.atomic import atomic_write
 from anynorm.io.checkpoints import call_factory, read_state_dict
 from anynorm.models.cifar_resnet import CifarResNet
+from anynorm.progress import track
 from anynorm.training.config import Config
-from anynorm.training.trainer import train
+from anynorm.training.task import Task
+from anynorm.training.trainer import Trainer
 
 CLASSIFIER, INCEPTION = "classifier", "inception"
 CIFAR_RESNETS = {20: "resnet20-12fca82f", 32: "resnet32-d509ac18", 44: "resnet44-014dd654", 56: "resnet56-4bfd9763"}
@@ -202,11 +204,17 @@ def _classifier(config: Config) -> nn.Module:
         task = Classification(config)
         with cached_file(f"classifier-{config.id}.pt") as path:
             if not path.exists():
-                train(config, task=task)
+                _train_with_progress(task)
                 with atomic_write(path) as part:
                     torch.save(task.model.state_dict(), part)
         task.model.load_state_dict(read_state_dict(path))
     return FeatureNetwork(task.model, "ResNet-8", None, task.data.mean / 255, task.data.std / 255)
+
+
+def _train_with_progress(task: Task) -> None:
+    trainer = Trainer(task.config, task)
+    for _ in track(range(trainer.steps), "training the feature network"):
+        trainer.training_step()
 
 
 @contextmanager

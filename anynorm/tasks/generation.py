@@ -26,7 +26,7 @@ from anynorm.tasks.feature_networks import distance_name, make_feature_network
 from anynorm.tasks.generation_metrics import compare_features
 from anynorm.tasks.images import Batch, StreamedImages, make_images
 from anynorm.tasks.reference_features import BATCH_SIZE, Features, extract_features, reference_features
-from anynorm.tasks.sampling import generate, generate_uint8, recalibrated, sample_picture, split_batches, takes_classes
+from anynorm.tasks.sampling import can_call, generate, generate_uint8, recalibrated, sample_picture, split_batches, takes_classes
 from anynorm.training.config import Config
 from anynorm.training.curve import DivergedError
 from anynorm.training.norm_layout import set_num_classes
@@ -43,7 +43,8 @@ class Generation(Task):
     An epoch takes every training image once; a step takes `n_dis` batches of them.
 
     Args:
-        config: the run. `config.norm` is the norm of the generator's blocks; its last norm is the same without classes.
+        config: the run, which trains with Adam. `config.norm` is the norm of the generator's blocks; its last norm is the same
+            without classes.
             `config.model` is a name of `anynorm.models.gan.GANS` or `package.module:factory`.
         data: all images; None for those of `config.data`.
 
@@ -110,7 +111,7 @@ class Generation(Task):
         self._num_steps = 0
 
     def _set_norms(self) -> None:
-        """Give the norms of the generator's blocks the spec of the run, and its last norm the same without classes."""
+        """Set the norms of the generator's blocks to the spec of the run, and its last norm to the same without classes."""
         spec = parse(set_num_classes(self.config.norm, self.num_classes), batch_size=self.config.batch_size)
         if self.options["shared_embedding"] and not spec.takes_style:
             raise SpecError(
@@ -304,6 +305,8 @@ class Generation(Task):
     def check(self) -> None:
         """Raise DataError if the generator's images do not have the shape of the data's, or the discriminator fails."""
         images, labels = self.training_batch(0)
+        if not can_call(self.discriminator, images, labels):
+            raise DataError(f"the discriminator of {self.config.model} must take images and labels: forward(images, labels).")
         z, _ = self.draw(len(images), self.sampler.generator(0, 0))
         with torch.no_grad():
             fakes = generate(self.generator, z, labels)
@@ -318,6 +321,7 @@ class Generation(Task):
                 f"the discriminator of {self.config.model} must return one logit per image, ({len(images)},); "
                 f"got {tuple(logits.shape)}."
             )
+        self.prepare(self.config)  # with a progress bar, which the processes of runs do not have
 
     def close(self) -> None:
         """End the processes that decode streamed images."""

@@ -25,7 +25,7 @@ MIN_PER_CLASS = 2
 """Number of images of a class below which its distance is undefined."""
 
 
-class GivenFeatures(nn.Identity):
+class PrecomputedFeatures(nn.Identity):
     """Takes features in place of images, so that one forward pass serves all metrics."""
 
     def __init__(self, num_features: int) -> None:
@@ -37,7 +37,7 @@ def frechet_distance(real: Tensor, fake: Tensor) -> float:
     """Return the Fréchet distance of Gaussians with the moments of real and fake features, each (n, d)."""
     from torchmetrics.image.fid import FrechetInceptionDistance
 
-    metric = FrechetInceptionDistance(GivenFeatures(real.shape[1]), sync_on_compute=False)
+    metric = FrechetInceptionDistance(PrecomputedFeatures(real.shape[1]), sync_on_compute=False)
     metric.update(real.double(), real=True)
     metric.update(fake.double(), real=False)
     return float(metric.compute())
@@ -50,7 +50,7 @@ def kernel_distance(real: Tensor, fake: Tensor) -> float:
     size = min(KERNEL_SUBSET_SIZE, len(real), len(fake))
     options: dict[str, Any] = {"subsets": KERNEL_SUBSETS, "subset_size": size, "sync_on_compute": False}
     with _quiet():
-        metric = KernelInceptionDistance(GivenFeatures(real.shape[1]), **options)
+        metric = KernelInceptionDistance(PrecomputedFeatures(real.shape[1]), **options)
     metric.update(real.float(), real=True)
     metric.update(fake.float(), real=False)
     with _fixed_random_numbers():
@@ -62,7 +62,7 @@ def class_score(logits: Tensor, splits: int) -> float:
     from torchmetrics.image.inception import InceptionScore
 
     with _quiet():
-        metric = InceptionScore(GivenFeatures(logits.shape[1]), splits=splits, sync_on_compute=False)
+        metric = InceptionScore(PrecomputedFeatures(logits.shape[1]), splits=splits, sync_on_compute=False)
     metric.update(logits.double())
     with _quiet(), _fixed_random_numbers():
         return float(metric.compute()[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -19,10 +20,23 @@ MAX_ROWS, MAX_COLUMNS = 10, 10
 
 
 def generate(generator: nn.Module, z: Tensor, labels: Tensor) -> Tensor:
-    """Return the images of latent vectors, with the norms of the generator conditioned on labels if they take them."""
+    """Return the images of latent vectors, with the norms of the generator conditioned on labels if they take them.
+
+    A generator whose `forward` requires a second argument gets the labels as that, too.
+    """
+    arguments = (z,) if can_call(generator, z) else (z, labels)
     with condition(generator, labels, strict=False):
-        images: Tensor = generator(z)
+        images: Tensor = generator(*arguments)
     return images
+
+
+def can_call(network: nn.Module, *arguments: Tensor) -> bool:
+    """Whether `forward` takes this number of arguments."""
+    try:
+        inspect.signature(network.forward).bind(*arguments)
+    except TypeError:
+        return False
+    return True
 
 
 @torch.no_grad()
@@ -48,8 +62,9 @@ def recalibrated(generator: nn.Module, batches: Iterable[tuple[Tensor, Tensor]])
 
 
 def takes_classes(generator: nn.Module) -> bool:
-    """Whether a module of the generator takes a condition."""
-    return any(getattr(module, "takes_condition", False) for module in generator.modules())
+    """Whether a module of the generator takes a condition, or its `forward` requires labels."""
+    has_conditional_layer = any(getattr(module, "takes_condition", False) for module in generator.modules())
+    return has_conditional_layer or not can_call(generator, torch.empty(0))
 
 
 def to_uint8(images: Tensor) -> Tensor:

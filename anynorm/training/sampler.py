@@ -30,8 +30,8 @@ class Sampler:
         self.samples_per_step = config.batch_size * passes_per_step * config.devices
         if self.samples_per_step > num_samples:
             raise DataError(
-                f"a step needs {self.samples_per_step} samples (batch_size × grad_accum_steps × devices); got "
-                f"{num_samples} training samples. Use a smaller batch size."
+                f"a step needs {self.samples_per_step} samples (batch size {config.batch_size} × {passes_per_step} batches per "
+                f"step × devices={config.devices}); got {num_samples} training samples. Use a smaller batch size."
             )
         self.steps_per_epoch = num_samples // self.samples_per_step
         self._order: tuple[int, Tensor] = (-1, torch.empty(0))

@@ -72,6 +72,16 @@ def test_on_a_terminal_the_table_fills_while_runs_finish(monkeypatch):
     assert "2/8" in text
 
 
+def test_the_table_on_a_terminal_has_the_metric_of_the_task_before_the_first_run_ends(monkeypatch):
+    comparison = Comparison(Config(task="generation"), norms=["sabn@K"], batch_sizes=[32], seeds=1)
+    monkeypatch.setattr(Comparison, "rows", lambda _: [])
+    screen = io.StringIO()
+    monkeypatch.setattr(live, "Console", lambda **_: Console(file=screen, force_terminal=True, width=80, height=24))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    live.watch(comparison, [])
+    assert "test FD (ResNet-8)" in re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", screen.getvalue())
+
+
 def test_norms_that_are_not_significantly_worse_are_marked_in_the_table(monkeypatch, capsys):
     errors = {"bn": (50.0, 52.0, 51.0), "gn:4": (20.0, 21.0, 22.5), "sn": (21.0, 20.0, 23.0)}
     rows = [

@@ -236,3 +236,14 @@ def test_a_block_works_around_a_compiled_model():
         plain.load_state_dict(net.state_dict())
         with anynorm.condition(plain, label):
             same(y, plain(X))
+
+
+def test_a_model_without_conditional_layers_is_refused_unless_not_strict():
+    model, x = nn.Sequential(nn.Conv2d(2, 3, 1), nn.BatchNorm2d(3)), torch.randn(4, 2, 5, 5)
+    with (
+        pytest.raises(anynorm.ConditionError, match="No layer of this Sequential takes a condition"),
+        anynorm.condition(model, 1),
+    ):
+        pass
+    with anynorm.condition(model, 1, strict=False):
+        same(model(x), model(x))

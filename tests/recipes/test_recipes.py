@@ -66,6 +66,7 @@ VERDICTS = {
     "sn_average.desk": (3, 0, 5, 0),
     "sn_batch_size.desk": (11, 1, 4, 0),
     "sn_importance.desk": (3, 1, 2, 0),
+    "sn_style.desk": (3, 0, 6, 0),
     "xbn_blocks.desk": (8, 0, 8, 0),
     "xbn_mlp.paper": (22, 2, 1, 0),
     "xbn_networks.desk": (4, 0, 2, 0),

@@ -4,6 +4,7 @@ import copy
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 import anynorm
@@ -119,3 +120,39 @@ def test_a_reader_for_a_new_class_can_be_registered():
     register("Mine", lambda module: read_norm(module.inner))
     model = nn.Sequential(Mine())
     assert anynorm.convert(model, "gn:2")["0"]["norm"] == "Mine"
+
+
+class ForeignConditionalNorm(nn.Module):
+    """Conditional batch norm as public code writes it, called with labels."""
+
+    def __init__(self, affine):
+        super().__init__()
+        self.bn = nn.BatchNorm2d(4, affine=affine)
+        self.gain, self.bias = nn.Embedding(3, 4), nn.Embedding(3, 4)
+
+    def forward(self, x, labels):
+        return self.gain(labels)[..., None, None] * self.bn(x) + self.bias(labels)[..., None, None]
+
+
+register("ForeignConditionalNorm", lambda module: read_norm(module.bn).with_class_affine(module.gain.weight, module.bias.weight))
+
+
+@pytest.mark.parametrize(("affine", "spec"), [(False, "bn.cc@3"), (True, "bn.sa@3")])
+@pytest.mark.parametrize("new", ["ccbn@3", "sabn@3"])
+def test_a_conditional_norm_of_another_package_keeps_its_output_and_is_called_as_before(affine, spec, new):
+    x, labels = torch.randn(6, 4, 3, 3), torch.tensor([0, 1, 2, 2, 1, 0])
+    old: Any = ForeignConditionalNorm(affine)
+    if affine:
+        nn.init.normal_(old.bn.weight), nn.init.normal_(old.bn.bias)
+    old(x, labels)
+    assert read_norm(old).spec == spec
+    for training in (True, False):
+        expected = copy.deepcopy(old).train(training)(x, labels)
+        norm = anynorm.convert(copy.deepcopy(old), new).model.train(training)
+        same(norm(x, labels), expected)
+
+
+def test_a_class_affine_of_another_shape_is_refused():
+    info: Any = read_norm(nn.BatchNorm2d(4))
+    with pytest.raises(UnsupportedNormError, match=r"must have shape \(number of classes, 4\); got \(4, 3\)"):
+        info.with_class_affine(torch.ones(4, 3), torch.ones(4, 3))

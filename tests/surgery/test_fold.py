@@ -74,7 +74,7 @@ def test_conditional_norms_fold_for_one_class_or_domain():
         model.eval()
         with anynorm.condition(model, 2):
             expected = model(X)
-            report = anynorm.fold(model, X, condition=2)
+        report = anynorm.fold(model, X, condition=2)
         assert all(row["into"] for row in report)
         same(model(X), expected, rtol=1e-4, atol=1e-4)
 

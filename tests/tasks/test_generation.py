@@ -3,6 +3,9 @@
 import copy
 import json
 import re
+import subprocess
+import sys
+import warnings
 from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock, call
@@ -278,6 +281,28 @@ def test_samples_of_a_stored_run_have_the_classes_asked_for(tmp_path):
         task.sample(torch.tensor([0, 10]))
 
 
+@pytest.mark.slow
+def test_processes_share_an_evaluation(tmp_path):
+    config = replace(QUICK, devices=2, batch_size=8, norm="sn.cc@K")
+    script = tmp_path / "two.py"
+    script.write_text(f"""
+import torch
+from pathlib import Path
+from anynorm.training.config import Config
+from anynorm.training.run import run
+torch.set_num_threads(1)
+assert run({config!r}, Path({str(tmp_path)!r}))
+""")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    subprocess.run(launcher, check=True, timeout=300)
+    expected = Store(tmp_path).record(config.id)
+    task = load_run(tmp_path, config.id)
+    with torch.no_grad():
+        metrics = task.evaluate()
+    for name, value in metrics.items():
+        assert expected[f"test_{name}"] == pytest.approx(value, rel=0.02), name  # recalibrated on the batches of both processes
+
+
 # Feature networks -----------------------------------------------------------------------------------------------------------
 
 
@@ -295,7 +320,7 @@ def test_the_classifier_is_trained_once_and_tells_classes_apart(tmp_path, monkey
     assert features.shape == (len(labels), 64)
     assert float((logits.argmax(1) == labels).float().mean()) > 0.8
     feature_networks._classifier.cache_clear()
-    monkeypatch.setattr(feature_networks, "train", None)  # a second call reads the file
+    monkeypatch.setattr(feature_networks, "Trainer", None)  # a second call reads the file
     again = make_feature_network(QUICK, "classifier")
     assert torch.equal(extract_features(again, [data.test]).features, features)
     feature_networks._classifier.cache_clear()
@@ -406,9 +431,43 @@ def wrong_logits(shape):
     return anynorm.models.gan.build_gan("sngan", shape, 1 / 32).generator, WrongLogits()
 
 
+class TakesLabels(nn.Module):
+    """A generator that passes labels to its norm."""
+
+    latent_size = 4
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(4, 64), nn.BatchNorm2d(1)
+
+    def forward(self, z, labels):
+        return self.norm(self.linear(z).unflatten(1, (1, 8, 8)), labels).tanh()
+
+
+def takes_labels(shape):
+    return TakesLabels(), anynorm.models.gan.build_gan("sngan", shape, 1 / 32).discriminator
+
+
+def one_argument(shape):
+    return TakesLabels(), nn.Linear(1, 1)
+
+
+def test_a_generator_may_take_labels():
+    config = replace(QUICK, model="tests.tasks.test_generation:takes_labels")
+    trainer = train(config).trainer
+    z, labels = torch.randn(8, 4), torch.arange(8)
+    generator: Any = trainer.task.get_submodule("generator").eval()
+    same(generate(generator, z, labels), generator(z, labels))
+    assert isinstance(generator.norm, Norm)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # it needs no norm with classes to tell them apart
+        train(replace(config, norm="bn", epochs=1))
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
+        ("one_argument", r"must take images and labels: forward\(images, labels\)"),
         ("wrong_size", r"must return images of shape \(16, 1, 8, 8\); got \(16, 1, 4, 4\)"),
         ("wrong_logits", r"must return one logit per image, \(16,\); got \(16, 1, 8, 8\)"),
     ],
@@ -419,14 +478,26 @@ def test_a_pair_that_does_not_fit_the_images_is_refused(name, message):
         trainer.task.check()
 
 
-def test_norms_of_generators_are_compared_on_a_folder_of_images_by_class(tmp_path):
+@pytest.fixture
+def folder(tmp_path):
     random = torch.Generator().manual_seed(0)
     for label, brightness in (("dark", 60), ("light", 255)):
         (tmp_path / "images" / label).mkdir(parents=True)
         for index in range(40):
             image = torch.randint(0, brightness, (3, 8, 8), dtype=torch.uint8, generator=random)
             (tmp_path / "images" / label / f"{index}.png").write_bytes(encode_png(image))
-    arguments = ["compare", "--task", "generation", "--data", f"folder:{tmp_path / 'images'}", "--width", 1 / 32, "--seeds", 1]
+    return tmp_path / "images"
+
+
+def test_streamed_images_give_the_run_of_images_in_memory(folder):
+    streamed, in_memory = (
+        train(replace(QUICK, data=f"{kind}:{folder}", image_size=8, num_train=None)).trainer for kind in ("stream", "folder")
+    )
+    assert streamed.curve.points == in_memory.curve.points
+
+
+def test_norms_of_generators_are_compared_on_a_folder_of_images_by_class(folder, tmp_path):
+    arguments = ["compare", "--task", "generation", "--data", f"folder:{folder}", "--width", 1 / 32, "--seeds", 1]
     arguments += ["--batch-sizes", 16, "--epochs", 1, "--runs", tmp_path / "runs", "--processes", 1]
     for setting in ("image_size=8", f"features={FEATURES}", "num_generated=40", "score_splits=2"):
         arguments += ["--set", setting]

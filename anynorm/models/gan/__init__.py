@@ -2,8 +2,8 @@
 
 Norms of generators are built as BatchNorm; a task replaces them. A custom pair is `package.module:factory`; the factory is called
 with the keyword arguments `shape` (a `DataShape`) and `width`, if it has them, and returns a `GAN`, or a generator and a
-discriminator in this order. A generator takes latent vectors z and has the attribute `latent_size`; a discriminator takes images
-in [−1, 1] and their labels.
+discriminator in this order. A generator takes latent vectors z, or z and labels, and has the attribute `latent_size`; a
+discriminator takes images in [−1, 1] and their labels, and returns one logit per image.
 """
 
 from __future__ import annotations

@@ -103,10 +103,14 @@ def draw_pictures(record: Record, path: Path) -> list[Path]:
     norms = [norm for norm in record.settings["norms"] if select(record.rows, "picture", norm=norm)[0]]
     if not norms:
         return []
-    fig = Figure(figsize=(4 * len(norms), 4.3), layout="constrained")
-    for ax, norm in zip(np.atleast_1d(fig.subplots(1, len(norms))), norms, strict=True):
+    images = []
+    for norm in norms:
         with Image.open(io.BytesIO(base64.b64decode(select(record.rows, "picture", norm=norm)[0]))) as image:
-            ax.imshow(np.asarray(image))
+            images.append(np.asarray(image))
+    height, width = images[0].shape[:2]
+    fig = Figure(figsize=(4 * len(norms), 4 * height / width + 0.3), layout="constrained")
+    for ax, norm, pixels in zip(np.atleast_1d(fig.subplots(1, len(norms))), norms, images, strict=True):
+        ax.imshow(pixels)
         ax.set_title(norm)
         ax.set_axis_off()
     return save_figure(fig, path.with_name(f"{path.name}.pictures"), dpi=110)
