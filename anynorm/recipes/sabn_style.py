@@ -1,4 +1,4 @@
-"""sabn Fig. 7: content and style loss of AdaIN, ILM+IN and SaAdaIN in arbitrary style transfer.
+"""sabn Fig. 7: losses of AdaIN, ILM+IN and SaAdaIN in arbitrary style transfer.
 
     anynorm reproduce sabn_style --preset desk
 
