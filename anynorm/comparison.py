@@ -257,16 +257,29 @@ def make_base(settings: Mapping[str, Any]) -> Config:
 def check_task(comparison: Comparison) -> None:
     """Make one batch of each size and run the task on it, so that a task that cannot work is reported before the first run.
 
+    A norm that cannot be used does not stop a comparison: the task is checked with BN or, if it does not take BN, with the first
+    norm that it takes.
+
     Raises:
         DataError: if the task finds its networks unfit for the data (`Task.check`).
-        SpecError: if a network has no norm.
+        SpecError: if no norm can be used.
     """
-    base = comparison.base
-    norm = task_class(base.task).check_norm
+    base = replace(comparison.base, devices=1, sync=False, compile=False)
     for size in comparison.batch_sizes:
-        config = replace(base, norm=norm, batch_size=size, devices=1, sync=False, compile=False)
-        task = Trainer(config, hardware=comparison.hardware).task
-        try:
-            task.check()
-        finally:
-            task.close()
+        errors = {}
+        for norm in dict.fromkeys(["bn", *comparison.norms]):
+            try:
+                _check(replace(base, norm=norm, batch_size=size), comparison.hardware)
+                break
+            except SpecError as error:
+                errors[norm] = error
+        else:
+            raise errors[comparison.norms[0]]
+
+
+def _check(config: Config, hardware: Hardware) -> None:
+    task = Trainer(config, hardware=hardware).task
+    try:
+        task.check()
+    finally:
+        task.close()

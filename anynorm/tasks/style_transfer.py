@@ -80,7 +80,6 @@ class StyleTransfer(Task):
         "weight_decay": 0.0,
         "image_size": 256,
     }
-    check_norm: ClassVar[str] = "adain"
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

@@ -111,7 +111,6 @@ class Task(nn.Module):
         default_options: the settings of the task besides the fields of `Config`, with their default values.
         comparison_defaults: the norms, batch sizes and settings of `anynorm.compare` for this task, where none are given; the
             learning rate belongs to batch size 32.
-        check_norm: the norm of the task on which `check` is called before the runs of a comparison: one that fits any data.
         options: the values of these settings in this run.
         sampler: which samples a training step uses; set by the trainer.
         device: where batches are moved to; set by the trainer.
@@ -132,7 +131,6 @@ class Task(nn.Module):
         "epochs": 2,
         "lr": 0.05,
     }
-    check_norm: ClassVar[str] = "bn"
 
     def __init__(self, config: Config) -> None:
         super().__init__()

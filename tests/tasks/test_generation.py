@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 import anynorm
 from anynorm.cli import app
+from anynorm.comparison import Comparison, check_task
 from anynorm.data.datasets import load_cached
 from anynorm.io.pictures import encode_png
 from anynorm.layers.norm import Norm
@@ -510,3 +511,10 @@ def test_norms_of_generators_are_compared_on_a_folder_of_images_by_class(folder,
     assert page.count("data:image/png;base64,") == len(pictures)
     store = Store(tmp_path / "runs")
     assert {store.config(row["id"]).norm for row in store.rows()} == {"ccbn@K", "sabn@K"}
+
+
+def test_a_comparison_may_have_norms_that_need_a_shared_embedding(tmp_path):
+    base = replace(changed(shared_embedding=True), model="biggan", norm="bn.style")
+    check_task(Comparison(base, ["bn.style"], [16], root=tmp_path))
+    with pytest.raises(anynorm.SpecError, match=r"shared_embedding needs a norm .* got ccbn@K"):
+        check_task(Comparison(base, ["ccbn@K"], [16], root=tmp_path))
