@@ -13,7 +13,7 @@ from torch import Tensor
 
 from anynorm.core.cuts import divisors
 from anynorm.data import readers
-from anynorm.data.folder import read_folder, split_indices
+from anynorm.data.folder import choose_indices, read_folder, split_indices
 from anynorm.data.hf import load_hf
 from anynorm.data.standardization import CHUNK_SIZE, Standardized, channel_moments
 from anynorm.data.stream import StreamedDataset, load_stream
@@ -54,9 +54,10 @@ class ImageDataset(Standardized):
         for start in range(rank * batch_size, len(images), world_size * batch_size):
             yield self.standardize(images[start : start + batch_size]), labels[start : start + batch_size]
 
-    def train_batches(self, batch_size: int, num_images: int, num_workers: int = 0) -> Iterator[Split]:
-        """Yield the first training images and their labels, in order; see `StreamedDataset.train_batches`."""
-        images, labels = (values[:num_images] for values in self.train)
+    def train_batches(self, batch_size: int, num_images: int | None = None, num_workers: int = 0) -> Iterator[Split]:
+        """Yield uint8 training images and their labels; see `StreamedDataset.train_batches`."""
+        chosen = choose_indices(len(self.train[1]), num_images)
+        images, labels = (values[chosen] for values in self.train)
         yield from zip(torch.split(images, batch_size), torch.split(labels, batch_size), strict=True)
 
 

@@ -35,6 +35,11 @@ def data_dir() -> Path:
     return Path(configured) if configured else Path(_pooch().os_cache("anynorm"))
 
 
+def find_path(path: str) -> Path:
+    """Return a path: relative to the data directory if only that has it, else to the working directory."""
+    return data_dir() / path if not Path(path).exists() and (data_dir() / path).exists() else Path(path)
+
+
 def find_file(pattern: str) -> Path:
     """Return the first file under the data directory that matches a glob pattern.
 

@@ -70,6 +70,13 @@ def split_indices(count: int) -> tuple[Tensor, Tensor]:
     return order[:num_train], order[num_train:]
 
 
+def choose_indices(count: int, num_chosen: int | None) -> Tensor:
+    """Return the indices of some of `count` images, chosen at random but the same in every call; None for all, in order."""
+    if num_chosen is None or num_chosen >= count:
+        return torch.arange(count)
+    return torch.randperm(count, generator=torch.Generator().manual_seed(0))[:num_chosen]
+
+
 def read_folder(name: str, image_size: int, *, skip_unreadable: bool = False) -> list[tuple[Tensor, Tensor]]:
     """Read the images of `folder:PATH`; see `find_splits` for its structure.
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from anynorm.data.folder import FolderSplit, find_splits, report_unreadable, split_indices
+from anynorm.data.folder import FolderSplit, choose_indices, find_splits, report_unreadable, split_indices
 from anynorm.data.loader import Batch, ImageSource, Indices, StepLoader, Transform, decode
 from anynorm.data.standardization import Standardized, channel_moments
 from anynorm.data.transforms import TestTransform, TrainTransform
@@ -111,9 +111,15 @@ class StreamedDataset(Standardized):
         for images, labels in self._batches(self.test, batch_size, starts, TestTransform(self.image_size), num_workers):
             yield self.standardize(images), labels
 
-    def train_batches(self, batch_size: int, num_images: int, num_workers: int = 0) -> Iterator[Batch]:
-        """Yield the first training images, the central squares as uint8, and their labels, in order."""
-        source = self.train.select(range(min(num_images, len(self.train))))
+    def train_batches(self, batch_size: int, num_images: int | None = None, num_workers: int = 0) -> Iterator[Batch]:
+        """Yield training images, the central squares as uint8, and their labels.
+
+        Args:
+            batch_size: Images per batch.
+            num_images: Number of images, chosen at random but the same in every call; None for all, in order.
+            num_workers: Number of processes that decode.
+        """
+        source = self.train.select(choose_indices(len(self.train), num_images))
         transform = TrainTransform(self.image_size, min_area=0, flip=False, color_jitter=0)
         yield from self._batches(source, batch_size, range(0, len(source), batch_size), transform, num_workers)
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from anynorm.data.datasets import load_in_memory
-from anynorm.data.download import data_dir
+from anynorm.data.download import find_path
 from anynorm.data.folder import FolderSplit, split_indices
 from anynorm.data.loader import ImageSource, Indices
 from anynorm.data.stream import ImageFiles, leave_out_unreadable
@@ -159,9 +159,9 @@ def load_unlabeled(name: str, *, skip_unreadable: bool = False) -> Splits:
     kind, _, path = name.partition(":")
     splits: list[ImageSource]
     if kind == "folder":
-        splits = _folder_splits(name, resolve(path))
+        splits = _folder_splits(name, find_path(path))
     elif kind == "npz":
-        splits = [_read_npz(name, resolve(path))]
+        splits = [_read_npz(name, find_path(path))]
     else:
         data = load_in_memory(name)
         splits = [ArrayImages(name, _to_rgb(images)) for images, _ in (data.train, data.test)]
@@ -175,7 +175,7 @@ def load_unlabeled(name: str, *, skip_unreadable: bool = False) -> Splits:
     return splits[0], splits[1]
 
 
-def resolve(path: str) -> Path:
+def find_image(path: str) -> Path:
     """Return a path, relative to the data directory if only that has it.
 
     Args:
@@ -183,7 +183,7 @@ def resolve(path: str) -> Path:
     """
     if path.startswith("sklearn:"):
         return Path(str(resources.files("sklearn.datasets") / "images" / path.removeprefix("sklearn:")))
-    return Path(path) if Path(path).exists() or not (data_dir() / path).exists() else data_dir() / path
+    return find_path(path)
 
 
 def _to_rgb(images: Tensor) -> npt.NDArray[np.uint8]:

@@ -149,10 +149,23 @@ def make_feature_network(config: Config, features: str) -> nn.Module:
     """
     suffix = metric_suffix(features)
     if features == INCEPTION:
-        return Inception(_inception_path())
+        return _inception(_inception_path())
     if features == CLASSIFIER:
         return _classifier(_classifier_config(config))
     return _custom(features) if ":" in features else _cifar_resnet(int(suffix[9:-1]))
+
+
+def is_classifier_of(data: str, features: str, num_classes: int, logits: Tensor | None) -> bool:
+    """Whether a feature network returns logits of the classes of a data set.
+
+    Args:
+        data: the name of the data set.
+        features: the name of the network; that of a user counts if it has as many logits as there are classes.
+        num_classes: number of classes of the data set.
+        logits: logits (n, classes) of the network, or None.
+    """
+    is_trained_on_data = ":" in features or features == CLASSIFIER or data.partition("@")[0] == "cifar10"
+    return logits is not None and logits.shape[1] == num_classes and is_trained_on_data
 
 
 @lru_cache(maxsize=2)
@@ -171,6 +184,11 @@ def _cifar_resnet(depth: int) -> nn.Module:
     network = CifarResNet(depth, norm=nn.BatchNorm2d)
     network.load_state_dict({key.removeprefix("module."): value for key, value in state.items()})
     return FeatureNetwork(network, f"ResNet-{depth}", 32, _IMAGENET_MEAN, _IMAGENET_STD)
+
+
+@lru_cache(maxsize=1)
+def _inception(path: Path) -> nn.Module:
+    return Inception(path)
 
 
 def _inception_path() -> Path:

@@ -16,21 +16,31 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from anynorm.core.spec import NormSpec
 from anynorm.data import ImageDataset, StreamedDataset, augment, load_cached
 from anynorm.errors import DataError, SpecError
 from anynorm.layers.norm import Norm
 from anynorm.models.gan import build_gan
-from anynorm.registry import make, parse
+from anynorm.registry import parse
 from anynorm.tasks.class_gradients import measure_balance
-from anynorm.tasks.feature_networks import distance_name, make_feature_network
+from anynorm.tasks.feature_networks import distance_name, is_classifier_of, make_feature_network
 from anynorm.tasks.generation_metrics import compare_features
 from anynorm.tasks.images import Batch, StreamedImages, make_images
-from anynorm.tasks.reference_features import BATCH_SIZE, Features, extract_features, reference_features
-from anynorm.tasks.sampling import can_call, generate, generate_uint8, recalibrated, sample_picture, split_batches, takes_classes
+from anynorm.tasks.reference_features import BATCH_SIZE, Features, extract_features, own_part, reference_features
+from anynorm.tasks.sampling import (
+    can_call,
+    generate,
+    generate_uint8,
+    is_collapsed,
+    recalibrated,
+    sample_picture,
+    split_batches,
+    takes_classes,
+)
 from anynorm.training.config import Config
 from anynorm.training.curve import DivergedError
-from anynorm.training.norm_layout import set_num_classes
-from anynorm.training.task import Metric, Metrics, Optimizers, Step, Task, merge_options
+from anynorm.training.norm_layout import apply_norms, split_layout
+from anynorm.training.task import FUSED, Metric, Metrics, Optimizers, Step, Task, merge_options
 
 RECALIBRATION_BATCH_SIZE = 32
 EVALUATION_SEED = 1_000_003
@@ -46,7 +56,6 @@ class Generation(Task):
         config: the run, which trains with Adam. `config.norm` is the norm of the generator's blocks; its last norm is the same
             without classes.
             `config.model` is a name of `anynorm.models.gan.GANS` or `package.module:factory`.
-        data: all images; None for those of `config.data`.
 
     Attributes:
         default_options: n_dis, updates of the discriminator per step; generator_batch_size, 0 for `config.batch_size`; beta1 and
@@ -96,12 +105,11 @@ class Generation(Task):
     generator: Any
     discriminator: Any
 
-    def __init__(self, config: Config, data: ImageDataset | StreamedDataset | None = None) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__(config)
         _check_config(config, self.options)
-        self._data = data
         self._reference: Features | None = None
-        self.images = make_images(_load(config) if data is None else data, config)
+        self.images = make_images(_load(config), config)
         torch.manual_seed(config.seed)
         flags = [name for name in ("shared_embedding", "attention") if self.options[name]]
         self.generator, self.discriminator = build_gan(config.model, self.images.data.shape, config.width, flags)
@@ -111,25 +119,30 @@ class Generation(Task):
         self._num_steps = 0
 
     def _set_norms(self) -> None:
-        """Set the norms of the generator's blocks to the spec of the run, and its last norm to the same without classes."""
-        spec = parse(set_num_classes(self.config.norm, self.num_classes), batch_size=self.config.batch_size)
-        if self.options["shared_embedding"] and not spec.takes_style:
-            raise SpecError(
-                f"shared_embedding needs a norm with a predicted affine; got {self.config.norm}. Usable: bn.style bn.sastyle."
-            )
-        if spec.num_classes and spec.num_classes != self.num_classes:
-            raise SpecError(
-                f"{self.config.norm} has {spec.num_classes} classes; the data have {self.num_classes}. "
-                f"Usable: @{self.num_classes} or @K."
-            )
-        last = getattr(self.generator, "output_norm", None)
-        if isinstance(last, nn.BatchNorm2d):
-            plain = str(spec.with_affine(""))
-            self.generator.output_norm = make(plain, last.num_features, batch_size=self.config.batch_size)
+        """Replace the norms of the generator's blocks by those of the run, and its last norm by the same without classes."""
+        specs = [parse(spec, batch_size=self.config.batch_size) for spec in split_layout(self.config.norm, self.num_classes)]
+        self._check_norms(specs)
+        if isinstance(getattr(self.generator, "output_norm", None), nn.BatchNorm2d):
+            last = nn.ModuleList([self.generator.output_norm])
+            apply_norms(last, str(specs[-1].with_affine("")), self.config.batch_size)
+            self.generator.output_norm = last[0]
         self.apply_norms(getattr(self.generator, "blocks", self.generator), self.num_classes)
         for module in self.generator.modules():
             if isinstance(module, Norm):
                 module.reset_parameters()  # γ of classes ~ N(1, 0.02); a replaced norm had γ = 1
+
+    def _check_norms(self, specs: list[NormSpec]) -> None:
+        for spec in specs:
+            if bool(spec.takes_style) != self.options["shared_embedding"]:
+                raise SpecError(
+                    "a norm with a predicted affine (bn.style, bn.sastyle, …) needs shared_embedding=true, and the reverse; "
+                    f"got {self.config.norm} and shared_embedding={str(self.options['shared_embedding']).lower()}."
+                )
+            if spec.num_classes and spec.num_classes != self.num_classes:
+                raise SpecError(
+                    f"{self.config.norm} has {spec.num_classes} classes; the data have {self.num_classes}. "
+                    f"Usable: @{self.num_classes} or @K."
+                )
 
     # Data ---------------------------------------------------------------------------------------------------------------------
 
@@ -142,8 +155,8 @@ class Generation(Task):
     def prepare(cls, config: Config) -> None:
         """Load the data set and compute the features of its images, once."""
         options = merge_options(cls, config.options)
-        data = _load(config)
-        reference_features(config, data, str(options["features"]), int(options["num_reference"]))
+        _load(config)
+        reference_features(config, options["features"], options["num_reference"], torch.device("cpu"))
 
     @property
     def num_classes(self) -> int:
@@ -176,7 +189,9 @@ class Generation(Task):
         """Return Adam for both networks."""
         betas = (self.options["beta1"], self.options["beta2"])
         return {
-            name: torch.optim.Adam(network.parameters(), self.config.lr, betas, weight_decay=self.config.weight_decay, fused=True)
+            name: torch.optim.Adam(
+                network.parameters(), self.config.lr, betas, weight_decay=self.config.weight_decay, fused=FUSED
+            )
             for name, network in (("generator", self.generator), ("discriminator", self.discriminator))
         }
 
@@ -246,11 +261,15 @@ class Generation(Task):
         """
         options = self.options
         if self._reference is None:
-            data = _load(self.config) if self._data is None else self._data
-            self._reference = reference_features(self.config, data, options["features"], options["num_reference"])
+            self._reference = reference_features(self.config, options["features"], options["num_reference"], self.device)
         reference, fakes = self._reference, self._fake_features()
         metrics, self._class_distances = compare_features(
-            reference, fakes, options["features"], score_splits=options["score_splits"], intra_class=options["intra_class"]
+            reference,
+            fakes,
+            options["features"],
+            score_splits=options["score_splits"],
+            intra_class=options["intra_class"],
+            has_classes=is_classifier_of(self.config.data, options["features"], self.num_classes, fakes.logits),
         )
         return metrics
 
@@ -260,10 +279,10 @@ class Generation(Task):
         labels = torch.arange(count) % self.num_classes
         random = torch.Generator().manual_seed(EVALUATION_SEED)
         z = torch.randn(count, self.generator.latent_size, generator=random)
-        own = slice(self.processes.rank, None, self.processes.count)
+        own = own_part(self.processes, count)
         images = self.sample(labels[own], z[own])
-        if len(images) > 1 and bool((images == images[0]).all()):
-            raise DivergedError(f"the generator has collapsed after step {self._num_steps}: all {len(images)} images are equal")
+        if self.processes.all_true(is_collapsed(images, labels[own])):
+            raise DivergedError(f"the generator has collapsed after step {self._num_steps}: all images of each class are equal")
         self._picture = sample_picture(images, labels[own], self.num_classes)
         network = make_feature_network(self.config, self.options["features"]).to(self.device)
         return extract_features(network, split_batches(images, labels[own], BATCH_SIZE)).gather(self.processes, count)
@@ -286,6 +305,8 @@ class Generation(Task):
                 f"labels must be in [0, {self.num_classes}); got values from {int(labels.min())} to {int(labels.max())}."
             )
         z = torch.randn(len(labels), self.generator.latent_size) if z is None else z
+        if z.shape != (len(labels), self.generator.latent_size):
+            raise DataError(f"z must be of shape {(len(labels), self.generator.latent_size)}; got {tuple(z.shape)}.")
         count, random = self.options["recalibration_batches"], torch.Generator().manual_seed(EVALUATION_SEED + 1)
         generator = self.generator
         if count:
@@ -338,6 +359,12 @@ def _check_config(config: Config, options: dict[str, Any]) -> None:
         raise SpecError(f"generation takes n_dis batches per step; grad_accum_steps must be 1, got {config.grad_accum_steps}.")
     if config.optimizer not in ("adam", Config.optimizer):
         raise SpecError(f"generation trains with Adam; got optimizer={config.optimizer!r}.")
-    for name in ("n_dis", "num_generated", "score_splits", "balance_draws"):
-        if options[name] < 1:
-            raise SpecError(f"option {name} must be at least 1; got {options[name]}.")
+    at_least = {"n_dis": 1, "num_generated": 2, "score_splits": 1, "balance_draws": 1}
+    at_least |= dict.fromkeys(("generator_batch_size", "num_reference", "recalibration_batches", "balance_interval"), 0)
+    for name, minimum in at_least.items():
+        if options[name] < minimum:
+            raise SpecError(f"option {name} must be at least {minimum}; got {options[name]}.")
+    for name in ("beta1", "beta2"):
+        if not 0 <= options[name] < 1:
+            raise SpecError(f"option {name} must be in [0, 1); got {options[name]}.")
+    distance_name(options["features"])  # raises if there is no such network

@@ -21,6 +21,8 @@ from anynorm.tasks.feature_networks import distance_name, metric_suffix
 from anynorm.tasks.reference_features import Features
 
 KERNEL_SUBSETS, KERNEL_SUBSET_SIZE = 50, 1000
+CHUNK_SIZE = 10_000
+"""Number of features that are converted to float64 at a time."""
 MIN_PER_CLASS = 2
 """Number of images of a class below which its distance is undefined."""
 
@@ -38,8 +40,9 @@ def frechet_distance(real: Tensor, fake: Tensor) -> float:
     from torchmetrics.image.fid import FrechetInceptionDistance
 
     metric = FrechetInceptionDistance(PrecomputedFeatures(real.shape[1]), sync_on_compute=False)
-    metric.update(real.double(), real=True)
-    metric.update(fake.double(), real=False)
+    for features, is_real in ((real, True), (fake, False)):
+        for chunk in torch.split(features, CHUNK_SIZE):
+            metric.update(chunk.double(), real=is_real)
     return float(metric.compute())
 
 
@@ -49,7 +52,7 @@ def kernel_distance(real: Tensor, fake: Tensor) -> float:
 
     size = min(KERNEL_SUBSET_SIZE, len(real), len(fake))
     options: dict[str, Any] = {"subsets": KERNEL_SUBSETS, "subset_size": size, "sync_on_compute": False}
-    with _quiet():
+    with _ignore_torchmetrics_warnings():
         metric = KernelInceptionDistance(PrecomputedFeatures(real.shape[1]), **options)
     metric.update(real.float(), real=True)
     metric.update(fake.float(), real=False)
@@ -61,10 +64,10 @@ def class_score(logits: Tensor, splits: int) -> float:
     """Return the class score of logits (n, classes): at least 1, at most the number of classes."""
     from torchmetrics.image.inception import InceptionScore
 
-    with _quiet():
+    with _ignore_torchmetrics_warnings():
         metric = InceptionScore(PrecomputedFeatures(logits.shape[1]), splits=splits, sync_on_compute=False)
     metric.update(logits.double())
-    with _quiet(), _fixed_random_numbers():
+    with _ignore_torchmetrics_warnings(), _fixed_random_numbers():
         return float(metric.compute()[0])
 
 
@@ -79,7 +82,7 @@ def class_distances(real: Tensor, real_labels: Tensor, fake: Tensor, fake_labels
 
 
 def compare_features(
-    real: Features, fake: Features, network: str, *, score_splits: int, intra_class: bool
+    real: Features, fake: Features, network: str, *, score_splits: int, intra_class: bool, has_classes: bool
 ) -> tuple[dict[str, float], dict[int, float]]:
     """Return all metrics of generated images, and their distances within classes.
 
@@ -89,6 +92,7 @@ def compare_features(
         network: the feature network, which the names of the metrics carry.
         score_splits: number of splits of the class score.
         intra_class: whether distances within classes are computed.
+        has_classes: whether the logits of the network are those of the classes of the data.
     """
     suffix, name = metric_suffix(network), distance_name(network)
     warn_of_few_images(name, min(len(fake.features), len(real.features)), fake.features.shape[1])
@@ -98,10 +102,12 @@ def compare_features(
     }
     if fake.logits is not None:
         metrics["class score" + suffix] = class_score(fake.logits, score_splits)
-        if fake.logits.shape[1] == int(real.labels.max()) + 1:
+        if has_classes:
             metrics["class accuracy" + suffix] = 100 * float((fake.logits.argmax(1) == fake.labels).float().mean())
     distances = class_distances(real.features, real.labels, fake.features, fake.labels) if intra_class else {}
     if distances:
+        smallest = min(int((labels == label).sum()) for labels in (real.labels, fake.labels) for label in distances)
+        warn_of_few_images(f"intra-class {name}", smallest, fake.features.shape[1])
         metrics[f"intra-class {name}"] = sum(distances.values()) / len(distances)
     return metrics, distances
 
@@ -111,13 +117,13 @@ def warn_of_few_images(name: str, num_images: int, num_features: int) -> None:
     if num_images <= num_features:
         warnings.warn(
             f"{name} from {num_images} images is biased: the covariance of {num_features} features needs more than "
-            f"{num_features} images (papers use 50000). Set num_generated and num_reference.",
+            f"{num_features} images (papers use 50000 in all). Set num_generated and num_reference.",
             stacklevel=2,
         )
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _ignore_torchmetrics_warnings() -> Iterator[None]:
     """Silence the warnings of torchmetrics that features are kept in memory, and that one split has no standard deviation."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Metric `.*` will save all extracted features")

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from anynorm.data import ImageDataset, StreamedDataset
+from anynorm.data import load_cached
 from anynorm.errors import DataError
 from anynorm.io.atomic import atomic_write
+from anynorm.io.checkpoints import import_object
 from anynorm.progress import track
 from anynorm.tasks.feature_networks import cached_file, make_feature_network
 from anynorm.training.config import Config
 from anynorm.training.distributed import Processes
 
 BATCH_SIZE = 100
-ALL = 1 << 62
+VERSION = 2
+"""Version of the cached files: changes if other images are chosen or images are processed in another way."""
+
+
+def own_part(processes: Processes, count: int) -> slice:
+    """Return the part of `count` images that a process computes: contiguous, so that it has all classes."""
+    size = -(-count // processes.count)
+    return slice(processes.rank * size, (processes.rank + 1) * size)
 
 
 class Features(NamedTuple):
@@ -30,15 +40,15 @@ class Features(NamedTuple):
     logits: Tensor | None
 
     def gather(self, processes: Processes, count: int) -> Features:
-        """Return the features of all processes, of which process k has the images k, k + P and so on.
+        """Return the features of all processes.
 
         Args:
-            processes: the P processes.
+            processes: the processes, each with the features of its `own_part`.
             count: number of images of all of them.
         """
         if processes.count == 1:
             return self
-        own = slice(processes.rank, None, processes.count)
+        own = own_part(processes, count)
 
         def join(values: Tensor) -> Tensor:
             table = torch.zeros(count, *values.shape[1:], dtype=values.dtype)
@@ -48,22 +58,23 @@ class Features(NamedTuple):
         return Features(join(self.features), join(self.labels), None if self.logits is None else join(self.logits))
 
 
-def reference_features(config: Config, data: ImageDataset | StreamedDataset, features: str, num_images: int) -> Features:
-    """Return the features of the first training images of a data set, from the data directory if it has them.
+def reference_features(config: Config, features: str, num_images: int, device: torch.device) -> Features:
+    """Return the features of training images of the data set of a run, from the data directory if it has them.
 
     Args:
-        config: the run, whose data set it is.
-        data: the data set.
+        config: the run.
         features: a network of `feature_networks`.
-        num_images: number of images; 0 for all.
+        num_images: number of images, chosen at random but the same in every run; 0 for all.
+        device: where the features are computed.
     """
-    network = make_feature_network(config, features)
-    key = [config.data, config.image_size, config.source_hash, features, num_images, _hash_weights(network)]
+    network = make_feature_network(config, features).to(device)
+    key = [VERSION, config.data, config.image_size, config.source_hash, features, num_images, _hash_network(network, features)]
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
     with cached_file(f"features-{digest}.pt") as path:
         if path.exists():
             return Features(*torch.load(path, weights_only=True))
-        batches = data.train_batches(BATCH_SIZE, num_images or ALL)
+        data = load_cached(config.data, config.image_size, config.source_hash, config.skip_unreadable)
+        batches = data.train_batches(BATCH_SIZE, num_images or None)
         result = extract_features(network, track(batches, "computing features of training images"))
         with atomic_write(path) as part:
             torch.save(tuple(result), part)
@@ -89,8 +100,10 @@ def extract_features(network: nn.Module, batches: Iterable[tuple[Tensor, Tensor]
     return Features(features, labels, logits[0] if logits else None)
 
 
-def _hash_weights(network: nn.Module) -> str:
-    digest = hashlib.sha256()
+def _hash_network(network: nn.Module, features: str) -> str:
+    """Return a hash of the weights of a network and, for that of a user, of its source file."""
+    source = inspect.getsourcefile(import_object(features)) if ":" in features else None
+    digest = hashlib.sha256(b"" if source is None else Path(source).read_bytes())
     for value in network.state_dict().values():
         digest.update(value.cpu().double().numpy().tobytes())
     return digest.hexdigest()

@@ -61,6 +61,12 @@ def recalibrated(generator: nn.Module, batches: Iterable[tuple[Tensor, Tensor]])
     return generator
 
 
+def is_collapsed(images: Tensor, labels: Tensor) -> bool:
+    """Whether all images of each class are equal, so that they do not depend on the latent vectors; False for single images."""
+    groups = [images[labels == label] for label in set(labels.tolist())]
+    return all(bool((group == group[0]).all()) for group in groups) and any(len(group) > 1 for group in groups)
+
+
 def takes_classes(generator: nn.Module) -> bool:
     """Whether a module of the generator takes a condition, or its `forward` requires labels."""
     has_conditional_layer = any(getattr(module, "takes_condition", False) for module in generator.modules())

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-from anynorm.data.unlabeled import CenterCrop, read_image, resolve
+from anynorm.data.unlabeled import CenterCrop, find_image, read_image
 from anynorm.errors import DataError, ShapeError
 from anynorm.io.pictures import encode_png, image_grid
 from anynorm.models.style.johnson import JohnsonNetwork
@@ -102,7 +102,7 @@ class SingleStyleTransfer(Task):
         if not self.options["style_image"]:
             raise DataError("single_style_transfer needs a style: set the option style_image to the path of an image; got ''.")
         size = self.options["style_size"] or self.config.image_size
-        pixels = read_image(resolve(self.options["style_image"])).permute(1, 2, 0).numpy()
+        pixels = read_image(find_image(self.options["style_image"])).permute(1, 2, 0).numpy()
         square = CenterCrop(size, size)(Image.fromarray(pixels), np.random.default_rng(0))
         return to_float(torch.from_numpy(square)[None])
 

@@ -182,18 +182,23 @@ class Config:
 
 
 def hash_sources(config: Config) -> str:
-    """Return a hash of a user's model, data and task, '' if all are built in; folders may also be options of the task.
+    """Return a hash of a user's model, data and task, '' if all are built in; files and folders may also be options of the task.
 
-    It covers the source file of a factory or task, and the names, sizes and modification times of the files in a folder.
+    It covers the source file of a factory or task, and the names, sizes and modification times of files and of those in a folder.
     """
+    from anynorm.data.download import find_path  # data sets import models, which need no configuration
+
     parts = []
-    folders = [value for value in config.options.values() if isinstance(value, str) and value.startswith(FOLDERS)]
-    for text in (config.model, config.data, config.task, *folders):
-        if text.startswith(FOLDERS):
-            root = Path(text.partition(":")[2])
-            files = [(str(path.relative_to(root)), path.stat()) for path in sorted(root.rglob("*")) if path.is_file()]
-            parts.append(json.dumps([(name, stat.st_size, stat.st_mtime_ns) for name, stat in files]))
-        elif ":" in text and not text.startswith(("hf:", "npz:")):
+    options = [value for value in config.options.values() if isinstance(value, str)]
+    for text in (config.model, config.data, config.task, *options):
+        prefix, colon, name = text.partition(":")
+        is_prefixed = prefix + colon in (*FOLDERS, "npz:")
+        path = find_path(name if is_prefixed else text)
+        if is_prefixed or (text in options and path.is_file()):
+            files = sorted(path.rglob("*")) if path.is_dir() else [path]
+            stats = [(str(file.relative_to(path)), file.stat()) for file in files if file.is_file()]
+            parts.append(json.dumps([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]))
+        elif colon and prefix != "hf" and text not in options:
             source = inspect.getsourcefile(import_object(text))
             parts.append("" if source is None else Path(source).read_text())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12] if parts else ""

@@ -61,6 +61,16 @@ def validate_norms(norms: str, batch_size: int = 1) -> None:
         parse(set_num_classes(spec, 1), batch_size=batch_size)
 
 
+def split_layout(norms: str, num_classes: int | None) -> list[str]:
+    """Return the specs of a layout, with the number of classes in the place of "@K".
+
+    >>> split_layout("ccbn@K~sabn@K", 10), split_layout("xbn.d2=gn:4", None)
+    (['ccbn@10', 'sabn@10'], ['gn:4'])
+    """
+    match = _XBN.fullmatch(norms)
+    return set_num_classes(match[3] if match else norms, num_classes).split("~")
+
+
 def set_num_classes(norms: str, num_classes: int | None) -> str:
     """Replace "@K" by the number of classes.
 

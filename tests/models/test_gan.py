@@ -8,6 +8,7 @@ from torch.nn.functional import avg_pool2d, interpolate, max_pool2d
 import anynorm
 from anynorm.models.gan import GAN, GANS, build_gan, split_size
 from anynorm.models.gan.blocks import DownBlock, SelfAttention, UpBlock, conv2d
+from anynorm.models.gan.generators import PredictedAffineNorm
 from anynorm.models.shape import DataShape
 from anynorm.training.norm_layout import apply_norms
 from tests.helpers import same
@@ -93,20 +94,28 @@ def test_autogan_has_skips_from_all_cells_before_and_no_shortcut_in_the_last():
     assert [hasattr(cell, "shortcut") for cell in cells] == [True, True, False]
 
 
-def test_a_cell_adds_skips_before_its_second_norm():
+def test_a_cell_adds_skips_before_its_second_norm_and_passes_the_sum_on():
     cell = build_gan("autogan", SHAPE, 1 / 32).generator.blocks[2]
     x, before = torch.randn(2, 8, 4, 4), [torch.randn(2, 8, 2, 2), torch.randn(2, 8, 4, 4)]
-    first = cell.conv1(interpolate(cell.norm1(x).relu(), scale_factor=2))
-    h = first + sum(skip(interpolate(b, size=(8, 8))) for skip, b in zip(cell.skips, before, strict=True))
-    output, kept = cell(x, before)
-    same(output, cell.conv2(cell.norm2(h).relu()))
-    same(kept, first)
+    hidden = cell.conv1(interpolate(cell.norm1(x).relu(), scale_factor=2))
+    hidden = hidden + sum(skip(interpolate(b, size=(8, 8))) for skip, b in zip(cell.skips, before, strict=True))
+    output, passed = cell(x, before)
+    same(output, cell.conv2(cell.norm2(hidden).relu()))
+    same(passed, hidden)
+
+
+def test_a_norm_with_a_predicted_affine_is_its_formula():
+    norm, x, embedding = PredictedAffineNorm(3, 5, nn.Linear), torch.randn(4, 3, 6, 6), torch.randn(4, 5)
+    apply_norms(norm, "bn.style", 4)
+    scale, shift = (layer(embedding)[..., None, None] for layer in (norm.scale, norm.shift))
+    same(norm(x, embedding), nn.functional.batch_norm(x, None, None, training=True) * (1 + scale) + shift)
 
 
 @pytest.mark.parametrize("flags", [["shared_embedding"], ["shared_embedding", "attention"]])
-def test_a_shared_embedding_predicts_scale_and_shift(flags):
+def test_a_shared_embedding_conditions_all_blocks(flags):
     generator = build_gan("biggan", SHAPE, 1 / 32, flags).generator
     apply_norms(generator.blocks, "bn.sastyle", 4)
+    assert float(generator.embedding.table.weight.detach().std()) == pytest.approx(0.02, rel=0.1)
     z = torch.randn(4, 128)
     generator.eval()
     with anynorm.condition(generator, torch.tensor([1, 1, 2, 2])):
@@ -114,7 +123,14 @@ def test_a_shared_embedding_predicts_scale_and_shift(flags):
     with anynorm.condition(generator, 1):
         same(generator(z)[:2], mixed[:2])
         assert not torch.allclose(generator(z)[2:], mixed[2:])
+        images = generator(z)
+        for start in (0, 32, 64, 96):  # every part of z matters: three for the blocks, one for the first layer
+            changed = z.clone()
+            changed[:, start : start + 32] = 0
+            assert not torch.equal(generator(changed), images)
     with pytest.raises(anynorm.ConditionError, match=r"the generator needs classes: call it inside `with anynorm.condition"):
+        generator(z)
+    with pytest.raises(anynorm.ConditionError, match=r"must be in \[0, 10\); got 12"), anynorm.condition(generator, 12):
         generator(z)
 
 

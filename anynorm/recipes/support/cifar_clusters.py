@@ -10,6 +10,7 @@ import torch
 
 from anynorm.data import load_cached
 from anynorm.data.datasets import Split
+from anynorm.data.folder import choose_indices
 from anynorm.tasks.reference_features import reference_features
 from anynorm.training.config import Config
 
@@ -22,11 +23,11 @@ def cifar10_140() -> tuple[Split, Split]:
 
     config = Config(data=DATA)
     data = load_cached(config.data, config.image_size)
-    features, labels, _ = reference_features(config, data, "resnet20", NUM_IMAGES)
+    features, labels, _ = reference_features(config, "resnet20", NUM_IMAGES, torch.device("cpu"))
     clustered = torch.empty_like(labels)
     for label in range(10):
         members = labels == label
         clusters = KMeans(CLUSTERS, n_init=1, random_state=0).fit_predict(features[members].double().numpy())
         clustered[members] = CLUSTERS * label + torch.as_tensor(clusters, dtype=labels.dtype)
-    images = data.train[0][:NUM_IMAGES]
+    images = data.train[0][choose_indices(len(data.train[0]), NUM_IMAGES)]
     return (images[:-NUM_TEST], clustered[:-NUM_TEST]), (images[-NUM_TEST:], clustered[-NUM_TEST:])

@@ -17,7 +17,7 @@ import torch
 from matplotlib.figure import Figure
 
 from anynorm import plot
-from anynorm.data.unlabeled import CenterCrop, read_image, resolve
+from anynorm.data.unlabeled import CenterCrop, find_image, read_image
 from anynorm.recipes.support.record import Record
 from anynorm.recipes.support.rows import save_figure, select
 from anynorm.tasks.crops import to_float
@@ -58,7 +58,7 @@ def read_pictures(files: list[str], size: int) -> torch.Tensor:
     crop, generator = CenterCrop(size, size), np.random.default_rng(0)
     squares = []
     for file in files:
-        image = Image.fromarray(read_image(resolve(file)).permute(1, 2, 0).numpy())
+        image = Image.fromarray(read_image(find_image(file)).permute(1, 2, 0).numpy())
         squares.append(torch.from_numpy(crop(image, generator)))
     return to_float(torch.stack(squares))
 
