@@ -68,7 +68,10 @@ PRESETS: dict[str, Settings] = {
     "smoke": DESK
     | {
         "train": DESK["train"] | {"data": "digits", "width": 1 / 32, "num_train": 64, "epochs": 4, "num_evals": 2},
-        "options": {"n_dis": 2, "num_generated": 100, "num_reference": 200, "balance_interval": 2, "balance_draws": 1},
+        "options": {
+            "n_dis": 2, "num_generated": 100, "num_reference": 200, "intra_class": False,
+            "balance_interval": 2, "balance_draws": 1,
+        },
         "networks": {"SNGAN": {"model": "sngan"}},
         "seeds": 2,
     },

@@ -39,7 +39,7 @@ from anynorm.training.trainer import Trainer, train
 from tests.helpers import same
 
 FEATURES = "tests.tasks.test_generation:tiny_features"
-OPTIONS = {"n_dis": 2, "features": FEATURES, "num_generated": 60, "num_reference": 100, "score_splits": 2}
+OPTIONS = {"n_dis": 2, "features": FEATURES, "num_generated": 60, "num_reference": 200, "score_splits": 2}
 QUICK = Config(
     task="generation", model="sngan", width=1 / 32, norm="sabn@K", num_train=64, batch_size=16, epochs=2, lr=2e-4, num_evals=2,
     options=OPTIONS,
