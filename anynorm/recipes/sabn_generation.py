@@ -7,7 +7,7 @@ IS, the best of each during training (Table 1). Gradients of classes during trai
 similarity, by stage (Fig. 2). Loss of the generator and IS over steps (Fig. 3).
 
     smoke  20 s      64 digits, SNGAN, 4 steps; checks that the code works and claims nothing
-    desk   18 min    CIFAR-10 at 16 × 16 pixels, generators of 32 channels, 600 steps; SNGAN also with 140 classes
+    desk   16 min    CIFAR-10 at 16 × 16 pixels, generators of 32 channels, 600 steps; SNGAN also with 140 classes
     paper  not run   the published settings; needs the Inception network (`pip install 'anynorm[generation]'`) and a folder
                      imagenet-dogs-cats/ with train/ and test/
 
@@ -16,6 +16,9 @@ claims are about the order of the norms early in training. Distances use the fea
 (ResNet-20)", not FID) of 2000 generated and 10 000 real images; the value of a run is the mean of its last three evaluations, not
 the best one. The learning rate is 4e-4 with a moving average of 0.99, which one seed of SNGAN confirmed (FD 12.5 after 100 steps,
 4 after 700). The 143 classes of ImageNet are replaced by 140 clusters of CIFAR-10 (`support.cifar_clusters`).
+
+Reference images are chosen at random from the training images. The record is older than this choice: its 10 000 are the first
+ones of CIFAR-10, which are in random order too.
 
 The gradient balance is measured in train mode and in eval mode, because the paper does not say which it used and the order of the
 norms depends on it. The feature network of FID has no logits, so `paper` has FID and KID, but no IS.
