@@ -12,9 +12,9 @@ Fig. 10a has curves of the loss, Fig. 1a the weights of SN, Fig. 11 pictures.
 
 Scaled down in `desk`: content loss at relu3_1 and style loss at relu1_1, relu2_1 and relu3_1 of the encoder at hand, both with
 weight 1, at which pictures show content and style; no total variation. The claims are about the losses and the weights of SN
-early in training. The losses differ more between seeds than between norms: with some seeds the tanh saturates, and parts of the
-pictures are black for the first hundreds of steps. The time was measured while other programs used the two cores; on a free core
-a run takes about 70 s, and the preset 6 min.
+early in training. The losses differ more between seeds than between norms: with some seeds parts of the pictures
+are black for the first hundreds of steps (perhaps because the tanh saturates). The time was measured while other programs used
+the two cores; on a free machine the preset takes 5 min.
 
 Not in the texts, so chosen here: the weights of the losses, which depend on the scale of the features, and the style image of the
 curves. The weights of `paper` are those of `desk`; they were not tried with VGG-16.
