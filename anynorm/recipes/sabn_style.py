@@ -6,14 +6,13 @@ Paper: the setting of AdaIN (Huang & Belongie 2017): VGG-19 up to relu4_1, 160 0
 WikiArt. Figures 7 and 8 have curves and pictures but no numbers.
 
     smoke  20 s      digits, a random encoder, two epochs; checks that the code works and claims nothing
-    desk   28 min    150 photos and 150 paintings at 64 pixels, VGG-19 up to relu3_1, 450 steps of 2; needs style_content/ and
+    desk   7 min     150 photos and 150 paintings at 64 pixels, VGG-19 up to relu3_1, 450 steps of 2; needs style_content/ and
                      adain_vgg19/ in the data directory
     paper  not run   the published setting; needs folders coco/ and wikiart/ with train/ and test/, and vgg_normalised.pth
 
 Scaled down in `desk`: the style is applied at relu3_1, from where a decoder learns in minutes (from relu4_1, pictures showed no
 content after 400 steps); the learning rate is 1e-3 instead of 1e-4; and training ends long before the losses stop falling. So the
 claims are about the order of the losses early in training. Held-out losses are those of 24 photos, each with one painting.
-The time was measured while other programs used the two cores; on a free core a run takes about 75 s, and the preset 8 min.
 
 The content loss is MSE(f(g(t)), t), and t is the output of the norm. In the release of the paper its gradient also reaches
 the norm through the target (in AdaIN's release it does not), so SaAdaIN and ILM+IN can lower the loss by moving their target.
