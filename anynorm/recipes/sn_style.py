@@ -6,15 +6,14 @@ Paper (appendix F): Johnson's network, losses of VGG-16, MS-COCO at 256 × 256 p
 Fig. 10a has curves of the loss, Fig. 1a the weights of SN, Fig. 11 pictures.
 
     smoke  20 s      digits, a random encoder, two epochs; checks that the code works and claims nothing
-    desk   16 min    150 photos at 64 pixels in the style of The Starry Night, half the width, losses of VGG-19, 296 steps of 4;
+    desk   5 min     150 photos at 64 pixels in the style of The Starry Night, half the width, losses of VGG-19, 296 steps of 4;
                      needs style_content/ and adain_vgg19/ in the data directory
     paper  not run   the published setting; needs a folder coco/ with train/ and test/, and the image style.jpg
 
 Scaled down in `desk`: content loss at relu3_1 and style loss at relu1_1, relu2_1 and relu3_1 of the encoder at hand, both with
 weight 1, at which pictures show content and style; no total variation. The claims are about the losses and the weights of SN
 early in training. The losses differ more between seeds than between norms: with some seeds parts of the pictures
-are black for the first hundreds of steps (perhaps because the tanh saturates). The time was measured while other programs used
-the two cores; on a free machine the preset takes 5 min.
+are black for the first hundreds of steps (perhaps because the tanh saturates).
 
 Not in the texts, so chosen here: the weights of the losses, which depend on the scale of the features, and the style image of the
 curves. The weights of `paper` are those of `desk`; they were not tried with VGG-16.
