@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Indices = Sequence[int] | npt.NDArray[np.int64] | Tensor
 Samples = Callable[[int], tuple[Indices, Indices]]
 """Maps the number of a batch to the indices of its images and one seed per image. It must be defined for a few numbers more than
-are used, because batches are prepared ahead; no indices mean that there are no further batches."""
+are used, because batches are prepared ahead; an empty list ends the batches."""
 Transform = Callable[["Image", np.random.Generator], Pixels]
 Batch = tuple[Tensor, Tensor]
 MAX_EXIT_SECONDS = 2.0

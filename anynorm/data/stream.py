@@ -158,7 +158,7 @@ def make_streamed(
     """Return the dataset of one split, which is split at random, or of two (train, then test).
 
     Raises:
-        DataError: if there are no two classes, or an image cannot be decoded.
+        DataError: if there are fewer than 2 classes, or an image cannot be decoded.
     """
     if num_classes < 2:
         raise DataError(

@@ -55,7 +55,7 @@ class EncodedImages:
 
     @property
     def labels(self) -> npt.NDArray[np.int64]:
-        """Zeros: there are no labels."""
+        """Zeros, because the images have no labels."""
         return np.zeros(len(self), np.int64)
 
     def __len__(self) -> int:

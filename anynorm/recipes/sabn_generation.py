@@ -14,8 +14,8 @@ similarity, by stage (Fig. 2). Loss of the generator and IS over steps (Fig. 3).
 Scaled down in `desk`: 600 steps of 50 000, an eighth of the width, 32 images per batch, two updates of the discriminator, so the
 claims are about the order of the norms early in training. Distances use the features of a ResNet-20 trained on CIFAR-10 ("FD
 (ResNet-20)", not FID) of 2000 generated and 10 000 real images; the value of a run is the mean of its last three evaluations, not
-the best one. The learning rate is 4e-4 with a moving average of 0.99, which one seed of SNGAN confirmed (FD 12.5 after 100 steps,
-4 after 700). The 143 classes of ImageNet are replaced by 140 clusters of CIFAR-10 (`support.cifar_clusters`).
+the best one. The learning rate of 4e-4 was chosen with one seed of SNGAN. The 143 classes of ImageNet are replaced by 140
+clusters of CIFAR-10 (`support.cifar_clusters`).
 
 Reference images are chosen at random from the training images. The record is older than this choice: its 10 000 are the first
 ones of CIFAR-10, which are in random order too.

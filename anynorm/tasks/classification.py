@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from anynorm.data import ImageDataset, StreamedDataset, augment, load_cached
+from anynorm.data import ImageDataset, StreamedDataset, augment
 from anynorm.errors import AnynormError, DataError
 from anynorm.models import build_model
-from anynorm.tasks.images import Batch, StreamedImages, make_images
+from anynorm.tasks.images import Batch, StreamedImages, load_images, make_images
 from anynorm.training.config import Config
 from anynorm.training.distributed import Processes
 from anynorm.training.task import Metric, Metrics, Task
@@ -39,14 +39,14 @@ class Classification(Task):
 
     def __init__(self, config: Config, data: ImageDataset | StreamedDataset | None = None) -> None:
         super().__init__(config)
-        self.images = make_images(_load(config) if data is None else data, config)
+        self.images = make_images(load_images(config) if data is None else data, config)
         torch.manual_seed(config.seed)
         self.model = self.apply_norms(build_model(config.model, self.data.shape, config.width))
 
     @classmethod
     def prepare(cls, config: Config) -> None:
         """Load the data set."""
-        _load(config)
+        load_images(config)
 
     @property
     def data(self) -> Any:
@@ -136,11 +136,6 @@ class Classification(Task):
     def _eval_batch_size(self) -> int:
         pixels: int = self.data.shape.height * self.data.shape.width
         return max(1, min(EVAL_BATCH_SIZE, EVAL_PIXELS // pixels))
-
-
-def _load(config: Config) -> ImageDataset | StreamedDataset:
-    data: ImageDataset | StreamedDataset = load_cached(config.data, config.image_size, config.source_hash, config.skip_unreadable)
-    return data
 
 
 def _is_wrong(logits: Tensor, labels: Tensor) -> Tensor:

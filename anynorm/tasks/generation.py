@@ -11,21 +11,20 @@ from __future__ import annotations
 
 import json
 import warnings
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from anynorm.core.spec import NormSpec
-from anynorm.data import ImageDataset, StreamedDataset, augment, load_cached
+from anynorm.data import augment
 from anynorm.errors import DataError, SpecError
-from anynorm.layers.norm import Norm
 from anynorm.models.gan import build_gan
-from anynorm.registry import parse
 from anynorm.tasks.class_gradients import measure_balance
 from anynorm.tasks.feature_networks import distance_name, is_classifier_of, make_feature_network
 from anynorm.tasks.generation_metrics import compare_features
-from anynorm.tasks.images import Batch, StreamedImages, make_images
+from anynorm.tasks.generator_norms import set_generator_norms
+from anynorm.tasks.images import Batch, StreamedImages, load_images, make_images
 from anynorm.tasks.reference_features import BATCH_SIZE, Features, extract_features, own_part, reference_features
 from anynorm.tasks.sampling import (
     can_call,
@@ -39,7 +38,6 @@ from anynorm.tasks.sampling import (
 )
 from anynorm.training.config import Config
 from anynorm.training.curve import DivergedError
-from anynorm.training.norm_layout import apply_norms, split_layout
 from anynorm.training.task import FUSED, Metric, Metrics, Optimizers, Step, Task, merge_options
 
 RECALIBRATION_BATCH_SIZE = 32
@@ -54,8 +52,7 @@ class Generation(Task):
 
     Args:
         config: the run, which trains with Adam. `config.norm` is the norm of the generator's blocks; its last norm is the same
-            without classes.
-            `config.model` is a name of `anynorm.models.gan.GANS` or `package.module:factory`.
+            without classes. `config.model` is a name of `anynorm.models.gan.GANS` or `package.module:factory`.
 
     Attributes:
         default_options: n_dis, updates of the discriminator per step; generator_batch_size, 0 for `config.batch_size`; beta1 and
@@ -108,41 +105,15 @@ class Generation(Task):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         _check_config(config, self.options)
-        self._reference: Features | None = None
-        self.images = make_images(_load(config), config)
+        self.images = make_images(load_images(config), config)
         torch.manual_seed(config.seed)
         flags = [name for name in ("shared_embedding", "attention") if self.options[name]]
         self.generator, self.discriminator = build_gan(config.model, self.images.data.shape, config.width, flags)
-        self._set_norms()
+        embeds = self.options["shared_embedding"]
+        set_generator_norms(self.generator, config, self.num_classes, shared_embedding=embeds)
         self._picture: bytes | None = None
         self._class_distances: dict[int, float] = {}
         self._num_steps = 0
-
-    def _set_norms(self) -> None:
-        """Replace the norms of the generator's blocks by those of the run, and its last norm by the same without classes."""
-        specs = [parse(spec, batch_size=self.config.batch_size) for spec in split_layout(self.config.norm, self.num_classes)]
-        self._check_norms(specs)
-        if isinstance(getattr(self.generator, "output_norm", None), nn.BatchNorm2d):
-            last = nn.ModuleList([self.generator.output_norm])
-            apply_norms(last, str(specs[-1].with_affine("")), self.config.batch_size)
-            self.generator.output_norm = last[0]
-        self.apply_norms(getattr(self.generator, "blocks", self.generator), self.num_classes)
-        for module in self.generator.modules():
-            if isinstance(module, Norm):
-                module.reset_parameters()  # γ of classes ~ N(1, 0.02); a replaced norm had γ = 1
-
-    def _check_norms(self, specs: list[NormSpec]) -> None:
-        for spec in specs:
-            if bool(spec.takes_style) != self.options["shared_embedding"]:
-                raise SpecError(
-                    "a norm with a predicted affine (bn.style, bn.sastyle, …) needs shared_embedding=true, and the reverse; "
-                    f"got {self.config.norm} and shared_embedding={str(self.options['shared_embedding']).lower()}."
-                )
-            if spec.num_classes and spec.num_classes != self.num_classes:
-                raise SpecError(
-                    f"{self.config.norm} has {spec.num_classes} classes; the data have {self.num_classes}. "
-                    f"Usable: @{self.num_classes} or @K."
-                )
 
     # Data ---------------------------------------------------------------------------------------------------------------------
 
@@ -153,10 +124,9 @@ class Generation(Task):
 
     @classmethod
     def prepare(cls, config: Config) -> None:
-        """Load the data set and compute the features of its images, once."""
-        options = merge_options(cls, config.options)
-        _load(config)
-        reference_features(config, options["features"], options["num_reference"], torch.device("cpu"))
+        """Load the data set and the feature network."""
+        load_images(config)
+        make_feature_network(config, merge_options(cls, config.options)["features"])
 
     @property
     def num_classes(self) -> int:
@@ -257,14 +227,12 @@ class Generation(Task):
         """Return distances and scores of generated images.
 
         Raises:
-            DivergedError: if all generated images are equal.
+            DivergedError: if all images of each class are equal.
         """
         options = self.options
-        if self._reference is None:
-            self._reference = reference_features(self.config, options["features"], options["num_reference"], self.device)
-        reference, fakes = self._reference, self._fake_features()
+        fakes = self._fake_features()
         metrics, self._class_distances = compare_features(
-            reference,
+            self.reference,
             fakes,
             options["features"],
             score_splits=options["score_splits"],
@@ -272,6 +240,11 @@ class Generation(Task):
             has_classes=is_classifier_of(self.config.data, options["features"], self.num_classes, fakes.logits),
         )
         return metrics
+
+    @cached_property
+    def reference(self) -> Features:
+        """The features of training images that generated images are compared with."""
+        return reference_features(self.config, self.options["features"], self.options["num_reference"], self.device)
 
     def _fake_features(self) -> Features:
         """Return the features of `num_generated` images, whose classes are equally frequent; processes share the work."""
@@ -298,7 +271,7 @@ class Generation(Task):
             uint8 images (n, c, h, w), on the CPU.
 
         Raises:
-            DataError: if a label is not a class.
+            DataError: if a label is not a class, or z has another shape.
         """
         if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < self.num_classes:
             raise DataError(
@@ -342,23 +315,16 @@ class Generation(Task):
                 f"the discriminator of {self.config.model} must return one logit per image, ({len(images)},); "
                 f"got {tuple(logits.shape)}."
             )
-        self.prepare(self.config)  # with a progress bar, which the processes of runs do not have
+        _ = self.reference  # computed here with a progress bar, which the processes of runs do not have
 
     def close(self) -> None:
         """End the processes that decode streamed images."""
         self.images.close()
 
 
-def _load(config: Config) -> ImageDataset | StreamedDataset:
-    data: ImageDataset | StreamedDataset = load_cached(config.data, config.image_size, config.source_hash, config.skip_unreadable)
-    return data
-
-
 def _check_config(config: Config, options: dict[str, Any]) -> None:
     if config.grad_accum_steps != 1:
         raise SpecError(f"generation takes n_dis batches per step; grad_accum_steps must be 1, got {config.grad_accum_steps}.")
-    if config.optimizer not in ("adam", Config.optimizer):
-        raise SpecError(f"generation trains with Adam; got optimizer={config.optimizer!r}.")
     at_least = {"n_dis": 1, "num_generated": 2, "score_splits": 1, "balance_draws": 1}
     at_least |= dict.fromkeys(("generator_batch_size", "num_reference", "recalibration_batches", "balance_interval"), 0)
     for name, minimum in at_least.items():

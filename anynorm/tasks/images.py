@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from anynorm.data import ImageDataset, StepLoader, StreamedDataset
+from anynorm.data import ImageDataset, StepLoader, StreamedDataset, load_cached
 from anynorm.data.transforms import TrainTransform
 from anynorm.errors import DataError
 from anynorm.training.config import Config
@@ -101,6 +101,12 @@ class StreamedImages:
 
 
 Images = InMemoryImages | StreamedImages
+
+
+def load_images(config: Config) -> ImageDataset | StreamedDataset:
+    """Return the data set of a run, loaded once per process."""
+    data: ImageDataset | StreamedDataset = load_cached(config.data, config.image_size, config.source_hash, config.skip_unreadable)
+    return data
 
 
 def make_images(data: ImageDataset | StreamedDataset, config: Config) -> Images:

@@ -12,12 +12,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from anynorm.data import load_cached
 from anynorm.errors import DataError
 from anynorm.io.atomic import atomic_write
 from anynorm.io.checkpoints import import_object
 from anynorm.progress import track
 from anynorm.tasks.feature_networks import cached_file, make_feature_network
+from anynorm.tasks.images import load_images
 from anynorm.training.config import Config
 from anynorm.training.distributed import Processes
 
@@ -73,8 +73,7 @@ def reference_features(config: Config, features: str, num_images: int, device: t
     with cached_file(f"features-{digest}.pt") as path:
         if path.exists():
             return Features(*torch.load(path, weights_only=True))
-        data = load_cached(config.data, config.image_size, config.source_hash, config.skip_unreadable)
-        batches = data.train_batches(BATCH_SIZE, num_images or None)
+        batches = load_images(config).train_batches(BATCH_SIZE, num_images or None)
         result = extract_features(network, track(batches, "computing features of training images"))
         with atomic_write(path) as part:
             torch.save(tuple(result), part)
