@@ -20,6 +20,7 @@ LEVELS = [
     ["table", "progress", "io"],
     ["show", "surgery", "diagnostics"],
     ["data", "models", "plot"],
+    ["attacks"],
     ["training"],
     ["tasks"],
     ["recipes", "comparison", "report", "stylization"],

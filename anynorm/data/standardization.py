@@ -20,9 +20,10 @@ class Standardized:
     std: Tensor
 
     def standardize(self, images: Tensor) -> Tensor:
-        """Return (images − mean) / std as float32: mean 0 and variance 1 per channel over the training images."""
-        mean, std = (values.to(images.device, non_blocking=True) for values in (self.mean, self.std))
-        return (images.float() - mean) / std
+        """Return (images − mean) / std: mean 0 and variance 1 per channel over the training images; integers become float32."""
+        x = images if images.is_floating_point() else images.float()
+        mean, std = (values.to(x.device, x.dtype, non_blocking=True) for values in (self.mean, self.std))
+        return (x - mean) / std
 
 
 def channel_moments(images: Tensor) -> tuple[Tensor, Tensor]:

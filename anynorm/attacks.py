@@ -1,0 +1,260 @@
+"""Adversarial attacks on images in [0, 1], bounded in the maximum norm: FGSM (Goodfellow et al. 2015) and PGD (Madry et al. 2018).
+
+    FGSM    x' = clip(x + ε sign ∇ₓL(f(x), y))
+    PGD     x' ← clip(x + clip(x' + α sign ∇L(f(x'), y) − x, −ε, ε)),    from x' = clip(x + U(−ε, ε)), k times
+
+L is the cross entropy, and clip without bounds is to [0, 1]. The norms of the model are in eval mode during the attack
+(`norm_mode="eval"`: running statistics), or in train mode (`"train"`: statistics of the attacked batch); all other layers are in
+eval mode. The two modes are two different attacks on every model whose norms use statistics of the batch: see
+docs/guide/robustness.md.
+
+An attack leaves no trace in the model, whatever is raised: parameters, their `.grad` and `requires_grad`, every buffer, the mode
+of every module and torch's random state are as before.
+
+Models for standardized images are attacked with the standardization inside: `StandardizedModel(model, mean, std)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anynorm.data.standardization import Standardized
+from anynorm.diagnostics.buffers import preserve_buffers
+from anynorm.diagnostics.observe import eval_mode
+from anynorm.errors import DataError, SpecError
+from anynorm.surgery.find import find_norms
+
+EPSILON, STEP_SIZE = 8 / 255, 2 / 255
+NORM_MODES = ("eval", "train")
+Losses = Callable[[Tensor], Tensor]
+"""Returns the cross entropy of each image, (n,)."""
+
+
+class StandardizedModel(Standardized, nn.Module):
+    """A model for standardized images as a model for images in [0, 1]: model((images − mean) / std).
+
+    Args:
+        model: takes standardized images.
+        mean: mean of each channel of images in [0, 1]: a tensor (c,) or (c, 1, 1), or a list.
+        std: standard deviation of each channel.
+
+    >>> model = StandardizedModel(nn.Flatten(), mean=[0.5], std=[0.25])
+    >>> model(torch.ones(1, 1, 1, 2))
+    tensor([[2., 2.]])
+    """
+
+    def __init__(self, model: nn.Module, mean: Any, std: Any) -> None:
+        super().__init__()
+        self.model = model
+        for name, values in (("mean", mean), ("std", std)):
+            self.register_buffer(name, torch.as_tensor(values).detach().reshape(-1, 1, 1), persistent=False)
+
+    def forward(self, images: Tensor) -> Any:
+        """Return what the model returns for the standardized images."""
+        return self.model(self.standardize(images))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attack:
+    """An attack on images in [0, 1], bounded in the maximum norm.
+
+    Args:
+        epsilon: largest change of a value, in [0, 1].
+        norm_mode: the mode of the norms during the attack, eval or train.
+
+    Raises:
+        SpecError: if a value is outside its range.
+    """
+
+    epsilon: float = EPSILON
+    norm_mode: str = "eval"
+
+    def __post_init__(self) -> None:
+        _check_distance("epsilon", self.epsilon)
+        if self.norm_mode not in NORM_MODES:
+            raise SpecError(f"norm_mode must be one of {' '.join(NORM_MODES)}; got {self.norm_mode!r}.")
+
+    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Return adversarial images; the model is left as it was.
+
+        Norms that take a condition get that of a surrounding `with anynorm.condition(model, value):`.
+
+        Args:
+            model: returns logits (n, num_classes) for images.
+            images: floating-point images in [0, 1], (n, c, h, w).
+            labels: the classes (n,), or class probabilities (n, num_classes).
+            generator: source of random starts, on the CPU; None for one with seed 0.
+
+        Raises:
+            DataError: if the images are not in [0, 1], or the logits have no gradient with respect to them.
+        """
+        check_images(images)
+        with unchanged(model, self.norm_mode):
+            images, labels = images.detach().clone(), labels.detach().clone()  # inference tensors cannot be differentiated
+
+            def losses(candidates: Tensor) -> Tensor:
+                return nn.functional.cross_entropy(_logits(model, candidates), labels, reduction="none")
+
+            return self.perturb(losses, images, generator or torch.Generator().manual_seed(0))
+
+    def perturb(self, losses: Losses, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Return images that increase the losses."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class FGSM(Attack):
+    """The fast gradient sign method: one step of size ε, without a random start.
+
+    >>> str(FGSM())
+    'fgsm'
+    """
+
+    def perturb(self, losses: Losses, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Return images one step of size ε away."""
+        return (images + self.epsilon * input_gradient(losses, images).sign()).clamp(0, 1)
+
+    def __str__(self) -> str:
+        return "fgsm"
+
+
+@dataclass(frozen=True)
+class PGD(Attack):
+    """Projected gradient descent on the images.
+
+    Args:
+        steps: number of gradient steps.
+        step_size: change of a value in a step, in [0, 1].
+        random_start: whether the attack starts at a random point within ε instead of the image.
+        restarts: number of random starts; of each image, the result with the largest loss is returned.
+
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+    >>> images, labels = torch.rand(2, 1, 2, 2), torch.tensor([0, 2])
+    >>> adversarial = PGD(4)(model, images, labels)
+    >>> bool((adversarial - images).abs().max() <= 8 / 255 + 1e-6)
+    True
+    """
+
+    steps: int = 10
+    step_size: float = STEP_SIZE
+    random_start: bool = True
+    restarts: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_distance("step_size", self.step_size)
+        for name in ("steps", "restarts"):
+            if getattr(self, name) < 1:
+                raise SpecError(f"{name} must be at least 1; got {getattr(self, name)}.")
+        if self.restarts > 1 and not self.random_start:
+            raise SpecError(f"restarts must be 1 without a random start, since all would be equal; got {self.restarts}.")
+
+    def perturb(self, losses: Losses, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Return, of each image, the result with the largest loss."""
+        best = self._descend(losses, images, generator)
+        for _ in range(self.restarts - 1):
+            other = self._descend(losses, images, generator)
+            with torch.no_grad():
+                is_better = losses(other) > losses(best)
+            best = torch.where(is_better.reshape(-1, *(1 for _ in images.shape[1:])), other, best)
+        return best
+
+    def _descend(self, losses: Losses, images: Tensor, generator: torch.Generator) -> Tensor:
+        result = images
+        if self.random_start:
+            noise = torch.rand(images.shape, generator=generator, dtype=images.dtype, device=generator.device).to(images.device)
+            result = (images + self.epsilon * (2 * noise - 1)).clamp(0, 1)
+        for _ in range(self.steps):
+            moved = result + self.step_size * input_gradient(losses, result).sign()
+            result = (images + (moved - images).clamp(-self.epsilon, self.epsilon)).clamp(0, 1)
+        return result
+
+    def __str__(self) -> str:
+        return f"pgd:{self.steps}"
+
+
+def parse(text: str, *, epsilon: float = EPSILON, step_size: float = STEP_SIZE, norm_mode: str = "eval") -> Attack:
+    """Return an attack by its text: fgsm, or pgd:STEPS with a random start.
+
+    Args:
+        text: the attack.
+        epsilon, step_size, norm_mode: see `PGD`.
+
+    Raises:
+        SpecError: if the text cannot be read.
+
+    >>> parse("pgd:4").steps, str(parse("pgd:4"))
+    (4, 'pgd:4')
+    """
+    name, colon, steps = text.strip().partition(":")
+    if name == "fgsm" and not colon:
+        return FGSM(epsilon=epsilon, norm_mode=norm_mode)
+    if name == "pgd" and steps.isdecimal():
+        return PGD(int(steps), step_size, epsilon=epsilon, norm_mode=norm_mode)
+    raise SpecError(f"an attack must be fgsm or pgd:STEPS, such as pgd:10; got {text!r}.")
+
+
+@contextmanager
+def unchanged(model: nn.Module, norm_mode: str) -> Iterator[None]:
+    """Set the mode of an attack inside a `with` block, with gradients, and restore buffers, modes and random state afterwards."""
+    with torch.inference_mode(mode=False), preserve_buffers(model), eval_mode(model), torch.enable_grad():
+        if norm_mode == "train":
+            for site in find_norms(model):
+                site.module.train()
+        yield
+
+
+def input_gradient(losses: Losses, images: Tensor) -> Tensor:
+    """Return the gradient of the summed losses with respect to the images, and no other gradient.
+
+    Raises:
+        DataError: if there is none.
+    """
+    images = images.detach().requires_grad_()
+    total = losses(images).sum()
+    gradient = None
+    if total.requires_grad:
+        (gradient,) = torch.autograd.grad(total, images, allow_unused=True)
+    if gradient is None:
+        raise DataError(
+            "the logits must be differentiable with respect to the images; this model has no gradient. "
+            "Look for detach(), no_grad or argmax inside it."
+        )
+    return gradient
+
+
+def check_images(images: Tensor) -> None:
+    """Check that images can be attacked.
+
+    Raises:
+        DataError: if they are not floating-point values in [0, 1].
+    """
+    if not images.is_floating_point():
+        raise DataError(f"images must be floating-point values in [0, 1]; got {images.dtype}. Divide by 255: images / 255.")
+    if images.numel() and not bool((images >= 0).all() and (images <= 1).all()):
+        low, high = float(images.min()), float(images.max())
+        hint = "Divide by 255: images / 255" if low >= 0 and high > 1 else "Standardize inside the model"
+        raise DataError(
+            f"images must be in [0, 1]; got values from {low:.3g} to {high:.3g}. {hint}; "
+            "see anynorm.attacks.StandardizedModel(model, mean, std)."
+        )
+
+
+def _logits(model: nn.Module, images: Tensor) -> Tensor:
+    logits = model(images)
+    if not isinstance(logits, Tensor) or not logits.is_floating_point() or logits.dim() != 2 or len(logits) != len(images):
+        got = f"{logits.dtype} of shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise DataError(f"the model must return logits of shape ({len(images)}, num_classes); got {got}.")
+    return logits
+
+
+def _check_distance(name: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        hint = f" Divide by 255: {value:g}/255." if value > 1 else ""
+        raise SpecError(f"{name} must be in [0, 1], the range of images; got {value:g}.{hint}")
