@@ -228,7 +228,7 @@ def test_attacks_can_be_written_as_text():
     for text in ("fgsm", "pgd:20"):
         assert str(attacks.parse(text)) == text
     for text in ("pgd", "pgd:", "pgd:x", "pgd:-1", "fgsm:3", "cw", ""):
-        with pytest.raises(anynorm.SpecError, match="an attack must be fgsm or pgd:STEPS, such as pgd:10; got '.*'"):
+        with pytest.raises(anynorm.SpecError, match=r"an attack must be fgsm or pgd:STEPS, such as pgd:10; got '.*'"):
             attacks.parse(text)
 
 

@@ -59,7 +59,7 @@ def _model(norm: str) -> torch.nn.Module:
 
 
 def _attack_by_torchattacks(make: Any, model: torch.nn.Module, images: Tensor, labels: Tensor, norm_mode: str) -> Tensor:
-    """Return the images of torchattacks; its attacks set the mode by themselves, and in train mode leave running statistics changed."""
+    """Return the images of torchattacks, which sets the mode by itself, and in train mode changes running statistics."""
     model.train(norm_mode == "train")
     attack = make(model)
     attack.set_model_training_mode(model_training=norm_mode == "train", batchnorm_training=norm_mode == "train")

@@ -16,7 +16,19 @@ from anynorm.io.checkpoints import call_with_known, import_object
 from anynorm.models.densenet import densenet121
 from anynorm.models.mlp import mlp
 from anynorm.models.mobilenet import mobilenetv2
-from anynorm.models.resnet import resnet10, resnet18, resnet26, resnet50, resnet101, resnext50, resnext101, small, wrn_10_2
+from anynorm.models.resnet import (
+    preact_resnet8,
+    preact_resnet18,
+    resnet10,
+    resnet18,
+    resnet26,
+    resnet50,
+    resnet101,
+    resnext50,
+    resnext101,
+    small,
+    wrn_10_2,
+)
 from anynorm.models.shape import DataShape, scale_channels
 from anynorm.models.shufflenet import shufflenetv2
 
@@ -40,6 +52,8 @@ MODELS: dict[str, Factory] = {
     "resnext50": resnext50,
     "resnext101": resnext101,
     "wrn-10-2": wrn_10_2,
+    "preact_resnet8": preact_resnet8,
+    "preact_resnet18": preact_resnet18,
     "mobilenetv2": mobilenetv2,
     "shufflenetv2": shufflenetv2,
     "densenet121": densenet121,

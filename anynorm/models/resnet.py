@@ -6,7 +6,6 @@ Small images (up to 64 pixels) get a stem of one 3 × 3 convolution; larger ones
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 from torch import Tensor, nn
 
@@ -169,10 +168,43 @@ class WideBlock(nn.Module):
         return summed
 
 
+def preactivation_resnet(shape: DataShape, in_channels: int, widths: Sequence[int], blocks_per_stage: int) -> nn.Sequential:
+    """Build a network of pre-activation blocks (He et al. 2016b); each stage after the first halves the image.
+
+    The last block is followed by a norm and a ReLU before the pooling, as in the paper, so that what is pooled is activated.
+
+    Args:
+        shape: Shape of the images, and the number of classes.
+        in_channels: Number of channels of the first convolution.
+        widths: Width of each stage, in channels.
+        blocks_per_stage: Number of blocks of each stage.
+    """
+    blocks: list[nn.Module] = []
+    before = in_channels
+    for stage, width in enumerate(widths):
+        for index in range(blocks_per_stage):
+            blocks.append(WideBlock(before, width, 2 if stage and not index else 1))
+            before = width
+    head = [nn.BatchNorm2d(before), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, shape.num_classes)]
+    return nn.Sequential(nn.Conv2d(shape.channels, in_channels, 3, 1, 1, bias=False), *blocks, *head)
+
+
 def wrn_10_2(shape: DataShape, width: float = 1.0) -> nn.Module:
     """Build a Wide ResNet-10-2: three blocks, twice as wide as those of a CIFAR ResNet."""
     base = scale_channels(16, width)
-    sizes = [base, 2 * base, 4 * base, 8 * base]
-    blocks = [WideBlock(before, after, 1 + (k > 0)) for k, (before, after) in enumerate(pairwise(sizes))]
-    head = [nn.BatchNorm2d(sizes[-1]), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(sizes[-1], shape.num_classes)]
-    return nn.Sequential(nn.Conv2d(shape.channels, base, 3, 1, 1, bias=False), *blocks, *head)
+    return preactivation_resnet(shape, base, [2 * base, 4 * base, 8 * base], blocks_per_stage=1)
+
+
+def preact_resnet18(shape: DataShape, width: float = 1.0) -> nn.Module:
+    """Build a PreAct-ResNet-18: two pre-activation blocks per stage, 64 to 512 channels, and a norm and a ReLU before the pooling.
+
+    The network of the public code of sabn has neither of these two at its end.
+    """
+    base = scale_channels(64, width)
+    return preactivation_resnet(shape, base, [base, 2 * base, 4 * base, 8 * base], blocks_per_stage=2)
+
+
+def preact_resnet8(shape: DataShape, width: float = 1.0) -> nn.Module:
+    """Build a PreAct-ResNet-8 for small images: three pre-activation blocks of 16, 32 and 64 channels, seven norms."""
+    base = scale_channels(16, width)
+    return preactivation_resnet(shape, base, [base, 2 * base, 4 * base], blocks_per_stage=1)

@@ -1,8 +1,11 @@
-"""Image classification: cross entropy on augmented images, error rate in percent on the test set."""
+"""Image classification: cross entropy on augmented images, error rate in percent on the test set.
+
+With the option `attack`, the last evaluation also has the errors on adversarial images; see `anynorm.tasks.robustness`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -12,9 +15,10 @@ from anynorm.data import ImageDataset, StreamedDataset, augment
 from anynorm.errors import AnynormError, DataError
 from anynorm.models import build_model
 from anynorm.tasks.images import Batch, StreamedImages, load_images, make_images
+from anynorm.tasks.robustness import ATTACK_OPTIONS, BATCH_SIZE, count_errors, count_images, parse_attacks, pixel_model, to_pixels
 from anynorm.training.config import Config
 from anynorm.training.distributed import Processes
-from anynorm.training.task import Metric, Metrics, Task
+from anynorm.training.task import Metric, Metrics, Step, Task
 
 EVAL_BATCH_SIZE = 500
 """Maximum number of test images per forward pass."""
@@ -31,14 +35,23 @@ class Classification(Task):
         config: the run.
         data: all images; None for those of `config.data`.
 
+    Attributes:
+        default_options: attack, comma-separated attacks on the trained network such as "pgd:4,pgd:10" ("" for none); epsilon and
+            step_size of attacks, for images in [0, 1]; restarts of PGD; num_attacked, the number of test images that are
+            attacked, in whole batches of 100 if there are more.
+
     Raises:
         DataError: if the data set has fewer images than the run takes.
+        SpecError: if an attack cannot be read.
     """
 
     metric: ClassVar[Metric] = Metric("error", "%")
+    default_options: ClassVar[Mapping[str, Any]] = ATTACK_OPTIONS
 
     def __init__(self, config: Config, data: ImageDataset | StreamedDataset | None = None) -> None:
         super().__init__(config)
+        self.attacks = parse_attacks(self.options)
+        self._num_steps: int | None = None
         self.images = make_images(load_images(config) if data is None else data, config)
         torch.manual_seed(config.seed)
         self.model = self.apply_norms(build_model(config.model, self.data.shape, config.width))
@@ -85,15 +98,57 @@ class Classification(Task):
             return augment.mixup(x, one_hot, config.mixup, generator)
         return x, targets
 
-    def loss(self, batch: Batch) -> Metrics:
+    def training_step(self, step: Step) -> Metrics:
+        """Update the parameters once and return the metrics of the step."""
+        self._num_steps = step.number + 1
+        return super().training_step(step)
+
+    def loss(self, batch: Any) -> Metrics:
         """Return the mean cross entropy and the error in percent."""
         x, targets = batch
-        logits = self.model(x)
+        return self.metrics_of(self.model(x), targets)
+
+    def metrics_of(self, logits: Tensor, targets: Tensor) -> Metrics:
+        """Return the mean cross entropy of logits and the error in percent.
+
+        Args:
+            logits: (n, num_classes).
+            targets: labels (n,) or class probabilities (n, num_classes).
+        """
         loss = nn.functional.cross_entropy(logits, targets, label_smoothing=self.config.label_smoothing)
         labels = targets if targets.dim() == 1 else targets.argmax(1)
         return {"loss": loss, "error": 100 * _is_wrong(logits.detach(), labels).float().mean()}
 
     def evaluate(self) -> dict[str, float]:
+        """Return the metrics of the test set, after the last step also the errors on adversarial images."""
+        return self.clean_metrics() | (self.robust_metrics() if self.attacks and self.is_trained else {})
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the run has no further step."""
+        if self._num_steps is None:
+            return True
+        return self._num_steps >= self.sampler.steps_per_epoch * (self.config.stop_epoch or self.config.epochs)
+
+    def robust_metrics(self) -> dict[str, float]:
+        """Return the errors in percent on adversarial images by attack; the attacked images are the first of the test set."""
+        count = count_images(self.options["num_attacked"], self.images.num_tests)
+        # norms that synchronize in train mode need as many passes in every process: each attacks all images
+        processes = Processes() if self.config.sync else self.processes
+        wrong = count_errors(pixel_model(self.model, self.data), self._attacked_batches(count, processes), self.attacks)
+        sums = processes.sum([float(number) for number in wrong.values()])
+        return {name: 100 * number / count for name, number in zip(wrong, sums, strict=True)}
+
+    def _attacked_batches(self, count: int, processes: Processes) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Yield the number of a batch, its images in [0, 1] and their labels: those of this process."""
+        for number, (x, labels) in enumerate(self._test_batches(BATCH_SIZE, processes)):
+            batch = number * processes.count + processes.rank
+            kept = count - batch * BATCH_SIZE
+            if kept <= 0:
+                return
+            yield batch, to_pixels(x[:kept], self.data), labels[:kept]
+
+    def clean_metrics(self) -> dict[str, float]:
         """Return the mean cross entropy and the error in percent on the test set, which processes share."""
         losses, errors = [], []
         for x, labels in self._test_batches(self._eval_batch_size(), self.processes):
@@ -120,7 +175,7 @@ class Classification(Task):
     def check(self) -> None:
         """Raise DataError if the model fails on the images or does not return one logit per class."""
         model = self.config.model
-        x, _ = self.training_batch(0)
+        x, _ = Classification.training_batch(self, 0)
         try:
             with torch.no_grad():
                 logits = self.model.eval()(x)

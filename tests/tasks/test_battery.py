@@ -20,6 +20,31 @@ from tests.tasks.test_generation import QUICK as QUICK_GENERATION
 
 SMOKE = {
     "classification": Config(model="small", width=0.5, num_train=64, batch_size=16, epochs=4, lr=0.05, num_evals=2),
+    "adversarial": Config(
+        task="adversarial",
+        model="preact_resnet8",
+        width=0.5,
+        num_train=64,
+        num_test=30,
+        batch_size=16,
+        epochs=2,
+        lr=0.05,
+        num_evals=2,
+        options={"train_attack": "pgd:2", "attack": "pgd:2"},
+    ),
+    "advprop": Config(
+        task="advprop",
+        model="preact_resnet8",
+        norm="saauxbn@2",
+        width=0.5,
+        num_train=64,
+        num_test=30,
+        batch_size=16,
+        epochs=2,
+        lr=0.05,
+        num_evals=2,
+        options={"train_attack": "pgd:2", "attack": "pgd:2"},
+    ),
     "generation": replace(QUICK_GENERATION, lr=2e-3),
     "examples.frequency:Frequency": Config(task="examples.frequency:Frequency", batch_size=100, epochs=1, lr=0.01, num_evals=2),
     "style_transfer": Config(
@@ -55,6 +80,8 @@ SMOKE = {
 """The configuration of a short run per task: the built-in ones, one of a user, and one with two networks."""
 WITHOUT_RANDOM_NUMBERS: dict[str, dict[str, Any]] = {
     "classification": {},
+    "adversarial": {"options": {"train_attack": "fgsm", "attack": "pgd:2"}},
+    "advprop": {"options": {"train_attack": "fgsm", "attack_norm_mode": "train", "attack": "pgd:2"}},
     "examples.frequency:Frequency": {"options": {"random_sign": False}},
 }
 """Settings without random numbers in a batch; these differ between processes. The task with two networks draws its samples."""
