@@ -158,6 +158,7 @@ def compare(
     width: float | None = None,
     lr: float | None = None,
     lr_scaling: str | None = None,
+    attack: str | None = None,
     config: Mapping[str, Any] | None = None,
     device: str = "auto",
     num_workers: int = 1,
@@ -183,6 +184,8 @@ def compare(
         width: width multiplier of the model; None for its default.
         lr: learning rate at batch size 32.
         lr_scaling: how the learning rate follows the batch size: linear, sqrt or none.
+        attack: comma-separated attacks on the trained networks, such as "pgd:4" or "fgsm,pgd:10"; the table then has errors on
+            adversarial images, attacked with norms in eval and in train mode. None for those of the task.
         config: other fields of `anynorm.training.config.Config`, such as `{"weight_decay": 0.0}`, and options of the task.
         device: auto, cpu, cuda or mps.
         num_workers: number of processes per run that decode streamed images.
@@ -198,6 +201,7 @@ def compare(
         DataError: if the data or the model cannot be loaded or do not fit each other.
     """
     settings = {"task": task, "data": data, "model": model, "epochs": epochs, "num_train": num_train, "width": width, "lr": lr}
+    settings["attack"] = attack
     varied = {"norms": norms, "batch_sizes": batch_sizes, "seeds": seeds, "lr_scaling": lr_scaling}
     hardware = Hardware(device, num_workers=num_workers)
     comparison = make_comparison(settings | varied | dict(config or {}), Path(runs), hardware)

@@ -19,7 +19,7 @@ _BOOLS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0"
 
 def compare(
     task: Annotated[
-        str, typer.Option(help="What is trained: classification, generation or package.module:Task.")
+        str, typer.Option(help="What is trained: classification, adversarial, advprop, generation or package.module:Task.")
     ] = "classification",
     data: Annotated[
         str | None,
@@ -32,7 +32,7 @@ def compare(
         str | None,
         typer.Option(
             help="Model: mlp, small, resnet10 (the default), resnet18, resnet26, resnet50, resnet101, resnext50, resnext101, "
-            "wrn-10-2, mobilenetv2, shufflenetv2, densenet121 or package.module:factory. For generation: sngan (the default), "
+            "wrn-10-2, preact_resnet8, preact_resnet18, mobilenetv2, shufflenetv2, densenet121 or package.module:factory. For generation: sngan (the default), "
             "biggan, autogan or package.module:factory."
         ),
     ] = None,
@@ -63,6 +63,10 @@ def compare(
     lr_scaling: Annotated[
         str | None,
         typer.Option(help="How the learning rate follows the batch size: linear (the default), sqrt, or none (for generation)."),
+    ] = None,
+    attack: Annotated[
+        list[str] | None,
+        typer.Option(help="Attack on the trained networks, fgsm or pgd:STEPS, with norms in both modes; can be repeated."),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -105,7 +109,7 @@ def compare(
         "width": width,
     }
     options |= {"precision": precision, "devices": devices * nodes, "skip_unreadable": skip_unreadable}
-    options |= {"seeds": seeds, "lr": lr, "lr_scaling": lr_scaling}
+    options |= {"seeds": seeds, "lr": lr, "lr_scaling": lr_scaling, "attack": ",".join(attack) if attack else None}
     options["norms"] = None if norms is None else split_norms(norms)
     options["batch_sizes"] = None if batch_sizes is None else _parse_integers("--batch-sizes", batch_sizes)
     comparison = make_comparison(options | _parse_settings(settings or [], task), root, hardware)

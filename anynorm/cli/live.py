@@ -18,6 +18,7 @@ from rich.table import Table as RichTable
 from anynorm.cli.options import make_console
 from anynorm.progress import reserve_display
 from anynorm.report.results import Row, common_metric, format_values, metric_of, rank, select
+from anynorm.report.robustness import attacks_of
 
 if TYPE_CHECKING:
     from anynorm.comparison import Comparison
@@ -88,11 +89,13 @@ def print_comparison(comparison: Comparison, table: Table) -> None:
     grid = RichTable(box=None, pad_edge=False, header_style="bold")
     grid.add_column("norm")
     measure = common_metric(rows)
-    metrics = [measure.label, "shift", "step time", *(["memory"] if console.width >= WIDE else [])]
+    robust = [f"robust error % ({mode} {attack})" for attack in attacks_of(rows) for mode in ("eval-mode", "train-mode")]
+    metrics = [measure.label, *robust, "shift", "step time", *(["memory"] if console.width >= WIDE else [])]
     pairs = [(metric, size) for metric in metrics for size in comparison.batch_sizes]
     columns = [(metric, size) for metric, size in pairs if any(line[f"{metric}, batch {size}"] is not None for line in table)]
     for metric, size in columns:
-        grid.add_column(f"{f'test {metric}' if metric == measure.label else metric}\nbatch {size}", no_wrap=True)
+        title = f"test {metric}" if metric == measure.label else metric.replace(" (", "\n(")
+        grid.add_column(f"{title}\nbatch {size}", no_wrap=True)
     for line in table:
         cells = []
         for metric, size in columns:

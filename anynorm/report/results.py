@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from anynorm.report.robustness import attacks_of, mode_warning, read_robust_errors, robust_columns
 from anynorm.table import Table
 from anynorm.training.statistics import LEVEL, holm, mean_sd, paired_t_test
 from anynorm.training.task import Metric
@@ -43,6 +44,7 @@ def row_from_record(record: dict[str, Any]) -> Row:
         "value": record.get(f"test_{metric.name}") if record["status"] == "done" else None,
         "max_shift": max(shifts, default=None),
         "saved_bytes": record.get("saved_bytes"),
+        "robust_errors": read_robust_errors(record),
     }
 
 
@@ -173,9 +175,10 @@ def _p_value(worse: dict[int, float], better: dict[int, float], metric: Metric) 
 
 
 def recommend(rows: Iterable[Row], batch_sizes: Iterable[int]) -> str:
-    """Return one sentence per batch size: which norm to use there."""
-    rows = list(rows)
-    return " ".join(rank(rows, size).sentence() for size in batch_sizes)
+    """Return one sentence per batch size: which norm to use there; and a warning where the mode of norms in attacks matters."""
+    rows, sizes = list(rows), list(batch_sizes)
+    warning = mode_warning(rows, dict.fromkeys(row["norm"] for row in rows), sizes)
+    return " ".join([*(rank(rows, size).sentence() for size in sizes), *([warning] if warning else [])])
 
 
 def summary(
@@ -197,13 +200,15 @@ def summary(
         for size in batch_sizes:
             cell, reference_cell = select(rows, norm, size), select(rows, reference, size)
             line[f"{metric.label}, batch {size}"] = format_values(cell)
+            line |= robust_columns(cell, attacks_of(rows), size)
             line[f"shift, batch {size}"] = mean_of(cell, "max_shift")
             line[f"step time, batch {size}"] = _ratio(step_seconds.get((norm, size)), step_seconds.get((reference, size)))
             line[f"memory, batch {size}"] = _ratio(mean_of(cell, "saved_bytes"), mean_of(reference_cell, "saved_bytes"))
         lines.append(line)
     shift = "Shift: largest estimation shift of a layer. " * any(row["max_shift"] is not None for row in rows)
     memory = " and memory saved for backward" * any(row["saved_bytes"] is not None for row in rows)
-    legend = f"{shift}Step time{memory}: relative to {reference}."
+    robust = "Robust error: on adversarial images, by the mode of the norms during the attack. " * bool(attacks_of(rows))
+    legend = f"{robust}{shift}Step time{memory}: relative to {reference}."
     return Table(lines, f"{legend}\n{recommend(rows, batch_sizes)}")
 
 

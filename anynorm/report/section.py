@@ -23,6 +23,7 @@ from anynorm.report.results import (
     row_from_record,
     select,
 )
+from anynorm.report.robustness import attacks_of, robust_columns
 from anynorm.report.step_times import StepTimes
 from anynorm.training.config import Config, config_from_dict
 from anynorm.training.statistics import LEVEL
@@ -110,10 +111,19 @@ def _results(rows: list[Row], norms: list[str], rankings: dict[int, Ranking]) ->
             _metric_cell(select(rows, norm, size), norm, ranking) for norm in norms
         ]
     for size in rankings:
+        cells = [robust_columns(select(rows, norm, size), attacks_of(rows), size) for norm in norms]
+        columns |= {title: [_cell(_leading_number(cell[title]), cell[title]) for cell in cells] for title in cells[0]}
+    for size in rankings:
         shifts = [mean_of(select(rows, norm, size), "max_shift") for norm in norms]
         if any(shift is not None for shift in shifts):
             columns[f"largest shift, batch {size}"] = _metric_cells(shifts)
     return _table(columns)
+
+
+def _leading_number(text: str) -> float | None:
+    """Return the mean of a text "mean ± sd"; None if there is none."""
+    first = text.partition(" ")[0].rstrip(",")
+    return float(first) if first and first != "failed" else None
 
 
 def _metric_cell(rows: list[Row], norm: str, ranking: Ranking) -> Cell:

@@ -69,9 +69,7 @@ def count_images(num_attacked: int, available: int) -> int:
     return count if count < BATCH_SIZE else count - count % BATCH_SIZE
 
 
-def count_errors(
-    model: nn.Module, batches: Iterable[tuple[int, Tensor, Tensor]], attacks: Iterable[Attack]
-) -> dict[str, int]:
+def count_errors(model: nn.Module, batches: Iterable[tuple[int, Tensor, Tensor]], attacks: Iterable[Attack]) -> dict[str, int]:
     """Return the number of misclassified adversarial images by attack and mode; the model is in eval mode when it classifies.
 
     Args:

@@ -1,0 +1,95 @@
+"""Errors on adversarial images in the results of a comparison: two columns per attack, and a warning where they differ.
+
+A row of a run has `robust_errors`: the error in percent by attack, such as "pgd4", with norms in eval mode and in train mode
+during the attack. Adversarial images are always classified in eval mode.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from anynorm.tasks.robustness import PREFIX, TRAIN_MODE
+from anynorm.training.statistics import mean_sd
+
+Row = dict[str, Any]
+_METRIC = re.compile(rf"test_{PREFIX}([a-z0-9]+)({TRAIN_MODE})?(_.+)?")
+
+
+class RobustErrors(NamedTuple):
+    """The errors of a run under one attack, in percent, by the mode of the norms during the attack."""
+
+    eval_mode: float
+    train_mode: float
+
+
+def read_robust_errors(record: Mapping[str, Any]) -> dict[str, RobustErrors]:
+    """Return the errors of a run by attack, and by branch of the norms where a task has several.
+
+    >>> read_robust_errors({"test_error": 10.0, "test_robust_error_pgd4": 60.0, "test_robust_error_pgd4_train_mode": 55.0})
+    {'pgd4': RobustErrors(eval_mode=60.0, train_mode=55.0)}
+    """
+    errors: dict[str, dict[bool, float]] = {}
+    for name, value in record.items():
+        match = _METRIC.fullmatch(name)
+        if match and value is not None:
+            attack, train_mode, branch = match.groups(default="")
+            errors.setdefault(attack + branch.replace("_", " "), {})[bool(train_mode)] = value
+    return {attack: RobustErrors(values[False], values[True]) for attack, values in errors.items() if len(values) == 2}
+
+
+def attacks_of(rows: Iterable[Row]) -> list[str]:
+    """Return the attacks of rows, in their order."""
+    return list(dict.fromkeys(attack for row in rows for attack in row.get("robust_errors", {})))
+
+
+def robust_columns(rows: Sequence[Row], attacks: Iterable[str], batch_size: int) -> dict[str, str]:
+    """Return the columns of one norm at one batch size, as "mean ± sd".
+
+    Args:
+        rows: the rows of that cell.
+        attacks: see `attacks_of`.
+        batch_size: part of the names of the columns.
+    """
+    columns = {}
+    for attack in attacks:
+        values = [row["robust_errors"].get(attack) for row in rows]
+        for title, index in (("eval-mode", 0), ("train-mode", 1)):
+            cells = [None if value is None else value[index] for value in values]
+            columns[f"robust error % ({title} {attack}), batch {batch_size}"] = mean_sd(cells, ".1f", ".1f")
+    return columns
+
+
+def mode_warning(rows: Sequence[Row], norms: Iterable[str], batch_sizes: Iterable[int]) -> str:
+    """Return a warning that names the norms whose errors in the two modes differ by more than the standard error; "" if none do.
+
+    The standard error is that of the mean difference over seeds; with one seed, any difference counts.
+    """
+    found = []
+    for norm in norms:
+        for size in batch_sizes:
+            cell = [row.get("robust_errors", {}) for row in rows if (row["norm"], row["batch_size"]) == (norm, size)]
+            for attack in attacks_of(rows):
+                pairs = [errors[attack] for errors in cell if attack in errors]
+                if pairs and differs([pair.train_mode - pair.eval_mode for pair in pairs]):
+                    eval_mode, train_mode = (statistics.fmean(values) for values in zip(*pairs, strict=True))
+                    found.append(f"{norm} ({attack}, batch size {size}: {eval_mode:.1f} % and {train_mode:.1f} %)")
+    if not found:
+        return ""
+    return (
+        "Warning: attacks with norms in eval and in train mode give robust errors that differ by more than the standard error for "
+        f"{', '.join(found)}. State the mode with the number; the larger error is that of the stronger attack."
+    )
+
+
+def differs(differences: Sequence[float]) -> bool:
+    """Whether the mean of differences is larger in size than its standard error.
+
+    >>> differs([0.0, 0.0]), differs([1.0, 2.0]), differs([-1.0, 1.2])
+    (False, True, False)
+    """
+    error = statistics.stdev(differences) / math.sqrt(len(differences)) if len(differences) > 1 else 0.0
+    return abs(statistics.fmean(differences)) > error
