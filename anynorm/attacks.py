@@ -1,4 +1,4 @@
-"""Adversarial attacks on images in [0, 1], bounded in the maximum norm: FGSM (Goodfellow et al. 2015) and PGD (Madry et al. 2018).
+"""Adversarial attacks on images in [0, 1], bounded in the L∞ norm: FGSM (Goodfellow et al. 2015) and PGD (Madry et al. 2018).
 
     FGSM    x' = clip(x + ε sign ∇ₓL(f(x), y))
     PGD     x' ← clip(x + clip(x' + α sign ∇L(f(x'), y) − x, −ε, ε)),    from x' = clip(x + U(−ε, ε)), k times
@@ -62,7 +62,7 @@ class StandardizedModel(Standardized, nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Attack:
-    """An attack on images in [0, 1], bounded in the maximum norm.
+    """An attack on images in [0, 1], bounded in the L∞ norm.
 
     Args:
         epsilon: largest change of a value, in [0, 1].

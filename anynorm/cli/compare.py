@@ -32,8 +32,8 @@ def compare(
         str | None,
         typer.Option(
             help="Model: mlp, small, resnet10 (the default), resnet18, resnet26, resnet50, resnet101, resnext50, resnext101, "
-            "wrn-10-2, preact_resnet8, preact_resnet18, mobilenetv2, shufflenetv2, densenet121 or package.module:factory. For generation: sngan (the default), "
-            "biggan, autogan or package.module:factory."
+            "wrn-10-2, preact_resnet8, preact_resnet18, mobilenetv2, shufflenetv2, densenet121 or package.module:factory. "
+            "For generation: sngan (the default), biggan, autogan or package.module:factory."
         ),
     ] = None,
     norms: Annotated[

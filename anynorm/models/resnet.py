@@ -196,9 +196,9 @@ def wrn_10_2(shape: DataShape, width: float = 1.0) -> nn.Module:
 
 
 def preact_resnet18(shape: DataShape, width: float = 1.0) -> nn.Module:
-    """Build a PreAct-ResNet-18: two pre-activation blocks per stage, 64 to 512 channels, and a norm and a ReLU before the pooling.
+    """Build a PreAct-ResNet-18: two pre-activation blocks per stage, 64 to 512 channels, then norm, ReLU and pooling.
 
-    The network of the public code of sabn has neither of these two at its end.
+    The network of the public code of sabn has no norm and no ReLU before the pooling.
     """
     base = scale_channels(64, width)
     return preactivation_resnet(shape, base, [base, 2 * base, 4 * base, 8 * base], blocks_per_stage=2)

@@ -80,8 +80,8 @@ def mode_warning(rows: Sequence[Row], norms: Iterable[str], batch_sizes: Iterabl
     if not found:
         return ""
     return (
-        "Warning: attacks with norms in eval and in train mode give robust errors that differ by more than the standard error for "
-        f"{', '.join(found)}. State the mode with the number; the larger error is that of the stronger attack."
+        "Warning: attacks with norms in eval and in train mode give robust errors that differ by more than the standard error "
+        f"for {', '.join(found)}. State the mode with the number; the larger error is that of the stronger attack."
     )
 
 

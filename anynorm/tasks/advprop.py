@@ -11,9 +11,9 @@ w = 1 is the sum of eq. 7, w = 0.5 the mean, as in the public code of sabn. A br
 (as in that code; the text of the paper, eq. 8, has them the other way round). `auxbn@2` and `saauxbn@2` have statistics and an
 affine per domain. Norms that take no condition (`bn`, `modenorm:2`) have one branch for both.
 
-Where every norm has statistics per domain, clean and adversarial images are one batch of one forward pass, with the domain of each
-image as the condition; a test checks that it equals two passes. Other norms would pool the statistics of both kinds of images in
-one pass, so they get two passes, clean images first, as in the public code.
+Where every norm has statistics per domain, clean and adversarial images are one batch of one forward pass, with the domain of
+each image as the condition; a test checks that it equals two passes. Other norms would pool the statistics of both kinds of
+images in one pass, so they get two passes, clean images first, as in the public code.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
     "constant": lambda _: 1.0,
     "step": _steps(0.5, 0.75),
     "step-quarters": _steps(0.25, 0.5, 0.75),
+    "step-25-75": _steps(0.25, 0.75),
     "step-30-60-90": _steps(0.3, 0.6, 0.9),
     "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
     "poly": lambda progress: (1 - progress) ** 0.9,
