@@ -40,6 +40,13 @@ def test_shufflenet_has_the_other_widths_of_its_paper():
         assert count_parameters(build_model("shufflenetv2", DataShape(3, 224, 224, 1000), 1.0)) == 2_278_604
 
 
+def test_the_pre_activation_network_has_a_norm_more_than_that_of_public_code():
+    with torch.device("meta"):
+        model = build_model("preact_resnet18", DataShape(3, 32, 32, 10))
+    assert count_parameters(model) == 11_171_146 + 2 * 512
+    assert [type(module).__name__ for module in list(model.children())[-5:-2]] == ["BatchNorm2d", "ReLU", "AdaptiveAvgPool2d"]
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_accepts_every_kind_of_norm_and_can_be_narrower(name):
     narrow = build_model(name, DIGITS, 0.25)
@@ -52,7 +59,9 @@ def test_every_model_accepts_every_kind_of_norm_and_can_be_narrower(name):
     assert all(spec.startswith("gn:") for spec in specs[::2])
 
 
-@pytest.mark.parametrize("name", ["small", "resnet50", "mobilenetv2", "shufflenetv2", "densenet121", "wrn-10-2"])
+@pytest.mark.parametrize(
+    "name", ["small", "resnet50", "mobilenetv2", "shufflenetv2", "densenet121", "wrn-10-2", "preact_resnet8"]
+)
 def test_residual_models_accept_xbn_blocks(name):
     model = apply_norms(build_model(name, DIGITS, 0.25), "xbn=gn:64", 4)
     classes = {type(site.module).__name__ for site in find_norms(model)}

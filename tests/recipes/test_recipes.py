@@ -29,6 +29,7 @@ NAMES = recipe_names()
 RECORDS = sorted(FOLDER.glob("*.json"))
 SMOKE = {
     # recipe: number of rows, claims, pictures, and failed runs
+    "bgn_adversarial": (8, 11, 1, 0),
     "bgn_batch_size": (28, 14, 1, 4),  # IN is refused on maps of 1 × 1 pixels
     "bgn_groups": (8, 2, 1, 0),
     "hn_caltech256": (16, 6, 1, 0),
@@ -40,6 +41,7 @@ SMOKE = {
     "hn_networks": (8, 3, 1, 0),
     "hn_sn": (8, 2, 1, 0),
     "hn_with_sn": (20, 7, 1, 0),
+    "sabn_adversarial": (10, 23, 1, 0),
     "sabn_generation": (4, 7, 1, 0),
     "sabn_style": (8, 12, 1, 0),
     "sn_average": (4, 2, 1, 0),
@@ -201,6 +203,20 @@ def test_the_paper_presets_of_xbn_have_256_images_per_step(name):
     assert config.lr == pytest.approx(0.1)
 
 
+def test_the_paper_presets_of_adversarial_training_have_the_published_settings():
+    settings = load_recipe("sabn_adversarial").presets["paper"]
+    config = make_config(settings, "saauxbn@2", settings["batch_size"], 0, options=settings["options"])
+    steps_per_epoch = config.num_train // config.batch_size
+    rates = [config.lr_at(epoch / config.epochs) for epoch in (0, 100 / steps_per_epoch, 49, 51, 149, 151)]
+    assert rates == pytest.approx([0, 0.05, 0.1, 0.01, 0.01, 0.001], abs=2e-4)
+    assert (config.epochs, config.batch_size, config.weight_decay, config.momentum) == (200, 128, 5e-4, 0.9)
+    assert settings["options"]["train_attack"] == "pgd:10"
+    settings = load_recipe("bgn_adversarial").presets["paper"]
+    config = make_config(settings, "bgn:128", settings["batch_size"], 0, options=settings["options"])
+    assert (config.model, config.epochs, config.optimizer, config.lr) == ("wrn-10-2", 200, "adam", 0.01)
+    assert config.options["epsilon"] == pytest.approx(0.0157, abs=2e-5)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_paper_presets_on_imagenet_stream_random_resized_crops_to_devices_with_their_own_statistics(name):
     train = load_recipe(name).presets.get("paper", {}).get("train", {})
@@ -238,7 +254,7 @@ def test_the_list_of_recipes_needs_neither_a_clone_nor_torch(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     rows = json.loads(done.stdout)["rows"]
     assert [row["recipe"] for row in rows] == NAMES
-    assert rows[0] == {
+    assert rows[NAMES.index("bgn_batch_size")] == {
         "recipe": "bgn_batch_size",
         "reproduces": "bgn Table 2 and sn Table 2",
         "measures": "nine norms against the batch size",

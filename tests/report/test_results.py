@@ -91,7 +91,7 @@ def test_a_row_has_the_cell_and_the_metrics_of_a_run():
     shift = [{"shift": 0.1}, {"shift": None}, {"shift": 0.3}]
     assert row_from_record(record("bn", shift=shift, saved_bytes=8)) == {
         "norm": "bn", "batch_size": 2, "seed": 0, "status": "done", "note": "", "metric": ERROR, "value": 2.5, "max_shift": 0.3,
-        "saved_bytes": 8,
+        "saved_bytes": 8, "robust_errors": {},
     }  # fmt: skip
     failed = row_from_record(record("bn", status="failed"))
     assert failed["value"] is failed["max_shift"] is failed["saved_bytes"] is None
