@@ -46,7 +46,7 @@ bench: setup
 	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py --json benchmarks/results/$$name.json || exit 1; done
 	$(BIN)/python benchmarks/report.py
 
-# Generate records/README.md and the results in README.md and docs/papers/README.md from the records.
+# Generate records/README.md and the results in README.md, docs/papers/README.md and docs/guide/robustness.md from the records.
 results: setup
 	$(BIN)/python -m tools.results
 

@@ -1,4 +1,4 @@
-"""Write records/README.md, the table of results in docs/papers/README.md and their summary in README.md from the records.
+"""Write records/README.md, the results in docs/papers/README.md, docs/guide/robustness.md and README.md from the records.
 
     python -m tools.results        (or: make results)
 
@@ -15,6 +15,7 @@ from anynorm.errors import DataError
 from anynorm.recipes.support.catalog import load_recipe, read_header, recipe_names
 from anynorm.recipes.support.recipe import SMOKE, Recipe
 from anynorm.recipes.support.record import Record, read_record
+from tools.robustness import MARKER, robustness_block
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "records"
@@ -29,7 +30,6 @@ n seeds), "paper" has the paper's own numbers in the same order. The verdict is 
 seed (in `xbn_perturbation`: draw by draw of the noise, on one network). Minutes are wall-clock time; those of
 training runs are their total time divided by the number of processes, and a run that several recipes share counts in each.
 """
-START, END = "<!-- results -->", "<!-- end of results -->"
 VERDICTS = ("holds", "does not hold", "not significant", "failed")
 
 
@@ -73,17 +73,23 @@ def _count_verdicts(recipe: Recipe, record: Record) -> list[int]:
     return [verdicts.count(verdict) for verdict in VERDICTS]
 
 
-def insert(content: str, text: str) -> str:
+def insert(content: str, text: str, name: str = "results") -> str:
     """Return a text with new content between its two markers.
+
+    Args:
+        content: the new content.
+        text: the text.
+        name: the name of the markers.
 
     Raises:
         DataError: if the text does not have both markers.
     """
-    before, start, rest = text.partition(START)
-    _, end, after = rest.partition(END)
+    first, last = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    before, start, rest = text.partition(first)
+    _, end, after = rest.partition(last)
     if not start or not end:
-        raise DataError(f"the text must have a line {START} and a line {END}, between which the results go.")
-    return f"{before}{START}\n{content}\n{END}{after}"
+        raise DataError(f"the text must have a line {first} and a line {last}, between which the results go.")
+    return f"{before}{first}\n{content}\n{last}{after}"
 
 
 def _recipes_with_records(folder: Path) -> Iterator[tuple[Recipe, list[Record]]]:
@@ -132,4 +138,8 @@ if __name__ == "__main__":
     (RECORDS / "README.md").write_text(results_page())
     for path, content in ((ROOT / "README.md", summary()), (ROOT / "docs" / "papers" / "README.md", overview())):
         path.write_text(insert(content, path.read_text()))
-    sys.stdout.write("Wrote records/README.md and the results in README.md and docs/papers/README.md.\n")
+    guide = ROOT / "docs" / "guide" / "robustness.md"
+    guide.write_text(insert(robustness_block(RECORDS), guide.read_text(), MARKER))
+    sys.stdout.write(
+        "Wrote records/README.md and the results in README.md, docs/papers/README.md and docs/guide/robustness.md.\n"
+    )

@@ -18,10 +18,11 @@ from anynorm.cli import app
 from anynorm.errors import DataError
 from anynorm.recipes.support.catalog import load_recipe, read_header, recipe_names
 from anynorm.recipes.support.recipe import Recipe
-from anynorm.recipes.support.record import read_record
+from anynorm.recipes.support.record import Record, read_record
 from anynorm.recipes.support.runs import make_config
 from anynorm.training.config import config_from_dict
 from tools.results import insert, overview, results_page, summary
+from tools.robustness import MARKER, robustness_block
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "records"
@@ -331,6 +332,29 @@ def test_links_and_pictures_of_the_results_page_exist():
 def test_the_results_in_a_page_are_generated_from_the_records(page, content):
     text = (ROOT / page).read_text()
     assert text == insert(content(), text), "run `make results`"
+
+
+def test_the_measured_part_of_the_guide_to_robustness_is_generated_from_the_records():
+    text = (ROOT / "docs" / "guide" / "robustness.md").read_text()
+    assert text == insert(robustness_block(FOLDER), text, MARKER), "run `make results`"
+
+
+def test_the_measured_part_of_the_guide_says_for_which_norms_the_mode_matters(tmp_path):
+    assert robustness_block(tmp_path) == "The recipes `bgn_adversarial` and `sabn_adversarial` have no record yet."
+    settings = load_recipe("bgn_adversarial").presets["desk"]
+    settings = settings | {"norms": {"bn": {"norm": "bn"}, "gn:8": {"norm": "gn:8"}, "in": {"norm": "in"}}}
+    rows = []
+    for seed in range(3):
+        robust = {"robust_accuracy_pgd20": 30.0, "robust_accuracy_pgd20_train_mode": 32.0 + seed / 10}
+        rows.append({"norm": "bn", "seed": seed, "accuracy": 40.0 + seed} | robust)
+        rows.append({"norm": "gn:8", "seed": seed, "accuracy": 20.0} | dict.fromkeys(robust, 15.0))
+        rows.append({"norm": "in", "seed": seed, "accuracy": None} | dict.fromkeys(robust))
+    Record("bgn_adversarial", "desk", settings, rows).write(tmp_path / "bgn_adversarial.desk.json")
+    block = robustness_block(tmp_path)
+    assert "| `bn` | 41.0 ± 1.0 | 30.0 ± 0.0 | 32.1 ± 0.1 | +2.1 ± 0.1 | 0.00038 |" in block
+    assert "| `gn:8` | 20.0 ± 0.0 | 15.0 ± 0.0 | 15.0 ± 0.0 | +0.0 ± 0.0 | equal |" in block
+    assert "| `in` | failed | | | | |" in block
+    assert "significantly weaker for `bn`, and significantly stronger for none of them." in block
 
 
 def test_a_page_without_markers_is_refused():
