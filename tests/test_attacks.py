@@ -50,7 +50,7 @@ def condition_of(model: Network, images: Tensor) -> Any:
 
 def trace(model: nn.Module) -> dict[str, Any]:
     """Return everything that an attack must leave as it is."""
-    tensors = {f"parameter {name}": x for name, x in model.named_parameters()}
+    tensors: dict[str, Tensor] = {f"parameter {name}": x for name, x in model.named_parameters()}
     tensors |= {f"buffer {name}": x for name, x in model.named_buffers()}
     gradients = {f"gradient {name}": x.grad for name, x in model.named_parameters()}
     return {
@@ -76,7 +76,7 @@ def prepare(model: Network) -> None:
     """Bring a network into a state in which every trace would show: trained for a step, modes and flags mixed."""
     images, labels = images_and_labels()
     with condition_of(model, images):
-        nn.functional.cross_entropy(model(images), labels).backward()  # type: ignore[no-untyped-call]
+        nn.functional.cross_entropy(model(images), labels).backward()
     model.dropout.eval()
     model.conv.weight.requires_grad_(False)
     model.calls = 0

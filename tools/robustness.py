@@ -33,7 +33,8 @@ def _part(record: Record, title: str, branch: str) -> str:
     attack = record.settings["attacks"][-1]
     columns = [f"accuracy{branch}", f"{ROBUST}{attack}{branch}", f"{ROBUST}{attack}{TRAIN_MODE}{branch}"]
     lines = [f"| {' | '.join(HEADER)} |", "|---" * len(HEADER) + "|"]
-    weaker, stronger = [], []
+    weaker: list[str] = []
+    stronger: list[str] = []
     for norm in record.settings["norms"]:
         values = [select(record.rows, column, norm=norm) for column in columns]
         if None in [value for column in values for value in column]:
@@ -49,8 +50,8 @@ def _part(record: Record, title: str, branch: str) -> str:
     count = f"{record.settings['seeds']} seeds, {record.settings['options']['num_attacked']} test images each"
     finding = (
         f"Accuracy in %, mean ± sd over {count}, attacked by PGD with {steps} steps; "
-        f"record `records/{record.recipe}.{record.preset}.json`. The difference is train mode minus eval mode: above 0, the attack in "
-        "train mode is the weaker one. p: one-sided paired t-test. "
+        f"record `records/{record.recipe}.{record.preset}.json`. The difference is train mode minus eval mode: above 0, the "
+        "attack in train mode is the weaker one. p: one-sided paired t-test. "
         f"The train-mode attack is significantly weaker for {_join(weaker)}, and significantly stronger for {_join(stronger)}."
     )
     return "\n".join([f"**{title}.** {finding}", "", *lines])

@@ -79,7 +79,7 @@ class AdvProp(Adversarial):
         modules = [site.module for site in find_norms(self.model)]
         return all(isinstance(module, Norm) and module.norm_spec.affine.num_domains for module in modules)
 
-    def training_batch(self, step: int, number: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    def training_batch(self, step: int, number: int = 0) -> Any:
         """Return clean images, adversarial images and the targets of one pass of a step; images are standardized."""
         x, targets = Classification.training_batch(self, step, number)
         with condition(self.model, ADVERSARIAL, strict=False):

@@ -34,8 +34,8 @@ BN, GN = rows_of("bn", [(60.0, 50.0), (62.0, 53.0), (61.0, 50.0)]), rows_of("gn:
 
 
 def test_errors_are_read_by_attack_and_branch_and_need_both_modes():
-    values = {"pgd4": 60.0, "pgd4_train_mode": 50.0, "fgsm": 3.0}
-    branch = {"pgd4_adversarial_branch": 40.0, "pgd4_train_mode_adversarial_branch": 30.0}
+    values: dict[str, Any] = {"pgd4": 60.0, "pgd4_train_mode": 50.0, "fgsm": 3.0}
+    branch: dict[str, Any] = {"pgd4_adversarial_branch": 40.0, "pgd4_train_mode_adversarial_branch": 30.0}
     expected = {"pgd4": RobustErrors(60, 50), "pgd4 adversarial branch": RobustErrors(40, 30)}
     assert read_robust_errors(record("bn", **values, **branch)) == expected
     assert read_robust_errors(record("bn", pgd4=None, pgd4_train_mode=None)) == {}
