@@ -95,7 +95,7 @@ class Attack:
             DataError: if the images are not in [0, 1], or the logits have no gradient with respect to them.
         """
         check_images(images)
-        with unchanged(model, self.norm_mode):
+        with attack_mode(model, self.norm_mode):
             images, labels = images.detach().clone(), labels.detach().clone()  # inference tensors cannot be differentiated
 
             def losses(candidates: Tensor) -> Tensor:
@@ -157,15 +157,15 @@ class PGD(Attack):
 
     def perturb(self, losses: Losses, images: Tensor, generator: torch.Generator) -> Tensor:
         """Return, of each image, the result with the largest loss."""
-        best = self._descend(losses, images, generator)
+        best = self._from_one_start(losses, images, generator)
         for _ in range(self.restarts - 1):
-            other = self._descend(losses, images, generator)
+            other = self._from_one_start(losses, images, generator)
             with torch.no_grad():
                 is_better = losses(other) > losses(best)
             best = torch.where(is_better.reshape(-1, *(1 for _ in images.shape[1:])), other, best)
         return best
 
-    def _descend(self, losses: Losses, images: Tensor, generator: torch.Generator) -> Tensor:
+    def _from_one_start(self, losses: Losses, images: Tensor, generator: torch.Generator) -> Tensor:
         result = images
         if self.random_start:
             noise = torch.rand(images.shape, generator=generator, dtype=images.dtype, device=generator.device).to(images.device)
@@ -201,7 +201,7 @@ def parse(text: str, *, epsilon: float = EPSILON, step_size: float = STEP_SIZE, 
 
 
 @contextmanager
-def unchanged(model: nn.Module, norm_mode: str) -> Iterator[None]:
+def attack_mode(model: nn.Module, norm_mode: str) -> Iterator[None]:
     """Set the mode of an attack inside a `with` block, with gradients, and restore buffers, modes and random state afterwards."""
     with torch.inference_mode(mode=False), preserve_buffers(model), eval_mode(model), torch.enable_grad():
         if norm_mode == "train":

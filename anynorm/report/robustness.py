@@ -74,7 +74,7 @@ def mode_warning(rows: Sequence[Row], norms: Iterable[str], batch_sizes: Iterabl
             cell = [row.get("robust_errors", {}) for row in rows if (row["norm"], row["batch_size"]) == (norm, size)]
             for attack in attacks_of(rows):
                 pairs = [errors[attack] for errors in cell if attack in errors]
-                if pairs and differs([pair.train_mode - pair.eval_mode for pair in pairs]):
+                if pairs and exceeds_standard_error([pair.train_mode - pair.eval_mode for pair in pairs]):
                     eval_mode, train_mode = (statistics.fmean(values) for values in zip(*pairs, strict=True))
                     found.append(f"{norm} ({attack}, batch size {size}: {eval_mode:.1f} % and {train_mode:.1f} %)")
     if not found:
@@ -85,10 +85,10 @@ def mode_warning(rows: Sequence[Row], norms: Iterable[str], batch_sizes: Iterabl
     )
 
 
-def differs(differences: Sequence[float]) -> bool:
+def exceeds_standard_error(differences: Sequence[float]) -> bool:
     """Whether the mean of differences is larger in size than its standard error.
 
-    >>> differs([0.0, 0.0]), differs([1.0, 2.0]), differs([-1.0, 1.2])
+    >>> exceeds_standard_error([0.0, 0.0]), exceeds_standard_error([1.0, 2.0]), exceeds_standard_error([-1.0, 1.2])
     (False, True, False)
     """
     error = statistics.stdev(differences) / math.sqrt(len(differences)) if len(differences) > 1 else 0.0

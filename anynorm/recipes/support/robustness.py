@@ -97,7 +97,7 @@ def draw(record: Record, path: Path, panels: Callable[[Settings], dict[str, dict
         panels: returns, by the title of a panel, the column of the record by its label.
     """
     norms, parts = list(record.settings["norms"]), panels(record.settings)
-    fig = Figure(figsize=(0.8 * len(norms) * len(parts) + 2, 4.4), layout="constrained")
+    fig = Figure(figsize=(0.8 * len(norms) * len(parts) + 3, 4.4), layout="constrained")
     for ax, (title, columns) in zip(fig.subplots(1, len(parts), sharey=True, squeeze=False)[0], parts.items(), strict=True):
         for index, (label, column) in enumerate(columns.items()):
             for place, norm in enumerate(norms):
@@ -108,6 +108,7 @@ def draw(record: Record, path: Path, panels: Callable[[Settings], dict[str, dict
                 if values:
                     ax.hlines(statistics.fmean(values), x - 0.1, x + 0.1, color=plot.COLORS[index], lw=2)
         ax.set_xticks(range(len(norms)), [norm.replace(", ", ",\n") for norm in norms], rotation=45, ha="right")
-        ax.set(title=title, ylabel="test accuracy (%)")
-        ax.legend(frameon=False, fontsize="small")
+        ax.set(title=title, ylabel="test accuracy (%)", ylim=(0, None))
+    handles, labels = fig.axes[0].get_legend_handles_labels()
+    fig.legend(handles, labels, loc="outside right upper", frameon=False)
     return save_figure(fig, path)
