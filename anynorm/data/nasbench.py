@@ -31,11 +31,22 @@ from torch import Tensor
 from anynorm.data.download import find_file, find_path
 from anynorm.errors import DataError
 from anynorm.io.atomic import atomic_write
+from anynorm.models.search.cells import EDGES, OP_NAMES, format_cell, parse_cell
+
+__all__ = [
+    "EDGES",
+    "EDGE_NAMES",
+    "FILE",
+    "OP_NAMES",
+    "CellTable",
+    "NatsBench",
+    "convert_nats_bench",
+    "format_cell",
+    "load_table",
+    "parse_cell",
+]
 
 FILE = "nasbench201/nb201.npz"
-OP_NAMES = ("none", "skip_connect", "nor_conv_1x1", "nor_conv_3x3", "avg_pool_3x3")
-EDGES = ((1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2))
-"""The edges of a cell, (node, input node), in the order of `CellTable.ops`."""
 EDGE_NAMES = tuple(f"{node}<-{source}" for node, source in EDGES)
 KEY = re.compile(r"e(\d+)_(.+)_(test|valid)")
 
@@ -221,37 +232,6 @@ def _describe(key: tuple[str, int, str]) -> str:
 
 
 # The benchmark's own names and files ------------------------------------------------------------------------------------------
-
-
-def format_cell(ops: Sequence[int] | Tensor) -> str:
-    """Return a cell in the benchmark's notation.
-
-    >>> format_cell([3, 0, 1, 2, 4, 3])
-    '|nor_conv_3x3~0|+|none~0|skip_connect~1|+|nor_conv_1x1~0|avg_pool_3x3~1|nor_conv_3x3~2|'
-    """
-    parts = {node: "|" for node, _ in EDGES}
-    for (node, source), op in zip(EDGES, ops, strict=True):
-        parts[node] += f"{OP_NAMES[int(op)]}~{source}|"
-    return "+".join(parts.values())
-
-
-def parse_cell(text: str) -> list[int]:
-    """Return the operations of a cell from the benchmark's notation, in the order of `EDGES`.
-
-    Raises:
-        DataError: if it is not a cell of the space.
-
-    >>> parse_cell('|nor_conv_3x3~0|+|none~0|skip_connect~1|+|nor_conv_1x1~0|avg_pool_3x3~1|nor_conv_3x3~2|')
-    [3, 0, 1, 2, 4, 3]
-    """
-    names = {
-        (node, int(source)): name
-        for node, part in enumerate(text.split("+"), start=1)
-        for name, source in re.findall(r"([^|~]+)~(\d+)", part)
-    }
-    if tuple(sorted(names)) != EDGES or set(names.values()) - set(OP_NAMES):
-        raise DataError(f"a cell must be in the form {format_cell([0] * 6)}, with operations {' '.join(OP_NAMES)}; got {text!r}.")
-    return [OP_NAMES.index(names[edge]) for edge in EDGES]
 
 
 class NatsBench(Protocol):

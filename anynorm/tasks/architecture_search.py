@@ -3,11 +3,11 @@
     α ← α − Adam(gradient of L_val by `bilevel`)          on a batch of one half of the training images
     w ← w − SGD(∇_w L_train(w, α)), gradients clipped     on a batch of the other half
 
-Norms use the statistics of each batch in all of this, and in the evaluation of the supernet. Running statistics are kept too, those
-of the steps of w: they are those of the mixture of all operations. `path_evaluation` measures how wrong they are for one path.
+Norms use the statistics of each batch in all of this, and in the evaluation of the supernet. Running statistics are kept too,
+from the steps of w: they are those of the mixture of all operations. `path_evaluation` measures how wrong they are for one path.
 
-Metrics: the error of the supernet, the number of skip connections in its architecture and, with a table of NAS-Bench-201, those of
-`search_metrics`. A norm that takes classes gets the operations before it; see `supernet_norms`.
+Metrics: the error of the supernet, the number of skip connections in its architecture and, with a table of NAS-Bench-201, those
+of `search_metrics`. A norm that takes classes gets the operations before it; see `supernet_norms`.
 """
 
 from __future__ import annotations

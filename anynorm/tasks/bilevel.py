@@ -1,6 +1,6 @@
 """Gradients of architecture parameters α through one step of the weights w (Liu et al. 2019, "DARTS", sec. 2.3).
 
-The search minimizes L_val(w*(α), α), where w*(α) minimizes L_train(w, α). One step stands for the minimum, w' = w − ξ ∇_w L_train:
+The search minimizes L_val(w*(α), α), where w*(α) minimizes L_train(w, α). One step approximates it, w' = w − ξ ∇_w L_train:
 
     first order      ∇_α L_val(w, α)                                                               ξ = 0
     second order     ∇_α L_val(w', α) − ξ ∇²_{α,w} L_train(w, α) v,      v = ∇_w' L_val(w', α)     ξ = the learning rate

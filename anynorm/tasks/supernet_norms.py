@@ -32,7 +32,7 @@ def set_supernet_norms(supernet: Supernet, config: Config) -> None:
         config: the run; `config.norm` is a spec, or several that alternate.
 
     Raises:
-        SpecError: if a norm takes a style, or has fewer classes than there are operation codes, or classes and there are no codes.
+        SpecError: if a norm takes a style, has fewer classes than there are operation codes, or has classes where there are none.
     """
     if config.norm.startswith("xbn"):
         raise SpecError(f"an XBN layout needs networks of residual blocks only, which a supernet is not; got {config.norm}.")
