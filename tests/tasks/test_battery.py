@@ -16,11 +16,14 @@ from anynorm.training.run import run
 from anynorm.training.store import Store
 from anynorm.training.trainer import Trainer, train
 from tests.helpers import same
+from tests.tasks.test_architecture_search import QUICK as QUICK_SEARCH
 from tests.tasks.test_generation import QUICK as QUICK_GENERATION
 
 SMOKE = {
     "classification": Config(model="small", width=0.5, num_train=64, batch_size=16, epochs=4, lr=0.05, num_evals=2),
     "generation": replace(QUICK_GENERATION, lr=2e-3),
+    "darts": QUICK_SEARCH,
+    "darts_second_order": replace(QUICK_SEARCH, task="darts_second_order", num_train=32),
     "examples.frequency:Frequency": Config(task="examples.frequency:Frequency", batch_size=100, epochs=1, lr=0.01, num_evals=2),
     "style_transfer": Config(
         task="style_transfer",
@@ -55,6 +58,7 @@ SMOKE = {
 """The configuration of a short run per task: the built-in ones, one of a user, and one with two networks."""
 WITHOUT_RANDOM_NUMBERS: dict[str, dict[str, Any]] = {
     "classification": {},
+    "darts": {"norm": "bn"},
     "examples.frequency:Frequency": {"options": {"random_sign": False}},
 }
 """Settings without random numbers in a batch; these differ between processes. The task with two networks draws its samples."""
