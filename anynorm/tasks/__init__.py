@@ -4,6 +4,7 @@ classification            images and labels; see `anynorm.tasks.classification`
 generation                images of a class, by a GAN; see `anynorm.tasks.generation`
 style_transfer            a decoder for any content and any style; see `anynorm.tasks.style_transfer`
 single_style_transfer     Johnson's network for one style; see `anynorm.tasks.single_style_transfer`
+controller_search         the controller of ENAS on tables of NAS-Bench-201; see `anynorm.tasks.controller_search`
 package.module:Task       a subclass of `Task`
 """
 
@@ -23,6 +24,7 @@ TASKS = {
     "generation": "anynorm.tasks.generation:Generation",
     "style_transfer": "anynorm.tasks.style_transfer:StyleTransfer",
     "single_style_transfer": "anynorm.tasks.single_style_transfer:SingleStyleTransfer",
+    "controller_search": "anynorm.tasks.controller_search:ControllerSearch",
 }
 """The class of each task, imported at first use."""
 
