@@ -6,6 +6,7 @@ style_transfer            a decoder for any content and any style; see `anynorm.
 single_style_transfer     Johnson's network for one style; see `anynorm.tasks.single_style_transfer`
 darts                     architecture search, first order; see `anynorm.tasks.architecture_search`
 darts_second_order        the same through an unrolled step of the weights
+controller_search         the controller of ENAS on tables of NAS-Bench-201; see `anynorm.tasks.controller_search`
 package.module:Task       a subclass of `Task`
 """
 
@@ -27,6 +28,7 @@ TASKS = {
     "single_style_transfer": "anynorm.tasks.single_style_transfer:SingleStyleTransfer",
     "darts": "anynorm.tasks.architecture_search:FirstOrderSearch",
     "darts_second_order": "anynorm.tasks.architecture_search:SecondOrderSearch",
+    "controller_search": "anynorm.tasks.controller_search:ControllerSearch",
 }
 """The class of each task, imported at first use."""
 
