@@ -187,6 +187,7 @@ def hash_sources(config: Config) -> str:
     It covers the source file of a factory or task, and the names, sizes and modification times of files and of those in a folder.
     """
     from anynorm.data.download import find_path  # data sets import models, which need no configuration
+    from anynorm.models.search import parse_space
 
     parts = []
     options = [value for value in config.options.values() if isinstance(value, str)]
@@ -198,7 +199,7 @@ def hash_sources(config: Config) -> str:
             files = sorted(path.rglob("*")) if path.is_dir() else [path]
             stats = [(str(file.relative_to(path)), file.stat()) for file in files if file.is_file()]
             parts.append(json.dumps([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]))
-        elif colon and prefix != "hf" and text not in options:
+        elif colon and prefix != "hf" and text not in options and parse_space(text) is None:
             source = inspect.getsourcefile(import_object(text))
             parts.append("" if source is None else Path(source).read_text())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12] if parts else ""
