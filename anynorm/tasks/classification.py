@@ -41,7 +41,11 @@ class Classification(Task):
         super().__init__(config)
         self.images = make_images(load_images(config) if data is None else data, config)
         torch.manual_seed(config.seed)
-        self.model = self.apply_norms(build_model(config.model, self.data.shape, config.width))
+        self.model = self.apply_norms(self.build_network())
+
+    def build_network(self) -> nn.Module:
+        """Return the network of the run, with the norms it is built with."""
+        return build_model(self.config.model, self.data.shape, self.config.width)
 
     @classmethod
     def prepare(cls, config: Config) -> None:
@@ -88,7 +92,10 @@ class Classification(Task):
     def loss(self, batch: Batch) -> Metrics:
         """Return the mean cross entropy and the error in percent."""
         x, targets = batch
-        logits = self.model(x)
+        return self.metrics(self.model(x), targets)
+
+    def metrics(self, logits: Tensor, targets: Tensor) -> Metrics:
+        """Return the mean cross entropy of logits and their error in percent; targets are labels or class probabilities."""
         loss = nn.functional.cross_entropy(logits, targets, label_smoothing=self.config.label_smoothing)
         labels = targets if targets.dim() == 1 else targets.argmax(1)
         return {"loss": loss, "error": 100 * _is_wrong(logits.detach(), labels).float().mean()}

@@ -305,3 +305,27 @@ def make_optimizer(config: Config, modules: Iterable[nn.Module]) -> torch.optim.
     if config.optimizer == "adam":
         return torch.optim.Adam(groups, **options)
     return torch.optim.SGD(groups, momentum=config.momentum, nesterov=config.nesterov, **options)
+
+
+def add_gradient_clipping(optimizer: torch.optim.Optimizer, max_norm: float, config: Config) -> None:
+    """Scale gradients down to a norm before each update, after processes have averaged them.
+
+    Args:
+        optimizer: changed in place.
+        max_norm: the largest L2 norm of all gradients of the optimizer together; 0 for no clipping.
+        config: the run.
+
+    Raises:
+        SpecError: if `max_norm` is negative, or the run has the precision 16-mixed, in which gradients are scaled.
+    """
+    if max_norm < 0:
+        raise SpecError(f"the norm that gradients are clipped to must be 0 or more; got {max_norm}.")
+    if max_norm and config.precision == "16-mixed":
+        raise SpecError("gradients cannot be clipped with precision 16-mixed; usable: 32, bf16-mixed, or no clipping (0).")
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+    def clip(*_: Any) -> None:
+        nn.utils.clip_grad_norm_(parameters, max_norm)
+
+    if max_norm:
+        optimizer.register_step_pre_hook(clip)

@@ -15,7 +15,6 @@ from anynorm.models.search.darts_operations import make_operation
 from anynorm.models.search.genotype import NUM_NODES, Cell, Genotype, parse_genotype
 from anynorm.models.shape import DataShape, scale_channels
 
-
 CHANNELS, NUM_CELLS = 36, 20
 """C of the first cell and number of cells in the paper's evaluation on CIFAR-10."""
 
@@ -80,7 +79,13 @@ class EvaluationNetwork(nn.Module):
     """
 
     def __init__(
-        self, shape: DataShape, genotype: Genotype, *, channels: int = CHANNELS, num_cells: int = NUM_CELLS, auxiliary: bool = False
+        self,
+        shape: DataShape,
+        genotype: Genotype,
+        *,
+        channels: int = CHANNELS,
+        num_cells: int = NUM_CELLS,
+        auxiliary: bool = False,
     ) -> None:
         super().__init__()
         layouts = layout_cells(num_cells, channels)

@@ -44,17 +44,20 @@ class Genotype(NamedTuple):
 
 
 def parse_genotype(text: str) -> Genotype:
-    """Return the genotype of a text.
+    """Return the genotype of a text, or of a key of `GENOTYPES`.
 
     Raises:
         SpecError: if the text is not that of a genotype.
 
-    >>> str(parse_genotype(DARTS_V2)) == DARTS_V2
-    True
+    >>> parse_genotype("v2").normal[2]
+    (('sep_conv_3x3', 1), ('skip_connect', 0))
     """
+    text = GENOTYPES.get(text, text)
     cells = text.split("//")
     if len(cells) != 2:
-        raise SpecError(f"a genotype must be NORMAL//REDUCTION, the text of two cells; got {text!r}.")
+        raise SpecError(
+            f"a genotype must be one of {' '.join(GENOTYPES)} or NORMAL//REDUCTION, the texts of two cells; got {text!r}."
+        )
     return Genotype(*(_parse_cell(cell) for cell in cells))
 
 
@@ -96,13 +99,12 @@ def strongest_edges(scores: Tensor) -> Cell:
     return tuple(nodes)
 
 
-DARTS_V1 = (
-    "|sep_conv_3x3~1|sep_conv_3x3~0|+|skip_connect~0|sep_conv_3x3~1|+|skip_connect~0|sep_conv_3x3~1|+|sep_conv_3x3~0|skip_connect~2|"
-    "//|max_pool_3x3~0|max_pool_3x3~1|+|skip_connect~2|max_pool_3x3~0|+|max_pool_3x3~0|skip_connect~2|+|skip_connect~2|avg_pool_3x3~0|"
-)
-"""The cells that Liu et al. found on CIFAR-10 by the first-order method."""
-DARTS_V2 = (
-    "|sep_conv_3x3~0|sep_conv_3x3~1|+|sep_conv_3x3~0|sep_conv_3x3~1|+|sep_conv_3x3~1|skip_connect~0|+|skip_connect~0|dil_conv_3x3~2|"
-    "//|max_pool_3x3~0|max_pool_3x3~1|+|skip_connect~2|max_pool_3x3~1|+|max_pool_3x3~0|skip_connect~2|+|skip_connect~2|max_pool_3x3~1|"
-)
-"""The same by the second-order method (Figs. 4 and 5 of their paper)."""
+GENOTYPES = {
+    "v1": "|sep_conv_3x3~1|sep_conv_3x3~0|+|skip_connect~0|sep_conv_3x3~1|+|skip_connect~0|sep_conv_3x3~1|"
+    "+|sep_conv_3x3~0|skip_connect~2|//|max_pool_3x3~0|max_pool_3x3~1|+|skip_connect~2|max_pool_3x3~0|"
+    "+|max_pool_3x3~0|skip_connect~2|+|skip_connect~2|avg_pool_3x3~0|",
+    "v2": "|sep_conv_3x3~0|sep_conv_3x3~1|+|sep_conv_3x3~0|sep_conv_3x3~1|+|sep_conv_3x3~1|skip_connect~0|"
+    "+|skip_connect~0|dil_conv_3x3~2|//|max_pool_3x3~0|max_pool_3x3~1|+|skip_connect~2|max_pool_3x3~1|"
+    "+|max_pool_3x3~0|skip_connect~2|+|skip_connect~2|max_pool_3x3~1|",
+}
+"""The cells that Liu et al. found on CIFAR-10 by the first-order method (v1) and by the second-order method (v2)."""

@@ -1,0 +1,70 @@
+"""Training of a found architecture: the auxiliary loss, drop-path that rises with the training, and clipped gradients."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from anynorm.errors import SpecError
+from anynorm.models.search.darts_evaluation import DropPath
+from anynorm.tasks import make_task
+from anynorm.training.config import Config
+from anynorm.training.task import add_gradient_clipping
+from anynorm.training.trainer import Trainer
+
+QUICK = Config(
+    task="architecture_evaluation", model="darts.n3:v2", width=0.12, num_train=64, num_test=32, batch_size=16, epochs=1, lr=0.025,
+    num_evals=2,
+)  # fmt: skip
+
+
+def test_the_loss_adds_the_weighted_loss_of_the_auxiliary_head():
+    trainer = Trainer(QUICK)
+    task = trainer.task
+    x, labels = task.training_batch(0)
+    metrics = task.loss((x, labels))
+    logits, auxiliary = task.model.forward_both(x)
+    expected = nn.functional.cross_entropy(logits, labels) + 0.4 * nn.functional.cross_entropy(auxiliary, labels)
+    torch.testing.assert_close(metrics["loss"], expected)
+    assert make_task(replace(QUICK, options={"auxiliary_weight": 0.0})).model.auxiliary is None
+
+
+def test_drop_path_rises_linearly_to_its_option():
+    trainer = Trainer(QUICK)
+    probabilities = []
+    for _ in range(trainer.steps):
+        trainer.training_step()
+        probabilities.append({module.p for module in trainer.task.modules() if isinstance(module, DropPath)})
+    assert probabilities == [{0.2 * k / trainer.steps} for k in range(trainer.steps)]
+
+
+def test_gradients_are_clipped_before_an_update():
+    parameter = nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    add_gradient_clipping(optimizer, 5.0, QUICK)
+    for gradient, expected in (([30.0, 40.0], [-3.0, -4.0]), ([0.3, 0.4], [-3.3, -4.4])):
+        parameter.grad = torch.tensor(gradient)
+        optimizer.step()
+        torch.testing.assert_close(parameter.detach(), torch.tensor(expected), rtol=1e-5, atol=1e-5)
+    unclipped = torch.optim.SGD([parameter], lr=1.0)
+    add_gradient_clipping(unclipped, 0.0, QUICK)
+    parameter.grad = torch.tensor([30.0, 40.0])
+    unclipped.step()
+    torch.testing.assert_close(parameter.detach(), torch.tensor([-33.3, -44.4]))
+
+
+def test_errors_name_what_must_be():
+    with pytest.raises(SpecError, match=r"must be darts:GENOTYPE; got 'resnet10'\. Other architectures: task classification"):
+        make_task(replace(QUICK, model="resnet10"))
+    with pytest.raises(SpecError, match="must be darts:GENOTYPE; got 'nasbench201:3,3,3,1,3,3'"):
+        make_task(replace(QUICK, model="nasbench201:3,3,3,1,3,3"))
+    with pytest.raises(SpecError, match="auxiliary_weight must be 0 or more; got -1"):
+        make_task(replace(QUICK, options={"auxiliary_weight": -1.0}))
+    with pytest.raises(SpecError, match=r"drop_path must be in \[0, 1\); got 1"):
+        make_task(replace(QUICK, options={"drop_path": 1.0}))
+    with pytest.raises(SpecError, match="clipped to must be 0 or more; got -5"):
+        Trainer(replace(QUICK, options={"clip": -5.0}))
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    with pytest.raises(SpecError, match="cannot be clipped with precision 16-mixed"):
+        add_gradient_clipping(optimizer, 5.0, replace(QUICK, precision="16-mixed"))
