@@ -17,23 +17,24 @@ from anynorm.data import ImageDataset, StreamedDataset
 from anynorm.errors import SpecError
 from anynorm.models.search import parse_space
 from anynorm.models.search.darts_evaluation import EvaluationNetwork, evaluation_network
+from anynorm.tasks.architecture_search import clip_gradients
 from anynorm.tasks.classification import Classification
 from anynorm.tasks.images import Batch
 from anynorm.training.config import Config
-from anynorm.training.task import Metrics, Step, add_gradient_clipping, make_optimizer
+from anynorm.training.task import Metrics, Step, optimizer_of
 
 
 class ArchitectureEvaluation(Classification):
     """Classification by a network `darts:GENOTYPE`, with an auxiliary head and drop-path; cutout is `Config.cutout`.
 
-    Options: `auxiliary_weight`, 0 for no auxiliary head; `drop_path`, the probability at the end of the training; `clip`, the
-    largest norm of the gradients, 0 for no clipping.
+    Options: `auxiliary_weight`, 0 for no auxiliary head; `drop_path`, the probability at the end of training; `clip_grad_norm`,
+    the largest norm of the gradient, 0 for no clipping.
 
     Raises:
         SpecError: if the model is not `darts:GENOTYPE`, or an option is outside its range.
     """
 
-    default_options: ClassVar[Mapping[str, Any]] = {"auxiliary_weight": 0.4, "drop_path": 0.2, "clip": 5.0}
+    default_options: ClassVar[Mapping[str, Any]] = {"auxiliary_weight": 0.4, "drop_path": 0.2, "clip_grad_norm": 5.0}
     comparison_defaults: ClassVar[Mapping[str, Any]] = {
         "norms": ("bn", "gn:8", "bgn"),
         "batch_sizes": (32,),
@@ -47,8 +48,8 @@ class ArchitectureEvaluation(Classification):
         super().__init__(config, data)
         _check_options(self.options)
 
-    def build_network(self) -> nn.Module:
-        """Return the network of the genotype, with an auxiliary head unless its weight is 0."""
+    def make_model(self) -> nn.Module:
+        """Return the untrained network of the genotype, with an auxiliary head unless its weight is 0."""
         parts = parse_space(self.config.model)
         if parts is None or parts.space.network is not evaluation_network or not parts.architecture:
             raise SpecError(
@@ -57,12 +58,14 @@ class ArchitectureEvaluation(Classification):
             )
         sizes: dict[str, Any] = parts.sizes(self.config.width)
         auxiliary = self.options["auxiliary_weight"] > 0
-        return evaluation_network(parts.architecture, self.data.shape, **sizes, auxiliary=auxiliary)
+        return self.apply_norms(evaluation_network(parts.architecture, self.data.shape, **sizes, auxiliary=auxiliary))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return the optimizer of the run; it clips gradients."""
-        optimizer = make_optimizer(self.config, [self])
-        add_gradient_clipping(optimizer, self.options["clip"], self.config)
+        parameters = list(self.model.parameters())
+        optimizer = optimizer_of(self.config, parameters, fused=False)  # fused updates would clip scaled gradients in 16 bit
+        if limit := self.options["clip_grad_norm"]:
+            optimizer.register_step_pre_hook(lambda *_: clip_gradients(parameters, limit))
         return optimizer
 
     def training_step(self, step: Step) -> Metrics:
@@ -82,7 +85,8 @@ class ArchitectureEvaluation(Classification):
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
-    if options["auxiliary_weight"] < 0:
-        raise SpecError(f"option auxiliary_weight must be 0 or more; got {options['auxiliary_weight']}.")
+    for name in ("auxiliary_weight", "clip_grad_norm"):
+        if options[name] < 0:
+            raise SpecError(f"option {name} must be 0 or more; got {options[name]}.")
     if not 0 <= options["drop_path"] < 1:
         raise SpecError(f"option drop_path must be in [0, 1); got {options['drop_path']}.")

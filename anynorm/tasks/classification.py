@@ -41,11 +41,11 @@ class Classification(Task):
         super().__init__(config)
         self.images = make_images(load_images(config) if data is None else data, config)
         torch.manual_seed(config.seed)
-        self.model = self.apply_norms(self.build_network())
+        self.model = self.make_model()
 
-    def build_network(self) -> nn.Module:
-        """Return the network of the run, with the norms it is built with."""
-        return build_model(self.config.model, self.data.shape, self.config.width)
+    def make_model(self) -> nn.Module:
+        """Return the untrained network with the norms of the run."""
+        return self.apply_norms(build_model(self.config.model, self.data.shape, self.config.width))
 
     @classmethod
     def prepare(cls, config: Config) -> None:

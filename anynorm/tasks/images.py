@@ -5,6 +5,7 @@ Both return the uint8 images and labels of a pass by its number, and standardize
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -33,6 +34,12 @@ class InMemoryImages:
 
     def __len__(self) -> int:
         return len(self.data.train[1])
+
+    def with_data(self, data: ImageDataset) -> InMemoryImages:
+        """Return the images of another data set, all of them."""
+        images = copy.copy(self)
+        images.data = data
+        return images
 
     @property
     def num_tests(self) -> int:

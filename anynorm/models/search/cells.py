@@ -52,8 +52,8 @@ def parse_cell(text: str) -> list[int]:
     ops = [OP_NAMES.index(name) for name in re.findall(r"[^|~+]+(?=~)", text) if name in OP_NAMES]
     if len(ops) != len(EDGES) or format_cell(ops) != text:
         raise DataError(
-            f"a cell of NAS-Bench-201 must be six numbers such as 3,0,1,2,4,3, or in the form {format_cell([0] * 6)} with the "
-            f"operations {' '.join(OP_NAMES)}; got {text!r}."
+            f"a cell must be in the form {format_cell([0] * 6)}, with operations {' '.join(OP_NAMES)}, or six of their numbers "
+            f"such as 3,0,1,2,4,3; got {text!r}."
         )
     return ops
 

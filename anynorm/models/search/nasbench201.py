@@ -1,15 +1,16 @@
 """The networks of NAS-Bench-201: the supernet, and the network of one cell (Dong & Yang 2020, sec. 2).
 
-    conv 3 × 3 – norm ─▶ N cells (C) ─▶ residual block ─▶ N cells (2C) ─▶ residual block ─▶ N cells (4C) ─▶ norm – ReLU – mean – linear
+    conv 3 × 3 – norm ─▶ N cells (C) ─▶ block ─▶ N cells (2C) ─▶ block ─▶ N cells (4C) ─▶ norm – ReLU – mean – linear
 
-A cell has four nodes; node i is the sum over j < i of an operation of node j. A convolution is ReLU – conv – norm. Residual blocks
-halve the resolution. Node j has j edges into it, so a norm on an edge out of node j has 5^j conditions (sabn sec. 4.2): the
-operations of these edges as a number of j digits.
+A cell has four nodes; node i is the sum over j < i of an operation of node j. A convolution is ReLU – conv – norm. Residual
+blocks halve the resolution. Node j has j edges into it, so a norm on an edge out of node j has 5^j conditions (sabn sec. 4.2):
+the operations of these edges as a number of j digits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -41,7 +42,7 @@ class ConvNorm(nn.Module):
 class Zero(nn.Module):
     """The operation `none`."""
 
-    def forward(self, x: Tensor, condition: int = 0) -> Tensor:  # noqa: ARG002
+    def forward(self, x: Tensor, condition: int = 0) -> Tensor:
         """Return zeros."""
         return x.new_zeros(()).expand_as(x)
 
@@ -49,7 +50,7 @@ class Zero(nn.Module):
 class Skip(nn.Module):
     """The operation `skip_connect`."""
 
-    def forward(self, x: Tensor, condition: int = 0) -> Tensor:  # noqa: ARG002
+    def forward(self, x: Tensor, condition: int = 0) -> Tensor:
         """Return x."""
         return x
 
@@ -57,7 +58,7 @@ class Skip(nn.Module):
 class AveragePool(nn.Module):
     """The operation `avg_pool_3x3`; positions outside the map do not count."""
 
-    def forward(self, x: Tensor, condition: int = 0) -> Tensor:  # noqa: ARG002
+    def forward(self, x: Tensor, condition: int = 0) -> Tensor:
         """Return the mean of the 3 × 3 positions around each."""
         return nn.functional.avg_pool2d(x, 3, 1, 1, count_include_pad=False)
 
@@ -142,7 +143,7 @@ class Layout(nn.Module):
         widths = [channels, 2 * channels, 4 * channels]
         self.stem = nn.Sequential(nn.Conv2d(shape.channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels))
         self.cells = nn.ModuleList(make_cell(width) for width in widths for _ in range(num_cells))
-        self.blocks = nn.ModuleList(ResidualBlock(before, after) for before, after in zip(widths, widths[1:], strict=False))
+        self.blocks = nn.ModuleList(ResidualBlock(before, after) for before, after in pairwise(widths))
         self.norm = nn.BatchNorm2d(widths[-1])
         self.linear = nn.Linear(widths[-1], shape.num_classes)
 

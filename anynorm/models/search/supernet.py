@@ -113,7 +113,7 @@ class Supernet(nn.Module):
     # What a subclass defines --------------------------------------------------------------------------------------------------
 
     def architecture(self) -> str:
-        """Return the most probable architecture as a text."""
+        """Return the architecture that α prefers as a text."""
         raise NotImplementedError
 
     def build(self, architecture: str) -> nn.Module:
@@ -142,6 +142,10 @@ class Supernet(nn.Module):
         """Return softmax(α) (edges, ops) of a kind of cell."""
         return self.alphas[kind].softmax(1)
 
+    def choice(self) -> dict[str, Tensor]:
+        """Return the operation with the largest α per edge, by kind of cell; see `path`."""
+        return {kind: alpha.detach().argmax(1) for kind, alpha in self.alphas.items()}
+
     # Forward passes -----------------------------------------------------------------------------------------------------------
 
     def selection(self, kind: str) -> Selection:
@@ -149,7 +153,7 @@ class Supernet(nn.Module):
         return OnePath(self._choice[kind]) if kind in self._choice else SoftMixture(self.probabilities(kind))
 
     def draw_operations(self, kind: str, num_cells: int) -> list[list[int]]:
-        """Return the operation of each edge for the conditions of norms, per cell: those of the path, or drawn from softmax(α)."""
+        """Return the operations that norms are conditioned on, one per edge, for each cell: those of the path, or drawn ones."""
         if kind in self._choice:
             return [self._choice[kind].tolist()] * num_cells
         operations: list[list[int]] = self._draw(self.probabilities(kind), num_cells).tolist()
