@@ -7,6 +7,9 @@ style_transfer            a decoder for any content and any style; see `anynorm.
 single_style_transfer     Johnson's network for one style; see `anynorm.tasks.single_style_transfer`
 darts                     architecture search, first order; see `anynorm.tasks.architecture_search`
 darts_second_order        the same through an unrolled step of the weights
+manas_exp3                the same by bandits; see `anynorm.tasks.manas`
+manas_least_squares
+random_search
 package.module:Task       a subclass of `Task`
 """
 
@@ -29,6 +32,9 @@ TASKS = {
     "single_style_transfer": "anynorm.tasks.single_style_transfer:SingleStyleTransfer",
     "darts": "anynorm.tasks.architecture_search:FirstOrderSearch",
     "darts_second_order": "anynorm.tasks.architecture_search:SecondOrderSearch",
+    "manas_exp3": "anynorm.tasks.manas:Exp3Search",
+    "manas_least_squares": "anynorm.tasks.manas:LeastSquaresSearch",
+    "random_search": "anynorm.tasks.manas:RandomArchitectureSearch",
 }
 """The class of each task, imported at first use."""
 

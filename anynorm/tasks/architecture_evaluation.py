@@ -17,11 +17,11 @@ from anynorm.data import ImageDataset, StreamedDataset
 from anynorm.errors import SpecError
 from anynorm.models.search import parse_space
 from anynorm.models.search.darts_evaluation import EvaluationNetwork, evaluation_network
-from anynorm.tasks.architecture_search import clip_gradients
+from anynorm.tasks.architecture_search import clipping_optimizer
 from anynorm.tasks.classification import Classification
 from anynorm.tasks.images import Batch
 from anynorm.training.config import Config
-from anynorm.training.task import Metrics, Step, optimizer_of
+from anynorm.training.task import Metrics, Step
 
 
 class ArchitectureEvaluation(Classification):
@@ -62,11 +62,7 @@ class ArchitectureEvaluation(Classification):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return the optimizer of the run; it clips gradients."""
-        parameters = list(self.model.parameters())
-        optimizer = optimizer_of(self.config, parameters, fused=False)  # fused updates would clip scaled gradients in 16 bit
-        if limit := self.options["clip_grad_norm"]:
-            optimizer.register_step_pre_hook(lambda *_: clip_gradients(parameters, limit))
-        return optimizer
+        return clipping_optimizer(self.config, list(self.model.parameters()), self.options["clip_grad_norm"])
 
     def training_step(self, step: Step) -> Metrics:
         """Set the probability of drop-path and update the parameters once."""

@@ -9,6 +9,7 @@ and operation:
     both             π[e, ·] = softmax(−η S[e, ·]);  recommended: argmin_o S[e, o]
     RandomSearch     π uniform;  recommended: the architecture with the lowest loss observed
 
+An operation that was never drawn has S = 0: the lowest loss for Exp3 with positive losses, the mean of its edge for LeastSquares.
 The state of a policy is in buffers, so that it is saved and resumed with the task that has the policy.
 """
 
@@ -18,6 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from anynorm.errors import DataError, SpecError
+
+SHARP = 30.0
+"""Logit of a single choice: the other operations together have a probability below 1e-12."""
 
 
 class Policy(nn.Module):
@@ -43,6 +47,10 @@ class Policy(nn.Module):
 
     def scores(self) -> Tensor:
         """Return a score per edge and operation (edges, ops), the larger the better."""
+        raise NotImplementedError
+
+    def logits(self) -> Tensor:
+        """Return the logits (edges, ops) of what the policy has learned; `recommend` has the largest of each edge."""
         raise NotImplementedError
 
     def recommend(self) -> Tensor:
@@ -88,9 +96,13 @@ class _Softmax(Policy):
             raise SpecError(f"the learning rate of a policy must be greater than 0; got {lr}.")
         self.lr = lr
 
+    def logits(self) -> Tensor:
+        """Return −η S."""
+        return self.lr * self.scores()
+
     def probabilities(self) -> Tensor:
         """Return softmax(−η S)."""
-        return (self.lr * self.scores()).softmax(1)
+        return self.logits().softmax(1)
 
 
 class Exp3(_Softmax):
@@ -190,6 +202,10 @@ class RandomSearch(Policy):
     def scores(self) -> Tensor:
         """Return 1 for the operations of the best architecture, 0 for others."""
         return self.best
+
+    def logits(self) -> Tensor:
+        """Return logits whose softmax is the best architecture, or uniform before the first round."""
+        return SHARP * self.best
 
     def _learn(self, one_hot: Tensor, loss: float) -> None:
         if loss < self.best_loss:

@@ -18,10 +18,12 @@ from anynorm.training.trainer import Trainer, train
 from tests.helpers import same
 from tests.tasks.test_architecture_evaluation import QUICK as QUICK_EVALUATION
 from tests.tasks.test_generation import QUICK as QUICK_GENERATION
+from tests.tasks.test_manas import QUICK as QUICK_MANAS
 
 SMOKE = {
     "classification": Config(model="small", width=0.5, num_train=64, batch_size=16, epochs=4, lr=0.05, num_evals=2),
     "architecture_evaluation": QUICK_EVALUATION,
+    **{name: replace(QUICK_MANAS, task=name) for name in ("manas_exp3", "manas_least_squares", "random_search")},
     "generation": replace(QUICK_GENERATION, lr=2e-3),
     "examples.frequency:Frequency": Config(task="examples.frequency:Frequency", batch_size=100, epochs=1, lr=0.01, num_evals=2),
     "style_transfer": Config(
