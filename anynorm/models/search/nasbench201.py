@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from anynorm.errors import DataError
 from anynorm.models.search.cells import EDGES, NONE, NUM_NODES, OP_NAMES, format_cell, is_connected, parse_cell
-from anynorm.models.search.supernet import Selection, Supernet
+from anynorm.models.search.supernet import Selection, Supernet, Zero
 from anynorm.models.shape import DataShape, scale_channels
 
 CHANNELS, NUM_CELLS = 16, 5
@@ -39,18 +39,10 @@ class ConvNorm(nn.Module):
         return normalized
 
 
-class Zero(nn.Module):
-    """The operation `none`."""
-
-    def forward(self, x: Tensor, condition: int = 0) -> Tensor:
-        """Return zeros."""
-        return x.new_zeros(()).expand_as(x)
-
-
 class Skip(nn.Module):
     """The operation `skip_connect`."""
 
-    def forward(self, x: Tensor, condition: int = 0) -> Tensor:
+    def forward(self, x: Tensor, *_: object) -> Tensor:
         """Return x."""
         return x
 
@@ -58,7 +50,7 @@ class Skip(nn.Module):
 class AveragePool(nn.Module):
     """The operation `avg_pool_3x3`; positions outside the map do not count."""
 
-    def forward(self, x: Tensor, condition: int = 0) -> Tensor:
+    def forward(self, x: Tensor, *_: object) -> Tensor:
         """Return the mean of the 3 × 3 positions around each."""
         return nn.functional.avg_pool2d(x, 3, 1, 1, count_include_pad=False)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from typing import ClassVar
 
 import torch
@@ -55,6 +56,14 @@ def likeliest_operations(probabilities: Tensor, num_cells: int) -> Tensor:
     return probabilities.detach().argmax(1).cpu().expand(num_cells, -1)
 
 
+class Zero(nn.Module):
+    """The operation `none`; a soft mixture leaves it out."""
+
+    def forward(self, x: Tensor, *_: object) -> Tensor:
+        """Return zeros of the shape of x."""
+        return torch.zeros_like(x)
+
+
 class SoftMixture:
     """The sum over all operations of an edge, weighted by probabilities (edges, ops)."""
 
@@ -63,15 +72,9 @@ class SoftMixture:
 
     def __call__(self, edge: int, ops: Sequence[nn.Module], *inputs: object) -> Tensor:
         """Return Σ_o p[edge, o] o(x)."""
-        terms = [weight * op(*inputs) for weight, op in zip(self.weights[edge], ops, strict=True)]
-        return _sum(terms)
-
-
-def _sum(terms: list[Tensor]) -> Tensor:
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
-    return total
+        pairs = [pair for pair in zip(self.weights[edge], ops, strict=True) if not isinstance(pair[1], Zero)]
+        terms: list[Tensor] = [weight * op(*inputs) for weight, op in pairs]
+        return reduce(torch.add, terms)
 
 
 class OnePath:
