@@ -12,10 +12,10 @@ are trained with the same norm (20 cells, C = 36, 600 epochs). Table 4: cells th
 
 Scaled down in `desk`: space, network, images and epochs, so the claims are about the order of norms early in training. GN has 8
 groups (the paper's 32 divide none of its channels: 36, 72, 144, 108), and BGN follows the batch size. The learning rate of α is
-0.01, with which α moves in 124 steps. Norms have no affine inside the cells of the search, and
-found cells never have the operation none, as in DARTS. Table 4 trains one good
-cell of the benchmark with every norm. The paper writes "fails to converge" without a criterion; here a norm fails if its training
-accuracy is below twice that of chance (20 %), or if the run diverges.
+0.01, with which α moves in 124 steps. Norms have no affine inside the cells of the search, and found cells never have the
+operation none, as in DARTS. The cell of Table 4 is the one that MANAS with least squares recommends on the benchmark. The paper
+writes "fails to converge" without a criterion; here a norm fails if its training accuracy is below twice that of chance (20 %),
+or if the run diverges.
 
 Two results are not in the paper: the accuracy of a found cell after 200 epochs of the benchmark's training with BN, which has no
 claim, and the policies of MANAS beside random search. These play 2000 rounds on the benchmark: the reward of a cell is the
@@ -60,7 +60,8 @@ DESK_TRAIN: Settings = WEIGHTS | {
 DESK_SEARCH: Settings = DESK_TRAIN | {
     "task": "darts", "model": "nasbench201.n1", "schedule": "cosine-to-0.04", "options": {"alpha_lr": 0.01},
 }  # fmt: skip
-GOOD_CELL = "3,3,3,1,3,3"
+MANAS_CELL = "3,3,3,1,3,3"
+"""The cell that MANAS with least squares recommends on the benchmark (`play`); its test accuracy is 94.36 %."""
 TINY: Settings = {"data": "digits", "num_train": 32, "num_test": 32, "epochs": 1, "crop": 1}
 PAPER_TRAIN: Settings = WEIGHTS | {
     "task": "architecture_evaluation", "data": "cifar10", "epochs": 600, "crop": 4, "cutout": 16, "num_evals": 60,
@@ -76,7 +77,7 @@ def _tables(search: Settings, training: Settings, batch_size: int, norms: list[s
     stage = {"space": "nasbench201.n1", "training": training, "batch_size": batch_size, "norms": norms}
     return {
         "Table 3": stage | {"search": search, "search_norm": "{norm}.none", "search_batch_size": batch_size},
-        "Table 4": stage | {"architecture": GOOD_CELL},
+        "Table 4": stage | {"architecture": MANAS_CELL},
     }
 
 
