@@ -15,6 +15,8 @@ The state of a policy is in buffers, so that it is saved and resumed with the ta
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -213,5 +215,5 @@ class RandomSearch(Policy):
             self.best.copy_(one_hot)
 
 
-POLICIES: dict[str, type[Policy]] = {"exp3": Exp3, "least-squares": LeastSquares, "random": RandomSearch}
+POLICIES: dict[str, Callable[..., Policy]] = {"exp3": Exp3, "least-squares": LeastSquares, "random": RandomSearch}
 """Policies by name."""

@@ -1,6 +1,7 @@
 """The DARTS space: published sizes, genotypes as texts, shapes, drop-path, gradients of α, and norms without an affine."""
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -70,7 +71,7 @@ def test_every_operation_keeps_the_channels_and_divides_the_size_by_the_stride(n
 
 
 def test_a_dilated_convolution_reads_every_second_pixel():
-    operation = make_operation("dil_conv_3x3", 1, 1, search=True).eval()
+    operation: Any = make_operation("dil_conv_3x3", 1, 1, search=True).eval()
     x = torch.zeros(1, 1, 9, 9, requires_grad=True)
     (gradient,) = torch.autograd.grad(operation[1](x)[0, 0, 4, 4], x)
     assert gradient.nonzero()[:, 2:].tolist() == [[a, b] for a in (2, 4, 6) for b in (2, 4, 6)]

@@ -1,6 +1,7 @@
 """Training of a found architecture: the auxiliary loss, drop-path that rises with the training, and clipped gradients."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -19,14 +20,14 @@ QUICK = Config(
 
 
 def test_the_loss_adds_the_weighted_loss_of_the_auxiliary_head():
-    trainer = Trainer(QUICK)
-    task = trainer.task
+    task: Any = Trainer(QUICK).task
     x, labels = task.training_batch(0)
     metrics = task.loss((x, labels))
     logits, auxiliary = task.model.forward_both(x)
     expected = nn.functional.cross_entropy(logits, labels) + 0.4 * nn.functional.cross_entropy(auxiliary, labels)
     torch.testing.assert_close(metrics["loss"], expected)
-    assert make_task(replace(QUICK, options={"auxiliary_weight": 0.0})).model.auxiliary is None
+    without: Any = make_task(replace(QUICK, options={"auxiliary_weight": 0.0}))
+    assert without.model.auxiliary is None
 
 
 def test_drop_path_rises_linearly_to_its_option():

@@ -1,6 +1,7 @@
 """Searches by bandits: a round trains the drawn path alone, and the policy learns its loss on the other half of the images."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -26,9 +27,13 @@ QUICK = Config(
 ON_DARTS = replace(QUICK, model="darts.n3", width=0.25, batch_size=8, num_train=16, num_test=8)
 
 
+def make_trainer(config: Config = QUICK) -> Any:
+    return Trainer(config)
+
+
 @pytest.fixture
 def trainer():
-    return Trainer(QUICK)
+    return make_trainer()
 
 
 def drawn(policy):
@@ -50,7 +55,7 @@ def test_a_round_updates_the_weights_of_the_drawn_path_alone(trainer):
 
 def test_the_policy_learns_the_loss_of_the_path_on_the_other_half(trainer):
     task = trainer.task
-    reference = Trainer(QUICK).task
+    reference = make_trainer().task
     trainer.training_step()
     choice = drawn(task.policy)
     reference.load_state_dict(task.state_dict())
@@ -62,7 +67,7 @@ def test_the_policy_learns_the_loss_of_the_path_on_the_other_half(trainer):
 
 @pytest.mark.parametrize("name", TASKS)
 def test_alpha_follows_the_policy_and_the_architecture_is_the_recommended_one(name):
-    trainer = Trainer(replace(QUICK, task=name))
+    trainer = make_trainer(replace(QUICK, task=name))
     for _ in range(2):
         trainer.training_step()
     task = trainer.task
@@ -75,7 +80,7 @@ def test_an_evaluation_has_the_error_of_the_recommended_path(trainer):
     trainer.training_step()
     trainer.evaluate()
     error = trainer.curve.points[-1]["test_error"]
-    reference = Trainer(QUICK).task
+    reference = make_trainer().task
     reference.load_state_dict(trainer.task.state_dict())
     x, labels = next(reference.eval_batches(32))
     with torch.no_grad(), reference.model.path({"cell": reference.policy.recommend()}):
@@ -85,7 +90,7 @@ def test_an_evaluation_has_the_error_of_the_recommended_path(trainer):
 
 @pytest.mark.parametrize("name", TASKS)
 def test_a_search_takes_the_darts_space_too(name):
-    trainer = Trainer(replace(ON_DARTS, task=name))
+    trainer = make_trainer(replace(ON_DARTS, task=name))
     trainer.training_step()
     task = trainer.task
     assert (task.policy.num_edges, task.policy.num_ops) == (28, 8)
