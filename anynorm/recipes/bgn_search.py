@@ -14,8 +14,8 @@ Scaled down in `desk`: space, network, images and epochs, so the claims are abou
 groups (the paper's 32 divide none of its channels: 36, 72, 144, 108), and BGN follows the batch size. The learning rate of α is
 0.01, with which α moves in 124 steps. Norms have no affine inside the cells of the search, and found cells never have the
 operation none, as in DARTS. The cell of Table 4 is the one that MANAS with least squares recommends on the benchmark. The paper
-writes "fails to converge" without a criterion; here a norm fails if its training accuracy in the last epoch is below twice that of
-chance (20 %), or if the run diverges.
+writes "fails to converge" without a criterion; here a norm fails if its training accuracy in the last epoch is below twice that
+of chance (20 %), or if the run diverges.
 
 Two results are not in the paper: the accuracy of a found cell after 200 epochs of the benchmark's training with BN, which has no
 claim, and the policies of MANAS beside random search. These play 2000 rounds on the benchmark: the reward of a cell is the
@@ -58,7 +58,8 @@ DESK_TRAIN: Settings = WEIGHTS | {
     "data": "cifar10@16", "width": 0.5, "num_train": 4000, "num_test": 2000, "crop": 2, "epochs": 4, "num_evals": 4,
 }  # fmt: skip
 DESK_SEARCH: Settings = DESK_TRAIN | {
-    "task": "darts", "model": "nasbench201.n1", "num_test": 1000, "num_evals": 1, "schedule": "cosine-to-0.04", "options": {"alpha_lr": 0.01},
+    "task": "darts", "model": "nasbench201.n1", "num_test": 1000, "num_evals": 1, "schedule": "cosine-to-0.04",
+    "options": {"alpha_lr": 0.01},
 }  # fmt: skip
 MANAS_CELL = "3,3,3,1,3,3"
 """The cell that MANAS with least squares recommends on the benchmark (`play`); its test accuracy is 94.36 %."""
