@@ -56,8 +56,6 @@ def table_metrics(table: CellTable, alpha: Tensor) -> dict[str, float]:
         table: accuracies of all cells.
         alpha: α (edges, ops).
     """
-    from scipy.stats import spearmanr
-
     log_probabilities = alpha.detach().double().cpu().log_softmax(1)
     likelihood = table.log_probabilities(log_probabilities)
     row = int(table.index(alpha.detach().argmax(1).cpu()))
@@ -68,5 +66,14 @@ def table_metrics(table: CellTable, alpha: Tensor) -> dict[str, float]:
         accuracy = table.accuracy(data_set)
         metrics[f"cell accuracy {data_set}"] = float(accuracy[row])
         metrics[expected_accuracy_name(data_set)] = float(table.expected(log_probabilities.exp(), accuracy))
-        metrics[f"rank correlation {data_set}"] = float(spearmanr(likelihood.numpy(), accuracy.numpy()).statistic)
+        metrics[f"rank correlation {data_set}"] = rank_correlation(likelihood, accuracy)
     return metrics
+
+
+def rank_correlation(a: Tensor, b: Tensor) -> float:
+    """Return Spearman's ρ of two vectors; 0 if the values of one are all equal, because they rank nothing."""
+    from scipy.stats import spearmanr
+
+    if len(a.unique()) == 1 or len(b.unique()) == 1:
+        return 0.0
+    return float(spearmanr(a.numpy(), b.numpy()).statistic)

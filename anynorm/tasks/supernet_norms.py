@@ -8,7 +8,8 @@
     auxbn@K, saauxbn@K         running statistics per class too
 
 The norms of stem, residual blocks and classifier are the same norm with a plain affine. Batches have one class, so with batch
-statistics, which a search uses, `auxbn@K` equals `ccbn@K` and `saauxbn@K` equals `sabn@K`; running statistics differ.
+statistics, which a search uses, `auxbn@K` computes the same as `ccbn@K`, and `saauxbn@K` the same as `sabn@K`; only their
+running statistics differ, and γ of `auxbn@K` starts at 1 instead of N(1, 0.02).
 """
 
 from __future__ import annotations

@@ -42,6 +42,7 @@ SMOKE = {
     "hn_sn": (8, 2, 1, 0),
     "hn_with_sn": (20, 7, 1, 0),
     "sabn_generation": (4, 7, 1, 0),
+    "sabn_search": (10, 24, 1, 0),
     "sabn_style": (8, 12, 1, 0),
     "sn_average": (4, 2, 1, 0),
     "sn_batch_size": (16, 9, 1, 0),

@@ -17,6 +17,7 @@ from anynorm.training.store import Store
 from anynorm.training.trainer import Trainer, train
 from tests.helpers import same
 from tests.tasks.test_architecture_evaluation import QUICK as QUICK_EVALUATION
+from tests.tasks.test_architecture_search import QUICK as QUICK_SEARCH
 from tests.tasks.test_generation import QUICK as QUICK_GENERATION
 from tests.tasks.test_manas import QUICK as QUICK_MANAS
 
@@ -25,6 +26,8 @@ SMOKE = {
     "architecture_evaluation": QUICK_EVALUATION,
     **{name: replace(QUICK_MANAS, task=name) for name in ("manas_exp3", "manas_least_squares", "random_search")},
     "generation": replace(QUICK_GENERATION, lr=2e-3),
+    "darts": QUICK_SEARCH,
+    "darts_second_order": replace(QUICK_SEARCH, task="darts_second_order", num_train=32),
     "examples.frequency:Frequency": Config(task="examples.frequency:Frequency", batch_size=100, epochs=1, lr=0.01, num_evals=2),
     "style_transfer": Config(
         task="style_transfer",
@@ -59,6 +62,7 @@ SMOKE = {
 """The configuration of a short run per task: the built-in ones, one of a user, and one with two networks."""
 WITHOUT_RANDOM_NUMBERS: dict[str, dict[str, Any]] = {
     "classification": {},
+    "darts": {"norm": "bn"},
     "examples.frequency:Frequency": {"options": {"random_sign": False}},
 }
 """Settings without random numbers in a batch; these differ between processes. The task with two networks draws its samples."""
