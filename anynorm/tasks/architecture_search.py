@@ -331,10 +331,11 @@ def clipping_optimizer(config: Config, parameters: list[nn.Parameter], max_norm:
         max_norm: the limit; 0 for none. Processes have averaged the gradients before.
     """
     optimizer = optimizer_of(config, parameters, fused=False)  # fused updates would clip scaled gradients in 16 bit
-
-    def clip(*_: Any) -> None:
-        nn.utils.clip_grad_norm_(parameters, max_norm)
-
     if max_norm:
-        optimizer.register_step_pre_hook(clip)
+        optimizer.register_step_pre_hook(lambda *_: clip_gradients(parameters, max_norm))
     return optimizer
+
+
+def clip_gradients(parameters: list[nn.Parameter], limit: float) -> None:
+    """Scale gradients so that their norm is at most a limit."""
+    nn.utils.clip_grad_norm_(parameters, limit)

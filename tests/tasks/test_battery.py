@@ -63,6 +63,7 @@ SMOKE = {
 WITHOUT_RANDOM_NUMBERS: dict[str, dict[str, Any]] = {
     "classification": {},
     "darts": {"norm": "bn"},
+    "manas_least_squares": {},
     "examples.frequency:Frequency": {"options": {"random_sign": False}},
 }
 """Settings without random numbers in a batch; these differ between processes. The task with two networks draws its samples."""
