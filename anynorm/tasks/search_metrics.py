@@ -74,6 +74,6 @@ def rank_correlation(a: Tensor, b: Tensor) -> float:
     """Return Spearman's ρ of two vectors; 0 if the values of one are all equal, because they rank nothing."""
     from scipy.stats import spearmanr
 
-    if len(a.unique()) == 1 or len(b.unique()) == 1:
+    if any(bool((values == values[0]).all()) for values in (a, b)):
         return 0.0
     return float(spearmanr(a.numpy(), b.numpy()).statistic)

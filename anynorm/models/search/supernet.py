@@ -143,7 +143,8 @@ class Supernet(nn.Module):
 
     def probabilities(self, kind: str) -> Tensor:
         """Return softmax(α) (edges, ops) of a kind of cell."""
-        return self.alphas[kind].softmax(1)
+        probabilities: Tensor = self.alphas[kind].softmax(1)
+        return probabilities
 
     def choice(self) -> dict[str, Tensor]:
         """Return the operation with the largest α per edge, by kind of cell; see `path`."""
