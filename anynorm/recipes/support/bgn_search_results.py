@@ -15,8 +15,8 @@ from anynorm.training.statistics import mean_sd
 from anynorm.training.sweep import Row
 
 PAPER = {
-    "Table 3": {"bn": 97.33, "gn": 94.78, "pn": 94.41, "bgn": 97.40},
-    "Table 4": {"bn": 97.18, "gn": 95.52, "bgn": 97.15},
+    "Table 3": {"BN": 97.33, "GN": 94.78, "PN": 94.41, "BGN": 97.40},
+    "Table 4": {"BN": 97.18, "GN": 95.52, "BGN": 97.15},
 }
 """Accuracies in the paper; the other norms fail to converge."""
 CHANCE = 10.0
@@ -44,10 +44,10 @@ def tables(record: Record) -> list[Table]:
 def _row(record: Record, part: str, norm: str) -> Row:
     cell = {"part": part, "norm": norm}
     row = {
-        "norm": norm,
+        "norm": f"{norm} (`{record.settings['tables'][part]['norms'][norm]}`)",
         "test": accuracy_mean_sd(record.rows, **cell),
         "training": mean_sd(select(record.rows, "train_accuracy", **cell), ".1f", ".1f"),
-        "paper": PAPER[part].get(norm.partition(":")[0], "–"),
+        "paper": PAPER[part].get(norm, "–"),
     }
     if any("supernet_accuracy" in entry and entry["supernet_accuracy"] for entry in record.rows if entry["part"] == part):
         row["supernet"] = mean_sd(select(record.rows, "supernet_accuracy", **cell), ".1f", ".1f")
@@ -59,7 +59,7 @@ def _row(record: Record, part: str, norm: str) -> Row:
 def draw(record: Record, path: Path) -> list[Path]:
     """Plot the accuracy of every run by norm, and of every policy."""
     panels: list[tuple[str, str, list[str], str]] = [
-        (part, "norm", table["norms"], "test accuracy (%)") for part, table in record.settings["tables"].items()
+        (part, "norm", list(table["norms"]), "test accuracy (%)") for part, table in record.settings["tables"].items()
     ]
     if record.settings["policies"]:
         panels.append((POLICY_PART, "policy", list(record.settings["policies"]), "200-epoch accuracy of the cell (%)"))
