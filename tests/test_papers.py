@@ -28,7 +28,7 @@ NOT_SPECS = {
     "gradient_balance",
     "bkn",
     "norm",
-} | {"style_transfer", "detach_target"}
+} | {"style_transfer", "detach_target", "darts:v2", "darts:GENOTYPE"}
 """Code spans that have the form of a spec but are something else."""
 
 

@@ -102,10 +102,10 @@ class ArchitectureSearch(Classification):
         config, options = self.config, self.options
         if config.grad_accum_steps != 1:
             raise SpecError(f"a search has one batch per update; grad_accum_steps must be 1, got {config.grad_accum_steps}.")
-        if options["alpha_lr"] <= 0:
+        if options.get("alpha_lr", 1) <= 0:
             raise SpecError(f"option alpha_lr must be above 0; got {options['alpha_lr']}.")
         for name in ("alpha_weight_decay", "clip_grad_norm"):
-            if options[name] < 0:
+            if options.get(name, 0) < 0:
                 raise SpecError(f"option {name} must be 0 or more; got {options[name]}.")
 
     def make_model(self) -> Supernet:
@@ -151,11 +151,7 @@ class ArchitectureSearch(Classification):
     # Training -----------------------------------------------------------------------------------------------------------------
 
     def configure_optimizers(self) -> Optimizers:
-        """Return the optimizer of the weights with clipped gradients, and Adam for α with a constant learning rate."""
-        parameters = self.model.weight_parameters()
-        weights = optimizer_of(self.config, parameters, fused=False)  # fused updates would clip scaled gradients in 16 bit
-        if limit := self.options["clip_grad_norm"]:
-            weights.register_step_pre_hook(lambda *_: clip_gradients(parameters, limit))
+        """Return the optimizer of the weights, and Adam for α with a constant learning rate."""
         alpha = torch.optim.Adam(
             [{"params": self.model.alpha_parameters(), "constant_lr": True}],
             self.options["alpha_lr"],
@@ -163,7 +159,11 @@ class ArchitectureSearch(Classification):
             weight_decay=self.options["alpha_weight_decay"],
             fused=FUSED,
         )
-        return {"weights": weights, "alpha": alpha}
+        return {"weights": self.weight_optimizer(), "alpha": alpha}
+
+    def weight_optimizer(self) -> torch.optim.Optimizer:
+        """Return the optimizer of the weights, with clipped gradients."""
+        return clipping_optimizer(self.config, self.model.weight_parameters(), self.options["clip_grad_norm"])
 
     def training_step(self, step: Step) -> Metrics:
         """Update the architecture, then the weights."""
@@ -322,6 +322,20 @@ def batch_statistics(model: nn.Module) -> Iterator[None]:
             norm.sync_group = group
 
 
+def clipping_optimizer(config: Config, parameters: list[nn.Parameter], max_norm: float) -> torch.optim.Optimizer:
+    """Return the optimizer of a configuration for parameters, whose gradients are scaled so that their norm is at most a limit.
+
+    Args:
+        config: the run.
+        parameters: what is optimized.
+        max_norm: the limit; 0 for none. Processes have averaged the gradients before.
+    """
+    optimizer = optimizer_of(config, parameters, fused=False)  # fused updates would clip scaled gradients in 16 bit
+    if max_norm:
+        optimizer.register_step_pre_hook(lambda *_: clip_gradients(parameters, max_norm))
+    return optimizer
+
+
 def clip_gradients(parameters: list[nn.Parameter], limit: float) -> None:
-    """Scale gradients so that their norm is at most a limit; in an optimizer's step, after processes have averaged them."""
+    """Scale gradients so that their norm is at most a limit."""
     nn.utils.clip_grad_norm_(parameters, limit)

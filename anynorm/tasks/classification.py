@@ -92,7 +92,10 @@ class Classification(Task):
     def loss(self, batch: Batch) -> Metrics:
         """Return the mean cross entropy and the error in percent."""
         x, targets = batch
-        logits = self.model(x)
+        return self.metrics(self.model(x), targets)
+
+    def metrics(self, logits: Tensor, targets: Tensor) -> Metrics:
+        """Return the mean cross entropy of logits and their error in percent; targets are labels or class probabilities."""
         loss = nn.functional.cross_entropy(logits, targets, label_smoothing=self.config.label_smoothing)
         labels = targets if targets.dim() == 1 else targets.argmax(1)
         return {"loss": loss, "error": 100 * _is_wrong(logits.detach(), labels).float().mean()}

@@ -31,6 +31,7 @@ SMOKE = {
     # recipe: number of rows, claims, pictures, and failed runs
     "bgn_batch_size": (28, 14, 1, 4),  # IN is refused on maps of 1 × 1 pixels
     "bgn_groups": (8, 2, 1, 0),
+    "bgn_search": (26, 12, 1, 0),
     "hn_caltech256": (16, 6, 1, 0),
     "hn_cifar100": (16, 7, 1, 0),
     "hn_fluctuation": (4, 12, 1, 0),

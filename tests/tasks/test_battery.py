@@ -16,11 +16,15 @@ from anynorm.training.run import run
 from anynorm.training.store import Store
 from anynorm.training.trainer import Trainer, train
 from tests.helpers import same
+from tests.tasks.test_architecture_evaluation import QUICK as QUICK_EVALUATION
 from tests.tasks.test_architecture_search import QUICK as QUICK_SEARCH
 from tests.tasks.test_generation import QUICK as QUICK_GENERATION
+from tests.tasks.test_manas import QUICK as QUICK_MANAS
 
 SMOKE = {
     "classification": Config(model="small", width=0.5, num_train=64, batch_size=16, epochs=4, lr=0.05, num_evals=2),
+    "architecture_evaluation": QUICK_EVALUATION,
+    **{name: replace(QUICK_MANAS, task=name) for name in ("manas_exp3", "manas_least_squares", "random_search")},
     "generation": replace(QUICK_GENERATION, lr=2e-3),
     "darts": QUICK_SEARCH,
     "darts_second_order": replace(QUICK_SEARCH, task="darts_second_order", num_train=32),
@@ -68,6 +72,7 @@ SMOKE = {
 WITHOUT_RANDOM_NUMBERS: dict[str, dict[str, Any]] = {
     "classification": {},
     "darts": {"norm": "bn"},
+    "manas_least_squares": {},
     "examples.frequency:Frequency": {"options": {"random_sign": False}},
 }
 """Settings without random numbers in a batch; these differ between processes. The task with two networks draws its samples."""

@@ -3,6 +3,9 @@
     nasbench201                     the supernet of NAS-Bench-201; see `nasbench201`
     nasbench201.n1                  with one cell per stage instead of five
     nasbench201.n1:3,0,1,2,4,3      the network of one cell; see `cells` for its notations
+    darts                           the supernet of the DARTS space, 8 cells; see `darts`
+    darts:GENOTYPE, darts:v2        the network of two cells, 20 in all; see `genotype` and `darts_evaluation`
+    darts.n8:GENOTYPE               with 8 cells in all
 
 A network with a fixed architecture is a model like any other (`anynorm.models.build_model`). A custom supernet is
 `package.module:factory`; the factory is called with the keyword arguments `shape` (a `DataShape`) and `width`, if it has them,
@@ -19,6 +22,8 @@ from torch import nn
 
 from anynorm.errors import DataError
 from anynorm.io.checkpoints import call_with_known, import_object
+from anynorm.models.search.darts import Darts
+from anynorm.models.search.darts_evaluation import evaluation_network
 from anynorm.models.search.nasbench201 import NasBench201, cell_network
 from anynorm.models.search.supernet import Supernet
 from anynorm.models.shape import DataShape
@@ -36,7 +41,7 @@ class Space(NamedTuple):
     network: Callable[..., nn.Module]
 
 
-SPACES: dict[str, Space] = {"nasbench201": Space(NasBench201, cell_network)}
+SPACES: dict[str, Space] = {"nasbench201": Space(NasBench201, cell_network), "darts": Space(Darts, evaluation_network)}
 
 
 class SpaceName(NamedTuple):

@@ -22,7 +22,8 @@ def write_planted_table(path: Path) -> Path:
     if not path.exists():
         ops = np.array(list(itertools.product(range(len(OP_NAMES)), repeat=len(EDGES))), dtype=np.uint8)
         accuracy = 10 + np.array([GAINS[name] for name in OP_NAMES])[ops].sum(1)
-        names = [f"e{epochs}_{data_set}_test" for epochs in (12, 200) for data_set in ("cifar10", "cifar100", "imagenet16")]
+        keys = ("e12_{}_test", "e12_{}_valid", "e200_{}_test")
+        names = [key.format(data_set) for key in keys for data_set in ("cifar10", "cifar100", "imagenet16")]
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as part, part.open("wb") as file:
             np.savez_compressed(file, ops=ops, op_names=np.array(OP_NAMES), **dict.fromkeys(names, accuracy))
