@@ -165,8 +165,8 @@ def _running_stats_of(info: NormInfo, norm: Norm, index: int) -> tuple[Tensor, T
         if mean is None or var is None or old.space != 1 or shape[1] % channel_parts:
             continue
         if cut.space == 1 or old == Cut(1, ALL, 1):  # each strip starts with the statistics of its channel
-            mean, var = (table.double().reshape(shape).expand(-1, -1, cut.space) for table in (mean, var))
-            pooled = cut.pool_channels(Moments(mean, var, torch.ones_like(mean)))
+            means, variances = (table.double().reshape(shape).expand(-1, -1, cut.space) for table in (mean, var))
+            pooled = cut.pool_channels(Moments(means, variances, torch.ones_like(means)))
             return pooled.mean, pooled.var
     return None
 
