@@ -192,6 +192,8 @@ def _transfer_class_specific(info: NormInfo, norm: Norm, result: Transfer) -> No
     if info.norm_spec.custom != norm.norm_spec.custom:
         result.not_transferred += [", ".join(names)] if names else []
         return
-    for name in names:
+    usable = [name for name in names if getattr(norm, name) is not None]  # a new bkn is not connected to other layers
+    for name in usable:
         getattr(norm, name).copy_(info.tensors[name])
-    result.transferred += names
+    result.transferred += usable
+    result.not_transferred += [name for name in names if name not in usable]
