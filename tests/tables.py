@@ -35,3 +35,8 @@ def write_table(directory, table=None, **changes):
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez(path, **content)
     return path
+
+
+def small_table():
+    """Return a planted table with 27 cells, for tasks that are named by a text."""
+    return planted_table(3, 3)

@@ -6,7 +6,7 @@ Paper: first-order DARTS with four kinds of norms in the operations of the super
 affine, CCBN and SaBN; the last two are conditioned on operations drawn from softmax(α) for the edges before them. Accuracy of the
 cell of the largest α per edge, from the benchmark's table, on CIFAR-100 and ImageNet16-120.
 
-    smoke  20 s      64 digits, 4 steps, a table with made-up accuracies; checks that the code works and claims nothing
+    smoke  20 s      32 digits, 2 steps, a table with made-up accuracies; checks that the code works and claims nothing
     desk   not run   CIFAR-10 at 16 × 16 pixels, 8 channels, one cell per stage, 600 steps; needs nasbench201/nb201.npz in the
                      data directory (`anynorm.data.nasbench`)
     paper  not run   the published setting; needs the table, CIFAR-100, and a folder imagenet16-120/ with train/ and test/
@@ -67,7 +67,7 @@ DESK: Settings = {
 }  # fmt: skip
 PRESETS: dict[str, Settings] = {
     "smoke": DESK | {
-        "train": DESK["train"] | {"num_train": 64, "num_test": 64, "epochs": 1, "crop": 1, "num_evals": 2},
+        "train": DESK["train"] | {"num_train": 32, "num_test": 32, "crop": 1, "num_evals": 2},
         "options": DESK["options"] | {"table": planted_table.NAME},
         "batch_size": 8, "base_batch_size": 8, "seeds": 2,
         "searches": {"digits": {"settings": {"data": "digits"}, "accuracies": ["cifar100", "imagenet16"]}},

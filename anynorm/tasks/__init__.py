@@ -5,11 +5,12 @@ architecture_evaluation   the same by a found network of the DARTS space; see `a
 generation                images of a class, by a GAN; see `anynorm.tasks.generation`
 style_transfer            a decoder for any content and any style; see `anynorm.tasks.style_transfer`
 single_style_transfer     Johnson's network for one style; see `anynorm.tasks.single_style_transfer`
-darts                     architecture search, first order; see `anynorm.tasks.architecture_search`
+darts                     architecture search, first order; see `anynorm.tasks.darts`
 darts_second_order        the same through an unrolled step of the weights
 manas_exp3                the same by bandits; see `anynorm.tasks.manas`
 manas_least_squares
 random_search
+controller_search         the controller of ENAS on tables of NAS-Bench-201; see `anynorm.tasks.controller_search`
 package.module:Task       a subclass of `Task`
 """
 
@@ -30,11 +31,12 @@ TASKS = {
     "generation": "anynorm.tasks.generation:Generation",
     "style_transfer": "anynorm.tasks.style_transfer:StyleTransfer",
     "single_style_transfer": "anynorm.tasks.single_style_transfer:SingleStyleTransfer",
-    "darts": "anynorm.tasks.architecture_search:FirstOrderSearch",
-    "darts_second_order": "anynorm.tasks.architecture_search:SecondOrderSearch",
+    "darts": "anynorm.tasks.darts:FirstOrderSearch",
+    "darts_second_order": "anynorm.tasks.darts:SecondOrderSearch",
     "manas_exp3": "anynorm.tasks.manas:Exp3Search",
     "manas_least_squares": "anynorm.tasks.manas:LeastSquaresSearch",
     "random_search": "anynorm.tasks.manas:RandomArchitectureSearch",
+    "controller_search": "anynorm.tasks.controller_search:ControllerSearch",
 }
 """The class of each task, imported at first use."""
 

@@ -17,8 +17,8 @@ from anynorm.data import ImageDataset, StreamedDataset
 from anynorm.errors import SpecError
 from anynorm.models.search import parse_space
 from anynorm.models.search.darts_evaluation import EvaluationNetwork, evaluation_network
-from anynorm.tasks.architecture_search import clipping_optimizer
 from anynorm.tasks.classification import Classification
+from anynorm.tasks.clipping import clipping_optimizer
 from anynorm.tasks.images import Batch
 from anynorm.training.config import Config
 from anynorm.training.task import Metrics, Step

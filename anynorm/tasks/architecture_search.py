@@ -1,10 +1,9 @@
-"""Differentiable architecture search (DARTS, Liu et al. 2019) with any norm in the supernet.
+"""Architecture search with any norm: what searches by gradients (`darts`) and by bandits (`manas`) share.
 
-    α ← α − Adam(gradient of L_val by `bilevel`)          on a batch of one half of the training images
-    w ← w − SGD(∇_w L_train(w, α)), gradients clipped     on a batch of the other half
-
+A step updates the architecture by a batch of one half of the training images, then the weights by a batch of the other half.
 Norms use the statistics of each batch in all of this, and in the evaluation of the supernet. Running statistics are kept too,
-from the steps of w: they are those of the mixture of all operations. `path_evaluation` measures how wrong they are for one path.
+from the steps of the weights: they are those of the mixture of all operations. `path_evaluation` measures how wrong they are for
+one path.
 
 Metrics: the error of the supernet, the number of skip connections in its architecture and, with a table of NAS-Bench-201, those
 of `search_metrics`. A norm that takes classes gets the operations before it; see `supernet_norms`.
@@ -13,31 +12,27 @@ of `search_metrics`. A norm that takes classes gets the operations before it; se
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
 
 from anynorm.data import ImageDataset, StreamedDataset
-from anynorm.diagnostics.buffers import preserve_buffers
+from anynorm.diagnostics.batch_statistics import batch_statistics
 from anynorm.errors import SpecError
-from anynorm.layers.norm import NO_SYNC, Norm
 from anynorm.models.search import build_supernet
 from anynorm.models.search.supernet import Draw, MultinomialDraw, Supernet, first_operations
-from anynorm.surgery.find import find_norms
-from anynorm.tasks.bilevel import frozen, second_order_gradients
+from anynorm.tasks.bilevel import frozen
 from anynorm.tasks.classification import Classification
-from anynorm.tasks.images import Batch, InMemoryImages
+from anynorm.tasks.clipping import clipping_optimizer
+from anynorm.tasks.images import Batch, split_images
 from anynorm.tasks.search_metrics import check_table, expected_accuracy_name, load_search_table, table_metrics
 from anynorm.tasks.supernet_norms import set_supernet_norms
 from anynorm.training.config import Config
 from anynorm.training.curve import DivergedError
 from anynorm.training.sampler import Sampler
-from anynorm.training.task import FUSED, Metric, Metrics, Optimizers, Step, merge_options, optimizer_of
+from anynorm.training.task import FUSED, Metric, Metrics, Optimizers, Step, merge_options
 
 EVALUATION_SEED = 1_000_003
 """Seed of the operations drawn in evaluations, the same for all runs."""
@@ -220,122 +215,3 @@ class ArchitectureSearch(Classification):
         probabilities = {kind: self.model.probabilities(kind).tolist() for kind in self.model.alphas}
         content = {"architecture": self.model.architecture(), "operations": self.model.op_names, "probabilities": probabilities}
         return {"architecture.json": json.dumps(content, indent=1).encode()}
-
-
-class FirstOrderSearch(ArchitectureSearch):
-    """DARTS with ξ = 0: α follows the gradient of L_val at the current weights."""
-
-    def update_architecture(self, step: Step) -> Metrics:
-        """Update α by a batch of its images."""
-        with preserve_buffers(self.model), frozen(self.model.weight_parameters()), step.autocast():
-            metrics = self.batch_loss(step.number, ALPHA)
-        step.backward(metrics["loss"])
-        self.update_alpha(step)
-        return {f"alpha_{name}": value for name, value in metrics.items()}
-
-
-class SecondOrderSearch(ArchitectureSearch):
-    """DARTS with one unrolled step of the weights; a step takes about three times as long.
-
-    Raises:
-        SpecError: if the run has several devices, or 16-bit precision with scaled gradients.
-    """
-
-    def _check_settings(self) -> None:
-        super()._check_settings()
-        if self.config.devices > 1:
-            raise SpecError(f"second-order search must have devices=1; got {self.config.devices}. Usable: first order.")
-        if self.config.precision == "16-mixed":
-            raise SpecError("second-order search must have precision 32 or bf16-mixed; got 16-mixed.")
-
-    def update_architecture(self, step: Step) -> Metrics:
-        """Update α by a batch of its images, through a step of the weights on the batch of the weights."""
-        losses: dict[int, Metrics] = {}
-
-        def loss(number: int) -> Tensor:
-            with step.autocast():
-                losses[number] = self.batch_loss(step.number, number)
-            return losses[number]["loss"]
-
-        alphas = self.model.alpha_parameters()
-        with preserve_buffers(self.model):
-            gradients = second_order_gradients(
-                lambda: loss(WEIGHTS),
-                lambda: loss(ALPHA),
-                self.model.weight_parameters(),
-                alphas,
-                self.config.lr_at(step.progress),
-            )
-        for alpha, gradient in zip(alphas, gradients, strict=True):
-            alpha.grad = gradient
-        self.update_alpha(step)
-        return {f"alpha_{name}": value.detach() for name, value in losses[ALPHA].items()}
-
-
-def split_images(images: Any, seed: int, *, from_test: bool) -> tuple[InMemoryImages, InMemoryImages]:
-    """Divide the images of a run into those of the weights and those of α.
-
-    Args:
-        images: the images of a run.
-        seed: chooses the halves.
-        from_test: whether α gets the first half of the test images (in a random order) instead of half of the training images.
-
-    Returns:
-        Two sets of images, both with the same test images, which neither of the two is trained on.
-
-    Raises:
-        SpecError: if images are streamed.
-    """
-    if not isinstance(images, InMemoryImages):
-        raise SpecError("a search needs images in memory; got streamed ones. Usable: a built-in data set or folder:PATH.")
-    data = images.data
-    source = data.test if from_test else data.train
-    order = torch.randperm(len(source[1]), generator=torch.Generator().manual_seed(seed))
-    halves = [(source[0][part], source[1][part]) for part in (order[: len(order) // 2], order[len(order) // 2 :])]
-    if from_test:
-        weights, alpha = (replace(data, train=train, test=halves[1]) for train in (data.train, halves[0]))
-    else:
-        weights, alpha = (replace(data, train=half) for half in halves)
-    return images.with_data(weights), images.with_data(alpha)
-
-
-@contextmanager
-def batch_statistics(model: nn.Module) -> Iterator[None]:
-    """Normalize by the statistics of each batch inside a `with` block; running statistics and modes stay as they are.
-
-    Processes do not exchange statistics, because they may have different numbers of batches.
-    """
-    norms = [site.module for site in find_norms(model)]
-    modes = {norm: norm.training for norm in norms}
-    groups = {norm: norm.sync_group for norm in norms if isinstance(norm, Norm)}
-    try:
-        for norm in norms:
-            norm.train()
-        for norm in groups:
-            norm.sync_group = NO_SYNC
-        with preserve_buffers(model):
-            yield
-    finally:
-        for norm, mode in modes.items():
-            norm.train(mode)
-        for norm, group in groups.items():
-            norm.sync_group = group
-
-
-def clipping_optimizer(config: Config, parameters: list[nn.Parameter], max_norm: float) -> torch.optim.Optimizer:
-    """Return the optimizer of a configuration for parameters, whose gradients are scaled so that their norm is at most a limit.
-
-    Args:
-        config: the run.
-        parameters: what is optimized.
-        max_norm: the limit; 0 for none. Processes have averaged the gradients before.
-    """
-    optimizer = optimizer_of(config, parameters, fused=False)  # fused updates would clip scaled gradients in 16 bit
-    if max_norm:
-        optimizer.register_step_pre_hook(lambda *_: clip_gradients(parameters, max_norm))
-    return optimizer
-
-
-def clip_gradients(parameters: list[nn.Parameter], limit: float) -> None:
-    """Scale gradients so that their norm is at most a limit."""
-    nn.utils.clip_grad_norm_(parameters, limit)

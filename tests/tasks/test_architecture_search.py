@@ -13,12 +13,14 @@ from torch import nn
 
 import anynorm
 from anynorm.data.datasets import load_cached
+from anynorm.diagnostics.batch_statistics import batch_statistics
 from anynorm.layers.norm import Norm
 from anynorm.models.search.cells import SKIP
 from anynorm.models.search.nasbench201 import NasBench201
 from anynorm.tasks import bilevel, make_task
-from anynorm.tasks.architecture_search import ALPHA, WEIGHTS, batch_statistics, clip_gradients
+from anynorm.tasks.architecture_search import ALPHA, WEIGHTS
 from anynorm.tasks.bilevel import frozen, second_order_gradients, shifted
+from anynorm.tasks.clipping import clip_gradients
 from anynorm.tasks.path_evaluation import evaluate_path
 from anynorm.tasks.search_metrics import check_table, table_metrics
 from anynorm.training.config import Config

@@ -55,6 +55,15 @@ SMOKE = {
         num_evals=2,
         options={"style_image": "sklearn:flower.jpg", "encoder": "random", "resize": 24},
     ),
+    "controller_search": Config(
+        task="controller_search",
+        norm="ln",
+        batch_size=4,
+        epochs=2,
+        lr=0.01,
+        num_evals=2,
+        options={"table": "tests.tables:small_table", "hidden_size": 8, "steps_per_epoch": 4},
+    ),
     "tests.training.test_task:Adversarial": Config(
         task="tests.training.test_task:Adversarial", batch_size=8, epochs=2, num_evals=2
     ),
@@ -69,7 +78,9 @@ WITHOUT_RANDOM_NUMBERS: dict[str, dict[str, Any]] = {
 """Settings without random numbers in a batch; these differ between processes. The task with two networks draws its samples."""
 WITHOUT_RUNNING_STATS = {"generation": "gn:4.cc@K", "style_transfer": "gn:4.style"}
 """Norms that diverge with the learning rate: those with running statistics may keep the loss finite."""
-WITHOUT_SHIFT = {"tests.training.test_task:Adversarial", "generation", "style_transfer"}
+DIVERGENT_LR = {"controller_search": 1e30}
+"""Learning rates that diverge, where 1e12 does not: the logits of the controller are bounded, so weights must overflow."""
+WITHOUT_SHIFT = {"tests.training.test_task:Adversarial", "generation", "style_transfer", "controller_search"}
 """Tasks without test batches for their network."""
 NAMES = list(SMOKE)
 
@@ -152,9 +163,8 @@ for config in {halves!r}:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_divergence_is_reported_with_its_step(name):
-    trainer, failure = train(
-        replace(SMOKE[name], lr=1e12, norm=WITHOUT_RUNNING_STATS.get(name, "gn:4"), epochs=20, schedule="constant")
-    )
+    lr, norm = DIVERGENT_LR.get(name, 1e12), WITHOUT_RUNNING_STATS.get(name, "gn:4")
+    trainer, failure = train(replace(SMOKE[name], lr=lr, norm=norm, epochs=20, schedule="constant"))
     assert failure.startswith("the ")
     assert "step" in failure
     assert trainer.step < trainer.steps
