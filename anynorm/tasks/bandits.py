@@ -5,7 +5,7 @@ an architecture a is drawn, a_e ~ π_e, and its loss L is observed. Let S be the
 and operation:
 
     Exp3             S[e, o] ← S[e, o] + L 1{a_e = o} / π[e, o]         (E of the increment: the mean loss given a_e = o)
-    LeastSquares     S = t B,  B = argmin_B Σ_rounds (L − mean L − Σ_e B[e, a_e])²       (t rounds; B is 0 where never drawn)
+    LeastSquares     S = t B,  B = argmin_B Σ_rounds (L − mean L − Σ_e B[e, a_e])²       (t rounds; B is centered per edge)
     both             π[e, ·] = softmax(−η S[e, ·]);  recommended: argmin_o S[e, o]
     RandomSearch     π uniform;  recommended: the architecture with the lowest loss observed
 
@@ -164,7 +164,8 @@ class LeastSquares(_Softmax):
         rounds = self.rounds.cpu().double().clamp(min=1)
         counts = gram.diagonal()
         mean_loss = moments.sum() / (rounds * self.num_edges)
-        # The Gram matrix is singular, since a constant can move from an edge to another; this does not change the result below.
+        # The Gram matrix is singular: a constant can move from an edge to another, which the centering below removes. With few
+        # rounds there are further solutions; the one of the smallest norm has no effects if all losses are equal to their mean.
         effects = torch.linalg.pinv(gram, hermitian=True, rtol=1e-9) @ (moments - mean_loss * counts)
         effects, counts = (vector.view(self.num_edges, self.num_ops) for vector in (effects, counts))
         centered = effects - (counts * effects).sum(1, keepdim=True) / rounds

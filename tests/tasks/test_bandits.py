@@ -80,6 +80,13 @@ def test_the_effects_of_least_squares_are_those_of_numpy_and_0_for_operations_ne
     assert (policy.effects()[:, OPS - 1] == 0).all()
 
 
+def test_a_constant_loss_has_no_effects_even_after_a_few_rounds():
+    policy = LeastSquares(2, 3)
+    for choice in ([0, 0], [0, 1], [1, 2]):  # no operation of the first edge is seen with all of the second
+        policy.update(torch.tensor(choice), 2.3)
+    assert policy.effects().abs().max() < 1e-5
+
+
 @pytest.mark.parametrize("name", ["exp3", "least-squares"])
 def test_a_policy_is_the_softmax_of_its_negative_loss_sums_and_recommends_their_minimum(name):
     policy = make(name)
