@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from anynorm.core.spec import NormSpec
 from anynorm.errors import ShapeError
 from anynorm.layers.norm import Norm
 from anynorm.layers.registered import REGISTRY
-from anynorm.registry import make, parse, summary, zoo
+from anynorm.registry import make, parse, zoo
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 MAX_DRAWN = (3, 8, 16)
@@ -20,7 +21,7 @@ MAX_DRAWN = (3, 8, 16)
 
 
 def list_norms() -> list[dict[str, str]]:
-    """Describe every norm of the zoo, and the norms of the papers that are not implemented.
+    """Describe every norm of the zoo.
 
     Returns:
         One dictionary per norm: `spec`, `class`, `description`, `cuts` (samples·channels·space; mean / variance if they differ),
@@ -43,12 +44,6 @@ def list_norms() -> list[dict[str, str]]:
                 "paper": entry.paper,
             }
         )
-    for row in REGISTRY.values():
-        if row.not_implemented_reason:
-            unknown = {"cuts": "", "running_statistics": "", "affine": ""}
-            listed.append(
-                {"spec": row.name, "class": "not implemented", "description": summary(row), **unknown, "paper": row.paper}
-            )
     return listed
 
 
@@ -60,7 +55,7 @@ def _describe_cuts(norm_spec: NormSpec) -> str:
 def _describe_axes(cut: AnyCut) -> str:
     """Return the number of parts of samples·channels·space; N, C and S stand for one part per index."""
     if isinstance(cut, JointCut):
-        return f"1·{cut.groups}"
+        return f"{cut.samples or 'N'}·{cut.groups}"
     samples = f"N/{cut.samples_per_part}" if cut.is_ghost else cut.samples or "N"
     return f"{samples}·{cut.channels or 'C'}·{cut.space or 'S'}"
 
@@ -159,7 +154,8 @@ def _sizes(shape: tuple[int, ...]) -> tuple[int, int, int]:
 
 def _term(cut: Cut) -> str:
     """Return the number of statistics of a cut in terms of N, C and S."""
-    numbers = [str(parts) for parts in (cut.channels, cut.space) if parts > 1]
+    counts = (cut.channels * cut.space,) if cut.crosses_channels else (cut.channels, cut.space)
+    numbers = [str(parts) for parts in counts if parts > 1]
     samples = f"(N/{cut.samples_per_part})" if cut.is_ghost else ("" if cut.samples else "N")
     letters = ("" if cut.channels else "C") + samples + ("" if cut.space else "S")
     return "·".join([*numbers, *filter(None, [letters])]) or "1"
@@ -181,11 +177,10 @@ def draw_cut(cut: Cut, shape: tuple[int, ...]) -> list[list[str]]:
     [['AAA', 'AAA', 'BBB', 'BBB'], ['CCC', 'CCC', 'DDD', 'DDD']]
     """
     sizes = _sizes(shape)
-    num_parts = cut.parts(sizes)
     letters: dict[tuple[int, ...], str] = {}
 
     def letter(*index: int) -> str:
-        part = tuple(i * parts // size for i, parts, size in zip(index, num_parts, sizes, strict=True))
+        part = cut.part_of(index, sizes)
         return letters.setdefault(part, LETTERS[len(letters) % len(LETTERS)])
 
     samples, channels, positions = drawn_indices(shape)
@@ -240,6 +235,5 @@ def describe(spec: str, shape: tuple[int, ...]) -> dict[str, Any]:
 
 def _describe_cut(cut: Cut, shape: tuple[int, ...]) -> dict[str, Any]:
     sizes = _sizes(shape)
-    axes = zip(drawn_indices(shape), cut.parts(sizes), sizes, strict=True)
-    num_drawn = math.prod(len({index * parts // size for index in indices}) for indices, parts, size in axes)
+    num_drawn = len({cut.part_of(index, sizes) for index in itertools.product(*drawn_indices(shape))})
     return {"axes": _describe_axes(cut), "drawing": draw_cut(cut, shape), "letters_repeat": num_drawn > len(LETTERS)}

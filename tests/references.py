@@ -24,6 +24,7 @@ def set_of(cut: str, n: int, c: int, s: int, sizes: tuple[int, int, int]):
         "gn": lambda: (n, c // (C // k[0])),
         "en": lambda: (None, c // (C // k[0])),
         "bgn": lambda: (None, (c * S + s) // (C * S // k[0])),
+        "joint": lambda: (n, (c * S + s) // (C * S // k[0])),
         "gbgn": lambda: (n // k[0], c // (C // k[1])),
         "pn": lambda: (n, s),
     }[name]()

@@ -12,13 +12,19 @@ index is a part of its own. One mean and one variance belong to each (sample par
     PN        ALL      1         ALL
     GBGN:m,g  n/m      g         1       (m samples per part)
     BGN:G     1        the flattened (channels, space) in G parts jointly   (bgn, eqs. 8 and 9)
+
+G joint parts of c channels and s positions exist if G divides c·s, that is, if k = G/g divides s, where g = gcd(G, c): each of g
+channel parts, flattened, has k parts of c/g strips of s/k positions. Parts end inside channels unless k = 1 or g = c.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
-from anynorm.core.moments import Moments, pool
+from torch import Tensor
+
+from anynorm.core.moments import Moments, expand_parts, pool
 from anynorm.errors import ShapeError, SpecError
 
 ALL = 0
@@ -49,6 +55,8 @@ class Cut:
         channels: parts of the channel axis, a number or `ALL`.
         space: parts ("strips") of the flattened positions, a number or `ALL`.
         samples_per_part: with `samples=ALL`, how many consecutive samples form a part (GBGN).
+        crosses_channels: whether `space` parts divide the flattened channels and positions of each channel part, so that they
+            end inside channels, instead of the positions alone.
         name: the name in specs and messages; ignored in comparisons.
 
     Attributes:
@@ -60,6 +68,7 @@ class Cut:
     channels: int
     space: int
     samples_per_part: int = 1
+    crosses_channels: bool = False
     name: str = field(default="", compare=False)
     pools_samples: bool = field(init=False, repr=False, compare=False)
     is_ghost: bool = field(init=False, repr=False, compare=False)
@@ -93,6 +102,8 @@ class Cut:
         """
         symbol = {ALL: "*"}
         samples = f"/{self.samples_per_part}" if self.is_ghost else symbol.get(self.samples, str(self.samples))
+        if self.crosses_channels:
+            return f"[{samples},{self.channels * self.space}]"
         return f"[{samples},{symbol.get(self.channels, self.channels)},{symbol.get(self.space, self.space)}]"
 
     def resolve(self, num_features: int) -> Cut:
@@ -114,15 +125,40 @@ class Cut:
         samples = n // self.samples_per_part if self.samples == ALL else self.samples
         return samples, self.channels or c, self.space or s
 
+    def part_of(self, index: tuple[int, ...], shape: tuple[int, int, int]) -> tuple[int, int, int]:
+        """Return the part of the value at an index (sample, channel, position) of an (n, c, s) shape."""
+        sizes, parts = shape, self.parts(shape)
+        if self.crosses_channels:
+            n, c, s = index
+            unit_channels = shape[1] // self.channels
+            index = (n, c // unit_channels, c % unit_channels * shape[2] + s)
+            sizes = (shape[0], self.channels, unit_channels * shape[2])
+        samples, channels, space = (i * count // size for i, count, size in zip(index, parts, sizes, strict=True))
+        return samples, channels, space
+
     def pool_moments(self, rows: Moments) -> Moments:
         """Pool a table (n, c, strips) of moments into the parts of this cut."""
         n, c, t = rows.mean.shape
-        return pool(rows, self.parts((n, c, t)))
+        return pool(self._as_units(rows), self.parts((n, c, t)))
 
     def pool_channels(self, columns: Moments) -> Moments:
         """Pool a table (domains or 1, c, strips), whose samples are pooled already, over channels and strips."""
         domains, c, t = columns.mean.shape
-        return pool(columns, (domains, *self.parts((1, c, t))[1:]))
+        return pool(self._as_units(columns), (domains, *self.parts((1, c, t))[1:]))
+
+    def _as_units(self, moments: Moments) -> Moments:
+        """Return a table (n, c, strips) in the shape in which parts are contiguous along the last axis."""
+        if not self.crosses_channels:
+            return moments
+        shape = (moments.mean.shape[0], self.channels, -1)
+        return Moments(*(table.expand_as(moments.mean).reshape(shape) for table in moments))
+
+    def expand(self, table: Tensor, shape: tuple[int, int, int]) -> Tensor:
+        """Return for each (sample, channel, strip) the entry of its part; axes of one part may stay 1 and broadcast."""
+        if not self.crosses_channels:
+            return expand_parts(table, shape)
+        _, c, t = shape
+        return expand_parts(table, (shape[0], self.channels, c // self.channels * t)).reshape(-1, c, t)
 
     def check_shape(self, shape: tuple[int, int, int], uses_batch: bool = True) -> None:
         """Check that the samples, if statistics come from the batch, and the positions of an (n, c, s) shape can be divided.
@@ -136,6 +172,13 @@ class Cut:
                 f"{self} takes statistics over {self.samples_per_part} samples each; the batch size must be a multiple of "
                 f"{self.samples_per_part}; got {n}. Use such a batch size and drop_last=True, or en for the whole batch."
             )
+        if self.crosses_channels and s % self.space:
+            groups = self.channels * self.space
+            nearest = min(divisors(c * s), key=lambda usable: (abs(usable - groups), usable))
+            raise ShapeError(
+                f"{self} cuts {c} channels × {s} positions = {c * s} values into {groups} equal groups; {c * s} is not divisible "
+                f"by {groups}. Nearest usable: {nearest}."
+            )
         if self.space != ALL and s % self.space:
             nearest = min(divisors(s), key=lambda strips: (abs(strips - self.space), strips))
             usable = f"bgn:{nearest * c}" if self.samples == 1 and self.channels == ALL else f"{nearest} strips"
@@ -147,47 +190,47 @@ class Cut:
 
 @dataclass(frozen=True)
 class JointCut:
-    """Equal parts of channels and space together, over all samples (bgn).
+    """Equal parts of channels and space together (bgn). It becomes a `Cut` when the number of channels is known.
 
-    It becomes a `Cut` when the number of channels is known: whole channels if `groups` divides that number, strips inside
-    channels if that number divides `groups`.
+    Args:
+        groups: the number of parts.
+        samples: parts of the sample axis, 1 or `ALL`.
+        name: the name in specs and messages; ignored in comparisons.
     """
 
     groups: int
+    samples: int = 1
     name: str = field(default="", compare=False)
-    pools_samples = True
     is_ghost = False
+
+    @property
+    def pools_samples(self) -> bool:
+        """Whether a statistic is taken over several samples."""
+        return self.samples != ALL
 
     def __str__(self) -> str:
         return self.name or self.literal()
 
     def literal(self) -> str:
         """Return the cut as a spec that needs no name."""
-        return f"[1,{self.groups}]"
+        return f"[{'1' if self.pools_samples else '*'},{self.groups}]"
 
     def resolve(self, num_features: int) -> Cut:
-        """Return the cut for a number of channels.
-
-        Raises:
-            SpecError: if groups would end inside a channel.
-        """
-        if num_features % self.groups == 0:
-            return Cut(1, self.groups, 1, name=str(self))
-        if self.groups % num_features == 0:
-            return Cut(1, ALL, self.groups // num_features, name=str(self))
-        below = largest_usable_groups(self.groups, num_features)
-        above = min(g for g in [*divisors(num_features), num_features * (self.groups // num_features + 1)] if g > self.groups)
-        raise SpecError(
-            f"{self} cuts {num_features} channels × positions into {self.groups} groups; neither number divides the other, "
-            f"so groups would end inside a channel. Nearest usable: {below} or {above}."
-        )
+        """Return the cut for a number of channels; whether the positions can be divided is known for an input only."""
+        units = math.gcd(self.groups, num_features)
+        strips = self.groups // units
+        if strips == 1:
+            return Cut(self.samples, units, 1, name=str(self))
+        if units == num_features:
+            return Cut(self.samples, ALL, strips, name=str(self))
+        return Cut(self.samples, units, strips, crosses_channels=True, name=str(self))
 
 
 AnyCut = Cut | JointCut
 
 
 def largest_usable_groups(groups: int, num_features: int) -> int:
-    """Return the largest usable number of BGN groups that is at most `groups`.
+    """Return the largest number of BGN groups, at most `groups`, that do not end inside a channel.
 
     >>> largest_usable_groups(128, 48), largest_usable_groups(64, 96)
     (96, 48)

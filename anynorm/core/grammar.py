@@ -4,7 +4,7 @@ spec    =  side [ "/" side ] { "." suffix }            mean/variance; a single s
 side    =  term { ("+" | "-") term }                   sn-bn is sn without bn
 term    =  name [ ":" numbers ] [ "@" number ]         a registered norm: gn:32, gbgn:8,32, sabn@10
         |  "[" samples "," channels "," space "]"      a cut: parts of each axis, * for all; samples also /m, m per part
-        |  "[1," groups "]"                            channels and space cut jointly
+        |  "[" samples "," groups "]"                  channels and space cut jointly; samples is 1 or *
 suffix  =  groups:k | hard | none | cc@k | sa@k | style | sastyle | dom@k | domnone@k | aux@k | saaux@k
 """
 
@@ -24,7 +24,7 @@ from anynorm.errors import SpecError
 _TOKEN = re.compile(r"\[[^\]]*\]|[a-z]\w*(?::\d{1,9}(?:,\d{1,9})*)?(?:@\d{1,9})?|[-+/.]|.", re.DOTALL)
 _NAME = re.compile(r"([a-z]\w*)(?::([\d,]+))?(?:@(\d+))?")
 _CUT = re.compile(r"\[(?:(\*|1)|/(\d{1,9})),(\*|\d{1,9}),(\*|\d{1,9})\]")
-_JOINT_CUT = re.compile(r"\[1,(\d{1,9})\]")
+_JOINT_CUT = re.compile(r"\[(\*|1),(\d{1,9})\]")
 
 
 @dataclass(frozen=True)
@@ -161,12 +161,12 @@ class _Parser:
 
     def _cut(self, token: str) -> AnyCut:
         if joint := _JOINT_CUT.fullmatch(token):
-            return JointCut(self._positive(joint[1]))
+            return JointCut(self._positive(joint[2]), ALL if joint[1] == "*" else 1)
         match = _CUT.fullmatch(token)
         if match is None:
             raise SpecError(
                 f"{self.text!r}: {token} is malformed. A cut is [samples,channels,space]: samples is 1, * or /m (m per part), "
-                "the others are numbers or *; [1,groups] cuts channels and space jointly."
+                "the others are numbers or *; [samples,groups] cuts channels and space jointly."
             )
         parts = [ALL if part in ("*", None) else self._positive(part) for part in match.groups()]
         samples, per_part, channels, space = parts

@@ -83,6 +83,8 @@ def check_supported(spec: ForwardSpec, x: Tensor) -> None:
         raise UnsupportedError(f"they are not available ({library.problem})")
     if spec.has_positional_cut:
         raise UnsupportedError("a cut keeps every position separate")
+    if spec.has_crossing_cut:
+        raise UnsupportedError("parts of a cut end inside channels")
     if spec.sync_group.is_synchronized:
         if spec.has_ghost_cut:
             raise UnsupportedError("ghost batches are synchronized")

@@ -89,6 +89,7 @@ class ForwardSpec:
         pools_batch: whether a cut pools samples of the batch.
         has_positional_cut: whether a cut has a statistic for each position.
         has_ghost_cut: whether a cut divides the batch into parts of several samples.
+        has_crossing_cut: whether parts of a cut end inside channels.
     """
 
     norm_spec: NormSpec
@@ -103,16 +104,18 @@ class ForwardSpec:
     pools_batch: bool = field(init=False, repr=False)
     has_positional_cut: bool = field(init=False, repr=False)
     has_ghost_cut: bool = field(init=False, repr=False)
+    has_crossing_cut: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         cuts = self.cuts.distinct
-        units = [cut.channels or self.num_features for cut, use in zip(cuts, self.uses_batch, strict=True) if use]
+        used = [cut for cut, use in zip(cuts, self.uses_batch, strict=True) if use]
+        units = [self.num_features if cut.crosses_channels else cut.channels or self.num_features for cut in used]
         object.__setattr__(self, "num_domains", self.norm_spec.affine.num_domains)
         object.__setattr__(self, "num_units", math.lcm(*units))
-        pools_batch = any([cut.pools_samples and use for cut, use in zip(cuts, self.uses_batch, strict=True)])
-        object.__setattr__(self, "pools_batch", pools_batch)
+        object.__setattr__(self, "pools_batch", any([cut.pools_samples for cut in used]))
         object.__setattr__(self, "has_positional_cut", any([cut.space == ALL for cut in cuts]))
         object.__setattr__(self, "has_ghost_cut", any([cut.is_ghost for cut in cuts]))
+        object.__setattr__(self, "has_crossing_cut", any([cut.crosses_channels for cut in cuts]))
 
     def stats_shape(self, index: int) -> tuple[int, int, int]:
         """Return the shape of a cut's running statistics: (domains or 1, channel parts, space parts)."""

@@ -104,7 +104,7 @@ def _stats_by_cut(spec: ForwardSpec, x: Tensor, batch: BatchStats, buffers: Buff
             mean, var = as_tables(running, spec.stats_shape(index), table_dtype(x))
         if spec.num_domains and buffers.labels is not None and cut.pools_samples:
             mean, var = mean.index_select(0, buffers.labels), var.index_select(0, buffers.labels)
-        stats.append((expand_parts(mean, shape), expand_parts(var, shape)))
+        stats.append((cut.expand(mean, shape), cut.expand(var, shape)))
     return stats
 
 

@@ -1,6 +1,7 @@
 """Models by name, for images of any size and any number of classes, with a width multiplier.
 
-They are built with BatchNorm; `anynorm.training.norm_layout.apply_norms` replaces it with other norms. A custom model is
+They are built with BatchNorm; `anynorm.training.norm_layout.apply_norms` replaces it with other norms. An architecture of a
+search space is a model too, such as nasbench201:3,0,1,2,4,3 (see `anynorm.models.search`). A custom model is
 `package.module:factory`; the factory is called with the keyword arguments `shape` (a `DataShape`) and `width`, if it has them.
 """
 
@@ -29,6 +30,7 @@ from anynorm.models.resnet import (
     small,
     wrn_10_2,
 )
+from anynorm.models.search import build_architecture, parse_space
 from anynorm.models.shape import DataShape, scale_channels
 from anynorm.models.shufflenet import shufflenetv2
 
@@ -64,7 +66,7 @@ def build_model(name: str, shape: DataShape, width: float | None = None) -> nn.M
     """Build a model by name.
 
     Args:
-        name: A name of `MODELS`, or `package.module:factory`.
+        name: A name of `MODELS`, an architecture such as nasbench201:3,0,1,2,4,3, or `package.module:factory`.
         shape: Shape of the images, and the number of classes.
         width: Multiplier of the number of channels; None for the default of the model.
 
@@ -77,6 +79,8 @@ def build_model(name: str, shape: DataShape, width: float | None = None) -> nn.M
     options = {} if width is None else {"width": width}
     if name in MODELS:
         return MODELS[name](shape, **options)
+    if parse_space(name) is not None:
+        return build_architecture(name, shape, width)
     if ":" not in name:
         close = difflib.get_close_matches(name, MODELS, n=2, cutoff=0.4)
         hint = f" Did you mean {' or '.join(close)}?" if close else ""

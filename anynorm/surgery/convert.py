@@ -43,7 +43,8 @@ def convert(
             `fit`, the batch holds every sample twice.
         groups: "exact" raises if a group number does not divide the channels of a layer; "nearest" takes the nearest that does.
         optimizer: optimizer whose parameter groups and state are updated to the new parameters.
-        options: options of `anynorm.make`: num_classes, num_domains, batch_size, eps, momentum, …
+        options: options of `anynorm.make`: num_classes, num_domains, batch_size, eps, momentum, … Norms without affine are
+            replaced by norms without, unless `affine=True` is given or the spec has an affine per class.
 
     Returns:
         A report with one row per norm.
@@ -154,6 +155,8 @@ def replace_norms(
         hint = " groups='nearest' takes the nearest group number." if groups == "exact" and "divisible" in failures[0] else ""
         start = f"{len(failures)} layers cannot be converted; nothing was changed.{hint}"
         raise SurgeryError("\n".join([start, *_truncated(failures)]))
+    for kind in {type(norm): None for norm in norms.values()}:
+        kind.connect([norm for norm in norms.values() if type(norm) is kind])
     return _install(model, norms, rows, fit=fit, optimizer=optimizer)
 
 

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from anynorm.core.cuts import divisors, largest_usable_groups
+from anynorm.core.spec import PLAIN_AFFINE
 from anynorm.layers.baselines.schedule import ScheduledNorm
 from anynorm.layers.norm import Norm
 from anynorm.layers.registered import REGISTRY
@@ -31,7 +32,8 @@ def make_replacement(site: NormSite, spec: str, options: dict[str, Any]) -> Repl
     Args:
         site: a norm that can be read.
         spec: spec of the new norm.
-        options: options of `anynorm.make`; they override those of the old norm.
+        options: options of `anynorm.make`; they override those of the old norm. A norm without affine is replaced by one
+            without, unless the spec has an affine of another kind, such as one per class.
 
     Raises:
         SpecError: if the spec does not fit the channels.
@@ -42,7 +44,11 @@ def make_replacement(site: NormSite, spec: str, options: dict[str, Any]) -> Repl
     settings: dict[str, Any] = {"eps": info.eps, "momentum": info.momentum, "update_rule": info.update_rule}
     settings |= {} if like is None else {"device": like.device, "dtype": like.dtype}
     settings["track_running_stats"] = info.track_running_stats or not info.pools_samples
-    norm = make(spec, info.channels, **(settings | options))
+    settings |= options
+    norm = make(spec, info.channels, **settings)
+    had_affine = any(stage.names for stage in info.norm_spec.affine.stages)
+    if not had_affine and norm.norm_spec.affine == PLAIN_AFFINE and "affine" not in options:
+        norm = make(spec, info.channels, **settings, affine=False)
     set_post_modules(norm, info.post_modules)
     norm.sync_group = info.sync_group
     result = transfer(info, norm, parametrized=hasattr(site.module, "parametrizations"))

@@ -2,6 +2,7 @@
 
 γ, β                 copied; rescaled where old and new norm both use running statistics only, so that inference gives the same
                      output; copied to each class where the new norm has an affine per class; not transferred to a style
+affine=False         the new norm has no affine either, unless its spec has one per class, or affine=True is given
 class γ, β           copied where the new norm has as many classes; a sandwich is merged where the new norm has no shared affine
 running statistics   copied for the same cut; pooled exactly where the new cut unites parts of the old one (bn → en, bgn, hn);
                      copied to each domain and strip; not transferred where the new cut is finer (en → bn) or domains would mix
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from anynorm.core.affine import chain, inverse_std
 from anynorm.core.cuts import ALL, Cut
-from anynorm.core.moments import Moments, pool
+from anynorm.core.moments import Moments
 from anynorm.layers.norm import Norm
 from anynorm.surgery.adapters import PARAMETER_NAMES, tracked_cuts
 from anynorm.surgery.norm_info import NormInfo
@@ -89,7 +90,7 @@ def _transfer_affine(info: NormInfo, norm: Norm, result: Transfer) -> None:
     per_class = [tensors[name] for name in _CLASS_AFFINE] if "class_weight" in tensors else None
     if shared is None and per_class is None:
         _reset_class_affine(norm)
-        result.transferred += ["new γ, β"] if norm.affine else []
+        result.transferred.append("new γ, β" if norm.affine else "affine=False")
     elif norm.weight is None and norm.class_weight is None:
         result.not_transferred.append("γ, β")
     elif per_class is not None and (norm.class_weight is None or per_class[0].shape != norm.class_weight.shape):
@@ -158,18 +159,15 @@ def _running_stats_of(info: NormInfo, norm: Norm, index: int) -> tuple[Tensor, T
     channel_parts = cut.channels or norm.num_features
     for old, (mean, var) in info.running_stats.items():
         shape = (old_domains or 1, old.channels or norm.num_features, old.space)
-        if (old.channels, old.space) == (cut.channels, cut.space):
+        if (old.channels, old.space, old.crosses_channels) == (cut.channels, cut.space, cut.crosses_channels):
             zeros = next(table for table in (mean, var) if table is not None).new_zeros(())
             return zeros if mean is None else mean, zeros if var is None else var
         if mean is None or var is None or old.space != 1 or shape[1] % channel_parts:
             continue
-        if cut.space == 1:
-            count = torch.ones(1, 1, 1, dtype=torch.float64, device=mean.device)
-            moments = Moments(mean.double().reshape(shape), var.double().reshape(shape), count)
-            pooled = pool(moments, (shape[0], channel_parts, 1))
+        if cut.space == 1 or old == Cut(1, ALL, 1):  # each strip starts with the statistics of its channel
+            means, variances = (table.double().reshape(shape).expand(-1, -1, cut.space) for table in (mean, var))
+            pooled = cut.pool_channels(Moments(means, variances, torch.ones_like(means)))
             return pooled.mean, pooled.var
-        if old == Cut(1, ALL, 1) and not old_domains:  # each strip starts with the statistics of its channel
-            return mean.repeat_interleave(cut.space), var.repeat_interleave(cut.space)
     return None
 
 
@@ -194,6 +192,8 @@ def _transfer_class_specific(info: NormInfo, norm: Norm, result: Transfer) -> No
     if info.norm_spec.custom != norm.norm_spec.custom:
         result.not_transferred += [", ".join(names)] if names else []
         return
-    for name in names:
+    usable = [name for name in names if getattr(norm, name) is not None]  # a new bkn is not connected to other layers
+    for name in usable:
         getattr(norm, name).copy_(info.tensors[name])
-    result.transferred += names
+    result.transferred += usable
+    result.not_transferred += [name for name in names if name not in usable]

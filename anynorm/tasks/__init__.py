@@ -3,9 +3,16 @@
 classification            images and labels; see `anynorm.tasks.classification`
 adversarial               classification, trained on adversarial images; see `anynorm.tasks.adversarial`
 advprop                   classification, trained on clean and adversarial images; see `anynorm.tasks.advprop`
+architecture_evaluation   the same by a found network of the DARTS space; see `anynorm.tasks.architecture_evaluation`
 generation                images of a class, by a GAN; see `anynorm.tasks.generation`
 style_transfer            a decoder for any content and any style; see `anynorm.tasks.style_transfer`
 single_style_transfer     Johnson's network for one style; see `anynorm.tasks.single_style_transfer`
+darts                     architecture search, first order; see `anynorm.tasks.darts`
+darts_second_order        the same through an unrolled step of the weights
+manas_exp3                the same by bandits; see `anynorm.tasks.manas`
+manas_least_squares
+random_search
+controller_search         the controller of ENAS on tables of NAS-Bench-201; see `anynorm.tasks.controller_search`
 package.module:Task       a subclass of `Task`
 """
 
@@ -24,9 +31,16 @@ TASKS = {
     "classification": "anynorm.tasks.classification:Classification",
     "adversarial": "anynorm.tasks.adversarial:Adversarial",
     "advprop": "anynorm.tasks.advprop:AdvProp",
+    "architecture_evaluation": "anynorm.tasks.architecture_evaluation:ArchitectureEvaluation",
     "generation": "anynorm.tasks.generation:Generation",
     "style_transfer": "anynorm.tasks.style_transfer:StyleTransfer",
     "single_style_transfer": "anynorm.tasks.single_style_transfer:SingleStyleTransfer",
+    "darts": "anynorm.tasks.darts:FirstOrderSearch",
+    "darts_second_order": "anynorm.tasks.darts:SecondOrderSearch",
+    "manas_exp3": "anynorm.tasks.manas:Exp3Search",
+    "manas_least_squares": "anynorm.tasks.manas:LeastSquaresSearch",
+    "random_search": "anynorm.tasks.manas:RandomArchitectureSearch",
+    "controller_search": "anynorm.tasks.controller_search:ControllerSearch",
 }
 """The class of each task, imported at first use."""
 

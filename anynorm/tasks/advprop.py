@@ -88,7 +88,7 @@ class AdvProp(Adversarial):
     def loss(self, batch: Any) -> Metrics:
         """Return the weighted sum of the losses of both branches, and loss and error of each."""
         clean, adversarial, targets = batch
-        metrics, adversarial_metrics = (self.metrics_of(logits, targets) for logits in self.logits(clean, adversarial))
+        metrics, adversarial_metrics = (self.metrics(logits, targets) for logits in self.logits(clean, adversarial))
         total = self.options["loss_weight"] * (metrics["loss"] + adversarial_metrics["loss"])
         named = {f"adversarial_{name}": value.detach() for name, value in adversarial_metrics.items()}
         return {"loss": total, "clean_loss": metrics["loss"].detach(), "error": metrics["error"], **named}

@@ -50,11 +50,15 @@ class Classification(Task):
 
     def __init__(self, config: Config, data: ImageDataset | StreamedDataset | None = None) -> None:
         super().__init__(config)
-        self.attacks = parse_attacks(self.options)
+        self.attacks = parse_attacks({**ATTACK_OPTIONS, **self.options})  # a subclass may have none of these options
         self._num_steps: int | None = None
         self.images = make_images(load_images(config) if data is None else data, config)
         torch.manual_seed(config.seed)
-        self.model = self.apply_norms(build_model(config.model, self.data.shape, config.width))
+        self.model = self.make_model()
+
+    def make_model(self) -> nn.Module:
+        """Return the untrained network with the norms of the run."""
+        return self.apply_norms(build_model(self.config.model, self.data.shape, self.config.width))
 
     @classmethod
     def prepare(cls, config: Config) -> None:
@@ -106,15 +110,10 @@ class Classification(Task):
     def loss(self, batch: Any) -> Metrics:
         """Return the mean cross entropy and the error in percent."""
         x, targets = batch
-        return self.metrics_of(self.model(x), targets)
+        return self.metrics(self.model(x), targets)
 
-    def metrics_of(self, logits: Tensor, targets: Tensor) -> Metrics:
-        """Return the mean cross entropy of logits and the error in percent.
-
-        Args:
-            logits: (n, num_classes).
-            targets: labels (n,) or class probabilities (n, num_classes).
-        """
+    def metrics(self, logits: Tensor, targets: Tensor) -> Metrics:
+        """Return the mean cross entropy of logits and their error in percent; targets are labels or class probabilities."""
         loss = nn.functional.cross_entropy(logits, targets, label_smoothing=self.config.label_smoothing)
         labels = targets if targets.dim() == 1 else targets.argmax(1)
         return {"loss": loss, "error": 100 * _is_wrong(logits.detach(), labels).float().mean()}

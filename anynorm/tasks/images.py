@@ -5,6 +5,7 @@ Both return the uint8 images and labels of a pass by its number, and standardize
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from anynorm.data import ImageDataset, StepLoader, StreamedDataset, load_cached
 from anynorm.data.transforms import TrainTransform
-from anynorm.errors import DataError
+from anynorm.errors import DataError, SpecError
 from anynorm.training.config import Config
 from anynorm.training.distributed import Processes
 from anynorm.training.sampler import Sampler
@@ -33,6 +34,12 @@ class InMemoryImages:
 
     def __len__(self) -> int:
         return len(self.data.train[1])
+
+    def with_data(self, data: ImageDataset) -> InMemoryImages:
+        """Return the images of another data set, all of them."""
+        images = copy.copy(self)
+        images.data = data
+        return images
 
     @property
     def num_tests(self) -> int:
@@ -116,6 +123,33 @@ def make_images(data: ImageDataset | StreamedDataset, config: Config) -> Images:
         DataError: if the data set has fewer images than the run takes.
     """
     return StreamedImages(data, config) if isinstance(data, StreamedDataset) else InMemoryImages(data, config)
+
+
+def split_images(images: Images, seed: int, *, from_test: bool) -> tuple[InMemoryImages, InMemoryImages]:
+    """Divide the images of a run into those of the weights and those of α.
+
+    Args:
+        images: the images of a run.
+        seed: chooses the halves.
+        from_test: whether α gets the first half of the test images (in a random order) instead of half of the training images.
+
+    Returns:
+        Two sets of images, both with the same test images, which neither of the two is trained on.
+
+    Raises:
+        SpecError: if images are streamed.
+    """
+    if not isinstance(images, InMemoryImages):
+        raise SpecError("a search needs images in memory; got streamed ones. Usable: a built-in data set or folder:PATH.")
+    data = images.data
+    source = data.test if from_test else data.train
+    order = torch.randperm(len(source[1]), generator=torch.Generator().manual_seed(seed))
+    halves = [(source[0][part], source[1][part]) for part in (order[: len(order) // 2], order[len(order) // 2 :])]
+    if from_test:
+        weights, alpha = (replace(data, train=train, test=halves[1]) for train in (data.train, halves[0]))
+    else:
+        weights, alpha = (replace(data, train=half) for half in halves)
+    return images.with_data(weights), images.with_data(alpha)
 
 
 def choose_samples(config: Config, available: int) -> Tensor | None:

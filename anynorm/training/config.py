@@ -30,6 +30,7 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
     "step-25-75": _steps(0.25, 0.75),
     "step-30-60-90": _steps(0.3, 0.6, 0.9),
     "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
+    "cosine-to-0.04": lambda progress: 0.04 + 0.96 * (1 + math.cos(math.pi * progress)) / 2,  # DARTS: from 0.025 to 0.001
     "poly": lambda progress: (1 - progress) ** 0.9,
     "inverse": lambda progress: 1 / (1 + 8 * progress),  # AdaIN's 1/(1 + 5e-5 step) over its 160 000 steps
 }
@@ -188,6 +189,7 @@ def hash_sources(config: Config) -> str:
     It covers the source file of a factory or task, and the names, sizes and modification times of files and of those in a folder.
     """
     from anynorm.data.download import find_path  # data sets import models, which need no configuration
+    from anynorm.models.search import parse_space
 
     parts = []
     options = [value for value in config.options.values() if isinstance(value, str)]
@@ -199,7 +201,7 @@ def hash_sources(config: Config) -> str:
             files = sorted(path.rglob("*")) if path.is_dir() else [path]
             stats = [(str(file.relative_to(path)), file.stat()) for file in files if file.is_file()]
             parts.append(json.dumps([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]))
-        elif colon and prefix != "hf" and text not in options:
+        elif colon and prefix != "hf" and text not in options and parse_space(text) is None:
             source = inspect.getsourcefile(import_object(text))
             parts.append("" if source is None else Path(source).read_text())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12] if parts else ""

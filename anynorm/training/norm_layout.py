@@ -91,7 +91,7 @@ def set_num_classes(norms: str, num_classes: int | None) -> str:
 def split_norms(text: str) -> list[str]:
     """Split a comma-separated list of layouts; commas inside a spec do not separate.
 
-    >>> split_norms("bn,gbgn:8,32,gn:4~bn")
-    ['bn', 'gbgn:8,32', 'gn:4~bn']
+    >>> split_norms("bn,gbgn:8,32,[1,*,1]/[*,9],gn:4~bn")
+    ['bn', 'gbgn:8,32', '[1,*,1]/[*,9]', 'gn:4~bn']
     """
-    return [part.strip() for part in re.split(r",(?!\s*\d)", text) if part.strip()]
+    return [part.strip() for part in re.split(r",(?!\s*\d)(?![^\[]*\])", text) if part.strip()]

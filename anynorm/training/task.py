@@ -11,7 +11,7 @@ bilevel search) overrides `training_step` and `configure_optimizers` too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -187,7 +187,10 @@ class Task(nn.Module):
         return self.config.grad_accum_steps
 
     def configure_optimizers(self) -> torch.optim.Optimizer | Optimizers:
-        """Return the optimizer, or several by name; their learning rates follow `config.schedule`."""
+        """Return the optimizer, or several by name.
+
+        Their learning rates follow `config.schedule`, except those of parameter groups with `"constant_lr": True`.
+        """
         return make_optimizer(self.config, [self])
 
     def training_step(self, step: Step) -> Metrics:
@@ -290,18 +293,23 @@ def merge_options(task: type[Task], options: Mapping[str, Any]) -> dict[str, Any
 
 
 def make_optimizer(config: Config, modules: Iterable[nn.Module]) -> torch.optim.Optimizer:
-    """Return the optimizer of a configuration for the parameters of modules that require gradients.
+    """Return the optimizer of a configuration for the parameters of modules that require gradients."""
+    parameters = [parameter for module in modules for parameter in module.parameters() if parameter.requires_grad]
+    return optimizer_of(config, parameters)
+
+
+def optimizer_of(config: Config, parameters: Sequence[nn.Parameter], *, fused: bool = FUSED) -> torch.optim.Optimizer:
+    """Return the optimizer of a configuration for parameters.
 
     With `config.decay_norms=False`, parameters of one dimension (biases, and γ and β of norms) have no weight decay.
     """
-    parameters = [parameter for module in modules for parameter in module.parameters() if parameter.requires_grad]
-    groups: list[dict[str, Any]] = [{"params": parameters}]
+    groups: list[dict[str, Any]] = [{"params": list(parameters)}]
     if not config.decay_norms:
         groups = [
             {"params": [parameter for parameter in parameters if parameter.dim() > 1]},
             {"params": [parameter for parameter in parameters if parameter.dim() <= 1], "weight_decay": 0.0},
         ]
-    options: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": FUSED}
+    options: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": fused}
     if config.optimizer == "adam":
         return torch.optim.Adam(groups, **options)
     return torch.optim.SGD(groups, momentum=config.momentum, nesterov=config.nesterov, **options)

@@ -126,7 +126,8 @@ class Trainer:
         _seed_generators(self.task.sampler.dropout_seed(self.step), self.fabric.device)
         for optimizer in self.optimizers.values():
             for group in optimizer.param_groups:
-                group["lr"] = self.config.lr_at(self.progress, group["initial_lr"])
+                if not group.get("constant_lr", False):
+                    group["lr"] = self.config.lr_at(self.progress, group["initial_lr"])
         self.processes.broadcast_tensors(self.task.buffers())
         for parameter in self.task.parameters():
             parameter.grad = None  # a step depends on no gradients but its own, so that a resumed run is exact

@@ -144,7 +144,6 @@ def test_an_invalid_spec_raises_an_error_with_a_hint(spec, message):
             {},
             r"gn:32 cuts 48 channels into 32 equal parts; 48 is not divisible by 32\. Usable: 1 2 3 4 6 8 12 16 24 48\.",
         ),
-        ("bgn:32", 48, {}, r"neither number divides the other.*Nearest usable: 24 or 48"),
         (
             "sn:5",
             48,

@@ -22,6 +22,12 @@ TABLE = {
     "bgn:2": (["bgn:2"], ["bgn:2"]),
     "bgn:24": (["bgn:24"], ["bgn:24"]),
     "bgn:48": (["bgn:48"], ["bgn:48"]),
+    "bgn:8": (["bgn:8"], ["bgn:8"]),  # of 12 channels: groups end inside channels
+    "bgn:18": (["bgn:18"], ["bgn:18"]),
+    "[*,9]": (["joint:9"], ["joint:9"]),
+    "[*,36]": (["joint:36"], ["joint:36"]),
+    "bgn:9+in/[*,8]+bgn:18+ln": (["bgn:9", "in"], ["joint:8", "bgn:18", "ln"]),
+    "bgn:9.saaux@3": (["bgn:9"], ["bgn:9"]),
     "gbgn:2,4": (["gbgn:2,4"], ["gbgn:2,4"]),
     "pn": (["pn"], ["pn"]),
     "hn": (["bn"], ["en"]),

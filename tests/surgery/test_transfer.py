@@ -79,11 +79,28 @@ def test_conditional_norms_take_their_number_of_classes_and_keep_the_output():
             same(changed(X), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_norm_without_affine_gets_a_new_one_that_is_rescaled_and_trained():
+@pytest.mark.parametrize("spec", ["bn", "gn:4", "hn", "sn", "modenorm:2", "brn", "[*,24]"])
+def test_a_norm_without_affine_is_replaced_by_one_without(spec):
+    model: Any = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, affine=False), nn.BatchNorm2d(8))
+    report = anynorm.convert(model, spec)
+    assert report["1"]["transferred"][0] == "affine=False"
+    assert not model[1].affine
+    assert model[2].affine
+    assert model[1].spec == f"{spec}.none"
+
+
+def test_a_norm_without_affine_gets_the_affine_of_classes_that_its_spec_has():
+    for spec in ("ccbn@3", "sabn@3", "saauxbn@3", "gn:4.cc@3"):
+        model: Any = nn.Sequential(nn.BatchNorm2d(8, affine=False))
+        anynorm.convert(model, spec)
+        assert model[0].class_weight is not None, spec
+
+
+def test_affine_true_gives_a_norm_without_affine_a_new_one_that_is_rescaled_and_trained():
     model: Any = trained(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, affine=False))).eval()
     expected = model(X)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    report = anynorm.convert(model, "hn", optimizer=optimizer)
+    report = anynorm.convert(model, "hn", optimizer=optimizer, affine=True)
     assert report["1"]["transferred"][0] == "new γ, β rescaled"
     same(model(X), expected, rtol=1e-4, atol=1e-4)
     assert any(model[1].weight is p for p in optimizer.param_groups[0]["params"])

@@ -16,7 +16,10 @@ from anynorm.training.run import run
 from anynorm.training.store import Store
 from anynorm.training.trainer import Trainer, train
 from tests.helpers import same
+from tests.tasks.test_architecture_evaluation import QUICK as QUICK_EVALUATION
+from tests.tasks.test_architecture_search import QUICK as QUICK_SEARCH
 from tests.tasks.test_generation import QUICK as QUICK_GENERATION
+from tests.tasks.test_manas import QUICK as QUICK_MANAS
 
 SMOKE = {
     "classification": Config(model="small", width=0.5, num_train=64, batch_size=16, epochs=4, lr=0.05, num_evals=2),
@@ -45,7 +48,11 @@ SMOKE = {
         num_evals=2,
         options={"train_attack": "pgd:2", "attack": "pgd:2"},
     ),
+    "architecture_evaluation": QUICK_EVALUATION,
+    **{name: replace(QUICK_MANAS, task=name) for name in ("manas_exp3", "manas_least_squares", "random_search")},
     "generation": replace(QUICK_GENERATION, lr=2e-3),
+    "darts": QUICK_SEARCH,
+    "darts_second_order": replace(QUICK_SEARCH, task="darts_second_order", num_train=32),
     "examples.frequency:Frequency": Config(task="examples.frequency:Frequency", batch_size=100, epochs=1, lr=0.01, num_evals=2),
     "style_transfer": Config(
         task="style_transfer",
@@ -73,6 +80,15 @@ SMOKE = {
         num_evals=2,
         options={"style_image": "sklearn:flower.jpg", "encoder": "random", "resize": 24},
     ),
+    "controller_search": Config(
+        task="controller_search",
+        norm="ln",
+        batch_size=4,
+        epochs=2,
+        lr=0.01,
+        num_evals=2,
+        options={"table": "tests.tables:small_table", "hidden_size": 8, "steps_per_epoch": 4},
+    ),
     "tests.training.test_task:Adversarial": Config(
         task="tests.training.test_task:Adversarial", batch_size=8, epochs=2, num_evals=2
     ),
@@ -82,12 +98,16 @@ WITHOUT_RANDOM_NUMBERS: dict[str, dict[str, Any]] = {
     "classification": {},
     "adversarial": {"options": {"train_attack": "fgsm", "attack": "pgd:2"}},
     "advprop": {"options": {"train_attack": "fgsm", "attack_norm_mode": "train", "attack": "pgd:2"}},
+    "darts": {"norm": "bn"},
+    "manas_least_squares": {},
     "examples.frequency:Frequency": {"options": {"random_sign": False}},
 }
 """Settings without random numbers in a batch; these differ between processes. The task with two networks draws its samples."""
 WITHOUT_RUNNING_STATS = {"generation": "gn:4.cc@K", "style_transfer": "gn:4.style"}
 """Norms that diverge with the learning rate: those with running statistics may keep the loss finite."""
-WITHOUT_SHIFT = {"tests.training.test_task:Adversarial", "generation", "style_transfer"}
+DIVERGENT_LR = {"controller_search": 1e30}
+"""Learning rates that diverge, where 1e12 does not: the logits of the controller are bounded, so weights must overflow."""
+WITHOUT_SHIFT = {"tests.training.test_task:Adversarial", "generation", "style_transfer", "controller_search"}
 """Tasks without test batches for their network."""
 NAMES = list(SMOKE)
 
@@ -170,9 +190,8 @@ for config in {halves!r}:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_divergence_is_reported_with_its_step(name):
-    trainer, failure = train(
-        replace(SMOKE[name], lr=1e12, norm=WITHOUT_RUNNING_STATS.get(name, "gn:4"), epochs=20, schedule="constant")
-    )
+    lr, norm = DIVERGENT_LR.get(name, 1e12), WITHOUT_RUNNING_STATS.get(name, "gn:4")
+    trainer, failure = train(replace(SMOKE[name], lr=lr, norm=norm, epochs=20, schedule="constant"))
     assert failure.startswith("the ")
     assert "step" in failure
     assert trainer.step < trainer.steps

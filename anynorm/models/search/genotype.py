@@ -1,0 +1,110 @@
+"""Genotypes of the DARTS space: per cell 4 nodes with 2 input edges each, as text in the form of NAS-Bench-201.
+
+    |sep_conv_3x3~0|sep_conv_3x3~1|+|sep_conv_3x3~0|skip_connect~1|+|…|+|…|      one cell; op~k reads input k
+    NORMAL//REDUCTION                                                          a genotype
+
+The inputs of node i are the outputs of the two cells before (0, 1) and of the nodes before it (2, …, i + 1).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from torch import Tensor
+
+from anynorm.errors import SpecError
+from anynorm.models.search.darts_operations import NONE, OPERATIONS
+
+NUM_NODES = 4
+NUM_EDGES = sum(range(2, 2 + NUM_NODES))
+"""Number of edges of a cell, 14: node i has i + 2 possible inputs."""
+_EDGE = re.compile(r"(\w+)~(\d)")
+
+Edge = tuple[str, int]
+"""An operation and the number of its input."""
+Cell = tuple[tuple[Edge, ...], ...]
+"""The edges of each node."""
+
+
+class Genotype(NamedTuple):
+    """An architecture of the DARTS space.
+
+    Args:
+        normal: the cell that keeps height and width.
+        reduction: the cell that halves them and doubles the channels.
+    """
+
+    normal: Cell
+    reduction: Cell
+
+    def __str__(self) -> str:
+        """Return the text from which `parse_genotype` makes the genotype."""
+        return "//".join("+".join("|".join(["", *(f"{op}~{k}" for op, k in node), ""]) for node in cell) for cell in self)
+
+
+def parse_genotype(text: str) -> Genotype:
+    """Return the genotype of a text, or of a key of `GENOTYPES`.
+
+    Raises:
+        SpecError: if the text is not that of a genotype.
+
+    >>> parse_genotype("v2").normal[2]
+    (('sep_conv_3x3', 1), ('skip_connect', 0))
+    """
+    text = GENOTYPES.get(text, text)
+    cells = text.split("//")
+    if len(cells) != 2:
+        raise SpecError(
+            f"a genotype must be one of {' '.join(GENOTYPES)} or NORMAL//REDUCTION, the texts of two cells; got {text!r}."
+        )
+    return Genotype(*(_parse_cell(cell) for cell in cells))
+
+
+def _parse_cell(text: str) -> Cell:
+    nodes = text.split("+")
+    if len(nodes) != NUM_NODES:
+        raise SpecError(f"a cell must have {NUM_NODES} nodes, separated by '+'; got {len(nodes)} in {text!r}.")
+    return tuple(_parse_node(node, number) for number, node in enumerate(nodes))
+
+
+def _parse_node(text: str, number: int) -> tuple[Edge, ...]:
+    matches = [_EDGE.fullmatch(edge) for edge in text.strip().strip("|").split("|")]
+    edges = tuple((match[1], int(match[2])) for match in matches if match)
+    names = {name for name, _ in edges}
+    if len(edges) != 2 or len(matches) != 2 or len({k for _, k in edges}) != 2:
+        raise SpecError(
+            f"node {number} must have 2 edges from different inputs, such as |skip_connect~0|sep_conv_3x3~1|; got {text!r}."
+        )
+    if unknown := names - set(OPERATIONS):
+        raise SpecError(f"an operation of the DARTS space must be one of {' '.join(OPERATIONS)}; got {unknown.pop()!r}.")
+    if too_large := [k for _, k in edges if k >= number + 2]:
+        raise SpecError(f"the inputs of node {number} must be in 0 to {number + 1}; got {too_large[0]} in {text!r}.")
+    return edges
+
+
+def strongest_edges(scores: Tensor) -> Cell:
+    """Return per node the two edges with the strongest operation except none, each with that operation.
+
+    Args:
+        scores: the score of each operation per edge, (14, 8): node by node, in the order of their inputs.
+    """
+    best, ops = scores.detach().cpu()[:, NONE + 1 :].max(1)
+    nodes, first = [], 0
+    for number in range(NUM_NODES):
+        count = number + 2
+        chosen = sorted(best[first : first + count].argsort(descending=True, stable=True)[:2].tolist())
+        nodes.append(tuple((OPERATIONS[NONE + 1 + int(ops[first + k])], k) for k in chosen))
+        first += count
+    return tuple(nodes)
+
+
+GENOTYPES = {
+    "v1": "|sep_conv_3x3~1|sep_conv_3x3~0|+|skip_connect~0|sep_conv_3x3~1|+|skip_connect~0|sep_conv_3x3~1|"
+    "+|sep_conv_3x3~0|skip_connect~2|//|max_pool_3x3~0|max_pool_3x3~1|+|skip_connect~2|max_pool_3x3~0|"
+    "+|max_pool_3x3~0|skip_connect~2|+|skip_connect~2|avg_pool_3x3~0|",
+    "v2": "|sep_conv_3x3~0|sep_conv_3x3~1|+|sep_conv_3x3~0|sep_conv_3x3~1|+|sep_conv_3x3~1|skip_connect~0|"
+    "+|skip_connect~0|dil_conv_3x3~2|//|max_pool_3x3~0|max_pool_3x3~1|+|skip_connect~2|max_pool_3x3~1|"
+    "+|max_pool_3x3~0|skip_connect~2|+|skip_connect~2|max_pool_3x3~1|",
+}
+"""The cells that Liu et al. found on CIFAR-10 by the first-order method (v1) and by the second-order method (v2)."""

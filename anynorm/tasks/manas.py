@@ -1,0 +1,129 @@
+"""Architecture search by bandits on a supernet: MANAS (Carlucci et al. 2019), and random search beside it.
+
+Each step is one round of a policy (`bandits`):
+
+    a ~ π;   w_a ← w_a − SGD(∇ L_train(w_a)) on a batch of one half of the training images;
+    L = L_val(w_a) on a batch of the other half;   the policy learns (a, L)
+
+Only the weights of the drawn architecture are computed and updated. α of the supernet follows the policy: softmax(α) is π of
+MANAS, and the best architecture of random search. So the metrics are those of `architecture_search`; the error is that of the
+recommended path instead of the mixture.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from anynorm.data import ImageDataset, StreamedDataset
+from anynorm.diagnostics.buffers import preserve_buffers
+from anynorm.errors import SpecError
+from anynorm.tasks.architecture_search import ALPHA, ArchitectureSearch
+from anynorm.tasks.bandits import Exp3, LeastSquares, Policy, RandomSearch
+from anynorm.training.config import Config
+from anynorm.training.curve import DivergedError
+from anynorm.training.sampler import derive_seed
+from anynorm.training.task import Metrics, Optimizers, Step
+
+STREAM = 4
+"""Random numbers of the policy; see `anynorm.training.sampler`. All processes draw the same architecture."""
+_UNUSED = ("alpha_lr", "alpha_weight_decay")
+"""Options of `ArchitectureSearch` that a policy does not have."""
+OPTIONS = {name: value for name, value in ArchitectureSearch.default_options.items() if name not in _UNUSED}
+DEFAULTS = {name: value for name, value in ArchitectureSearch.comparison_defaults.items() if name not in _UNUSED}
+
+
+class BanditSearch(ArchitectureSearch):
+    """The base class of searches by a policy.
+
+    Attributes:
+        policy: the policy, over the edges of all kinds of cells in the order of `Supernet.alphas`.
+    """
+
+    default_options: ClassVar[dict[str, Any]] = OPTIONS
+    comparison_defaults: ClassVar[dict[str, Any]] = DEFAULTS
+
+    def __init__(self, config: Config, data: ImageDataset | StreamedDataset | None = None) -> None:
+        super().__init__(config, data)
+        num_edges = sum(len(alpha) for alpha in self.model.alphas.values())
+        self.policy = self.make_policy(num_edges, len(self.model.op_names))
+        for alpha in self.model.alpha_parameters():
+            alpha.requires_grad_(False)
+        self._set_alphas()
+
+    def make_policy(self, num_edges: int, num_ops: int) -> Policy:
+        """Return the policy."""
+        raise NotImplementedError
+
+    def configure_optimizers(self) -> Optimizers:
+        """Return the optimizer of the weights."""
+        return {"weights": self.weight_optimizer()}
+
+    def training_step(self, step: Step) -> Metrics:
+        """Play one round."""
+        choice = self.policy.sample(torch.Generator().manual_seed(derive_seed(self.config.seed, STREAM, step.number)))
+        with self.model.path(self.split(choice)):
+            metrics = self.update_weights(step)
+            with torch.no_grad(), preserve_buffers(self.model), step.autocast():
+                alpha_metrics = self.batch_loss(step.number, ALPHA)
+        [total] = self.processes.sum([float(alpha_metrics["loss"])])
+        loss = total / self.processes.count
+        if not torch.isfinite(torch.tensor(loss)):
+            raise DivergedError(
+                f"the loss of an architecture is not finite in step {step.number}; use a lower lr ({self.config.lr:g})"
+            )
+        self.policy.update(choice, loss)
+        self._set_alphas()
+        return {**metrics, **{f"alpha_{name}": value for name, value in alpha_metrics.items()}}
+
+    def split(self, ops: Tensor) -> dict[str, Tensor]:
+        """Return the rows of all edges by kind of cell."""
+        sizes = [len(alpha) for alpha in self.model.alphas.values()]
+        return dict(zip(self.model.alphas, ops.split(sizes), strict=True))  # type: ignore[no-untyped-call]
+
+    @torch.no_grad()
+    def _set_alphas(self) -> None:
+        for kind, rows in self.split(self.policy.logits()).items():
+            self.model.alphas[kind].copy_(rows)
+
+    def evaluate(self) -> dict[str, float]:
+        """Return the error of the recommended path with batch statistics, and metrics of the architecture."""
+        with self.model.path(self.split(self.policy.recommend())):
+            return super().evaluate()
+
+
+class _Manas(BanditSearch):
+    default_options: ClassVar[dict[str, Any]] = {**OPTIONS, "policy_lr": 0.01}
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        if self.options["policy_lr"] <= 0:
+            raise SpecError(f"option policy_lr must be above 0; got {self.options['policy_lr']}.")
+
+
+class Exp3Search(_Manas):
+    """MANAS with Exp3; the option policy_lr is η."""
+
+    def make_policy(self, num_edges: int, num_ops: int) -> Policy:
+        """Return Exp3."""
+        return Exp3(num_edges, num_ops, self.options["policy_lr"])
+
+
+class LeastSquaresSearch(_Manas):
+    """MANAS with least squares; the option policy_lr is η."""
+
+    default_options: ClassVar[dict[str, Any]] = {**OPTIONS, "policy_lr": 0.05}
+
+    def make_policy(self, num_edges: int, num_ops: int) -> Policy:
+        """Return least squares."""
+        return LeastSquares(num_edges, num_ops, self.options["policy_lr"])
+
+
+class RandomArchitectureSearch(BanditSearch):
+    """Random search: uniform draws, whose weights are shared; recommended is the architecture with the lowest loss of a batch."""
+
+    def make_policy(self, num_edges: int, num_ops: int) -> Policy:
+        """Return random search."""
+        return RandomSearch(num_edges, num_ops)
