@@ -204,6 +204,7 @@ def test_gradients_are_clipped_before_the_update_and_only_those_of_the_weights()
     # SGD moves by lr (g + decay · w)
     decay = 5e-4 * torch.cat([b.flatten() for b in before])
     assert (moved / 0.025 - decay).norm().item() == pytest.approx(0.01, rel=0.05)
+    assert trainer.task.model.alphas["cell"].grad is None
     weight = nn.Parameter(torch.ones(4))
     weight.grad = torch.full((4,), 3.0)
     clip_gradients([weight], 1.5)
