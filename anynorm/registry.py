@@ -124,8 +124,6 @@ def zoo() -> list[Entry]:
     """
     entries = []
     for norm_class in REGISTRY.values():
-        if norm_class.not_implemented_reason:
-            continue
         entries.append(Entry(norm_class.example or norm_class.name, norm_class, summary(norm_class), norm_class.paper))
         for spec, description in norm_class.variants.items():
             kind = grammar.parse(spec, REGISTRY, {}).norm_class or Norm

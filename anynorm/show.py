@@ -13,7 +13,7 @@ from anynorm.core.spec import NormSpec
 from anynorm.errors import ShapeError
 from anynorm.layers.norm import Norm
 from anynorm.layers.registered import REGISTRY
-from anynorm.registry import make, parse, summary, zoo
+from anynorm.registry import make, parse, zoo
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 MAX_DRAWN = (3, 8, 16)
@@ -21,7 +21,7 @@ MAX_DRAWN = (3, 8, 16)
 
 
 def list_norms() -> list[dict[str, str]]:
-    """Describe every norm of the zoo, and the norms of the papers that are not implemented.
+    """Describe every norm of the zoo.
 
     Returns:
         One dictionary per norm: `spec`, `class`, `description`, `cuts` (samples·channels·space; mean / variance if they differ),
@@ -44,12 +44,6 @@ def list_norms() -> list[dict[str, str]]:
                 "paper": entry.paper,
             }
         )
-    for row in REGISTRY.values():
-        if row.not_implemented_reason:
-            unknown = {"cuts": "", "running_statistics": "", "affine": ""}
-            listed.append(
-                {"spec": row.name, "class": "not implemented", "description": summary(row), **unknown, "paper": row.paper}
-            )
     return listed
 
 

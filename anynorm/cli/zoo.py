@@ -42,11 +42,10 @@ def list_(as_json: AsJson = False) -> None:
         table.add_column(title, overflow="fold", no_wrap=column in ("spec", "class"))
     for norm in norms:
         table.add_row(*(Text(norm[column]) for column in _TITLES))
-    count = sum(norm["class"] != "not implemented" for norm in norms)
     console = make_console()
     console.print(table)
     console.print(
-        f"{count} norms. Cuts: number of parts per axis (N, C, S: one part per index), mean / variance where they differ. "
+        f"{len(norms)} norms. Cuts: number of parts per axis (N, C, S: one part per index), mean / variance where they differ. "
         "`anynorm show SPEC` explains one."
     )
 

@@ -12,6 +12,7 @@ Only the kernels at the two ends touch x; everything between works on tables (n 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -209,6 +210,10 @@ class Norm(RunningStats):
     def set_condition(self, condition: Any) -> None:
         """Set the condition of later forward passes; a parameter passed as a style is not registered."""
         object.__setattr__(self, "_condition", condition)
+
+    @classmethod
+    def connect(cls, norms: Sequence[Norm]) -> None:
+        """Connect layers of this class in a network, in the order of its modules; for norms that use statistics of others."""
 
     def set_total_steps(self, total_steps: int) -> None:
         """Set the number of forward passes of the whole training; norms with a schedule scale it to that length."""

@@ -42,10 +42,9 @@ class RegisteredNorm(Norm):
         arguments: the numbers in the spec with their defaults; None if there is no default.
         example: the spec that lists of norms show; the bare name if empty.
         variants: further specs of the same paper, with a description.
-        hyperparameters: numbers that are not written in a spec, with their defaults; the layer holds them as buffers.
+        hyperparameters: numbers that are not written in a spec, with their defaults.
         stat_sets_arg: the argument that gives the number of sets of statistics with soft assignment.
         formula: what is computed, if the definition does not say it.
-        not_implemented_reason: why the norm is listed but cannot be constructed.
     """
 
     name: ClassVar[str]
@@ -57,7 +56,6 @@ class RegisteredNorm(Norm):
     hyperparameters: ClassVar[Mapping[str, float]] = {}
     stat_sets_arg: ClassVar[str] = ""
     formula: ClassVar[tuple[str, ...]] = ()
-    not_implemented_reason: ClassVar[str] = ""
     _after_colon: ClassVar[list[str]]
     _after_at: ClassVar[list[str]]
 
@@ -146,8 +144,6 @@ class RegisteredNorm(Norm):
         Raises:
             SpecError: if an argument is missing, out of range, given twice, or not one of this norm.
         """
-        if cls.not_implemented_reason:
-            raise SpecError(f"{cls.name} is not implemented: {cls.not_implemented_reason}")
         if len(numbers) > len(cls._after_colon) or (num_classes is not None and not cls._after_at):
             token = cls.name + (":" + ",".join(map(str, numbers)) if numbers else "")
             token += "" if num_classes is None else f"@{num_classes}"

@@ -155,6 +155,8 @@ def replace_norms(
         hint = " groups='nearest' takes the nearest group number." if groups == "exact" and "divisible" in failures[0] else ""
         start = f"{len(failures)} layers cannot be converted; nothing was changed.{hint}"
         raise SurgeryError("\n".join([start, *_truncated(failures)]))
+    for kind in {type(norm): None for norm in norms.values()}:
+        kind.connect([norm for norm in norms.values() if type(norm) is kind])
     return _install(model, norms, rows, fit=fit, optimizer=optimizer)
 
 

@@ -165,8 +165,8 @@ def _running_stats_of(info: NormInfo, norm: Norm, index: int) -> tuple[Tensor, T
         if mean is None or var is None or old.space != 1 or shape[1] % channel_parts:
             continue
         if cut.space == 1 or old == Cut(1, ALL, 1):  # each strip starts with the statistics of its channel
-            mean, var = (table.double().reshape(shape).expand(-1, -1, cut.space) for table in (mean, var))
-            pooled = cut.pool_channels(Moments(mean, var, torch.ones_like(mean)))
+            means, variances = (table.double().reshape(shape).expand(-1, -1, cut.space) for table in (mean, var))
+            pooled = cut.pool_channels(Moments(means, variances, torch.ones_like(means)))
             return pooled.mean, pooled.var
     return None
 
@@ -192,6 +192,8 @@ def _transfer_class_specific(info: NormInfo, norm: Norm, result: Transfer) -> No
     if info.norm_spec.custom != norm.norm_spec.custom:
         result.not_transferred += [", ".join(names)] if names else []
         return
-    for name in names:
+    usable = [name for name in names if getattr(norm, name) is not None]  # a new bkn is not connected to other layers
+    for name in usable:
         getattr(norm, name).copy_(info.tensors[name])
-    result.transferred += names
+    result.transferred += usable
+    result.not_transferred += [name for name in names if name not in usable]

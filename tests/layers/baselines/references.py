@@ -104,3 +104,36 @@ def nearest_on_simplex(point: list[float], radius: float, *, fine: int = 400) ->
             if math.dist(w, [1 / 3] * 3) >= radius - 2 / fine and math.dist(w, point) < best:
                 best, nearest = math.dist(w, point), w
     return nearest
+
+
+def kalman_estimates(inputs, transitions, gain):
+    """Return the estimated mean and covariance matrix of each layer of a chain, by loops over channels.
+
+    `inputs` are the x of the layers, (n, c, …); `transitions` the matrices between neighbors, one fewer.
+    """
+    estimates: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for k, x in enumerate(inputs):
+        rows = [x[:, channel].reshape(-1) for channel in range(x.shape[1])]
+        mean = torch.stack([row.mean() for row in rows])
+        cov = torch.stack([torch.stack([((a - a.mean()) * (b - b.mean())).mean() for b in rows]) for a in rows])
+        if k:
+            old_mean, old_cov = estimates[-1]
+            matrix, channels = transitions[k - 1], range(len(rows))
+            prior = torch.stack([sum(matrix[i, j] * old_mean[j] for j in range(len(old_mean))) for i in channels])
+            prior_cov = torch.einsum("ij,jk,lk->il", matrix, old_cov, matrix)
+            difference = mean - prior
+            weight = 1 - gain
+            spread = difference[:, None] * difference[None, :]
+            mean = weight * prior + gain * mean
+            cov = weight * prior_cov + gain * cov + weight * gain * spread
+        estimates.append((mean, cov))
+    return estimates
+
+
+def kalman_norm(x, estimate, affine, eps=1e-5):
+    """Normalize x by an estimate."""
+    shape = (1, -1, *(1 for _ in x.shape[2:]))
+    mean, cov = estimate
+    weight, bias = affine
+    x = (x - mean.reshape(shape)) / (torch.diag(cov) + eps).sqrt().reshape(shape)
+    return x * weight.reshape(shape) + bias.reshape(shape)

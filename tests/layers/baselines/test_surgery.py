@@ -14,7 +14,7 @@ from anynorm.models import build_model
 from anynorm.models.shape import DataShape
 from tests.helpers import data, make, same, same_state
 
-BEYOND = ["modenorm:2", "ilmin", "ilmgn:4", "brn", "gw:4", "gwzca:4", "ssn", "ibn"]
+BEYOND = ["modenorm:2", "ilmin", "ilmgn:4", "brn", "gw:4", "gwzca:4", "ssn", "ibn", "bkn"]
 beyond = pytest.mark.parametrize("spec", BEYOND)
 
 
@@ -43,7 +43,7 @@ def test_convert_transfers_gamma_and_beta_and_can_be_undone(spec):
     same(model.eval()(data(2, 3, 8, 8)), before.eval()(data(2, 3, 8, 8)))
 
 
-@pytest.mark.parametrize("spec", ["modenorm:2", "brn"])
+@pytest.mark.parametrize("spec", ["modenorm:2", "brn", "bkn"])
 def test_a_pretrained_bn_converted_to_it_computes_the_same_in_inference(spec):
     model = network().eval()
     x = data(4, 3, 8, 8, seed=9)
@@ -135,7 +135,7 @@ def deep_network(spec) -> Any:
     return model.eval()
 
 
-@pytest.mark.parametrize("spec", ["bn", "modenorm:2", "brn", "ssn", "ibn"])
+@pytest.mark.parametrize("spec", ["bn", "modenorm:2", "brn", "ssn", "ibn", "bkn"])
 def test_recalibrating_a_deep_network_keeps_schedules_and_leaves_no_shift(spec):
     model: Any = deep_network(spec)
     before = [dict(norm.named_buffers()) for norm in copy.deepcopy(model)[1::3]]
@@ -148,7 +148,7 @@ def test_recalibrating_a_deep_network_keeps_schedules_and_leaves_no_shift(spec):
             assert name not in old or torch.equal(old[name], norm.get_buffer(name))
 
 
-@pytest.mark.parametrize("spec", ["brn", "modenorm:2"])
+@pytest.mark.parametrize("spec", ["brn", "modenorm:2", "bkn"])
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_two_checkpointed_passes_and_one_backward_are_the_plain_gradients(spec, reentrant):
     from torch.utils.checkpoint import checkpoint
@@ -204,7 +204,7 @@ def test_a_layer_constructed_on_meta_and_reset_is_a_new_one(spec):
     norm(data(4, 16, 3, 3))
 
 
-@pytest.mark.parametrize("spec", ["modenorm:2", "brn", "ssn", "ibn"])
+@pytest.mark.parametrize("spec", ["modenorm:2", "brn", "ssn", "ibn", "bkn"])
 def test_recalibration_removes_the_shift_on_its_data(spec):
     model = network().eval()
     anynorm.convert(model, spec)
@@ -265,7 +265,7 @@ def test_invalid_inputs_raise_as_for_every_norm(spec):
         norm.load_state_dict(state)
 
 
-@pytest.mark.parametrize("spec", ["modenorm:2", "brn"])
+@pytest.mark.parametrize("spec", ["modenorm:2", "brn", "bkn"])
 def test_one_value_per_statistic_raises_in_training(spec):
     with pytest.raises(anynorm.ShapeError, match="bn needs more than one value per statistic in training"):
         make(spec)(data(1, 16))
@@ -274,7 +274,8 @@ def test_one_value_per_statistic_raises_in_training(spec):
 @pytest.mark.parametrize(
     ("spec", "options", "message"),
     [
-        ("bkn", {}, r"bkn is not implemented: its estimate for a layer starts from the statistics of the previous layer"),
+        ("bkn", {"gain": 0.0}, r"gain of bkn must be in \(0, 1\]; got 0\.0\. It is the weight of the batch statistics"),
+        ("bkn", {"gain": 1.5}, r"gain of bkn must be in \(0, 1\]; got 1\.5"),
         ("gw:5", {}, r"gw:5 cuts 16 channels into 5 equal parts; 16 is not divisible by 5\. Usable: 1 2 4 8 16"),
         ("gw:4+bn", {}, r"gw:4 cannot be combined with other terms; it is not made of cuts"),
         ("bn/modenorm:2", {}, r"modenorm:2 cannot be combined"),
