@@ -47,12 +47,12 @@ def _row(record: Record, part: str, norm: str) -> Row:
         "norm": f"{norm} (`{record.settings['tables'][part]['norms'][norm]}`)",
         "test": accuracy_mean_sd(record.rows, **cell),
         "training": mean_sd(select(record.rows, "train_accuracy", **cell), ".1f", ".1f"),
-        "paper": PAPER[part].get(norm, "–"),
+        "paper": f"{PAPER[part][norm]:.2f}" if norm in PAPER[part] else "–",
     }
-    if any("supernet_accuracy" in entry and entry["supernet_accuracy"] for entry in record.rows if entry["part"] == part):
+    if "search" in record.settings["tables"][part]:
         row["supernet"] = mean_sd(select(record.rows, "supernet_accuracy", **cell), ".1f", ".1f")
-    if record.settings["benchmark"]:
-        row["cell after 200 epochs"] = mean_sd(select(record.rows, "benchmark_accuracy", **cell), ".1f", ".1f")
+        if record.settings["benchmark"]:
+            row["cell after 200 epochs"] = mean_sd(select(record.rows, "benchmark_accuracy", **cell), ".1f", ".1f")
     return row
 
 
@@ -74,7 +74,7 @@ def draw(record: Record, path: Path) -> list[Path]:
         if part != POLICY_PART:
             ax.axhline(CHANCE, color="gray", lw=1, ls=":", label="chance")
             ax.set_ylim(bottom=0)
-            ax.legend(frameon=False, loc="upper right")
+            ax.legend(frameon=False, loc="lower right")
         ax.set_xticks(range(len(names)), names)
         ax.set(ylabel=label, title=titles[part])
     return save_figure(fig, path)
