@@ -8,7 +8,7 @@ L is the cross entropy, and clip without bounds is to [0, 1]. The norms of the m
 eval mode. The two modes are two different attacks on every model whose norms use statistics of the batch: see
 docs/guide/robustness.md.
 
-An attack leaves no trace in the model, whatever is raised: parameters, their `.grad` and `requires_grad`, every buffer, the mode
+An attack leaves the model unchanged, whatever is raised: parameters, their `.grad` and `requires_grad`, every buffer, the mode
 of every module and torch's random state are as before.
 
 Models for standardized images are attacked with the standardization inside: `StandardizedModel(model, mean, std)`.
@@ -16,6 +16,7 @@ Models for standardized images are attacked with the standardization inside: `St
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -206,7 +207,7 @@ def attack_mode(model: nn.Module, norm_mode: str) -> Iterator[None]:
     with torch.inference_mode(mode=False), preserve_buffers(model), eval_mode(model), torch.enable_grad():
         if norm_mode == "train":
             for site in find_norms(model):
-                site.module.train()
+                site.module.training = True  # only the norm itself: a dropout that it applies stays in eval mode
         yield
 
 
@@ -240,6 +241,7 @@ def check_images(images: Tensor) -> None:
     if images.numel() and not bool((images >= 0).all() and (images <= 1).all()):
         low, high = float(images.min()), float(images.max())
         hint = "Divide by 255: images / 255" if low >= 0 and high > 1 else "Standardize inside the model"
+        hint = "Look for NaN in the data" if math.isnan(low) else hint
         raise DataError(
             f"images must be in [0, 1]; got values from {low:.3g} to {high:.3g}. {hint}; "
             "see anynorm.attacks.StandardizedModel(model, mean, std)."

@@ -1,4 +1,4 @@
-"""Attacks are those of a naive loop, stay within their bounds, and leave no trace in the model."""
+"""Attacks are those of a naive loop, stay within their bounds, and leave the model unchanged."""
 
 from contextlib import nullcontext
 from typing import Any
@@ -310,6 +310,23 @@ def test_an_attack_without_an_algorithm_is_refused():
 
 
 def test_torchattacks_returns_the_same_images():
-    reason = "torchattacks is no dependency of the tests; tools/check_torchattacks.py says how to install it apart"
+    reason = "torchattacks is not a test dependency; tools/check_torchattacks.py says how to install it apart"
     torchattacks = pytest.importorskip("torchattacks", reason=reason)
     assert set(largest_differences(torchattacks).values()) == {0.0}
+
+
+def test_a_dropout_that_a_norm_applies_stays_off_in_train_mode():
+    norm = make("bn")
+    norm.add_module("drop", nn.Dropout(0.9))
+    norm.post_modules = ("drop",)
+    model, (images, labels) = Network(norm), images_and_labels()
+    first, second = (PGD(2, norm_mode="train", random_start=False)(model, images, labels) for _ in range(2))
+    norm.drop.p = 0.0
+    assert torch.equal(first, second)
+    assert torch.equal(first, PGD(2, norm_mode="train", random_start=False)(model, images, labels))
+
+
+def test_an_attack_that_is_given_twice_counts_once():
+    from anynorm.tasks.robustness import ATTACK_OPTIONS, parse_attacks
+
+    assert [str(attack) for attack in parse_attacks({**ATTACK_OPTIONS, "attack": "pgd:4, pgd:4,fgsm"})] == ["pgd:4", "fgsm"]

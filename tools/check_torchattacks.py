@@ -3,8 +3,8 @@
     pip install --no-deps --target build/torchattacks torchattacks==3.5.1
     PYTHONPATH=build/torchattacks python -m tools.check_torchattacks
 
-torchattacks is installed apart and without its dependencies: it asks for torchvision and an old requests, which these attacks do
-not use. Random starts are not compared, because the two draw their random numbers from different generators.
+torchattacks is installed separately and without its dependencies: it asks for torchvision and an old requests, which these
+attacks do not use. Random starts are not compared, because the two draw their random numbers from different generators.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from anynorm.recipes.support.record import Record, read_record
 from anynorm.recipes.support.robustness import ROBUST
 from anynorm.recipes.support.rows import select
 from anynorm.tasks.robustness import TRAIN_MODE
-from anynorm.training.statistics import LEVEL, mean_sd, paired_t_test
+from anynorm.training.statistics import LEVEL, holm, mean_sd, paired_t_test
 
 MARKER = "robustness"
 """Name of the markers on the page."""
@@ -33,32 +33,34 @@ def _part(record: Record, title: str, branch: str) -> str:
     attack = record.settings["attacks"][-1]
     columns = [f"accuracy{branch}", f"{ROBUST}{attack}{branch}", f"{ROBUST}{attack}{TRAIN_MODE}{branch}"]
     lines = [f"| {' | '.join(HEADER)} |", "|---" * len(HEADER) + "|"]
+    by_norm = {norm: [select(record.rows, column, norm=norm) for column in columns] for norm in record.settings["norms"]}
+    complete = {norm: values for norm, values in by_norm.items() if None not in [value for column in values for value in column]}
+    differences = {norm: [b - a for a, b in zip(*values[1:], strict=True)] for norm, values in complete.items()}
+    p_values = holm({norm: _two_sided(*complete[norm][1:]) for norm in complete if any(differences[norm])})
     weaker: list[str] = []
     stronger: list[str] = []
-    for norm in record.settings["norms"]:
-        values = [select(record.rows, column, norm=norm) for column in columns]
-        if None in [value for column in values for value in column]:
+    for norm in by_norm:
+        if norm not in complete:
             lines.append(f"| `{norm}` | failed | | | | |")
             continue
-        differences = [train - evaluated for evaluated, train in zip(*values[1:], strict=True)]
-        p = min(paired_t_test(values[2], values[1]), paired_t_test(values[1], values[2]))
-        if p < LEVEL and any(differences):
-            (weaker if statistics.fmean(differences) > 0 else stronger).append(f"`{norm}`")
-        cells = [*(mean_sd(column, ".1f", ".1f") for column in values), mean_sd(differences, "+.1f", ".1f")]
-        lines.append(f"| `{norm}` | {' | '.join(cells)} | {_format_p(p, differences)} |")
+        p = p_values.get(norm)
+        if p is not None and p < LEVEL:
+            (weaker if statistics.fmean(differences[norm]) > 0 else stronger).append(f"`{norm}`")
+        cells = [*(mean_sd(column, ".1f", ".1f") for column in complete[norm]), mean_sd(differences[norm], "+.1f", ".1f")]
+        lines.append(f"| `{norm}` | {' | '.join(cells)} | {'equal' if p is None else f'{p:.2g}'} |")
     steps = attack.removeprefix("pgd")
     count = f"{record.settings['seeds']} seeds, {record.settings['options']['num_attacked']} test images each"
     finding = (
         f"Accuracy in %, mean ± sd over {count}, attacked by PGD with {steps} steps; "
         f"record `records/{record.recipe}.{record.preset}.json`. The difference is train mode minus eval mode: above 0, the "
-        "attack in train mode is the weaker one. p: one-sided paired t-test. "
+        "attack in train mode is the weaker one. p: two-sided paired t-test, Holm's correction over the networks. "
         f"The train-mode attack is significantly weaker for {_join(weaker)}, and significantly stronger for {_join(stronger)}."
     )
     return "\n".join([f"**{title}.** {finding}", "", *lines])
 
 
-def _format_p(p: float, differences: list[float]) -> str:
-    return f"{p:.2g}" if any(differences) else "equal"
+def _two_sided(a: list[float], b: list[float]) -> float:
+    return min(1.0, 2 * min(paired_t_test(a, b), paired_t_test(b, a)))
 
 
 def _join(names: list[str]) -> str:

@@ -235,7 +235,7 @@ def _describe(key: tuple[str, int, str]) -> str:
 
 
 class NatsBench(Protocol):
-    """The part of the interface of `nats_bench.create(path, "tss")` that is used here; nas_201_api 1.1 and later have it too."""
+    """The part of the interface of `nats_bench.create(path, "tss")` that is used here."""
 
     def __len__(self) -> int:
         """Return the number of cells."""
@@ -264,7 +264,8 @@ def convert_nats_bench(api: NatsBench, path: str | os.PathLike[str]) -> CellTabl
         convert_nats_bench(nats_bench.create("NATS-tss-v1_0-3ffb9-simple", "tss", fast_mode=True, verbose=False), "nb201.npz")
 
     Args:
-        api: an object of nats_bench (package nats-bench), or of nas_201_api 1.1 or later; accuracies are means over its trials.
+        api: an object of nats_bench (package nats-bench), or of a nas_201_api whose `get_more_info` takes `hp`; accuracies are
+            means over its trials.
         path: the file to write.
 
     Raises:

@@ -80,5 +80,6 @@ def preserve_buffers(model: nn.Module) -> Iterator[None]:
     refs = [
         BufferRef(module, name) for module in model.modules() for name, buffer in module._buffers.items() if buffer is not None
     ]
-    with torch.random.fork_rng(), swap_buffers({ref: ref.tensor for ref in refs}):
+    devices = {tensor.device for tensor in [*model.parameters(), *model.buffers()] if tensor.is_cuda}
+    with torch.random.fork_rng(devices=devices), swap_buffers({ref: ref.tensor for ref in refs}):
         yield

@@ -70,6 +70,8 @@ class Norm(RunningStats):
     _version = 2
     schedule_enabled = True
     """Whether norms with a schedule advance it in training."""
+    is_connected = False
+    """Whether its statistics depend on those of another layer (BKN)."""
     one_cut_per_channel = False
     """Whether each channel uses a single one of the mixed cuts (IBN)."""
     post_modules: tuple[str, ...] = ()

@@ -3,10 +3,11 @@
     anynorm reproduce bgn_adversarial --preset desk
 
 Paper: WideResNet-10-2 on CIFAR-10, trained and evaluated against PGD with 4 steps of 2/255 and ε = 0.0157 (4/255), 200 epochs of
-Adam with learning rate 0.01; 128 groups in GN and BGN. Its text has lost the robust accuracies of the table: there the claims are
-the orders that it states. It does not say the batch size, the augmentation, the schedule, whether the attack starts at random,
-whether clean images are in the loss, and the mode of the norms during the attack. Here: 128 (`paper`) or 64 images, flips,
-a cosine (`desk`) or constant (`paper`) learning rate, a random start, adversarial images alone, eval mode, and the last epoch.
+Adam with learning rate 0.01; 128 groups in GN and BGN. The text at hand does not contain the robust accuracies of the table:
+there the claims are the orders that it states. It does not say the batch size, the augmentation, the schedule, whether the attack
+starts at random, whether clean images are in the loss, and the mode of the norms during the attack. Here: 128 (`paper`) or 64
+images, flips, a cosine (`desk`) or constant (`paper`) learning rate, a random start, adversarial images alone, eval mode, and the
+last epoch.
 
     smoke  10 s      64 digits, one epoch; checks that the code works and claims nothing
     desk   not run   2304 images of CIFAR-10 at 16 × 16 pixels, 3 epochs of 36 steps; 300 test images are attacked

@@ -22,7 +22,7 @@ Two results are not in the paper: the accuracy of a found cell after 200 epochs 
 claim, and the policies of MANAS beside random search. These play 2000 rounds on the benchmark: the reward of a cell is the
 accuracy on 160 images, binomial with the cell's validation accuracy after 12 epochs; the result is the test accuracy of the
 recommended cell after 200. The learning rates of the policies are ours; they were fixed after trials on the same benchmark, so
-the comparison with random search, which has nothing to tune, favours them.
+the comparison with random search, which has nothing to tune, favors them.
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ def recalibrate(
         deviation; `std_change` is the mean relative change of the standard deviations.
 
     Raises:
-        SurgeryError: if no norm has running statistics to estimate, if the loader has too few batches, or if the batches reach no
-            norm. The model is unchanged.
+        SurgeryError: if no norm has running statistics to estimate, if norms are connected (bkn), if the loader has too few
+            batches, or if the batches reach no norm. The model is unchanged.
 
     >>> _ = torch.manual_seed(0)
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
@@ -73,6 +73,11 @@ def recalibrate(
     if not sites:
         raise SurgeryError(
             f"This {type(model).__name__} has no norm with running statistics that are not frozen: nothing to recalibrate."
+        )
+    if connected := [site.path for site in sites if getattr(site.module, "is_connected", False)]:
+        raise SurgeryError(
+            f"recalibrate needs norms that do not depend on each other; '{connected[0]}' is one of a chain of "
+            f"{len(connected)} layers of bkn, whose running statistics are averages over training steps. The model is unchanged."
         )
     with all_or_nothing() as undo_log:
         old_buffers = {site: _save_buffers(site, undo_log) for site in sites}

@@ -166,7 +166,7 @@ class ArchitectureSearch(Classification):
         return {**metrics, **self.update_weights(step)}
 
     def update_architecture(self, step: Step) -> Metrics:
-        """Update what architectures are chosen by, and return metrics of the step."""
+        """Update α or the policy that chooses architectures, and return metrics of the step."""
         raise NotImplementedError
 
     def update_weights(self, step: Step) -> Metrics:
@@ -179,7 +179,7 @@ class ArchitectureSearch(Classification):
 
     def batch_loss(self, step: int, number: int) -> Metrics:
         """Return loss and error of the batch of a pass."""
-        with self.model.conditioned_by(self.draw(step, number)):
+        with self.model.set_condition_sampler(self.draw(step, number)):
             return self.loss(self.training_batch(step, number))
 
     def update_alpha(self, step: Step) -> None:
@@ -200,14 +200,13 @@ class ArchitectureSearch(Classification):
 
     def evaluate(self) -> dict[str, float]:
         """Return the error of the supernet with batch statistics, and metrics of its architecture."""
-        with batch_statistics(self.model), self.model.conditioned_by(self._make_draw(EVALUATION_SEED)):
+        with batch_statistics(self.model), self.model.set_condition_sampler(self._make_draw(EVALUATION_SEED)):
             metrics = super().evaluate()
         return {**metrics, **self.architecture_metrics()}
 
     def architecture_metrics(self) -> dict[str, float]:
         """Return the number of skip connections of the architecture and, with a table, accuracies."""
-        skip = self.model.op_names.index("skip_connect") if "skip_connect" in self.model.op_names else -1
-        metrics = {"skips": float(sum(int((ops == skip).sum()) for ops in self.model.choice().values()))}
+        metrics = {"skips": float(self.model.architecture().count("skip_connect"))}
         return metrics if self.table is None else {**metrics, **table_metrics(self.table, self.model.alphas["cell"])}
 
     def artifacts(self) -> dict[str, bytes]:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from anynorm.errors import DataError, SpecError
 
-SHARP = 30.0
+ONE_HOT_LOGIT = 30.0
 """Logit of a single choice: the other operations together have a probability below 1e-12."""
 
 
@@ -52,7 +52,7 @@ class Policy(nn.Module):
         raise NotImplementedError
 
     def logits(self) -> Tensor:
-        """Return the logits (edges, ops) of what the policy has learned; `recommend` has the largest of each edge."""
+        """Return logits (edges, ops); `recommend` returns the operation with the largest logit of each edge."""
         raise NotImplementedError
 
     def recommend(self) -> Tensor:
@@ -68,7 +68,7 @@ class Policy(nn.Module):
         return torch.multinomial(self.probabilities().cpu(), 1, generator=generator)[:, 0]
 
     def update(self, choice: Tensor, loss: float) -> None:
-        """Learn the loss of an architecture that was drawn from `probabilities`.
+        """Update the policy with the loss of an architecture that was drawn from `probabilities`.
 
         Args:
             choice: the number of an operation per edge (edges,).
@@ -79,13 +79,13 @@ class Policy(nn.Module):
         """
         if choice.shape != (self.num_edges,) or not 0 <= int(choice.min()) <= int(choice.max()) < self.num_ops:
             raise DataError(
-                f"an architecture must be {self.num_edges} numbers of operations below {self.num_ops}; got {choice.tolist()}."
+                f"an architecture must be {self.num_edges} operation indices in [0, {self.num_ops}); got {choice.tolist()}."
             )
         if not torch.isfinite(torch.tensor(loss)):
             raise DataError(f"the loss of an architecture must be finite; got {loss} for {choice.tolist()}.")
-        self._learn(nn.functional.one_hot(choice, self.num_ops).float(), loss)
+        self._update(nn.functional.one_hot(choice, self.num_ops).float(), loss)
 
-    def _learn(self, one_hot: Tensor, loss: float) -> None:
+    def _update(self, one_hot: Tensor, loss: float) -> None:
         raise NotImplementedError
 
 
@@ -129,8 +129,9 @@ class Exp3(_Softmax):
         """Return −S."""
         return -self.loss_sums
 
-    def _learn(self, one_hot: Tensor, loss: float) -> None:
-        self.loss_sums += loss * one_hot.to(self.loss_sums) / self.probabilities()
+    def _update(self, one_hot: Tensor, loss: float) -> None:
+        increments = loss / self.probabilities()  # infinite where a probability is 0, so that the operation is never drawn
+        self.loss_sums += increments.where(one_hot.to(increments) > 0, 0.0)
 
 
 class LeastSquares(_Softmax):
@@ -175,7 +176,7 @@ class LeastSquares(_Softmax):
         """Return −S = −t B."""
         return -self.rounds * self.effects()
 
-    def _learn(self, one_hot: Tensor, loss: float) -> None:
+    def _update(self, one_hot: Tensor, loss: float) -> None:
         x = one_hot.flatten().to(self.gram)
         self.gram += torch.outer(x, x)
         self.moments += loss * x
@@ -207,10 +208,16 @@ class RandomSearch(Policy):
         return self.best
 
     def logits(self) -> Tensor:
-        """Return logits whose softmax is the best architecture, or uniform before the first round."""
-        return SHARP * self.best
+        """Return logits whose softmax is the best architecture, or uniform before the first round.
 
-    def _learn(self, one_hot: Tensor, loss: float) -> None:
+        The logits of edges differ a little, in an order that is random but the same for an architecture: a space that keeps the
+        strongest edges (DARTS) keeps random ones.
+        """
+        code = sum(op * 31**edge for edge, op in enumerate(self.best.argmax(1).tolist())) % 2**63
+        order = torch.rand(self.num_edges, 1, generator=torch.Generator().manual_seed(code))
+        return (ONE_HOT_LOGIT + order.to(self.best)) * self.best
+
+    def _update(self, one_hot: Tensor, loss: float) -> None:
         if loss < self.best_loss:
             self.best_loss.fill_(loss)
             self.best.copy_(one_hot)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from anynorm.training.config import Config
-from anynorm.training.task import optimizer_of
+from anynorm.training.task import make_optimizer_for
 
 
 def clipping_optimizer(config: Config, parameters: list[nn.Parameter], max_norm: float) -> torch.optim.Optimizer:
@@ -17,7 +17,7 @@ def clipping_optimizer(config: Config, parameters: list[nn.Parameter], max_norm:
         parameters: what is optimized.
         max_norm: the limit; 0 for none. Processes have averaged the gradients before.
     """
-    optimizer = optimizer_of(config, parameters, fused=False)  # fused updates would clip scaled gradients in 16 bit
+    optimizer = make_optimizer_for(config, parameters, fused=False)  # fused updates would clip scaled gradients in 16 bit
     if max_norm:
         optimizer.register_step_pre_hook(lambda *_: clip_gradients(parameters, max_norm))
     return optimizer

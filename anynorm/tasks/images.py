@@ -131,7 +131,7 @@ def split_images(images: Images, seed: int, *, from_test: bool) -> tuple[InMemor
     Args:
         images: the images of a run.
         seed: chooses the halves.
-        from_test: whether α gets the first half of the test images (in a random order) instead of half of the training images.
+        from_test: whether α gets a random half of the test images instead of half of the training images.
 
     Returns:
         Two sets of images, both with the same test images, which neither of the two is trained on.

@@ -3,7 +3,7 @@
 Each step is one round of a policy (`bandits`):
 
     a ~ π;   w_a ← w_a − SGD(∇ L_train(w_a)) on a batch of one half of the training images;
-    L = L_val(w_a) on a batch of the other half;   the policy learns (a, L)
+    L = L_val(w_a) on a batch of the other half;   the policy is updated with (a, L)
 
 Only the weights of the drawn architecture are computed and updated. α of the supernet follows the policy: softmax(α) is π of
 MANAS, and the best architecture of random search. So the metrics are those of `architecture_search`; the error is that of the

@@ -30,13 +30,13 @@ class PathEvaluation(NamedTuple):
 
     Attributes:
         error: with statistics of the path.
-        error_of_supernet_statistics: with the running statistics of the supernet.
+        error_with_supernet_statistics: with the running statistics of the supernet.
         shift: the estimation shift of the supernet's statistics, one row per norm of the path; None if no norm has running
             statistics.
     """
 
     error: float
-    error_of_supernet_statistics: float
+    error_with_supernet_statistics: float
     shift: DiagnosticReport | None
 
 

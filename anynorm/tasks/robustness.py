@@ -44,7 +44,7 @@ def parse_attacks(options: Mapping[str, Any]) -> list[Attack]:
     if options["num_attacked"] < 1:
         raise SpecError(f"num_attacked must be at least 1; got {options['num_attacked']}.")
     attacks = []
-    for text in filter(None, options["attack"].split(",")):
+    for text in dict.fromkeys(part.strip() for part in options["attack"].split(",") if part.strip()):
         attack = parse(text, epsilon=options["epsilon"], step_size=options["step_size"])
         attacks.append(replace(attack, restarts=options["restarts"]) if isinstance(attack, PGD) else attack)
     return attacks

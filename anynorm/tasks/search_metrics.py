@@ -1,6 +1,6 @@
 """How good a search is, from the accuracies of all architectures of NAS-Bench-201.
 
-The cell of the largest α is one of 15 625, and one edge of it may change its accuracy by more than 10 points. Two yardsticks use
+The cell of the largest α is one of 15 625, and one edge of it may change its accuracy by more than 10 points. Two metrics use
 the whole distribution p(cell) = Π_edges softmax(α):
 
     expected accuracy       E_α = Σ_cells p(cell) accuracy(cell), exact

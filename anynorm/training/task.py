@@ -295,10 +295,10 @@ def merge_options(task: type[Task], options: Mapping[str, Any]) -> dict[str, Any
 def make_optimizer(config: Config, modules: Iterable[nn.Module]) -> torch.optim.Optimizer:
     """Return the optimizer of a configuration for the parameters of modules that require gradients."""
     parameters = [parameter for module in modules for parameter in module.parameters() if parameter.requires_grad]
-    return optimizer_of(config, parameters)
+    return make_optimizer_for(config, parameters)
 
 
-def optimizer_of(config: Config, parameters: Sequence[nn.Parameter], *, fused: bool = FUSED) -> torch.optim.Optimizer:
+def make_optimizer_for(config: Config, parameters: Sequence[nn.Parameter], *, fused: bool = FUSED) -> torch.optim.Optimizer:
     """Return the optimizer of a configuration for parameters.
 
     With `config.decay_norms=False`, parameters of one dimension (biases, and γ and β of norms) have no weight decay.

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from anynorm.errors import SpecError
+from anynorm.errors import DataError, SpecError
 from anynorm.models import build_model
 from anynorm.models.search import build_supernet
 from anynorm.models.search.darts import Darts
 from anynorm.models.search.darts_evaluation import DropPath, EvaluationNetwork, evaluation_network
 from anynorm.models.search.darts_layout import layout_cells
 from anynorm.models.search.darts_operations import OPERATIONS, FactorizedReduce, make_operation
-from anynorm.models.search.genotype import GENOTYPES, NUM_EDGES, Genotype, parse_genotype, strongest_edges
+from anynorm.models.search.genotype import GENOTYPES, NUM_EDGES, log_odds, parse_genotype, strongest_edges
 from anynorm.models.shape import DataShape
 from anynorm.training.config import Config, hash_sources
 from anynorm.training.norm_layout import apply_norms
@@ -112,7 +112,10 @@ def test_a_genotype_has_the_two_edges_of_each_node_with_the_strongest_operation_
 BAD = {
     "v3": "must be one of v1 v2 or NORMAL//REDUCTION",
     "|a~0|a~1|//|a~0|a~1|": "a cell must have 4 nodes, separated by '\\+'; got 1",
-    GENOTYPES["v2"].replace("dil_conv_3x3~2", "dil_conv_7x7~2"): "must be one of none .*; got 'dil_conv_7x7'",
+    GENOTYPES["v2"].replace(
+        "dil_conv_3x3~2", "dil_conv_7x7~2"
+    ): "an operation of a genotype must be one of .*; got 'dil_conv_7x7'",
+    GENOTYPES["v2"].replace("dil_conv_3x3~2", "none~2"): "an operation of a genotype must be one of .*; got 'none'",
     GENOTYPES["v2"].replace("dil_conv_3x3~2", "dil_conv_3x3~5"): "inputs of node 3 must be in 0 to 4; got 5",
     GENOTYPES["v2"].replace("dil_conv_3x3~2", "dil_conv_3x3~0"): "node 3 must have 2 edges from different inputs",
 }
@@ -120,7 +123,7 @@ BAD = {
 
 @pytest.mark.parametrize(("text", "message"), BAD.items(), ids=range(len(BAD)))
 def test_a_text_that_is_no_genotype_is_an_error(text, message):
-    with pytest.raises(SpecError, match=message):
+    with pytest.raises(DataError, match=message):
         parse_genotype(text)
 
 
@@ -210,7 +213,13 @@ def test_the_evaluation_network_takes_every_norm(norm):
     assert model(data(4, 1, 8, 8)).isfinite().all()
 
 
-def test_a_genotype_of_all_none_edges_is_text_too():
-    node = (("none", 0), ("none", 1))
-    genotype = Genotype((node,) * 4, (node,) * 4)
-    assert parse_genotype(str(genotype)) == genotype
+def test_edges_are_ranked_beyond_the_precision_of_a_softmax():
+    alpha = torch.zeros(14, 8)
+    alpha[:, 3] = 100 + torch.arange(14.0)
+    assert float(alpha.softmax(1)[:, 3].min()) == 1.0
+    assert [[k for _, k in node] for node in strongest_edges(log_odds(alpha))] == [[0, 1], [1, 2], [2, 3], [3, 4]]
+
+
+def test_log_odds_rank_as_probabilities_where_these_differ():
+    alpha = torch.randn(14, 8, generator=torch.Generator().manual_seed(0))
+    assert strongest_edges(log_odds(alpha)) == strongest_edges(alpha.softmax(1))

@@ -170,7 +170,7 @@ def conditions_of(supernet, x):
 def test_norms_get_one_drawn_code_per_node_cell_and_pass():
     supernet, x = tiny("ccbn@K"), data(4, 1, 8, 8)
     generator = torch.Generator().manual_seed(3)
-    with supernet.conditioned_by(MultinomialDraw(generator)):
+    with supernet.set_condition_sampler(MultinomialDraw(generator)):
         passes = [conditions_of(supernet, x) for _ in range(4)]
     again = torch.Generator().manual_seed(3)
     for seen in passes:
@@ -182,7 +182,7 @@ def test_norms_get_one_drawn_code_per_node_cell_and_pass():
 
 def test_codes_are_zero_without_sampling_those_of_a_path_or_of_the_likeliest_operations():
     supernet, x = tiny("ccbn@K"), data(4, 1, 8, 8)
-    with supernet.conditioned_by(first_operations):
+    with supernet.set_condition_sampler(first_operations):
         assert set().union(*conditions_of(supernet, x).values()) == {0}
     with supernet.path({"cell": CELL}):
         codes = conditions_of(supernet, x)
@@ -205,7 +205,7 @@ def test_draws_have_the_frequencies_of_the_probabilities():
 @pytest.mark.parametrize("choice", [[0] * 5, [5] * 6, [-1] * 6, [0.0] * 6])
 def test_a_path_that_is_not_one_of_the_space_is_refused(choice):
     supernet = tiny()
-    refused = pytest.raises(anynorm.DataError, match="a path must have 6 numbers of operations below 5; got")
+    refused = pytest.raises(anynorm.DataError, match=r"a path must have 6 operation indices in \[0, 5\); got")
     with refused, supernet.path({"cell": choice}):
         pass
     assert supernet._choice == {}
@@ -226,7 +226,7 @@ def fail():
 def test_path_and_draw_end_with_their_block_even_if_it_fails():
     supernet = tiny()
     draw = supernet._draw
-    with pytest.raises(ZeroDivisionError), supernet.path({"cell": CELL}), supernet.conditioned_by(first_operations):
+    with pytest.raises(ZeroDivisionError), supernet.path({"cell": CELL}), supernet.set_condition_sampler(first_operations):
         fail()
     assert supernet._choice == {}
     assert supernet._draw is draw

@@ -342,7 +342,7 @@ def test_a_path_is_evaluated_with_statistics_of_its_own():
         model(torch.cat([x for x, _ in train_batches]))
         wrong = sum(int((model.eval()(x).argmax(1) != labels).sum()) for x, labels in test_batches)
     assert result.error == pytest.approx(100 * wrong / 40)
-    assert result.error != result.error_of_supernet_statistics
+    assert result.error != result.error_with_supernet_statistics
     assert result.shift is not None
     assert {row["path"] for row in result.shift} >= {"network.stem.1", "network.cells.0.edges.0.3.norm", "network.norm"}
     assert not any("edges.1." in row["path"] for row in result.shift)
@@ -352,7 +352,7 @@ def test_a_path_is_evaluated_with_statistics_of_its_own():
 def test_a_path_without_running_statistics_has_one_error():
     task, train_batches, test_batches = path_setting("gn:4")
     result = evaluate_path(task.model, task.model.choice(), train_batches, test_batches)
-    assert result.error == result.error_of_supernet_statistics
+    assert result.error == result.error_with_supernet_statistics
     assert result.shift is None
 
 

@@ -150,9 +150,9 @@ def test_the_state_of_a_policy_is_saved_and_resumed(name):
 
 def test_errors_name_what_must_be():
     policy = make("exp3")
-    with pytest.raises(DataError, match=r"must be 3 numbers of operations below 4; got \[0, 1, 4\]"):
+    with pytest.raises(DataError, match=r"must be 3 operation indices in \[0, 4\); got \[0, 1, 4\]"):
         policy.update(torch.tensor([0, 1, 4]), 1.0)
-    with pytest.raises(DataError, match=r"must be 3 numbers of operations below 4; got \[0, 1\]"):
+    with pytest.raises(DataError, match=r"must be 3 operation indices in \[0, 4\); got \[0, 1\]"):
         policy.update(torch.tensor([0, 1]), 1.0)
     with pytest.raises(DataError, match="must be finite; got nan"):
         policy.update(torch.tensor([0, 1, 2]), math.nan)
@@ -160,3 +160,22 @@ def test_errors_name_what_must_be():
         Exp3(0, 4)
     with pytest.raises(SpecError, match="greater than 0; got 0"):
         LeastSquares(3, 4, lr=0)
+
+
+def test_exp3_stays_finite_when_probabilities_underflow():
+    policy = Exp3(1, 2, lr=0.01)
+    policy.loss_sums.copy_(torch.tensor([[0.0, 11_000.0]]))
+    assert float(policy.probabilities()[0, 1]) == 0
+    policy.update(torch.tensor([0]), 2.0)
+    assert policy.loss_sums.tolist() == [[2.0, 11_000.0]]
+
+
+def test_random_search_ranks_the_edges_of_an_architecture_at_random_and_always_the_same():
+    policy = RandomSearch(14, 8)
+    first = set()
+    for number in range(20):
+        policy.update(policy.sample(torch.Generator().manual_seed(number)), -float(number))
+        assert torch.equal(policy.logits(), policy.logits())
+        assert torch.equal(policy.logits().argmax(1), policy.recommend())
+        first.add(int(policy.logits().max(1).values.argmax()))
+    assert len(first) > 5

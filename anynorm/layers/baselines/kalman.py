@@ -134,6 +134,11 @@ class BatchKalmanNorm(CustomNorm, RegisteredNorm):
             layer._set_previous(layers[k - 1] if k else None)
             layer._has_next = k < len(layers) - 1
 
+    @property
+    def is_connected(self) -> bool:  # type: ignore[override]
+        """Whether the layer is part of a chain of several."""
+        return bool(self._previous) or self._has_next
+
     def _set_previous(self, previous: BatchKalmanNorm | None) -> None:
         self._previous, self.transition = (), None
         if previous is not None:
@@ -142,7 +147,7 @@ class BatchKalmanNorm(CustomNorm, RegisteredNorm):
             self._reset_transition()
 
     def _compute_output(self, spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
-        if not spec.uses_batch[0] or not (self._previous or self._has_next):
+        if not spec.uses_batch[0] or not self.is_connected:
             return super()._compute_output(spec, x, params, buffers)
         if spec.sync_group.is_synchronized:
             raise SpecError("connected layers of bkn cannot be synchronized: their covariance matrices are those of one process.")

@@ -16,7 +16,7 @@ from anynorm.models.search.darts_evaluation import CHANNELS as EVALUATION_CHANNE
 from anynorm.models.search.darts_evaluation import evaluation_network
 from anynorm.models.search.darts_layout import CellLayout, layout_cells, make_stem
 from anynorm.models.search.darts_operations import OPERATIONS, make_operation
-from anynorm.models.search.genotype import NUM_EDGES, NUM_NODES, Genotype, strongest_edges
+from anynorm.models.search.genotype import NUM_EDGES, NUM_NODES, Genotype, log_odds, strongest_edges
 from anynorm.models.search.supernet import Selection, Supernet
 from anynorm.models.shape import DataShape, scale_channels
 
@@ -98,7 +98,7 @@ class Darts(Supernet):
 
     def architecture(self) -> str:
         """Return the genotype of the strongest operations, as a text."""
-        return str(Genotype(*(strongest_edges(self.probabilities(kind)) for kind in (NORMAL, REDUCTION))))
+        return str(Genotype(*(strongest_edges(log_odds(self.alphas[kind])) for kind in (NORMAL, REDUCTION))))
 
     def build(self, architecture: str) -> nn.Module:
         """Return the untrained network of a genotype with the channels and the number of cells of this supernet."""

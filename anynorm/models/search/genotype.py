@@ -11,9 +11,10 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-from anynorm.errors import SpecError
+from anynorm.errors import DataError
 from anynorm.models.search.darts_operations import NONE, OPERATIONS
 
 NUM_NODES = 4
@@ -47,7 +48,7 @@ def parse_genotype(text: str) -> Genotype:
     """Return the genotype of a text, or of a key of `GENOTYPES`.
 
     Raises:
-        SpecError: if the text is not that of a genotype.
+        DataError: if the text is not that of a genotype.
 
     >>> parse_genotype("v2").normal[2]
     (('sep_conv_3x3', 1), ('skip_connect', 0))
@@ -55,7 +56,7 @@ def parse_genotype(text: str) -> Genotype:
     text = GENOTYPES.get(text, text)
     cells = text.split("//")
     if len(cells) != 2:
-        raise SpecError(
+        raise DataError(
             f"a genotype must be one of {' '.join(GENOTYPES)} or NORMAL//REDUCTION, the texts of two cells; got {text!r}."
         )
     return Genotype(*(_parse_cell(cell) for cell in cells))
@@ -64,7 +65,7 @@ def parse_genotype(text: str) -> Genotype:
 def _parse_cell(text: str) -> Cell:
     nodes = text.split("+")
     if len(nodes) != NUM_NODES:
-        raise SpecError(f"a cell must have {NUM_NODES} nodes, separated by '+'; got {len(nodes)} in {text!r}.")
+        raise DataError(f"a cell must have {NUM_NODES} nodes, separated by '+'; got {len(nodes)} in {text!r}.")
     return tuple(_parse_node(node, number) for number, node in enumerate(nodes))
 
 
@@ -73,14 +74,26 @@ def _parse_node(text: str, number: int) -> tuple[Edge, ...]:
     edges = tuple((match[1], int(match[2])) for match in matches if match)
     names = {name for name, _ in edges}
     if len(edges) != 2 or len(matches) != 2 or len({k for _, k in edges}) != 2:
-        raise SpecError(
+        raise DataError(
             f"node {number} must have 2 edges from different inputs, such as |skip_connect~0|sep_conv_3x3~1|; got {text!r}."
         )
-    if unknown := names - set(OPERATIONS):
-        raise SpecError(f"an operation of the DARTS space must be one of {' '.join(OPERATIONS)}; got {unknown.pop()!r}.")
+    usable = [name for name in OPERATIONS if name != OPERATIONS[NONE]]
+    if unknown := names - set(usable):  # with none, the output might not depend on the input
+        raise DataError(f"an operation of a genotype must be one of {' '.join(usable)}; got {unknown.pop()!r}.")
     if too_large := [k for _, k in edges if k >= number + 2]:
-        raise SpecError(f"the inputs of node {number} must be in 0 to {number + 1}; got {too_large[0]} in {text!r}.")
+        raise DataError(f"the inputs of node {number} must be in 0 to {number + 1}; got {too_large[0]} in {text!r}.")
     return edges
+
+
+def log_odds(alpha: Tensor) -> Tensor:
+    """Return log(p / (1 − p)) of p = softmax(α) per edge; unlike p, it does not saturate at 1.
+
+    >>> log_odds(torch.tensor([[100.0, 0.0, 0.0], [50.0, 0.0, 0.0]])).argmax(0)[0]
+    tensor(0)
+    """
+    alpha = alpha.detach().cpu().double()
+    others = alpha[:, None, :].masked_fill(torch.eye(alpha.shape[1], dtype=torch.bool), -torch.inf)
+    return alpha - others.logsumexp(2)
 
 
 def strongest_edges(scores: Tensor) -> Cell:

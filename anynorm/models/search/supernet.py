@@ -186,11 +186,11 @@ class Supernet(nn.Module):
         ops = torch.as_tensor(choice[kind])
         valid = ops.shape == (num_edges,) and not ops.is_floating_point()
         if not valid or not 0 <= int(ops.min()) <= int(ops.max()) < num_ops:
-            raise DataError(f"a path must have {num_edges} numbers of operations below {num_ops}; got {ops.tolist()}.")
+            raise DataError(f"a path must have {num_edges} operation indices in [0, {num_ops}); got {ops.tolist()}.")
         return ops
 
     @contextmanager
-    def conditioned_by(self, draw: Draw) -> Iterator[None]:
+    def set_condition_sampler(self, draw: Draw) -> Iterator[None]:
         """Draw the operations that norms are conditioned on by a function inside a `with` block; by default the likeliest.
 
         Args:

@@ -170,7 +170,19 @@ def test_a_frozen_previous_layer_predicts_from_its_running_statistics():
     same(layers[1](x), expected.float(), rtol=1e-4, atol=1e-5)
 
 
-def test_a_model_trains_and_computes_in_inference_what_recalibration_and_folding_say():
+def test_recalibration_of_a_chain_is_refused_because_it_would_use_batch_statistics_alone():
+    model = network("bkn")
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(anynorm.SurgeryError, match=r"is one of a chain of \d layers of bkn"):
+        anynorm.recalibrate(model, [X])
+    for name, value in model.state_dict().items():
+        same(value, before[name])
+    alone: Any = nn.Sequential(anynorm.make("bkn", X.shape[1]))
+    anynorm.recalibrate(alone, [X])
+    same(alone[0].running_mean, X.transpose(0, 1).flatten(1).mean(1))
+
+
+def test_a_model_trains_and_folds():
     model = network("bkn")
     optimizer = torch.optim.SGD(model.parameters(), 0.05)
     losses = []
@@ -181,7 +193,6 @@ def test_a_model_trains_and_computes_in_inference_what_recalibration_and_folding
         optimizer.step()
         losses.append(value.item())
     assert losses[-1] < losses[0] / 2
-    anynorm.recalibrate(model, [X])
     expected = model.eval()(X)
     anynorm.fold(model, X)
     same(model(X), expected, rtol=1e-4, atol=1e-4)
