@@ -12,11 +12,14 @@ blur removes more. Images of CIFAR-10-C itself are truncated to uint8, ours are 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from anynorm.diagnostics.adaptation import Target
 from anynorm.errors import DataError
 
 Corruption = Callable[[Tensor, int, torch.Generator], Tensor]
@@ -25,6 +28,8 @@ BLUR_STD = (0.4, 0.6, 0.7, 0.8, 1.0)
 BRIGHTNESS = (0.05, 0.1, 0.15, 0.2, 0.3)
 CONTRAST = (0.75, 0.5, 0.4, 0.3, 0.15)
 SEVERITIES = (1, 2, 3, 4, 5)
+ROUNDING = 1e-3
+"""How far standardized images may be outside of [0, 1] after mean and std are reverted."""
 BLUR_RADIUS = 4
 """Radius of the blur in standard deviations, as in scipy and scikit-image."""
 
@@ -89,9 +94,7 @@ def corrupt(images: Tensor, name: str, severity: int, generator: torch.Generator
     """
     check_corruption(name, severity)
     if images.dim() != 4 or not (images.dtype == torch.uint8 or images.is_floating_point()):
-        raise DataError(
-            f"images must be (n, c, h, w) of uint8 or floating point; got {tuple(images.shape)} of {images.dtype}."
-        )
+        raise DataError(f"images must be (n, c, h, w) of uint8 or floating point; got {tuple(images.shape)} of {images.dtype}.")
     if images.dtype == torch.uint8:
         corrupted = CORRUPTIONS[name](images.float() / 255, severity, generator).clamp(0, 1)
         return (255 * corrupted).round().to(torch.uint8)
@@ -115,3 +118,69 @@ def check_corruption(name: str, severity: int) -> None:
         raise DataError(f"unknown corruption {name!r}.{hint} Usable: {' '.join(CORRUPTIONS)}.")
     if severity not in SEVERITIES:
         raise DataError(f"severity must be one of {' '.join(map(str, SEVERITIES))}; got {severity!r}.")
+
+
+def corruption_targets(
+    labeled: Iterable[tuple[Tensor, Tensor]],
+    unlabeled: Iterable[Any] | None = None,
+    *,
+    mean: Sequence[float] = (0.0,),
+    std: Sequence[float] = (1.0,),
+    corruptions: Sequence[str] = tuple(CORRUPTIONS),
+    severities: Sequence[int] = (1, 3, 5),
+    seed: int = 0,
+) -> Iterator[Target]:
+    """Yield data as they are, then with each corruption and severity, for `anynorm.diagnostics.adaptation`.
+
+    Args:
+        labeled: batches (x, labels) of standardized images x = (image − mean) / std, with image in [0, 1].
+        unlabeled: batches from which statistics are estimated; None for the images of `labeled`, whose labels are not used.
+        mean: of each channel, or one value.
+        std: of each channel, or one value.
+        corruptions: names of `CORRUPTIONS`.
+        severities: 1 to 5.
+        seed: seed of the noise, which is the same at each severity but for its size.
+
+    Raises:
+        DataError: if a corruption or severity does not exist, or x · std + mean is not in [0, 1].
+    """
+    for name, severity in product(corruptions, severities):
+        check_corruption(name, severity)
+    test = list(labeled)
+    train = [_first(batch) for batch in (test if unlabeled is None else unlabeled)]
+    yield Target("uncorrupted", train, test)
+    for name, severity in product(corruptions, severities):
+        generator = torch.Generator().manual_seed(seed)
+
+        def corrupted(x: Tensor, name: str = name, severity: int = severity, source: torch.Generator = generator) -> Tensor:
+            image_mean, image_std = (_per_channel(values, x) for values in (mean, std))
+            images = corrupt(_to_images(x, image_mean, image_std), name, severity, source)
+            return (images - image_mean) / image_std
+
+        new_test = [(corrupted(x), labels) for x, labels in test]
+        yield Target(
+            f"{name} {severity}", [x for x, _ in new_test] if unlabeled is None else list(map(corrupted, train)), new_test
+        )
+
+
+def _first(batch: Any) -> Tensor:
+    x: Tensor = batch[0] if isinstance(batch, tuple | list) else batch
+    return x
+
+
+def _per_channel(values: Sequence[float], x: Tensor) -> Tensor:
+    if len(values) not in (1, x.shape[1]):
+        raise DataError(f"mean and std must have one value, or one per channel of {x.shape[1]}; got {len(values)}.")
+    return torch.tensor(values, dtype=x.dtype, device=x.device)[:, None, None]
+
+
+def _to_images(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Return standardized images in [0, 1] again."""
+    images = x * std + mean
+    low, high = float(images.min()), float(images.max())
+    if low < -ROUNDING or high > 1 + ROUNDING:
+        raise DataError(
+            f"x · std + mean must be in [0, 1]; got values in [{low:.3g}, {high:.3g}]. Pass the mean and std by which the images "
+            "were standardized (0 and 1 for images in [0, 1])."
+        )
+    return images.clamp(0, 1)

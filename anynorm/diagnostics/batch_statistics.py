@@ -18,8 +18,8 @@ def batch_statistics(model: nn.Module) -> Iterator[None]:
     """Normalize by the statistics of each batch inside a `with` block; running statistics and modes stay as they are.
 
     Only norms are switched to train mode, so dropout stays off in a model in eval mode. Frozen norms keep their running
-    statistics. Processes do not exchange statistics, because they may have different numbers of batches. Predictions depend on the
-    other samples of the batch: it should be large, and as mixed as the data.
+    statistics. Processes do not exchange statistics, because they may have different numbers of batches. The prediction for a
+    sample depends on the others of its batch, which should be large and contain all classes.
 
     >>> import torch
     >>> model = nn.BatchNorm1d(2).eval()

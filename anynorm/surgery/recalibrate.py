@@ -10,9 +10,9 @@ Statistics of new, unlabeled data (target) can be mixed with those the model has
 
     mean = α mean_source + (1 − α) mean_target        var = α var_source + (1 − α) var_target
 
-This is the mixture of Schneider et al. (2020, sec. 3), who mix variances and not moments: the variance of the union of source and
-target would be larger by α (1 − α) (mean_source − mean_target)². They choose α = N / (N + n): n target samples against a prior that
-counts as N source samples. See `source_mixing`.
+This is the mixture of Schneider et al. (2020), who mix variances and not moments: the variance of the union of source and target
+would be larger by α (1 − α) (mean_source − mean_target)². They choose α = N / (N + n): n target samples against a prior that counts
+as N source samples. See `source_mixing`.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ def _check_arguments(estimator: str, source_weight: float) -> None:
         raise SurgeryError(f"estimator must be one of {' '.join(ESTIMATORS)}; got {estimator!r}.")
     if not 0 <= source_weight <= 1:
         raise SurgeryError(
-            f"source_weight must be in [0, 1]; got {source_weight}. It is the weight of the present statistics, such as N / (N + n) "
-            "for a prior of N samples and n new ones."
+            f"source_weight must be in [0, 1]; got {source_weight}. It is the weight of the present statistics, such as "
+            "N / (N + n) for a prior of N samples and n new ones."
         )
 
 
@@ -188,7 +188,9 @@ class _Estimation:
             self.forward(model, batch)
             samples, count = samples + size_of(batch), count + 1
         if count < (batches or 1):
-            raise SurgeryError(f"The loader must have at least {batches or 1} batches; got {count}. The statistics are unchanged.")
+            raise SurgeryError(
+                f"The loader must have at least {batches or 1} batches; got {count}. The statistics are unchanged."
+            )
         return samples
 
 
