@@ -3,30 +3,28 @@
     anynorm reproduce shift_adaptation --preset desk
 
 No table of the five papers: our hypotheses, stated before the first run, on what running statistics have to do with accuracy on
-new data. A network is trained with each norm, then tested on corrupted images (Hendrycks & Dietterich 2019), and on another domain
-(MNIST-M, Ganin et al. 2016, for a network trained on MNIST), with the statistics of `anynorm.diagnostics.adaptation`: those of
-training (source), of unlabeled new images (recalibrated), a mixture of both, and of each test batch.
+new data. A network is trained with each norm, then tested on corrupted images (Hendrycks & Dietterich 2019), or on MNIST-M
+(Ganin et al. 2016) if it was trained on MNIST. The statistics are those of `anynorm.diagnostics.adaptation`: of training (source),
+of unlabeled new images (recalibrated), a mixture of both, and of each test batch.
 
     smoke  10 s      64 digits, one epoch; checks that the code works and claims nothing
     desk   not run   6000 images of CIFAR-10 at 16 × 16 pixels, ResNet-10, 5 epochs; four corruptions at severities 1, 3 and 5
     paper  not run   CIFAR-10 at full size, ResNet-18, 200 epochs, all severities; CIFAR-10-C's parameters, images made here
 
-There is no published table to compare with. Schneider et al. (2020) and Nado et al. (2020) report BN and GN on ImageNet-C; `paper`
-is the setting of CIFAR-10-C at full size with four of its corruptions. Scaled down in `desk`: small images, on which the
-same blur removes more, a small network and short training. So the claims are about signs of differences.
+There is no published table to compare with: `paper` is the setting of CIFAR-10-C at full size, with four of its corruptions.
+Scaled down in `desk`: small images, on which the same blur removes more, a small network and short training. So the claims are
+about signs of differences.
 
-Statistics are estimated from 1000 or from 16 images that are not among the 1000 test images. The mixture has the weight N / (N + n)
-of Schneider et al. for n images, with N = 16. MNIST-M is averaged to gray for the network of MNIST.
+Statistics are estimated from 1000 or from 16 images that are not among the 1000 test images. The mixture has the source weight
+N / (N + n) of Schneider et al. (2020) for n images, with N = 16. MNIST-M is averaged to gray for the network of MNIST.
 """
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -38,8 +36,9 @@ from anynorm.recipes.support.claims import Claim
 from anynorm.recipes.support.presets import CIFAR10, SMOKE, TRAIN
 from anynorm.recipes.support.recipe import Recipe, Settings
 from anynorm.recipes.support.record import Record
-from anynorm.recipes.support.rows import Values, save_figure, select
+from anynorm.recipes.support.rows import save_figure
 from anynorm.recipes.support.runs import make_config, run_metrics, train_run
+from anynorm.recipes.support.shift_results import CLEAN, SHIFTS, corruption_loss, is_corrupted, mean_of, named, rank_correlation
 from anynorm.table import Table
 from anynorm.tasks.images import load_images
 from anynorm.training.config import Config
@@ -58,16 +57,17 @@ DIGITS: Settings = {"data": "mnist@16", "num_train": 3000, "epochs": 3, "crop": 
 PRESETS: dict[str, Settings] = {
     "smoke": COMMON
     | SMOKE
-    | {"domain_train": {}, "domain": "digits-inverted", "batch_size": 32, "severities": [1, 5]}
-    | {"num_unlabeled": [64, 8], "num_labeled": 64, "eval_batch_size": 32, "norms": ["bn", "sn", "gn:8"]},
+    | {"domain_train": {}, "domain": "digits-inverted", "batch_size": 32, "norms": ["bn", "gn:8"], "severities": [1, 5]}
+    | {"corruptions": ["gaussian_noise", "contrast"], "num_unlabeled": [64, 8], "num_labeled": 64, "eval_batch_size": 32},
     "desk": COMMON | {"train": DESK_TRAIN, "domain_train": DIGITS, "domain": "mnist-m@16"},
     "paper": COMMON
     | CIFAR10
     | {"domain_train": {"data": "mnist", "epochs": 20, "flip": False}, "domain": "mnist-m", "batch_size": 128}
     | {"severities": [1, 2, 3, 4, 5], "num_unlabeled": [5000, 16], "num_labeled": 5000},
 }
-SHIFTS = ("corruption", "domain")
-CLEAN = "uncorrupted"
+
+
+HYPOTHESIS, SCHNEIDER = "our hypothesis", "our hypothesis, after Schneider et al. 2020 on few images"
 
 
 def cells(settings: Settings) -> list[Row]:
@@ -116,103 +116,47 @@ def make_targets(settings: Settings, config: Config, num_unlabeled: int, *, is_d
     yield Target(settings["domain"], unlabeled, labeled)
 
 
-def results_of(settings: Settings, norm: str, data: Callable[[str], bool], count: int) -> Callable[[list[Row]], list[list[Row]]]:
-    """Return a function that selects, for each seed, the results of a norm for some data; none where the run failed.
-
-    Args:
-        settings: the settings of the record.
-        norm: the norm of the cells.
-        data: whether the results of a target, such as "contrast 5", are selected.
-        count: the number of unlabeled images.
-    """
-
-    def selected(rows: list[Row]) -> list[list[Row]]:
-        matching = [result for shift in SHIFTS for result in [select(rows, "results", norm=norm, shift=shift)]]
-        by_seed = [corruption + domain[1:] for corruption, domain in zip(*matching, strict=True)]
-        return [[r for r in results if data(r["data"]) and r["num_unlabeled"] == count] for results in by_seed]
-
-    assert count in settings["num_unlabeled"]
-    return selected
-
-
-def mean_of(column: str, settings: Settings, norm: str, data: Callable[[str], bool], *, few: bool = False) -> Values:
-    """Return a function that averages a column over the selected data, for each seed; None where the run failed."""
-    selected = results_of(settings, norm, data, settings["num_unlabeled"][-1 if few else 0])
-    return lambda rows: [statistics.fmean(r[column] for r in results) if results else None for results in selected(rows)]
-
-
-def rank_correlation(settings: Settings, norm: str) -> Values:
-    """Return a function that computes Spearman's correlation of estimation shift and gain over corruptions, for each seed."""
-    selected = results_of(settings, norm, is_corrupted, settings["num_unlabeled"][0])
-
-    def correlate(results: list[Row]) -> float | None:
-        from scipy.stats import rankdata
-
-        pairs = [(r["shift"], r["recalibrated"] - r["source"]) for r in results]
-        ranks = torch.tensor([rankdata(values) for values in zip(*pairs, strict=True)])
-        if not pairs or bool((ranks.std(1) == 0).any()):
-            return None if not pairs else 0.0  # equal values have no order
-        return float(torch.corrcoef(ranks)[0, 1])
-
-    return lambda rows: [correlate(results) for results in selected(rows)]
-
-
-def is_corrupted(data: str) -> bool:
-    """Whether the name of a target is that of a corruption."""
-    return data.rpartition(" ")[0] in CORRUPTIONS
-
-
-def named(*names: str) -> Callable[[str], bool]:
-    """Return a function that tells whether a target has one of some names; a corruption without severity stands for all."""
-    return lambda data: data in names or data.rpartition(" ")[0] in names
-
-
 def claims(settings: Settings) -> list[Claim]:
     """Return our hypotheses."""
-    result = []
     adaptable = [norm for norm in settings["norms"] if not norm.startswith("gn")]
-    gn = next(norm for norm in settings["norms"] if norm.startswith("gn"))
-
-    def compare(statement: str, larger: Values, smaller: Values, source: str = "our hypothesis") -> None:
-        result.append(Claim(statement, source, larger, smaller))
-
-    def values(column: str, norm: str, data: Callable[[str], bool], *, few: bool = False) -> Values:
-        return mean_of(column, settings, norm, data, few=few)
-
-    for name in settings["corruptions"]:
+    domain = settings["domain"]
+    result = []
+    for data in (*settings["corruptions"], domain):
+        where = f"on {domain.partition('@')[0]}" if data == domain else f"under {data} (mean of severities)"
         for norm in adaptable:
-            after, before = (values(column, norm, named(name)) for column in ("recalibrated", "source"))
-            compare(f"`{norm}`: recalibrated is more accurate than source under {name} (mean of severities)", after, before)
+            after, before = (mean_of(column, settings, norm, named(data)) for column in ("recalibrated", "source"))
+            result.append(Claim(f"`{norm}`: recalibrated is more accurate than source {where}", HYPOTHESIS, after, before))
     for norm in adaptable:
-        after, before = (values(column, norm, named(settings["domain"])) for column in ("recalibrated", "source"))
-        compare(f"`{norm}`: recalibrated is more accurate than source on {settings['domain'].partition('@')[0]}", after, before)
-    for norm in adaptable:
-        zeros: Values = lambda rows, norm=norm: [0.0] * len(select(rows, "seed", norm=norm, shift="corruption"))  # type: ignore[misc]
         statement = f"`{norm}`: a larger estimation shift goes with a larger gain of recalibration (Spearman over corruptions)"
-        compare(statement, rank_correlation(settings, norm), zeros)
-    few, many = settings["num_unlabeled"][-1], settings["num_unlabeled"][0]
-    mixed, recalibrated = (values(column, "bn", is_corrupted, few=True) for column in ("mixed", "recalibrated"))
-    statement = f"`bn`: mixed is more accurate than recalibrated with {few} images (mean of corruptions)"
-    compare(statement, mixed, recalibrated, "Schneider et al. 2020, with few images")
-    recalibrated, per_batch = (values(column, "bn", is_corrupted) for column in ("recalibrated", "per_batch"))
-    statement = f"`bn`: recalibrated on {many} images is more accurate than per batch of {settings['eval_batch_size']}"
-    compare(f"{statement} (mean of corruptions)", recalibrated, per_batch)
-    losses = [_loss(settings, norm) for norm in ("bn", gn)]
-    compare(f"`bn` loses more accuracy than `{gn}` by corruption, without adaptation (points)", *losses)
-    after, batch_free = values("recalibrated", "bn", is_corrupted), values("source", gn, is_corrupted)
-    compare(f"`bn` recalibrated is more accurate than `{gn}` (mean of corruptions)", after, batch_free)
-    return result
+        result.append(Claim(statement, HYPOTHESIS, rank_correlation(settings, norm), lambda _: [0.0] * settings["seeds"]))
+    return [*result, *_claims_of_bn(settings)]
 
 
-def _loss(settings: Settings, norm: str) -> Values:
-    """Return a function that computes the points of accuracy that corruption costs, for each seed."""
-    clean, corrupted = (mean_of("source", settings, norm, data) for data in (named(CLEAN), is_corrupted))
-
-    def loss(rows: list[Row]) -> list[float | None]:
-        pairs = zip(clean(rows), corrupted(rows), strict=True)
-        return [None if before is None or after is None else before - after for before, after in pairs]
-
-    return loss
+def _claims_of_bn(settings: Settings) -> list[Claim]:
+    """Return the hypotheses on kinds of statistics, and on BN against GN."""
+    many, few = settings["num_unlabeled"]
+    gn = next(norm for norm in settings["norms"] if norm.startswith("gn"))
+    mixed, few_recalibrated = (mean_of(name, settings, "bn", is_corrupted, few=True) for name in ("mixed", "recalibrated"))
+    recalibrated, per_batch = (mean_of(name, settings, "bn", is_corrupted) for name in ("recalibrated", "per_batch"))
+    size = settings["eval_batch_size"]
+    return [
+        Claim(f"`bn`: mixed is more accurate than recalibrated, from {few} images", SCHNEIDER, mixed, few_recalibrated),
+        Claim(
+            f"`bn`: recalibrated on {many} images is more accurate than per batch of {size}", HYPOTHESIS, recalibrated, per_batch
+        ),
+        Claim(
+            f"`bn` loses more accuracy by corruption than `{gn}`, with source statistics (points)",
+            HYPOTHESIS,
+            corruption_loss(settings, "bn"),
+            corruption_loss(settings, gn),
+        ),
+        Claim(
+            f"`bn` recalibrated is more accurate than `{gn}` under corruption",
+            HYPOTHESIS,
+            recalibrated,
+            mean_of("source", settings, gn, is_corrupted),
+        ),
+    ]
 
 
 def tables(record: Record) -> list[Table]:

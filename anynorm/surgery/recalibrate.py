@@ -11,8 +11,8 @@ Statistics of new, unlabeled data (target) can be mixed with those the model has
     mean = α mean_source + (1 − α) mean_target        var = α var_source + (1 − α) var_target
 
 This is the mixture of Schneider et al. (2020), who mix variances and not moments: the variance of the union of source and target
-would be larger by α (1 − α) (mean_source − mean_target)². They choose α = N / (N + n): n target samples against a prior that counts
-as N source samples. See `source_mixing`.
+would be larger by α (1 − α) (mean_source − mean_target)². They choose α = N / (N + n): n target samples against a prior of N
+source samples. See `source_mixing`.
 """
 
 from __future__ import annotations

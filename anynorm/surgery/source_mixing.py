@@ -3,8 +3,8 @@
     s ← α s_source + (1 − α) s_batch        for the mean and the unbiased variance of each cut; the norm normalizes by s
 
 So the norms after it receive the inputs that they will receive with mixed statistics, and their own statistics are those of these
-inputs, as in Schneider et al. (2020). The equation is the update rule `Running(1 − α)`, started again at the source statistics for
-every batch.
+inputs, as in Schneider et al. (2020). The equation is the update rule `Running(1 − α)`, started at the source statistics again
+for every batch.
 """
 
 from __future__ import annotations
