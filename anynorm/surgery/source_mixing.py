@@ -26,6 +26,7 @@ def mix_with_source(norm: Norm, estimator: Norm) -> None:
     source = {name: buffer.clone() for name, buffer in norm.named_buffers(recurse=False)}
 
     def update(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        estimator.set_condition(norm._condition)
         estimator.normalize(*args, **kwargs)
         for name, value in source.items():
             norm.get_buffer(name).copy_(value)

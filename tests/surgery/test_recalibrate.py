@@ -197,6 +197,18 @@ def test_every_norm_with_running_statistics_mixes_them_linearly(spec, estimator)
             same(source[name], value.double(), rtol=0, atol=0)
 
 
+def test_conditions_that_a_forward_sets_reach_norms_whose_statistics_are_mixed():
+    def forward(model, x):
+        with anynorm.condition(model, 1):
+            model(x)
+
+    model = trained_with("auxbn@2")
+    before = model[0].running_mean.clone()
+    anynorm.recalibrate(model, X8, source_weight=0.5, forward=forward)
+    same(model[0].running_mean[0], before[0], rtol=0, atol=0)
+    same(model[0].running_mean[1], 0.5 * before[1] + 0.5 * X8.mean((0, 2, 3)))
+
+
 def trained_with(spec):
     """One norm with statistics of other data than X."""
     torch.manual_seed(0)
