@@ -30,6 +30,8 @@ from anynorm.surgery.batches import Forward, call, size_of
 from anynorm.surgery.recalibrate import has_running_stats, recalibrate
 
 VARIANTS = ("source", "recalibrated", "mixed", "per_batch")
+MARGIN = 1.0
+"""Differences of scores in percent that the finding does not count."""
 
 
 class Target(NamedTuple):
@@ -160,18 +162,15 @@ def _count_one_class(labeled: list[Any]) -> int:
 
 
 def _finding(rows: list[dict[str, Any]], source_weight: float) -> str:
-    """Return the means over targets, and which column is largest."""
+    """Return the means over targets, and which statistics to use: the first that are within `MARGIN` of the best."""
     means = {name: statistics.fmean(row[name] for row in rows) for name in VARIANTS}
-    best = max(VARIANTS, key=lambda name: means[name])
     where = f"'{rows[0]['data']}'" if len(rows) == 1 else f"{len(rows)} data sets (means)"
     finding = f"Score in percent on {where}: {means['source']:.1f} with the source statistics, {means['recalibrated']:.1f} "
-    finding += (
-        f"recalibrated, {means['mixed']:.1f} mixed (source weight {source_weight:.3g}), {means['per_batch']:.1f} per batch. "
-    )
+    finding += f"recalibrated, {means['mixed']:.1f} mixed (source weight {source_weight:.3g}), {means['per_batch']:.1f} per batch. "
     advice = {
         "source": "Adapting the statistics does not help: the running statistics fit, or the weights do not.",
         "recalibrated": "Recalibrate on unlabeled data like these: anynorm.recalibrate(model, unlabeled).",
         "mixed": f"Recalibrate and keep a part: anynorm.recalibrate(model, unlabeled, source_weight={source_weight:.3g}).",
         "per_batch": "Use the statistics of each batch (anynorm.diagnostics.batch_statistics), or recalibrate on more data.",
     }
-    return finding + advice[best]
+    return finding + advice[next(name for name in VARIANTS if means[name] >= max(means.values()) - MARGIN)]
