@@ -166,7 +166,9 @@ def _finding(rows: list[dict[str, Any]], source_weight: float) -> str:
     means = {name: statistics.fmean(row[name] for row in rows) for name in VARIANTS}
     where = f"'{rows[0]['data']}'" if len(rows) == 1 else f"{len(rows)} data sets (means)"
     finding = f"Score in percent on {where}: {means['source']:.1f} with the source statistics, {means['recalibrated']:.1f} "
-    finding += f"recalibrated, {means['mixed']:.1f} mixed (source weight {source_weight:.3g}), {means['per_batch']:.1f} per batch. "
+    finding += (
+        f"recalibrated, {means['mixed']:.1f} mixed (source weight {source_weight:.3g}), {means['per_batch']:.1f} per batch. "
+    )
     advice = {
         "source": "Adapting the statistics does not help: the running statistics fit, or the weights do not.",
         "recalibrated": "Recalibrate on unlabeled data like these: anynorm.recalibrate(model, unlabeled).",
