@@ -4,8 +4,8 @@
 
 No table of the five papers: our hypotheses, stated before the first run, on what running statistics have to do with accuracy on
 new data. A network is trained with each norm, then tested on corrupted images (Hendrycks & Dietterich 2019), or on MNIST-M
-(Ganin et al. 2016) if it was trained on MNIST. The statistics are those of `anynorm.diagnostics.adaptation`: of training (source),
-of unlabeled new images (recalibrated), a mixture of both, and of each test batch.
+(Ganin et al. 2016) if it was trained on MNIST. Statistics are those of `anynorm.diagnostics.adaptation`: of training (source), of
+unlabeled new images (recalibrated), a mixture of both, and of each test batch.
 
     smoke  10 s      64 digits, one epoch; checks that the code works and claims nothing
     desk   not run   6000 images of CIFAR-10 at 16 × 16 pixels, ResNet-10, 5 epochs; four corruptions at severities 1, 3 and 5
@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -102,8 +103,8 @@ def make_targets(settings: Settings, config: Config, num_unlabeled: int, *, is_d
         if images.shape[1] != data.shape.channels:
             images = images.float().mean(1, keepdim=True)
         x = data.standardize(images[: num_labeled + num_unlabeled])
-        labeled = list(zip(x[:num_labeled].split(size), labels[:num_labeled].split(size), strict=True))
-        return labeled, list(x[num_labeled:].split(size))
+        labeled = list(zip(torch.split(x[:num_labeled], size), torch.split(labels[:num_labeled], size), strict=True))
+        return labeled, list(torch.split(x[num_labeled:], size))
 
     labeled, unlabeled = split(*data.test)
     if not is_domain:

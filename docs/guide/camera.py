@@ -16,7 +16,8 @@ BATCH_SIZE = 60
 
 def standardize(images: Tensor) -> Tensor:
     """Return images as the network takes them."""
-    return DIGITS.standardize(images).double()
+    x: Tensor = DIGITS.standardize(images).double()
+    return x
 
 
 def new_camera(images: Tensor, seed: int) -> Tensor:
@@ -36,24 +37,29 @@ def network(norm: str = "bn") -> nn.Module:
     images, labels = DIGITS.train
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for _ in range(4):
-        for indices in torch.randperm(len(images)).split(32):
+        for indices in torch.split(torch.randperm(len(images)), 32):
             loss = nn.functional.cross_entropy(model(standardize(images[indices])), labels[indices])
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
     return model.eval()
+
+
+def split(x: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Return batches."""
+    return list(zip(torch.split(x, BATCH_SIZE), torch.split(labels, BATCH_SIZE), strict=True))
 
 
 def old_test() -> list[tuple[Tensor, Tensor]]:
     """Return test images of the old camera with labels."""
     images, labels = DIGITS.test
-    return list(zip(standardize(images).split(BATCH_SIZE), labels.split(BATCH_SIZE), strict=True))
+    return split(standardize(images), labels)
 
 
 def new_test() -> list[tuple[Tensor, Tensor]]:
     """Return test images of the new camera with labels, which only measure the accuracy."""
     images, labels = DIGITS.test
-    return list(zip(standardize(new_camera(images, seed=0)).split(BATCH_SIZE), labels.split(BATCH_SIZE), strict=True))
+    return split(standardize(new_camera(images, seed=0)), labels)
 
 
 def new_unlabeled() -> Tensor:

@@ -2,6 +2,7 @@
 
 import colorsys
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -123,7 +124,7 @@ def standardize(x):
 def test_targets_are_the_data_and_each_corruption_of_the_images_before_they_were_standardized():
     x, labels = images(), torch.arange(4)
     batches = [(standardize(x[:2]), labels[:2]), (standardize(x[2:]), labels[2:])]
-    options = {"mean": MEAN, "std": STD, "corruptions": ["contrast", "brightness"], "severities": [2, 5]}
+    options: dict[str, Any] = {"mean": MEAN, "std": STD, "corruptions": ["contrast", "brightness"], "severities": [2, 5]}
     targets = list(corruption_targets(batches, **options))
     assert [target.name for target in targets] == ["uncorrupted", "contrast 2", "contrast 5", "brightness 2", "brightness 5"]
     for target in targets[1:]:
@@ -137,6 +138,7 @@ def test_targets_are_the_data_and_each_corruption_of_the_images_before_they_were
 
 def test_unlabeled_images_get_noise_of_their_own():
     x = torch.full((2, 1, 8, 8), 0.5)
+    target: Any
     _, target = corruption_targets([(x, torch.arange(2))], [(x, None)], corruptions=["gaussian_noise"], severities=[5])
     assert not torch.equal(target.unlabeled[0], target.labeled[0][0])
     assert float(target.unlabeled[0].std()) == pytest.approx(0.1, rel=0.3)
