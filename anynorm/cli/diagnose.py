@@ -76,7 +76,7 @@ def diagnose(
         unlabeled=None if unlabeled is None else read_batches(unlabeled, batch_size, images),
         source_weight=source_weight,
         corruptions=corruptions.split(",") if corruptions else (),
-        severities=[int(severity) for severity in _numbers("--severities", severities)],
+        severities=_integers("--severities", severities),
         **standardization,
     )
     report = run_diagnostic(what, args)
@@ -91,3 +91,10 @@ def _numbers(option: str, text: str) -> tuple[float, ...]:
         return tuple(float(number) for number in text.split(","))
     except ValueError:
         raise DataError(f"{option} must be comma-separated numbers, such as 0.1,0.2; got {text!r}.") from None
+
+
+def _integers(option: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(number) for number in text.split(","))
+    except ValueError:
+        raise DataError(f"{option} must be comma-separated integers, such as 1,3,5; got {text!r}.") from None

@@ -102,6 +102,8 @@ def test_batches_are_weighted_by_their_sizes_and_labels_of_unlabeled_data_are_no
     report = adaptation(model, [Target("dark", [(DARK, wrong)], unequal)])
     assert report["dark"]["source"] == pytest.approx(percentage(model.eval(), DARK))
     assert report["dark"]["recalibrated"] == 100
+    report = adaptation(model, [Target("dark", DARK, unequal)], score=lambda _, batch: float(len(batch[1])))
+    assert report["dark"]["source"] == pytest.approx((40 * 40 + 24 * 24) / 64)
 
 
 def test_test_batches_of_one_class_are_reported():

@@ -197,6 +197,20 @@ def test_every_norm_with_running_statistics_mixes_them_linearly(spec, estimator)
             same(source[name], value.double(), rtol=0, atol=0)
 
 
+def test_every_batch_is_normalized_by_its_own_mixture_with_the_source():
+    model: Any = nn.Sequential(nn.BatchNorm2d(8, affine=False), nn.BatchNorm2d(8, affine=False))
+    batches = [X8, 3 * X8 - 2]
+    anynorm.recalibrate(model, batches, source_weight=0.5)
+
+    def after_first(x):
+        mean, var = (statistic((0, 2, 3), keepdim=True) for statistic in (x.double().mean, x.double().var))
+        return (x - 0.5 * mean) / (0.5 + 0.5 * var + 1e-5).sqrt()
+
+    values = torch.cat([after_first(x) for x in batches]).transpose(0, 1).flatten(1)
+    same(model[1].running_mean.double(), 0.5 * values.mean(1), rtol=1e-5, atol=1e-6)
+    same(model[1].running_var.double(), 0.5 + 0.5 * values.var(1), rtol=1e-5, atol=1e-6)
+
+
 def test_conditions_that_a_forward_sets_reach_norms_whose_statistics_are_mixed():
     def forward(model, x):
         with anynorm.condition(model, 1):
