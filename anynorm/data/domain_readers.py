@@ -6,7 +6,7 @@
     pacs/       DOMAIN/CLASS/…, or pacs_64x64.npz; domains art_painting cartoon photo sketch
     office31/   DOMAIN/images/CLASS/… or DOMAIN/CLASS/…; domains amazon dslr webcam
 
-    digits-faded    scikit-learn's digits with a third of the contrast, brighter, moved down by a pixel; needs no files
+    digits-faded    scikit-learn's digits with half of the contrast, on a brighter ground; needs no files
 
 Each returns uint8 images (n, c, h, w) and labels (n,). PACS and Office-31 have no test split.
 """
@@ -52,9 +52,9 @@ _SOURCES = {
 
 
 def faded_digits() -> Split:
-    """Return the digits of scikit-learn in a second domain: 100 + x / 3, moved down by one pixel."""
+    """Return the digits of scikit-learn in a second domain: 60 + x / 2."""
     images, labels = readers.digits()
-    return 100 + images.roll(1, 2) // 3, labels
+    return 60 + images // 2, labels
 
 
 # USPS -------------------------------------------------------------------------------------------------------------------------
