@@ -13,7 +13,7 @@ from torch import Tensor
 
 from anynorm.core.cuts import divisors
 from anynorm.data import readers
-from anynorm.data.domain_readers import inverted_digits, is_collection, mnist_m, read_collection, usps
+from anynorm.data.domain_readers import faded_digits, is_collection, mnist_m, read_collection, usps
 from anynorm.data.folder import choose_indices, read_folder, split_indices
 from anynorm.data.hf import load_hf
 from anynorm.data.standardization import CHUNK_SIZE, Standardized, channel_moments
@@ -74,7 +74,7 @@ DATASETS: dict[str, Callable[[], tuple[Split, Split]]] = {
     "fashion-mnist": lambda: (readers.fashion_mnist("train"), readers.fashion_mnist("test")),
     "cifar10": lambda: (readers.cifar10("train"), readers.cifar10("test")),
     "cifar100": lambda: (readers.cifar100("train"), readers.cifar100("test")),
-    "digits-inverted": lambda: split_at_random(*inverted_digits()),
+    "digits-faded": lambda: split_at_random(*faded_digits()),
     "usps": lambda: (usps("train"), usps("test")),
     "mnist-m": lambda: (mnist_m("train"), mnist_m("test")),
 }

@@ -6,7 +6,7 @@
     pacs/       DOMAIN/CLASS/…, or pacs_64x64.npz; domains art_painting cartoon photo sketch
     office31/   DOMAIN/images/CLASS/… or DOMAIN/CLASS/…; domains amazon dslr webcam
 
-    digits-inverted     scikit-learn's digits, white on black exchanged and moved down and right by a pixel; needs no files
+    digits-faded    scikit-learn's digits with half of the contrast, on a brighter ground; needs no files
 
 Each returns uint8 images (n, c, h, w) and labels (n,). PACS and Office-31 have no test split.
 """
@@ -51,10 +51,10 @@ _SOURCES = {
 }
 
 
-def inverted_digits() -> Split:
-    """Return the digits of scikit-learn in a second domain: 255 − x, moved down and right by one pixel."""
+def faded_digits() -> Split:
+    """Return the digits of scikit-learn in a second domain: 60 + x / 2."""
     images, labels = readers.digits()
-    return 255 - images.roll((1, 1), (2, 3)), labels
+    return 60 + images // 2, labels
 
 
 # USPS -------------------------------------------------------------------------------------------------------------------------

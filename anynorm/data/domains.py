@@ -1,10 +1,10 @@
 """Two domains with common classes: labelled images of the source, images without labels of the target.
 
-A domain is a data set by name: `usps`, `mnist@16`, `mnist-m`, `digits-inverted`, `pacs/photo`, `office31/amazon`,
+A domain is a data set by name: `usps`, `mnist@16`, `mnist-m`, `digits-faded`, `pacs/photo`, `office31/amazon`,
 `folder:PATH/DOMAIN` with one subfolder per class, or `package.module:factory`. Classes of folders correspond by name, those of
 other data sets by number.
 
-    >>> pair = load_pair("digits", "digits-inverted")
+    >>> pair = load_pair("digits", "digits-faded")
     >>> pair.source[0].shape, pair.target.shape, pair.num_classes
     (torch.Size([1348, 1, 8, 8]), torch.Size([1348, 1, 8, 8]), 10)
 

@@ -4,6 +4,8 @@ classification            images and labels; see `anynorm.tasks.classification`
 generation                images of a class, by a GAN; see `anynorm.tasks.generation`
 style_transfer            a decoder for any content and any style; see `anynorm.tasks.style_transfer`
 single_style_transfer     Johnson's network for one style; see `anynorm.tasks.single_style_transfer`
+source_only adabn dsbn    domain adaptation: baselines; see `anynorm.tasks.domain_adaptation`
+can can_all_classes       domain adaptation: CAN, with two readings of its loss; see `anynorm.tasks.contrastive_adaptation`
 package.module:Task       a subclass of `Task`
 """
 
@@ -23,6 +25,11 @@ TASKS = {
     "generation": "anynorm.tasks.generation:Generation",
     "style_transfer": "anynorm.tasks.style_transfer:StyleTransfer",
     "single_style_transfer": "anynorm.tasks.single_style_transfer:SingleStyleTransfer",
+    "source_only": "anynorm.tasks.domain_adaptation:SourceOnly",
+    "adabn": "anynorm.tasks.domain_adaptation:AdaBN",
+    "dsbn": "anynorm.tasks.adaptation_loops:DSBN",
+    "can": "anynorm.tasks.contrastive_adaptation:CAN",
+    "can_all_classes": "anynorm.tasks.contrastive_adaptation:CANAllClasses",
 }
 """The class of each task, imported at first use."""
 

@@ -221,7 +221,8 @@ def test_pairs_that_cannot_be_adapted_are_refused():
         replace(pair, target=large.train[0])
 
 
-def test_inverted_digits_are_digits_moved_by_a_pixel():
-    pair = load_pair("digits", "digits-inverted")
-    assert torch.equal(255 - pair.target[:, :, 1:, 1:], load_dataset("digits").train[0][:, :, :-1, :-1])
-    assert torch.equal(pair.target_test[1], load_dataset("digits").test[1])
+def test_faded_digits_have_half_of_the_contrast():
+    pair = load_pair("digits", "digits-faded")
+    digits = load_dataset("digits")
+    assert torch.equal(pair.target, 60 + digits.train[0] // 2)
+    assert torch.equal(pair.target_test[1], digits.test[1])

@@ -16,7 +16,11 @@ from anynorm.training.run import run
 from anynorm.training.store import Store
 from anynorm.training.trainer import Trainer, train
 from tests.helpers import same
+from tests.tasks.test_domain_adaptation import LOOPS
+from tests.tasks.test_domain_adaptation import QUICK as ADAPTATION
 from tests.tasks.test_generation import QUICK as QUICK_GENERATION
+
+pytestmark = pytest.mark.filterwarnings("ignore:clusters? .* no sample")  # of CAN, after a few steps
 
 SMOKE = {
     "classification": Config(model="small", width=0.5, num_train=64, batch_size=16, epochs=4, lr=0.05, num_evals=2),
@@ -48,6 +52,11 @@ SMOKE = {
         num_evals=2,
         options={"style_image": "sklearn:flower.jpg", "encoder": "random", "resize": 24},
     ),
+    "source_only": ADAPTATION,
+    "adabn": replace(ADAPTATION, task="adabn"),
+    "dsbn": replace(ADAPTATION, task="dsbn", norm="bn.aux@2", options=LOOPS),
+    "can": replace(ADAPTATION, task="can", norm="bn.aux@2", options=LOOPS),
+    "can_all_classes": replace(ADAPTATION, task="can_all_classes", norm="gn:4.cc@2", options=LOOPS),
     "tests.training.test_task:Adversarial": Config(
         task="tests.training.test_task:Adversarial", batch_size=8, epochs=2, num_evals=2
     ),
@@ -60,7 +69,7 @@ WITHOUT_RANDOM_NUMBERS: dict[str, dict[str, Any]] = {
 """Settings without random numbers in a batch; these differ between processes. The task with two networks draws its samples."""
 WITHOUT_RUNNING_STATS = {"generation": "gn:4.cc@K", "style_transfer": "gn:4.style"}
 """Norms that diverge with the learning rate: those with running statistics may keep the loss finite."""
-WITHOUT_SHIFT = {"tests.training.test_task:Adversarial", "generation", "style_transfer"}
+WITHOUT_SHIFT = {"tests.training.test_task:Adversarial", "generation", "style_transfer", "dsbn", "can", "can_all_classes"}
 """Tasks without test batches for their network."""
 NAMES = list(SMOKE)
 
