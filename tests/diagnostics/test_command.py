@@ -194,6 +194,10 @@ def test_adaptation_of_a_run_corrupts_its_test_images_before_they_are_standardiz
             "Accuracy needs labels: --data must have integer labels beside x. --unlabeled takes data without",
         ),
         (["--data", "test.npz", "--source-weight", "2"], "source_weight must be in"),
+        (
+            ["--data", "test.npz", "--severities", "1.5"],
+            "--severities must be comma-separated integers, such as 1,3,5; got '1.5'",
+        ),
         (["--data", "test.npz", "--corruptions", "fog"], "unknown corruption 'fog'"),
         (["--data", "test.npz", "--corruptions", "contrast", "--severities", "7"], "severity must be one of 1 2 3 4 5; got 7"),
         (
