@@ -58,7 +58,7 @@ DIGITS: Settings = {"data": "mnist@16", "num_train": 3000, "epochs": 3, "crop": 
 PRESETS: dict[str, Settings] = {
     "smoke": COMMON
     | SMOKE
-    | {"domain_train": {}, "domain": "digits-inverted", "batch_size": 32, "norms": ["bn", "gn:8"], "severities": [1, 5]}
+    | {"domain_train": {}, "domain": "digits-faded", "batch_size": 32, "norms": ["bn", "gn:8"], "severities": [1, 5]}
     | {"corruptions": ["gaussian_noise", "contrast"], "num_unlabeled": [64, 8], "num_labeled": 64, "eval_batch_size": 32},
     "desk": COMMON | {"train": DESK_TRAIN, "domain_train": DIGITS, "domain": "mnist-m@16"},
     "paper": COMMON
