@@ -182,8 +182,8 @@ def draw(record: Record, path: Path) -> list[Path]:
         for position, each in zip(positions, values, strict=True):
             bars.plot([position] * len(each), each, ".", color="black", ms=3)
     bars.set_xticks(range(len(norms)), norms, rotation=25)
-    bars.set(ylabel="accuracy on the target (%)", ylim=(0, 100), title="Before and after adaptation, with every seed")
-    bars.legend(frameon=False, loc="upper right")
+    bars.set(ylabel="accuracy on the target (%)", ylim=(0, 118), title="Before and after adaptation, with every seed")
+    bars.legend(frameon=False, loc="upper center", ncols=3)
     for norm, color in zip(norms, colormaps["tab10"].colors, strict=False):  # type: ignore[attr-defined]
         rows = [row for row in record.rows if row["norm"] == norm and not row["failure"]]
         if rows:
