@@ -29,6 +29,7 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
     "step-quarters": _steps(0.25, 0.5, 0.75),
     "step-30-60-90": _steps(0.3, 0.6, 0.9),
     "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
+    "exponential": lambda progress: 0.01**progress,  # 0.1 after half of the training
     "poly": lambda progress: (1 - progress) ** 0.9,
     "inverse": lambda progress: 1 / (1 + 8 * progress),  # AdaIN's 1/(1 + 5e-5 step) over its 160 000 steps
 }

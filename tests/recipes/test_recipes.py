@@ -29,6 +29,7 @@ NAMES = recipe_names()
 RECORDS = sorted(FOLDER.glob("*.json"))
 SMOKE = {
     # recipe: number of rows, claims, pictures, and failed runs
+    "bgn_adaptation": (10, 8, 1, 0),
     "bgn_batch_size": (28, 14, 1, 4),  # IN is refused on maps of 1 × 1 pixels
     "bgn_groups": (8, 2, 1, 0),
     "hn_caltech256": (16, 6, 1, 0),
