@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from anynorm.registry import make as make
     from anynorm.registry import zoo as zoo
     from anynorm.surgery.convert import convert as convert
+    from anynorm.surgery.domains import copy_domain as copy_domain
     from anynorm.surgery.fold import fold as fold
     from anynorm.surgery.freeze import freeze as freeze
     from anynorm.surgery.freeze import split_decay as split_decay
@@ -70,6 +71,7 @@ _NAMES = {
     "registry": "make zoo",
     "training.task": "Metric Task",
     "surgery.convert": "convert",
+    "surgery.domains": "copy_domain",
     "surgery.fold": "fold",
     "surgery.freeze": "freeze split_decay unfreeze",
     "surgery.recalibrate": "recalibrate",

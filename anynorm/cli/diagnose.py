@@ -13,7 +13,7 @@ from anynorm.errors import DataError
 
 def diagnose(
     model: Annotated[str, typer.Argument(help="package.module:factory, called without arguments; or run:ID, a stored run.")],
-    what: Annotated[str, typer.Option(help="shift, importance, perturb, fluctuation or gradients.")] = "shift",
+    what: Annotated[str, typer.Option(help="shift, adaptation, importance, perturb, fluctuation or gradients.")] = "shift",
     data: Annotated[
         str | None,
         typer.Option(
@@ -34,6 +34,12 @@ def diagnose(
     per: Annotated[str, typer.Option(help="perturb: one draw per 'layer' or per 'channel'.")] = "layer",
     root: RunsDir = Path("runs"),
     seeds: Annotated[int, typer.Option(min=1, help="perturb: number of draws.")] = 5,
+    unlabeled: Annotated[str | None, typer.Option(help="adaptation: data for new statistics; default: --data itself.")] = None,
+    source_weight: Annotated[float, typer.Option(help="adaptation: weight of the old statistics in the column mixed.")] = 0.5,
+    corruptions: Annotated[
+        str, typer.Option(help="adaptation: corrupt images by gaussian_noise,gaussian_blur,brightness,contrast.")
+    ] = "",
+    severities: Annotated[str, typer.Option(help="adaptation: severities of the corruptions, 1 to 5.")] = "1,3,5",
     plot: Annotated[Path | None, typer.Option(help="Write a plot of the report: .png, .pdf or .svg.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -46,12 +52,15 @@ def diagnose(
         from anynorm.plot import check_picture, draw
 
         check_picture(plot)
-    images = ImageTransform(image_size, _numbers("--mean", mean), _numbers("--std", std))
+    standardization = {"mean": _numbers("--mean", mean), "std": _numbers("--std", std)}
+    images = ImageTransform(image_size, **standardization)
     inputs = None if data is None else read_batches(data, batch_size, images)
     if model.startswith("run:"):
         from anynorm.training.run import load_run
 
         task = load_run(root, model.removeprefix("run:"))
+        if inputs is None and hasattr(task, "data"):
+            standardization = {name: (getattr(task.data, name).flatten() / 255).tolist() for name in standardization}
         network, inputs = task.network, task.eval_batches(batch_size) if inputs is None else inputs
     else:
         network = load_model(model, checkpoint)
@@ -64,6 +73,11 @@ def diagnose(
         deltas=_numbers("--deltas", deltas),
         per=per,
         seeds=seeds,
+        unlabeled=None if unlabeled is None else read_batches(unlabeled, batch_size, images),
+        source_weight=source_weight,
+        corruptions=corruptions.split(",") if corruptions else (),
+        severities=_integers("--severities", severities),
+        **standardization,
     )
     report = run_diagnostic(what, args)
     if plot is not None:
@@ -77,3 +91,10 @@ def _numbers(option: str, text: str) -> tuple[float, ...]:
         return tuple(float(number) for number in text.split(","))
     except ValueError:
         raise DataError(f"{option} must be comma-separated numbers, such as 0.1,0.2; got {text!r}.") from None
+
+
+def _integers(option: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(number) for number in text.split(","))
+    except ValueError:
+        raise DataError(f"{option} must be comma-separated integers, such as 1,3,5; got {text!r}.") from None

@@ -14,7 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anynorm.diagnostics import batch_fluctuation, estimation_shift, gradient_balance, importance, perturbation_curve
+from anynorm.data.corruptions import corruption_targets
+from anynorm.diagnostics import (
+    Target,
+    adaptation,
+    batch_fluctuation,
+    estimation_shift,
+    gradient_balance,
+    importance,
+    perturbation_curve,
+)
 from anynorm.diagnostics.observe import eval_mode
 from anynorm.diagnostics.report import DiagnosticReport
 from anynorm.diagnostics.scores import accuracy, agreement
@@ -34,6 +43,9 @@ class DiagnoseArgs:
         num_batches: number of batches to use; None for all.
         trial_samples: as in `estimation_shift`.
         deltas, per, seeds: as in `perturbation_curve`.
+        unlabeled: batches from which `adaptation` estimates statistics; None for those of `batches`.
+        source_weight: as in `adaptation`.
+        corruptions, severities, mean, std: as in `corruption_targets`.
     """
 
     model: nn.Module
@@ -44,6 +56,12 @@ class DiagnoseArgs:
     deltas: Sequence[float] = (0.1, 0.2, 0.3, 0.4, 0.5)
     per: str = "layer"
     seeds: int = 5
+    unlabeled: Iterator[Any] | None = None
+    source_weight: float = 0.5
+    corruptions: Sequence[str] = ()
+    severities: Sequence[int] = (1, 3, 5)
+    mean: Sequence[float] = (0.0,)
+    std: Sequence[float] = (1.0,)
 
     def data(self) -> Iterator[Any]:
         """Return the batches.
@@ -139,10 +157,32 @@ def _gradient_balance(args: DiagnoseArgs) -> DiagnosticReport:
     return gradient_balance(args.model, draws, loss, where=args.where)
 
 
+def _adaptation(args: DiagnoseArgs) -> DiagnosticReport:
+    """Adapt to the data, or to the data with corruptions; without other unlabeled data, to the test images themselves."""
+    if not args.has_labels():
+        raise DiagnosticError(
+            "Accuracy needs labels: --data must have integer labels beside x. --unlabeled takes data without them."
+        )
+    labeled = list(args.data())
+    unlabeled = None if args.unlabeled is None else list(args.unlabeled)
+    if args.corruptions:
+        options: dict[str, Any] = {"mean": args.mean, "std": args.std, "corruptions": args.corruptions}
+        targets = corruption_targets(labeled, unlabeled, severities=args.severities, **options)
+    else:
+        targets = iter([Target("--data", [batch[0] for batch in labeled] if unlabeled is None else unlabeled, labeled)])
+    report = adaptation(args.model, targets, source_weight=args.source_weight)
+    if unlabeled is None:
+        report.finding += (
+            " Statistics were estimated from the test images themselves (without labels): pass --unlabeled for others."
+        )
+    return report
+
+
 DIAGNOSTICS: dict[str, Callable[[DiagnoseArgs], DiagnosticReport]] = {
     "shift": _estimation_shift,
     "importance": lambda args: importance(args.model, where=args.where),
     "perturb": _perturbation,
     "fluctuation": lambda args: batch_fluctuation(args.model, args.data(), where=args.where),
     "gradients": _gradient_balance,
+    "adaptation": _adaptation,
 }

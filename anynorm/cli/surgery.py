@@ -88,6 +88,7 @@ def recalibrate(
     batches: Annotated[int | None, typer.Option(help="Number of batches.", show_default="all")] = None,
     batch_size: Annotated[int, typer.Option(help="Samples per batch, if --data is a file or a folder.")] = 64,
     estimator: Annotated[str, typer.Option(help="pooled: exact; averaged: equal weight for every batch.")] = "pooled",
+    source_weight: Annotated[float, typer.Option(help="Weight of the present statistics, 0 to 1; 0 replaces them.")] = 0.0,
     checkpoint: Checkpoint = None,
     out: Out = None,
     as_json: AsJson = False,
@@ -97,7 +98,9 @@ def recalibrate(
     from anynorm.io.inputs import read_batches
 
     loaded = load_model(model, checkpoint)
-    _finish(anynorm.recalibrate(loaded, read_batches(data, batch_size), batches, estimator=estimator), out, as_json)
+    inputs = read_batches(data, batch_size)
+    report = anynorm.recalibrate(loaded, inputs, batches, estimator=estimator, source_weight=source_weight)
+    _finish(report, out, as_json)
 
 
 def _read_all(fit: str | None) -> list[Any] | None:

@@ -3,7 +3,9 @@
 In memory, for data of up to about 4 GB (the fastest):
 
     digits mnist fashion-mnist cifar10 cifar100      see `readers`
+    usps mnist-m                                     other domains of MNIST's digits; see `domain_readers`
     cifar10@16                                       any of these, reduced to 16 × 16 pixels by averaging
+    pacs/photo office31/amazon                       one domain of PACS or Office-31, also several at once; see `domains`
     folder:PATH                                      PATH/train/CLASS/… and PATH/test/CLASS/…, or PATH/CLASS/… alone; see `folder`
     package.module:factory                           a function that returns (images, labels), (images, labels): train, test
 

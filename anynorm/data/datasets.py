@@ -13,6 +13,7 @@ from torch import Tensor
 
 from anynorm.core.cuts import divisors
 from anynorm.data import readers
+from anynorm.data.domain_readers import faded_digits, is_collection, mnist_m, read_collection, usps
 from anynorm.data.folder import choose_indices, read_folder, split_indices
 from anynorm.data.hf import load_hf
 from anynorm.data.standardization import CHUNK_SIZE, Standardized, channel_moments
@@ -73,6 +74,9 @@ DATASETS: dict[str, Callable[[], tuple[Split, Split]]] = {
     "fashion-mnist": lambda: (readers.fashion_mnist("train"), readers.fashion_mnist("test")),
     "cifar10": lambda: (readers.cifar10("train"), readers.cifar10("test")),
     "cifar100": lambda: (readers.cifar100("train"), readers.cifar100("test")),
+    "digits-faded": lambda: split_at_random(*faded_digits()),
+    "usps": lambda: (usps("train"), usps("test")),
+    "mnist-m": lambda: (mnist_m("train"), mnist_m("test")),
 }
 
 
@@ -110,6 +114,9 @@ def load_in_memory(name: str, image_size: int = 64, *, skip_unreadable: bool = F
     """Load a dataset other than `stream:PATH` and `hf:NAME`; see `load_dataset`."""
     if name.partition("@")[0] in DATASETS:
         train, test = _read_named(name)
+    elif is_collection(name):
+        images, labels, _ = read_collection(name, image_size, skip_unreadable=skip_unreadable)
+        train, test = split_at_random(images, labels)
     elif name.startswith("folder:"):
         splits = read_folder(name, image_size, skip_unreadable=skip_unreadable)
         train, test = (splits[0], splits[1]) if len(splits) == 2 else split_at_random(*splits[0])
@@ -118,7 +125,7 @@ def load_in_memory(name: str, image_size: int = 64, *, skip_unreadable: bool = F
     else:
         close = difflib.get_close_matches(name, DATASETS, n=2, cutoff=0.4)
         hint = f" Did you mean {' or '.join(close)}?" if close else ""
-        usable = f"{' '.join(DATASETS)} folder:PATH stream:PATH hf:NAME package.module:factory"
+        usable = f"{' '.join(DATASETS)} pacs/DOMAIN office31/DOMAIN folder:PATH stream:PATH hf:NAME package.module:factory"
         raise DataError(f"unknown dataset {name!r}.{hint} Usable: {usable}.")
     num_classes = int(max(train[1].max(), test[1].max())) + 1
     if num_classes < 2:
@@ -133,24 +140,30 @@ def load_cached(name: str, image_size: int, source_hash: str = "", skip_unreadab
 
 
 def _read_named(name: str) -> tuple[Split, Split]:
-    """Read a dataset of `DATASETS`, at its original size or averaged down (`cifar10@16`)."""
+    """Read a dataset of `DATASETS`, at its original size or averaged down (`cifar10@16`).
+
+    Images of 28 × 28 pixels are padded to 32 × 32, as for LeNet-5, where the size divides 32 and not 28 (`mnist@16`).
+    """
     base, at, size = name.partition("@")
     train, test = DATASETS[base]()
     if not at:
         return train, test
     original = train[0].shape[-1]
-    if not size.isdigit() or not 0 < int(size) <= original or original % int(size):
-        usable = " ".join(map(str, divisors(original)))
+    sizes = divisors(original) + [size for size in divisors(32) if original == 28 and size not in divisors(28)]
+    if not size.isdigit() or int(size) not in sizes:
         raise DataError(
-            f"{name}: the size after @ must divide the original {original} × {original} pixels; got {size!r}. Usable: {usable}."
+            f"{name}: the size after @ must divide the original {original} × {original} pixels; got {size!r}. "
+            f"Usable: {' '.join(map(str, sorted(sizes)))}."
         )
-    factor = original // int(size)
-    return (_average_pixels(train[0], factor), train[1]), (_average_pixels(test[0], factor), test[1])
+    padding = 0 if original % int(size) == 0 else (32 - original) // 2
+    return (_average_pixels(train[0], int(size), padding), train[1]), (_average_pixels(test[0], int(size), padding), test[1])
 
 
-def _average_pixels(images: Tensor, factor: int) -> Tensor:
-    """Average squares of factor × factor pixels, rounded to uint8."""
-    chunks = [torch.nn.functional.avg_pool2d(chunk.float(), factor) for chunk in torch.split(images, CHUNK_SIZE)]
+def _average_pixels(images: Tensor, size: int, padding: int) -> Tensor:
+    """Repeat the pixels at the border and average squares of pixels, rounded to uint8."""
+    functional, factor = torch.nn.functional, (images.shape[-1] + 2 * padding) // size
+    padded = (functional.pad(chunk.float(), [padding] * 4, mode="replicate") for chunk in torch.split(images, CHUNK_SIZE))
+    chunks = [functional.avg_pool2d(chunk, factor) for chunk in padded]
     return torch.cat([chunk.round().to(torch.uint8) for chunk in chunks])
 
 

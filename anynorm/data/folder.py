@@ -54,11 +54,11 @@ def find_splits(name: str) -> list[FolderSplit]:
         raise DataError(f"{name} must be an existing folder with {layout}; {root.absolute()} does not exist.")
     test = next((root / split for split in ("test", "val", "valid") if (root / split).is_dir()), None)
     paths = [root] if test is None or not (root / "train").is_dir() else [root / "train", test]
-    classes = _class_names(paths[0])
+    classes = class_names(paths[0])
     if len(classes) < 2:
         raise DataError(f"{paths[0]} must have one subfolder per class, for at least 2 classes; got {len(classes)} subfolder(s).")
     for path in paths[1:]:
-        if extra := sorted(set(_class_names(path)) - set(classes)):
+        if extra := sorted(set(class_names(path)) - set(classes)):
             raise DataError(f"the classes of {path} must be among those of {paths[0]}; got also: {' '.join(extra)}.")
     return [_find_files(path, classes) for path in paths]
 
@@ -103,7 +103,8 @@ def read_folder(name: str, image_size: int, *, skip_unreadable: bool = False) ->
     return [_read_split(split, image_size, skip_unreadable=skip_unreadable) for split in splits]
 
 
-def _class_names(split: Path) -> list[str]:
+def class_names(split: Path) -> list[str]:
+    """Return the names of the classes of a folder: its subfolders in alphabetical order."""
     return sorted(path.name for path in split.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 

@@ -1,5 +1,6 @@
 """What normalization does to a network: one file per question, each answered by a `DiagnosticReport`.
 
+adaptation           what do statistics of new data do to the accuracy?                (Schneider et al. 2020)
 estimation_shift     good in train mode, bad in eval mode: which norm causes it?       (xbn Def. 2)
 fluctuation          how much do batch statistics fluctuate during training?           (hn Figs. 6, 7)
 gradient_balance     do classes pull the weights equally, in different directions?     (sabn eqs. 4, 5)
@@ -7,6 +8,8 @@ importance           which cut does each mixed norm use after training?         
 perturb              how sensitive is a model to wrong running statistics?             (xbn eq. 5)
 """
 
+from anynorm.diagnostics.adaptation import Target, adaptation
+from anynorm.diagnostics.batch_statistics import batch_statistics
 from anynorm.diagnostics.estimation_shift import estimation_shift
 from anynorm.diagnostics.fluctuation import batch_fluctuation, fluctuation
 from anynorm.diagnostics.gradient_balance import gradient_balance
@@ -16,7 +19,10 @@ from anynorm.diagnostics.report import DiagnosticReport
 
 __all__ = [
     "DiagnosticReport",
+    "Target",
+    "adaptation",
     "batch_fluctuation",
+    "batch_statistics",
     "estimation_shift",
     "fluctuation",
     "gradient_balance",

@@ -1,4 +1,4 @@
-"""Batch statistics in an evaluation, for networks whose running statistics do not fit them."""
+"""Batch statistics at test time, "prediction-time batch normalization" (Nado et al. 2020)."""
 
 from __future__ import annotations
 
@@ -8,28 +8,46 @@ from contextlib import contextmanager
 from torch import nn
 
 from anynorm.diagnostics.buffers import preserve_buffers
-from anynorm.layers.norm import NO_SYNC, Norm
-from anynorm.surgery.find import find_norms
+from anynorm.kernels.sync import NoSync
+from anynorm.layers.norm import Norm
+from anynorm.surgery.find import NormSite, find_norms
 
 
 @contextmanager
 def batch_statistics(model: nn.Module) -> Iterator[None]:
     """Normalize by the statistics of each batch inside a `with` block; running statistics and modes stay as they are.
 
-    Processes do not exchange statistics, because they may have different numbers of batches.
+    Only norms are switched to train mode, so dropout stays off in a model in eval mode. Frozen norms keep their running
+    statistics. Processes do not exchange statistics, because they may have different numbers of batches. The prediction for a
+    sample depends on the others of its batch, which should be large and contain all classes.
+
+    >>> import torch
+    >>> model = nn.BatchNorm1d(2).eval()
+    >>> with batch_statistics(model):
+    ...     y = model(5 + torch.randn(64, 2))
+    >>> bool(y.mean().abs() < 1e-5), model.training, model.running_mean
+    (True, False, tensor([0., 0.]))
     """
-    norms = [site.module for site in find_norms(model)]
-    modes = {norm: norm.training for norm in norms}
-    groups = {norm: norm.sync_group for norm in norms if isinstance(norm, Norm)}
+    sites = find_norms(model)
+    modules = [module for site in sites for module in _own_modules(site)]
+    modes = {module: module.training for module in modules}
+    norms = [site.module for site in sites if isinstance(site.module, Norm)]
+    settings = {norm: (norm.sync_group, norm.schedule_enabled) for norm in norms}
     try:
+        for module in modules:
+            module.training = True
         for norm in norms:
-            norm.train()
-        for norm in groups:
-            norm.sync_group = NO_SYNC
+            norm.sync_group, norm.schedule_enabled = NoSync(), False
         with preserve_buffers(model):
             yield
     finally:
-        for norm, mode in modes.items():
-            norm.train(mode)
-        for norm, group in groups.items():
-            norm.sync_group = group
+        for module, mode in modes.items():
+            module.training = mode
+        for norm, (group, enabled) in settings.items():
+            norm.sync_group, norm.schedule_enabled = group, enabled
+
+
+def _own_modules(site: NormSite) -> list[nn.Module]:
+    """Return a norm and its submodules, without those it applies to its output, such as dropout."""
+    after = {child for module in ({} if site.unsupported else site.info.post_modules).values() for child in module.modules()}
+    return [module for module in site.module.modules() if module not in after]

@@ -1,6 +1,6 @@
 """Plots of reports and values: each function takes an optional matplotlib `ax` and returns `(fig, ax)`; no global style is set.
 
-    estimation_shift fluctuation gradient_balance importance perturbation      one per kind of `DiagnosticReport`
+    adaptation estimation_shift fluctuation gradient_balance importance perturbation      one per kind of `DiagnosticReport`
     profiles    a column of one or several reports over the layers
     series      batch statistics of one channel over the last training steps
     curves      score against the size of a perturbation, for one or several models
@@ -20,10 +20,11 @@ from anynorm.diagnostics.report import DiagnosticReport
 from anynorm.errors import DataError
 from anynorm.plot.axes import COLORS, FigureAndAxes, get_axes
 from anynorm.plot.charts import curves, grid, heat, lines, profiles, series
-from anynorm.plot.reports import estimation_shift, fluctuation, gradient_balance, importance, perturbation
+from anynorm.plot.reports import adaptation, estimation_shift, fluctuation, gradient_balance, importance, perturbation
 
 __all__ = [
     "COLORS",
+    "adaptation",
     "check_picture",
     "curves",
     "draw",
@@ -41,6 +42,7 @@ __all__ = [
 
 
 PLOTS: dict[str, Callable[[DiagnosticReport], FigureAndAxes]] = {
+    "adaptation": adaptation,
     "estimation_shift": estimation_shift,
     "fluctuation": fluctuation,
     "gradient_balance": gradient_balance,

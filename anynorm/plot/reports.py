@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from anynorm.diagnostics.adaptation import VARIANTS
 from anynorm.diagnostics.report import DiagnosticReport
 from anynorm.plot.axes import COLORS, FigureAndAxes, cycle_colors, get_axes, set_legend_above, set_names, wide_size
 from anynorm.plot.charts import curves
@@ -80,6 +81,26 @@ def gradient_balance(report: DiagnosticReport, ax: Any = None) -> FigureAndAxes:
     fig, ax = _bars(report.rows, ["relative_std", "g_inter"], ax, "stage")
     ax.set(title="Balance of class gradients", ylabel="ratio or cosine (lower is better)")
     set_legend_above(ax, ["std of gradient norms over classes, relative to their mean", r"$g_\mathrm{inter}$ (mean cosine)"])
+    return fig, ax
+
+
+def adaptation(report: DiagnosticReport, ax: Any = None) -> FigureAndAxes:
+    """Plot the score on each data set with each kind of statistics as bars.
+
+    Args:
+        report: of `anynorm.diagnostics.adaptation`.
+        ax: matplotlib axes; None makes a new figure.
+
+    Returns:
+        (fig, ax)
+
+    >>> row = {"data": "night", "source": 29.0, "recalibrated": 65.0, "mixed": 60.0, "per_batch": 64.0}
+    >>> [float(bar.get_height()) for bar in adaptation(DiagnosticReport([row], "", "adaptation", "shift"))[1].patches]
+    [29.0, 65.0, 60.0, 64.0]
+    """
+    fig, ax = _bars(report.rows, VARIANTS, ax, "data")
+    ax.set(title="Adapted statistics", ylabel="score (%)")
+    set_legend_above(ax)
     return fig, ax
 
 

@@ -5,18 +5,27 @@
 
 Norms use the batch while every other module is in eval mode, so dropout is off. With a process group, samples are pooled over all
 processes. Frozen norms do not change.
+
+Statistics of new, unlabeled data (target) can be mixed with those the model has (source), α = `source_weight`:
+
+    mean = α mean_source + (1 − α) mean_target        var = α var_source + (1 − α) var_target
+
+This is the mixture of Schneider et al. (2020), who mix variances and not moments: the variance of the union of source and target
+would be larger by α (1 − α) (mean_source − mean_target)². They choose α = N / (N + n): n target samples against a prior of N
+source samples. See `source_mixing`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from anynorm.core.update_rules import Cumulative, Frozen, Pooled, UpdateRule
+from anynorm.core.update_rules import Cumulative, Frozen, Pooled, Running, UpdateRule
 from anynorm.errors import SurgeryError
 from anynorm.kernels.sync import AllReduce
 from anynorm.layers.norm import Norm
@@ -26,6 +35,7 @@ from anynorm.surgery.batches import Forward, call, size_of
 from anynorm.surgery.find import NormSite, UndoLog, all_or_nothing, check_model, find_norms
 from anynorm.surgery.replace import make_equivalent
 from anynorm.surgery.report import SurgeryReport
+from anynorm.surgery.source_mixing import mix_with_source
 
 ESTIMATORS: dict[str, type[Pooled] | type[Cumulative]] = {"pooled": Pooled, "averaged": Cumulative}
 _COUNTERS = ("num_batches_tracked", "num_values_tracked")
@@ -42,6 +52,7 @@ def recalibrate(
     batches: int | None = None,
     *,
     estimator: str = "pooled",
+    source_weight: float = 0.0,
     forward: Forward | None = None,
 ) -> SurgeryReport:
     """Estimate the running statistics of a model again, in place.
@@ -51,6 +62,8 @@ def recalibrate(
         loader: batches: tensors, tuples whose first entry is x, or dictionaries; a tensor is one batch.
         batches: number of batches to use; None for all.
         estimator: "pooled" or "averaged".
+        source_weight: α, the weight of the present statistics: 0 replaces them, 1 leaves them. With few new samples, N / (N + n)
+            is the weight of a prior that counts as N samples beside n new ones.
         forward: function of model and batch that calls the model, where it needs more of a batch than its first entry.
 
     Returns:
@@ -58,8 +71,8 @@ def recalibrate(
         deviation; `std_change` is the mean relative change of the standard deviations.
 
     Raises:
-        SurgeryError: if no norm has running statistics to estimate, if norms are connected (bkn), if the loader has too few
-            batches, or if the batches reach no norm. The model is unchanged.
+        SurgeryError: if an argument is out of range, if no norm has running statistics to estimate, if norms are connected
+            (bkn), if the loader has too few batches, or if the batches reach no norm. The model is unchanged.
 
     >>> _ = torch.manual_seed(0)
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
@@ -67,8 +80,7 @@ def recalibrate(
     1 of 1 norms recalibrated on 64 samples (pooled); largest change: 1.
     """
     check_model(model)
-    if estimator not in ESTIMATORS:
-        raise SurgeryError(f"estimator must be one of {' '.join(ESTIMATORS)}; got {estimator!r}.")
+    _check_arguments(estimator, source_weight)
     sites = [site for site in find_norms(model) if _is_updated(site)]
     if not sites:
         raise SurgeryError(
@@ -82,12 +94,24 @@ def recalibrate(
     with all_or_nothing() as undo_log:
         old_buffers = {site: _save_buffers(site, undo_log) for site in sites}
         loader = [loader] if isinstance(loader, Tensor) else loader
-        samples, reached = _estimate(model, sites, loader, batches, ESTIMATORS[estimator](), forward or call)
+        estimation = _Estimation(ESTIMATORS[estimator](), source_weight, forward or call)
+        samples, reached = estimation.run(model, sites, loader, batches)
     rows: list[dict[str, Any]] = [{"path": site.path, **_change(old_buffers[site])} for site in sites if site in reached]
     largest = max(rows, key=lambda row: max(row["mean_change"], row["std_change"]))["path"]
     rows += [{"path": site.path, "note": "unchanged: no sample reached it"} for site in sites if site not in reached]
-    finding = f"{len(reached)} of {len(sites)} norms recalibrated on {samples} samples ({estimator}); "
+    how = f"{estimator}, source weight {source_weight:.3g}" if source_weight else estimator
+    finding = f"{len(reached)} of {len(sites)} norms recalibrated on {samples} samples ({how}); "
     return SurgeryReport(rows, f"{finding}largest change: {largest or 'the model itself'}.", model, undo_log.undo)
+
+
+def _check_arguments(estimator: str, source_weight: float) -> None:
+    if estimator not in ESTIMATORS:
+        raise SurgeryError(f"estimator must be one of {' '.join(ESTIMATORS)}; got {estimator!r}.")
+    if not 0 <= source_weight <= 1:
+        raise SurgeryError(
+            f"source_weight must be in [0, 1]; got {source_weight}. It is the weight of the present statistics, such as "
+            "N / (N + n) for a prior of N samples and n new ones."
+        )
 
 
 def _is_updated(site: NormSite) -> bool:
@@ -116,48 +140,74 @@ def _change(buffers: list[tuple[Tensor, Tensor]]) -> dict[str, float]:
     return {"mean_change": float(mean_change), "std_change": float((std_ratio - 1).abs().mean())}
 
 
-def _estimate(
-    model: nn.Module, sites: list[NormSite], loader: Any, batches: int | None, update_rule: UpdateRule, forward: Forward
-) -> tuple[int, list[NormSite]]:
-    """Run the loader with norms in train mode, and copy their running statistics into the norms of the model.
+@dataclass(frozen=True)
+class _Estimation:
+    """How statistics are estimated; see `recalibrate`."""
 
-    Returns:
-        The number of samples, and the norms that a sample reached.
-    """
-    modes = {module: module.training for module in model.modules()}
-    samples = count = 0
-    try:
-        with all_or_nothing() as undo_log, torch.no_grad():
-            estimating = {site: _estimating_norm(site, update_rule) for site in sites}
-            model.eval()
-            for site, norm in estimating.items():
-                undo_log.replace(site, norm)
-                norm.eval()
-                norm.training = True  # only the norm itself: its post modules stay in eval mode
-            root: nn.Module = next((norm for site, norm in estimating.items() if not site.parents), model)
-            for batch in track(loader, "recalibrating", batches):
-                forward(root, batch)
-                samples, count = samples + size_of(batch), count + 1
-            if count < (batches or 1):
-                raise SurgeryError(
-                    f"The loader must have at least {batches or 1} batches; got {count}. The statistics are unchanged."
-                )
-            reached = [site for site, norm in estimating.items() if int(norm.get_buffer("num_batches_tracked").sum()) > 0]
-            if not reached:
-                raise SurgeryError("The batches reached no norm. The statistics are unchanged.")
-            undo_log.undo()
-            for site, norm in estimating.items():
-                _copy_statistics(norm, site)
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
-    return samples, reached
+    update_rule: UpdateRule
+    source_weight: float
+    forward: Forward
+
+    def run(self, model: nn.Module, sites: list[NormSite], loader: Any, batches: int | None) -> tuple[int, list[NormSite]]:
+        """Run the loader with norms in train mode, and copy their running statistics into the norms of the model.
+
+        Returns:
+            The number of samples, and the norms that a sample reached.
+        """
+        modes = {module: module.training for module in model.modules()}
+        try:
+            with all_or_nothing() as undo_log, torch.no_grad():
+                estimating = {site: _estimating_norm(site, self.update_rule) for site in sites}
+                model.eval()
+                root = model
+                for site, norm in estimating.items():
+                    replacement = self._replacement(site, norm)
+                    undo_log.replace(site, replacement)
+                    root = root if site.parents else replacement
+                samples = self._run_batches(root, loader, batches)
+                reached = [site for site, norm in estimating.items() if int(norm.get_buffer("num_batches_tracked").sum()) > 0]
+                if not reached:
+                    raise SurgeryError("The batches reached no norm. The statistics are unchanged.")
+                undo_log.undo()
+                for site, norm in estimating.items():
+                    _copy_statistics(norm, site, self.source_weight)
+        finally:
+            for module, mode in modes.items():
+                module.training = mode
+        return samples, reached
+
+    def _replacement(self, site: NormSite, norm: Norm) -> Norm:
+        """Return the norm that replaces that of a site while `norm` estimates its statistics."""
+        norm.eval()
+        norm.training = True  # only the norm itself: its post modules stay in eval mode
+        if not self.source_weight:
+            return norm
+        mixed = _pooling_samples(make_equivalent(site, update_rule=Running(1 - self.source_weight)), site).eval()
+        mix_with_source(mixed, estimator=norm)
+        return mixed
+
+    def _run_batches(self, model: nn.Module, loader: Any, batches: int | None) -> int:
+        """Run the batches and return the number of samples."""
+        samples = count = 0
+        for batch in track(loader, "recalibrating", batches):
+            self.forward(model, batch)
+            samples, count = samples + size_of(batch), count + 1
+        if count < (batches or 1):
+            raise SurgeryError(
+                f"The loader must have at least {batches or 1} batches; got {count}. The statistics are unchanged."
+            )
+        return samples
 
 
 def _estimating_norm(site: NormSite, update_rule: UpdateRule) -> Norm:
     """Make a norm with the function of the site's that starts its running statistics again."""
-    norm = make_equivalent(site, update_rule=update_rule)
+    norm = _pooling_samples(make_equivalent(site, update_rule=update_rule), site)
     norm.reset_running_stats()
+    return norm
+
+
+def _pooling_samples(norm: Norm, site: NormSite) -> Norm:
+    """Return a norm without schedule, with the condition of a site's, that pools samples over all processes."""
     norm.schedule_enabled = False
     if dist.is_available() and dist.is_initialized():
         norm.sync_group = AllReduce()
@@ -166,14 +216,15 @@ def _estimating_norm(site: NormSite, update_rule: UpdateRule) -> Norm:
     return norm
 
 
-def _copy_statistics(norm: Norm, site: NormSite) -> None:
-    """Copy statistics to the norm of a site, except those of a norm or domain that no sample reached."""
+def _copy_statistics(norm: Norm, site: NormSite, source_weight: float) -> None:
+    """Mix statistics into the norm of a site, except those of a norm or domain that no sample reached."""
     assert norm.num_batches_tracked is not None  # it has running statistics
     reached = norm.num_batches_tracked > 0
     for index in tracked_cuts(norm):
         for buffer, new in zip(site.info.running_stats[norm.cuts[index]], norm.running_stats(index), strict=True):
             if buffer is not None and new is not None:
-                buffer.copy_(torch.where(reached.reshape(-1, 1) if reached.dim() else reached, new.reshape(buffer.shape), buffer))
+                mixed = torch.lerp(new.reshape(buffer.shape), buffer, source_weight)
+                buffer.copy_(torch.where(reached.reshape(-1, 1) if reached.dim() else reached, mixed, buffer))
     for name in _COUNTERS:
         counter, new = getattr(site.module, name, None), getattr(norm, name, None)
         if counter is not None and new is not None:

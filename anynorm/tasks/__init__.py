@@ -13,6 +13,8 @@ manas_exp3                the same by bandits; see `anynorm.tasks.manas`
 manas_least_squares
 random_search
 controller_search         the controller of ENAS on tables of NAS-Bench-201; see `anynorm.tasks.controller_search`
+source_only adabn dsbn    domain adaptation: baselines; see `anynorm.tasks.domain_adaptation`
+can can_all_classes       domain adaptation: CAN, with two readings of its loss; see `anynorm.tasks.contrastive_adaptation`
 package.module:Task       a subclass of `Task`
 """
 
@@ -41,6 +43,11 @@ TASKS = {
     "manas_least_squares": "anynorm.tasks.manas:LeastSquaresSearch",
     "random_search": "anynorm.tasks.manas:RandomArchitectureSearch",
     "controller_search": "anynorm.tasks.controller_search:ControllerSearch",
+    "source_only": "anynorm.tasks.domain_adaptation:SourceOnly",
+    "adabn": "anynorm.tasks.domain_adaptation:AdaBN",
+    "dsbn": "anynorm.tasks.adaptation_loops:DSBN",
+    "can": "anynorm.tasks.contrastive_adaptation:CAN",
+    "can_all_classes": "anynorm.tasks.contrastive_adaptation:CANAllClasses",
 }
 """The class of each task, imported at first use."""
 

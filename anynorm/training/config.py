@@ -31,6 +31,7 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
     "step-30-60-90": _steps(0.3, 0.6, 0.9),
     "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
     "cosine-to-0.04": lambda progress: 0.04 + 0.96 * (1 + math.cos(math.pi * progress)) / 2,  # DARTS: from 0.025 to 0.001
+    "exponential": lambda progress: 0.01**progress,  # 0.1 after half of the training
     "poly": lambda progress: (1 - progress) ** 0.9,
     "inverse": lambda progress: 1 / (1 + 8 * progress),  # AdaIN's 1/(1 + 5e-5 step) over its 160 000 steps
 }

@@ -15,6 +15,7 @@ from torch import nn
 
 from anynorm.errors import SpecError
 from anynorm.registry import parse
+from anynorm.surgery.batches import Calibration
 from anynorm.surgery.convert import replace_norms
 from anynorm.surgery.find import find_norms
 from anynorm.surgery.xbn import xbn
@@ -22,7 +23,12 @@ from anynorm.surgery.xbn import xbn
 _XBN = re.compile(r"xbn(?:\.p([123]))?(?:\.d([1-9]\d?))?=(.+)")
 
 
-def apply_norms(model: nn.Module, norms: str, batch_size: int, num_classes: int | None = None) -> nn.Module:
+_CLASSES = re.compile(r"\.(?:cc|sa|aux|saaux)@\w+|(?:cc|sa|aux|saaux)(?=bn@)|(?<=bn)@\w+")
+
+
+def apply_norms(
+    model: nn.Module, norms: str, batch_size: int, num_classes: int | None = None, fit: Calibration | None = None
+) -> nn.Module:
     """Replace the norms of a model by those of a layout; a number of groups becomes the nearest divisor of a layer's channels.
 
     Args:
@@ -30,19 +36,22 @@ def apply_norms(model: nn.Module, norms: str, batch_size: int, num_classes: int 
         norms: the layout.
         batch_size: samples per device in training, from which `bgn` without a number chooses its groups.
         num_classes: what "@K" stands for; None if there are no classes.
+        fit: calibration batches on which γ and β are fitted, as in `anynorm.convert`; None to copy them.
 
     Raises:
-        SpecError: if the model has no norm, or "@K" stands for nothing.
+        SpecError: if the model has no norm, "@K" stands for nothing, or XBN blocks should be fitted.
     """
     norms = set_num_classes(norms, num_classes)
     if match := _XBN.fullmatch(norms):
+        if fit is not None:
+            raise SpecError(f"the norms of XBN blocks cannot be fitted; got {norms}. Usable: the spec of a norm, such as gn:8.")
         position, distance, spec = match.groups()
         return xbn(model, spec, int(position or 2), int(distance or 1), batch_size=batch_size).model
     specs = norms.split("~")
     chosen = {site: specs[k % len(specs)] for k, site in enumerate(find_norms(model))}
     if not chosen:
         raise SpecError(f"{norms} cannot be applied: {type(model).__name__} has no norm that it could replace.")
-    return replace_norms(model, chosen, fit=None, groups="nearest", optimizer=None, options={"batch_size": batch_size}).model
+    return replace_norms(model, chosen, fit=fit, groups="nearest", optimizer=None, options={"batch_size": batch_size}).model
 
 
 def validate_norms(norms: str, batch_size: int = 1) -> None:
@@ -86,6 +95,15 @@ def set_num_classes(norms: str, num_classes: int | None) -> str:
             f"Write a number: {norms.replace('@K', '@10')}."
         )
     return norms.replace("@K", f"@{num_classes}")
+
+
+def without_classes(norms: str) -> str:
+    """Return a layout whose norms have one affine and one set of statistics for all classes or domains.
+
+    >>> without_classes("gn:8.cc@2"), without_classes("bn.aux@2~sabn@K"), without_classes("hn:4")
+    ('gn:8', 'bn~bn', 'hn:4')
+    """
+    return _CLASSES.sub("", norms)
 
 
 def split_norms(text: str) -> list[str]:

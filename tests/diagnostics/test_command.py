@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 
 import anynorm
 from anynorm.cli import app
+from anynorm.recipes.support.runs import train_run
+from anynorm.training.config import Config
 from tests.helpers import data
 from tests.surgery.networks import network
 
@@ -142,3 +144,70 @@ SHARED = iter([(data(8, 3, 8, 8), torch.arange(8) % 3)] * 3)
 def test_factories_may_return_a_pair_or_an_exhaustible_iterator():
     assert "20 samples" in run("diagnose", MODEL, "--data", "tests.diagnostics.test_command:pair").stdout
     assert "24 samples" in run("diagnose", MODEL, "--data", "tests.diagnostics.test_command:SHARED.__iter__").stdout
+
+
+@pytest.fixture
+def pixels(tmp_path):
+    """Images in [0, 1] with labels, and others without."""
+    values = torch.rand(90, 3, 8, 8, generator=torch.Generator().manual_seed(0)).numpy()
+    np.savez(tmp_path / "test.npz", x=values[:60], y=np.arange(60) % 3)
+    np.savez(tmp_path / "new.npz", x=values[60:])
+    return tmp_path / "test.npz", tmp_path / "new.npz"
+
+
+def test_adaptation_compares_statistics_on_new_data(pixels, tmp_path):
+    test, new = pixels
+    picture = tmp_path / "adaptation.png"
+    common = ("diagnose", MODEL, "--what", "adaptation", "--data", test, "--batch-size", 20)
+    done = run(*common, "--unlabeled", new, "--source-weight", 0.25, "--plot", picture)
+    assert done.exit_code == 0, done.output
+    header, row, finding = done.stdout.splitlines()
+    assert header.split() == ["data", "samples", "shift", "source", "recalibrated", "mixed", "per_batch"]
+    assert row.split()[:2] == ["--data", "30"]
+    assert "mixed (source weight 0.25)" in finding
+    assert "test images themselves" not in finding
+    with Image.open(picture) as image:
+        assert image.size[0] > 500
+    done = run(*common, "--corruptions", "gaussian_noise,contrast", "--severities", "1,5", "--mean", "0", "--std", "1", "--json")
+    report = json.loads(done.stdout)
+    names = ["uncorrupted", "gaussian_noise 1", "gaussian_noise 5", "contrast 1", "contrast 5"]
+    assert [row["data"] for row in report["rows"]] == names
+    assert "estimated from the test images themselves (without labels): pass --unlabeled" in report["finding"]
+
+
+def test_adaptation_of_a_run_corrupts_its_test_images_before_they_are_standardized(tmp_path):
+    config = Config(data="digits", num_train=64, num_test=64, epochs=1, num_evals=1)
+    train_run(config, tmp_path)
+    arguments = ("--what", "adaptation", "--corruptions", "brightness", "--severities", "5", "--runs", tmp_path, "--json")
+    done = run("diagnose", f"run:{config.id}", *arguments)
+    assert done.exit_code == 0, done.output
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["data"] for row in rows] == ["uncorrupted", "brightness 5"]
+    assert rows[1]["shift"] != rows[0]["shift"]  # with another mean and std, corruption_targets would raise
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--data", "new.npz"],
+            "Accuracy needs labels: --data must have integer labels beside x. --unlabeled takes data without",
+        ),
+        (["--data", "test.npz", "--source-weight", "2"], "source_weight must be in"),
+        (
+            ["--data", "test.npz", "--severities", "1.5"],
+            "--severities must be comma-separated integers, such as 1,3,5; got '1.5'",
+        ),
+        (["--data", "test.npz", "--corruptions", "fog"], "unknown corruption 'fog'"),
+        (["--data", "test.npz", "--corruptions", "contrast", "--severities", "7"], "severity must be one of 1 2 3 4 5; got 7"),
+        (
+            ["--data", "test.npz", "--corruptions", "contrast", "--mean", "9", "--std", "1"],
+            r"x · std \+ mean must be in \[0, 1\]",
+        ),
+    ],
+)
+def test_adaptation_refuses_wrong_data_and_options(options, message, pixels, monkeypatch):
+    monkeypatch.chdir(pixels[0].parent)
+    done = run("diagnose", MODEL, "--what", "adaptation", *options)
+    with pytest.raises(anynorm.AnynormError, match=message):
+        raise done.exception

@@ -8,7 +8,15 @@ from torch import nn
 
 import anynorm
 from anynorm import plot
-from anynorm.diagnostics import estimation_shift, fluctuation, gradient_balance, importance, perturbation_curve
+from anynorm.diagnostics import (
+    Target,
+    adaptation,
+    estimation_shift,
+    fluctuation,
+    gradient_balance,
+    importance,
+    perturbation_curve,
+)
 from tests.diagnostics.test_command import classifier, switchable
 from tests.helpers import data, same
 from tests.surgery.networks import trained
@@ -28,9 +36,10 @@ def reports():
         return nn.functional.cross_entropy(net(batch), torch.full((len(batch),), label))
 
     yield gradient_balance(model, {label: x[label::3] for label in range(3)}, loss)
+    yield adaptation(model, [Target("new", x, [(x, torch.arange(30) % 3)])])
 
 
-@pytest.mark.parametrize("index", range(5))
+@pytest.mark.parametrize("index", range(6))
 def test_each_report_is_plotted_into_the_given_axes(index):
     report = list(reports())[index]
     fig, ax = getattr(plot, report.kind)(report)

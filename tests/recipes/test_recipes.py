@@ -30,6 +30,7 @@ NAMES = recipe_names()
 RECORDS = sorted(FOLDER.glob("*.json"))
 SMOKE = {
     # recipe: number of rows, claims, pictures, and failed runs
+    "bgn_adaptation": (10, 8, 1, 0),
     "bgn_adversarial": (8, 11, 1, 0),
     "bgn_batch_size": (28, 14, 1, 4),  # IN is refused on maps of 1 × 1 pixels
     "bgn_groups": (8, 2, 1, 0),
@@ -47,6 +48,7 @@ SMOKE = {
     "sabn_generation": (4, 7, 1, 0),
     "sabn_search": (10, 24, 1, 0),
     "sabn_style": (8, 12, 1, 0),
+    "shift_adaptation": (8, 8, 1, 0),
     "sn_average": (4, 2, 1, 0),
     "sn_batch_size": (16, 9, 1, 0),
     "sn_controller": (10, 8, 1, 0),
@@ -167,7 +169,16 @@ def test_the_larger_quantity_of_a_claim_is_the_larger_one_in_the_paper(name):
     claims = [claim for settings in recipe.presets.values() for claim in recipe.claims(settings)]
     pairs = [(pair, claim.statement) for claim in claims for pair in re.findall(r"(-?\d+\.\d+) and (-?\d+\.\d+)", claim.paper)]
     assert bool(pairs) == (
-        name not in {"hn_fluctuation", "sabn_style", "sn_controller", "sn_importance", "sn_style", "xbn_perturbation"}
+        name
+        not in {
+            "hn_fluctuation",
+            "sabn_style",
+            "shift_adaptation",
+            "sn_controller",
+            "sn_importance",
+            "sn_style",
+            "xbn_perturbation",
+        }
     )  # these read figures
     for (larger, smaller), statement in pairs:
         assert float(larger) > float(smaller), statement
@@ -242,7 +253,7 @@ def test_missing_data_are_named_with_the_folder_that_should_have_them(tmp_path, 
 def test_the_header_of_a_recipe_lists_its_presets_and_its_command(name):
     header = read_header(name)
     assert list(header.times) == list(load_recipe(name).presets)
-    assert re.fullmatch(r"(bgn|hn|sabn|sn|xbn) (Table|Fig|Figs)\.? \d.*", header.source)
+    assert re.fullmatch(r"(bgn|hn|sabn|sn|xbn) (Table|Fig|Figs)\.? \d.*|ours", header.source)
     assert 10 < len(header.title) < 70
     for preset, time in header.times.items():
         assert re.fullmatch(r"\d+ s|\d+ min" if (FOLDER / f"{name}.{preset}.json").exists() else r"\d+ s|not run", time)

@@ -10,8 +10,9 @@ from torch import nn
 import anynorm
 from anynorm.core.update_rules import Frozen
 from tests.helpers import data, same
-from tests.surgery.networks import X, network, trained
+from tests.surgery.networks import BatchNormAct2d, X, network, trained
 
+X8 = data(8, 8, 4, 4)
 BATCHES = [data(n, 3, 8, 8, mean=0.5, std=2.0) for n in (5, 3, 8)]
 
 
@@ -155,3 +156,113 @@ def test_a_tensor_is_one_batch():
     model = nn.Sequential(nn.BatchNorm2d(8))
     anynorm.recalibrate(model, x)
     torch.testing.assert_close(model[0].running_mean, x.mean((0, 2, 3)))
+
+
+@pytest.mark.parametrize("weight", [0.25, 0.9])
+def test_source_weight_mixes_every_norm_with_the_statistics_of_its_own_inputs(weight):
+    model = trained(network())
+    norms = {name: module for name, module in model.named_modules() if isinstance(module, nn.BatchNorm2d)}
+    source = {name: (norm.running_mean.clone(), norm.running_var.clone()) for name, norm in norms.items()}
+    report = anynorm.recalibrate(model, X, source_weight=weight)
+    seen: dict[str, Any] = {}
+    for name, norm in norms.items():
+        norm.register_forward_pre_hook(lambda _, args, name=name: seen.update({name: args[0].double()}))
+    model.eval()(X)
+    for name, norm in norms.items():  # as recalibrated, in eval mode: the inputs of later norms depend on the mixture before them
+        values = seen[name].transpose(0, 1).flatten(1)
+        same(norm.running_mean.double(), weight * source[name][0] + (1 - weight) * values.mean(1), rtol=1e-4, atol=1e-5)
+        same(norm.running_var.double(), weight * source[name][1] + (1 - weight) * values.var(1), rtol=1e-4, atol=1e-5)
+    assert f"4 samples (pooled, source weight {weight})" in report.finding
+    report.undo()
+    for name, norm in norms.items():
+        same(norm.running_mean, source[name][0], rtol=0, atol=0)
+        same(norm.running_var, source[name][1], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("spec", ["bn", "hn:4", "bgn:4", "bgn:32", "sn", "brn", "gbgn:4,8", "auxbn@2"])
+@pytest.mark.parametrize("estimator", ["pooled", "averaged"])
+def test_every_norm_with_running_statistics_mixes_them_linearly(spec, estimator):
+    def recalibrated(source_weight):
+        model = trained_with(spec)
+        with anynorm.condition(model, 1, strict=False):
+            anynorm.recalibrate(model, [X8, X8 + 1], estimator=estimator, source_weight=source_weight)
+        return {name: value.double() for name, value in model.state_dict().items() if "running" in name}
+
+    target, mixed, source = recalibrated(0.0), recalibrated(0.25), recalibrated(1.0)
+    assert any((target[name] - source[name]).abs().max() > 0.1 for name in source)
+    for name in source:
+        same(mixed[name], 0.25 * source[name] + 0.75 * target[name], rtol=1e-5, atol=1e-6)
+    for name, value in trained_with(spec).state_dict().items():
+        if "running" in name:
+            same(source[name], value.double(), rtol=0, atol=0)
+
+
+def test_every_batch_is_normalized_by_its_own_mixture_with_the_source():
+    model: Any = nn.Sequential(nn.BatchNorm2d(8, affine=False), nn.BatchNorm2d(8, affine=False))
+    batches = [X8, 3 * X8 - 2]
+    anynorm.recalibrate(model, batches, source_weight=0.5)
+
+    def after_first(x):
+        mean, var = (statistic((0, 2, 3), keepdim=True) for statistic in (x.double().mean, x.double().var))
+        return (x - 0.5 * mean) / (0.5 + 0.5 * var + 1e-5).sqrt()
+
+    values = torch.cat([after_first(x) for x in batches]).transpose(0, 1).flatten(1)
+    same(model[1].running_mean.double(), 0.5 * values.mean(1), rtol=1e-5, atol=1e-6)
+    same(model[1].running_var.double(), 0.5 + 0.5 * values.var(1), rtol=1e-5, atol=1e-6)
+
+
+def test_conditions_that_a_forward_sets_reach_norms_whose_statistics_are_mixed():
+    def forward(model, x):
+        with anynorm.condition(model, 1):
+            model(x)
+
+    model = trained_with("auxbn@2")
+    before = model[0].running_mean.clone()
+    anynorm.recalibrate(model, X8, source_weight=0.5, forward=forward)
+    same(model[0].running_mean[0], before[0], rtol=0, atol=0)
+    same(model[0].running_mean[1], 0.5 * before[1] + 0.5 * X8.mean((0, 2, 3)))
+
+
+def trained_with(spec):
+    """One norm with statistics of other data than X."""
+    torch.manual_seed(0)
+    model: Any = nn.Sequential(anynorm.make(spec, 8))
+    with anynorm.condition(model, torch.arange(8) % 2, strict=False):
+        for _ in range(4):
+            model(data(8, 8, 4, 4, mean=3.0, std=0.5))
+    return model
+
+
+@pytest.mark.parametrize("weight", [-0.1, 1.5, float("nan")])
+def test_a_source_weight_outside_0_and_1_is_refused(weight):
+    with pytest.raises(
+        anynorm.SurgeryError, match=rf"source_weight must be in \[0, 1\]; got {weight}. It is the weight of the pres"
+    ):
+        anynorm.recalibrate(network(), BATCHES, source_weight=weight)
+
+
+def test_a_loader_that_fails_while_statistics_are_mixed_changes_nothing():
+    model = trained(network()).train()
+    before = copy.deepcopy(model.state_dict())
+
+    def loader():
+        yield X
+        raise OSError("disk")
+
+    with pytest.raises(OSError, match="disk"):
+        anynorm.recalibrate(model, loader(), source_weight=0.5)
+    assert all(isinstance(module, nn.BatchNorm2d) for module in (model[1], model[3].bn1))
+    assert all(module.training for module in model.modules())
+    for key, value in model.state_dict().items():
+        same(value, before[key], rtol=0, atol=0)
+
+
+def test_the_activation_inside_a_norm_is_applied_once_while_statistics_are_mixed():
+    calls = []
+    model: Any = nn.Sequential(BatchNormAct2d(3))
+    model[0].act = nn.LeakyReLU(0.5)
+    model[0].act.register_forward_hook(lambda *_: calls.append(1))
+    model[0].register_forward_hook(lambda *_: calls.append(2))
+    anynorm.recalibrate(model, [X], source_weight=0.5)
+    assert calls[-2:] == [1, 2]
+    assert calls.count(2) == 1

@@ -18,8 +18,12 @@ from anynorm.training.trainer import Trainer, train
 from tests.helpers import same
 from tests.tasks.test_architecture_evaluation import QUICK as QUICK_EVALUATION
 from tests.tasks.test_architecture_search import QUICK as QUICK_SEARCH
+from tests.tasks.test_domain_adaptation import LOOPS
+from tests.tasks.test_domain_adaptation import QUICK as ADAPTATION
 from tests.tasks.test_generation import QUICK as QUICK_GENERATION
 from tests.tasks.test_manas import QUICK as QUICK_MANAS
+
+pytestmark = pytest.mark.filterwarnings("ignore:clusters? .* no sample")  # of CAN, after a few steps
 
 SMOKE = {
     "classification": Config(model="small", width=0.5, num_train=64, batch_size=16, epochs=4, lr=0.05, num_evals=2),
@@ -89,6 +93,11 @@ SMOKE = {
         num_evals=2,
         options={"table": "tests.tables:small_table", "hidden_size": 8, "steps_per_epoch": 4},
     ),
+    "source_only": ADAPTATION,
+    "adabn": replace(ADAPTATION, task="adabn"),
+    "dsbn": replace(ADAPTATION, task="dsbn", norm="bn.aux@2", options=LOOPS),
+    "can": replace(ADAPTATION, task="can", norm="bn.aux@2", options=LOOPS),
+    "can_all_classes": replace(ADAPTATION, task="can_all_classes", norm="gn:4.cc@2", options=LOOPS),
     "tests.training.test_task:Adversarial": Config(
         task="tests.training.test_task:Adversarial", batch_size=8, epochs=2, num_evals=2
     ),
@@ -107,7 +116,15 @@ WITHOUT_RUNNING_STATS = {"generation": "gn:4.cc@K", "style_transfer": "gn:4.styl
 """Norms that diverge with the learning rate: those with running statistics may keep the loss finite."""
 DIVERGENT_LR = {"controller_search": 1e30}
 """Learning rates that diverge, where 1e12 does not: the logits of the controller are bounded, so weights must overflow."""
-WITHOUT_SHIFT = {"tests.training.test_task:Adversarial", "generation", "style_transfer", "controller_search"}
+WITHOUT_SHIFT = {
+    "tests.training.test_task:Adversarial",
+    "generation",
+    "style_transfer",
+    "controller_search",
+    "dsbn",
+    "can",
+    "can_all_classes",
+}
 """Tasks without test batches for their network."""
 NAMES = list(SMOKE)
 

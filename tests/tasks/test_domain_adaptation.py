@@ -1,0 +1,328 @@
+"""Domain adaptation: the tasks, their baselines, what they may not use, and what is refused."""
+
+import copy
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import anynorm
+from anynorm.data.domains import load_pair
+from anynorm.layers.norm import Norm
+from anynorm.models import build_model
+from anynorm.tasks import make_task, task_class
+from anynorm.tasks.contrastive_adaptation import CAN, choose_classes, draw_per_class, filter_labels
+from anynorm.tasks.penultimate import features_and_logits
+from anynorm.tasks.spherical_kmeans import class_centers, match_clusters, spherical_kmeans
+from anynorm.training.config import Config
+from anynorm.training.norm_layout import apply_norms
+from anynorm.training.sampler import derive_seed
+from anynorm.training.trainer import Trainer, train
+from tests.helpers import same
+
+LOOPS = {"source_epochs": 1, "steps_per_loop": 3, "adaptation_lr": 0.01}
+QUICK = Config(
+    task="source_only", model="small", width=0.5, num_train=160, num_test=64, batch_size=32, epochs=2, lr=0.05, num_evals=2,
+    schedule="constant",
+)  # fmt: skip
+QUICK_CAN = replace(QUICK, task="can", norm="bn.aux@2", options=LOOPS)
+pytestmark = pytest.mark.filterwarnings("ignore:clusters? .* no sample")
+
+
+def trained(config, steps):
+    trainer: Any = Trainer(config)
+    for _ in range(steps):
+        trainer.training_step()
+    return trainer
+
+
+def changed(**options):
+    return replace(QUICK_CAN, options=LOOPS | options)
+
+
+# Source and AdaBN -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_source_is_trained_and_the_target_tested():
+    task: Any = make_task(QUICK)
+    pair = load_pair("digits", "digits-faded")
+    assert torch.equal(task.data.test[0], pair.target_test[0][:64])
+    assert len(task.target_images) == task.num_samples == 160
+    rows = {row.numpy().tobytes() for row in pair.target}
+    assert all(row.numpy().tobytes() in rows for row in task.target_images)
+    assert float(task.data.mean) == pytest.approx(float(pair.source[0].double().mean()), rel=1e-5)
+
+
+def test_the_source_epochs_of_can_are_those_of_source_only():
+    alone, adapting = trained(QUICK, 5).task, trained(QUICK_CAN, 5).task
+    for one, other in zip(alone.modules(), adapting.modules(), strict=True):
+        if isinstance(one, Norm):
+            assert torch.equal(one.weight, other.class_weight[0])
+            assert torch.equal(one.running_mean, other.running_mean[0])
+            assert not other.running_mean[1].any()
+        elif isinstance(one, nn.Conv2d | nn.Linear):
+            assert torch.equal(one.weight, other.weight)
+
+
+def test_the_norms_of_the_target_start_as_copies_of_those_of_the_source():
+    trainer = trained(QUICK_CAN, 5)
+    expected = copy.deepcopy(trainer.task.model)
+    anynorm.copy_domain(expected)
+    states: list[dict[str, torch.Tensor]] = []
+    trainer.task.start_loop = lambda _: states.append({k: v.clone() for k, v in trainer.task.model.state_dict().items()})
+    trainer.task.adaptation_loss = lambda *_: {"loss": sum(parameter.sum() for parameter in trainer.task.parameters())}
+    trainer.training_step()
+    for name, value in expected.state_dict().items():
+        assert torch.equal(states[0][name], value), name
+
+
+def test_adabn_tests_with_the_statistics_of_the_target():
+    trainer = trained(replace(QUICK, task="adabn"), 5)
+    task = trainer.task.eval()
+    model = copy.deepcopy(task.model)
+    anynorm.recalibrate(model, task.data.standardize(task.target_images))
+    x, labels = task.data.standardize(task.data.test[0]), task.data.test[1]
+    with torch.no_grad():
+        expected = 100 * float((model(x).argmax(1) != labels).float().mean())
+        assert task.evaluate()["error"] == pytest.approx(expected)
+        assert task.evaluate_recalibrated() == task.evaluate()
+    plain = trained(QUICK, 5).task.eval()
+    with torch.no_grad():
+        assert plain.evaluate()["error"] != pytest.approx(expected)
+
+
+def test_adabn_of_norms_without_running_statistics_is_source_only():
+    one, other = (trained(replace(QUICK, task=name, norm="gn:4"), 2).task.eval() for name in ("adabn", "source_only"))
+    with torch.no_grad():
+        assert one.evaluate() == other.evaluate()
+
+
+# CAN ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_labels_of_the_target_are_for_the_evaluation_alone():
+    pair = load_pair("digits", "digits-faded")
+    shuffled = replace(pair, target_test=(pair.target_test[0], pair.target_test[1].roll(7)))
+    for name in ("can", "dsbn"):
+        config = replace(QUICK_CAN, task=name)
+        ends = []
+        for data in (pair, shuffled):
+            torch.manual_seed(0)
+            task: Any = task_class(name)
+            ends.append(train(config, task=task(config, data)).trainer)
+        for key, value in ends[0].task.state_dict().items():
+            assert torch.equal(value, ends[1].task.state_dict()[key]), key
+        assert ends[0].curve.points[-1]["test_error"] != ends[1].curve.points[-1]["test_error"]
+
+
+def test_the_loss_of_a_step_is_cross_entropy_plus_the_discrepancy_of_clustered_classes():
+    trainer = trained(QUICK_CAN, 5)
+    task = trainer.task
+    trainer.training_step()  # begins the first loop
+    assert int(task.num_loops) == 1
+    copied = copy.deepcopy(task)
+    copied.sampler, copied.processes = task.sampler, task.processes
+    assignments = task.assignments.clone()
+    trainer.training_step()
+    assert torch.equal(task.assignments, assignments)  # the same loop
+    images, labels = copied.training_batch(6)
+    generator = torch.Generator().manual_seed(torch_seed(6))
+    metrics = copied.adaptation_loss(images, labels, generator)
+    generator = torch.Generator().manual_seed(torch_seed(6))
+    classes = choose_classes(assignments, 10, generator)
+    chosen = [draw_per_class(each, classes, 3, generator) for each in (copied.data.train[1], assignments)]
+    layers = []
+    for domain, (all_images, indices) in enumerate(zip((copied.data.train[0], copied.target_images), chosen, strict=True)):
+        with anynorm.condition(copied.model, domain):
+            features, logits = features_and_logits(copied.model, copied.data.standardize(all_images[indices.flatten()]))
+        layers.append([tensor.unflatten(0, indices.shape) for tensor in (features, logits.softmax(1))])
+    with anynorm.condition(copied.model, 0):
+        cross_entropy = nn.functional.cross_entropy(copied.model(images), labels)
+    expected = cross_entropy + 0.3 * copied.discrepancy(*layers)
+    same(metrics["loss"], expected)
+    assert metrics["cdd"].item() != 0
+
+
+def torch_seed(step):
+    return derive_seed(0, 4, step)
+
+
+def test_assignments_are_the_matched_clusters_of_the_target():
+    trainer = trained(QUICK_CAN, 5)
+    task = trainer.task
+    anynorm.copy_domain(task.model)
+    task.model.eval()
+    with torch.no_grad():
+        outputs = []
+        for domain, images in enumerate((task.data.train[0], task.target_images)):
+            with anynorm.condition(task.model, domain):
+                outputs.append(features_and_logits(task.model, task.data.standardize(images))[0])
+        centers = class_centers(outputs[0], task.data.train[1], 10)
+        clusters = spherical_kmeans(outputs[1], centers)
+    expected = match_clusters(clusters.centers, centers)[clusters.labels]
+    task.model.train()
+    trainer.training_step()
+    counts = expected.bincount(minlength=10)
+    assert torch.equal(task.assignments, torch.where(counts[expected] >= 3, expected, -1))
+    assert all(module.training for module in task.modules())
+
+
+@pytest.mark.parametrize("norm", ["bn", "gn:4", "bgn:4.aux@2", "in.cc@2", "sn.aux@2"])
+def test_norms_may_be_shared_or_domain_specific(norm):
+    trainer = trained(replace(QUICK_CAN, norm=norm), 7)
+    assert int(trainer.task.num_loops) == 1
+    trainer.evaluate()
+    assert trainer.curve.points[-1]["test_error"] <= 100
+
+
+def test_the_norms_of_the_target_are_tested_once_adaptation_has_begun():
+    trainer = trained(QUICK_CAN, 5)
+    with trainer.evaluation_networks() as task, torch.no_grad():
+        before = task.evaluate()
+    assert "adabn_error" in before
+    trainer.training_step()
+    with trainer.evaluation_networks() as task, torch.no_grad():
+        after = task.evaluate()
+        assert "adabn_error" not in after
+        with anynorm.condition(task.model, 1):
+            logits = task.model(task.data.standardize(task.data.test[0]))
+    assert after["error"] == pytest.approx(100 * float((logits.argmax(1) != task.data.test[1]).float().mean()))
+
+
+def test_far_samples_and_small_classes_lose_their_labels():
+    labels, distances = torch.tensor([0, 0, 0, 1, 1, 2]), torch.tensor([0.1, 0.2, 0.6, 0.1, 0.3, 0.1])
+    assert filter_labels(labels, distances, 0.5, 2, 4).tolist() == [0, 0, -1, 1, 1, -1]
+    assert filter_labels(labels, distances, 1.0, 1, 4).tolist() == labels.tolist()
+    assert filter_labels(labels, distances, 0.05, 1, 4).tolist() == [-1] * 6
+
+
+def test_class_aware_batches_have_samples_of_their_classes():
+    labels = torch.tensor([4, 4, 4, 4, -1, 2, 2, 7])
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        classes = choose_classes(labels, 2, generator)
+        assert len(set(classes.tolist())) == 2
+        chosen = draw_per_class(labels, classes, 3, generator)
+        assert torch.equal(labels[chosen], classes[:, None].expand(2, 3))
+        four = chosen[classes == 4]
+        assert all(len(set(row.tolist())) == 3 for row in four)  # without replacement, where a class has enough
+    assert set(choose_classes(labels, 9, generator).tolist()) == {2, 4, 7}
+
+
+def test_a_loop_without_two_classes_trains_on_the_source_with_a_warning():
+    trainer = trained(changed(max_distance=1e-9), 5)
+    with pytest.warns(UserWarning, match=r"fewer than 2 classes .* within max_distance=1e-09 in loop 1: .* source alone"):
+        trainer.training_step()
+    trainer.training_step()
+    assert (trainer.task.assignments == -1).all()
+
+
+def test_the_two_readings_of_the_loss_differ_by_the_number_of_classes():
+    task: Any = make_task(changed(classes_per_batch=4))
+    other: Any = make_task(replace(changed(classes_per_batch=4), task="can_all_classes"))
+    layers = [[torch.randn(4, 3, 5)] for _ in range(2)]
+    assert isinstance(other, CAN)
+    assert float(task.discrepancy(*layers)) != pytest.approx(float(other.discrepancy(*layers)), rel=1e-3)
+    ten = [[torch.randn(10, 3, 5)] for _ in range(2)]
+    same(task.discrepancy(*ten), other.discrepancy(*ten))
+
+
+# DSBN -----------------------------------------------------------------------------------------------------------------------
+
+
+def test_pseudo_labels_move_from_the_first_stage_to_the_network():
+    trainer = trained(replace(QUICK_CAN, task="dsbn"), 5)
+    task = trainer.task
+    trainer.training_step()
+    assert torch.equal(task.pseudo_labels, task.first_probabilities.argmax(1))
+    same(task.first_probabilities.sum(1), torch.ones(160))
+    trainer.training_step()
+    trainer.training_step()
+    trainer.training_step()  # begins the second loop, 3 of 5 steps after the first
+    share = 2 / (1 + math.exp(-10 * 3 / 5)) - 1
+    trainer = trained(replace(QUICK_CAN, task="dsbn"), 8)
+    now = trainer.task.outputs(trainer.task.target_images, 1)[1].softmax(1)
+    expected = ((1 - share) * task.first_probabilities + share * now).argmax(1)
+    assert torch.equal(task.pseudo_labels, expected)
+
+
+# Pretrained models ----------------------------------------------------------------------------------------------------------
+
+
+def pretrained(shape):
+    """Return a network whose norms have statistics of digits, as a pretrained one."""
+    torch.manual_seed(3)
+    model = build_model("small", shape, 0.5)
+    pair = load_pair("digits", "digits-faded")
+    for _ in range(3):
+        model(pair.standardize(pair.source[0][:256]))
+    return model
+
+
+@pytest.mark.parametrize("norm", ["bn.aux@2", "gn:4.cc@2"])
+def test_norms_of_a_pretrained_model_are_fitted_to_its_outputs_in_both_domains(norm):
+    config = replace(QUICK, model="tests.tasks.test_domain_adaptation:pretrained", norm=norm, options={"fit_images": 128})
+    task: Any = make_task(config).eval()
+    original = pretrained(task.data.shape).eval()
+    x = task.data.standardize(task.data.train[0][:128])
+    copied = apply_norms(pretrained(task.data.shape), norm, 32).eval()
+    errors = []
+    with torch.no_grad():
+        target = original(x)
+        for model in (task.model, copied):
+            for domain in (0, 1):
+                with anynorm.condition(model, domain):
+                    errors.append(float((model(x) - target).norm() / target.norm()))
+    assert errors[0] == errors[1]
+    assert errors[0] < 1e-5 if norm.startswith("bn") else errors[0] < 0.8 * errors[2]
+
+
+# What is refused ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("config", "error", "message"),
+    [
+        (
+            replace(QUICK, norm="bn.aux@3"),
+            anynorm.SpecError,
+            r"no classes or two domains.*; got bn\.aux@3\. Usable: bn bn\.aux@2",
+        ),
+        (replace(QUICK, norm="adain"), anynorm.SpecError, r"no classes or two domains.*; got "),
+        (replace(QUICK_CAN, grad_accum_steps=2), anynorm.SpecError, "grad_accum_steps must be 1, got 2"),
+        (changed(source_epochs=2), anynorm.SpecError, "source_epochs must be at least 0 and less than epochs=2; got 2"),
+        (changed(steps_per_loop=0), anynorm.SpecError, "steps_per_loop must be at least 1; got 0"),
+        (changed(adaptation_lr=-1.0), anynorm.SpecError, r"adaptation_lr must be 0 or more; got -1\.0"),
+        (changed(classes_per_batch=1), anynorm.SpecError, "classes_per_batch must be at least 2; got 1"),
+        (changed(target="mnits"), anynorm.DataError, "unknown dataset 'mnits'"),
+        (changed(target="digits@4"), anynorm.DataError, r"images of both domains must be of one size.* Write digits@4"),
+        (
+            replace(QUICK, norm="xbn=gn:4", options={"fit_images": 64}),
+            anynorm.SpecError,
+            r"the norms of XBN blocks cannot be fitted; got xbn=gn:4",
+        ),
+    ],
+)
+def test_settings_without_meaning_are_refused(config, error, message):
+    with pytest.raises(error, match=message):
+        make_task(config)
+
+
+def test_features_need_a_linear_layer():
+    with pytest.raises(anynorm.DataError, match=r"features are the input of the last nn\.Linear .*; this Sequential has none"):
+        features_and_logits(nn.Sequential(nn.Flatten()), torch.zeros(1, 2))
+
+
+def test_features_are_the_input_of_the_last_linear_layer_and_no_hook_stays():
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    x = torch.randn(5, 3)
+    features, logits = features_and_logits(model, x)
+    assert torch.equal(features, model[0](x).relu())
+    assert torch.equal(logits, model(x))
+    assert not model[2]._forward_pre_hooks
+    with pytest.raises(RuntimeError):
+        features_and_logits(model, torch.randn(5, 7))
+    assert not model[2]._forward_pre_hooks
