@@ -20,6 +20,7 @@ LEVELS = [
     ["table", "progress", "io"],
     ["show", "surgery", "diagnostics"],
     ["data", "models", "plot"],
+    ["few_shot"],
     ["training"],
     ["tasks"],
     ["recipes", "comparison", "report", "stylization"],

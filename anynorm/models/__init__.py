@@ -17,6 +17,7 @@ from anynorm.models.densenet import densenet121
 from anynorm.models.mlp import mlp
 from anynorm.models.mobilenet import mobilenetv2
 from anynorm.models.resnet import resnet10, resnet18, resnet26, resnet50, resnet101, resnext50, resnext101, small, wrn_10_2
+from anynorm.models.resnet12 import resnet12
 from anynorm.models.shape import DataShape, scale_channels
 from anynorm.models.shufflenet import shufflenetv2
 
@@ -33,6 +34,7 @@ MODELS: dict[str, Factory] = {
     "small": small,
     "mlp": deep_mlp,
     "resnet10": resnet10,
+    "resnet12": resnet12,
     "resnet18": resnet18,
     "resnet26": resnet26,
     "resnet50": resnet50,

@@ -1,6 +1,7 @@
 """Tasks: what is trained. `anynorm.training.task.Task` is their base class, `anynorm.training.trainer` has the loop.
 
 classification            images and labels; see `anynorm.tasks.classification`
+few_shot                  novel classes from a few images; see `anynorm.tasks.few_shot`
 generation                images of a class, by a GAN; see `anynorm.tasks.generation`
 style_transfer            a decoder for any content and any style; see `anynorm.tasks.style_transfer`
 single_style_transfer     Johnson's network for one style; see `anynorm.tasks.single_style_transfer`
@@ -20,6 +21,7 @@ from anynorm.training.task import Task
 
 TASKS = {
     "classification": "anynorm.tasks.classification:Classification",
+    "few_shot": "anynorm.tasks.few_shot:FewShot",
     "generation": "anynorm.tasks.generation:Generation",
     "style_transfer": "anynorm.tasks.style_transfer:StyleTransfer",
     "single_style_transfer": "anynorm.tasks.single_style_transfer:SingleStyleTransfer",

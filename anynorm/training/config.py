@@ -28,6 +28,7 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
     "step": _steps(0.5, 0.75),
     "step-quarters": _steps(0.25, 0.5, 0.75),
     "step-30-60-90": _steps(0.3, 0.6, 0.9),
+    "step-thirds": lambda progress: (1.0, 0.06, 0.012, 0.0024)[sum(progress >= start for start in (1 / 3, 2 / 3, 5 / 6))],
     "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
     "poly": lambda progress: (1 - progress) ** 0.9,
     "inverse": lambda progress: 1 / (1 + 8 * progress),  # AdaIN's 1/(1 + 5e-5 step) over its 160 000 steps

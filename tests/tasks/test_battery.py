@@ -20,6 +20,17 @@ from tests.tasks.test_generation import QUICK as QUICK_GENERATION
 
 SMOKE = {
     "classification": Config(model="small", width=0.5, num_train=64, batch_size=16, epochs=4, lr=0.05, num_evals=2),
+    "few_shot": Config(
+        task="few_shot",
+        model="resnet12",
+        width=0.125,
+        num_train=64,
+        batch_size=16,
+        epochs=2,
+        lr=0.05,
+        num_evals=2,
+        options={"padding": 4, "num_ways": 4, "num_episodes": 10, "num_queries": 5},
+    ),
     "generation": replace(QUICK_GENERATION, lr=2e-3),
     "examples.frequency:Frequency": Config(task="examples.frequency:Frequency", batch_size=100, epochs=1, lr=0.01, num_evals=2),
     "style_transfer": Config(

@@ -1,0 +1,208 @@
+"""Classes added to a trained classifier from a few images (Qi et al. 2018, "imprinted weights").
+
+With the features f_1 … f_K of the K images of a class, the inputs of the last layer, its weights are
+
+    w = v/‖v‖,   v = mean of f_k/‖f_k‖
+
+A cosine classifier takes them as they are. In an `nn.Linear` they get the mean norm of the rows and the mean bias of the classes
+that it has, so that no class is favored by its scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from anynorm.diagnostics.observe import eval_mode, record_inputs
+from anynorm.errors import SurgeryError
+from anynorm.models.cosine import CosineLinear
+from anynorm.surgery.find import UndoLog, all_or_nothing, check_model
+from anynorm.surgery.report import SurgeryReport
+
+BATCH_SIZE = 256
+
+
+class Classifier(NamedTuple):
+    """The last layer of a model, and its path."""
+
+    path: str
+    module: nn.Linear | CosineLinear
+
+
+def imprint(model: nn.Module, images: Tensor, labels: Tensor | Sequence[Any], *, classifier: str | None = None) -> SurgeryReport:
+    """Add classes to a trained classifier, in place. Nothing is trained.
+
+    Args:
+        model: a model whose last layer is an `nn.Linear` or a `CosineLinear`; its mode and running statistics are unchanged.
+        images: a batch of inputs of the model, a few per new class.
+        labels: one label per image, numbers or names. Images of a label are one new class. Classes are appended in the order of the
+            sorted labels, behind those that the classifier has, whatever their numbers are.
+        classifier: path of the last layer, such as "fc"; None for the last `nn.Linear` or `CosineLinear` of the model.
+
+    Returns:
+        A report with one row per new class: its label, its output index, its number of images, and the class that the classifier had
+        whose weights are nearest, with the cosine. `undo()` removes the classes. An optimizer that was made before holds the old
+        parameters.
+
+    Raises:
+        SurgeryError: if the model has no such layer, the layer cannot be extended, or images and labels do not fit. The model is
+            unchanged.
+
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    >>> report = imprint(model, torch.eye(4).reshape(4, 1, 2, 2), ["cat", "cat", "dog", "dog"])
+    >>> model(torch.zeros(1, 1, 2, 2)).shape
+    torch.Size([1, 4])
+    >>> report.undo()[1].out_features
+    2
+    """
+    check_model(model)
+    layer = find_classifier(model, classifier)
+    names, numbers = _number_labels(images, labels)
+    features = extract_features(model, images, classifier=layer.path)
+    weights = class_weights(features, numbers, len(names))
+    if not bool(torch.isfinite(weights).all()):
+        raise SurgeryError("the features of the images must be finite; got NaN or infinite values. The model is unchanged.")
+    with all_or_nothing() as undo_log:
+        rows = _describe(layer.module, weights, names, numbers)
+        _append_rows(layer.module, weights, undo_log)
+    total = layer.module.out_features
+    finding = f"{_plural(len(names), 'class')} added to '{layer.path}': outputs {total - len(names)} to {total - 1} of {total}."
+    return SurgeryReport(rows, finding, model, _undo(layer, undo_log))
+
+
+def class_weights(features: Tensor, labels: Tensor, num_classes: int) -> Tensor:
+    """Return the imprinted weights of classes: the normalized means of normalized features, (…, num_classes, c).
+
+    Args:
+        features: (…, n, c).
+        labels: the class of each feature, (n,), below `num_classes`.
+        num_classes: the number of classes; each must have a feature.
+    """
+    normalized = nn.functional.normalize(features, dim=-1)
+    sums = torch.zeros(*features.shape[:-2], num_classes, features.shape[-1], dtype=features.dtype, device=features.device)
+    return nn.functional.normalize(sums.index_add_(-2, labels.to(features.device), normalized), dim=-1)
+
+
+def find_classifier(model: nn.Module, path: str | None = None) -> Classifier:
+    """Return the last layer of a model: the one at a path, or the last `nn.Linear` or `CosineLinear` among its modules.
+
+    Raises:
+        SurgeryError: if there is none, or the module at the path is of another type.
+    """
+    modules = dict(model.named_modules())
+    if path is not None:
+        module = modules.get(path)
+        if not isinstance(module, nn.Linear | CosineLinear):
+            got = "no module" if module is None else f"a {type(module).__name__}"
+            raise SurgeryError(f"classifier must be the path of an nn.Linear or CosineLinear; '{path}' is {got}.")
+        return Classifier(path, module)
+    found = [Classifier(name, module) for name, module in modules.items() if isinstance(module, nn.Linear | CosineLinear)]
+    if not found:
+        raise SurgeryError(
+            f"This {type(model).__name__} has no classifier: no module is an nn.Linear or anynorm.models.cosine.CosineLinear."
+        )
+    return found[-1]
+
+
+def extract_features(model: nn.Module, images: Tensor, *, classifier: str | None = None, batch_size: int = BATCH_SIZE) -> Tensor:
+    """Return the features of images, the inputs of the last layer in eval mode, (n, c); the model is unchanged.
+
+    Args:
+        model: the model.
+        images: a batch of inputs of the model.
+        classifier: path of the last layer; see `imprint`.
+        batch_size: maximum number of images per forward pass.
+
+    Raises:
+        SurgeryError: if the last layer does not get one vector per image.
+    """
+    layer = find_classifier(model, classifier)
+    with eval_mode(model):
+        return torch.cat([record_features(model, layer, part) for part in torch.split(images, batch_size)])
+
+
+def record_features(model: nn.Module, layer: Classifier, images: Tensor) -> Tensor:
+    """Return the features of images from one forward pass, in the mode that the model is in.
+
+    Raises:
+        SurgeryError: if the last layer does not get one vector per image.
+    """
+    with record_inputs(layer.module) as inputs:
+        model(images)
+    expected = (len(images), layer.module.in_features)
+    if len(inputs) != 1 or inputs[0].shape != expected:
+        got = ", ".join(str(tuple(x.shape)) for x in inputs) or "no call"
+        raise SurgeryError(
+            f"the classifier '{layer.path}' must be called once per forward pass, with features of shape {expected}; got {got}. "
+            'Name another layer: classifier="fc".'
+        )
+    return inputs[0]
+
+
+def _number_labels(images: Tensor, labels: Tensor | Sequence[Any]) -> tuple[list[Any], Tensor]:
+    """Return the sorted distinct labels, and the position of the label of each image among them."""
+    values = labels.tolist() if isinstance(labels, Tensor) else list(labels)
+    if len(values) != len(images) or not values:
+        raise SurgeryError(
+            f"imprint needs one label per image, and at least one image; got {len(images)} images, {len(values)} labels."
+        )
+    names = sorted(set(values))
+    number = {name: k for k, name in enumerate(names)}
+    return names, torch.tensor([number[value] for value in values])
+
+
+def _describe(layer: nn.Linear | CosineLinear, weights: Tensor, names: list[Any], numbers: Tensor) -> list[dict[str, Any]]:
+    existing = nn.functional.normalize(layer.weight.detach(), dim=1)
+    cosines, nearest = (weights.to(existing.dtype) @ existing.T).max(1)
+    counts = torch.bincount(numbers, minlength=len(names))
+    return [
+        {
+            "label": name,
+            "output": layer.out_features + k,
+            "images": int(counts[k]),
+            "nearest output": int(nearest[k]),
+            "cosine": round(float(cosines[k]), 4),
+        }
+        for k, name in enumerate(names)
+    ]
+
+
+def _append_rows(layer: nn.Linear | CosineLinear, weights: Tensor, undo_log: UndoLog) -> None:
+    if hasattr(layer, "parametrizations"):
+        raise SurgeryError(
+            f"the weights of this {type(layer).__name__} are parametrized (torch.nn.utils.parametrize) and cannot be extended. "
+            "Remove the parametrization first (remove_parametrizations)."
+        )
+    old = layer.weight
+    rows = weights.to(old.device, old.dtype)
+    if isinstance(layer, nn.Linear):
+        rows = rows * old.detach().norm(dim=1).mean()
+        if layer.bias is not None:
+            bias = layer.bias.detach()
+            _set_parameter(layer, "bias", torch.cat([bias, bias.mean().expand(len(rows))]), undo_log)
+    _set_parameter(layer, "weight", torch.cat([old.detach(), rows]), undo_log)
+    undo_log.set_attribute(layer, "out_features", layer.out_features + len(rows))
+
+
+def _set_parameter(layer: nn.Module, name: str, value: Tensor, undo_log: UndoLog) -> None:
+    requires_grad = layer.get_parameter(name).requires_grad
+    undo_log.set_attribute(layer, name, nn.Parameter(value, requires_grad=requires_grad))
+
+
+def _undo(layer: Classifier, undo_log: UndoLog) -> Any:
+    """Return a function that reverts an imprint, unless the classifier has been changed since."""
+    imprinted = layer.module.weight
+
+    def undo() -> None:
+        if undo_log.undo_steps and layer.module.weight is not imprinted:
+            raise SurgeryError(f"the weights of '{layer.path}' have been replaced again since: undo the later operation first.")
+        undo_log.undo()
+
+    return undo
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}es"
