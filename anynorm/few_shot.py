@@ -38,13 +38,13 @@ def imprint(model: nn.Module, images: Tensor, labels: Tensor | Sequence[Any], *,
     Args:
         model: a model whose last layer is an `nn.Linear` or a `CosineLinear`; its mode and running statistics are unchanged.
         images: a batch of inputs of the model, a few per new class.
-        labels: one label per image, numbers or names. Images of a label are one new class. Classes are appended in the order of the
-            sorted labels, behind those that the classifier has, whatever their numbers are.
+        labels: one label per image, numbers or names. Images of a label are one new class. Classes are appended in the order of
+            the sorted labels, behind those that the classifier has, whatever their numbers are.
         classifier: path of the last layer, such as "fc"; None for the last `nn.Linear` or `CosineLinear` of the model.
 
     Returns:
-        A report with one row per new class: its label, its output index, its number of images, and the class that the classifier had
-        whose weights are nearest, with the cosine. `undo()` removes the classes. An optimizer that was made before holds the old
+        A report with one row per new class: its label, its output index, its number of images, and the output of the nearest class
+        that the classifier had, with the cosine. `undo()` removes the classes. An optimizer that was made before holds the old
         parameters.
 
     Raises:

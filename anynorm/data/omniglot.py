@@ -2,9 +2,9 @@
 
     omniglot/images_background.zip      964 characters of 30 alphabets, 105 × 105 pixels, black ink
     omniglot/images_evaluation.zip      659 characters of 20 alphabets
-    omniglot/omniglot_28x28.npz         both as arrays of 28 × 28 pixels (`x`, `char`, `char_names`, `char_is_background`), used if present
+    omniglot/omniglot_28x28.npz         both as arrays: `x` (28 × 28 pixels), `char`, `char_names`, `char_is_background`
 
-Images are returned as uint8 (n, 1, 28, 28) with white ink (255) on black. Missing archives are downloaded; see `download`.
+The arrays are used if they are there. Images are returned as uint8 (n, 1, 28, 28) with white ink (255) on black. Missing archives are downloaded; see `download`.
 """
 
 from __future__ import annotations

@@ -63,8 +63,8 @@ def draw_episodes(
         num_ways: W, the number of classes per episode.
         num_shots: K, the number of images per class to learn from.
         num_queries: Q, the number of images per class to classify.
-        groups: the group of each class, such as its alphabet; the classes of an episode are then of one group, which is drawn with
-            equal probability among those that have W classes. None for any classes.
+        groups: the group of each class, such as its alphabet. The classes of an episode are then of one group, and all groups of
+            at least W classes are drawn with equal probability. None for any classes.
         seed: seed of the episodes.
 
     Raises:

@@ -4,11 +4,11 @@ A network with a cosine classifier is trained on the base classes by cross entro
 (see `anynorm.tasks.episodes`), whose features are computed in eval mode: the statistics of norms are those of the training, and
 an image has the same features in any batch. Metrics, for each number of shots K, in percent:
 
-    K-shot accuracy                                mean over episodes, imprinted weights
-    K-shot accuracy (prototypes)                   the same features, nearest mean
-    K-shot accuracy (transductive)                 with the option `transductive`: norms use the statistics of the batch, that is of
-                                                   the queries of an episode, which a single image does not have
-    …, 95 % CI                                     half the width of the confidence interval over episodes
+    K-shot accuracy                  mean over episodes, imprinted weights
+    K-shot accuracy (prototypes)     the same features, nearest mean
+    K-shot accuracy (transductive)   with the option `transductive`: norms use the statistics of the queries of an episode, which
+                                     are not available for a single image
+    …, 95 % CI                       half the width of the confidence interval over episodes
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class FewShot(Classification):
         return images
 
     def _transductive_accuracies(self, shots: int) -> list[float]:
-        """Return the accuracies of imprinted weights when norms use the statistics of the shots, and of the queries, of an episode."""
+        """Return the accuracies of imprinted weights; norms use the statistics of the shots, or of the queries, of an episode."""
         layer = find_classifier(self.model)
         accuracies = []
         for support, query in zip(*self.episodes, strict=True):
@@ -196,8 +196,8 @@ class FewShot(Classification):
         if bool(difference > TOLERANCE):
             raise DataError(
                 "the features of an image must not depend on the other images of its batch in eval mode; they differ by "
-                f"{100 * float(difference):.0f} %. Statistics of query batches are transductive: use norms with running statistics, and "
-                "the option transductive=true to measure both."
+                f"{100 * float(difference):.0f} %. Statistics of query batches are transductive: use norms with running statistics, "
+                "and the option transductive=true to measure both."
             )
 
 
