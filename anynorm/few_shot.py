@@ -43,9 +43,9 @@ def imprint(model: nn.Module, images: Tensor, labels: Tensor | Sequence[Any], *,
         classifier: path of the last layer, such as "fc"; None for the last `nn.Linear` or `CosineLinear` of the model.
 
     Returns:
-        A report with one row per new class: its label, its output index, its number of images, and the output of the nearest class
-        that the classifier had, with the cosine. `undo()` removes the classes. An optimizer that was made before holds the old
-        parameters.
+        A report with one row per new class: its label, its output index, its number of images, and the output of the nearest
+        class that the classifier had, with the cosine. `undo()` removes the classes. An optimizer that was made before holds the
+        old parameters.
 
     Raises:
         SurgeryError: if the model has no such layer, the layer cannot be extended, or images and labels do not fit. The model is

@@ -42,8 +42,8 @@ def miniimagenet(split: str, image_size: int, *, skip_unreadable: bool = False) 
         return read_split(_list_images(root / f"{split}.csv"), image_size, skip_unreadable=skip_unreadable)
     raise DataError(
         f"miniImageNet must be in {data_dir() / FOLDERS[0]}, as {split}/CLASS/IMAGE.jpg or as {split}.csv and images/IMAGE.jpg; "
-        "got neither. Its images have no public address: make it from ImageNet with the lists of Ravi & Larochelle (2017), or set "
-        "ANYNORM_DATA to the directory that has it."
+        "got neither. Its images have no public address: make it from ImageNet with the lists of Ravi & Larochelle (2017), or "
+        "set ANYNORM_DATA to the directory that has it."
     )
 
 

@@ -196,8 +196,8 @@ class FewShot(Classification):
         if bool(difference > TOLERANCE):
             raise DataError(
                 "the features of an image must not depend on the other images of its batch in eval mode; they differ by "
-                f"{100 * float(difference):.0f} %. Statistics of query batches are transductive: use norms with running statistics, "
-                "and the option transductive=true to measure both."
+                f"{100 * float(difference):.0f} %. Statistics of query batches are transductive: use norms with running "
+                "statistics, and the option transductive=true to measure both."
             )
 
 

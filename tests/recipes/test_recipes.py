@@ -30,6 +30,7 @@ RECORDS = sorted(FOLDER.glob("*.json"))
 SMOKE = {
     # recipe: number of rows, claims, pictures, and failed runs
     "bgn_batch_size": (28, 14, 1, 4),  # IN is refused on maps of 1 × 1 pixels
+    "bgn_few_shot": (12, 10, 1, 0),
     "bgn_groups": (8, 2, 1, 0),
     "hn_caltech256": (16, 6, 1, 0),
     "hn_cifar100": (16, 7, 1, 0),
@@ -204,7 +205,7 @@ def test_the_paper_presets_of_xbn_have_256_images_per_step(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_paper_presets_on_imagenet_stream_random_resized_crops_to_devices_with_their_own_statistics(name):
     train = load_recipe(name).presets.get("paper", {}).get("train", {})
-    if "imagenet" in train.get("data", ""):
+    if ":imagenet" in train.get("data", ""):
         assert train["data"] == "stream:imagenet"
         config = config_from_dict(train)
         assert (config.image_size, config.min_area, config.crop, config.flip, config.color_jitter) == (224, 0.08, 0, True, 0)
