@@ -19,8 +19,8 @@ The paper gives the confidence interval over the episodes of one training. This 
 trainings. The record has both, and the claims are tested over trainings, with the same episodes for all. Accuracies of the
 nearest class mean (prototypes, Snell et al. 2017) with the same features are in the record too.
 
-Not in the paper, so chosen here: an epoch has 1000 steps, as in the protocol that it follows; GN has 32 groups. The number of groups
-of BGN is not given, and 512, its number for large batches, does not divide maps of 21 × 21 pixels: it is 256.
+Not in the paper, so chosen here: an epoch has 1000 steps, as in the protocol that it follows; GN has 32 groups. The number of
+groups of BGN is not given, and 512, its number for large batches, does not divide maps of 21 × 21 pixels: it is 256.
 """
 
 from __future__ import annotations
