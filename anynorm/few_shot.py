@@ -61,15 +61,56 @@ def imprint(model: nn.Module, images: Tensor, labels: Tensor | Sequence[Any], *,
     check_model(model)
     layer = find_classifier(model, classifier)
     names, numbers = _number_labels(images, labels)
-    features = extract_features(model, images, classifier=layer.path)
-    weights = class_weights(features, numbers, len(names))
-    if not bool(torch.isfinite(weights).all()):
-        raise SurgeryError("the features of the images must be finite; got NaN or infinite values. The model is unchanged.")
+    weights = _imprinted_weights(model, layer, images, numbers, len(names))
+    rows = _describe(layer.module, weights, names, numbers)
     with all_or_nothing() as undo_log:
-        rows = _describe(layer.module, weights, names, numbers)
         _append_rows(layer.module, weights, undo_log)
     total = layer.module.out_features
-    finding = f"{_plural(len(names), 'class')} added to '{layer.path}': outputs {total - len(names)} to {total - 1} of {total}."
+    count = f"{len(names)} class{'es' * (len(names) > 1)}"
+    finding = f"{count} added to '{layer.path}': outputs {total - len(names)} to {total - 1} of {total}."
+    return SurgeryReport(rows, finding, model, _undo(layer, undo_log))
+
+
+def reimprint(
+    model: nn.Module, images: Tensor, labels: Tensor | Sequence[int], *, classifier: str | None = None
+) -> SurgeryReport:
+    """Replace the weights of classes that a classifier has by imprints of images, in place.
+
+    Features of all classes have a component in common. Imprinted weights contain it, trained ones need not, so next to trained
+    classes imprinted ones are predicted too often. With images of the old classes, all weights can be made in the same way.
+
+    Args:
+        model: see `imprint`.
+        images: a few images per class.
+        labels: the output of the class of each image. Other outputs are unchanged.
+        classifier: see `imprint`.
+
+    Returns:
+        A report with one row per class; `cosine` is that of its old and new weights. `undo()` restores the old weights.
+
+    Raises:
+        SurgeryError: as `imprint`, and if a label is not an output of the classifier. The model is unchanged.
+
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2, bias=False))
+    >>> reimprint(model, torch.eye(4)[:1].reshape(1, 1, 2, 2), [1]).finding
+    "the weights of 1 of 2 outputs of '1' were replaced."
+    """
+    check_model(model)
+    layer = find_classifier(model, classifier)
+    outputs, numbers = _number_labels(images, labels)
+    total = layer.module.out_features
+    if not all(isinstance(output, int) and 0 <= output < total for output in outputs):
+        raise SurgeryError(f"labels must be outputs of '{layer.path}', 0 to {total - 1}; got {outputs}. imprint() adds classes.")
+    weights = _imprinted_weights(model, layer, images, numbers, len(outputs))
+    cosines = nn.functional.cosine_similarity(weights.to(layer.module.weight), layer.module.weight.detach()[outputs])
+    counts = torch.bincount(numbers).tolist()
+    rows = [
+        {"output": output, "images": count, "cosine": round(cosine, 4)}
+        for output, count, cosine in zip(outputs, counts, cosines.tolist(), strict=True)
+    ]
+    with all_or_nothing() as undo_log:
+        _replace_rows(layer.module, outputs, weights, undo_log)
+    finding = f"the weights of {len(outputs)} of {total} outputs of '{layer.path}' were replaced."
     return SurgeryReport(rows, finding, model, _undo(layer, undo_log))
 
 
@@ -156,7 +197,7 @@ def _number_labels(images: Tensor, labels: Tensor | Sequence[Any]) -> tuple[list
 
 def _describe(layer: nn.Linear | CosineLinear, weights: Tensor, names: list[Any], numbers: Tensor) -> list[dict[str, Any]]:
     existing = nn.functional.normalize(layer.weight.detach(), dim=1)
-    cosines, nearest = (weights.to(existing.dtype) @ existing.T).max(1)
+    cosines, nearest = (nn.functional.normalize(weights, dim=1) @ existing.T).max(1)
     counts = torch.bincount(numbers, minlength=len(names))
     return [
         {
@@ -170,21 +211,35 @@ def _describe(layer: nn.Linear | CosineLinear, weights: Tensor, names: list[Any]
     ]
 
 
-def _append_rows(layer: nn.Linear | CosineLinear, weights: Tensor, undo_log: UndoLog) -> None:
-    if hasattr(layer, "parametrizations"):
+def _imprinted_weights(model: nn.Module, layer: Classifier, images: Tensor, numbers: Tensor, count: int) -> Tensor:
+    """Return the imprinted weights of classes with the scale of the rows of a classifier; check that both can be used."""
+    if hasattr(layer.module, "parametrizations"):
         raise SurgeryError(
-            f"the weights of this {type(layer).__name__} are parametrized (torch.nn.utils.parametrize) and cannot be extended. "
+            f"the weights of '{layer.path}' are parametrized (torch.nn.utils.parametrize) and cannot be replaced. "
             "Remove the parametrization first (remove_parametrizations)."
         )
-    old = layer.weight
-    rows = weights.to(old.device, old.dtype)
-    if isinstance(layer, nn.Linear):
-        rows = rows * old.detach().norm(dim=1).mean()
-        if layer.bias is not None:
-            bias = layer.bias.detach()
-            _set_parameter(layer, "bias", torch.cat([bias, bias.mean().expand(len(rows))]), undo_log)
-    _set_parameter(layer, "weight", torch.cat([old.detach(), rows]), undo_log)
-    undo_log.set_attribute(layer, "out_features", layer.out_features + len(rows))
+    weights = class_weights(extract_features(model, images, classifier=layer.path), numbers, count)
+    if not bool(torch.isfinite(weights).all()):
+        raise SurgeryError("the features of the images must be finite; got NaN or infinite values. The model is unchanged.")
+    if isinstance(layer.module, nn.Linear):
+        weights = weights * layer.module.weight.detach().norm(dim=1).mean()
+    return weights.to(layer.module.weight)
+
+
+def _append_rows(layer: nn.Linear | CosineLinear, weights: Tensor, undo_log: UndoLog) -> None:
+    if isinstance(layer, nn.Linear) and layer.bias is not None:
+        bias = layer.bias.detach()
+        _set_parameter(layer, "bias", torch.cat([bias, bias.mean().expand(len(weights))]), undo_log)
+    _set_parameter(layer, "weight", torch.cat([layer.weight.detach(), weights]), undo_log)
+    undo_log.set_attribute(layer, "out_features", layer.out_features + len(weights))
+
+
+def _replace_rows(layer: nn.Linear | CosineLinear, outputs: list[int], weights: Tensor, undo_log: UndoLog) -> None:
+    index = torch.tensor(outputs, device=weights.device)
+    if isinstance(layer, nn.Linear) and layer.bias is not None:
+        bias = layer.bias.detach()
+        _set_parameter(layer, "bias", bias.index_fill(0, index, float(bias.mean())), undo_log)
+    _set_parameter(layer, "weight", layer.weight.detach().index_copy(0, index, weights), undo_log)
 
 
 def _set_parameter(layer: nn.Module, name: str, value: Tensor, undo_log: UndoLog) -> None:
@@ -202,7 +257,3 @@ def _undo(layer: Classifier, undo_log: UndoLog) -> Any:
         undo_log.undo()
 
     return undo
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}es"

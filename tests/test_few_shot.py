@@ -1,13 +1,14 @@
 """Imprinted weights: classes added to a trained classifier, and removed again."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 import anynorm
-from anynorm.few_shot import class_weights, extract_features, find_classifier, imprint
+from anynorm.few_shot import class_weights, extract_features, find_classifier, imprint, reimprint
 from anynorm.models import build_model
 from anynorm.models.cosine import CosineLinear
 from anynorm.models.shape import DataShape
@@ -106,6 +107,32 @@ def test_models_of_anynorm_and_their_norms_are_unchanged_but_for_the_classifier(
     assert network(IMAGES).shape == (6, 3)
 
 
+@pytest.mark.parametrize("name", ["resnet12", "user"])
+def test_weights_of_classes_can_be_replaced_by_imprints_like_those_of_new_classes(name):
+    network, other = model(name), model(name)
+    path = "fc" if name == "user" else None
+    layer = find_classifier(network, path).module
+    before = copy.deepcopy(network.state_dict())
+    report = reimprint(network, IMAGES, [2, 0, 0, 2, 0, 2], classifier=path)
+    imprint(other, IMAGES, [2, 0, 0, 2, 0, 2], classifier=path)
+    appended = find_classifier(other, path).module
+    same(layer.weight[[0, 2]], appended.weight[3:])
+    if name == "user":
+        same(layer.bias[[0, 2]], appended.bias[3:])
+    assert torch.equal(layer.weight[1], appended.weight[1])
+    assert layer.out_features == len(layer.weight) == 3
+    assert [(row["output"], row["images"]) for row in report] == [(0, 3), (2, 3)]
+    cosine = nn.functional.cosine_similarity(layer.weight[2].detach(), appended.weight[2].detach(), dim=0)
+    assert report.rows[1]["cosine"] == pytest.approx(float(cosine), abs=1e-4)
+    report.undo()
+    assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
+    for labels in ([0] * 5 + [3], [-1] * 6, ["a"] * 6):
+        with pytest.raises(
+            anynorm.SurgeryError, match=r"labels must be outputs of '\w+', 0 to 2; got \[.*\]\. imprint\(\) adds classes"
+        ):
+            reimprint(network, IMAGES, labels, classifier=path)
+
+
 def test_gradients_reach_the_new_rows_and_a_frozen_classifier_stays_frozen():
     network = model()
     imprint(network, IMAGES, list("aabbcc"))
@@ -170,7 +197,7 @@ def parametrized():
             r"'fc' must be called once per forward pass, with features of shape \(6, 64\); got \(6, 64\), \(6, 64\)\. N",
         ),
         (nn.Sequential(nn.Linear(8, 3)), {}, r"features of shape \(6, 8\); got \(6, 1, 8, 8\)"),
-        (parametrized(), {}, r"the weights of this \w+ are parametrized .* Remove the parametrization first"),
+        (parametrized(), {}, r"the weights of '1' are parametrized .* Remove the parametrization first"),
         ("model", {}, r"model must be an nn\.Module; got a str"),
         (Network(), {"labels": [0, 1]}, r"one label per image, and at least one image; got 6 images, 2 labels"),
         (Network(), {"images": IMAGES[:0], "labels": []}, r"got 0 images, 0 labels"),
@@ -195,7 +222,7 @@ def test_the_cosine_classifier_is_the_scaled_cosine_of_torch_without_a_bias():
 
 
 def test_resnet12_has_the_blocks_of_the_paper_and_features_of_both_signs():
-    network = build_model("resnet12", DataShape(3, 84, 84, 64))
+    network: Any = build_model("resnet12", DataShape(3, 84, 84, 64))
     convolutions = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
     assert [conv.out_channels for conv in convolutions] == [width for width in (64, 128, 256, 512) for _ in range(4)]
     assert len([module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]) == 16

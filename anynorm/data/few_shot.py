@@ -48,7 +48,7 @@ class FewShotDataset:
     novel_groups: Tensor | None = None
 
     def __post_init__(self) -> None:
-        count = len(self.base[1].unique())
+        count = len(set(self.base[1].tolist()))
         if count < 2:
             raise DataError(f"training needs at least 2 base classes; got {count}.")
 

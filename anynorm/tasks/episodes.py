@@ -107,7 +107,7 @@ def _class_pools(num_classes: int, groups: Tensor | None, num_ways: int) -> list
     if groups is None:
         pools = [torch.arange(num_classes)]
     else:
-        pools = [torch.nonzero(groups == group).flatten() for group in groups.unique()]
+        pools = [torch.nonzero(groups == group).flatten() for group in sorted(set(groups.tolist()))]
     large = [pool for pool in pools if len(pool) >= num_ways]
     if not large:
         where = "" if groups is None else " of one group (alphabet)"

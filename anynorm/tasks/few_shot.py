@@ -147,7 +147,7 @@ class FewShot(Classification):
 
     def _features(self, episodes: Episodes) -> Tensor:
         """Return the features of all novel images; zeros for those that are in no episode."""
-        used = torch.cat([episodes.support.flatten(), episodes.query.flatten()]).unique()
+        used = torch.cat([images.flatten() for images in episodes]).bincount().nonzero().flatten()
         parts = []
         for indices in torch.split(used, self._eval_batch_size()):
             parts.append(extract_features(self.model, self._novel_images(indices)).float().cpu())
@@ -244,7 +244,7 @@ def set_cosine_classifier(model: nn.Module) -> None:
 
 @contextmanager
 def batch_statistics(model: nn.Module) -> Iterator[None]:
-    """Let the norms of a model use the statistics of the batch inside a `with` block; buffers and modes are restored."""
+    """Normalize by the statistics of the batch inside a `with` block; buffers and modes are restored afterwards."""
     norms = [module for site in find_norms(model) for module in site.module.modules()]
     modes = {module: module.training for module in norms}
     with preserve_buffers(model):

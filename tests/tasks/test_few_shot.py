@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -133,7 +134,8 @@ def test_the_metrics_of_an_evaluation_are_means_over_the_episodes():
     trainer = Trainer(CONFIG)
     trainer.training_step()
     trainer.evaluate()
-    task, point = trainer.task, trainer.curve.points[-1]
+    task: Any = trainer.task
+    point = trainer.curve.points[-1]
     task.eval()
     with torch.no_grad():
         features = torch.cat([task.model[:-1](x) for x, _ in task.eval_batches(64)])
@@ -174,7 +176,7 @@ def test_batch_statistics_normalize_by_the_batch_and_not_by_dropout():
 
 
 def test_features_that_depend_on_the_query_batch_are_refused():
-    task = FewShot(CONFIG).eval()
+    task: Any = FewShot(CONFIG).eval()
     task.check_features()
     task.model[0].body[1] = nn.BatchNorm2d(8, track_running_stats=False).eval()
     with pytest.raises(anynorm.DataError, match=r"must not depend on the other images of its batch.*option transductive=true"):
@@ -182,7 +184,7 @@ def test_features_that_depend_on_the_query_batch_are_refused():
 
 
 def test_any_model_with_a_linear_layer_gets_a_cosine_classifier():
-    task = Trainer(replace(CONFIG, model="small")).task
+    task: Any = Trainer(replace(CONFIG, model="small")).task
     logits = task.eval().model(torch.randn(2, 1, 16, 16))
     assert logits.shape == (2, 6)
     assert logits.abs().max() <= 10
