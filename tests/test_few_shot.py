@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 import anynorm
-from anynorm.few_shot import class_weights, extract_features, find_classifier, imprint, reimprint
+from anynorm.few_shot import class_weights, imprint, reimprint
 from anynorm.models import build_model
+from anynorm.models.classifier import extract_features, find_classifier
 from anynorm.models.cosine import CosineLinear
 from anynorm.models.shape import DataShape
 from tests.helpers import same
@@ -30,7 +31,7 @@ class Network(nn.Module):
         return self.fc(self.body(x)).softmax(1)
 
 
-def model(name="resnet12"):
+def model(name="resnet12") -> Any:
     torch.manual_seed(0)
     network = Network() if name == "user" else build_model(name, SHAPE, 0.125)
     for _ in range(2):
@@ -109,13 +110,14 @@ def test_models_of_anynorm_and_their_norms_are_unchanged_but_for_the_classifier(
 
 @pytest.mark.parametrize("name", ["resnet12", "user"])
 def test_weights_of_classes_can_be_replaced_by_imprints_like_those_of_new_classes(name):
-    network, other = model(name), model(name)
+    network: Any = model(name)
+    other: Any = model(name)
     path = "fc" if name == "user" else None
-    layer = find_classifier(network, path).module
+    layer: Any = find_classifier(network, path).module
     before = copy.deepcopy(network.state_dict())
     report = reimprint(network, IMAGES, [2, 0, 0, 2, 0, 2], classifier=path)
     imprint(other, IMAGES, [2, 0, 0, 2, 0, 2], classifier=path)
-    appended = find_classifier(other, path).module
+    appended: Any = find_classifier(other, path).module
     same(layer.weight[[0, 2]], appended.weight[3:])
     if name == "user":
         same(layer.bias[[0, 2]], appended.bias[3:])
@@ -126,7 +128,8 @@ def test_weights_of_classes_can_be_replaced_by_imprints_like_those_of_new_classe
     assert report.rows[1]["cosine"] == pytest.approx(float(cosine), abs=1e-4)
     report.undo()
     assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
-    for labels in ([0] * 5 + [3], [-1] * 6, ["a"] * 6):
+    wrong: list[Any] = [[0] * 5 + [3], [-1] * 6, ["a"] * 6]
+    for labels in wrong:
         with pytest.raises(
             anynorm.SurgeryError, match=r"labels must be outputs of '\w+', 0 to 2; got \[.*\]\. imprint\(\) adds classes"
         ):

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from anynorm.data.few_shot import FewShotDataset, load_few_shot_cached
 from anynorm.diagnostics.buffers import preserve_buffers
 from anynorm.errors import DataError, SpecError
-from anynorm.few_shot import extract_features, find_classifier, record_features
+from anynorm.models.classifier import extract_features, find_classifier, record_features
 from anynorm.models.cosine import CosineLinear
 from anynorm.surgery.find import find_norms
 from anynorm.tasks.classification import Classification

@@ -66,6 +66,7 @@ SMOKE = {
 """The configuration of a short run per task: the built-in ones, one of a user, and one with two networks."""
 WITHOUT_RANDOM_NUMBERS: dict[str, dict[str, Any]] = {
     "classification": {},
+    "few_shot": {},
     "examples.frequency:Frequency": {"options": {"random_sign": False}},
 }
 """Settings without random numbers in a batch; these differ between processes. The task with two networks draws its samples."""
