@@ -166,6 +166,12 @@ def test_features_do_not_depend_on_the_batch_size():
     same(extract_features(network, IMAGES, batch_size=4), expected, rtol=1e-4, atol=1e-6)  # sums in another order
 
 
+def test_the_classifier_is_the_last_linear_layer_among_the_modules():
+    assert find_classifier(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3))).path == "2"
+    assert find_classifier(Network()).path == "body.1"
+    assert find_classifier(Network(), "fc").path == "fc"
+
+
 def test_class_weights_do_not_depend_on_the_scale_of_features():
     features, labels = torch.randn(6, 4).double(), torch.tensor([0, 1, 0, 1, 1, 0])
     scaled = features * torch.rand(6, 1).double().add(0.1)

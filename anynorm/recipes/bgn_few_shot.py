@@ -13,7 +13,7 @@ shots.
 
 Scaled down in `desk`: other images, a small network and 620 steps instead of 60 000, so the claims are about the order of the
 norms early in training, not about the numbers. Images are padded from 28 to 32 pixels: the groups of BGN divide maps of 32, 16, 8
-and 4 pixels, but not those of 7. Channels are 8 to 64, so GN has 8 groups.
+and 4 pixels, but not those of 7. Channels are 8 to 64, so GN has 8 groups. A seed chooses the base characters, too.
 
 The paper gives the confidence interval over the episodes of one training. This interval does not contain the spread over
 trainings. The record has both, and the claims are tested over trainings, with the same episodes for all. Accuracies of the
