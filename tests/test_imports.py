@@ -20,7 +20,7 @@ LEVELS = [
     ["table", "progress", "io"],
     ["show", "surgery", "diagnostics"],
     ["data", "models", "plot"],
-    ["attacks"],
+    ["attacks", "few_shot"],
     ["training"],
     ["tasks"],
     ["recipes", "comparison", "report", "stylization"],

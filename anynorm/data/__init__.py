@@ -9,6 +9,8 @@ In memory, for data of up to about 4 GB (the fastest):
     folder:PATH                                      PATH/train/CLASS/… and PATH/test/CLASS/…, or PATH/CLASS/… alone; see `folder`
     package.module:factory                           a function that returns (images, labels), (images, labels): train, test
 
+Base and novel classes of few-shot learning (omniglot, miniimagenet, folder:PATH and others): see `few_shot`.
+
 Decoded by worker processes while the model trains, for data of any size, or for random-resized crops of the original images:
 
     stream:PATH                                      a folder as for folder:PATH; see `stream`, `loader`

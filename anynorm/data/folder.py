@@ -100,7 +100,7 @@ def read_folder(name: str, image_size: int, *, skip_unreadable: bool = False) ->
             f"{name} must need at most {MAX_GIGABYTES:g} GB of memory; got {count} images of 3 × {image_size} × {image_size}: "
             f"{gigabytes:.1f} GB. Use stream:{name.partition(':')[2]} (decodes images while training) or a smaller image_size."
         )
-    return [_read_split(split, image_size, skip_unreadable=skip_unreadable) for split in splits]
+    return [read_split(split, image_size, skip_unreadable=skip_unreadable) for split in splits]
 
 
 def class_names(split: Path) -> list[str]:
@@ -120,7 +120,8 @@ def _find_files(path: Path, classes: list[str]) -> FolderSplit:
     return FolderSplit(path, [file for file, _ in files], [label for _, label in files])
 
 
-def _read_split(split: FolderSplit, image_size: int, *, skip_unreadable: bool) -> tuple[Tensor, Tensor]:
+def read_split(split: FolderSplit, image_size: int, *, skip_unreadable: bool) -> tuple[Tensor, Tensor]:
+    """Decode the images of a split; see `read_folder`."""
     decoded = track(_decode_all(split.files, image_size), f"reading {split.path}", len(split.files))
     images, labels, unreadable = [], [], []
     for path, label, image in zip(split.files, split.labels, decoded, strict=True):

@@ -1,6 +1,7 @@
 """Observing a model while it runs: the only file that registers hooks. None remains, whatever is raised.
 
 observe_inputs     calls a function with every input of chosen norms
+record_inputs      collects every input of one module
 find_producers     returns the layers whose outputs the norms receive
 eval_mode          eval mode, no gradients, no compiled code; restores the mode of every module
 """
@@ -43,6 +44,26 @@ def observe_inputs(sites: Iterable[NormSite], callback: InputCallback) -> Iterat
         for site in sites:
             handles.append(site.module.register_forward_pre_hook(make_hook(site), with_kwargs=True))
         yield
+
+
+@contextmanager
+def record_inputs(module: nn.Module) -> Iterator[list[Tensor]]:
+    """Append the first argument of every call of a module to a list inside the block, without its graph.
+
+    >>> layer = nn.Linear(3, 2)
+    >>> with record_inputs(layer) as inputs:
+    ...     _ = nn.Sequential(nn.ReLU(), layer)(torch.zeros(4, 3))
+    >>> [x.shape for x in inputs]
+    [torch.Size([4, 3])]
+    """
+    inputs: list[Tensor] = []
+
+    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        inputs.append(_input_and_condition(args, kwargs)[0].detach())
+
+    with _removed_handles() as handles:
+        handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+        yield inputs
 
 
 def find_producers(layers: Iterable[nn.Module], norms: Iterable[nn.Module], run: Callable[[], Any]) -> list[nn.Module]:

@@ -30,6 +30,7 @@ from anynorm.models.resnet import (
     small,
     wrn_10_2,
 )
+from anynorm.models.resnet12 import resnet12
 from anynorm.models.search import build_architecture, parse_space
 from anynorm.models.shape import DataShape, scale_channels
 from anynorm.models.shufflenet import shufflenetv2
@@ -47,6 +48,7 @@ MODELS: dict[str, Factory] = {
     "small": small,
     "mlp": deep_mlp,
     "resnet10": resnet10,
+    "resnet12": resnet12,
     "resnet18": resnet18,
     "resnet26": resnet26,
     "resnet50": resnet50,

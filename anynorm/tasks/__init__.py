@@ -4,6 +4,7 @@ classification            images and labels; see `anynorm.tasks.classification`
 adversarial               classification, trained on adversarial images; see `anynorm.tasks.adversarial`
 advprop                   classification, trained on clean and adversarial images; see `anynorm.tasks.advprop`
 architecture_evaluation   the same by a found network of the DARTS space; see `anynorm.tasks.architecture_evaluation`
+few_shot                  novel classes from a few images; see `anynorm.tasks.few_shot`
 generation                images of a class, by a GAN; see `anynorm.tasks.generation`
 style_transfer            a decoder for any content and any style; see `anynorm.tasks.style_transfer`
 single_style_transfer     Johnson's network for one style; see `anynorm.tasks.single_style_transfer`
@@ -34,6 +35,7 @@ TASKS = {
     "adversarial": "anynorm.tasks.adversarial:Adversarial",
     "advprop": "anynorm.tasks.advprop:AdvProp",
     "architecture_evaluation": "anynorm.tasks.architecture_evaluation:ArchitectureEvaluation",
+    "few_shot": "anynorm.tasks.few_shot:FewShot",
     "generation": "anynorm.tasks.generation:Generation",
     "style_transfer": "anynorm.tasks.style_transfer:StyleTransfer",
     "single_style_transfer": "anynorm.tasks.single_style_transfer:SingleStyleTransfer",

@@ -29,6 +29,7 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
     "step-quarters": _steps(0.25, 0.5, 0.75),
     "step-25-75": _steps(0.25, 0.75),
     "step-30-60-90": _steps(0.3, 0.6, 0.9),
+    "step-thirds": lambda progress: (1.0, 0.06, 0.012, 0.0024)[sum(progress >= start for start in (1 / 3, 2 / 3, 5 / 6))],
     "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
     "cosine-to-0.04": lambda progress: 0.04 + 0.96 * (1 + math.cos(math.pi * progress)) / 2,  # DARTS: from 0.025 to 0.001
     "exponential": lambda progress: 0.01**progress,  # 0.1 after half of the training

@@ -33,6 +33,7 @@ SMOKE = {
     "bgn_adaptation": (10, 8, 1, 0),
     "bgn_adversarial": (8, 11, 1, 0),
     "bgn_batch_size": (28, 14, 1, 4),  # IN is refused on maps of 1 × 1 pixels
+    "bgn_few_shot": (12, 10, 1, 0),
     "bgn_groups": (8, 2, 1, 0),
     "bgn_search": (26, 12, 1, 0),
     "hn_caltech256": (16, 6, 1, 0),
@@ -235,7 +236,7 @@ def test_the_paper_presets_of_adversarial_training_have_the_published_settings()
 @pytest.mark.parametrize("name", NAMES)
 def test_paper_presets_on_imagenet_stream_random_resized_crops_to_devices_with_their_own_statistics(name):
     train = load_recipe(name).presets.get("paper", {}).get("train", {})
-    if "imagenet" in train.get("data", ""):
+    if ":imagenet" in train.get("data", ""):
         assert train["data"] == "stream:imagenet"
         config = config_from_dict(train)
         assert (config.image_size, config.min_area, config.crop, config.flip, config.color_jitter) == (224, 0.08, 0, True, 0)

@@ -27,6 +27,17 @@ pytestmark = pytest.mark.filterwarnings("ignore:clusters? .* no sample")  # of C
 
 SMOKE = {
     "classification": Config(model="small", width=0.5, num_train=64, batch_size=16, epochs=4, lr=0.05, num_evals=2),
+    "few_shot": Config(
+        task="few_shot",
+        model="resnet12",
+        width=0.125,
+        num_train=64,
+        batch_size=16,
+        epochs=2,
+        lr=0.05,
+        num_evals=2,
+        options={"padding": 4, "num_ways": 4, "num_episodes": 10, "num_queries": 5},
+    ),
     "adversarial": Config(
         task="adversarial",
         model="preact_resnet8",
@@ -109,6 +120,7 @@ WITHOUT_RANDOM_NUMBERS: dict[str, dict[str, Any]] = {
     "advprop": {"options": {"train_attack": "fgsm", "attack_norm_mode": "train", "attack": "pgd:2"}},
     "darts": {"norm": "bn"},
     "manas_least_squares": {},
+    "few_shot": {},
     "examples.frequency:Frequency": {"options": {"random_sign": False}},
 }
 """Settings without random numbers in a batch; these differ between processes. The task with two networks draws its samples."""

@@ -1,0 +1,194 @@
+"""Classes added to a trained classifier from a few images (Qi et al. 2018, "imprinted weights").
+
+With the features f_1 … f_K of the K images of a class, the inputs of the last layer, its weights are
+
+    w = v/‖v‖,   v = mean of f_k/‖f_k‖
+
+A cosine classifier takes them as they are. In an `nn.Linear` they get the mean norm of the rows and the mean bias of the classes
+that it has, so that no class is favored by its scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anynorm.errors import SurgeryError
+from anynorm.models.classifier import Classifier, extract_features, find_classifier
+from anynorm.models.cosine import CosineLinear
+from anynorm.surgery.find import UndoLog, all_or_nothing, check_model
+from anynorm.surgery.report import SurgeryReport
+
+
+def imprint(model: nn.Module, images: Tensor, labels: Tensor | Sequence[Any], *, classifier: str | None = None) -> SurgeryReport:
+    """Add classes to a trained classifier, in place. Nothing is trained.
+
+    Args:
+        model: a model whose last layer is an `nn.Linear` or a `CosineLinear`; its mode and running statistics are unchanged.
+        images: a batch of inputs of the model, a few per new class.
+        labels: one label per image, numbers or names. Images of a label are one new class. Classes are appended in the order of
+            the sorted labels, behind those that the classifier has, whatever their numbers are.
+        classifier: path of the last layer, such as "fc"; None for the last `nn.Linear` or `CosineLinear` of the model.
+
+    Returns:
+        A report with one row per new class: its label, its output index, its number of images, and the output of the nearest
+        class that the classifier had, with the cosine. `undo()` removes the classes. An optimizer that was made before holds the
+        old parameters.
+
+    Raises:
+        SurgeryError: if the model has no such layer, the layer cannot be extended, or images and labels do not fit. The model is
+            unchanged.
+
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    >>> report = imprint(model, torch.eye(4).reshape(4, 1, 2, 2), ["cat", "cat", "dog", "dog"])
+    >>> model(torch.zeros(1, 1, 2, 2)).shape
+    torch.Size([1, 4])
+    >>> report.undo()[1].out_features
+    2
+    """
+    check_model(model)
+    layer = find_classifier(model, classifier)
+    names, numbers = _number_labels(images, labels)
+    weights = _imprinted_weights(model, layer, images, numbers, len(names))
+    rows = _describe(layer.module, weights, names, numbers)
+    with all_or_nothing() as undo_log:
+        _append_rows(layer.module, weights, undo_log)
+    total = layer.module.out_features
+    count = f"{len(names)} class{'es' * (len(names) > 1)}"
+    finding = f"{count} added to '{layer.path}': outputs {total - len(names)} to {total - 1} of {total}."
+    return SurgeryReport(rows, finding, model, _undo(layer, undo_log))
+
+
+def reimprint(
+    model: nn.Module, images: Tensor, labels: Tensor | Sequence[int], *, classifier: str | None = None
+) -> SurgeryReport:
+    """Replace the weights of classes that a classifier has by imprints of images, in place.
+
+    Features of all classes have a component in common. Imprinted weights contain it, trained ones need not, so next to trained
+    classes imprinted ones are predicted too often. With images of the old classes, all weights can be made in the same way.
+
+    Args:
+        model: see `imprint`.
+        images: a few images per class.
+        labels: the output of the class of each image. Other outputs are unchanged.
+        classifier: see `imprint`.
+
+    Returns:
+        A report with one row per class; `cosine` is that of its old and new weights. `undo()` restores the old weights.
+
+    Raises:
+        SurgeryError: as `imprint`, and if a label is not an output of the classifier. The model is unchanged.
+
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2, bias=False))
+    >>> reimprint(model, torch.eye(4)[:1].reshape(1, 1, 2, 2), [1]).finding
+    "the weights of 1 of 2 outputs of '1' were replaced."
+    """
+    check_model(model)
+    layer = find_classifier(model, classifier)
+    outputs, numbers = _number_labels(images, labels)
+    total = layer.module.out_features
+    if not all(isinstance(output, int) and 0 <= output < total for output in outputs):
+        raise SurgeryError(f"labels must be outputs of '{layer.path}', 0 to {total - 1}; got {outputs}. imprint() adds classes.")
+    weights = _imprinted_weights(model, layer, images, numbers, len(outputs))
+    cosines = nn.functional.cosine_similarity(weights.to(layer.module.weight), layer.module.weight.detach()[outputs])
+    counts = torch.bincount(numbers).tolist()
+    rows = [
+        {"output": output, "images": count, "cosine": round(cosine, 4)}
+        for output, count, cosine in zip(outputs, counts, cosines.tolist(), strict=True)
+    ]
+    with all_or_nothing() as undo_log:
+        _replace_rows(layer.module, outputs, weights, undo_log)
+    finding = f"the weights of {len(outputs)} of {total} outputs of '{layer.path}' were replaced."
+    return SurgeryReport(rows, finding, model, _undo(layer, undo_log))
+
+
+def class_weights(features: Tensor, labels: Tensor, num_classes: int) -> Tensor:
+    """Return the imprinted weights of classes: the normalized means of normalized features, (…, num_classes, c).
+
+    Args:
+        features: (…, n, c).
+        labels: the class of each feature, (n,), below `num_classes`.
+        num_classes: the number of classes; each must have a feature.
+    """
+    normalized = nn.functional.normalize(features, dim=-1)
+    sums = torch.zeros(*features.shape[:-2], num_classes, features.shape[-1], dtype=features.dtype, device=features.device)
+    return nn.functional.normalize(sums.index_add_(-2, labels.to(features.device), normalized), dim=-1)
+
+
+def _number_labels(images: Tensor, labels: Tensor | Sequence[Any]) -> tuple[list[Any], Tensor]:
+    """Return the sorted distinct labels, and the position of the label of each image among them."""
+    values = labels.tolist() if isinstance(labels, Tensor) else list(labels)
+    if len(values) != len(images) or not values:
+        raise SurgeryError(
+            f"imprint needs one label per image, and at least one image; got {len(images)} images, {len(values)} labels."
+        )
+    names = sorted(set(values))
+    number = {name: k for k, name in enumerate(names)}
+    return names, torch.tensor([number[value] for value in values])
+
+
+def _describe(layer: nn.Linear | CosineLinear, weights: Tensor, names: list[Any], numbers: Tensor) -> list[dict[str, Any]]:
+    existing = nn.functional.normalize(layer.weight.detach(), dim=1)
+    cosines, nearest = (nn.functional.normalize(weights, dim=1) @ existing.T).max(1)
+    counts = torch.bincount(numbers, minlength=len(names))
+    return [
+        {
+            "label": name,
+            "output": layer.out_features + k,
+            "images": int(counts[k]),
+            "nearest output": int(nearest[k]),
+            "cosine": round(float(cosines[k]), 4),
+        }
+        for k, name in enumerate(names)
+    ]
+
+
+def _imprinted_weights(model: nn.Module, layer: Classifier, images: Tensor, numbers: Tensor, count: int) -> Tensor:
+    """Return the imprinted weights of classes with the scale of the rows of a classifier; check that both can be used."""
+    if hasattr(layer.module, "parametrizations"):
+        raise SurgeryError(
+            f"the weights of '{layer.path}' are parametrized (torch.nn.utils.parametrize) and cannot be replaced. "
+            "Remove the parametrization first (remove_parametrizations)."
+        )
+    weights = class_weights(extract_features(model, images, classifier=layer.path), numbers, count)
+    if not bool(torch.isfinite(weights).all()):
+        raise SurgeryError("the features of the images must be finite; got NaN or infinite values. The model is unchanged.")
+    if isinstance(layer.module, nn.Linear):
+        weights = weights * layer.module.weight.detach().norm(dim=1).mean()
+    return weights.to(layer.module.weight)
+
+
+def _append_rows(layer: nn.Linear | CosineLinear, weights: Tensor, undo_log: UndoLog) -> None:
+    if isinstance(layer, nn.Linear) and layer.bias is not None:
+        bias = layer.bias.detach()
+        _set_parameter(layer, "bias", torch.cat([bias, bias.mean().expand(len(weights))]), undo_log)
+    _set_parameter(layer, "weight", torch.cat([layer.weight.detach(), weights]), undo_log)
+    undo_log.set_attribute(layer, "out_features", layer.out_features + len(weights))
+
+
+def _replace_rows(layer: nn.Linear | CosineLinear, outputs: list[int], weights: Tensor, undo_log: UndoLog) -> None:
+    index = torch.tensor(outputs, device=weights.device)
+    if isinstance(layer, nn.Linear) and layer.bias is not None:
+        bias = layer.bias.detach()
+        _set_parameter(layer, "bias", bias.index_fill(0, index, float(bias.mean())), undo_log)
+    _set_parameter(layer, "weight", layer.weight.detach().index_copy(0, index, weights), undo_log)
+
+
+def _set_parameter(layer: nn.Module, name: str, value: Tensor, undo_log: UndoLog) -> None:
+    requires_grad = layer.get_parameter(name).requires_grad
+    undo_log.set_attribute(layer, name, nn.Parameter(value, requires_grad=requires_grad))
+
+
+def _undo(layer: Classifier, undo_log: UndoLog) -> Any:
+    """Return a function that reverts an imprint, unless the classifier has been changed since."""
+    imprinted = layer.module.weight
+
+    def undo() -> None:
+        if undo_log.undo_steps and layer.module.weight is not imprinted:
+            raise SurgeryError(f"the weights of '{layer.path}' have been replaced again since: undo the later operation first.")
+        undo_log.undo()
+
+    return undo

@@ -1,0 +1,77 @@
+"""The last layer of a classifier (an `nn.Linear` or a cosine classifier) and the features that it gets."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from anynorm.diagnostics.observe import eval_mode, record_inputs
+from anynorm.errors import SurgeryError
+from anynorm.models.cosine import CosineLinear
+
+BATCH_SIZE = 256
+
+
+class Classifier(NamedTuple):
+    """The last layer of a model, and its path."""
+
+    path: str
+    module: nn.Linear | CosineLinear
+
+
+def find_classifier(model: nn.Module, path: str | None = None) -> Classifier:
+    """Return the last layer of a model: the one at a path, or the last `nn.Linear` or `CosineLinear` among its modules.
+
+    Raises:
+        SurgeryError: if there is none, or the module at the path is of another type.
+    """
+    modules = dict(model.named_modules())
+    if path is not None:
+        module = modules.get(path)
+        if not isinstance(module, nn.Linear | CosineLinear):
+            got = "no module" if module is None else f"a {type(module).__name__}"
+            raise SurgeryError(f"classifier must be the path of an nn.Linear or CosineLinear; '{path}' is {got}.")
+        return Classifier(path, module)
+    found = [Classifier(name, module) for name, module in modules.items() if isinstance(module, nn.Linear | CosineLinear)]
+    if not found:
+        raise SurgeryError(
+            f"This {type(model).__name__} has no classifier: no module is an nn.Linear or anynorm.models.cosine.CosineLinear."
+        )
+    return found[-1]
+
+
+def extract_features(model: nn.Module, images: Tensor, *, classifier: str | None = None, batch_size: int = BATCH_SIZE) -> Tensor:
+    """Return the features of images, the inputs of the last layer in eval mode, (n, c); the model is unchanged.
+
+    Args:
+        model: the model.
+        images: a batch of inputs of the model.
+        classifier: path of the last layer; see `find_classifier`.
+        batch_size: maximum number of images per forward pass.
+
+    Raises:
+        SurgeryError: if the last layer does not get one vector per image.
+    """
+    layer = find_classifier(model, classifier)
+    with eval_mode(model):
+        return torch.cat([record_features(model, layer, part) for part in torch.split(images, batch_size)])
+
+
+def record_features(model: nn.Module, layer: Classifier, images: Tensor) -> Tensor:
+    """Return the features of images from one forward pass, in the mode that the model is in.
+
+    Raises:
+        SurgeryError: if the last layer does not get one vector per image.
+    """
+    with record_inputs(layer.module) as inputs:
+        model(images)
+    expected = (len(images), layer.module.in_features)
+    if len(inputs) != 1 or inputs[0].shape != expected:
+        got = ", ".join(str(tuple(x.shape)) for x in inputs) or "no call"
+        raise SurgeryError(
+            f"the classifier '{layer.path}' must be called once per forward pass, with features of shape {expected}; got {got}. "
+            'Name another layer: classifier="fc".'
+        )
+    return inputs[0]
