@@ -49,7 +49,8 @@ class LoopedAdaptation(SourceOnly):
     Attributes:
         default_options: those of `SourceOnly`; source_epochs, epochs of training on the source, out of `config.epochs`;
             steps_per_loop; adaptation_lr, the learning rate of the adaptation, 0 for `config.lr`; head_lr_factor, the factor of
-            the learning rate of the last layer in the adaptation.
+            the learning rate of the last layer in the adaptation; recalibrate, whether domain-specific running statistics of the
+            target are estimated on its images before the first loop, instead of starting as those of the source.
         num_loops: a buffer, the number of loops begun.
     """
 
@@ -59,6 +60,7 @@ class LoopedAdaptation(SourceOnly):
         "steps_per_loop": 40,
         "adaptation_lr": 0.0,
         "head_lr_factor": 1.0,
+        "recalibrate": False,
     }
     num_loops: Tensor
 
@@ -130,6 +132,9 @@ class LoopedAdaptation(SourceOnly):
     def _start_loop(self, step: Step, number: int) -> None:
         if number == 0 and self.has_domains:
             copy_domain(self.model, SOURCE)
+            if self.options["recalibrate"] and has_running_stats(self.model):
+                with condition(self.model, TARGET):
+                    recalibrate(self.model, self.target_batches())
         self.num_loops += 1
         start = self.options["source_epochs"] / self.config.epochs
         self.start_loop((step.progress - start) / (1 - start))
@@ -177,10 +182,12 @@ class DSBN(LoopedAdaptation):
     """Domain-specific norms with pseudo labels (Chang et al. 2019), in loops; see `adaptation_loops`.
 
     Attributes:
+        default_options: those of `LoopedAdaptation`, with recalibrate=True.
         first_probabilities: a buffer, the class probabilities of the target's images before adaptation, (n, K).
         pseudo_labels: a buffer, their labels in this loop, (n,).
     """
 
+    default_options: ClassVar[dict[str, Any]] = {**LoopedAdaptation.default_options, "recalibrate": True}
     first_probabilities: Tensor
     pseudo_labels: Tensor
 
@@ -193,9 +200,6 @@ class DSBN(LoopedAdaptation):
     def start_loop(self, progress: float) -> None:
         """Label all images of the target by the network of the first stage and the one now."""
         if int(self.num_loops) == 1:
-            if has_running_stats(self.model):
-                with condition(self.model, TARGET, strict=False):
-                    recalibrate(self.model, self.target_batches())
             self.first_probabilities.copy_(self._probabilities())
         share = 2 / (1 + math.exp(-10 * progress)) - 1
         self.pseudo_labels.copy_(((1 - share) * self.first_probabilities + share * self._probabilities()).argmax(1))

