@@ -19,7 +19,12 @@ _BOOLS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0"
 
 def compare(
     task: Annotated[
-        str, typer.Option(help="What is trained: classification, adversarial, advprop, generation or package.module:Task.")
+        str,
+        typer.Option(
+            help="What is trained: classification, adversarial, advprop, few_shot, generation, style_transfer, "
+            "single_style_transfer, darts, darts_second_order, manas_exp3, manas_least_squares, random_search, "
+            "architecture_evaluation, controller_search, source_only, adabn, dsbn, can, can_all_classes or package.module:Task."
+        ),
     ] = "classification",
     data: Annotated[
         str | None,
@@ -32,7 +37,8 @@ def compare(
         str | None,
         typer.Option(
             help="Model: mlp, small, resnet10 (the default), resnet18, resnet26, resnet50, resnet101, resnext50, resnext101, "
-            "wrn-10-2, preact_resnet8, preact_resnet18, mobilenetv2, shufflenetv2, densenet121 or package.module:factory. "
+            "wrn-10-2, preact_resnet8, preact_resnet18, resnet12, mobilenetv2, shufflenetv2, densenet121, nasbench201:CELL, "
+            "darts:GENOTYPE or package.module:factory. For searches: nasbench201, nasbench201.n1, darts. "
             "For generation: sngan (the default), biggan, autogan or package.module:factory."
         ),
     ] = None,
