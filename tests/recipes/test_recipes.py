@@ -239,7 +239,7 @@ def test_the_list_of_recipes_needs_neither_a_clone_nor_torch(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     rows = json.loads(done.stdout)["rows"]
     assert [row["recipe"] for row in rows] == NAMES
-    assert rows[0] == {
+    assert rows[NAMES.index("bgn_batch_size")] == {
         "recipe": "bgn_batch_size",
         "reproduces": "bgn Table 2 and sn Table 2",
         "measures": "nine norms against the batch size",
