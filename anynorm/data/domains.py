@@ -78,8 +78,9 @@ class DomainPair(Standardized):
     std: Tensor
 
     def __post_init__(self) -> None:
-        if not isinstance(self.target, Tensor):
-            got = f"{type(self.target).__name__} of {len(self.target)} items" if hasattr(self.target, "__len__") else "no tensor"
+        target: Any = self.target
+        if not isinstance(target, Tensor):
+            got = f"{type(target).__name__} of {len(target)} items" if isinstance(target, tuple | list) else type(target).__name__
             raise DataError(
                 "target must be a tensor of images without labels, because adaptation must not use them; "
                 f"got a {got}. Labels for the evaluation belong to target_test."
@@ -96,7 +97,8 @@ class DomainPair(Standardized):
     @property
     def shape(self) -> DataShape:
         """Shape of an image, and the number of classes: the argument of `anynorm.models.build_model`."""
-        return DataShape(*self.target.shape[1:], self.num_classes)
+        channels, height, width = self.target.shape[1:]
+        return DataShape(channels, height, width, self.num_classes)
 
     def select(self, source: Tensor, target: Tensor) -> DomainPair:
         """Return a pair with some of the training images, by their numbers; mean and std stay those of all."""

@@ -156,7 +156,7 @@ class LoopedAdaptation(SourceOnly):
             DivergedError: if they are not finite.
         """
         with eval_mode(self.model):
-            batches = (self.data.standardize(self.to_device(part)) for part in images.split(EVAL_BATCH_SIZE))
+            batches = (self.data.standardize(self.to_device(part)) for part in torch.split(images, EVAL_BATCH_SIZE))
             parts = [self.forward_in(domain, batch) for batch in batches]
         features, logits = (torch.cat(tensors).float() for tensors in zip(*parts, strict=True))
         if not bool(torch.isfinite(features).all() & torch.isfinite(logits).all()):

@@ -74,7 +74,7 @@ class CAN(LoopedAdaptation):
         self.assignments.copy_(
             filter_labels(classes, clusters.distances, options["max_distance"], options["min_samples"], num_classes)
         )
-        if len(self.assignments[self.assignments >= 0].unique()) < 2:
+        if len(set(self.assignments.tolist()) - {UNLABELLED}) < 2:
             warnings.warn(
                 f"fewer than 2 classes of the target have {options['min_samples']} samples within max_distance="
                 f"{options['max_distance']} in loop {int(self.num_loops)}: it trains on the source alone. "
@@ -108,7 +108,7 @@ class CAN(LoopedAdaptation):
         """Return features and class probabilities of images (classes, samples), each (classes, samples, d)."""
         batch = self.data.standardize(self.to_device(images[indices.flatten()]))
         features, logits = self.forward_in(domain, batch)
-        return [layer.float().unflatten(0, tuple(indices.shape)) for layer in (features, logits.softmax(1))]
+        return [layer.float().reshape(*indices.shape, -1) for layer in (features, logits.softmax(1))]
 
 
 class CANAllClasses(CAN):
@@ -132,7 +132,7 @@ def filter_labels(labels: Tensor, distances: Tensor, max_distance: float, min_sa
 
 def choose_classes(labels: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """Return up to `count` random classes that have samples, in random order."""
-    classes = labels[labels >= 0].unique()
+    classes = torch.tensor(sorted(set(labels.tolist()) - {UNLABELLED}), dtype=torch.long)
     return classes[torch.randperm(len(classes), generator=generator)[:count]]
 
 

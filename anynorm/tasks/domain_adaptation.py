@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from anynorm.data.datasets import ImageDataset
@@ -113,7 +114,7 @@ class SourceOnly(Classification):
 
     def target_batches(self) -> Iterator[Tensor]:
         """Yield the standardized training images of the target, in order."""
-        for images in self.target_images.split(EVAL_BATCH_SIZE):
+        for images in torch.split(self.target_images, EVAL_BATCH_SIZE):
             yield self.data.standardize(self.to_device(images))
 
     def eval_batches(self, batch_size: int) -> Iterator[Batch]:

@@ -6,6 +6,7 @@ import io
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,7 +57,7 @@ def test_the_three_forms_of_usps_have_the_same_images(root, usps_pixels, monkeyp
     read = {"bz2": usps("test")}
     groups = {"test": {"data": pixels / 2000, "target": labels}}
 
-    class File(dict):
+    class File(dict[str, Any]):
         def __init__(self, *_):
             super().__init__(groups)
 
@@ -145,7 +146,8 @@ def test_pacs_and_office_31_are_read_from_folders_and_pacs_from_one_file(root):
     assert torch.equal(pacs.train[1], torch.tensor([0, 1]))
     pictures = [np.full((8, 8, 3), value, np.uint8) for value in (1, 2, 3)]
     indices = {"domain": [1, 0, 1], "label": [1, 0, 0], "domains": ["photo", "sketch"], "classes": ["dog", "elephant"]}
-    np.savez(root / "pacs" / "pacs_64x64.npz", **encode(pictures), **{key: np.array(value) for key, value in indices.items()})
+    arrays: Any = encode(pictures) | {key: np.array(value) for key, value in indices.items()}
+    np.savez(root / "pacs" / "pacs_64x64.npz", **arrays)
     packed = load_domain("pacs/sketch", 8)
     assert packed.train[0][:, 0, 0, 0].tolist() == [1, 3]
     assert packed.train[1].tolist() == [1, 0]

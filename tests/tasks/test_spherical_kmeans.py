@@ -23,18 +23,22 @@ def direction(points):
     return [value / math.hypot(*total) for value in total]
 
 
+def nearest(x, centers):
+    return min(range(len(centers)), key=lambda k: distance(x, centers[k]))
+
+
 def naive_lloyd(points, centers, tolerance):
     """Return labels and centers of Lloyd's algorithm on the sphere, with loops."""
     initial = [direction([center]) for center in centers]
     centers = initial
     while True:
-        labels = [min(range(len(centers)), key=lambda k, x=x: distance(x, centers[k])) for x in points]
+        labels = [nearest(x, centers) for x in points]
         members = [[x for x, label in zip(points, labels, strict=True) if label == k] for k in range(len(centers))]
         new = [direction(group) if group else initial[k] for k, group in enumerate(members)]
         change = sum(distance(a, b) for a, b in zip(new, centers, strict=True)) / len(new)
         centers = new
         if change < tolerance:
-            return [min(range(len(centers)), key=lambda k, x=x: distance(x, centers[k])) for x in points], centers
+            return [nearest(x, centers) for x in points], centers
 
 
 def samples(seed, count=60, dimensions=5, clusters=4, spread=0.6):
