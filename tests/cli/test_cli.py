@@ -4,14 +4,19 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import typer
 
 import anynorm
+from anynorm.cli import app
 from anynorm.core.cuts import ALL, Cut
 from anynorm.registry import parse
 from anynorm.show import count, describe, draw_cut, formula
+from anynorm.tasks import TASKS
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -129,3 +134,12 @@ def test_every_norm_can_be_described(entry):
     about = describe(entry.spec, (8, 32, 8, 8))
     assert about["cuts"]
     json.dumps(about)
+
+
+def test_the_help_of_compare_and_the_guide_list_every_task():
+    command: Any = typer.main.get_command(app)
+    text = next(param.help for param in command.commands["compare"].params if param.name == "task")
+    guide = (Path(__file__).parents[2] / "docs/guide/tasks.md").read_text()
+    for task in TASKS:
+        assert task in text.replace(",", " ").split(), task
+        assert f"`{task}`" in guide, task
