@@ -117,7 +117,7 @@ def test_an_unknown_preset_or_recipe_is_refused_with_the_usable_names(tmp_path):
         RECIPE.run("paper", tmp_path)
     with pytest.raises(anynorm.DataError, match=r"unknown recipe 'xbn_mpl'\. Did you mean xbn_mlp"):
         load_recipe("xbn_mpl")
-    with pytest.raises(anynorm.DataError, match=r"unknown recipe '\?'\. Usable: bgn_adversarial bgn_batch_size bgn_groups"):
+    with pytest.raises(anynorm.DataError, match=r"unknown recipe '\?'\. Usable: bgn_adaptation bgn_adversarial bgn_batch_size"):
         load_recipe("?")
 
 

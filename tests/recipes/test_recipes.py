@@ -366,7 +366,7 @@ def test_the_measured_part_of_the_guide_says_for_which_norms_the_mode_matters(tm
         rows.append({"norm": "in", "seed": seed, "accuracy": None} | dict.fromkeys(robust))
     Record("bgn_adversarial", "desk", settings, rows).write(tmp_path / "bgn_adversarial.desk.json")
     block = robustness_block(tmp_path)
-    assert "| `bn` | 41.0 ± 1.0 | 30.0 ± 0.0 | 32.1 ± 0.1 | +2.1 ± 0.1 | 0.00038 |" in block
+    assert "| `bn` | 41.0 ± 1.0 | 30.0 ± 0.0 | 32.1 ± 0.1 | +2.1 ± 0.1 | 0.00076 |" in block
     assert "| `gn:8` | 20.0 ± 0.0 | 15.0 ± 0.0 | 15.0 ± 0.0 | +0.0 ± 0.0 | equal |" in block
     assert "| `in` | failed | | | | |" in block
     assert "significantly weaker for `bn`, and significantly stronger for none of them." in block
