@@ -6,7 +6,7 @@ Paper: CIFAR-10 and the DARTS space. Table 3: DARTS searches with each norm (8 c
 are trained with the same norm (20 cells, C = 36, 600 epochs). Table 4: cells that MANAS found with BN, trained with each norm.
 
     smoke  10 s      32 digits, a few steps, a table with made-up accuracies; checks that the code works and claims nothing
-    desk   not run   4000 images of CIFAR-10 at 16 × 16 pixels, NAS-Bench-201 space with one cell per stage, C = 8; search and
+    desk   14 min    4000 images of CIFAR-10 at 16 × 16 pixels, NAS-Bench-201 space with one cell per stage, C = 8; search and
                      training of 4 epochs each; needs nasbench201/nb201.npz in the data directory
     paper  not run   the published setting; the paper does not say whether its DARTS is of first or second order (here first)
 
