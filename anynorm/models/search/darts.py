@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from anynorm.models.search.darts_evaluation import CHANNELS as EVALUATION_CHANNELS
 from anynorm.models.search.darts_evaluation import evaluation_network
-from anynorm.models.search.darts_layout import CellLayout, layout_cells, make_stem
+from anynorm.models.search.darts_layout import CellLayout, layout_cells, make_head, make_stem
 from anynorm.models.search.darts_operations import OPERATIONS, make_operation
 from anynorm.models.search.genotype import NUM_EDGES, NUM_NODES, Genotype, log_odds, strongest_edges
 from anynorm.models.search.supernet import Selection, Supernet
@@ -82,9 +82,7 @@ class Darts(Supernet):
         layouts = layout_cells(num_cells, channels)
         self.stem = make_stem(shape, channels)
         self.cells = nn.ModuleList(MixedCell(layout) for layout in layouts)
-        self.head = nn.Sequential(
-            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(NUM_NODES * layouts[-1].channels, shape.num_classes)
-        )
+        self.head = make_head(layouts, shape)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits (n, num_classes)."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from anynorm.models.search.darts_layout import CellLayout, layout_cells, make_stem, reduction_cells
+from anynorm.models.search.darts_layout import CellLayout, layout_cells, make_head, make_stem, reduction_cells
 from anynorm.models.search.darts_operations import make_operation
 from anynorm.models.search.genotype import NUM_NODES, Cell, Genotype, parse_genotype
 from anynorm.models.shape import DataShape, scale_channels
@@ -93,9 +93,7 @@ class EvaluationNetwork(nn.Module):
         self.cells = nn.ModuleList(
             GenotypeCell(layout, genotype.reduction if layout.reduces else genotype.normal) for layout in layouts
         )
-        self.head = nn.Sequential(
-            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(NUM_NODES * layouts[-1].channels, shape.num_classes)
-        )
+        self.head = make_head(layouts, shape)
         self.auxiliary_position = reduction_cells(num_cells)[1]
         self.auxiliary = _make_auxiliary_head(layouts[self.auxiliary_position], shape) if auxiliary else None
 

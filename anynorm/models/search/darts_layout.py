@@ -79,6 +79,11 @@ def reduction_cells(num_cells: int) -> tuple[int, int]:
     return num_cells // 3, 2 * num_cells // 3
 
 
+def make_head(layouts: list[CellLayout], shape: DataShape) -> nn.Sequential:
+    """Return the classifier after the last cell."""
+    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(NUM_NODES * layouts[-1].channels, shape.num_classes))
+
+
 def make_stem(shape: DataShape, channels: int) -> nn.Sequential:
     """Return the convolution and the norm before the first cell."""
     out_channels = STEM_MULTIPLIER * channels

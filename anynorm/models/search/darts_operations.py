@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from anynorm.errors import SpecError
+from anynorm.models.search.supernet import Zero
 
 OPERATIONS = (
     "none", "max_pool_3x3", "avg_pool_3x3", "skip_connect", "sep_conv_3x3", "sep_conv_5x5", "dil_conv_3x3", "dil_conv_5x5",
@@ -25,8 +26,8 @@ OPERATIONS = (
 NONE = OPERATIONS.index("none")
 
 
-class Zero(nn.Module):
-    """Zeros of the shape of the other operations' outputs.
+class StridedZero(Zero):
+    """The operation `none` with a stride.
 
     Args:
         stride: 1 or 2.
@@ -36,8 +37,8 @@ class Zero(nn.Module):
         super().__init__()
         self.stride = stride
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return zeros."""
+    def forward(self, x: Tensor, *_: object) -> Tensor:
+        """Return zeros of the shape of the other operations' outputs."""
         return torch.zeros_like(x[..., :: self.stride, :: self.stride])
 
 
@@ -87,7 +88,7 @@ def make_operation(name: str, channels: int, stride: int, *, search: bool) -> nn
     if name not in OPERATIONS:
         raise SpecError(f"an operation of the DARTS space must be one of {' '.join(OPERATIONS)}; got {name!r}.")
     if name == "none":
-        return Zero(stride)
+        return StridedZero(stride)
     if name == "skip_connect":
         return nn.Identity() if stride == 1 else FactorizedReduce(channels, channels, affine=not search)
     if name.endswith("pool_3x3"):
