@@ -10,7 +10,7 @@ images, flips, a cosine (`desk`) or constant (`paper`) learning rate, a random s
 last epoch.
 
     smoke  10 s      64 digits, one epoch; checks that the code works and claims nothing
-    desk   not run   2304 images of CIFAR-10 at 16 × 16 pixels, 3 epochs of 36 steps; 300 test images are attacked
+    desk   16 min    2304 images of CIFAR-10 at 16 × 16 pixels, 3 epochs of 36 steps; 300 test images are attacked
     paper  not run   the published setting
 
 Scaled down in `desk`: images, epochs, and GN's groups. 128 groups of GN exceed the channels of all stages but the last. The paper
