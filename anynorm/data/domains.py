@@ -9,7 +9,8 @@ other data sets by number.
     (torch.Size([1348, 1, 8, 8]), torch.Size([1348, 1, 8, 8]), 10)
 
 A data set without a test split (PACS, Office-31, a folder of classes) is adapted to and tested on all of its images, as is usual
-for these; their labels are used by the test alone.
+for these; their labels are used by the test alone. Images of folders and collections are in a random order that is always the
+same, so that the first ones are of all classes.
 """
 
 from __future__ import annotations
@@ -118,13 +119,21 @@ def load_domain(name: str, image_size: int = 64, *, skip_unreadable: bool = Fals
     """
     if is_collection(name):
         images, labels, classes = read_collection(name, image_size, skip_unreadable=skip_unreadable)
-        return Domain(name, (images, labels), (images, labels), classes)
+        shuffled = _shuffle((images, labels))
+        return Domain(name, shuffled, shuffled, classes)
     if name.startswith("folder:"):
         folder = f"folder:{find_path(name.partition(':')[2])}"
-        splits = read_folder(folder, image_size, skip_unreadable=skip_unreadable)
+        splits = [_shuffle(split) for split in read_folder(folder, image_size, skip_unreadable=skip_unreadable)]
         return Domain(name, splits[0], splits[-1], tuple(class_names(find_splits(folder)[0].path)))
     data: ImageDataset = load_in_memory(name, image_size, skip_unreadable=skip_unreadable)
     return Domain(name, data.train, data.test, tuple(map(str, range(data.num_classes))))
+
+
+def _shuffle(split: Split) -> Split:
+    """Return the images of a split, which are sorted by class, in a random order that is the same in every call."""
+    images, labels = split
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    return images[order], labels[order]
 
 
 def load_pair(source: str, target: str, image_size: int = 64, *, skip_unreadable: bool = False) -> DomainPair:
