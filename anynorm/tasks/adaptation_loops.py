@@ -131,7 +131,8 @@ class LoopedAdaptation(SourceOnly):
 
     def _start_loop(self, step: Step, number: int) -> None:
         if number == 0 and self.has_domains:
-            copy_domain(self.model, SOURCE)
+            for network in (self.model, *step.averages.values()):
+                copy_domain(network, SOURCE)
             if self.options["recalibrate"] and has_running_stats(self.model):
                 with condition(self.model, TARGET):
                     recalibrate(self.model, self.target_batches())

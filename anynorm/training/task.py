@@ -87,6 +87,10 @@ class Step(Protocol):
     def progress(self) -> float:
         """The finished fraction of the training, in [0, 1)."""
 
+    @property
+    def averages(self) -> Mapping[str, nn.Module]:
+        """The moving averages of networks by name, for parameters that are assigned instead of updated; empty if none."""
+
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context of the run's precision, for forward passes."""
 

@@ -20,7 +20,7 @@ from anynorm.tasks.spherical_kmeans import class_centers, match_clusters, spheri
 from anynorm.training.config import Config
 from anynorm.training.norm_layout import apply_norms
 from anynorm.training.sampler import derive_seed
-from anynorm.training.trainer import Trainer, train
+from anynorm.training.trainer import Trainer, train, update_average
 from tests.helpers import same
 
 LOOPS = {"source_epochs": 1, "steps_per_loop": 3, "adaptation_lr": 0.01}
@@ -77,6 +77,17 @@ def test_the_norms_of_the_target_start_as_copies_of_those_of_the_source():
     trainer.training_step()
     for name, value in expected.state_dict().items():
         assert torch.equal(states[0][name], value), name
+
+
+@pytest.mark.parametrize("name", ["can", "dsbn"])
+def test_the_norms_of_the_target_in_a_moving_average_start_as_copies_of_its_own_source(name):
+    trainer = trained(replace(QUICK_CAN, task=name, ema_decay=0.9), 5)
+    expected = copy.deepcopy(trainer.averages["model"])
+    anynorm.copy_domain(expected)
+    trainer.training_step()
+    update_average(expected, trainer.task.model, 0.9)
+    for key, value in trainer.averages["model"].state_dict().items():
+        assert torch.equal(value, expected.state_dict()[key]), key
 
 
 def test_adabn_tests_with_the_statistics_of_the_target():
