@@ -36,7 +36,7 @@ from anynorm.tasks.penultimate import features_and_logits, last_linear
 from anynorm.training.config import Config
 from anynorm.training.curve import DivergedError
 from anynorm.training.sampler import derive_seed
-from anynorm.training.task import FUSED, Metrics, Optimizers, Step, make_optimizer
+from anynorm.training.task import Metrics, Optimizers, Step, make_optimizer, make_optimizer_of_groups, parameter_groups
 
 _TARGET_STREAM = 4
 """The stream of random numbers that choose images of a loop's steps; see `anynorm.training.sampler`."""
@@ -98,21 +98,17 @@ class LoopedAdaptation(SourceOnly):
 
     def configure_optimizers(self) -> Optimizers:
         """Return the optimizer of the source's epochs and that of the adaptation."""
-        main = make_optimizer(self.config, [self])
-        lr = self.options["adaptation_lr"] or self.config.lr
         head = {id(parameter) for parameter in last_linear(self.model).parameters()}
         parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        groups = [
-            {"params": [parameter for parameter in parameters if id(parameter) not in head], "lr": lr},
-            {
-                "params": [parameter for parameter in parameters if id(parameter) in head],
-                "lr": lr * self.options["head_lr_factor"],
-            },
-        ]
-        options: dict[str, Any] = {"weight_decay": self.config.weight_decay, "fused": FUSED}
-        if isinstance(main, torch.optim.SGD):
-            options |= {"momentum": self.config.momentum, "nesterov": self.config.nesterov}
-        return {"main": main, ADAPTATION: type(main)(groups, **options)}
+        groups = []
+        for is_head, factor in ((False, 1.0), (True, self.options["head_lr_factor"])):
+            chosen = [parameter for parameter in parameters if (id(parameter) in head) == is_head]
+            lr = factor * (self.options["adaptation_lr"] or self.config.lr)
+            groups += [{**group, "lr": lr} for group in parameter_groups(self.config, chosen, [self])]
+        return {
+            "main": make_optimizer(self.config, [self]),
+            ADAPTATION: make_optimizer_of_groups(self.config, groups),
+        }
 
     def training_step(self, step: Step) -> Metrics:
         """Update the parameters once, on the source or on both domains."""

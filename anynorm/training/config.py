@@ -91,7 +91,7 @@ class Config:
         task: name of a task or `package.module:Task`; see `anynorm.tasks`.
         options: settings of the task that are not fields here; see `Task.default_options`.
         nesterov: whether SGD uses Nesterov momentum.
-        decay_norms: whether weight decay applies to parameters of one dimension: biases, and γ and β of norms.
+        decay_norms: whether weight decay applies to biases and the parameters of norms, such as γ and β.
         min_area: smallest part of a streamed image that a random resized crop keeps, in (0, 1]; 0 for no random resized crop.
         color_jitter: range of the random change of brightness, contrast and saturation of streamed images; 0 for none.
         skip_unreadable: leave out image files that cannot be decoded instead of raising.

@@ -223,6 +223,23 @@ def test_class_aware_batches_have_samples_of_their_classes():
     assert set(choose_classes(labels, 9, generator).tolist()) == {2, 4, 7}
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_the_optimizer_of_the_adaptation_has_the_settings_of_the_run(optimizer):
+    config = replace(changed(head_lr_factor=10.0), optimizer=optimizer, decay_norms=False, nesterov=True, weight_decay=0.01)
+    optimizers = Trainer(config).optimizers
+    assert type(optimizers["adaptation"]) is type(optimizers["main"])
+    decays = [
+        {parameter: group["weight_decay"] for group in each.param_groups for parameter in group["params"]}
+        for each in (optimizers["main"], optimizers["adaptation"])
+    ]
+    assert decays[0] == decays[1]
+    assert set(decays[0].values()) == {0.0, 0.01}
+    rates = [group["initial_lr"] for group in optimizers["adaptation"].param_groups]
+    assert rates == pytest.approx([0.01, 0.01, 0.1, 0.1])
+    for name in {"momentum", "nesterov"} & set(optimizers["main"].defaults):
+        assert optimizers["adaptation"].defaults[name] == optimizers["main"].defaults[name], name
+
+
 def test_a_loop_without_two_classes_trains_on_the_source_with_a_warning():
     trainer = trained(changed(max_distance=1e-9), 5)
     with pytest.warns(UserWarning, match=r"fewer than 2 classes .* within max_distance=1e-09 in loop 1: .* source alone"):
