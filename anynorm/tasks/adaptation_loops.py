@@ -22,7 +22,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from anynorm.data.domains import DomainPair
 from anynorm.diagnostics.observe import eval_mode
@@ -208,9 +207,9 @@ class DSBN(LoopedAdaptation):
         """Return the cross entropy on the source and on pseudo labels of as many images of the target."""
         chosen = torch.randperm(len(self.target_images), generator=generator)[: len(source)]
         target = self.data.standardize(self.to_device(self.target_images[chosen]))
-        source_loss = cross_entropy(self.forward_in(SOURCE, source)[1], labels)
+        source_loss = self.metrics(self.forward_in(SOURCE, source)[1], labels)["loss"]
         pseudo_labels = self.pseudo_labels[chosen.to(self.pseudo_labels.device)]
-        target_loss = cross_entropy(self.forward_in(TARGET, target)[1], pseudo_labels)
+        target_loss = self.metrics(self.forward_in(TARGET, target)[1], pseudo_labels)["loss"]
         return {"loss": source_loss + target_loss, "source_loss": source_loss, "target_loss": target_loss}
 
 

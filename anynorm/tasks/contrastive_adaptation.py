@@ -20,7 +20,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from anynorm.data.domains import DomainPair
 from anynorm.errors import SpecError
@@ -86,7 +85,7 @@ class CAN(LoopedAdaptation):
 
     def adaptation_loss(self, source: Tensor, labels: Tensor, generator: torch.Generator) -> Metrics:
         """Return the cross entropy on the source + cdd_weight · CDD on a class-aware batch."""
-        source_loss = cross_entropy(self.forward_in(SOURCE, source)[1], labels)
+        source_loss = self.metrics(self.forward_in(SOURCE, source)[1], labels)["loss"]
         assignments = self.assignments.cpu()
         kept = (assignments >= 0).float().mean()
         classes = choose_classes(assignments, self.options["classes_per_batch"], generator)

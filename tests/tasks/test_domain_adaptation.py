@@ -157,6 +157,20 @@ def test_the_loss_of_a_step_is_cross_entropy_plus_the_discrepancy_of_clustered_c
     assert metrics["cdd"].item() != 0
 
 
+@pytest.mark.parametrize("name", ["can", "dsbn"])
+def test_labels_are_smoothed_in_the_adaptation_as_on_the_source(name):
+    trainer = trained(replace(QUICK_CAN, task=name, norm="gn:4", label_smoothing=0.3), 6)
+    task = trainer.task
+    images, labels = task.training_batch(6)
+    metrics = task.adaptation_loss(images, labels, torch.Generator().manual_seed(0))
+    same(metrics["source_loss"], nn.functional.cross_entropy(task.model(images), labels, label_smoothing=0.3))
+    if name == "dsbn":
+        chosen = torch.randperm(160, generator=torch.Generator().manual_seed(0))[:32]
+        logits = task.model(task.data.standardize(task.target_images[chosen]))
+        expected = nn.functional.cross_entropy(logits, task.pseudo_labels[chosen], label_smoothing=0.3)
+        same(metrics["target_loss"], expected)
+
+
 def torch_seed(step):
     return derive_seed(0, 4, step)
 
