@@ -145,6 +145,11 @@ class FewShot(Classification):
                 metrics |= self._summary(metric_name(shots, TRANSDUCTIVE), self._transductive_accuracies(shots))
         return metrics
 
+    def eval_batches(self, batch_size: int) -> Iterator[Tensor]:  # type: ignore[override]
+        """Yield standardized novel images, in order, without labels: the classifier has no logits of novel classes."""
+        for x, _ in super().eval_batches(batch_size):
+            yield x
+
     def _features(self, episodes: Episodes) -> Tensor:
         """Return the features of all novel images; zeros for those that are in no episode."""
         used = torch.cat([images.flatten() for images in episodes]).bincount().nonzero().flatten()

@@ -138,7 +138,7 @@ def test_the_metrics_of_an_evaluation_are_means_over_the_episodes():
     point = trainer.curve.points[-1]
     task.eval()
     with torch.no_grad():
-        features = torch.cat([task.model[:-1](x) for x, _ in task.eval_batches(64)])
+        features = torch.cat([task.model[:-1](x) for x in task.eval_batches(64)])
     for shots in (1, 5):
         accuracies = [
             naive_accuracy(features, support[:, :shots], query, imprint_distance)
@@ -149,6 +149,13 @@ def test_the_metrics_of_an_evaluation_are_means_over_the_episodes():
         assert 0 <= point[f"test_{shots}-shot accuracy (prototypes)"] <= 100
     assert not any("transductive" in name for name in point)
     assert FewShot.metric_for(with_options(shots="5,1")).name == "5-shot accuracy"
+
+
+def test_batches_of_a_diagnosis_are_novel_images_without_labels():
+    task: Any = FewShot(CONFIG)
+    batches = list(task.eval_batches(64))
+    assert all(isinstance(batch, torch.Tensor) for batch in batches)
+    assert torch.equal(torch.cat(batches), task.data.standardize(task.data.test[0]))
 
 
 def test_transductive_statistics_have_metrics_of_their_own_and_leave_no_trace():
