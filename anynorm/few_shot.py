@@ -11,6 +11,7 @@ that it has, so that no class is favored by its scale.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -120,14 +121,24 @@ def class_weights(features: Tensor, labels: Tensor, num_classes: int) -> Tensor:
 
 def _number_labels(images: Tensor, labels: Tensor | Sequence[Any]) -> tuple[list[Any], Tensor]:
     """Return the sorted distinct labels, and the position of the label of each image among them."""
-    values = labels.tolist() if isinstance(labels, Tensor) else list(labels)
+    values = [_plain_label(label) for label in labels]
     if len(values) != len(images) or not values:
         raise SurgeryError(
             f"imprint needs one label per image, and at least one image; got {len(images)} images, {len(values)} labels."
         )
+    if not any(all(isinstance(value, kind) for value in values) for kind in (Real, str)):
+        got = " and ".join(sorted({type(value).__name__ for value in values}))
+        raise SurgeryError(f"labels must be numbers, or names, one per image; got labels of type {got}.")
     names = sorted(set(values))
     number = {name: k for k, name in enumerate(names)}
     return names, torch.tensor([number[value] for value in values])
+
+
+def _plain_label(label: Any) -> Any:
+    """Return a scalar of torch or an integer of NumPy as a number of Python."""
+    if isinstance(label, Tensor) and label.dim() == 0:
+        return label.item()
+    return int(label) if isinstance(label, Integral) else label
 
 
 def _describe(layer: nn.Linear | CosineLinear, weights: Tensor, names: list[Any], numbers: Tensor) -> list[dict[str, Any]]:
