@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from anynorm.errors import SurgeryError
-from anynorm.models.classifier import Classifier, extract_features, find_classifier
+from anynorm.models.classifier import TOLERANCE, Classifier, batch_dependence, extract_features, find_classifier
 from anynorm.models.cosine import CosineLinear
 from anynorm.surgery.find import UndoLog, all_or_nothing, check_model
 from anynorm.surgery.report import SurgeryReport
@@ -40,8 +40,8 @@ def imprint(model: nn.Module, images: Tensor, labels: Tensor | Sequence[Any], *,
         old parameters.
 
     Raises:
-        SurgeryError: if the model has no such layer, the layer cannot be extended, or images and labels do not fit. The model is
-            unchanged.
+        SurgeryError: if the model has no such layer, the layer cannot be extended, images and labels do not fit, or features
+            depend on the batch or are 0. The model is unchanged.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
     >>> report = imprint(model, torch.eye(4).reshape(4, 1, 2, 2), ["cat", "cat", "dog", "dog"])
@@ -53,7 +53,7 @@ def imprint(model: nn.Module, images: Tensor, labels: Tensor | Sequence[Any], *,
     check_model(model)
     layer = find_classifier(model, classifier)
     names, numbers = _number_labels(images, labels)
-    weights = _imprinted_weights(model, layer, images, numbers, len(names))
+    weights = _imprinted_weights(model, layer, images, numbers, names)
     rows = _describe(layer.module, weights, names, numbers)
     with all_or_nothing() as undo_log:
         _append_rows(layer.module, weights, undo_log)
@@ -93,7 +93,7 @@ def reimprint(
     total = layer.module.out_features
     if not all(isinstance(output, int) and 0 <= output < total for output in outputs):
         raise SurgeryError(f"labels must be outputs of '{layer.path}', 0 to {total - 1}; got {outputs}. imprint() adds classes.")
-    weights = _imprinted_weights(model, layer, images, numbers, len(outputs))
+    weights = _imprinted_weights(model, layer, images, numbers, outputs)
     cosines = nn.functional.cosine_similarity(weights.to(layer.module.weight), layer.module.weight.detach()[outputs])
     counts = torch.bincount(numbers).tolist()
     rows = [
@@ -157,16 +157,24 @@ def _describe(layer: nn.Linear | CosineLinear, weights: Tensor, names: list[Any]
     ]
 
 
-def _imprinted_weights(model: nn.Module, layer: Classifier, images: Tensor, numbers: Tensor, count: int) -> Tensor:
+def _imprinted_weights(model: nn.Module, layer: Classifier, images: Tensor, numbers: Tensor, names: list[Any]) -> Tensor:
     """Return the imprinted weights of classes with the scale of the rows of a classifier; check that both can be used."""
     if hasattr(layer.module, "parametrizations"):
         raise SurgeryError(
             f"the weights of '{layer.path}' are parametrized (torch.nn.utils.parametrize) and cannot be replaced. "
             "Remove the parametrization first (remove_parametrizations)."
         )
-    weights = class_weights(extract_features(model, images, classifier=layer.path), numbers, count)
+    weights = class_weights(extract_features(model, images, classifier=layer.path), numbers, len(names))
     if not bool(torch.isfinite(weights).all()):
         raise SurgeryError("the features of the images must be finite; got NaN or infinite values. The model is unchanged.")
+    if not bool(weights.any(1).all()):
+        zero = [name for name, row in zip(names, weights, strict=True) if not bool(row.any())]
+        raise SurgeryError(f"the features of a class must not all be 0; got 0 for {zero}. The model is unchanged.")
+    if (difference := batch_dependence(model, images[:1], classifier=layer.path)) > TOLERANCE:
+        raise SurgeryError(
+            "the features of an image must not depend on the other images of its batch in eval mode; they differ by "
+            f"{100 * difference:.2g} %. Use norms with running statistics. The model is unchanged."
+        )
     if isinstance(layer.module, nn.Linear):
         weights = weights * layer.module.weight.detach().norm(dim=1).mean()
     return weights.to(layer.module.weight)

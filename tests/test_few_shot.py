@@ -203,6 +203,10 @@ class Shared(nn.Module):
         return self.fc(x.flatten(1)) + self.fc(-x.flatten(1))
 
 
+BATCH_DEPENDENT = nn.Sequential(nn.BatchNorm2d(1, track_running_stats=False), nn.Flatten(), nn.Linear(64, 3))
+ZEROS = IMAGES.index_fill(0, torch.tensor([2, 3]), 0)
+
+
 def parametrized():
     return nn.Sequential(nn.Flatten(), nn.utils.parametrizations.weight_norm(nn.Linear(64, 3)))
 
@@ -226,6 +230,9 @@ def parametrized():
         (Network(), {"labels": np.zeros((6, 1))}, r"one per image; got labels of type ndarray"),
         (Network(), {"labels": [0, "a"] * 3}, r"one per image; got labels of type int and str"),
         (Network(), {"images": IMAGES[:0], "labels": []}, r"got 0 images, 0 labels"),
+        (BATCH_DEPENDENT, {}, r"must not depend on the other images of its batch in eval mode; they differ by .* %\. Use norms"),
+        (BATCH_DEPENDENT, {"images": IMAGES[:1], "labels": [0]}, r"must not depend on the other images of its batch"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), {"images": ZEROS}, r"must not all be 0; got 0 for \['b'\]"),
         (Network(), {"images": IMAGES * torch.nan, "classifier": "fc"}, r"features of the images must be finite; got NaN"),
     ],
 )

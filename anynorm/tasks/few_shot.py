@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from anynorm.data.few_shot import FewShotDataset, load_few_shot_cached
 from anynorm.diagnostics.buffers import preserve_buffers
 from anynorm.errors import DataError, SpecError
-from anynorm.models.classifier import extract_features, find_classifier, record_features
+from anynorm.models.classifier import TOLERANCE, batch_dependence, extract_features, find_classifier, record_features
 from anynorm.models.cosine import CosineLinear
 from anynorm.surgery.find import find_norms
 from anynorm.tasks.classification import Classification
@@ -42,8 +42,6 @@ from anynorm.training.task import Metric, merge_options
 
 SCORES: dict[str, Score] = {"": imprint_scores, " (prototypes)": prototype_scores}
 TRANSDUCTIVE = " (transductive)"
-TOLERANCE = 1e-3
-"""By how much, relative to the largest value, features of an image may differ between two batches because of rounding."""
 
 
 class FewShot(Classification):
@@ -194,14 +192,11 @@ class FewShot(Classification):
         Raises:
             DataError: if it does not.
         """
-        indices = self.episodes.query[0, :, 0]  # one image per class
-        alone = extract_features(self.model, self._novel_images(indices[:1]))
-        together = extract_features(self.model, self._novel_images(indices))[:1]
-        difference = (alone - together).abs().max() / together.abs().max().clamp(min=1e-12)
-        if bool(difference > TOLERANCE):
+        difference = batch_dependence(self.model, self._novel_images(self.episodes.query[0, 0, :1]))
+        if difference > TOLERANCE:
             raise DataError(
                 "the features of an image must not depend on the other images of its batch in eval mode; they differ by "
-                f"{100 * float(difference):.2g} %. Statistics of query batches are transductive: use norms with running "
+                f"{100 * difference:.2g} %. Statistics of query batches are transductive: use norms with running "
                 "statistics, and the option transductive=true to measure both."
             )
 
