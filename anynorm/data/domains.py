@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anynorm.data.datasets import DATASETS, ImageDataset, Split, load_in_memory
+from anynorm.data.datasets import DATASETS, STREAMS, ImageDataset, Split, load_in_memory
 from anynorm.data.domain_readers import is_collection, read_collection
 from anynorm.data.download import find_path
 from anynorm.data.folder import class_names, find_splits, read_folder
@@ -125,6 +125,8 @@ def load_domain(name: str, image_size: int = 64, *, skip_unreadable: bool = Fals
         folder = f"folder:{find_path(name.partition(':')[2])}"
         splits = [_shuffle(split) for split in read_folder(folder, image_size, skip_unreadable=skip_unreadable)]
         return Domain(name, splits[0], splits[-1], tuple(class_names(find_splits(folder)[0].path)))
+    if name.partition(":")[0] in STREAMS:
+        raise DataError(f"domain adaptation reads all images into memory; {name} is decoded while training. Use folder:PATH.")
     data: ImageDataset = load_in_memory(name, image_size, skip_unreadable=skip_unreadable)
     return Domain(name, data.train, data.test, tuple(map(str, range(data.num_classes))))
 

@@ -158,6 +158,9 @@ def test_missing_domains_and_files_are_named(root):
         load_domain("pacs/photos")
     with pytest.raises(anynorm.DataError, match=r"office31/dslr must be a folder.*does not exist\. Download Office-31 from"):
         load_dataset("office31/dslr")
+    for name in ("stream:photos", "hf:mnist"):
+        with pytest.raises(anynorm.DataError, match=rf"reads all images into memory; {name} is decoded .* Use folder:PATH"):
+            load_domain(name)
 
 
 def test_images_of_28_pixels_are_padded_to_32_if_the_size_divides_only_32(root):
