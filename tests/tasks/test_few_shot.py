@@ -61,7 +61,8 @@ def test_episodes_are_the_same_for_every_norm_seed_and_number_of_shots():
     for other in (replace(CONFIG, norm="gn:8"), replace(CONFIG, seed=3), replace(CONFIG, model="small")):
         assert all(map(torch.equal, FewShot(other).episodes, first))
     fewer = FewShot(with_options(shots="1")).episodes
-    assert not torch.equal(fewer.query, first.query)  # drawn from what is left after one shot
+    assert torch.equal(fewer.query, first.query)
+    assert torch.equal(fewer.support, first.support[..., :1])
     assert not torch.equal(FewShot(with_options(episode_seed=1)).episodes.query, first.query)
 
 
