@@ -17,7 +17,7 @@ from anynorm.tasks import make_task, task_class
 from anynorm.tasks.contrastive_adaptation import CAN, choose_classes, draw_per_class, filter_labels
 from anynorm.tasks.penultimate import features_and_logits
 from anynorm.tasks.spherical_kmeans import class_centers, match_clusters, spherical_kmeans
-from anynorm.training.config import Config
+from anynorm.training.config import Config, hash_sources
 from anynorm.training.norm_layout import apply_norms
 from anynorm.training.sampler import derive_seed
 from anynorm.training.trainer import Trainer, train, update_average
@@ -334,6 +334,19 @@ def test_norms_of_a_pretrained_model_are_fitted_to_its_outputs_in_both_domains(n
                     errors.append(float((model(x) - target).norm() / target.norm()))
     assert errors[0] == errors[1]
     assert errors[0] < 1e-5 if norm.startswith("bn") else errors[0] < 0.8 * errors[2]
+
+
+def test_a_change_of_the_factory_of_the_target_makes_another_run(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    source = tmp_path / "target_for_hashing.py"
+    source.write_text("def digits():\n    return 1\n")
+    config = replace(QUICK, options={"target": "target_for_hashing:digits"})
+    before = hash_sources(config)
+    assert before
+    source.write_text("def digits():\n    return 2\n")
+    assert hash_sources(config) not in ("", before)
+    for name in ("digits-faded", "hf:mnist", "missing.module:digits", "pgd:4", "torch:float32"):
+        assert hash_sources(replace(QUICK, options={"target": name})) == ""
 
 
 # What is refused ------------------------------------------------------------------------------------------------------------
