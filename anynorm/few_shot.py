@@ -112,11 +112,10 @@ def class_weights(features: Tensor, labels: Tensor, num_classes: int) -> Tensor:
     Args:
         features: (…, n, c).
         labels: the class of each feature, (n,), below `num_classes`.
-        num_classes: the number of classes; each must have a feature.
+        num_classes: the number of classes; the weights of one without features are 0.
     """
-    normalized = nn.functional.normalize(features, dim=-1)
-    sums = torch.zeros(*features.shape[:-2], num_classes, features.shape[-1], dtype=features.dtype, device=features.device)
-    return nn.functional.normalize(sums.index_add_(-2, labels.to(features.device), normalized), dim=-1)
+    one_hot = nn.functional.one_hot(labels.to(features.device), num_classes).to(features.dtype)
+    return nn.functional.normalize(one_hot.T @ nn.functional.normalize(features, dim=-1), dim=-1)
 
 
 def _number_labels(images: Tensor, labels: Tensor | Sequence[Any]) -> tuple[list[Any], Tensor]:

@@ -15,18 +15,16 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from anynorm.data.few_shot import FewShotDataset, load_few_shot_cached
-from anynorm.diagnostics.buffers import preserve_buffers
+from anynorm.diagnostics.batch_statistics import batch_statistics
 from anynorm.errors import DataError, SpecError
 from anynorm.models.classifier import TOLERANCE, batch_dependence, extract_features, find_classifier, record_features
 from anynorm.models.cosine import CosineLinear
-from anynorm.surgery.find import find_norms
 from anynorm.tasks.classification import Classification
 from anynorm.tasks.episodes import (
     Episodes,
@@ -240,18 +238,3 @@ def set_cosine_classifier(model: nn.Module) -> None:
     if isinstance(layer, nn.Linear):
         parent, _, name = path.rpartition(".")
         setattr(model.get_submodule(parent), name, CosineLinear(layer.in_features, layer.out_features))
-
-
-@contextmanager
-def batch_statistics(model: nn.Module) -> Iterator[None]:
-    """Normalize by the statistics of the batch inside a `with` block; buffers and modes are restored afterwards."""
-    norms = [module for site in find_norms(model) for module in site.module.modules()]
-    modes = {module: module.training for module in norms}
-    with preserve_buffers(model):
-        try:
-            for module in norms:
-                module.training = True
-            yield
-        finally:
-            for module, mode in modes.items():
-                module.training = mode

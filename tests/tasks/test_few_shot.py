@@ -11,10 +11,9 @@ from torch import nn
 import anynorm
 from anynorm.data.few_shot import FewShotDataset
 from anynorm.tasks.episodes import confidence_interval, draw_episodes, episode_accuracy, imprint_scores, prototype_scores
-from anynorm.tasks.few_shot import FewShot, batch_statistics
+from anynorm.tasks.few_shot import FewShot
 from anynorm.training.config import Config
 from anynorm.training.trainer import Trainer
-from tests.helpers import same
 
 OPTIONS = {"padding": 4, "num_ways": 4, "num_episodes": 6, "num_queries": 5}
 CONFIG = Config(
@@ -172,15 +171,6 @@ def test_transductive_statistics_have_metrics_of_their_own_and_leave_no_trace():
     assert all(torch.equal(value, before[key]) for key, value in trainer.task.state_dict().items())
     with pytest.raises(anynorm.DataError, match="transductive statistics need one process; got devices=2"):
         FewShot(replace(with_options(transductive=True), devices=2))
-
-
-def test_batch_statistics_normalize_by_the_batch_and_not_by_dropout():
-    network = nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.9)).eval()
-    x = 5 + torch.randn(50, 3)
-    with batch_statistics(network):
-        same(network(x).mean(0), torch.zeros(3), atol=1e-5, rtol=0)
-    assert not network[0].training
-    same(network[0].running_mean, torch.zeros(3))
 
 
 def test_features_that_depend_on_the_query_batch_are_refused():
