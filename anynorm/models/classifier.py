@@ -58,7 +58,7 @@ def extract_features(model: nn.Module, images: Tensor, *, classifier: str | None
     """
     layer = find_classifier(model, classifier)
     with eval_mode(model):
-        return torch.cat([record_features(model, layer, part) for part in torch.split(images, batch_size)])
+        return torch.cat([features_and_logits(model, layer, part)[0] for part in torch.split(images, batch_size)])
 
 
 def batch_dependence(model: nn.Module, image: Tensor, *, classifier: str | None = None) -> float:
@@ -76,14 +76,14 @@ def batch_dependence(model: nn.Module, image: Tensor, *, classifier: str | None 
     return float((one - other).abs().max() / torch.maximum(one.abs().max(), other.abs().max()).clamp(min=1e-12))
 
 
-def record_features(model: nn.Module, layer: Classifier, images: Tensor) -> Tensor:
-    """Return the features of images from one forward pass, in the mode that the model is in.
+def features_and_logits(model: nn.Module, layer: Classifier, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the features of images, (n, c), and the output of the model, from one forward pass in the mode that it is in.
 
     Raises:
         SurgeryError: if the last layer does not get one vector per image.
     """
     with record_inputs(layer.module) as inputs:
-        model(images)
+        logits: Tensor = model(images)
     expected = (len(images), layer.module.in_features)
     if len(inputs) != 1 or inputs[0].shape != expected:
         got = ", ".join(str(tuple(x.shape)) for x in inputs) or "no call"
@@ -91,4 +91,4 @@ def record_features(model: nn.Module, layer: Classifier, images: Tensor) -> Tens
             f"the classifier '{layer.path}' must be called once per forward pass, with features of shape {expected}; got {got}. "
             'Name another layer: classifier="fc".'
         )
-    return inputs[0]
+    return inputs[0], logits

@@ -27,11 +27,11 @@ from anynorm.data.domains import DomainPair
 from anynorm.diagnostics.observe import eval_mode
 from anynorm.errors import SpecError
 from anynorm.layers.conditioning import condition
+from anynorm.models.classifier import features_and_logits, find_classifier
 from anynorm.surgery.domains import copy_domain
 from anynorm.surgery.recalibrate import has_running_stats, recalibrate
 from anynorm.tasks.classification import EVAL_BATCH_SIZE
 from anynorm.tasks.domain_adaptation import SOURCE, TARGET, SourceOnly
-from anynorm.tasks.penultimate import features_and_logits, last_linear
 from anynorm.training.config import Config
 from anynorm.training.curve import DivergedError
 from anynorm.training.sampler import derive_seed
@@ -97,7 +97,7 @@ class LoopedAdaptation(SourceOnly):
 
     def configure_optimizers(self) -> Optimizers:
         """Return the optimizer of the source's epochs and that of the adaptation."""
-        head = {id(parameter) for parameter in last_linear(self.model).parameters()}
+        head = {id(parameter) for parameter in find_classifier(self.model).module.parameters()}
         parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
         groups = []
         for is_head, factor in ((False, 1.0), (True, self.options["head_lr_factor"])):
@@ -143,7 +143,7 @@ class LoopedAdaptation(SourceOnly):
     def forward_in(self, domain: int, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return features and logits of images with the norms of a domain."""
         with condition(self.model, domain, strict=False):
-            return features_and_logits(self.model, images)
+            return features_and_logits(self.model, find_classifier(self.model), images)
 
     def outputs(self, images: Tensor, domain: int) -> tuple[Tensor, Tensor]:
         """Return features and logits of uint8 images, by the network in eval mode.

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from anynorm.data.few_shot import FewShotDataset, load_few_shot_cached
 from anynorm.diagnostics.batch_statistics import batch_statistics
 from anynorm.errors import DataError, SpecError
-from anynorm.models.classifier import TOLERANCE, batch_dependence, extract_features, find_classifier, record_features
+from anynorm.models.classifier import TOLERANCE, batch_dependence, extract_features, features_and_logits, find_classifier
 from anynorm.models.cosine import CosineLinear
 from anynorm.tasks.classification import Classification
 from anynorm.tasks.episodes import (
@@ -167,7 +167,7 @@ class FewShot(Classification):
             parts = []
             for indices in (support[:, :shots], query):
                 with batch_statistics(self.model):
-                    features = record_features(self.model, layer, self._novel_images(indices.flatten()))
+                    features, _ = features_and_logits(self.model, layer, self._novel_images(indices.flatten()))
                 parts.append(features.float().cpu().reshape(*indices.shape, -1))
             accuracies.append(episode_accuracy(imprint_scores, *parts))
         return accuracies

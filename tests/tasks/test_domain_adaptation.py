@@ -13,9 +13,10 @@ import anynorm
 from anynorm.data.domains import load_pair
 from anynorm.layers.norm import Norm
 from anynorm.models import build_model
+from anynorm.models.classifier import features_and_logits, find_classifier
+from anynorm.models.cosine import CosineLinear
 from anynorm.tasks import make_task, task_class
 from anynorm.tasks.contrastive_adaptation import CAN, choose_classes, draw_per_class, filter_labels
-from anynorm.tasks.penultimate import features_and_logits
 from anynorm.tasks.spherical_kmeans import class_centers, match_clusters, spherical_kmeans
 from anynorm.training.config import Config, hash_sources
 from anynorm.training.norm_layout import apply_norms
@@ -148,7 +149,9 @@ def test_the_loss_of_a_step_is_cross_entropy_plus_the_discrepancy_of_clustered_c
     layers = []
     for domain, (all_images, indices) in enumerate(zip((copied.data.train[0], copied.target_images), chosen, strict=True)):
         with anynorm.condition(copied.model, domain):
-            features, logits = features_and_logits(copied.model, copied.data.standardize(all_images[indices.flatten()]))
+            features, logits = features_and_logits(
+                copied.model, find_classifier(copied.model), copied.data.standardize(all_images[indices.flatten()])
+            )
         layers.append([tensor.unflatten(0, indices.shape) for tensor in (features, logits.softmax(1))])
     with anynorm.condition(copied.model, 0):
         cross_entropy = nn.functional.cross_entropy(copied.model(images), labels)
@@ -184,7 +187,7 @@ def test_assignments_are_the_matched_clusters_of_the_target():
         outputs = []
         for domain, images in enumerate((task.data.train[0], task.target_images)):
             with anynorm.condition(task.model, domain):
-                outputs.append(features_and_logits(task.model, task.data.standardize(images))[0])
+                outputs.append(features_and_logits(task.model, find_classifier(task.model), task.data.standardize(images))[0])
         centers = class_centers(outputs[0], task.data.train[1], 10)
         clusters = spherical_kmeans(outputs[1], centers)
     expected = match_clusters(clusters.centers, centers)[clusters.labels]
@@ -380,18 +383,38 @@ def test_settings_without_meaning_are_refused(config, error, message):
         make_task(config)
 
 
-def test_features_need_a_linear_layer():
-    with pytest.raises(anynorm.DataError, match=r"features are the input of the last nn\.Linear .*; this Sequential has none"):
-        features_and_logits(nn.Sequential(nn.Flatten()), torch.zeros(1, 2))
+def convolutional(shape):
+    return nn.Sequential(
+        nn.Conv2d(shape.channels, shape.num_classes, 3), nn.BatchNorm2d(10), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    )
 
 
-def test_features_are_the_input_of_the_last_linear_layer_and_no_hook_stays():
+def cosine(shape):
+    layers = [nn.Conv2d(shape.channels, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return nn.Sequential(*layers, CosineLinear(8, shape.num_classes))
+
+
+def test_adaptation_needs_a_model_with_a_classifier():
+    with pytest.raises(anynorm.SurgeryError, match=r"This Sequential has no classifier: no module is an nn\.Linear or"):
+        Trainer(replace(QUICK_CAN, model=f"{__name__}:convolutional"))
+
+
+def test_a_cosine_classifier_can_be_adapted():
+    trainer = trained(replace(QUICK_CAN, model=f"{__name__}:cosine", num_train=64), 3)
+    assert int(trainer.task.num_loops) == 1
+    head = trainer.optimizers["adaptation"].param_groups[1]["params"]
+    assert {id(parameter) for parameter in head} == {id(parameter) for parameter in trainer.task.model[-1].parameters()}
+
+
+def test_features_have_the_graph_of_the_last_layer_and_no_hook_stays():
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-    x = torch.randn(5, 3)
-    features, logits = features_and_logits(model, x)
+    x, layer = torch.randn(5, 3), find_classifier(model)
+    features, logits = features_and_logits(model, layer, x)
     assert torch.equal(features, model[0](x).relu())
     assert torch.equal(logits, model(x))
+    features.sum().backward()
+    assert model[0].weight.grad is not None
     assert not model[2]._forward_pre_hooks
     with pytest.raises(RuntimeError):
-        features_and_logits(model, torch.randn(5, 7))
+        features_and_logits(model, layer, torch.randn(5, 7))
     assert not model[2]._forward_pre_hooks
