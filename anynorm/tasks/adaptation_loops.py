@@ -43,7 +43,7 @@ ADAPTATION = "adaptation"
 
 
 class LoopedAdaptation(SourceOnly):
-    """Training on the source, then adaptation in loops; a subclass defines `start_loop` and `adaptation_loss`.
+    """Training on the source, then adaptation in loops; a subclass defines `assign_labels` and `adaptation_loss`.
 
     Attributes:
         default_options: those of `SourceOnly`; source_epochs, epochs of training on the source, out of `config.epochs`;
@@ -70,13 +70,13 @@ class LoopedAdaptation(SourceOnly):
 
     # What a method defines ----------------------------------------------------------------------------------------------------
 
-    def start_loop(self, progress: float) -> None:
+    def assign_labels(self, progress: float) -> None:
         """Assign labels to images of the target.
 
         Args:
             progress: the finished fraction of the adaptation, in [0, 1).
         """
-        raise self._undefined("start_loop")
+        raise self._undefined("assign_labels")
 
     def adaptation_loss(self, source: Tensor, labels: Tensor, generator: torch.Generator) -> Metrics:
         """Return the metrics of an update; "loss" is minimized.
@@ -115,7 +115,7 @@ class LoopedAdaptation(SourceOnly):
         if number < 0:
             return super().training_step(step)
         if number % self.options["steps_per_loop"] == 0:
-            self._start_loop(step, number)
+            self._begin_loop(step, number)
         seed = derive_seed(self.config.seed, _TARGET_STREAM, step.number * self.config.devices + self.processes.rank)
         with step.autocast():
             images, labels = self.training_batch(step.number)
@@ -124,7 +124,7 @@ class LoopedAdaptation(SourceOnly):
         step.update(ADAPTATION)
         return metrics
 
-    def _start_loop(self, step: Step, number: int) -> None:
+    def _begin_loop(self, step: Step, number: int) -> None:
         if number == 0 and self.has_domains:
             for network in (self.model, *step.averages.values()):
                 copy_domain(network, SOURCE)
@@ -133,7 +133,7 @@ class LoopedAdaptation(SourceOnly):
                     recalibrate(self.model, self.target_batches())
         self.num_loops += 1
         start = self.options["source_epochs"] / self.config.epochs
-        self.start_loop((step.progress - start) / (1 - start))
+        self.assign_labels((step.progress - start) / (1 - start))
 
     @property
     def has_domains(self) -> bool:
@@ -193,7 +193,7 @@ class DSBN(LoopedAdaptation):
         self.register_buffer("first_probabilities", torch.zeros(count, self.data.num_classes))
         self.register_buffer("pseudo_labels", torch.zeros(count, dtype=torch.long))
 
-    def start_loop(self, progress: float) -> None:
+    def assign_labels(self, progress: float) -> None:
         """Label all images of the target by the network of the first stage and the one now."""
         if int(self.num_loops) == 1:
             self.first_probabilities.copy_(self._probabilities())

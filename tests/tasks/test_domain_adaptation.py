@@ -73,7 +73,7 @@ def test_the_norms_of_the_target_start_as_copies_of_those_of_the_source():
     expected = copy.deepcopy(trainer.task.model)
     anynorm.copy_domain(expected)
     states: list[dict[str, torch.Tensor]] = []
-    trainer.task.start_loop = lambda _: states.append({k: v.clone() for k, v in trainer.task.model.state_dict().items()})
+    trainer.task.assign_labels = lambda _: states.append({k: v.clone() for k, v in trainer.task.model.state_dict().items()})
     trainer.task.adaptation_loss = lambda *_: {"loss": sum(parameter.sum() for parameter in trainer.task.parameters())}
     trainer.training_step()
     for name, value in expected.state_dict().items():
@@ -282,7 +282,7 @@ def test_statistics_of_the_target_may_be_estimated_before_the_first_loop():
     with anynorm.condition(expected, 1):
         anynorm.recalibrate(expected, trainer.task.data.standardize(trainer.task.target_images))
     states: list[dict[str, torch.Tensor]] = []
-    trainer.task.start_loop = lambda _: states.append({k: v.clone() for k, v in trainer.task.model.state_dict().items()})
+    trainer.task.assign_labels = lambda _: states.append({k: v.clone() for k, v in trainer.task.model.state_dict().items()})
     trainer.task.adaptation_loss = lambda *_: {"loss": sum(parameter.sum() for parameter in trainer.task.parameters())}
     trainer.training_step()
     for name, value in expected.state_dict().items():
