@@ -31,7 +31,7 @@ def imprint(model: nn.Module, images: Tensor, labels: Tensor | Sequence[Any], *,
         model: a model whose last layer is an `nn.Linear` or a `CosineLinear`; its mode and running statistics are unchanged.
         images: a batch of inputs of the model, a few per new class.
         labels: one label per image, numbers or names. Images of a label are one new class. Classes are appended in the order of
-            the sorted labels, behind those that the classifier has, whatever their numbers are.
+            the sorted labels, after those that the classifier has, whatever their numbers are.
         classifier: path of the last layer, such as "fc"; None for the last `nn.Linear` or `CosineLinear` of the model.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Two domains with common classes: labelled images of the source, images without labels of the target.
+"""Two domains with common classes: labeled images of the source, images without labels of the target.
 
 A domain is a data set by name: `usps`, `mnist@16`, `mnist-m`, `digits-faded`, `pacs/photo`, `office31/amazon`,
 `folder:PATH/DOMAIN` with one subfolder per class, or `package.module:factory`. Classes of folders correspond by name, those of
@@ -33,7 +33,7 @@ from anynorm.models.shape import DataShape
 
 @dataclass(frozen=True)
 class Domain:
-    """The labelled images of one domain.
+    """The labeled images of one domain.
 
     Attributes:
         name: the name of the data set.
@@ -55,7 +55,7 @@ class Domain:
 
 @dataclass(frozen=True)
 class DomainPair(Standardized):
-    """A labelled source and an unlabelled target with the same classes.
+    """A labeled source and an unlabeled target with the same classes.
 
     Attributes:
         source: training images of the source (n, c, h, w) and their labels (n,).
@@ -102,7 +102,7 @@ class DomainPair(Standardized):
         return DataShape(channels, height, width, self.num_classes)
 
     def select(self, source: Tensor, target: Tensor) -> DomainPair:
-        """Return a pair with some of the training images, by their numbers; mean and std stay those of all."""
+        """Return a pair with some of the training images, by their indices; mean and std stay those of all."""
         return replace(self, source=(self.source[0][source], self.source[1][source]), target=self.target[target])
 
 

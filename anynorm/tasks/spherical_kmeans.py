@@ -52,7 +52,7 @@ def class_centers(features: Tensor, labels: Tensor, num_classes: int) -> Tensor:
     counts = torch.bincount(labels, minlength=num_classes)
     if int(counts.min()) == 0:
         empty = " ".join(map(str, (counts == 0).nonzero()[:, 0].tolist()))
-        raise DataError(f"every class must have at least one labelled sample; got none of class {empty}. Use more images.")
+        raise DataError(f"every class must have at least one labeled sample; got none of class {empty}. Use more images.")
     return class_weights(features, labels, num_classes)
 
 

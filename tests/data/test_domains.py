@@ -1,4 +1,4 @@
-"""Data sets of several domains: readers of their own files, pairs of a labelled source and an unlabelled target, and errors."""
+"""Data sets of several domains: readers of their own files, pairs of a labeled source and an unlabeled target, and errors."""
 
 import bz2
 import gzip
