@@ -11,13 +11,14 @@ that it has, so that no class is favored by its scale.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral, Real
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from anynorm.errors import SurgeryError
-from anynorm.models.classifier import Classifier, extract_features, find_classifier
+from anynorm.models.classifier import TOLERANCE, Classifier, batch_dependence, extract_features, find_classifier
 from anynorm.models.cosine import CosineLinear
 from anynorm.surgery.find import UndoLog, all_or_nothing, check_model
 from anynorm.surgery.report import SurgeryReport
@@ -30,7 +31,7 @@ def imprint(model: nn.Module, images: Tensor, labels: Tensor | Sequence[Any], *,
         model: a model whose last layer is an `nn.Linear` or a `CosineLinear`; its mode and running statistics are unchanged.
         images: a batch of inputs of the model, a few per new class.
         labels: one label per image, numbers or names. Images of a label are one new class. Classes are appended in the order of
-            the sorted labels, behind those that the classifier has, whatever their numbers are.
+            the sorted labels, after those that the classifier has, whatever their numbers are.
         classifier: path of the last layer, such as "fc"; None for the last `nn.Linear` or `CosineLinear` of the model.
 
     Returns:
@@ -39,8 +40,8 @@ def imprint(model: nn.Module, images: Tensor, labels: Tensor | Sequence[Any], *,
         old parameters.
 
     Raises:
-        SurgeryError: if the model has no such layer, the layer cannot be extended, or images and labels do not fit. The model is
-            unchanged.
+        SurgeryError: if the model has no such layer, the layer cannot be extended, images and labels do not fit, or features
+            depend on the batch or are 0. The model is unchanged.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
     >>> report = imprint(model, torch.eye(4).reshape(4, 1, 2, 2), ["cat", "cat", "dog", "dog"])
@@ -52,7 +53,7 @@ def imprint(model: nn.Module, images: Tensor, labels: Tensor | Sequence[Any], *,
     check_model(model)
     layer = find_classifier(model, classifier)
     names, numbers = _number_labels(images, labels)
-    weights = _imprinted_weights(model, layer, images, numbers, len(names))
+    weights = _imprinted_weights(model, layer, images, numbers, names)
     rows = _describe(layer.module, weights, names, numbers)
     with all_or_nothing() as undo_log:
         _append_rows(layer.module, weights, undo_log)
@@ -92,7 +93,7 @@ def reimprint(
     total = layer.module.out_features
     if not all(isinstance(output, int) and 0 <= output < total for output in outputs):
         raise SurgeryError(f"labels must be outputs of '{layer.path}', 0 to {total - 1}; got {outputs}. imprint() adds classes.")
-    weights = _imprinted_weights(model, layer, images, numbers, len(outputs))
+    weights = _imprinted_weights(model, layer, images, numbers, outputs)
     cosines = nn.functional.cosine_similarity(weights.to(layer.module.weight), layer.module.weight.detach()[outputs])
     counts = torch.bincount(numbers).tolist()
     rows = [
@@ -111,23 +112,32 @@ def class_weights(features: Tensor, labels: Tensor, num_classes: int) -> Tensor:
     Args:
         features: (…, n, c).
         labels: the class of each feature, (n,), below `num_classes`.
-        num_classes: the number of classes; each must have a feature.
+        num_classes: the number of classes; the weights of one without features are 0.
     """
-    normalized = nn.functional.normalize(features, dim=-1)
-    sums = torch.zeros(*features.shape[:-2], num_classes, features.shape[-1], dtype=features.dtype, device=features.device)
-    return nn.functional.normalize(sums.index_add_(-2, labels.to(features.device), normalized), dim=-1)
+    one_hot = nn.functional.one_hot(labels.to(features.device), num_classes).to(features.dtype)
+    return nn.functional.normalize(one_hot.T @ nn.functional.normalize(features, dim=-1), dim=-1)
 
 
 def _number_labels(images: Tensor, labels: Tensor | Sequence[Any]) -> tuple[list[Any], Tensor]:
     """Return the sorted distinct labels, and the position of the label of each image among them."""
-    values = labels.tolist() if isinstance(labels, Tensor) else list(labels)
+    values = [_plain_label(label) for label in labels]
     if len(values) != len(images) or not values:
         raise SurgeryError(
             f"imprint needs one label per image, and at least one image; got {len(images)} images, {len(values)} labels."
         )
+    if not any(all(isinstance(value, kind) for value in values) for kind in (Real, str)):
+        got = " and ".join(sorted({type(value).__name__ for value in values}))
+        raise SurgeryError(f"labels must be numbers, or names, one per image; got labels of type {got}.")
     names = sorted(set(values))
     number = {name: k for k, name in enumerate(names)}
     return names, torch.tensor([number[value] for value in values])
+
+
+def _plain_label(label: Any) -> Any:
+    """Return a scalar of torch or an integer of NumPy as a number of Python."""
+    if isinstance(label, Tensor) and label.dim() == 0:
+        return label.item()
+    return int(label) if isinstance(label, Integral) else label
 
 
 def _describe(layer: nn.Linear | CosineLinear, weights: Tensor, names: list[Any], numbers: Tensor) -> list[dict[str, Any]]:
@@ -146,16 +156,24 @@ def _describe(layer: nn.Linear | CosineLinear, weights: Tensor, names: list[Any]
     ]
 
 
-def _imprinted_weights(model: nn.Module, layer: Classifier, images: Tensor, numbers: Tensor, count: int) -> Tensor:
+def _imprinted_weights(model: nn.Module, layer: Classifier, images: Tensor, numbers: Tensor, names: list[Any]) -> Tensor:
     """Return the imprinted weights of classes with the scale of the rows of a classifier; check that both can be used."""
     if hasattr(layer.module, "parametrizations"):
         raise SurgeryError(
             f"the weights of '{layer.path}' are parametrized (torch.nn.utils.parametrize) and cannot be replaced. "
             "Remove the parametrization first (remove_parametrizations)."
         )
-    weights = class_weights(extract_features(model, images, classifier=layer.path), numbers, count)
+    weights = class_weights(extract_features(model, images, classifier=layer.path), numbers, len(names))
     if not bool(torch.isfinite(weights).all()):
         raise SurgeryError("the features of the images must be finite; got NaN or infinite values. The model is unchanged.")
+    if not bool(weights.any(1).all()):
+        zero = [name for name, row in zip(names, weights, strict=True) if not bool(row.any())]
+        raise SurgeryError(f"the features of a class must not all be 0; got 0 for {zero}. The model is unchanged.")
+    if (difference := batch_dependence(model, images[:1], classifier=layer.path)) > TOLERANCE:
+        raise SurgeryError(
+            "the features of an image must not depend on the other images of its batch in eval mode; they differ by "
+            f"{100 * difference:.2g} %. Use norms with running statistics. The model is unchanged."
+        )
     if isinstance(layer.module, nn.Linear):
         weights = weights * layer.module.weight.detach().norm(dim=1).mean()
     return weights.to(layer.module.weight)

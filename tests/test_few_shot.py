@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -136,6 +137,18 @@ def test_weights_of_classes_can_be_replaced_by_imprints_like_those_of_new_classe
             reimprint(network, IMAGES, labels, classifier=path)
 
 
+@pytest.mark.parametrize("kind", [torch.tensor, np.array, lambda labels: list(np.array(labels)), lambda x: list(torch.tensor(x))])
+@pytest.mark.parametrize("method", [imprint, reimprint])
+def test_labels_may_be_integers_of_any_library(method, kind):
+    networks = [model(), model()]
+    reports = [
+        method(network, IMAGES, labels)
+        for network, labels in zip(networks, ([2, 0, 0, 2, 0, 2], kind([2, 0, 0, 2, 0, 2])), strict=True)
+    ]
+    assert reports[1].rows == reports[0].rows
+    assert torch.equal(networks[1][-1].weight, networks[0][-1].weight)
+
+
 def test_gradients_reach_the_new_rows_and_a_frozen_classifier_stays_frozen():
     network = model()
     imprint(network, IMAGES, list("aabbcc"))
@@ -190,6 +203,10 @@ class Shared(nn.Module):
         return self.fc(x.flatten(1)) + self.fc(-x.flatten(1))
 
 
+BATCH_DEPENDENT = nn.Sequential(nn.BatchNorm2d(1, track_running_stats=False), nn.Flatten(), nn.Linear(64, 3))
+ZEROS = IMAGES.index_fill(0, torch.tensor([2, 3]), 0)
+
+
 def parametrized():
     return nn.Sequential(nn.Flatten(), nn.utils.parametrizations.weight_norm(nn.Linear(64, 3)))
 
@@ -209,7 +226,13 @@ def parametrized():
         (parametrized(), {}, r"the weights of '1' are parametrized .* Remove the parametrization first"),
         ("model", {}, r"model must be an nn\.Module; got a str"),
         (Network(), {"labels": [0, 1]}, r"one label per image, and at least one image; got 6 images, 2 labels"),
+        (Network(), {"labels": torch.zeros(6, 1)}, r"labels must be numbers, or names, one per image; got labels of type Tensor"),
+        (Network(), {"labels": np.zeros((6, 1))}, r"one per image; got labels of type ndarray"),
+        (Network(), {"labels": [0, "a"] * 3}, r"one per image; got labels of type int and str"),
         (Network(), {"images": IMAGES[:0], "labels": []}, r"got 0 images, 0 labels"),
+        (BATCH_DEPENDENT, {}, r"must not depend on the other images of its batch in eval mode; they differ by .* %\. Use norms"),
+        (BATCH_DEPENDENT, {"images": IMAGES[:1], "labels": [0]}, r"must not depend on the other images of its batch"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), {"images": ZEROS}, r"must not all be 0; got 0 for \['b'\]"),
         (Network(), {"images": IMAGES * torch.nan, "classifier": "fc"}, r"features of the images must be finite; got NaN"),
     ],
 )

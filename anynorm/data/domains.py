@@ -1,4 +1,4 @@
-"""Two domains with common classes: labelled images of the source, images without labels of the target.
+"""Two domains with common classes: labeled images of the source, images without labels of the target.
 
 A domain is a data set by name: `usps`, `mnist@16`, `mnist-m`, `digits-faded`, `pacs/photo`, `office31/amazon`,
 `folder:PATH/DOMAIN` with one subfolder per class, or `package.module:factory`. Classes of folders correspond by name, those of
@@ -9,7 +9,8 @@ other data sets by number.
     (torch.Size([1348, 1, 8, 8]), torch.Size([1348, 1, 8, 8]), 10)
 
 A data set without a test split (PACS, Office-31, a folder of classes) is adapted to and tested on all of its images, as is usual
-for these; their labels are used by the test alone.
+for these; their labels are used by the test alone. Images of folders and collections are in a random order that is always the
+same, so that the first ones are of all classes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anynorm.data.datasets import DATASETS, ImageDataset, Split, load_in_memory
+from anynorm.data.datasets import DATASETS, STREAMS, ImageDataset, Split, load_in_memory
 from anynorm.data.domain_readers import is_collection, read_collection
 from anynorm.data.download import find_path
 from anynorm.data.folder import class_names, find_splits, read_folder
@@ -32,7 +33,7 @@ from anynorm.models.shape import DataShape
 
 @dataclass(frozen=True)
 class Domain:
-    """The labelled images of one domain.
+    """The labeled images of one domain.
 
     Attributes:
         name: the name of the data set.
@@ -54,7 +55,7 @@ class Domain:
 
 @dataclass(frozen=True)
 class DomainPair(Standardized):
-    """A labelled source and an unlabelled target with the same classes.
+    """A labeled source and an unlabeled target with the same classes.
 
     Attributes:
         source: training images of the source (n, c, h, w) and their labels (n,).
@@ -101,7 +102,7 @@ class DomainPair(Standardized):
         return DataShape(channels, height, width, self.num_classes)
 
     def select(self, source: Tensor, target: Tensor) -> DomainPair:
-        """Return a pair with some of the training images, by their numbers; mean and std stay those of all."""
+        """Return a pair with some of the training images, by their indices; mean and std stay those of all."""
         return replace(self, source=(self.source[0][source], self.source[1][source]), target=self.target[target])
 
 
@@ -118,13 +119,23 @@ def load_domain(name: str, image_size: int = 64, *, skip_unreadable: bool = Fals
     """
     if is_collection(name):
         images, labels, classes = read_collection(name, image_size, skip_unreadable=skip_unreadable)
-        return Domain(name, (images, labels), (images, labels), classes)
+        shuffled = _shuffle((images, labels))
+        return Domain(name, shuffled, shuffled, classes)
     if name.startswith("folder:"):
         folder = f"folder:{find_path(name.partition(':')[2])}"
-        splits = read_folder(folder, image_size, skip_unreadable=skip_unreadable)
+        splits = [_shuffle(split) for split in read_folder(folder, image_size, skip_unreadable=skip_unreadable)]
         return Domain(name, splits[0], splits[-1], tuple(class_names(find_splits(folder)[0].path)))
+    if name.partition(":")[0] in STREAMS:
+        raise DataError(f"domain adaptation reads all images into memory; {name} is decoded while training. Use folder:PATH.")
     data: ImageDataset = load_in_memory(name, image_size, skip_unreadable=skip_unreadable)
     return Domain(name, data.train, data.test, tuple(map(str, range(data.num_classes))))
+
+
+def _shuffle(split: Split) -> Split:
+    """Return the images of a split, which are sorted by class, in a random order that is the same in every call."""
+    images, labels = split
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    return images[order], labels[order]
 
 
 def load_pair(source: str, target: str, image_size: int = 64, *, skip_unreadable: bool = False) -> DomainPair:

@@ -48,7 +48,7 @@ def observe_inputs(sites: Iterable[NormSite], callback: InputCallback) -> Iterat
 
 @contextmanager
 def record_inputs(module: nn.Module) -> Iterator[list[Tensor]]:
-    """Append the first argument of every call of a module to a list inside the block, without its graph.
+    """Append the first argument of every call of a module to a list inside the block, with its graph.
 
     >>> layer = nn.Linear(3, 2)
     >>> with record_inputs(layer) as inputs:
@@ -59,7 +59,7 @@ def record_inputs(module: nn.Module) -> Iterator[list[Tensor]]:
     inputs: list[Tensor] = []
 
     def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        inputs.append(_input_and_condition(args, kwargs)[0].detach())
+        inputs.append(_input_and_condition(args, kwargs)[0])
 
     with _removed_handles() as handles:
         handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))

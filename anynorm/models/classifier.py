@@ -12,6 +12,8 @@ from anynorm.errors import SurgeryError
 from anynorm.models.cosine import CosineLinear
 
 BATCH_SIZE = 256
+TOLERANCE = 1e-3
+"""By how much, relative to the largest value, features of an image may differ between two batches because of rounding."""
 
 
 class Classifier(NamedTuple):
@@ -56,17 +58,32 @@ def extract_features(model: nn.Module, images: Tensor, *, classifier: str | None
     """
     layer = find_classifier(model, classifier)
     with eval_mode(model):
-        return torch.cat([record_features(model, layer, part) for part in torch.split(images, batch_size)])
+        return torch.cat([features_and_logits(model, layer, part)[0] for part in torch.split(images, batch_size)])
 
 
-def record_features(model: nn.Module, layer: Classifier, images: Tensor) -> Tensor:
-    """Return the features of images from one forward pass, in the mode that the model is in.
+def batch_dependence(model: nn.Module, image: Tensor, *, classifier: str | None = None) -> float:
+    """Return by how much the features of an image change with its batch in eval mode, relative to the largest value.
+
+    The batches are the image twice, and the image with zeros. More than `TOLERANCE` is not rounding.
+
+    Args:
+        model: the model; it is unchanged.
+        image: a batch of one input of the model.
+        classifier: path of the last layer; see `find_classifier`.
+    """
+    others = (image, torch.zeros_like(image))
+    one, other = (extract_features(model, torch.cat([image, each]), classifier=classifier)[0] for each in others)
+    return float((one - other).abs().max() / torch.maximum(one.abs().max(), other.abs().max()).clamp(min=1e-12))
+
+
+def features_and_logits(model: nn.Module, layer: Classifier, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the features of images, (n, c), and the output of the model, from one forward pass in the mode that it is in.
 
     Raises:
         SurgeryError: if the last layer does not get one vector per image.
     """
     with record_inputs(layer.module) as inputs:
-        model(images)
+        logits: Tensor = model(images)
     expected = (len(images), layer.module.in_features)
     if len(inputs) != 1 or inputs[0].shape != expected:
         got = ", ".join(str(tuple(x.shape)) for x in inputs) or "no call"
@@ -74,4 +91,4 @@ def record_features(model: nn.Module, layer: Classifier, images: Tensor) -> Tens
             f"the classifier '{layer.path}' must be called once per forward pass, with features of shape {expected}; got {got}. "
             'Name another layer: classifier="fc".'
         )
-    return inputs[0]
+    return inputs[0], logits

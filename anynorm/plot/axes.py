@@ -45,7 +45,7 @@ def cycle_colors(count: int) -> list[str]:
 
 
 def wide_size(num_bars: float) -> tuple[float, float]:
-    """Return a figure size in inches that fits this many labelled bars."""
+    """Return a figure size in inches that fits this many labeled bars."""
     return min(20.0, max(7.0, 0.3 * num_bars + 1.5)), 4.5
 
 

@@ -190,7 +190,7 @@ def draw(record: Record, path: Path) -> list[Path]:
             for norm in norms:
                 targets = {severity: f"{name} {severity}" if severity else CLEAN for severity in severities}
                 values = {severity: mean_of(column, settings, norm, named(target)) for severity, target in targets.items()}
-                by_norm[norm] = {severity: [v for v in of(record.rows) if v is not None] for severity, of in values.items()}
+                by_norm[norm] = {severity: [v for v in mean(record.rows) if v is not None] for severity, mean in values.items()}
             plot.lines(by_norm, ax, title=f"{name.replace('_', ' ')}, {column}")
             ax.get_legend().remove()
     axes[0][-1].legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))

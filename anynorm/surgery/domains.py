@@ -21,7 +21,7 @@ _AFFINE = ("class_weight", "class_bias")
 def copy_domain(model: nn.Module, source: int = 0) -> SurgeryReport:
     """Copy statistics and affine of one domain to all others in every norm of a model, in place.
 
-    Norms without classes or domains stay as they are. After training on one domain, the others so start from it.
+    Norms without classes or domains stay as they are. Use it after training on one domain, so that the others start from it.
 
     Args:
         model: a model with norms per class or domain, such as `bn.aux@2` or `gn:8.cc@2`.

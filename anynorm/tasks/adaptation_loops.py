@@ -22,21 +22,20 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from anynorm.data.domains import DomainPair
 from anynorm.diagnostics.observe import eval_mode
 from anynorm.errors import SpecError
 from anynorm.layers.conditioning import condition
+from anynorm.models.classifier import features_and_logits, find_classifier
 from anynorm.surgery.domains import copy_domain
 from anynorm.surgery.recalibrate import has_running_stats, recalibrate
 from anynorm.tasks.classification import EVAL_BATCH_SIZE
 from anynorm.tasks.domain_adaptation import SOURCE, TARGET, SourceOnly
-from anynorm.tasks.penultimate import features_and_logits, last_linear
 from anynorm.training.config import Config
 from anynorm.training.curve import DivergedError
 from anynorm.training.sampler import derive_seed
-from anynorm.training.task import FUSED, Metrics, Optimizers, Step, make_optimizer
+from anynorm.training.task import Metrics, Optimizers, Step, make_optimizer, make_optimizer_of_groups, parameter_groups
 
 _TARGET_STREAM = 4
 """The stream of random numbers that choose images of a loop's steps; see `anynorm.training.sampler`."""
@@ -44,7 +43,7 @@ ADAPTATION = "adaptation"
 
 
 class LoopedAdaptation(SourceOnly):
-    """Training on the source, then adaptation in loops; a subclass defines `start_loop` and `adaptation_loss`.
+    """Training on the source, then adaptation in loops; a subclass defines `assign_labels` and `adaptation_loss`.
 
     Attributes:
         default_options: those of `SourceOnly`; source_epochs, epochs of training on the source, out of `config.epochs`;
@@ -71,13 +70,13 @@ class LoopedAdaptation(SourceOnly):
 
     # What a method defines ----------------------------------------------------------------------------------------------------
 
-    def start_loop(self, progress: float) -> None:
+    def assign_labels(self, progress: float) -> None:
         """Assign labels to images of the target.
 
         Args:
             progress: the finished fraction of the adaptation, in [0, 1).
         """
-        raise self._undefined("start_loop")
+        raise self._undefined("assign_labels")
 
     def adaptation_loss(self, source: Tensor, labels: Tensor, generator: torch.Generator) -> Metrics:
         """Return the metrics of an update; "loss" is minimized.
@@ -98,21 +97,17 @@ class LoopedAdaptation(SourceOnly):
 
     def configure_optimizers(self) -> Optimizers:
         """Return the optimizer of the source's epochs and that of the adaptation."""
-        main = make_optimizer(self.config, [self])
-        lr = self.options["adaptation_lr"] or self.config.lr
-        head = {id(parameter) for parameter in last_linear(self.model).parameters()}
+        head = {id(parameter) for parameter in find_classifier(self.model).module.parameters()}
         parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        groups = [
-            {"params": [parameter for parameter in parameters if id(parameter) not in head], "lr": lr},
-            {
-                "params": [parameter for parameter in parameters if id(parameter) in head],
-                "lr": lr * self.options["head_lr_factor"],
-            },
-        ]
-        options: dict[str, Any] = {"weight_decay": self.config.weight_decay, "fused": FUSED}
-        if isinstance(main, torch.optim.SGD):
-            options |= {"momentum": self.config.momentum, "nesterov": self.config.nesterov}
-        return {"main": main, ADAPTATION: type(main)(groups, **options)}
+        groups = []
+        for is_head, factor in ((False, 1.0), (True, self.options["head_lr_factor"])):
+            chosen = [parameter for parameter in parameters if (id(parameter) in head) == is_head]
+            lr = factor * (self.options["adaptation_lr"] or self.config.lr)
+            groups += [{**group, "lr": lr} for group in parameter_groups(self.config, chosen, [self])]
+        return {
+            "main": make_optimizer(self.config, [self]),
+            ADAPTATION: make_optimizer_of_groups(self.config, groups),
+        }
 
     def training_step(self, step: Step) -> Metrics:
         """Update the parameters once, on the source or on both domains."""
@@ -120,7 +115,7 @@ class LoopedAdaptation(SourceOnly):
         if number < 0:
             return super().training_step(step)
         if number % self.options["steps_per_loop"] == 0:
-            self._start_loop(step, number)
+            self._begin_loop(step, number)
         seed = derive_seed(self.config.seed, _TARGET_STREAM, step.number * self.config.devices + self.processes.rank)
         with step.autocast():
             images, labels = self.training_batch(step.number)
@@ -129,15 +124,16 @@ class LoopedAdaptation(SourceOnly):
         step.update(ADAPTATION)
         return metrics
 
-    def _start_loop(self, step: Step, number: int) -> None:
+    def _begin_loop(self, step: Step, number: int) -> None:
         if number == 0 and self.has_domains:
-            copy_domain(self.model, SOURCE)
+            for network in (self.model, *step.averages.values()):
+                copy_domain(network, SOURCE)
             if self.options["recalibrate"] and has_running_stats(self.model):
                 with condition(self.model, TARGET):
                     recalibrate(self.model, self.target_batches())
         self.num_loops += 1
         start = self.options["source_epochs"] / self.config.epochs
-        self.start_loop((step.progress - start) / (1 - start))
+        self.assign_labels((step.progress - start) / (1 - start))
 
     @property
     def has_domains(self) -> bool:
@@ -147,7 +143,7 @@ class LoopedAdaptation(SourceOnly):
     def forward_in(self, domain: int, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return features and logits of images with the norms of a domain."""
         with condition(self.model, domain, strict=False):
-            return features_and_logits(self.model, images)
+            return features_and_logits(self.model, find_classifier(self.model), images)
 
     def outputs(self, images: Tensor, domain: int) -> tuple[Tensor, Tensor]:
         """Return features and logits of uint8 images, by the network in eval mode.
@@ -197,7 +193,7 @@ class DSBN(LoopedAdaptation):
         self.register_buffer("first_probabilities", torch.zeros(count, self.data.num_classes))
         self.register_buffer("pseudo_labels", torch.zeros(count, dtype=torch.long))
 
-    def start_loop(self, progress: float) -> None:
+    def assign_labels(self, progress: float) -> None:
         """Label all images of the target by the network of the first stage and the one now."""
         if int(self.num_loops) == 1:
             self.first_probabilities.copy_(self._probabilities())
@@ -211,9 +207,9 @@ class DSBN(LoopedAdaptation):
         """Return the cross entropy on the source and on pseudo labels of as many images of the target."""
         chosen = torch.randperm(len(self.target_images), generator=generator)[: len(source)]
         target = self.data.standardize(self.to_device(self.target_images[chosen]))
-        source_loss = cross_entropy(self.forward_in(SOURCE, source)[1], labels)
+        source_loss = self.metrics(self.forward_in(SOURCE, source)[1], labels)["loss"]
         pseudo_labels = self.pseudo_labels[chosen.to(self.pseudo_labels.device)]
-        target_loss = cross_entropy(self.forward_in(TARGET, target)[1], pseudo_labels)
+        target_loss = self.metrics(self.forward_in(TARGET, target)[1], pseudo_labels)["loss"]
         return {"loss": source_loss + target_loss, "source_loss": source_loss, "target_loss": target_loss}
 
 

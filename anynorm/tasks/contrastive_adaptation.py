@@ -20,7 +20,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from anynorm.data.domains import DomainPair
 from anynorm.errors import SpecError
@@ -31,7 +30,7 @@ from anynorm.tasks.spherical_kmeans import class_centers, match_clusters, spheri
 from anynorm.training.config import Config
 from anynorm.training.task import Metrics
 
-UNLABELLED = -1
+UNLABELED = -1
 Layers = list[Tensor]
 
 
@@ -59,11 +58,11 @@ class CAN(LoopedAdaptation):
         for name, minimum in {"classes_per_batch": 2, "samples_per_class": 1, "min_samples": 1}.items():
             if self.options[name] < minimum:
                 raise SpecError(f"option {name} must be at least {minimum}; got {self.options[name]}.")
-        self.register_buffer("assignments", torch.full((len(self.target_images),), UNLABELLED))
+        self.register_buffer("assignments", torch.full((len(self.target_images),), UNLABELED))
 
     # Labels -------------------------------------------------------------------------------------------------------------------
 
-    def start_loop(self, progress: float) -> None:
+    def assign_labels(self, progress: float) -> None:
         """Cluster the images of the target and assign classes to the clusters."""
         images, labels = self.data.train
         num_classes = self.data.num_classes
@@ -74,7 +73,7 @@ class CAN(LoopedAdaptation):
         self.assignments.copy_(
             filter_labels(classes, clusters.distances, options["max_distance"], options["min_samples"], num_classes)
         )
-        if len(set(self.assignments.tolist()) - {UNLABELLED}) < 2:
+        if len(set(self.assignments.tolist()) - {UNLABELED}) < 2:
             warnings.warn(
                 f"fewer than 2 classes of the target have {options['min_samples']} samples within max_distance="
                 f"{options['max_distance']} in loop {int(self.num_loops)}: it trains on the source alone. "
@@ -86,19 +85,19 @@ class CAN(LoopedAdaptation):
 
     def adaptation_loss(self, source: Tensor, labels: Tensor, generator: torch.Generator) -> Metrics:
         """Return the cross entropy on the source + cdd_weight · CDD on a class-aware batch."""
-        source_loss = cross_entropy(self.forward_in(SOURCE, source)[1], labels)
+        source_loss = self.metrics(self.forward_in(SOURCE, source)[1], labels)["loss"]
         assignments = self.assignments.cpu()
-        kept = (assignments >= 0).float().mean()
+        labeled_fraction = (assignments >= 0).float().mean()
         classes = choose_classes(assignments, self.options["classes_per_batch"], generator)
         if len(classes) < 2:
-            return {"loss": source_loss, "source_loss": source_loss, "kept": kept}
+            return {"loss": source_loss, "source_loss": source_loss, "labeled_fraction": labeled_fraction}
         count = self.options["samples_per_class"]
         images, source_labels = self.data.train
         source_layers = self._layers(SOURCE, images, draw_per_class(source_labels, classes, count, generator))
         target_layers = self._layers(TARGET, self.target_images, draw_per_class(assignments, classes, count, generator))
         cdd = self.discrepancy(source_layers, target_layers)
         loss = source_loss + self.options["cdd_weight"] * cdd
-        return {"loss": loss, "source_loss": source_loss, "cdd": cdd, "kept": kept}
+        return {"loss": loss, "source_loss": source_loss, "cdd": cdd, "labeled_fraction": labeled_fraction}
 
     def discrepancy(self, source: Layers, target: Layers) -> Tensor:
         """Return CDD of the layers of a class-aware batch."""
@@ -125,19 +124,19 @@ def filter_labels(labels: Tensor, distances: Tensor, max_distance: float, min_sa
     >>> filter_labels(torch.tensor([0, 0, 1, 1]), torch.tensor([0.1, 0.2, 0.1, 0.4]), 0.3, 2, 2).tolist()
     [0, 0, -1, -1]
     """
-    labels = torch.where(distances < max_distance, labels, UNLABELLED)
+    labels = torch.where(distances < max_distance, labels, UNLABELED)
     counts = torch.bincount(labels[labels >= 0], minlength=num_classes)
-    return torch.where((labels >= 0) & (counts[labels.clamp(min=0)] >= min_samples), labels, UNLABELLED)
+    return torch.where((labels >= 0) & (counts[labels.clamp(min=0)] >= min_samples), labels, UNLABELED)
 
 
 def choose_classes(labels: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """Return up to `count` random classes that have samples, in random order."""
-    classes = torch.tensor(sorted(set(labels.tolist()) - {UNLABELLED}), dtype=torch.long)
+    classes = torch.tensor(sorted(set(labels.tolist()) - {UNLABELED}), dtype=torch.long)
     return classes[torch.randperm(len(classes), generator=generator)[:count]]
 
 
 def draw_per_class(labels: Tensor, classes: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Return the numbers of random samples of each class, (classes, count); with replacement if a class has fewer."""
+    """Return the indices of random samples of each class, (classes, count); with replacement if a class has fewer."""
     rows = []
     for label in classes.tolist():
         samples = (labels == label).nonzero()[:, 0]

@@ -1,4 +1,4 @@
-"""Unsupervised domain adaptation: labelled images of a source, images without labels of a target, error rate on the target.
+"""Unsupervised domain adaptation: labeled images of a source, images without labels of a target, error rate on the target.
 
     source_only       train on the source, test on the target
     adabn             the same, with running statistics estimated again on images of the target (Li et al. 2016)

@@ -30,7 +30,7 @@ Score = Callable[[Tensor, Tensor], Tensor]
 
 
 class Episodes(NamedTuple):
-    """Numbers of images of E episodes.
+    """Indices of images of E episodes.
 
     Attributes:
         support: (E, W, K), the images to learn from.
@@ -90,7 +90,7 @@ def draw_episodes(
         images = [members[label][torch.randperm(len(members[label]), generator=generator)[:needed]] for label in classes]
         episodes.append(torch.stack(images))
     drawn = torch.stack(episodes)
-    return Episodes(drawn[..., :num_shots], drawn[..., num_shots:])
+    return Episodes(drawn[..., num_queries:], drawn[..., :num_queries])  # queries do not depend on the number of shots
 
 
 def _check_samples(members: list[Tensor], num_shots: int, num_queries: int) -> None:

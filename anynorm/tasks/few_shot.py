@@ -15,18 +15,16 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from anynorm.data.few_shot import FewShotDataset, load_few_shot_cached
-from anynorm.diagnostics.buffers import preserve_buffers
+from anynorm.diagnostics.batch_statistics import batch_statistics
 from anynorm.errors import DataError, SpecError
-from anynorm.models.classifier import extract_features, find_classifier, record_features
+from anynorm.models.classifier import TOLERANCE, batch_dependence, extract_features, features_and_logits, find_classifier
 from anynorm.models.cosine import CosineLinear
-from anynorm.surgery.find import find_norms
 from anynorm.tasks.classification import Classification
 from anynorm.tasks.episodes import (
     Episodes,
@@ -42,8 +40,6 @@ from anynorm.training.task import Metric, merge_options
 
 SCORES: dict[str, Score] = {"": imprint_scores, " (prototypes)": prototype_scores}
 TRANSDUCTIVE = " (transductive)"
-TOLERANCE = 1e-3
-"""By how much, relative to the largest value, features of an image may differ between two batches because of rounding."""
 
 
 class FewShot(Classification):
@@ -145,6 +141,11 @@ class FewShot(Classification):
                 metrics |= self._summary(metric_name(shots, TRANSDUCTIVE), self._transductive_accuracies(shots))
         return metrics
 
+    def eval_batches(self, batch_size: int) -> Iterator[Tensor]:  # type: ignore[override]
+        """Yield standardized novel images, in order, without labels: the classifier has no logits of novel classes."""
+        for x, _ in super().eval_batches(batch_size):
+            yield x
+
     def _features(self, episodes: Episodes) -> Tensor:
         """Return the features of all novel images; zeros for those that are in no episode."""
         used = torch.cat([images.flatten() for images in episodes]).bincount().nonzero().flatten()
@@ -166,7 +167,7 @@ class FewShot(Classification):
             parts = []
             for indices in (support[:, :shots], query):
                 with batch_statistics(self.model):
-                    features = record_features(self.model, layer, self._novel_images(indices.flatten()))
+                    features, _ = features_and_logits(self.model, layer, self._novel_images(indices.flatten()))
                 parts.append(features.float().cpu().reshape(*indices.shape, -1))
             accuracies.append(episode_accuracy(imprint_scores, *parts))
         return accuracies
@@ -189,14 +190,11 @@ class FewShot(Classification):
         Raises:
             DataError: if it does not.
         """
-        indices = self.episodes.query[0, :, 0]  # one image per class
-        alone = extract_features(self.model, self._novel_images(indices[:1]))
-        together = extract_features(self.model, self._novel_images(indices))[:1]
-        difference = (alone - together).abs().max() / together.abs().max().clamp(min=1e-12)
-        if bool(difference > TOLERANCE):
+        difference = batch_dependence(self.model, self._novel_images(self.episodes.query[0, 0, :1]))
+        if difference > TOLERANCE:
             raise DataError(
                 "the features of an image must not depend on the other images of its batch in eval mode; they differ by "
-                f"{100 * float(difference):.2g} %. Statistics of query batches are transductive: use norms with running "
+                f"{100 * difference:.2g} %. Statistics of query batches are transductive: use norms with running "
                 "statistics, and the option transductive=true to measure both."
             )
 
@@ -240,18 +238,3 @@ def set_cosine_classifier(model: nn.Module) -> None:
     if isinstance(layer, nn.Linear):
         parent, _, name = path.rpartition(".")
         setattr(model.get_submodule(parent), name, CosineLinear(layer.in_features, layer.out_features))
-
-
-@contextmanager
-def batch_statistics(model: nn.Module) -> Iterator[None]:
-    """Normalize by the statistics of the batch inside a `with` block; buffers and modes are restored afterwards."""
-    norms = [module for site in find_norms(model) for module in site.module.modules()]
-    modes = {module: module.training for module in norms}
-    with preserve_buffers(model):
-        try:
-            for module in norms:
-                module.training = True
-            yield
-        finally:
-            for module, mode in modes.items():
-                module.training = mode

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from anynorm.errors import DataError
+from anynorm.few_shot import class_weights
 
 TOLERANCE = 0.005
 MAX_ITERATIONS = 100
@@ -51,8 +52,8 @@ def class_centers(features: Tensor, labels: Tensor, num_classes: int) -> Tensor:
     counts = torch.bincount(labels, minlength=num_classes)
     if int(counts.min()) == 0:
         empty = " ".join(map(str, (counts == 0).nonzero()[:, 0].tolist()))
-        raise DataError(f"every class must have at least one labelled sample; got none of class {empty}. Use more images.")
-    return _centers(features, labels, num_classes)
+        raise DataError(f"every class must have at least one labeled sample; got none of class {empty}. Use more images.")
+    return class_weights(features, labels, num_classes)
 
 
 def spherical_kmeans(
@@ -77,7 +78,7 @@ def spherical_kmeans(
     for _ in range(max_iterations):
         before, labels = centers, cosine_distance(features, centers).argmin(1)
         is_empty = torch.bincount(labels, minlength=len(initial)) == 0
-        centers = torch.where(is_empty[:, None], initial, _centers(features, labels, len(initial)))
+        centers = torch.where(is_empty[:, None], initial, class_weights(features, labels, len(initial)))
         change = (1 - (centers * before).sum(1)).mean() / 2
         if float(change) < tolerance:
             break
@@ -94,8 +95,3 @@ def match_clusters(centers: Tensor, class_centers: Tensor) -> Tensor:
 
     _, classes = linear_sum_assignment(cosine_distance(centers, class_centers).double().cpu().numpy())
     return torch.from_numpy(classes).to(centers.device)
-
-
-def _centers(features: Tensor, labels: Tensor, count: int) -> Tensor:
-    one_hot = torch.nn.functional.one_hot(labels, count).to(features.dtype)
-    return normalize(one_hot.T @ normalize(features, dim=1), dim=1)

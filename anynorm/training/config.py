@@ -12,7 +12,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from anynorm.errors import SpecError
+from anynorm.errors import DataError, SpecError
 from anynorm.io.checkpoints import import_object
 from anynorm.training.norm_layout import validate_norms
 
@@ -91,7 +91,7 @@ class Config:
         task: name of a task or `package.module:Task`; see `anynorm.tasks`.
         options: settings of the task that are not fields here; see `Task.default_options`.
         nesterov: whether SGD uses Nesterov momentum.
-        decay_norms: whether weight decay applies to parameters of one dimension: biases, and γ and β of norms.
+        decay_norms: whether weight decay applies to biases and the parameters of norms, such as γ and β.
         min_area: smallest part of a streamed image that a random resized crop keeps, in (0, 1]; 0 for no random resized crop.
         color_jitter: range of the random change of brightness, contrast and saturation of streamed images; 0 for none.
         skip_unreadable: leave out image files that cannot be decoded instead of raising.
@@ -186,7 +186,7 @@ class Config:
 
 
 def hash_sources(config: Config) -> str:
-    """Return a hash of a user's model, data and task, '' if all are built in; files and folders may also be options of the task.
+    """Return a hash of a user's model, data and task, '' if all are built in; options of the task may name data too.
 
     It covers the source file of a factory or task, and the names, sizes and modification times of files and of those in a folder.
     """
@@ -203,10 +203,21 @@ def hash_sources(config: Config) -> str:
             files = sorted(path.rglob("*")) if path.is_dir() else [path]
             stats = [(str(file.relative_to(path)), file.stat()) for file in files if file.is_file()]
             parts.append(json.dumps([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]))
-        elif colon and prefix != "hf" and text not in options and parse_space(text) is None:
+        elif colon and prefix != "hf" and (_names_factory(text) if text in options else parse_space(text) is None):
             source = inspect.getsourcefile(import_object(text))
             parts.append("" if source is None else Path(source).read_text())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12] if parts else ""
+
+
+def _names_factory(text: str) -> bool:
+    """Whether an option is `package.module:factory` of something that can be imported; other options may have colons too."""
+    if not all(part.isidentifier() for part in text.replace(":", ".", 1).split(".")):
+        return False
+    try:
+        factory = import_object(text)
+    except DataError:
+        return False
+    return inspect.isfunction(factory) or inspect.isclass(factory)
 
 
 def config_from_dict(values: dict[str, Any], known: Iterable[str] = ()) -> Config:

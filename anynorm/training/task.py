@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from anynorm.errors import DataError, SpecError
+from anynorm.layers.norm import Norm
 from anynorm.training.config import Config
 from anynorm.training.curve import scalar
 from anynorm.training.distributed import Processes
@@ -86,6 +87,10 @@ class Step(Protocol):
     @property
     def progress(self) -> float:
         """The finished fraction of the training, in [0, 1)."""
+
+    @property
+    def averages(self) -> Mapping[str, nn.Module]:
+        """The moving averages of networks by name, for parameters that are assigned instead of updated; empty if none."""
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context of the run's precision, for forward passes."""
@@ -294,21 +299,38 @@ def merge_options(task: type[Task], options: Mapping[str, Any]) -> dict[str, Any
 
 def make_optimizer(config: Config, modules: Iterable[nn.Module]) -> torch.optim.Optimizer:
     """Return the optimizer of a configuration for the parameters of modules that require gradients."""
+    modules = list(modules)
     parameters = [parameter for module in modules for parameter in module.parameters() if parameter.requires_grad]
-    return make_optimizer_for(config, parameters)
+    return make_optimizer_of_groups(config, parameter_groups(config, parameters, modules))
 
 
 def make_optimizer_for(config: Config, parameters: Sequence[nn.Parameter], *, fused: bool = FUSED) -> torch.optim.Optimizer:
-    """Return the optimizer of a configuration for parameters.
+    """Return the optimizer of a configuration for parameters; see `parameter_groups`."""
+    return make_optimizer_of_groups(config, parameter_groups(config, parameters), fused=fused)
 
-    With `config.decay_norms=False`, parameters of one dimension (biases, and γ and β of norms) have no weight decay.
+
+def parameter_groups(
+    config: Config, parameters: Sequence[nn.Parameter], modules: Iterable[nn.Module] = ()
+) -> list[dict[str, Any]]:
+    """Return parameters as one group of an optimizer, or two with `config.decay_norms=False`.
+
+    The second has no weight decay: parameters of one dimension (biases, and γ and β of norms), and those of the `Norm` layers of
+    `modules`, because γ and β per class or domain have two dimensions.
     """
-    groups: list[dict[str, Any]] = [{"params": list(parameters)}]
-    if not config.decay_norms:
-        groups = [
-            {"params": [parameter for parameter in parameters if parameter.dim() > 1]},
-            {"params": [parameter for parameter in parameters if parameter.dim() <= 1], "weight_decay": 0.0},
-        ]
+    if config.decay_norms:
+        return [{"params": list(parameters)}]
+    norms = [layer for module in modules for layer in module.modules() if isinstance(layer, Norm)]
+    of_norms = {id(parameter) for norm in norms for parameter in norm.parameters(recurse=False)}
+    is_decayed = [parameter.dim() > 1 and id(parameter) not in of_norms for parameter in parameters]
+    pairs = list(zip(parameters, is_decayed, strict=True))
+    return [
+        {"params": [parameter for parameter, decayed in pairs if decayed]},
+        {"params": [parameter for parameter, decayed in pairs if not decayed], "weight_decay": 0.0},
+    ]
+
+
+def make_optimizer_of_groups(config: Config, groups: list[dict[str, Any]], *, fused: bool = FUSED) -> torch.optim.Optimizer:
+    """Return the optimizer of a configuration for groups of parameters, whose own settings have priority."""
     options: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": fused}
     if config.optimizer == "adam":
         return torch.optim.Adam(groups, **options)

@@ -37,15 +37,15 @@ def run(*arguments):
 
 
 @pytest.fixture
-def labelled(tmp_path):
-    path = tmp_path / "labelled.npz"
+def labeled(tmp_path):
+    path = tmp_path / "labeled.npz"
     np.savez(path, x=data(60, 3, 8, 8).numpy(), y=np.arange(60) % 3)
     return path
 
 
-def test_shift_is_the_default_and_labels_give_a_score(labelled, tmp_path):
+def test_shift_is_the_default_and_labels_give_a_score(labeled, tmp_path):
     picture = tmp_path / "shift.png"
-    done = run("diagnose", MODEL, "--data", labelled, "--plot", picture)
+    done = run("diagnose", MODEL, "--data", labeled, "--plot", picture)
     assert done.exit_code == 0, done.output
     lines = done.stdout.splitlines()
     assert lines[0].split()[:4] == ["path", "norm", "channels", "esm_mean"]
@@ -53,13 +53,13 @@ def test_shift_is_the_default_and_labels_give_a_score(labelled, tmp_path):
     assert f"Wrote {picture}." in lines[-1]
     with Image.open(picture) as image:
         assert image.size[0] > 500
-    rows = json.loads(run("diagnose", MODEL, "--data", labelled, "--json", "--where", "3.*").stdout)["rows"]
+    rows = json.loads(run("diagnose", MODEL, "--data", labeled, "--json", "--where", "3.*").stdout)["rows"]
     assert [row["path"] for row in rows] == ["3.bn1", "3.bn2"]
 
 
-def test_without_trial_samples_no_norm_is_corrected(labelled):
+def test_without_trial_samples_no_norm_is_corrected(labeled):
     rows, short = (
-        json.loads(run("diagnose", MODEL, "--data", labelled, "--json", *options).stdout)["rows"]
+        json.loads(run("diagnose", MODEL, "--data", labeled, "--json", *options).stdout)["rows"]
         for options in ([], ["--trial-samples", 0])
     )
     added = {"output_error", "shift_removed", "max_remaining", "score"}
@@ -76,8 +76,8 @@ def test_without_trial_samples_no_norm_is_corrected(labelled):
         ("gradients", MODEL, "3 classes, 2 draws"),
     ],
 )
-def test_every_diagnostic_prints_a_finding_and_writes_a_plot(what, model, message, labelled, tmp_path):
-    options = ["--data", labelled, "--batch-size", 16, "--seeds", 2, "--deltas", "0.2,0.4", "--plot", tmp_path / "answer.svg"]
+def test_every_diagnostic_prints_a_finding_and_writes_a_plot(what, model, message, labeled, tmp_path):
+    options = ["--data", labeled, "--batch-size", 16, "--seeds", 2, "--deltas", "0.2,0.4", "--plot", tmp_path / "answer.svg"]
     done = run("diagnose", model, "--what", what, *options)
     assert done.exit_code == 0, done.output
     assert message in done.stdout.splitlines()[-1]
@@ -99,23 +99,23 @@ def test_without_labels_perturbed_outputs_are_compared_with_the_unperturbed(tmp_
     assert "must have integer labels" in str(failed.exception)
 
 
-def test_misuse_raises_with_the_reason(labelled, tmp_path):
+def test_misuse_raises_with_the_reason(labeled, tmp_path):
     (tmp_path / "junk.pt").write_text("junk")
     (tmp_path / "junk.npz").write_text("junk")
     torch.save(data(4, 5, 8, 8), tmp_path / "shape.pt")
     for arguments, message in (
         (["--data", tmp_path / "junk.pt"], r"cannot read .*junk\.pt"),
         (["--data", tmp_path / "junk.npz"], r"cannot read .*junk\.npz"),
-        (["--data", labelled, "--checkpoint", tmp_path / "junk.pt"], r"cannot read .*junk\.pt"),
+        (["--data", labeled, "--checkpoint", tmp_path / "junk.pt"], r"cannot read .*junk\.pt"),
         (["--data", tmp_path / "shape.pt"], "The model cannot be run on this data: RuntimeError"),
-        (["--data", labelled, "--plot", tmp_path / "nowhere" / "x.png"], "nowhere of x.png does not exist"),
-        (["--data", labelled, "--mean", "0.5", "--std", "1,1,1"], "mean and std must have one value each .*; got 1 and 3"),
+        (["--data", labeled, "--plot", tmp_path / "nowhere" / "x.png"], "nowhere of x.png does not exist"),
+        (["--data", labeled, "--mean", "0.5", "--std", "1,1,1"], "mean and std must have one value each .*; got 1 and 3"),
         (["--data", "builtins:int"], "must return a tensor, .* or an iterable of batches; got int"),
         (["--what", "shfit"], r"--what must be one of shift .*; got 'shfit'\. Did you mean shift\?"),
         ([], "pass --data"),
         (["--data", "nowhere"], "expected a folder, a file .* or package.module:factory; got 'nowhere'"),
-        (["--data", labelled, "--deltas", "a"], "--deltas must be comma-separated numbers, such as 0.1,0.2; got 'a'"),
-        (["--data", labelled, "--plot", tmp_path / "x.doc"], "must end like a picture"),
+        (["--data", labeled, "--deltas", "a"], "--deltas must be comma-separated numbers, such as 0.1,0.2; got 'a'"),
+        (["--data", labeled, "--plot", tmp_path / "x.doc"], "must end like a picture"),
     ):
         done = run("diagnose", MODEL, *arguments)
         with pytest.raises(anynorm.AnynormError, match=message):
@@ -127,8 +127,8 @@ def test_misuse_raises_with_the_reason(labelled, tmp_path):
         ["--seeds", "0"],
         ["--trial-samples", "-1"],
     ):
-        assert run("diagnose", MODEL, "--data", labelled, *arguments).exit_code == 2
-    command = [sys.executable, "-m", "anynorm", "diagnose", "torch.nn:Identity", "--data", str(labelled)]
+        assert run("diagnose", MODEL, "--data", labeled, *arguments).exit_code == 2
+    command = [sys.executable, "-m", "anynorm", "diagnose", "torch.nn:Identity", "--data", str(labeled)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith("DiagnosticError: This Identity has no norm")

@@ -121,6 +121,8 @@ WITHOUT_RANDOM_NUMBERS: dict[str, dict[str, Any]] = {
     "darts": {"norm": "bn"},
     "manas_least_squares": {},
     "few_shot": {},
+    "source_only": {},
+    "adabn": {},
     "examples.frequency:Frequency": {"options": {"random_sign": False}},
 }
 """Settings without random numbers in a batch; these differ between processes. The task with two networks draws its samples."""

@@ -13,14 +13,15 @@ import anynorm
 from anynorm.data.domains import load_pair
 from anynorm.layers.norm import Norm
 from anynorm.models import build_model
+from anynorm.models.classifier import features_and_logits, find_classifier
+from anynorm.models.cosine import CosineLinear
 from anynorm.tasks import make_task, task_class
 from anynorm.tasks.contrastive_adaptation import CAN, choose_classes, draw_per_class, filter_labels
-from anynorm.tasks.penultimate import features_and_logits
 from anynorm.tasks.spherical_kmeans import class_centers, match_clusters, spherical_kmeans
-from anynorm.training.config import Config
+from anynorm.training.config import Config, hash_sources
 from anynorm.training.norm_layout import apply_norms
 from anynorm.training.sampler import derive_seed
-from anynorm.training.trainer import Trainer, train
+from anynorm.training.trainer import Trainer, train, update_average
 from tests.helpers import same
 
 LOOPS = {"source_epochs": 1, "steps_per_loop": 3, "adaptation_lr": 0.01}
@@ -72,11 +73,22 @@ def test_the_norms_of_the_target_start_as_copies_of_those_of_the_source():
     expected = copy.deepcopy(trainer.task.model)
     anynorm.copy_domain(expected)
     states: list[dict[str, torch.Tensor]] = []
-    trainer.task.start_loop = lambda _: states.append({k: v.clone() for k, v in trainer.task.model.state_dict().items()})
+    trainer.task.assign_labels = lambda _: states.append({k: v.clone() for k, v in trainer.task.model.state_dict().items()})
     trainer.task.adaptation_loss = lambda *_: {"loss": sum(parameter.sum() for parameter in trainer.task.parameters())}
     trainer.training_step()
     for name, value in expected.state_dict().items():
         assert torch.equal(states[0][name], value), name
+
+
+@pytest.mark.parametrize("name", ["can", "dsbn"])
+def test_the_norms_of_the_target_in_a_moving_average_start_as_copies_of_its_own_source(name):
+    trainer = trained(replace(QUICK_CAN, task=name, ema_decay=0.9), 5)
+    expected = copy.deepcopy(trainer.averages["model"])
+    anynorm.copy_domain(expected)
+    trainer.training_step()
+    update_average(expected, trainer.task.model, 0.9)
+    for key, value in trainer.averages["model"].state_dict().items():
+        assert torch.equal(value, expected.state_dict()[key]), key
 
 
 def test_adabn_tests_with_the_statistics_of_the_target():
@@ -137,13 +149,29 @@ def test_the_loss_of_a_step_is_cross_entropy_plus_the_discrepancy_of_clustered_c
     layers = []
     for domain, (all_images, indices) in enumerate(zip((copied.data.train[0], copied.target_images), chosen, strict=True)):
         with anynorm.condition(copied.model, domain):
-            features, logits = features_and_logits(copied.model, copied.data.standardize(all_images[indices.flatten()]))
+            features, logits = features_and_logits(
+                copied.model, find_classifier(copied.model), copied.data.standardize(all_images[indices.flatten()])
+            )
         layers.append([tensor.unflatten(0, indices.shape) for tensor in (features, logits.softmax(1))])
     with anynorm.condition(copied.model, 0):
         cross_entropy = nn.functional.cross_entropy(copied.model(images), labels)
     expected = cross_entropy + 0.3 * copied.discrepancy(*layers)
     same(metrics["loss"], expected)
     assert metrics["cdd"].item() != 0
+
+
+@pytest.mark.parametrize("name", ["can", "dsbn"])
+def test_labels_are_smoothed_in_the_adaptation_as_on_the_source(name):
+    trainer = trained(replace(QUICK_CAN, task=name, norm="gn:4", label_smoothing=0.3), 6)
+    task = trainer.task
+    images, labels = task.training_batch(6)
+    metrics = task.adaptation_loss(images, labels, torch.Generator().manual_seed(0))
+    same(metrics["source_loss"], nn.functional.cross_entropy(task.model(images), labels, label_smoothing=0.3))
+    if name == "dsbn":
+        chosen = torch.randperm(160, generator=torch.Generator().manual_seed(0))[:32]
+        logits = task.model(task.data.standardize(task.target_images[chosen]))
+        expected = nn.functional.cross_entropy(logits, task.pseudo_labels[chosen], label_smoothing=0.3)
+        same(metrics["target_loss"], expected)
 
 
 def torch_seed(step):
@@ -159,7 +187,7 @@ def test_assignments_are_the_matched_clusters_of_the_target():
         outputs = []
         for domain, images in enumerate((task.data.train[0], task.target_images)):
             with anynorm.condition(task.model, domain):
-                outputs.append(features_and_logits(task.model, task.data.standardize(images))[0])
+                outputs.append(features_and_logits(task.model, find_classifier(task.model), task.data.standardize(images))[0])
         centers = class_centers(outputs[0], task.data.train[1], 10)
         clusters = spherical_kmeans(outputs[1], centers)
     expected = match_clusters(clusters.centers, centers)[clusters.labels]
@@ -175,7 +203,14 @@ def test_norms_may_be_shared_or_domain_specific(norm):
     trainer = trained(replace(QUICK_CAN, norm=norm), 7)
     assert int(trainer.task.num_loops) == 1
     trainer.evaluate()
-    assert trainer.curve.points[-1]["test_error"] <= 100
+    task = trainer.task.eval()
+    x, labels = task.data.standardize(task.data.test[0]), task.data.test[1]
+    with anynorm.condition(task.model, 1, strict=False), torch.no_grad():
+        errors = (task.model(x).argmax(1) != labels).float()
+    assert trainer.curve.points[-1]["test_error"] == pytest.approx(100 * float(errors.mean()))
+    specific = [norm for norm in task.model.modules() if isinstance(norm, Norm) and norm.takes_condition]
+    assert bool(specific) == ("@2" in trainer.config.norm)
+    assert all(not torch.equal(norm.class_weight[0], norm.class_weight[1]) for norm in specific)  # updated apart
 
 
 def test_the_norms_of_the_target_are_tested_once_adaptation_has_begun():
@@ -212,6 +247,23 @@ def test_class_aware_batches_have_samples_of_their_classes():
     assert set(choose_classes(labels, 9, generator).tolist()) == {2, 4, 7}
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_the_optimizer_of_the_adaptation_has_the_settings_of_the_run(optimizer):
+    config = replace(changed(head_lr_factor=10.0), optimizer=optimizer, decay_norms=False, nesterov=True, weight_decay=0.01)
+    optimizers = Trainer(config).optimizers
+    assert type(optimizers["adaptation"]) is type(optimizers["main"])
+    decays = [
+        {parameter: group["weight_decay"] for group in each.param_groups for parameter in group["params"]}
+        for each in (optimizers["main"], optimizers["adaptation"])
+    ]
+    assert decays[0] == decays[1]
+    assert set(decays[0].values()) == {0.0, 0.01}
+    rates = [group["initial_lr"] for group in optimizers["adaptation"].param_groups]
+    assert rates == pytest.approx([0.01, 0.01, 0.1, 0.1])
+    for name in {"momentum", "nesterov"} & set(optimizers["main"].defaults):
+        assert optimizers["adaptation"].defaults[name] == optimizers["main"].defaults[name], name
+
+
 def test_a_loop_without_two_classes_trains_on_the_source_with_a_warning():
     trainer = trained(changed(max_distance=1e-9), 5)
     with pytest.warns(UserWarning, match=r"fewer than 2 classes .* within max_distance=1e-09 in loop 1: .* source alone"):
@@ -237,7 +289,7 @@ def test_statistics_of_the_target_may_be_estimated_before_the_first_loop():
     with anynorm.condition(expected, 1):
         anynorm.recalibrate(expected, trainer.task.data.standardize(trainer.task.target_images))
     states: list[dict[str, torch.Tensor]] = []
-    trainer.task.start_loop = lambda _: states.append({k: v.clone() for k, v in trainer.task.model.state_dict().items()})
+    trainer.task.assign_labels = lambda _: states.append({k: v.clone() for k, v in trainer.task.model.state_dict().items()})
     trainer.task.adaptation_loss = lambda *_: {"loss": sum(parameter.sum() for parameter in trainer.task.parameters())}
     trainer.training_step()
     for name, value in expected.state_dict().items():
@@ -294,6 +346,19 @@ def test_norms_of_a_pretrained_model_are_fitted_to_its_outputs_in_both_domains(n
     assert errors[0] < 1e-5 if norm.startswith("bn") else errors[0] < 0.8 * errors[2]
 
 
+def test_a_change_of_the_factory_of_the_target_makes_another_run(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    source = tmp_path / "target_for_hashing.py"
+    source.write_text("def digits():\n    return 1\n")
+    config = replace(QUICK, options={"target": "target_for_hashing:digits"})
+    before = hash_sources(config)
+    assert before
+    source.write_text("def digits():\n    return 2\n")
+    assert hash_sources(config) not in ("", before)
+    for name in ("digits-faded", "hf:mnist", "missing.module:digits", "pgd:4", "torch:float32"):
+        assert hash_sources(replace(QUICK, options={"target": name})) == ""
+
+
 # What is refused ------------------------------------------------------------------------------------------------------------
 
 
@@ -325,18 +390,38 @@ def test_settings_without_meaning_are_refused(config, error, message):
         make_task(config)
 
 
-def test_features_need_a_linear_layer():
-    with pytest.raises(anynorm.DataError, match=r"features are the input of the last nn\.Linear .*; this Sequential has none"):
-        features_and_logits(nn.Sequential(nn.Flatten()), torch.zeros(1, 2))
+def convolutional(shape):
+    return nn.Sequential(
+        nn.Conv2d(shape.channels, shape.num_classes, 3), nn.BatchNorm2d(10), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    )
 
 
-def test_features_are_the_input_of_the_last_linear_layer_and_no_hook_stays():
+def cosine(shape):
+    layers = [nn.Conv2d(shape.channels, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return nn.Sequential(*layers, CosineLinear(8, shape.num_classes))
+
+
+def test_adaptation_needs_a_model_with_a_classifier():
+    with pytest.raises(anynorm.SurgeryError, match=r"This Sequential has no classifier: no module is an nn\.Linear or"):
+        Trainer(replace(QUICK_CAN, model=f"{__name__}:convolutional"))
+
+
+def test_a_cosine_classifier_can_be_adapted():
+    trainer = trained(replace(QUICK_CAN, model=f"{__name__}:cosine", num_train=64), 3)
+    assert int(trainer.task.num_loops) == 1
+    head = trainer.optimizers["adaptation"].param_groups[1]["params"]
+    assert {id(parameter) for parameter in head} == {id(parameter) for parameter in trainer.task.model[-1].parameters()}
+
+
+def test_features_have_the_graph_of_the_last_layer_and_no_hook_stays():
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-    x = torch.randn(5, 3)
-    features, logits = features_and_logits(model, x)
+    x, layer = torch.randn(5, 3), find_classifier(model)
+    features, logits = features_and_logits(model, layer, x)
     assert torch.equal(features, model[0](x).relu())
     assert torch.equal(logits, model(x))
+    features.sum().backward()
+    assert model[0].weight.grad is not None
     assert not model[2]._forward_pre_hooks
     with pytest.raises(RuntimeError):
-        features_and_logits(model, torch.randn(5, 7))
+        features_and_logits(model, layer, torch.randn(5, 7))
     assert not model[2]._forward_pre_hooks

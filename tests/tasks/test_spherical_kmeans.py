@@ -103,5 +103,5 @@ def test_a_cyclic_permutation_of_clusters_is_undone():
 def test_features_that_cannot_be_clustered_are_refused():
     with pytest.raises(anynorm.DataError, match="features must be finite to be clustered; got NaN or infinity"):
         spherical_kmeans(torch.tensor([[1.0, math.nan]]), torch.eye(2))
-    with pytest.raises(anynorm.DataError, match="at least one labelled sample; got none of class 1 3"):
+    with pytest.raises(anynorm.DataError, match="at least one labeled sample; got none of class 1 3"):
         class_centers(torch.eye(3), torch.tensor([0, 2, 0]), 4)

@@ -199,6 +199,9 @@ def test_weight_decay_can_leave_out_biases_and_norms():
         (1, 5e-4, True),
         (3, 0.0, True),
     ]
+    per_domain = [nn.Sequential(nn.Linear(4, 3), anynorm.make("bn.aux@2", 3))]
+    groups = make_optimizer(Config(decay_norms=False), per_domain).param_groups
+    assert [[parameter.shape for parameter in group["params"]] for group in groups] == [[(3, 4)], [(3,), (2, 3), (2, 3)]]
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def is_corrupted(data: str) -> bool:
 
 
 def named(*names: str) -> Callable[[str], bool]:
-    """Return a function that tells whether a target has one of some names; a corruption without severity stands for all."""
+    """Return a function that tests whether a target has one of some names; a corruption without severity stands for all."""
     return lambda data: data in names or data.rpartition(" ")[0] in names
 
 
