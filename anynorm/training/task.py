@@ -31,7 +31,7 @@ from anynorm.training.sampler import Sampler
 Metrics = dict[str, Tensor]
 Optimizers = dict[str, torch.optim.Optimizer]
 FUSED = True
-"""Whether optimizers update all parameters in one kernel."""
+"""Whether optimizers update all parameters in one kernel; read at each call, because a device may not have it."""
 
 
 class Metric(NamedTuple):
@@ -304,7 +304,7 @@ def make_optimizer(config: Config, modules: Iterable[nn.Module]) -> torch.optim.
     return make_optimizer_of_groups(config, parameter_groups(config, parameters, modules))
 
 
-def make_optimizer_for(config: Config, parameters: Sequence[nn.Parameter], *, fused: bool = FUSED) -> torch.optim.Optimizer:
+def make_optimizer_for(config: Config, parameters: Sequence[nn.Parameter], *, fused: bool | None = None) -> torch.optim.Optimizer:
     """Return the optimizer of a configuration for parameters; see `parameter_groups`."""
     return make_optimizer_of_groups(config, parameter_groups(config, parameters), fused=fused)
 
@@ -329,9 +329,9 @@ def parameter_groups(
     ]
 
 
-def make_optimizer_of_groups(config: Config, groups: list[dict[str, Any]], *, fused: bool = FUSED) -> torch.optim.Optimizer:
+def make_optimizer_of_groups(config: Config, groups: list[dict[str, Any]], *, fused: bool | None = None) -> torch.optim.Optimizer:
     """Return the optimizer of a configuration for groups of parameters, whose own settings have priority."""
-    options: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": fused}
+    options: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": FUSED if fused is None else fused}
     if config.optimizer == "adam":
         return torch.optim.Adam(groups, **options)
     return torch.optim.SGD(groups, momentum=config.momentum, nesterov=config.nesterov, **options)
