@@ -141,6 +141,8 @@ WITHOUT_SHIFT = {
 }
 """Tasks without test batches for their network."""
 NAMES = list(SMOKE)
+SAME_STATE = {"manas_exp3", "random_search", "can_all_classes", "adabn"}
+"""Tasks that are resumed by the code of another one (manas_least_squares, can, source_only), which is killed in their place."""
 
 
 def test_every_task_is_in_the_battery():
@@ -169,7 +171,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in SAME_STATE])
 def test_a_run_killed_by_the_system_ends_with_the_same_bits(name, tmp_path):
     config = replace(SMOKE[name], epochs=8 * SMOKE[name].epochs, ema_decay=0.9)
     code = f"""
