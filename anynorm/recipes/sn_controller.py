@@ -7,7 +7,7 @@ apply to it and IN equals LN there, so SN mixes LN and GN. Fig. 10b has curves o
 GN, Fig. 1a weights of SN in which LN is larger; the texts have no numbers.
 
     smoke  10 s      a made-up table of accuracies, two epochs; checks that the code works and claims nothing
-    desk   not run   the tables of NAS-Bench-201, 12 epochs of 30 updates by 10 cells, 20 seeds; needs nasbench201/nb201.npz in
+    desk   4 min     the tables of NAS-Bench-201, 12 epochs of 30 updates by 10 cells, 20 seeds; needs nasbench201/nb201.npz in
                      the data directory (`anynorm.data.nasbench` says how to write it from the benchmark's own file)
     paper  not run   the same tables with the settings of ENAS's micro search: 150 epochs, logits 0.44 tanh
 

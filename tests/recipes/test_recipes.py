@@ -78,6 +78,7 @@ VERDICTS = {
     "sabn_style.desk": (5, 2, 5, 0),
     "sn_average.desk": (3, 0, 5, 0),
     "sn_batch_size.desk": (11, 1, 4, 0),
+    "sn_controller.desk": (5, 1, 2, 0),
     "sn_importance.desk": (3, 1, 2, 0),
     "sn_style.desk": (3, 0, 6, 0),
     "xbn_blocks.desk": (8, 0, 8, 0),
