@@ -7,7 +7,7 @@ affine, CCBN and SaBN; the last two are conditioned on operations drawn from sof
 cell of the largest α per edge, from the benchmark's table, on CIFAR-100 and ImageNet16-120.
 
     smoke  20 s      32 digits, 2 steps, a table with made-up accuracies; checks that the code works and claims nothing
-    desk   not run   CIFAR-10 at 16 × 16 pixels, 8 channels, one cell per stage, 600 steps; needs nasbench201/nb201.npz in the
+    desk   15 min    CIFAR-10 at 16 × 16 pixels, 8 channels, one cell per stage, 600 steps; needs nasbench201/nb201.npz in the
                      data directory (`anynorm.data.nasbench`)
     paper  not run   the published setting; needs the table, CIFAR-100, and a folder imagenet16-120/ with train/ and test/
 
