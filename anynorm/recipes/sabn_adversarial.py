@@ -8,7 +8,7 @@ PreAct-ResNet-18, SGD with learning rate 0.1, divided by 10 after epochs 50 and 
 45 000 training images, crops and flips.
 
     smoke  10 s      64 digits, one epoch; checks that the code works and claims nothing
-    desk   not run   9600 images of CIFAR-10 at 16 × 16 pixels, PreAct-ResNet-8, 2 epochs of 150 steps, PGD-3 in training; 300
+    desk   13 min    9600 images of CIFAR-10 at 16 × 16 pixels, PreAct-ResNet-8, 2 epochs of 150 steps, PGD-3 in training; 300
                      test images are attacked
     paper  not run   the published setting
 

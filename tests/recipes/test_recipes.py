@@ -74,6 +74,7 @@ VERDICTS = {
     "hn_networks.desk": (11, 3, 5, 0),
     "hn_sn.desk": (0, 2, 3, 0),
     "hn_with_sn.desk": (2, 1, 4, 0),
+    "sabn_adversarial.desk": (6, 2, 15, 0),
     "sabn_generation.desk": (0, 0, 18, 0),
     "sabn_search.desk": (2, 2, 20, 0),
     "sabn_style.desk": (5, 2, 5, 0),
