@@ -6,6 +6,7 @@ A run of one device needs nothing more. For several, the processes are those of 
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import warnings
@@ -120,9 +121,17 @@ def make_fabric(config: Config, hardware: Hardware) -> Fabric:
             precision=_PRECISIONS.get(config.precision, config.precision),
         )
         fabric.launch()
+    if config.devices > 1:
+        atexit.register(_destroy_process_group)
     if fabric.world_size != config.devices:
         raise DataError(f"devices must equal the number of processes; got devices={config.devices} and {fabric.world_size}.")
     return fabric
+
+
+def _destroy_process_group() -> None:
+    """End the threads of the process group; an interpreter that ends before they do may abort (gloo, on a busy machine)."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def check_processes(config: Config, hardware: Hardware) -> None:
