@@ -5,6 +5,9 @@ gn:4~bn         alternating in the order of the modules: gn:4 first, then bn, th
 xbn=gn:64       the second norm of each residual block, as in `anynorm.xbn`
 xbn.p3.d2=in    the third norm, of every second block
 sabn@K          every norm, with as many classes as the data set of a task has
+sn;heads=gn:8   gn:8 in the submodule `heads`, sn in the rest; a layout per part, such as backbone=xbn=gn:64;heads=gn:8
+
+Parts follow the layout of the rest, `bn` if there is none. They are replaced in their order: a part of a part comes later.
 """
 
 from __future__ import annotations
@@ -21,8 +24,7 @@ from anynorm.surgery.find import find_norms
 from anynorm.surgery.xbn import xbn
 
 _XBN = re.compile(r"xbn(?:\.p([123]))?(?:\.d([1-9]\d?))?=(.+)")
-
-
+_PART = re.compile(r"(?!xbn[.=])(\w+(?:\.\w+)*)=(.+)")
 _CLASSES = re.compile(r"\.(?:cc|sa|aux|saaux)@\w+|(?:cc|sa|aux|saaux)(?=bn@)|(?<=bn)@\w+")
 
 
@@ -39,9 +41,36 @@ def apply_norms(
         fit: calibration batches on which γ and β are fitted, as in `anynorm.convert`; None to copy them.
 
     Raises:
-        SpecError: if the model has no norm, "@K" stands for nothing, or XBN blocks should be fitted.
+        SpecError: if the model or a part has no norm, there is no such part, "@K" stands for nothing, or XBN blocks should be
+            fitted.
     """
-    norms = set_num_classes(norms, num_classes)
+    network = model
+    for part, layout in split_parts(set_num_classes(norms, num_classes)):
+        if not part:
+            network = _apply_layout(model, layout, batch_size, fit)
+            continue
+        *parents, name = part.split(".")
+        parent = _find_part(network, ".".join(parents), part)
+        setattr(parent, name, _apply_layout(_find_part(network, part, part), layout, batch_size, fit))
+    return network
+
+
+def _find_part(model: nn.Module, path: str, part: str) -> nn.Module:
+    """Return a submodule.
+
+    Raises:
+        SpecError: if the model does not have it.
+    """
+    try:
+        return model.get_submodule(path)
+    except AttributeError:
+        children = [name for name, child in model.named_children() if find_norms(child)]
+        usable = f"Parts with norms: {' '.join(children)}" if children else "It has no parts with norms"
+        raise SpecError(f"{type(model).__name__} has no part {part!r}. {usable}.") from None
+
+
+def _apply_layout(model: nn.Module, norms: str, batch_size: int, fit: Calibration | None) -> nn.Module:
+    """Replace the norms of a model by those of a layout without parts."""
     if match := _XBN.fullmatch(norms):
         if fit is not None:
             raise SpecError(f"the norms of XBN blocks cannot be fitted; got {norms}. Usable: the spec of a norm, such as gn:8.")
@@ -60,14 +89,33 @@ def validate_norms(norms: str, batch_size: int = 1) -> None:
     Raises:
         SpecError: if it cannot.
     """
-    match = _XBN.fullmatch(norms)
-    if norms.startswith("xbn") and not match:
-        raise SpecError(
-            f"an XBN layout must be xbn=SPEC or xbn.pP.dD=SPEC, with position P in 1 to 3 and distance D in 1 to 99; "
-            f"got {norms!r}. Usable: xbn=gn:64, xbn.p1.d2=gn:64."
-        )
-    for spec in [match[3]] if match else norms.split("~"):
-        parse(set_num_classes(spec, 1), batch_size=batch_size)
+    for _, layout in split_parts(norms):
+        match = _XBN.fullmatch(layout)
+        if layout.startswith("xbn") and not match:
+            raise SpecError(
+                f"an XBN layout must be xbn=SPEC or xbn.pP.dD=SPEC, with position P in 1 to 3 and distance D in 1 to 99; "
+                f"got {layout!r}. Usable: xbn=gn:64, xbn.p1.d2=gn:64."
+            )
+        for spec in [match[3]] if match else layout.split("~"):
+            parse(set_num_classes(spec, 1), batch_size=batch_size)
+
+
+def split_parts(norms: str) -> list[tuple[str, str]]:
+    """Split a layout into pairs of a part and its layout; the first part is "", the rest of the network.
+
+    Raises:
+        SpecError: if a later entry does not name a part.
+
+    >>> split_parts("sn;heads=gn:8"), split_parts("backbone=xbn=gn:64"), split_parts("xbn.d2=gn:4")
+    ([('', 'sn'), ('heads', 'gn:8')], [('', 'bn'), ('backbone', 'xbn=gn:64')], [('', 'xbn.d2=gn:4')])
+    """
+    pairs: list[tuple[str, str]] = []
+    for text in norms.split(";"):
+        match = _PART.fullmatch(text.strip())
+        if match is None and pairs:
+            raise SpecError(f"a layout of parts must be LAYOUT;PART=LAYOUT;…; got {norms!r}. Usable: sn;heads=gn:8.")
+        pairs.append((match[1], match[2]) if match else ("", text.strip()))
+    return pairs if not pairs[0][0] else [("", "bn"), *pairs]
 
 
 def split_layout(norms: str, num_classes: int | None) -> list[str]:
@@ -76,8 +124,9 @@ def split_layout(norms: str, num_classes: int | None) -> list[str]:
     >>> split_layout("ccbn@K~sabn@K", 10), split_layout("xbn.d2=gn:4", None)
     (['ccbn@10', 'sabn@10'], ['gn:4'])
     """
-    match = _XBN.fullmatch(norms)
-    return set_num_classes(match[3] if match else norms, num_classes).split("~")
+    layouts = [layout for _, layout in split_parts(set_num_classes(norms, num_classes))]
+    matches = [(_XBN.fullmatch(layout), layout) for layout in layouts]
+    return [spec for match, layout in matches for spec in (match[3] if match else layout).split("~")]
 
 
 def set_num_classes(norms: str, num_classes: int | None) -> str:

@@ -332,6 +332,6 @@ def parameter_groups(
 def make_optimizer_of_groups(config: Config, groups: list[dict[str, Any]], *, fused: bool | None = None) -> torch.optim.Optimizer:
     """Return the optimizer of a configuration for groups of parameters, whose own settings have priority."""
     options: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": FUSED if fused is None else fused}
-    if config.optimizer == "adam":
-        return torch.optim.Adam(groups, **options)
+    if config.optimizer in ("adam", "adamw"):
+        return (torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW)(groups, **options)
     return torch.optim.SGD(groups, momentum=config.momentum, nesterov=config.nesterov, **options)

@@ -67,7 +67,7 @@ def test_schedules_begin_at_one_and_fall():
         ({"norm": "bm"}, "unknown norm"),
         ({"norm": "xbn.p4=gn:4"}, r"an XBN layout must be xbn=SPEC .* got 'xbn\.p4=gn:4'\. Usable: xbn=gn:64"),
         ({"schedule": "cosin"}, "schedule must be one of constant step .*; got 'cosin'"),
-        ({"optimizer": "lion"}, "optimizer must be one of sgd adam; got 'lion'"),
+        ({"optimizer": "lion"}, "optimizer must be one of sgd adam adamw; got 'lion'"),
         ({"epochs": 0}, "epochs must be at least 1; got 0"),
         ({"lr": 0.0}, r"lr must be greater than 0; got 0\.0"),
         ({"label_smoothing": 3}, r"label_smoothing must be in \[0, 1\); got 3"),

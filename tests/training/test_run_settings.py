@@ -58,6 +58,29 @@ def test_xbn_blocks_are_chosen_by_position_and_interval(norms, num_replaced):
     assert sum(layer.spec == "gn:4" for layer in layers) == num_replaced
 
 
+def test_a_part_of_a_network_has_a_layout_of_its_own():
+    specs = parts_of("sn;2=gn:4;2.0=xbn=in;3=hn~bn")
+    assert specs["0.1"] == specs["1.0.bn1"] == "sn"
+    assert [specs[f"2.1.bn{k}"] for k in (1, 2, 3)] == ["gn:4"] * 3
+    assert [specs[f"2.0.bn{k}"] for k in (1, 2, 3)] == ["gn:4", "in", "gn:4"]
+    assert [specs[f"3.0.bn{k}"] for k in (1, 2, 3)] == ["hn", "bn", "hn"]
+    assert set(parts_of("2=gn:4").values()) == {"bn", "gn:4"}
+
+
+def parts_of(norms):
+    model = apply_norms(build_model("resnet26", load_dataset("digits").shape), norms, 16)
+    return {name: module.spec for name, module in model.named_modules() if isinstance(module, anynorm.Norm)}
+
+
+def test_a_layout_with_an_unknown_part_or_without_a_name_is_refused():
+    with pytest.raises(SpecError, match=r"Sequential has no part 'heads'\. Parts with norms: 0 1 2 3 4\."):
+        parts_of("bn;heads=gn:4")
+    with pytest.raises(SpecError, match=r"must be LAYOUT;PART=LAYOUT;…; got 'bn;gn:4'\. Usable: sn;heads=gn:8"):
+        validate_norms("bn;gn:4")
+    with pytest.raises(SpecError, match="unknown norm 'fn'"):
+        validate_norms("bn;heads=fn")
+
+
 def test_a_position_outside_the_block_is_refused():
     with pytest.raises(SpecError, match=r"position P in 1 to 3 .*; got 'xbn\.p4=gn:4'\. Usable: xbn=gn:64"):
         validate_norms("xbn.p4=gn:4", 8)

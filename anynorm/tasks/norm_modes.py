@@ -1,0 +1,53 @@
+"""One trained network with its norms in three modes: how much of an error comes from running statistics.
+
+    running statistics                eval mode, as the network is deployed
+    batch statistics                  those of each test batch, with as many samples per batch as in training
+    recalibrated                      running statistics estimated again on training samples (`anynorm.recalibrate`)
+
+A network that is good with batch statistics and bad with running statistics has learned its problem: its running statistics are
+what fails. This is BatchNorm with one or two images per device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import nn
+
+from anynorm.diagnostics.batch_statistics import batch_statistics
+from anynorm.diagnostics.buffers import preserve_buffers
+from anynorm.surgery.batches import Forward
+from anynorm.surgery.recalibrate import has_running_stats, recalibrate
+
+BATCH_STATISTICS, RECALIBRATED = "batch statistics", "recalibrated"
+
+
+def evaluate_norm_modes(
+    network: nn.Module,
+    evaluate: Callable[[], dict[str, float]],
+    batches: Iterable[Any],
+    forward: Forward | None = None,
+) -> dict[str, float]:
+    """Return the metrics of a network with batch statistics, and with recalibrated running statistics.
+
+    Args:
+        network: the network, in eval mode; it is left as it was.
+        evaluate: returns its metrics by name, on test batches of as many samples as a training batch.
+        batches: training samples on which running statistics are estimated.
+        forward: function of model and batch that calls the network; None to call it with the batch or its first entry.
+
+    Returns:
+        The metrics "NAME, batch statistics" and "NAME, recalibrated"; none for a network without running statistics.
+    """
+    if not has_running_stats(network):
+        return {}
+    with batch_statistics(network):
+        result = _renamed(evaluate(), BATCH_STATISTICS)
+    with preserve_buffers(network):
+        recalibrate(network, batches, forward=forward)
+        return result | _renamed(evaluate(), RECALIBRATED)
+
+
+def _renamed(metrics: dict[str, float], mode: str) -> dict[str, float]:
+    return {f"{name}, {mode}": value for name, value in metrics.items()}
