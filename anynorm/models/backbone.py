@@ -43,7 +43,7 @@ class Backbone(nn.Sequential):
             self.strides.append(stride)
             self.channels.append(_out_channels(stage))
 
-    def forward(self, x: Tensor) -> list[Tensor]:  # type: ignore[override]
+    def forward(self, x: Tensor) -> list[Tensor]:
         """Return the features of each stage, finest first."""
         stem, *stages = self
         x = stem(x)

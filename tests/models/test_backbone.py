@@ -35,7 +35,8 @@ def test_the_last_features_are_those_of_the_classifier_whose_weights_it_has(norm
     backbone = anynorm.convert(make_backbone("resnet10", 3, 0.5, image_size=32), norm).model.eval()
     load_backbone(backbone, classifier.state_dict())
     x = torch.randn(2, 3, 32, 32)
-    same(classifier[-1](backbone(x)[-1]), classifier(x))
+    head = list(classifier.children())[-1]
+    same(head(backbone(x)[-1]), classifier(x))
 
 
 def test_weights_of_other_norms_and_widths_are_refused():
