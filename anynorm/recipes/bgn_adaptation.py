@@ -6,7 +6,7 @@ Paper: CAN (Kang et al. 2019) on the six tasks of Office-31, ResNet-50 pretraine
 per domain; batches of 30, Adam 0.001 with exponential decay. G of BGN differs between tasks (512, 1, 8, 32).
 
     smoke    10 s      digits and faded digits, a few steps; checks that the code works and claims nothing
-    desk     not run   USPS to MNIST at 16 × 16 pixels, 2000 images of each, ResNet-8, 372 steps on the source, then 186 of CAN
+    desk     15 min    USPS to MNIST at 16 × 16 pixels, 2000 images of each, ResNet-8, 372 steps on the source, then 186 of CAN
     evening  not run   photos to sketches of PACS at 64 × 64 pixels, every norm fitted to a pretrained EfficientNet-lite0
     paper    not run   the published setting, six tasks, after 5 epochs on the source; needs office31/ with its three domains
 

@@ -21,6 +21,7 @@ from anynorm.recipes.support.recipe import Recipe
 from anynorm.recipes.support.record import Record, read_record
 from anynorm.recipes.support.runs import make_config
 from anynorm.training.config import config_from_dict
+from tools.guides import GUIDES, guide_block
 from tools.results import insert, overview, results_page, summary
 from tools.robustness import MARKER, robustness_block
 
@@ -63,8 +64,10 @@ SMOKE = {
 }
 VERDICTS = {
     # record: number of claims that hold, do not hold, are not significant, and failed
+    "bgn_adaptation.desk": (7, 1, 6, 0),
     "bgn_adversarial.desk": (8, 1, 9, 0),
     "bgn_batch_size.desk": (9, 1, 5, 1),
+    "bgn_few_shot.desk": (8, 2, 0, 0),
     "bgn_groups.desk": (2, 1, 2, 0),
     "bgn_search.desk": (9, 3, 3, 0),
     "hn_caltech256.desk": (9, 1, 5, 0),
@@ -78,6 +81,7 @@ VERDICTS = {
     "sabn_generation.desk": (0, 0, 18, 0),
     "sabn_search.desk": (2, 2, 20, 0),
     "sabn_style.desk": (5, 2, 5, 0),
+    "shift_adaptation.desk": (22, 1, 5, 0),
     "sn_average.desk": (3, 0, 5, 0),
     "sn_batch_size.desk": (11, 1, 4, 0),
     "sn_controller.desk": (5, 1, 2, 0),
@@ -357,6 +361,16 @@ def test_the_results_in_a_page_are_generated_from_the_records(page, content):
 def test_the_measured_part_of_the_guide_to_robustness_is_generated_from_the_records():
     text = (ROOT / "docs" / "guide" / "robustness.md").read_text()
     assert text == insert(robustness_block(FOLDER), text, MARKER), "run `make results`"
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_the_results_in_a_guide_are_those_of_its_record(name):
+    text = (ROOT / "docs" / "guide" / name).read_text()
+    assert text == insert(guide_block(name, FOLDER), text), "run `make results`"
+
+
+def test_a_guide_without_a_record_says_so(tmp_path):
+    assert guide_block("domains.md", tmp_path) == "The recipe `bgn_adaptation` has no record yet."
 
 
 def test_the_measured_part_of_the_guide_says_for_which_norms_the_mode_matters(tmp_path):
