@@ -5,7 +5,7 @@ A layer and a norm are neighbors if the output tensor of one is the input of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -94,12 +94,12 @@ def _record_calls(modules: list[nn.Module], trace: Trace, running: list[nn.Modul
             handle.remove()
 
 
-def trace_example(model: nn.Module, example: tuple[Any, ...], modules: list[nn.Module]) -> tuple[Trace, Any]:
+def trace_example(model: nn.Module, run: Callable[[nn.Module], Any], modules: list[nn.Module]) -> tuple[Trace, Any]:
     """Run a model on an example in eval mode.
 
     Args:
         model: the model; its mode is restored.
-        example: the inputs.
+        run: function that calls the model with the example.
         modules: the modules to trace.
 
     Returns:
@@ -111,7 +111,7 @@ def trace_example(model: nn.Module, example: tuple[Any, ...], modules: list[nn.M
     try:
         model.eval()
         with torch.no_grad(), _record_calls(modules, trace, running), _RecordUses(trace, running):
-            output = model(*example)
+            output = run(model)
     finally:
         for module, mode in modes.items():
             module.training = mode
