@@ -213,10 +213,11 @@ def _read_frozen_batch_norm(module: Any) -> NormInfo:
 def _eps_of_forward(module: nn.Module) -> float:
     """Return eps of a frozen norm that has it only inside its forward, or has none.
 
-    For weight 1, bias 0, mean 0 and variance 0 the output of x = 1 is 1 / √eps.
+    For weight 1, bias 0, mean 0 and a small variance v the output of x = 1 is 1 / √(v + eps).
     """
+    variance = 1e-9
     probe: Any = copy.deepcopy(module).to_empty(device="cpu").double()
-    for name, value in (("weight", 1.0), ("bias", 0.0), ("running_mean", 0.0), ("running_var", 0.0)):
+    for name, value in (("weight", 1.0), ("bias", 0.0), ("running_mean", 0.0), ("running_var", variance)):
         if getattr(probe, name, None) is not None:
             getattr(probe, name).fill_(value)
     try:
@@ -225,7 +226,7 @@ def _eps_of_forward(module: nn.Module) -> float:
         raise UnsupportedNormError(
             f"{type(module).__name__} has no attribute eps, and its forward raised {type(error).__name__}"
         ) from error
-    return float(f"{float(y) ** -2:.6g}")
+    return round(float(y) ** -2 - variance, 12)
 
 
 def _read_instance_norm(module: _InstanceNorm) -> NormInfo:

@@ -39,9 +39,9 @@ def call(model: nn.Module, batch: Any) -> Any:
     if isinstance(batch, tuple | list) and not is_one_input(batch):
         x = batch[0]
         return model(list(x) if _is_images(x) else x)
-    if isinstance(batch, Mapping) and _has_data_samples(batch) and hasattr(model, "test_step"):
-        return model.test_step(batch)
-    return model(batch)
+    has_data_samples = isinstance(batch, Mapping) and "inputs" in batch and "data_samples" in batch
+    step: Any = getattr(model, "test_step", model) if has_data_samples else model
+    return step(batch)
 
 
 def is_one_input(batch: list[Any] | tuple[Any, ...]) -> bool:
@@ -65,10 +65,6 @@ def _is_images(value: Any) -> bool:
 def _is_dicts_with_image(value: Any) -> bool:
     is_sequence = isinstance(value, tuple | list) and bool(value)
     return is_sequence and all(isinstance(entry, Mapping) and _is_image(entry.get("image")) for entry in value)
-
-
-def _has_data_samples(batch: Mapping[str, Any]) -> bool:
-    return "inputs" in batch and "data_samples" in batch
 
 
 def image_list(batch: Any) -> Sequence[Any] | None:

@@ -18,11 +18,20 @@ from torch.utils._pytree import tree_leaves
 
 @dataclass(eq=False)
 class Call:
-    """One call of a traced module, with its first input and its output."""
+    """One call of a traced module.
+
+    Attributes:
+        module: the module.
+        input: its first input.
+        output: its output.
+        product: the output of the function that takes the weight of the module. It is the output of a convolution, but not that of
+            a convolution that applies its own norm or activation, such as detectron2's.
+    """
 
     module: nn.Module
     input: Any = None
     output: Any = None
+    product: Any = None
 
 
 @dataclass
@@ -67,7 +76,15 @@ class _RecordUses(TorchFunctionMode):
             for leaf in tree_leaves((args, kwargs)):
                 if isinstance(leaf, Tensor):
                     self.trace.add_use(leaf, self.running[-1] if self.running else None)
+            self._record_product(args, output)
         return output
+
+    def _record_product(self, args: Any, output: Any) -> None:
+        """Record the output of a function whose second argument is the weight of the running module."""
+        weight = self.running[-1]._parameters.get("weight") if self.running else None
+        if weight is not None and len(args) > 1 and args[1] is weight:
+            next(call for call in reversed(self.trace.calls) if call.module is self.running[-1]).product = output
+            self.trace.alive.append(output)
 
 
 @contextmanager

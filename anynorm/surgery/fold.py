@@ -100,7 +100,9 @@ def _fold(model: nn.Module, run: Run, where: Where, condition: Any) -> SurgeryRe
         if not _same_output(model, run, output):
             raise SurgeryError(f"Folding changed the output by {change:.2g} of its largest value; nothing was changed.")
     rows = [_row(site, plans.get(site), paths, reasons.get(site, "")) for site in sites]
-    finding = f"{len(plans)} of {len(rows)} norms folded; the output changed by {change:.1g} of its largest value."
+    compared = any(tensor.is_floating_point() and tensor.numel() for tensor in tensors_of(output))
+    effect = f"the output changed by {change:.1g} of its largest value" if compared else "the example has no output to compare"
+    finding = f"{len(plans)} of {len(rows)} norms folded; {effect}."
     return SurgeryReport(rows, finding, model, undo_log.undo)
 
 
@@ -142,10 +144,15 @@ def _is_exact(plans: dict[NormSite, FoldPlan], model: nn.Module, run: Run, outpu
 
 
 def _output_change(model: nn.Module, run: Run, output: Any) -> float:
-    """Return the largest change of an output, relative to its largest value; infinite if other values are finite than before."""
-    _, new_output = trace_example(model, run, [])
+    """Return the largest change of an output, relative to its largest value.
+
+    It is infinite if other values are finite than before, or if the output has another shape, such as that of a detector.
+    """
+    new_output = tensors_of(trace_example(model, run, [])[1])
     changes = [0.0]
-    for old, new in zip(tensors_of(output), tensors_of(new_output), strict=True):
+    if [tensor.shape for tensor in new_output] != [tensor.shape for tensor in tensors_of(output)]:
+        return float("inf")
+    for old, new in zip(tensors_of(output), new_output, strict=True):
         if old.is_floating_point() and old.numel():
             finite = old.isfinite()
             size = old[finite].abs().max().clamp(min=1e-12) if bool(finite.any()) else 1.0
@@ -177,7 +184,8 @@ def _neighbor(site: NormSite, trace: Trace, layers: list[nn.Module]) -> tuple[nn
     layers = [layer for layer in layers if is_matrix or not isinstance(layer, nn.Linear)]  # else its features are not channels
     layers = [layer for layer in layers if len(trace.calls_of(layer)) == 1]
     for layer in layers:
-        if trace.calls_of(layer)[0].output is norm_input:
+        call_of_layer = trace.calls_of(layer)[0]
+        if isinstance(norm_input, Tensor) and (norm_input is call_of_layer.output or norm_input is call_of_layer.product):
             if trace.users(norm_input) != [site.module]:
                 raise FoldError("other code uses the output of the layer before it too")
             return layer, "before"
