@@ -2,8 +2,8 @@
 
 With the long tests at the end one of the two processes would wait for the other. Triton kernels run in Triton's interpreter,
 which reads the variable when Triton is imported first. Features of images are cached in the temporary directory. The tests in
-tests/interop need the environment of `make interop`, which sets ANYNORM_INTEROP: there a package that cannot be imported is a failure,
-where a skip would hide it.
+tests/interop need the environment of `make interop`, which sets ANYNORM_INTEROP: there a package that cannot be imported is a
+failure, which a skip would hide.
 """
 
 import os

@@ -9,9 +9,9 @@
      "data_samples": …}                                             mmdetection 3 and other models of mmengine
     {…}                          model({…})
 
-An image is a tensor (c, h, w), and images may differ in size. Both [x, labels] and [image, …] are lists of tensors, so a list holds
-images only if all its entries have three dimensions, one dtype, and 1 or 3 channels. Images with other numbers of channels are
-passed as ([image, …],). A tuple always is (x, …), also if x has three dimensions, such as signals (n, c, l).
+An image is a tensor (c, h, w), and images may differ in size. Both [x, labels] and [image, …] are lists of tensors, so a list is
+taken for images only if all entries have three dimensions, one dtype, and 1 or 3 channels. Images with other numbers of channels
+are passed as ([image, …],). A tuple always is (x, …), also if x has three dimensions, such as signals (n, c, l).
 """
 
 from __future__ import annotations

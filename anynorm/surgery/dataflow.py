@@ -24,8 +24,8 @@ class Call:
         module: the module.
         input: its first input.
         output: its output.
-        product: the output of the function that takes the weight of the module. It is the output of a convolution, but not that of
-            a convolution that applies its own norm or activation, such as detectron2's.
+        product: the output of the function that takes the weight of the module. It is the output of a convolution, unless
+            the convolution applies a norm or activation of its own, as detectron2's does.
     """
 
     module: nn.Module

@@ -45,9 +45,13 @@ def detector(request):
     make, batch = MODELS[request.param]
     model = make()
     for site in find_norms(model):
-        for name, (low, high) in {"weight": (0.5, 1.5), "bias": (-0.3, 0.3), "running_mean": (-0.3, 0.3)}.items():
+        for name, (low, high) in {
+            "weight": (0.5, 1.5),
+            "bias": (-0.3, 0.3),
+            "running_mean": (-0.3, 0.3),
+            "running_var": (0.5, 2),
+        }.items():
             nn.init.uniform_(getattr(site.module, name).detach(), low, high)
-        nn.init.uniform_(site.module.running_var, 0.5, 2)
     return model.eval(), batch
 
 
@@ -138,30 +142,38 @@ def test_an_output_of_another_shape_is_a_change_and_an_empty_one_cannot_be_compa
     assert "would change the output" in anynorm.fold(model, IMAGES)["norm"]["note"]
 
 
-class DetrFrozenBatchNorm2d(nn.Module):
-    """eps is a number inside forward, as in DETR; `eps` of None stands for no eps at all, as in early detectors."""
+class Buffers(nn.Module):
+    weight: torch.Tensor
+    bias: torch.Tensor
+    running_mean: torch.Tensor
+    running_var: torch.Tensor
 
-    def __init__(self, channels, eps=1e-3):
+    def __init__(self, channels):
         super().__init__()
-        self._value = eps
         for name, start in (("weight", 1.5), ("bias", 0.1), ("running_mean", 0.3), ("running_var", 0.02)):
             self.register_buffer(name, torch.full((channels,), start))
+
+
+class DetrFrozenBatchNorm2d(Buffers):
+    """eps is a number inside forward, as in DETR, or there is none, as in early detectors."""
+
+    def __init__(self, channels, value: Any = 1e-3):
+        super().__init__(channels)
+        self.value = value
 
     def forward(self, x):
         weight, bias = self.weight.reshape(1, -1, 1, 1), self.bias.reshape(1, -1, 1, 1)
         mean, var = self.running_mean.reshape(1, -1, 1, 1), self.running_var.reshape(1, -1, 1, 1)
-        scale = weight * (var + (self._value or 0)).rsqrt()
+        scale = weight * (var + self.value).rsqrt()
         return x * scale + (bias - mean * scale)
 
 
-class FunctionalFrozenBatchNorm2d(nn.Module):
+class FunctionalFrozenBatchNorm2d(Buffers):
     """eps is an attribute, and the forward is torch's batch_norm, as in detectron2."""
 
     def __init__(self, channels, eps=1e-4):
-        super().__init__()
+        super().__init__(channels)
         self.num_features, self.eps = channels, eps
-        for name, start in (("weight", 1.5), ("bias", 0.1), ("running_mean", 0.3), ("running_var", 2.0)):
-            self.register_buffer(name, torch.full((channels,), start))
         self.register_buffer("num_batches_tracked", None)
 
     def forward(self, x):
@@ -178,7 +190,7 @@ DetrFrozenBatchNorm2d.__name__ = FunctionalFrozenBatchNorm2d.__name__ = "FrozenB
     [
         (DetrFrozenBatchNorm2d, 1e-3),
         (lambda channels: DetrFrozenBatchNorm2d(channels, 1e-5), 1e-5),
-        (lambda channels: DetrFrozenBatchNorm2d(channels, None), 0.0),
+        (lambda channels: DetrFrozenBatchNorm2d(channels, 0.0), 0.0),
         (FunctionalFrozenBatchNorm2d, 1e-4),
         (lambda channels: get_norm("FrozenBN", channels), 1e-5),
     ],
@@ -191,7 +203,7 @@ def test_frozen_norms_of_all_packages_are_read_converted_folded_and_unfrozen(nor
     for change in (
         lambda model: anynorm.convert(model, "bn"),
         lambda model: anynorm.fold(model, IMAGES),
-        lambda model: anynorm.unfreeze(model),
+        anynorm.unfreeze,
     ):
         changed = copy.deepcopy(model)
         report = change(changed)
@@ -229,8 +241,8 @@ def test_a_frozen_norm_whose_forward_raises_is_not_supported():
         pass
 
     Broken.__name__ = "FrozenBatchNorm2d"
-    model = nn.Sequential(Broken(8), nn.BatchNorm2d(8))
-    model[0]._value = "text"  # type: ignore[assignment]
+    model: Any = nn.Sequential(Broken(8), nn.BatchNorm2d(8))
+    model[0].value = "text"
     assert "has no attribute eps, and its forward raised TypeError" in anynorm.convert(model, "gn:4")["0"]["note"]
 
 
