@@ -98,7 +98,7 @@ def _coco(images: Sequence[Annotations], num_classes: int, masks: bool) -> Any:
             )
     coco.dataset = {
         "info": {},
-        "images": [{"id": number} for number in range(len(images))],
+        "images": [{"id": number, "height": 0, "width": 0} for number in range(len(images))],  # run-length encodings have the sizes
         "categories": [{"id": label} for label in range(num_classes)],
         "annotations": entries,
     }

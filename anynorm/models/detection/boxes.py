@@ -29,9 +29,11 @@ def box_area(boxes: Tensor) -> Tensor:
 
 def intersection(a: Tensor, b: Tensor) -> Tensor:
     """Return the area that boxes (n, 4) share with boxes (m, 4), as (n, m)."""
-    top_left = torch.maximum(a[:, None, :2], b[None, :, :2])
-    bottom_right = torch.minimum(a[:, None, 2:], b[None, :, 2:])
-    return (bottom_right - top_left).clamp_(min=0).prod(2)
+    width, height = (
+        (torch.minimum(a[:, None, axis + 2], b[:, axis + 2]) - torch.maximum(a[:, None, axis], b[:, axis])).clamp_(min=0)
+        for axis in (0, 1)
+    )
+    return width * height
 
 
 def box_iou(a: Tensor, b: Tensor) -> Tensor:
