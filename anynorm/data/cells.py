@@ -9,9 +9,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from anynorm.data.annotations import Annotation, Problems, make_objects
 from anynorm.data.image_sources import Array
 from anynorm.data.object_masks import encode_label_map
-from anynorm.data.objects import Annotation, DetectionImages, Problems, make_objects
+from anynorm.data.objects import DetectionImages, Splits
 
 CLASSES = ("disk", "rod")
 NUM_IMAGES = (64, 16)
@@ -25,7 +26,7 @@ MIN_PIXELS = 12
 _ROWS, _COLUMNS = np.mgrid[:SIDE, :SIDE] + 0.5
 
 
-def make_cells() -> tuple[list[DetectionImages], tuple[str, ...]]:
+def make_cells() -> Splits:
     """Return the training and the test images, and the names of the classes."""
     return [_make_split(seed, count) for seed, count in enumerate(NUM_IMAGES)], CLASSES
 
@@ -75,4 +76,4 @@ def _paint(label_map: Array, labels: list[int], generator: np.random.Generator) 
     for number, label in enumerate(labels, 1):
         pixels[:, label_map == number] = COLORS[label][:, None] * generator.uniform(0.8, 1.1)
     noisy: Array = pixels + generator.normal(0, 8, pixels.shape)
-    return noisy.round().clip(0, 255).astype(np.uint8)
+    return np.asarray(noisy.round().clip(0, 255), np.uint8)

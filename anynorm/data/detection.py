@@ -34,21 +34,29 @@ from pathlib import Path
 
 from torch import Tensor
 
+from anynorm.data.annotations import Problems
 from anynorm.data.cells import make_cells
+from anynorm.data.coco import read_coco
 from anynorm.data.detection_archives import ARCHIVES, read_archive
 from anynorm.data.download import find_path
 from anynorm.data.folder import choose_indices, split_indices
-from anynorm.data.objects import DetectionImages, Objects, Problems
+from anynorm.data.mask_folder import read_mask_folder
+from anynorm.data.objects import DetectionImages, Objects, Splits
 from anynorm.data.standardization import pooled_moments
+from anynorm.data.voc import read_voc
+from anynorm.data.yolo import read_yolo
 from anynorm.errors import DataError
 from anynorm.io.checkpoints import call_factory
 
 __all__ = ["DetectionDataset", "DetectionImages", "Objects", "load_detection", "load_detection_cached", "make_detection_dataset"]
 NUM_SAMPLES = 200
 """Number of training images from which mean and standard deviation are estimated."""
-Splits = tuple[list[DetectionImages], tuple[str, ...]]
-"""One or two splits (train, then test), and the names of the classes."""
-FOLDER_READERS: dict[str, Callable[[Path, Problems], Splits]] = {}
+FOLDER_READERS: dict[str, Callable[[Path, Problems], Splits]] = {
+    "coco": read_coco,
+    "voc": read_voc,
+    "yolo": read_yolo,
+    "masks": read_mask_folder,
+}
 """What reads a folder, by the prefix of its name."""
 
 

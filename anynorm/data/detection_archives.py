@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from anynorm.data.annotations import AnnotatedImages, Annotation, Problems, make_splits
 from anynorm.data.download import data_dir
 from anynorm.data.image_sources import EncodedImages, Ragged, Size
 from anynorm.data.object_masks import encode_label_map
-from anynorm.data.objects import Annotation, DetectionImages, Objects, Problems, make_objects
+from anynorm.data.objects import Splits
 from anynorm.errors import DataError
 
 ARCHIVES = {
@@ -33,7 +34,7 @@ _NUCLEI = ("labels", "shapes")
 Arrays = dict[str, Any]
 
 
-def read_archive(name: str, problems: Problems) -> tuple[list[DetectionImages], tuple[str, ...]]:
+def read_archive(name: str, problems: Problems) -> Splits:
     """Read a data set of `ARCHIVES`.
 
     Returns:
@@ -54,12 +55,12 @@ def read_archive(name: str, problems: Problems) -> tuple[list[DetectionImages], 
     if name == "nuclei":
         sizes: list[Size] = [(int(height), int(width)) for height, width in arrays["shapes"]]
         classes: tuple[str, ...] = ("nucleus",)
-        objects = _nuclei(arrays, sizes, problems)
+        annotations = _nuclei(arrays, sizes)
     else:
         sizes = [source.size(index) for index in range(len(source))]
         classes = tuple(map(str, arrays["classes"]))
-        objects = _boxes(arrays, sizes, names.tolist(), problems)
-    images = DetectionImages.from_objects(source, sizes, objects)
+        annotations = _boxes(arrays, names.tolist())
+    (images,) = make_splits([AnnotatedImages(source, sizes, annotations)], problems)
     split = arrays["split"]
     return [images.select(np.flatnonzero(split == number).tolist()) for number in (0, split.max())], classes
 
@@ -72,18 +73,17 @@ def _load(path: Path, *names: str) -> Arrays:
         raise DataError(f"{path} must hold the arrays {' '.join(names)}: {type(error).__name__}: {error}.") from None
 
 
-def _nuclei(arrays: Arrays, sizes: list[Size], problems: Problems) -> list[Objects]:
+def _nuclei(arrays: Arrays, sizes: list[Size]) -> list[list[Annotation]]:
     ends = np.cumsum([height * width for height, width in sizes])
-    objects = []
-    for number, (size, flat) in enumerate(zip(sizes, np.split(arrays["labels"], ends[:-1]), strict=True)):
-        masks = encode_label_map(flat.reshape(size))
-        annotations = [Annotation(None, 0, mask, is_crowd=False, place=f"nuclei, image {number}") for mask in masks]
-        objects.append(make_objects(annotations, size, problems))
-    return objects
+    label_maps = [flat.reshape(size) for size, flat in zip(sizes, np.split(arrays["labels"], ends[:-1]), strict=True)]
+    return [
+        [Annotation(None, 0, mask, is_crowd=False, place=f"nuclei, image {number}") for mask in encode_label_map(label_map)]
+        for number, label_map in enumerate(label_maps)
+    ]
 
 
-def _boxes(arrays: Arrays, sizes: list[Size], names: list[str], problems: Problems) -> list[Objects]:
-    rows: list[list[Annotation]] = [[] for _ in sizes]
+def _boxes(arrays: Arrays, names: list[str]) -> list[list[Annotation]]:
+    rows: list[list[Annotation]] = [[] for _ in names]
     for box, label, image in zip(arrays["boxes"], arrays["labels"], arrays["box_image"], strict=True):
         rows[image].append(Annotation(box, int(label), None, is_crowd=False, place=names[image]))
-    return [make_objects(row, size, problems) for row, size in zip(rows, sizes, strict=True)]
+    return rows

@@ -1,14 +1,13 @@
 """Images with objects: boxes, labels and masks.
 
 Boxes are x1 y1 x2 y2 in pixels, where the left edge of the first pixel is at 0 and the right edge of the last one at the width.
-Masks are run-length encodings of COCO (`pycocotools`). `Problems` collects problems of annotations for one warning.
+Masks are run-length encodings of COCO (`pycocotools`).
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -17,12 +16,8 @@ import torch
 from torch import Tensor
 
 from anynorm.data.image_sources import DecodedImages, ImageSource, Ragged, Size
-from anynorm.data.object_masks import Mask, mask_box
+from anynorm.data.object_masks import Mask
 from anynorm.errors import DataError
-
-TOLERANCE = 1.0
-"""Boxes that reach at most this many pixels beyond the image are clipped without a warning: coordinates are often rounded."""
-NUM_EXAMPLES = 3
 
 
 class Objects(NamedTuple):
@@ -39,85 +34,6 @@ class Objects(NamedTuple):
     labels: Tensor
     masks: tuple[Mask, ...] | None
     is_crowd: Tensor
-
-
-@dataclass
-class Problems:
-    """What is wrong with annotations: the places where each kind of problem occurs."""
-
-    examples: dict[str, list[str]] = field(default_factory=dict)
-
-    def add(self, kind: str, example: str) -> None:
-        """Add a problem. `kind` is a phrase after a number: "boxes reach beyond their image and were clipped"."""
-        self.examples.setdefault(kind, []).append(example)
-
-    def warn(self, name: str) -> None:
-        """Report all problems of a data set in one warning, with their numbers and the first examples."""
-        if self.examples:
-            parts = [f"{len(examples)} {kind} ({_listed(examples)})" for kind, examples in self.examples.items()]
-            warnings.warn(f"{name}: {'; '.join(parts)}.", stacklevel=3)
-
-
-def _listed(examples: list[str]) -> str:
-    return ", ".join(examples[:NUM_EXAMPLES]) + (", …" if len(examples) > NUM_EXAMPLES else "")
-
-
-class Annotation(NamedTuple):
-    """One object as a reader has found it.
-
-    Attributes:
-        box: x1 y1 x2 y2; None for that of the mask.
-        label: the number of the class.
-        mask: a run-length encoding; None if the data has none.
-        is_crowd: see `Objects`.
-        place: where the annotation is, for messages.
-    """
-
-    box: Sequence[float] | None
-    label: int
-    mask: Mask | None
-    is_crowd: bool
-    place: str
-
-
-def make_objects(annotations: Sequence[Annotation], size: Size, problems: Problems) -> Objects:
-    """Return the objects of an image: boxes are clipped to the image, and those without an area are left out.
-
-    Args:
-        annotations: the objects; either all of them have masks or none has.
-        size: height and width of the image.
-        problems: gets the objects that were changed or left out.
-
-    Raises:
-        DataError: if a box is not finite, or a mask has another size than the image.
-    """
-    boxes, kept = [], []
-    limits = np.array([size[1], size[0]] * 2, np.float64)
-    for annotation in annotations:
-        if annotation.mask is not None and tuple(annotation.mask["size"]) != size:
-            height, width = annotation.mask["size"]
-            raise DataError(
-                f"{annotation.place}: the mask must have the {size[1]} × {size[0]} pixels of its image; got {width} × {height}."
-            )
-        box = np.asarray(mask_box(annotation.mask) if annotation.box is None else annotation.box, np.float64)
-        if box.shape != (4,) or not np.isfinite(box).all():
-            raise DataError(f"{annotation.place}: a box must have 4 finite numbers; got {box.tolist()}.")
-        clipped = box.clip(0, limits)
-        if (clipped[2:] <= clipped[:2]).any():
-            is_outside = (box[2:] > box[:2]).all()
-            kind = "objects are outside of their image" if is_outside else "objects have a size of zero"
-            problems.add(f"{kind} and were left out", annotation.place)
-            continue
-        if (abs(clipped - box) > TOLERANCE).any():
-            problems.add("boxes reach beyond their image and were clipped", annotation.place)
-        boxes.append(clipped)
-        kept.append(annotation)
-    return Objects(
-        torch.from_numpy(np.array(boxes, np.float32).reshape(-1, 4)),
-        torch.tensor([annotation.label for annotation in kept], dtype=torch.int64),
-        None if any(each.mask is None for each in kept) else tuple(each.mask for each in kept if each.mask is not None),
-        torch.tensor([annotation.is_crowd for annotation in kept], dtype=torch.bool),
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,3 +134,7 @@ class DetectionImages:
     def without_masks(self) -> DetectionImages:
         """Return the images with boxes alone."""
         return replace(self, counts=None)
+
+
+Splits = tuple[list[DetectionImages], tuple[str, ...]]
+"""One or two splits (train, then test), and the names of the classes."""
