@@ -49,9 +49,9 @@ class Detection(Task):
 
     Attributes:
         default_options: of the detector (see `anynorm.models.detection.build.DetectorSettings`): masks, whether it is Mask R-CNN;
-            fpn, whether it has a feature pyramid, and fpn_channels; comma-separated anchor_sizes and anchor_ratios;
+            fpn, whether it has a feature pyramid, fpn_channels and fpn_stages; comma-separated anchor_sizes and anchor_ratios;
             num_candidates and num_proposals per level and image; rpn_samples and num_samples, the anchors and regions per image
-            in the losses; box_convs, box_features and mask_convs of the heads; score_threshold; max_detections.
+            in the losses, and positive_fraction of regions; box_convs, box_features and mask_convs of the heads; score_threshold; max_detections.
             backbone_image_size: side of the images of the classifier that is the backbone, which decides its stem.
             weights: path of a classifier's weights (model.pt of a run) for the backbone, "" for none; its norms must be those of
             the backbone or, with fit_images, BatchNorm: the new norms of the backbone are then fitted to the old ones on as
@@ -71,18 +71,20 @@ class Detection(Task):
         "masks": False,
         "fpn": True,
         "fpn_channels": 32,
+        "fpn_stages": 3,
         "anchor_sizes": "8,16,32,64",
         "anchor_ratios": "0.5,1,2",
         "num_candidates": 200,
         "num_proposals": 100,
         "rpn_samples": 128,
         "num_samples": 64,
+        "positive_fraction": 0.5,
         "box_convs": 1,
         "box_features": 128,
         "mask_convs": 2,
         "score_threshold": 0.05,
         "max_detections": 100,
-        "backbone_image_size": 128,
+        "backbone_image_size": 64,
         "weights": "",
         "frozen": "",
         "fit_images": 0,

@@ -19,10 +19,12 @@ from anynorm.training.norm_layout import apply_norms, split_parts
 
 SAME_NAMES = (
     "fpn_channels",
+    "fpn_stages",
     "num_candidates",
     "num_proposals",
     "rpn_samples",
     "num_samples",
+    "positive_fraction",
     "box_convs",
     "box_features",
     "mask_convs",

@@ -23,7 +23,8 @@ class DetectorSettings:
         has_fpn: whether the detector has a feature pyramid; without one, it is C4.
         has_masks: whether it predicts masks.
         fpn_channels: of the pyramid, and of the convolutions of the heads.
-        anchor_sizes: square roots of areas, in pixels; with a pyramid one per stage, and possibly one more for an extra level.
+        fpn_stages: number of stages of the backbone, the last ones, that have a level of the pyramid; 0 for all.
+        anchor_sizes: square roots of areas, in pixels; with a pyramid one per level, and possibly one more for an extra level.
         anchor_ratios: height over width.
         num_candidates: boxes per level from which proposals are chosen.
         num_proposals: per image.
@@ -32,6 +33,7 @@ class DetectorSettings:
         box_features: size of the hidden layers of the box head.
         mask_convs: convolutions with norms of the mask head with a pyramid.
         num_samples: regions per image in the losses.
+        positive_fraction: largest part of them with an object.
         score_threshold: smallest score of a detection.
         max_detections: per image.
     """
@@ -40,6 +42,7 @@ class DetectorSettings:
     has_fpn: bool = True
     has_masks: bool = False
     fpn_channels: int = 256
+    fpn_stages: int = 0
     anchor_sizes: tuple[float, ...] = (32.0, 64.0, 128.0, 256.0, 512.0)
     anchor_ratios: tuple[float, ...] = (0.5, 1.0, 2.0)
     num_candidates: int = 1000
@@ -49,6 +52,7 @@ class DetectorSettings:
     box_features: int = 1024
     mask_convs: int = 4
     num_samples: int = 512
+    positive_fraction: float = 0.25
     score_threshold: float = 0.05
     max_detections: int = 100
 
@@ -63,19 +67,22 @@ def make_detector(backbone: Backbone, settings: DetectorSettings) -> Detector:
 
 
 def _make_fpn_detector(backbone: Backbone, settings: DetectorSettings) -> Detector:
-    num_stages, sizes = len(backbone.strides), settings.anchor_sizes
+    num_stages, sizes = settings.fpn_stages or len(backbone.strides), settings.anchor_sizes
+    if not 0 < num_stages <= len(backbone.strides):
+        raise SpecError(f"fpn_stages must be from 1 to {len(backbone.strides)}, or 0 for all; got {num_stages}.")
     num_extra = len(sizes) - num_stages
     if num_extra not in (0, 1):
         raise SpecError(
-            f"anchor_sizes must be one per stage of the backbone, {num_stages}, or one more for an extra level; got {len(sizes)}."
+            f"anchor_sizes must be one per level of the pyramid, {num_stages}, or one more for an extra level; got {len(sizes)}."
         )
-    strides = [*backbone.strides, *[2 * backbone.strides[-1]] * num_extra]
+    used = backbone.strides[-num_stages:]
+    strides = [*used, *[2 * used[-1]] * num_extra]
     channels, num_classes = settings.fpn_channels, settings.num_classes
-    fpn = FPN(backbone.channels, channels, num_extra)
+    fpn = FPN(backbone.channels[-num_stages:], channels, num_extra)
     box = make_box_head(channels, num_classes, num_convs=settings.box_convs, num_features=settings.box_features)
     mask = MaskHead(channels, channels, num_classes, settings.mask_convs) if settings.has_masks else None
     rpn = _make_rpn(channels, strides, [[size] for size in sizes], settings)
-    return _assemble(backbone, fpn, Heads(rpn, box, mask, mask_after_box=False), backbone.strides, settings)
+    return _assemble(backbone, fpn, Heads(rpn, box, mask, mask_after_box=False), used, settings)
 
 
 def _make_c4_detector(backbone: Backbone, settings: DetectorSettings) -> Detector:
@@ -108,6 +115,7 @@ def _assemble(
         heads,
         strides=strides,
         num_samples=settings.num_samples,
+        positive_fraction=settings.positive_fraction,
         score_threshold=settings.score_threshold,
         max_detections=settings.max_detections,
     )

@@ -17,7 +17,7 @@ class FPN(nn.Module):
     """A feature pyramid.
 
     Args:
-        in_channels: of the features of each stage, finest first.
+        in_channels: of the features of the last stages, finest first; earlier stages are not used.
         channels: of every level.
         num_extra_levels: levels beyond the last stage, each with every second position of the one before; 1 in the paper (P6,
             for proposals only).
@@ -31,7 +31,7 @@ class FPN(nn.Module):
 
     def forward(self, features: list[Tensor]) -> list[Tensor]:
         """Return the levels, finest first."""
-        merged = [lateral(each) for lateral, each in zip(self.lateral, features, strict=True)]
+        merged = [lateral(each) for lateral, each in zip(self.lateral, features[-len(self.lateral) :], strict=True)]
         for level in range(len(merged) - 2, -1, -1):
             merged[level] = merged[level] + interpolate(merged[level + 1], size=merged[level].shape[2:], mode="nearest")
         levels: list[Tensor] = [output(each) for output, each in zip(self.output, merged, strict=True)]
