@@ -1,7 +1,7 @@
 """Average precision as COCO defines it, computed by pycocotools: AP is the mean over the IoU thresholds 0.5, 0.55 … 0.95.
 
-The metrics are in percent: AP, AP50 and AP75 at one threshold, and AP of objects of less than 32² pixels (small), of more than 96²
-pixels (large), and between. Sizes that no object has are left out.
+The metrics are in percent: AP, AP50 and AP75 at one threshold, and AP of objects of less than 32² pixels (small), of more than
+96² pixels (large), and between (medium). Sizes that no object has are left out.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from anynorm.data.object_masks import pycocotools_mask
 from anynorm.models.detection.boxes import box_area
-from anynorm.tasks.object_crops import coco_masks
 
 NAMES = ("AP", "AP50", "AP75", "AP small", "AP medium", "AP large")
 Annotations = list[dict[str, Any]]
@@ -51,7 +51,7 @@ def coco_metrics(
     >>> coco_metrics([objects], [encode_detections(box | {"scores": torch.tensor([0.5])})], num_classes=1)
     {'AP': 100.0, 'AP50': 100.0, 'AP75': 100.0, 'AP small': 100.0}
     """
-    coco_masks()  # a clear message if pycocotools is missing
+    pycocotools_mask()  # a clear message if pycocotools is missing
     from pycocotools.cocoeval import COCOeval
 
     with redirect_stdout(io.StringIO()):
@@ -75,7 +75,7 @@ def _encode(instances: Mapping[str, Tensor]) -> Annotations:
         {"bbox": box, "area": area, "category_id": label} for box, area, label in zip(corners, areas, labels, strict=True)
     ]
     if "masks" in instances and entries:
-        mask = coco_masks()
+        mask = pycocotools_mask()
         pixels = instances["masks"].cpu().numpy().astype(np.uint8).transpose(1, 2, 0)
         encoded = mask.encode(np.asfortranarray(pixels))
         for entry, segmentation, area in zip(entries, encoded, mask.area(encoded).tolist(), strict=True):
@@ -89,8 +89,8 @@ def _coco(images: Sequence[Annotations], num_classes: int, masks: bool) -> Any:
 
     coco = COCO()
     entries: Annotations = []
-    for number, annotations in enumerate(images):
-        for entry in annotations:
+    for number, image in enumerate(images):
+        for entry in image:
             is_object = "iscrowd" in entry
             area = entry["mask_area"] if "mask_area" in entry and (masks or is_object) else entry["area"]
             entries.append(
@@ -98,7 +98,9 @@ def _coco(images: Sequence[Annotations], num_classes: int, masks: bool) -> Any:
             )
     coco.dataset = {
         "info": {},
-        "images": [{"id": number, "height": 0, "width": 0} for number in range(len(images))],  # run-length encodings have the sizes
+        "images": [
+            {"id": number, "height": 0, "width": 0} for number in range(len(images))
+        ],  # run-length encodings have the sizes
         "categories": [{"id": label} for label in range(num_classes)],
         "annotations": entries,
     }

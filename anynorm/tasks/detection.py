@@ -48,10 +48,8 @@ class Detection(Task):
         data: the images; None for those of `config.data`.
 
     Attributes:
-        default_options: of the detector (see `anynorm.models.detection.build.DetectorSettings`): masks, whether it is Mask R-CNN;
-            fpn, whether it has a feature pyramid, fpn_channels and fpn_stages; comma-separated anchor_sizes and anchor_ratios;
-            num_candidates and num_proposals per level and image; rpn_samples and num_samples, the anchors and regions per image
-            in the losses, and positive_fraction of regions; box_convs, box_features and mask_convs of the heads; score_threshold; max_detections.
+        default_options: those of the detector, see `anynorm.models.detection.build.DetectorSettings`; of these, masks is whether
+            it is Mask R-CNN, fpn whether it has a feature pyramid, and anchor_sizes and anchor_ratios are comma-separated.
             backbone_image_size: side of the images of the classifier that is the backbone, which decides its stem.
             weights: path of a classifier's weights (model.pt of a run) for the backbone, "" for none; its norms must be those of
             the backbone or, with fit_images, BatchNorm: the new norms of the backbone are then fitted to the old ones on as

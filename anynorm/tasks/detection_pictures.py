@@ -30,7 +30,7 @@ def draw_instances(image: Tensor, instances: Mapping[str, Tensor], num_classes: 
         instances = {name: value[chosen] for name, value in instances.items()}
     pixels = image.cpu().permute(1, 2, 0).float()
     colors = [_color(label, num_classes) for label in instances["labels"].tolist()]
-    masks = instances["masks"].flatten(0, -3) if "masks" in instances and colors else []
+    masks = instances["masks"].flatten(0, -3).unbind() if "masks" in instances and colors else ()
     for mask, color in zip(masks, colors, strict=False):
         inside = mask.cpu() >= 0.5
         pixels[inside] = 0.6 * pixels[inside] + 0.4 * torch.tensor(color, dtype=torch.float32)

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from anynorm.data.detection import DetectionDataset, Objects
+from anynorm.data.object_masks import pycocotools_mask
 from anynorm.errors import DataError
 from anynorm.models.detection.boxes import box_area, clip_boxes, is_large
 
@@ -63,7 +64,7 @@ def pad_image(image: Tensor, size: int) -> Tensor:
 
 
 def crop_objects(objects: Objects, window: Window, *, with_masks: bool) -> dict[str, Tensor]:
-    """Return the objects of a window as a detector takes them: boxes, labels, is_crowd and, if asked for, masks (n, h, w) of bool."""
+    """Return the objects of a window as a detector takes them: boxes, labels, is_crowd and possibly masks (n, h, w) of bool."""
     top, left, height, width = window
     boxes = clip_boxes(objects.boxes - torch.tensor([left, top, left, top], dtype=objects.boxes.dtype), height, width)
     kept = is_large(boxes, 1.0) & (box_area(boxes) >= MIN_VISIBLE * box_area(objects.boxes))
@@ -98,18 +99,5 @@ def _decode(masks: tuple[dict[str, Any], ...] | None, indices: list[int], window
         raise DataError("masks were asked for; the objects of the data set have none.")
     if not indices:
         return torch.zeros(0, height, width, dtype=torch.bool)
-    decoded = coco_masks().decode([masks[index] for index in indices])[top : top + height, left : left + width]
+    decoded = pycocotools_mask().decode([masks[index] for index in indices])[top : top + height, left : left + width]
     return torch.from_numpy(decoded.transpose(2, 0, 1).astype(bool))
-
-
-def coco_masks() -> Any:
-    """Import `pycocotools.mask` at first use.
-
-    Raises:
-        DataError: if it is not installed.
-    """
-    try:
-        from pycocotools import mask
-    except ImportError:
-        raise DataError("masks and COCO's metrics need the package pycocotools: pip install pycocotools.") from None
-    return mask

@@ -49,3 +49,10 @@ def conv_norm(in_channels: int, out_channels: int, kernel_size: int) -> nn.Seque
 def conv_norm_relu(in_channels: int, out_channels: int, kernel_size: int = 3) -> nn.Sequential:
     """Return a convolution without bias, a norm, and a ReLU."""
     return conv_norm(in_channels, out_channels, kernel_size).append(nn.ReLU())
+
+
+def init_predictor(layer: nn.Conv2d | nn.Linear, std: float) -> None:
+    """Initialize a last layer: small normal weights, and biases of 0."""
+    nn.init.normal_(layer.weight, std=std)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from anynorm.models.detection.fpn import conv_norm_relu
+from anynorm.models.detection.fpn import conv_norm_relu, init_predictor
 from anynorm.models.detection.rpn import RPN
 
 FPN_RESOLUTION, C4_RESOLUTION, MASK_RESOLUTION = 7, 14, 14
@@ -32,9 +32,8 @@ class BoxHead(nn.Module):
         self.body, self.vector = body, vector
         self.classes = nn.Linear(num_features, num_classes + 1)
         self.deltas = nn.Linear(num_features, 4 * num_classes)
-        for layer, std in ((self.classes, 0.01), (self.deltas, 0.001)):
-            nn.init.normal_(layer.weight, std=std)
-            nn.init.zeros_(layer.bias)
+        init_predictor(self.classes, std=0.01)
+        init_predictor(self.deltas, std=0.001)
 
     def predict(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return the logits (k, classes + 1) and boxes (k, classes, 4) of regions from the output of `body`."""
@@ -82,15 +81,10 @@ class MaskHead(nn.Sequential):
     def __init__(self, in_channels: int, channels: int, num_classes: int, num_convs: int) -> None:
         widths = [in_channels, *[channels] * num_convs]
         convs = [conv_norm_relu(before, channels) for before in widths[:-1]]
-        super().__init__(
-            nn.Sequential(*convs),
-            nn.ConvTranspose2d(widths[-1], channels, 2, 2),
-            nn.ReLU(),
-            nn.Conv2d(channels, num_classes, 1),
-        )
-        for layer in (self[1], self[3]):
-            nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
-            nn.init.zeros_(layer.bias)
+        deconv, last = nn.ConvTranspose2d(widths[-1], channels, 2, 2), nn.Conv2d(channels, num_classes, 1)
+        super().__init__(nn.Sequential(*convs), deconv, nn.ReLU(), last)
+        nn.init.kaiming_normal_(deconv.weight, mode="fan_out", nonlinearity="relu")
+        init_predictor(last, std=0.01)
 
 
 class Heads(nn.Module):

@@ -31,7 +31,7 @@ def nms(boxes: Tensor, scores: Tensor, groups: Tensor, iou_threshold: float) -> 
     """
     order = scores.argsort(descending=True, stable=True)
     kept = []
-    for group in groups.unique():
+    for group in torch.unique(groups):
         members = order[groups[order] == group]
         kept.append(members[_keep(box_iou(boxes[members], boxes[members]) > iou_threshold)])
     if len(kept) < 2:

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
+from anynorm.models.detection.boxes import box_area
+
 POINTS = 2
 """Points per bin and axis: `sampling_ratio` of other libraries."""
 
@@ -81,8 +83,6 @@ def assign_levels(boxes: Tensor, strides: Sequence[int], *, size: float = 224.0,
     >>> assign_levels(torch.tensor([[0.0, 0.0, 112.0, 112.0], [0.0, 0.0, 448.0, 448.0]]), [4, 8, 16, 32])
     tensor([1, 3])
     """
-    from anynorm.models.detection.boxes import box_area
-
     exponents = level + (box_area(boxes).clamp(min=1e-12).sqrt() / size).log2() + 1e-6
     first = strides[0].bit_length() - 1
     return (exponents.floor().long() - first).clamp(0, len(strides) - 1)

@@ -1,4 +1,4 @@
-"""Region proposal network (Ren et al. 2015, sec. 3.1): at every position, a score and a box per anchor; the best are proposals."""
+"""Region proposal network (Ren et al. 2015, sec. 3.1): a score and a box per anchor; the best are proposals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from anynorm.models.detection import ops
 from anynorm.models.detection.anchors import base_anchors, grid_anchors
 from anynorm.models.detection.boxes import RPN_WEIGHTS, box_iou, clip_boxes, decode, encode, is_large
-from anynorm.models.detection.fpn import conv_norm_relu
+from anynorm.models.detection.fpn import conv_norm_relu, init_predictor
 from anynorm.models.detection.losses import box_loss
 from anynorm.models.detection.matching import match, sample
 
@@ -60,8 +60,7 @@ class RPN(nn.Module):
         self.objectness = nn.Conv2d(in_channels, count, 1)
         self.deltas = nn.Conv2d(in_channels, 4 * count, 1)
         for layer in (self.objectness, self.deltas):
-            nn.init.normal_(layer.weight, std=0.01)
-            nn.init.zeros_(layer.bias)
+            init_predictor(layer, std=0.01)
 
     def forward(self, features: list[Tensor]) -> Prediction:
         """Return the scores (logits) and boxes of all anchors."""
@@ -70,7 +69,7 @@ class RPN(nn.Module):
             hidden = self.conv(each)
             scores.append(self.objectness(hidden).permute(0, 2, 3, 1).flatten(1).float())
             deltas.append(self.deltas(hidden).permute(0, 2, 3, 1).reshape(len(each), -1, 4).float())
-            anchors.append(grid_anchors(base.to(each.device), *each.shape[2:], stride=stride))
+            anchors.append(grid_anchors(base.to(each.device), each.shape[2], each.shape[3], stride))
         return Prediction(scores, deltas, anchors)
 
     @torch.no_grad()
@@ -82,15 +81,14 @@ class RPN(nn.Module):
             image_sizes: height and width of each image, (n, 2), without padding.
         """
         scores, boxes, levels = [], [], []
-        for level, (score, deltas, anchors) in enumerate(zip(*prediction, strict=True)):
-            score, chosen = score.topk(min(self.num_candidates, score.shape[1]), dim=1)
-            deltas = deltas.gather(1, chosen[..., None].expand(-1, -1, 4))
-            decoded = decode(deltas.flatten(0, 1), anchors[chosen.flatten()], RPN_WEIGHTS)
-            boxes.append(decoded.view_as(deltas))
-            scores.append(score)
-            levels.append(torch.full((score.shape[1],), level, device=score.device))
-        level = torch.cat(levels)
-        score, box = torch.cat(scores, 1), torch.cat(boxes, 1)
+        for number, (logits, deltas, anchors) in enumerate(zip(*prediction, strict=True)):
+            best, chosen = logits.topk(min(self.num_candidates, logits.shape[1]), dim=1)
+            selected = deltas.gather(1, chosen[..., None].expand(-1, -1, 4))
+            decoded = decode(selected.flatten(0, 1), anchors[chosen.flatten()], RPN_WEIGHTS)
+            boxes.append(decoded.view_as(selected))
+            scores.append(best)
+            levels.append(torch.full((best.shape[1],), number, device=best.device))
+        score, box, level = torch.cat(scores, 1), torch.cat(boxes, 1), torch.cat(levels)
         box = clip_boxes(box, image_sizes[:, :1], image_sizes[:, 1:])
         return [self._choose(*each, level) for each in zip(box, score, image_sizes, strict=True)]
 
