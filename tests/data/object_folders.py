@@ -47,7 +47,8 @@ def size_of(sample: Sample) -> tuple[int, int]:
 
 def write_coco(root: Path, splits: dict[str, list[Sample]]) -> None:
     for split, samples in splits.items():
-        images, annotations = [], []
+        images: list[dict[str, Any]] = []
+        annotations: list[dict[str, Any]] = []
         for number, sample in enumerate(samples):
             height, width = size_of(sample)
             save(sample.pixels, root / f"{split}2017" / f"{sample.name}.png")

@@ -4,8 +4,8 @@ import io
 import json
 import pickle
 import sys
-import types
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -389,9 +389,8 @@ def test_a_missing_packed_data_set_is_named_with_its_place(name, tmp_path, monke
 def test_a_factory_returns_a_data_set(monkeypatch):
     image = torch.zeros(3, 8, 9, dtype=torch.uint8)
     objects = Objects(torch.tensor([[1.0, 2, 3, 4]]), torch.tensor([0]), None, torch.tensor([False]))
-    module = types.ModuleType("own_objects")
-    module.make = lambda: make_detection_dataset("own", [DetectionImages.from_tensors([image], [objects])] * 2, ["thing"])
-    module.nothing = lambda: 3
+    images = DetectionImages.from_tensors([image], [objects])
+    module = SimpleNamespace(make=lambda: make_detection_dataset("own", [images, images], ["thing"]), nothing=lambda: 3)
     monkeypatch.setitem(sys.modules, "own_objects", module)
     data = load_detection("own_objects:make")
     assert data.train[0][1].boxes.tolist() == [[1, 2, 3, 4]]
