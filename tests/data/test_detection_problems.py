@@ -78,6 +78,14 @@ def test_polygons_of_two_points_are_left_out(tmp_path):
     assert data.train.objects(0).masks == load_detection(f"coco:{tmp_path / 'clean'}").train.objects(0).masks
 
 
+def test_objects_whose_polygons_all_have_two_points_are_left_out(tmp_path):
+    name = change_coco(tmp_path, lambda content: content["annotations"][0].update(segmentation=[[0, 0, 30, 20]]))
+    with pytest.warns(
+        UserWarning, match=r"fewer than 3 points.*1 objects have a size of zero and were left out \(.*annotation 0\)"
+    ):
+        assert load_detection(name).train.objects(0).labels.tolist() == [2]
+
+
 def test_empty_masks_are_left_out(tmp_path):
     write_masks(tmp_path, make_samples())
     save(np.zeros((20, 30), np.uint8), tmp_path / "train" / "a" / "masks" / "9.png")
