@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from anynorm.data.image_sources import ImageSource, Size
+from anynorm.data.image_sources import Array, ImageSource, Size
 from anynorm.data.object_masks import Mask, mask_box
 from anynorm.data.objects import DetectionImages, Objects
 from anynorm.errors import DataError
@@ -110,19 +110,18 @@ def make_objects(annotations: Sequence[Annotation], size: Size, problems: Proble
     rows = [mask_box(each.mask) if each.box is None else each.box for each in annotations]
     boxes = np.array(rows, np.float64).reshape(-1, 4)
     clipped = boxes.clip(0, np.array([size[1], size[0]] * 2))
-    is_kept = (clipped[:, 2:] > clipped[:, :2]).all(1)
-    has_area = (boxes[:, 2:] > boxes[:, :2]).all(1)
-    is_changed = (abs(clipped - boxes) > TOLERANCE).any(1)
-    for index in np.flatnonzero(~is_kept | is_changed | ~np.isfinite(boxes).all(1)):
+    is_kept, has_area, is_finite = _has_area(clipped), _has_area(boxes), np.asarray(np.isfinite(boxes).all(axis=1))
+    is_changed = np.asarray((abs(clipped - boxes) > TOLERANCE).any(axis=1))
+    for index in np.flatnonzero(~is_kept | is_changed | ~is_finite).tolist():
         place = annotations[index].place
-        if not np.isfinite(boxes[index]).all():
+        if not is_finite[index]:
             raise DataError(f"{place}: a box must have 4 finite numbers; got {boxes[index].tolist()}.")
         if is_kept[index]:
             problems.add("boxes reach beyond their image and were clipped", place)
         else:
             kind = "objects are outside of their image" if has_area[index] else "objects have a size of zero"
             problems.add(f"{kind} and were left out", place)
-    kept = [annotations[index] for index in np.flatnonzero(is_kept)]
+    kept = [annotations[index] for index in np.flatnonzero(is_kept).tolist()]
     masks = tuple(each.mask for each in kept if each.mask is not None)
     return Objects(
         torch.from_numpy(clipped[is_kept].astype(np.float32)),
@@ -130,3 +129,7 @@ def make_objects(annotations: Sequence[Annotation], size: Size, problems: Proble
         masks if len(masks) == len(kept) else None,
         torch.tensor([each.is_crowd for each in kept], dtype=torch.bool),
     )
+
+
+def _has_area(boxes: Array) -> Array:
+    return np.asarray((boxes[:, 2:] > boxes[:, :2]).all(axis=1))

@@ -18,9 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from anynorm.data.annotations import AnnotatedImages, Annotation, Problems, make_splits
 from anynorm.data.image_sources import ImageFiles, Size
-from anynorm.data.object_masks import Mask, encode_polygons, pycocotools_mask
+from anynorm.data.object_masks import Mask, encode_mask, encode_polygons, pycocotools_mask
 from anynorm.data.objects import Splits
 from anynorm.errors import DataError
 from anynorm.progress import track
@@ -181,6 +183,8 @@ def _read_annotation(each: Content, label: int, size: Size, place: str, problems
         raise DataError(
             f"{place}: bbox must be x y width height, and segmentation polygons or an encoded mask: {error}."
         ) from None
+    if isinstance(segmentation, list) and segmentation and not any(len(polygon) >= 6 for polygon in segmentation):
+        box = None  # the object has no area
     if box is None and mask is None:
         raise DataError(f"{place} must have a bbox or a segmentation; got neither.")
     return Annotation(box, label, mask, bool(each.get("iscrowd", 0)), place)
@@ -198,7 +202,7 @@ def read_segmentation(segmentation: Any, size: Size, place: str, problems: Probl
         polygons = [[float(value) for value in polygon] for polygon in segmentation if len(polygon) >= 6]
         if len(polygons) < len(segmentation):  # pycocotools would read 4 values as a box
             problems.add("objects have polygons of fewer than 3 points, which were left out", place)
-        return encode_polygons(polygons, size)
+        return encode_polygons(polygons, size) if polygons else encode_mask(np.zeros(size))
     height, width = map(int, segmentation["size"])
     counts = segmentation["counts"]
     if isinstance(counts, str):

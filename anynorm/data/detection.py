@@ -49,7 +49,7 @@ from anynorm.errors import DataError
 from anynorm.io.checkpoints import call_factory
 
 __all__ = ["DetectionDataset", "DetectionImages", "Objects", "load_detection", "load_detection_cached", "make_detection_dataset"]
-NUM_SAMPLES = 200
+NUM_SAMPLES = 100
 """Number of training images from which mean and standard deviation are estimated."""
 FOLDER_READERS: dict[str, Callable[[Path, Problems], Splits]] = {
     "coco": read_coco,
@@ -69,7 +69,7 @@ class DetectionDataset:
         test: the test images.
         class_names: the names of the classes; labels are their positions.
         has_masks: whether all objects have masks.
-        mean: mean of each channel, (3, 1, 1), of pixels in [0, 1] over a fixed sample of at most 200 training images.
+        mean: mean of each channel, (3, 1, 1), of pixels in [0, 1] over a fixed sample of at most 100 training images.
         std: standard deviation of each channel, (3, 1, 1), over this sample.
     """
 
