@@ -44,7 +44,9 @@ def test_iou_is_that_of_single_boxes_and_0_for_empty_ones():
 
 def test_coordinates_are_relative_to_reference_boxes_and_decoded_exactly():
     boxes, references = make_boxes(10), make_boxes(10)
-    for box, reference, deltas in zip(boxes.tolist(), references.tolist(), encode(boxes, references, BOX_HEAD_WEIGHTS), strict=True):
+    for box, reference, deltas in zip(
+        boxes.tolist(), references.tolist(), encode(boxes, references, BOX_HEAD_WEIGHTS), strict=True
+    ):
         w, h, w_ref, h_ref = box[2] - box[0], box[3] - box[1], reference[2] - reference[0], reference[3] - reference[1]
         dx, dy = (box[0] + w / 2 - reference[0] - w_ref / 2) / w_ref, (box[1] + h / 2 - reference[1] - h_ref / 2) / h_ref
         same(deltas, torch.tensor([10 * dx, 10 * dy, 5 * math.log(w / w_ref), 5 * math.log(h / h_ref)]), rtol=1e-4, atol=1e-5)
