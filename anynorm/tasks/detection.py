@@ -11,8 +11,6 @@ The parts of the detector are `backbone`, `fpn` and `heads` (`heads.rpn`, `heads
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -20,18 +18,15 @@ from torch import Tensor, nn
 
 from anynorm.data.detection import DetectionDataset, load_detection_cached
 from anynorm.data.download import find_path
-from anynorm.errors import DataError
 from anynorm.io.checkpoints import read_state_dict
 from anynorm.io.pictures import encode_png, image_grid
-from anynorm.tasks import object_crops as crops
 from anynorm.tasks.clipping import clipping_optimizer
-from anynorm.tasks.coco_metrics import Annotations, coco_metrics, encode_detections, encode_objects
+from anynorm.tasks.coco_metrics import coco_metrics, encode_detections
 from anynorm.tasks.detection_networks import freeze_part, load_weights, make_network, replace_norms
 from anynorm.tasks.detection_pictures import draw_instances
-from anynorm.tasks.images import choose_samples, count_tests
 from anynorm.tasks.norm_modes import evaluate_norm_modes
+from anynorm.tasks.object_images import ObjectImages
 from anynorm.training.config import Config
-from anynorm.training.distributed import Processes
 from anynorm.training.task import Metric, Metrics, Step, Task
 
 EVAL_PIXELS = 16 * 128 * 128
@@ -111,11 +106,7 @@ class Detection(Task):
     def __init__(self, config: Config, data: DetectionDataset | None = None) -> None:
         super().__init__(config)
         self.data = load_detection_cached(config.data, config.source_hash) if data is None else data
-        if self.options["masks"] and not self.data.has_masks:
-            raise DataError(f"the option masks needs a data set with masks; {config.data} has boxes alone.")
-        chosen = choose_samples(config, len(self.data.train))
-        self.train_indices = list(range(len(self.data.train))) if chosen is None else chosen.tolist()
-        self.num_tests = count_tests(config, len(self.data.test))
+        self.images = ObjectImages(self.data, config, masks=self.options["masks"], whole=self.options["whole_images"])
         self._num_steps: int | None = None
         torch.manual_seed(config.seed)
         self.model = self.make_model()
@@ -129,10 +120,10 @@ class Detection(Task):
         """Return the detector with the norms of the run, and the weights of its backbone if the run has some."""
         options, fit_images = self.options, int(self.options["fit_images"])
         network = make_network(self.config, len(self.data.class_names), options)
-        weights = read_state_dict(Path(find_path(options["weights"]))) if options["weights"] else None
+        weights = read_state_dict(find_path(options["weights"])) if options["weights"] else None
         if weights is not None and fit_images:
             load_weights(network, weights, options["weights"])
-        images = torch.cat(list(self.training_images(fit_images))) if fit_images else None
+        images = torch.cat(list(self.images.training_crops(fit_images, self.config.batch_size))) if fit_images else None
         network = replace_norms(network, self.config, images)
         if weights is not None and not fit_images:
             load_weights(network, weights, options["weights"])
@@ -150,30 +141,11 @@ class Detection(Task):
     @property
     def num_samples(self) -> int:
         """The number of training images."""
-        return len(self.train_indices)
+        return len(self.images)
 
     def batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
         """Return random crops of training images, standardized, and their objects."""
-        images, targets = [], []
-        for index in indices.tolist():
-            image, objects = self.data.train[self.train_indices[index]]
-            window = crops.random_window(image, self.config.image_size, generator)
-            x = crops.pad_image(crops.crop_image(image, window, self.data), self.config.image_size)
-            target = crops.without_crowds(crops.crop_objects(objects, window, with_masks=self.options["masks"]))
-            if "masks" in target:
-                target["masks"] = crops.pad_image(target["masks"], self.config.image_size)
-            if self.config.flip and torch.rand((), generator=generator) < 0.5:
-                x, target = crops.flip(x, target)
-            images.append(x)
-            targets.append(target)
-        return torch.stack(images), targets
-
-    def training_images(self, count: int) -> Iterator[Tensor]:
-        """Yield batches of central crops of the first training images, standardized."""
-        images = (self.data.train[index][0] for index in self.train_indices[:count])
-        central = [self._central_crop(image) for image in images]
-        for start in range(0, len(central), self.config.batch_size):
-            yield self.to_device(torch.stack(central[start : start + self.config.batch_size]))
+        return self.images.training_batch(indices, generator)
 
     def training_step(self, step: Step) -> Metrics:
         """Update the parameters once and return the metrics of the step."""
@@ -191,8 +163,9 @@ class Detection(Task):
         """Return COCO's metrics of boxes and masks on the test images, after the last step also in other modes of the norms."""
         metrics = self.test_metrics(self._eval_batch_size)
         if self.options["norm_modes"] and self.is_trained:
-            batches = self.training_images(self.options["recalibration_images"])
-            metrics |= evaluate_norm_modes(self.model, lambda: self.test_metrics(self.config.batch_size), batches)
+            size = self.config.batch_size
+            batches = map(self.to_device, self.images.training_crops(self.options["recalibration_images"], size))
+            metrics |= evaluate_norm_modes(self.model, lambda: self.test_metrics(size), batches)
         return metrics
 
     @property
@@ -210,54 +183,21 @@ class Detection(Task):
         """
         own = {
             number: encode_detections(detections)
-            for numbers, images in self._test_batches(batch_size, self.processes)
-            for number, detections in zip(numbers, self.model(images), strict=True)
+            for numbers, images in self.images.test_batches(batch_size, self.processes)
+            for number, detections in zip(numbers, self.model(self.to_device(images)), strict=True)
         }
         found = {number: each for part in self.processes.gather(own) for number, each in part.items()}
-        detections = [found[number] for number in range(self.num_tests)]
-        metrics = coco_metrics(self.test_objects, detections, len(self.data.class_names))
+        objects, num_classes = self.images.test_objects, len(self.data.class_names)
+        detections = [found[number] for number in range(self.images.num_tests)]
+        metrics = coco_metrics(objects, detections, num_classes)
         if self.options["masks"]:
-            of_masks = coco_metrics(self.test_objects, detections, len(self.data.class_names), masks=True)
+            of_masks = coco_metrics(objects, detections, num_classes, masks=True)
             metrics |= {f"mask {name}": value for name, value in of_masks.items()}
         return metrics
 
-    @cached_property
-    def test_objects(self) -> list[Annotations]:
-        """The objects of each test image.
-
-        Raises:
-            DataError: if there are none.
-        """
-        result = []
-        for number in range(self.num_tests):
-            image, objects = self.data.test[number]
-            target = crops.crop_objects(objects, self._test_window(image), with_masks=self.options["masks"])
-            result.append(encode_objects(target))
-        if not any(entry["iscrowd"] == 0 for entries in result for entry in entries):
-            raise DataError(
-                f"average precision needs test objects; the {self.num_tests} test images of {self.config.data} have none."
-            )
-        return result
-
     def eval_batches(self, batch_size: int) -> Iterator[Tensor]:
         """Return central crops of test images, standardized; fewer than `batch_size` at a time if they are large."""
-        for start in range(0, self.num_tests, min(batch_size, self._eval_batch_size)):
-            numbers = range(start, min(start + self._eval_batch_size, self.num_tests))
-            yield self.to_device(torch.stack([self._central_crop(self.data.test[number][0]) for number in numbers]))
-
-    def _test_batches(self, batch_size: int, processes: Processes) -> Iterator[tuple[list[int], list[Tensor]]]:
-        """Yield numbers of test images, and the images as the network takes them: those of this process."""
-        for start in range(processes.rank * batch_size, self.num_tests, processes.count * batch_size):
-            numbers = list(range(start, min(start + batch_size, self.num_tests)))
-            images = [self.data.test[number][0] for number in numbers]
-            yield numbers, self.to_device([crops.crop_image(image, self._test_window(image), self.data) for image in images])
-
-    def _test_window(self, image: Tensor) -> crops.Window:
-        return crops.whole_window(image) if self.options["whole_images"] else crops.central_window(image, self.config.image_size)
-
-    def _central_crop(self, image: Tensor) -> Tensor:
-        size = self.config.image_size
-        return crops.pad_image(crops.crop_image(image, crops.central_window(image, size), self.data), size)
+        return map(self.to_device, self.images.test_crops(min(batch_size, self._eval_batch_size)))
 
     @property
     def _eval_batch_size(self) -> int:
@@ -265,14 +205,9 @@ class Detection(Task):
 
     def artifacts(self) -> dict[str, bytes]:
         """Return a picture of test images: their objects in the first row, what was detected in the second."""
-        size, count = self.config.image_size, min(NUM_PICTURES, self.num_tests)
-        rows: tuple[list[Tensor], list[Tensor]] = [], []
-        for number in range(count):
-            image, objects = self.data.test[number]
-            window = crops.central_window(image, size)
-            target = crops.crop_objects(objects, window, with_masks=self.options["masks"])
-            (detections,) = self.model(self.to_device([crops.crop_image(image, window, self.data)]))
-            pixels = image[:, window.top : window.top + window.height, window.left : window.left + window.width]
-            for row, instances in zip(rows, (target, detections), strict=True):
-                row.append(draw_instances(crops.pad_image(pixels, size), instances, len(self.data.class_names)))
-        return {"detections.png": encode_png(image_grid(torch.stack([*rows[0], *rows[1]]), columns=count, padding=4))}
+        examples = [self.images.example(number) for number in range(min(NUM_PICTURES, self.images.num_tests))]
+        detections = self.model(self.to_device([x for _, x, _ in examples]))
+        pairs = [(pixels, target) for pixels, _, target in examples]
+        pairs += [(pixels, found) for (pixels, _, _), found in zip(examples, detections, strict=True)]
+        pictures = [draw_instances(pixels, instances, len(self.data.class_names)) for pixels, instances in pairs]
+        return {"detections.png": encode_png(image_grid(torch.stack(pictures), columns=len(examples), padding=4))}

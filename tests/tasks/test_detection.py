@@ -198,18 +198,19 @@ def test_perfect_detections_of_the_task_have_100_percent_also_with_two_processes
             assert task.test_metrics(1) == metrics
 
 
-class Perfect:
+class Perfect(torch.nn.Module):
     """Returns the objects of the test images in place of detections."""
 
     def __init__(self, task):
+        super().__init__()
         self.answers = {}
-        for number in range(task.num_tests):
+        for number in range(task.images.num_tests):
             image, objects = task.data.test[number]
             window = central_window(image, task.config.image_size)
             self.answers[number] = crop_objects(objects, window, with_masks=True)
-        self.images = {number: images[0] for (number,), images in task._test_batches(1, task.processes)}
+        self.images = {number: images[0] for (number,), images in task.images.test_batches(1, task.processes)}
 
-    def __call__(self, images):
+    def forward(self, images):
         numbers = [next(n for n, each in self.images.items() if torch.equal(each, image)) for image in images]
         return [
             {
@@ -249,7 +250,9 @@ def test_test_images_are_central_crops_or_whole_and_batches_are_crops_with_their
     task = Trainer(with_options(masks=True)).task
     assert [tuple(x.shape) for x in task.eval_batches(500)] == [(4, 3, 32, 32)]
     whole = Detection(with_options(whole_images=True))
-    assert [tuple(image.shape) for _, images in whole._test_batches(4, whole.processes) for image in images] == [(3, 64, 64)] * 4
+    assert [tuple(image.shape) for _, images in whole.images.test_batches(4, whole.processes) for image in images] == [
+        (3, 64, 64)
+    ] * 4
     x, targets = task.training_batch(0)
     assert x.shape == (2, 3, 32, 32)
     for target in targets:
