@@ -41,7 +41,7 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 OPTIMIZERS = ("sgd", "adam", "adamw")
 PRECISIONS = ("32", "bf16-mixed", "16-mixed")
 _OLD_PRECISIONS = {"float32": "32", "bfloat16": "bf16-mixed"}
-FOLDERS = ("folder:", "stream:")
+FOLDERS = ("folder:", "stream:", "coco:", "voc:", "yolo:", "masks:")
 RENAMED = {
     "images": "num_train",
     "accumulate": "grad_accum_steps",

@@ -18,6 +18,7 @@ from anynorm.training.trainer import Trainer, train
 from tests.helpers import same
 from tests.tasks.test_architecture_evaluation import QUICK as QUICK_EVALUATION
 from tests.tasks.test_architecture_search import QUICK as QUICK_SEARCH
+from tests.tasks.test_detection import QUICK as QUICK_DETECTION
 from tests.tasks.test_domain_adaptation import LOOPS
 from tests.tasks.test_domain_adaptation import QUICK as ADAPTATION
 from tests.tasks.test_generation import QUICK as QUICK_GENERATION
@@ -109,6 +110,7 @@ SMOKE = {
     "dsbn": replace(ADAPTATION, task="dsbn", norm="bn.aux@2", options=LOOPS),
     "can": replace(ADAPTATION, task="can", norm="bn.aux@2", options=LOOPS),
     "can_all_classes": replace(ADAPTATION, task="can_all_classes", norm="gn:4.cc@2", options=LOOPS),
+    "detection": QUICK_DETECTION,
     "tests.training.test_task:Adversarial": Config(
         task="tests.training.test_task:Adversarial", batch_size=8, epochs=2, num_evals=2
     ),
