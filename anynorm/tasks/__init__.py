@@ -16,6 +16,7 @@ random_search
 controller_search         the controller of ENAS on tables of NAS-Bench-201; see `anynorm.tasks.controller_search`
 source_only adabn dsbn    domain adaptation: baselines; see `anynorm.tasks.domain_adaptation`
 can can_all_classes       domain adaptation: CAN, with two readings of its loss; see `anynorm.tasks.contrastive_adaptation`
+video                     classification of videos by inflated networks; see `anynorm.tasks.video`
 package.module:Task       a subclass of `Task`
 """
 
@@ -50,6 +51,7 @@ TASKS = {
     "dsbn": "anynorm.tasks.adaptation_loops:DSBN",
     "can": "anynorm.tasks.contrastive_adaptation:CAN",
     "can_all_classes": "anynorm.tasks.contrastive_adaptation:CANAllClasses",
+    "video": "anynorm.tasks.video:VideoClassification",
 }
 """The class of each task, imported at first use."""
 
