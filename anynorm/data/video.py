@@ -113,6 +113,8 @@ def _call_factory(name: str) -> tuple[list[Video], list[Video], tuple[str, ...]]
     returned = call_factory(name)
     try:
         train, test = ([_as_video(name, k, *pair) for k, pair in enumerate(split)] for split in returned)
+    except DataError:
+        raise
     except (TypeError, ValueError):
         raise DataError(
             f"{name} must return [(frames, label), …], [(frames, label), …]: train and test; got {type(returned).__name__}."
