@@ -15,9 +15,10 @@ A step has 8 clips: one pass of 8 in the place of 8 clips per device, four passe
 devices) in the place of 4. There are 3 clips and one crop per test video. The claims are about the order of the norms. Top-5
 accuracies of 6 classes say little and are not compared.
 
-The paper does not describe its schedule. `paper` has that of Wang et al. (2018), whose baseline it follows: learning rate 0.01
-for 64 clips, divided by 10 after 3/8 and 3/4 of 107 epochs (400 000 steps), dropout 0.5, shorter side 256 to 320, crops of 224
-× 224, three crops of 256 × 256 in a test. `weights` are model.pt of runs of `sn_batch_size`, preset paper.
+The paper does not describe its schedule. `paper` has that of Wang et al. (2018) and their code, whose baseline it follows:
+Nesterov momentum, learning rate 0.01 for 64 clips, divided by 10 after 3/8 and 3/4 of 107 epochs (400 000 steps), no weight
+decay of norms, dropout 0.5, shorter side 256 to 320, crops of 224 × 224, three crops of 256 × 256 in a test. `weights` are
+model.pt of runs of `sn_batch_size`, preset paper: put them at the paths of `PRESETS`, under the data directory.
 
 Beyond the paper: the accuracy of the same networks with statistics of each test batch (as many clips as per device in training),
 and with running statistics recalibrated on training clips, which separates what BN has learned from how it is tested.
@@ -83,7 +84,7 @@ PRESETS: dict[str, Settings] = {
     "paper": {
         "train": {
             "task": "video", "model": "resnet50", "image_size": 224, "flip": True, "epochs": 107, "lr": 0.01,
-            "weight_decay": 1e-4, "schedule": "step-38-75", "num_evals": 10,
+            "weight_decay": 1e-4, "nesterov": True, "decay_norms": False, "schedule": "step-38-75", "num_evals": 10,
         },
         "options": {
             "num_frames": 32, "frame_stride": 2, "loop": True, "min_side": 256, "max_side": 320, "num_clips": 10, "num_crops": 3,
