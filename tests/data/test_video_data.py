@@ -1,6 +1,7 @@
 """Videos from generated data, folders of frames, video files and packed AVIF sequences, from files made here."""
 
 import io
+from typing import Any
 
 import numpy as np
 import pytest
@@ -223,7 +224,7 @@ def test_ut_interaction_is_read_from_avif_sequences_and_divided_by_sequence(tmp_
         pictures[0].save(buffer, "AVIF", save_all=True, append_images=pictures[1:], quality=95)
         contents.append(np.frombuffer(buffer.getvalue(), np.uint8))
     (tmp_path / "ut_interaction").mkdir()
-    arrays = {
+    arrays: dict[str, Any] = {
         "clips": np.concatenate(contents),
         "offsets": np.cumsum([0, *map(len, contents)]),
         "labels": np.arange(8, dtype=np.uint8) % 2,
@@ -260,7 +261,7 @@ def test_the_first_and_last_videos_are_those_of_pillow(tmp_path, monkeypatch):
     assert [len(videos[name]) for name in values["names"]] == values["frames"].tolist()
     for number in (0, 119):
         start, stop = values["offsets"][number : number + 2]
-        clip = Image.open(io.BytesIO(values["clips"][start:stop].tobytes()))
+        clip: Any = Image.open(io.BytesIO(values["clips"][start:stop].tobytes()))
         video = videos[values["names"][number]]
         assert video.label == values["labels"][number]
         for k in (0, clip.n_frames - 1):

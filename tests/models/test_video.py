@@ -1,5 +1,7 @@
 """Inflated networks are the 2-D networks whose weights they have."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -29,8 +31,8 @@ def repeat_frame(image, length):
 
 @pytest.mark.parametrize(("name", "size"), [("resnet10", 32), ("resnet26", 32), ("resnet10", 72)])
 def test_inner_frames_of_a_constant_video_have_the_features_of_the_frame(name, size):
-    network = make_network(name, size)
-    inflated = inflate(network)
+    network: Any = make_network(name, size)
+    inflated: Any = inflate(network)
     image = torch.randn(2, 3, size, size)
     features, expected = inflated[:-1](repeat_frame(image, 17)), network[:-1](image)
     same(features[:, :, 8], expected, rtol=1e-4, atol=1e-5)
@@ -39,15 +41,15 @@ def test_inner_frames_of_a_constant_video_have_the_features_of_the_frame(name, s
 
 @pytest.mark.parametrize("norm", ["bn", "sn", "gn:4"])
 def test_without_kernels_in_time_a_constant_video_has_the_logits_of_the_frame(norm):
-    network = make_network("resnet10", norm=norm)
+    network: Any = make_network("resnet10", norm=norm)
     image = torch.randn(2, 3, 32, 32)
     same(inflate(network, temporal_blocks=0)(repeat_frame(image, 4)), network(image), rtol=1e-4, atol=1e-5)
 
 
 def test_a_kernel_is_repeated_over_time_and_divided_by_its_length():
-    network = make_network("resnet10")
+    network: Any = make_network("resnet10")
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    inflated = inflate(network)
+    inflated: Any = inflate(network)
     for name, expected in before.items():
         value = inflated.state_dict()[name]
         assert torch.equal(network.state_dict()[name], expected)
@@ -82,8 +84,8 @@ def test_every_second_block_has_a_kernel_of_three_frames_in_its_first_convolutio
 
 @pytest.mark.parametrize(("size", "stride"), [(32, 1), (32, 2), (32, 4), (72, 8)])
 def test_time_is_reduced_by_the_temporal_stride_and_space_as_before(size, stride):
-    model = make_video_model("resnet10", DataShape(3, size, size, 5), width=0.5, temporal_stride=stride)
-    plain = build_model("resnet10", DataShape(3, size, size, 5), 0.5)
+    model: Any = make_video_model("resnet10", DataShape(3, size, size, 5), width=0.5, temporal_stride=stride)
+    plain: Any = build_model("resnet10", DataShape(3, size, size, 5), 0.5)
     features = model[:-1](torch.randn(1, 3, 16, size, size))
     assert features.shape[2] == 16 // stride
     assert features.shape[3:] == plain[:-1](torch.randn(1, 3, size, size)).shape[2:]
@@ -95,17 +97,18 @@ def test_weights_of_a_classifier_are_those_of_inflating_it(norm):
     from anynorm.training.norm_layout import apply_norms
 
     shape = DataShape(3, 32, 32, 7)
-    classifier = apply_norms(build_model("resnet10", shape, 0.5), norm, 2)
-    model = apply_norms(make_video_model("resnet10", shape._replace(num_classes=3), 0.5, dropout=0.5), norm, 2)
+    classifier: Any = apply_norms(build_model("resnet10", shape, 0.5), norm, 2)
+    model: Any = apply_norms(make_video_model("resnet10", shape._replace(num_classes=3), 0.5, dropout=0.5), norm, 2)
     last = {name: value.clone() for name, value in model[-1].state_dict().items()}
     load_inflated(model, classifier.state_dict())
     video = torch.randn(2, 3, 6, 32, 32)
-    same(model.eval()[:-1](video), inflate(classifier).eval()[:-1](video))
+    reference: Any = inflate(classifier).eval()
+    same(model.eval()[:-1](video), reference[:-1](video))
     assert all(torch.equal(value, last[name]) for name, value in model[-1].state_dict().items())
 
 
 def test_weights_that_do_not_fit_are_refused():
-    model = make_video_model("resnet10", DataShape(3, 32, 32, 3), 0.5)
+    model: Any = make_video_model("resnet10", DataShape(3, 32, 32, 3), 0.5)
     wide = build_model("resnet10", DataShape(3, 32, 32, 3), 1.0).state_dict()
     with pytest.raises(
         DataError, match=r"first '0\.0\.weight': expected shape \(8, 3, 3, 3, 3\) after inflation, got shape \(16"
@@ -116,7 +119,7 @@ def test_weights_that_do_not_fit_are_refused():
 
 
 def test_dropout_acts_in_training_alone():
-    model = make_video_model("small", DataShape(3, 8, 8, 3), 0.5, dropout=0.5)
+    model: Any = make_video_model("small", DataShape(3, 8, 8, 3), 0.5, dropout=0.5)
     x = torch.randn(2, 3, 4, 8, 8)
     model.eval()
     assert torch.equal(model(x), model(x))
@@ -131,7 +134,7 @@ def test_networks_that_cannot_be_inflated_are_refused():
         make_video_model("resnet10", DataShape(3, 32, 32, 3), temporal_stride=8)
     with pytest.raises(DataError, match=r"temporal_blocks must be 0 or more; got -1"):
         make_video_model("resnet10", DataShape(3, 32, 32, 3), temporal_blocks=-1)
-    network = build_model("resnet10", DataShape(3, 32, 32, 3))
+    network: Any = build_model("resnet10", DataShape(3, 32, 32, 3))
     network[0].append(nn.Dropout2d())
     with pytest.raises(DataError, match=r"'0\.3' cannot be inflated: Dropout2d"):
         inflate(network)

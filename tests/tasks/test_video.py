@@ -1,6 +1,7 @@
 """Video classification: clips, views, metrics, norm modes, pretrained weights."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
@@ -48,9 +49,12 @@ def videos_as_long_as_a_clip():
 
 
 def make_video_task(count=5, num_classes=7, length=11, options=None, height=20, width=32, **settings):
-    videos = [MemoryVideo(*pair, f"v{k}") for k, pair in enumerate(make_videos(count, 0, num_classes, length, height, width))]
+    videos = [
+        MemoryVideo(frames, label, f"v{k}")
+        for k, (frames, label) in enumerate(make_videos(count, 0, num_classes, length, height, width))
+    ]
     data = VideoDataset(videos, videos, tuple(map(str, range(num_classes))), *frame_moments(videos))
-    values = {
+    values: dict[str, Any] = {
         "num_train": None,
         "num_test": None,
         "batch_size": 2,
@@ -127,23 +131,25 @@ def test_top_5_errors_are_counted_by_sorting():
     assert "top-5 error" not in make_video_task(num_classes=5).test_metrics(2, Processes())
 
 
-def test_two_processes_share_the_test_videos(monkeypatch):
+@dataclass(frozen=True)
+class OneOfTwo(Processes):
+    """One of two processes, which keeps its sums for itself."""
+
+    count: int = 2
+    number: int = 0
+
+    @property
+    def rank(self):
+        return self.number
+
+    def sum(self, values):
+        return values
+
+
+def test_two_processes_share_the_test_videos():
     task = make_video_task()
-
-    class Half(Processes):
-        @property
-        def rank(self):
-            return self.number
-
-        def sum(self, values):
-            return values
-
-    parts = []
     with torch.no_grad():
-        for number in (0, 1):
-            half = Half(2)
-            object.__setattr__(half, "number", number)
-            parts.append(task.test_metrics(2, half))
+        parts = [task.test_metrics(2, OneOfTwo(number=number)) for number in (0, 1)]
         whole = task.test_metrics(2, Processes())
     assert whole == pytest.approx({name: parts[0][name] + parts[1][name] for name in whole})
 
@@ -173,16 +179,16 @@ def test_an_inflated_network_learns_the_direction_of_motion():
 
 
 def test_weights_of_a_classification_run_are_inflated(tmp_path):
-    classifier = anynorm.convert(build_model("small", DataShape(3, 16, 16, 10), 0.5), "bn").model
+    classifier: Any = anynorm.convert(build_model("small", DataShape(3, 16, 16, 10), 0.5), "bn").model
     torch.save(classifier.state_dict(), tmp_path / "model.pt")
-    task = make_task(replace(QUICK, options={"weights": str(tmp_path / "model.pt")}))
+    task: Any = make_task(replace(QUICK, options={"weights": str(tmp_path / "model.pt")}))
     same(task.model[0][0].weight.sum(2), classifier[0][0].weight)
     with pytest.raises(DataError, match=r"checkpoint not found"):
         make_task(replace(QUICK, options={"weights": "nothing.pt"}))
 
 
 def test_frozen_norms_do_not_change_and_gradients_are_clipped():
-    trainer = Trainer(replace(QUICK, weight_decay=0.0, momentum=0.0, lr=1.0, options={"frozen": True, "clip": 0.01}))
+    trainer: Any = Trainer(replace(QUICK, weight_decay=0.0, momentum=0.0, lr=1.0, options={"frozen": True, "clip": 0.01}))
     before = {name: value.clone() for name, value in trainer.task.model.state_dict().items()}
     trainer.training_step()
     after = trainer.task.model.state_dict()
@@ -193,7 +199,7 @@ def test_frozen_norms_do_not_change_and_gradients_are_clipped():
 
 
 def test_threads_do_not_change_a_batch():
-    task = make_task(QUICK)
+    task: Any = make_task(QUICK)
     one, _ = task.batch(torch.arange(4), torch.Generator().manual_seed(0))
     task.num_workers = 2
     two, _ = task.batch(torch.arange(4), torch.Generator().manual_seed(0))
@@ -223,7 +229,7 @@ def test_settings_out_of_range_are_refused(settings, options, message):
 def test_videos_shorter_than_a_clip_are_refused_or_repeated():
     with pytest.raises(DataError, match=r"a clip covers 13 frames; \d+ of 24 videos have fewer: video \d+ \(12\)"):
         make_task(replace(QUICK, options={"num_frames": 13}))
-    task = make_task(replace(QUICK, options={"num_frames": 20, "loop": True}))
+    task: Any = make_task(replace(QUICK, options={"num_frames": 20, "loop": True}))
     x, _ = task.batch(torch.arange(2), torch.Generator().manual_seed(0))
     length = len(task.train_videos[0])
     assert torch.equal(x[0, :, 0], x[0, :, length])
