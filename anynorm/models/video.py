@@ -10,7 +10,8 @@ ends, where frames are padded with zeros.
     the rest       k = 1
 
 Time is reduced, by 2 each, in the stem's convolution, in its pooling (if it has one), and by a 3 × 1 × 1 max pooling after the
-first stage. Wang et al. reduce it in all three places, 32 frames to 4. Their code has k = 3 in every block of the first stage.
+first stage. Wang et al. reduce it in all three places, 32 frames to 4. Their public code has other blocks with k = 3 (all of the
+first stage, the first, third, … of the next two, the second of the last), and pools pairs of frames.
 """
 
 from __future__ import annotations
