@@ -17,6 +17,7 @@ controller_search         the controller of ENAS on tables of NAS-Bench-201; see
 source_only adabn dsbn    domain adaptation: baselines; see `anynorm.tasks.domain_adaptation`
 detection                 objects with boxes or masks; see `anynorm.tasks.detection`
 can can_all_classes       domain adaptation: CAN, with two readings of its loss; see `anynorm.tasks.contrastive_adaptation`
+video                     classification of videos by inflated networks; see `anynorm.tasks.video`
 package.module:Task       a subclass of `Task`
 """
 
@@ -52,6 +53,7 @@ TASKS = {
     "can": "anynorm.tasks.contrastive_adaptation:CAN",
     "can_all_classes": "anynorm.tasks.contrastive_adaptation:CANAllClasses",
     "detection": "anynorm.tasks.detection:Detection",
+    "video": "anynorm.tasks.video:VideoClassification",
 }
 """The class of each task, imported at first use."""
 

@@ -56,6 +56,7 @@ SMOKE = {
     "sn_controller": (10, 8, 1, 0),
     "sn_importance": (4, 6, 1, 0),
     "sn_style": (6, 9, 1, 0),
+    "sn_video": (12, 10, 1, 0),
     "xbn_blocks": (18, 10, 1, 6),  # the same for the networks with IN
     "xbn_mlp": (18, 13, 2, 0),
     "xbn_networks": (6, 3, 1, 0),
@@ -218,6 +219,19 @@ def test_the_paper_preset_of_sn_has_its_devices_samples_and_learning_rates():
         (8, 32), (8, 16), (8, 8), (8, 4), (8, 2), (1, 16), (1, 32), (8, 1), (1, 8),
     ]  # fmt: skip
     assert [config.lr for config in configs] == pytest.approx([config.devices * config.batch_size / 2560 for config in configs])
+
+
+def test_the_paper_preset_of_videos_has_its_devices_clips_and_schedule():
+    settings = load_recipe("sn_video").presets["paper"]
+    configs = [make_config(settings, "bn", clips, 0, devices=devices) for devices, clips in settings["settings"].values()]
+    assert [(config.devices, config.batch_size) for config in configs] == [(8, 8), (8, 4)]
+    assert [config.lr for config in configs] == pytest.approx([0.01, 0.005])
+    assert [configs[0].lr_at(step / 400_000) for step in (149_999, 150_001, 300_001)] == pytest.approx([0.01, 0.001, 0.0001])
+    assert (settings["options"]["num_frames"], settings["options"]["frame_stride"], settings["options"]["num_clips"]) == (
+        32,
+        2,
+        10,
+    )
 
 
 @pytest.mark.parametrize("name", ["xbn_blocks", "xbn_networks", "xbn_strategies"])

