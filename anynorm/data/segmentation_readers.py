@@ -148,13 +148,8 @@ def find_masks(name: str, images: Path, masks: Path, lookup: Lookup, mask_key: C
     """
     image_files = _by_key(name, images, lambda stem: stem.removesuffix("_leftImg8bit"))
     mask_files = _by_key(name, masks, mask_key)
-    for files, others, kind, other in ((image_files, mask_files, "image", "mask"), (mask_files, image_files, "mask", "image")):
-        if alone := sorted(files.keys() - others.keys()):
-            folder = masks if kind == "image" else images
-            raise DataError(
-                f"{name}: every {kind} must have a {other} of the same name in {folder}; {len(alone)} of {len(files)} "
-                f"have none, first {files[alone[0]]}."
-            )
+    _check_partners(name, "image", image_files, f"a mask of the same name in {masks}", mask_files)
+    _check_partners(name, "mask", mask_files, f"an image of the same name in {images}", image_files)
     pairs = [(image_files[key], mask_files[key]) for key in sorted(image_files)]
     _check_sizes(name, pairs)
     return MaskFiles([image for image, _ in pairs], [mask for _, mask in pairs], lookup)
@@ -168,6 +163,13 @@ def _by_key(name: str, folder: Path, key: Callable[[str], str]) -> dict[str, Pat
     if not files:
         raise DataError(f"{name} must have images ({' '.join(IMAGE_SUFFIXES)}) in {folder.absolute()}; got none.")
     return {str(file.relative_to(folder).with_name(key(file.stem))): file for file in files}
+
+
+def _check_partners(name: str, kind: str, files: dict[str, Path], partner: str, partners: dict[str, Path]) -> None:
+    if alone := sorted(files.keys() - partners.keys()):
+        raise DataError(
+            f"{name}: every {kind} must have {partner}; {len(alone)} of {len(files)} have none, first {files[alone[0]]}."
+        )
 
 
 def _check_sizes(name: str, pairs: list[tuple[Path, Path]]) -> None:

@@ -41,7 +41,8 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 OPTIMIZERS = ("sgd", "adam", "adamw")
 PRECISIONS = ("32", "bf16-mixed", "16-mixed")
 _OLD_PRECISIONS = {"float32": "32", "bfloat16": "bf16-mixed"}
-FOLDERS = ("folder:", "stream:")
+FOLDERS = ("folder:", "stream:", "camvid:", "cityscapes:", "ade20k:")
+"""Prefixes of the names of data sets that are folders."""
 RENAMED = {
     "images": "num_train",
     "accumulate": "grad_accum_steps",

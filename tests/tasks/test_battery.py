@@ -22,6 +22,7 @@ from tests.tasks.test_domain_adaptation import LOOPS
 from tests.tasks.test_domain_adaptation import QUICK as ADAPTATION
 from tests.tasks.test_generation import QUICK as QUICK_GENERATION
 from tests.tasks.test_manas import QUICK as QUICK_MANAS
+from tests.tasks.test_segmentation import QUICK as QUICK_SEGMENTATION
 
 pytestmark = pytest.mark.filterwarnings("ignore:clusters? .* no sample")  # of CAN, after a few steps
 
@@ -65,6 +66,7 @@ SMOKE = {
     ),
     "architecture_evaluation": QUICK_EVALUATION,
     **{name: replace(QUICK_MANAS, task=name) for name in ("manas_exp3", "manas_least_squares", "random_search")},
+    "segmentation": QUICK_SEGMENTATION,
     "generation": replace(QUICK_GENERATION, lr=2e-3),
     "darts": QUICK_SEARCH,
     "darts_second_order": replace(QUICK_SEARCH, task="darts_second_order", num_train=32),
@@ -121,6 +123,7 @@ WITHOUT_RANDOM_NUMBERS: dict[str, dict[str, Any]] = {
     "darts": {"norm": "bn"},
     "manas_least_squares": {},
     "few_shot": {},
+    "segmentation": {},
     "source_only": {},
     "adabn": {},
     "examples.frequency:Frequency": {"options": {"random_sign": False}},
