@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -60,6 +61,31 @@ class RandomCropOfSample:
         return x, labels
 
 
+@dataclass(frozen=True)
+class CentralSquares(Sequence[Sample]):
+    """The central squares of images and their labels; an image with a shorter side than the square keeps it.
+
+    Args:
+        samples: images with labels.
+        image_size: side of the squares.
+    """
+
+    samples: Sequence[Sample]
+    image_size: int
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return a square and its labels."""
+        image, labels = self.samples[index]
+        for dim in (-2, -1):
+            size = min(self.image_size, labels.shape[dim])
+            start = (labels.shape[dim] - size) // 2
+            image, labels = (each.narrow(dim, start, size) for each in (image, labels))
+        return image, labels
+
+
 def scaled_size(size: Sequence[int], resize: int, scale: float = 1.0) -> tuple[int, int]:
     """Return height and width of an image whose shorter side is resized (0 for its own size), then scaled by a factor.
 
@@ -87,14 +113,18 @@ def resize_labels(labels: Tensor, size: Sequence[int]) -> Tensor:
 def size_batches(samples: Sequence[Sample], batch_size: int, max_pixels: int) -> list[list[int]]:
     """Divide images into batches of one size each, so that none is padded; small images come first.
 
+    Images of one size are in random order, the same in every call: neighbors in a file may be similar, and statistics of a batch
+    should not be.
+
     Args:
         samples: images with labels.
         batch_size: largest number of images per batch.
         max_pixels: largest number of pixels per batch; a larger image is a batch of its own.
     """
     sizes = [sample_size(samples, index) for index in range(len(samples))]
+    order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(0)).tolist()
     batches: list[list[int]] = []
-    for index in sorted(range(len(samples)), key=lambda index: sizes[index]):
+    for index in sorted(order, key=lambda index: sizes[index]):
         last = batches[-1] if batches else []
         fits = last and sizes[last[0]] == sizes[index] and len(last) < batch_size
         if fits and (len(last) + 1) * sizes[index][0] * sizes[index][1] <= max_pixels:
@@ -106,6 +136,9 @@ def size_batches(samples: Sequence[Sample], batch_size: int, max_pixels: int) ->
 
 def sample_size(samples: Sequence[Sample], index: int) -> tuple[int, int]:
     """Return height and width of an image, without decoding it if it is a file."""
+    if isinstance(samples, CentralSquares):
+        height, width = sample_size(samples.samples, index)
+        return min(height, samples.image_size), min(width, samples.image_size)
     if isinstance(samples, MaskFiles):
         return samples.size(index)
     height, width = samples[index][1].shape

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from anynorm.data.segmentation import SegmentationDataset, load_segmentation_cached
 from anynorm.data.segmentation_readers import IGNORED, Sample
-from anynorm.data.segmentation_transforms import RandomCropOfSample, read_batches, size_batches
+from anynorm.data.segmentation_transforms import CentralSquares, RandomCropOfSample, read_batches, size_batches
 from anynorm.errors import SpecError
 from anynorm.models.backbone import make_backbone
 from anynorm.models.segmentation import SegmentationNetwork
@@ -51,7 +51,8 @@ class Segmentation(Task):
     Attributes:
         default_options: head, psp or aspp; aux_weight, the weight of the auxiliary loss; dropout before the last convolutions;
             resize, the shorter side of images before they are cropped or tested (0 for their own); min_scale and max_scale, the
-            range of a random scale of training images; scales, comma-separated scales of a further evaluation ("" for none), and
+            range of a random scale of training images; crop_test, whether the central squares of test images are tested, of the
+            size of training crops, instead of whole images; scales, comma-separated scales of a further evaluation ("" for none), and
             flip_test, whether it flips images too; norm_modes, whether the last evaluation has batch statistics and recalibrated
             ones too; recalibration_images, the number of training crops for the latter; clip_grad_norm, the largest norm of the
             gradient (0 for no limit); and the options of `anynorm.tasks.pretrained_backbone`.
@@ -69,6 +70,7 @@ class Segmentation(Task):
         "resize": 0,
         "min_scale": 1.0,
         "max_scale": 1.0,
+        "crop_test": False,
         "scales": "",
         "flip_test": False,
         "norm_modes": False,
@@ -226,7 +228,8 @@ class Segmentation(Task):
     def test_samples(self) -> Samples:
         """The test images of the run, with labels."""
         tests = self.data.test
-        return tests if self.num_tests == len(tests) else tests[: self.num_tests]
+        tests = tests if self.num_tests == len(tests) else tests[: self.num_tests]
+        return CentralSquares(tests, self.config.image_size) if self.options["crop_test"] else tests
 
     def predict(self, image: Tensor) -> Tensor:
         """Return the class of each pixel, (h, w), of a uint8 image (3, h, w)."""
@@ -259,5 +262,7 @@ def _check_options(options: Mapping[str, Any]) -> None:
     for name in ("aux_weight", "clip_grad_norm", "recalibration_images", "resize", "fit_images"):
         if options[name] < 0:
             raise SpecError(f"option {name} must be at least 0; got {options[name]}.")
+    if options["crop_test"] and options["resize"]:
+        raise SpecError(f"option crop_test takes squares of images in their own size; resize must be 0, got {options['resize']}.")
     if not 0 <= options["dropout"] < 1:
         raise SpecError(f"option dropout must be in [0, 1); got {options['dropout']}.")

@@ -8,7 +8,7 @@ from PIL import Image
 from anynorm.data.download import data_dir
 from anynorm.data.segmentation import SegmentationDataset, load_segmentation
 from anynorm.data.segmentation_readers import CAMVID, IGNORED
-from anynorm.data.segmentation_transforms import RandomCropOfSample, read_batches, size_batches
+from anynorm.data.segmentation_transforms import CentralSquares, RandomCropOfSample, read_batches, sample_size, size_batches
 from anynorm.data.shapes import CLASSES
 from anynorm.errors import DataError, SpecError
 from anynorm.training.config import Config, hash_sources
@@ -276,9 +276,23 @@ def test_a_scaled_crop_has_classes_of_the_image_alone_and_the_scale_of_its_range
 def test_batches_have_images_of_one_size_and_every_image_once():
     sizes = [(4, 6), (6, 4), (4, 6), (4, 6), (4, 6), (8, 8)]
     samples = [(torch.full((3, *size), k, dtype=torch.uint8), torch.full(size, k)) for k, size in enumerate(sizes)]
-    assert size_batches(samples, 3, 1000) == [[0, 2, 3], [4], [1], [5]]
-    assert size_batches(samples, 3, 48) == [[0, 2], [3, 4], [1], [5]]
+    for max_pixels, lengths in ((1000, [3, 1, 1, 1]), (48, [2, 2, 1, 1])):
+        batches = size_batches(samples, 3, max_pixels)
+        assert batches == size_batches(samples, 3, max_pixels)
+        assert [len(batch) for batch in batches] == lengths
+        assert sorted(index for batch in batches for index in batch) == list(range(6))
+        assert [{sizes[index] for index in batch} for batch in batches][-2:] == [{(6, 4)}, {(8, 8)}]
     data = SegmentationDataset(samples, samples, ("a",), torch.zeros(3, 1, 1), torch.ones(3, 1, 1))
     x, labels = next(read_batches(data, samples, [[0, 2]], resize=2))
     assert (tuple(x.shape), tuple(labels.shape)) == ((2, 3, 2, 3), (2, 4, 6))
     assert x[:, 0, 0, 0].tolist() == [0, 2]
+
+
+def test_central_squares_have_the_middle_of_images_and_labels(tmp_path):
+    data = load_segmentation(make_camvid(tmp_path))
+    squares = CentralSquares(data.train, 11)
+    image, labels = squares[1]
+    assert torch.equal(image, data.train[1][0][:, :11])
+    assert torch.equal(labels, data.train[1][1][:11])
+    assert sample_size(squares, 0) == labels.shape == (11, 10)
+    assert torch.equal(CentralSquares(data.train, 4)[0][1], data.train[0][1][4:8, 3:7])

@@ -142,7 +142,7 @@ def images_of_two_sizes():
 
 
 def test_the_evaluation_is_that_of_a_loop_over_single_images():
-    task = make_task(replace(QUICK, data=f"{__name__}:images_of_two_sizes", num_test=7)).eval()
+    task = make_task(replace(QUICK, data=f"{__name__}:images_of_two_sizes", num_train=8, num_test=7)).eval()
     truths, predictions = [], []
     for image, labels in task.data.test[:7]:
         prediction = task.predict(image)
@@ -161,23 +161,23 @@ def test_ignored_pixels_have_no_loss_and_the_auxiliary_loss_has_its_weight():
     x, labels = task.training_batch(0)
     labels = labels.clone()
     labels[:, :30] = 255
-    logits, auxiliary = task.model(x)
+    logits, auxiliary = (each.detach() for each in task.model(x))
     kept = labels[:, 30:].long()
     expected = sum(
         weight * -each[:, :, 30:].log_softmax(1).gather(1, kept[:, None]).mean() for each, weight in ((logits, 1), (auxiliary, 0.4))
     )
     metrics = task.loss((x, labels))
-    same(metrics["loss"], expected)
+    same(metrics["loss"].detach(), expected)
     same(metrics["pixel accuracy"], 100 * (logits[:, :, 30:].argmax(1) == kept).float().mean())
-    assert float(task.loss((x, torch.full_like(labels, 255)))["loss"]) == 0
+    assert task.loss((x, torch.full_like(labels, 255)))["loss"].item() == 0
 
 
 def test_a_short_training_learns_the_textures_and_writes_pictures(tmp_path):
-    config = replace(QUICK, width=0.5, num_train=None, num_test=16, batch_size=8, epochs=3, lr=0.1, schedule="poly", num_evals=1)
+    config = replace(QUICK, num_train=96, num_test=16, epochs=3, schedule="poly", num_evals=1)
     config = replace(config, options=OPTIONS | {"backbone_image_size": 64, "clip_grad_norm": 5.0})
     trainer, failure = train(config, tmp_path)
     assert not failure
-    assert trainer.curve.points[-1]["test_mIoU"] > 45
+    assert trainer.curve.points[-1]["test_mIoU"] > 35
     with Image.open(tmp_path / "artifacts" / "predictions.png") as picture:
         assert picture.size == (3 * 64 + 2 * 2, 4 * 64 + 3 * 2)
     by_class = json.loads((tmp_path / "artifacts" / "class-iou.json").read_text())
@@ -186,7 +186,7 @@ def test_a_short_training_learns_the_textures_and_writes_pictures(tmp_path):
 
 
 def test_a_picture_has_the_colors_of_labels_and_predictions_and_images_of_two_sizes():
-    task = make_task(replace(QUICK, data=f"{__name__}:images_of_two_sizes")).eval()
+    task = make_task(replace(QUICK, data=f"{__name__}:images_of_two_sizes", num_train=8)).eval()
     with torch.no_grad(), Image.open(io.BytesIO(task.artifacts()["predictions.png"])) as picture:
         pixels = np.asarray(picture)
     image, labels = task.data.test[0]
@@ -237,7 +237,7 @@ def test_a_backbone_has_the_weights_of_a_classifier_with_its_norms(norm, tmp_pat
     task = make_task(replace(with_options(weights=str(path), backbone_image_size=64), norm=norm))
     assert all(torch.equal(value, classifier.state_dict()[name]) for name, value in task.model.backbone.state_dict().items())
     with pytest.raises(DataError, match=r"model\.pt must be those of a classifier"):
-        make_task(replace(with_options(weights=str(path), backbone_image_size=64), norm="ln"))
+        make_task(replace(with_options(weights=str(path), backbone_image_size=64), norm=norm, width=1.0))
 
 
 def test_frozen_norms_of_a_part_do_not_change_in_training(tmp_path):
