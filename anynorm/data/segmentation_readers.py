@@ -2,7 +2,7 @@
 
     camvid nuclei pets    NAME/*.npz under the data directory: encoded images with offsets, masks, and the split of each image
     camvid:PATH           SegNet's layout: train/ trainannot/ test/ testannot/
-    cityscapes:PATH       leftImg8bit/train/CITY/… gtFine/train/CITY/…_gtFine_labelIds.png (or labelTrainIds); val is the test split
+    cityscapes:PATH       leftImg8bit/train/CITY/… gtFine/train/CITY/…_gtFine_labelIds.png (or labelTrainIds); tests on val
     ade20k:PATH           ADEChallengeData2016: images/training annotations/training; validation is the test split
 
 A lookup table maps the values of a mask to classes from 0, to `IGNORED`, or to −1 for a value that is not allowed.

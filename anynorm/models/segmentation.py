@@ -3,9 +3,9 @@
     image ─▶ stem ─▶ stage 1 ─▶ stage 2 ─▶ stage 3 (dilation 2) ─▶ stage 4 (dilation 4) ─▶ head ─▶ logits, resized to the image
                                              └──▶ auxiliary head ─▶ auxiliary logits, in training
 
-Heads: pyramid pooling (PSPNet, Zhao et al. 2017) and atrous spatial pyramid pooling (DeepLab v3, Chen et al. 2017). A norm follows
-every convolution except those of the last layer and of maps pooled to 1 × 1: there, a statistic of the batch has as few values as
-the batch has samples (one value with one sample per device, which BN cannot normalize in training), and a group of a few channels
+Heads: pyramid pooling (PSPNet, Zhao et al. 2017) and atrous spatial pyramid pooling (DeepLab v3, Chen et al. 2017). A norm
+follows every convolution except those of the last layer and of maps pooled to 1 × 1: there, a statistic of the batch has as few
+values as the batch has samples (one value with one sample per device, which BN cannot normalize in training), and one of a group
 as few as it has channels. These convolutions have a bias instead. The published networks have norms there, at batches of 16.
 """
 

@@ -44,7 +44,10 @@ from anynorm.training.sweep import Row, grid
 
 TABLE_5: dict[str, dict[str, dict[str, float]]] = {
     "ADE20K": {"miou": {"syncbn": 36.4, "gn": 35.7, "sn": 38.7}, "miou_multi_scale": {"syncbn": 37.7, "gn": 36.3, "sn": 39.2}},
-    "Cityscapes": {"miou": {"syncbn": 69.7, "gn": 68.4, "sn": 71.2}, "miou_multi_scale": {"syncbn": 73.0, "gn": 73.1, "sn": 75.1}},
+    "Cityscapes": {
+        "miou": {"syncbn": 69.7, "gn": 68.4, "sn": 71.2},
+        "miou_multi_scale": {"syncbn": 73.0, "gn": 73.1, "sn": 75.1},
+    },
 }
 """The paper's mIoU in % by data set and testing."""
 COLUMNS = {

@@ -3,13 +3,14 @@
     loss = cross entropy of the head + aux_weight · cross entropy of the auxiliary head         means over pixels with a class
 
 Training takes random crops of `config.image_size` pixels, testing whole images. The metric is the mean intersection over union
-(mIoU) over the classes. With `scales` or `flip_test`, the last evaluation also has the mIoU of probabilities that are averaged over
-scales and flips; with `norm_modes`, that of batch statistics and of recalibrated ones (`anynorm.tasks.norm_modes`).
+(mIoU) over the classes. With `scales` or `flip_test`, the last evaluation also has the mIoU of probabilities averaged over scales
+and flips; with `norm_modes`, that of batch statistics and of recalibrated ones (`anynorm.tasks.norm_modes`).
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -52,9 +53,9 @@ class Segmentation(Task):
         default_options: head, psp or aspp; aux_weight, the weight of the auxiliary loss; dropout before the last convolutions;
             resize, the shorter side of images before they are cropped or tested (0 for their own); min_scale and max_scale, the
             range of a random scale of training images; crop_test, whether the central squares of test images are tested, of the
-            size of training crops, instead of whole images; scales, comma-separated scales of a further evaluation ("" for none), and
-            flip_test, whether it flips images too; norm_modes, whether the last evaluation has batch statistics and recalibrated
-            ones too; recalibration_images, the number of training crops for the latter; clip_grad_norm, the largest norm of the
+            size of training crops, instead of whole images; scales, comma-separated scales of a further evaluation ("" for none),
+            and flip_test, whether it flips images too; norm_modes, whether the last evaluation has batch and recalibrated
+            statistics too; recalibration_images, the number of training crops for the latter; clip_grad_norm, the largest norm of the
             gradient (0 for no limit); and the options of `anynorm.tasks.pretrained_backbone`.
 
     Raises:
@@ -146,9 +147,7 @@ class Segmentation(Task):
     def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the mean cross entropy of pixels with a class; 0 if there are none."""
         targets, smoothing = labels.long(), self.config.label_smoothing
-        total = nn.functional.cross_entropy(
-            logits, targets, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing
-        )
+        total = nn.functional.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing)
         return total / _count_pixels(labels)
 
     def configure_optimizers(self) -> torch.optim.Optimizer | Optimizers:
@@ -243,7 +242,7 @@ class Segmentation(Task):
         predictions = [self.predict(image) for image, _ in shown]
         files = {"predictions.png": encode_predictions(shown, predictions, self.data.num_classes)}
         if self._iou is not None:
-            values = [None if value != value else round(value, 4) for value in self._iou.tolist()]  # NaN: no such pixel
+            values = [None if math.isnan(value) else round(value, 4) for value in self._iou.tolist()]  # NaN: no such pixel
             files["class-iou.json"] = json.dumps(dict(zip(self.data.class_names, values, strict=True)), indent=1).encode()
         return files
 

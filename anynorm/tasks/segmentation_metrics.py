@@ -1,13 +1,12 @@
 """Metrics of segmentation from the confusion matrix of all pixels.
 
-    IoU of a class    = pixels of the class in labels and prediction / pixels of the class in either
-    mIoU              = mean over the classes that labels or predictions have
-    pixel accuracy    = pixels whose class is predicted / pixels
+IoU of a class    = pixels of the class in labels and prediction / pixels of the class in either
+mIoU              = mean over the classes that labels or predictions have
+pixel accuracy    = pixels whose class is predicted / pixels
 """
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from anynorm.data.segmentation_readers import IGNORED
@@ -16,6 +15,7 @@ from anynorm.data.segmentation_readers import IGNORED
 def confusion_matrix(labels: Tensor, predictions: Tensor, num_classes: int) -> Tensor:
     """Return the number of pixels by label (row) and prediction (column), without ignored pixels.
 
+    >>> import torch
     >>> confusion_matrix(torch.tensor([0, 1, 1, 255]), torch.tensor([0, 0, 1, 1]), 2)
     tensor([[1, 0],
             [1, 1]])

@@ -186,7 +186,9 @@ def test_a_missing_file_of_the_data_directory_is_named_with_its_place(tmp_path, 
 
 
 def test_unknown_names_have_a_suggestion():
-    with pytest.raises(DataError, match=r"unknown segmentation data set 'shape'\. Did you mean shapes\? Usable: shapes .*ade20k:PATH"):
+    with pytest.raises(
+        DataError, match=r"unknown segmentation data set 'shape'\. Did you mean shapes\? Usable: shapes .*ade20k:PATH"
+    ):
         load_segmentation("shape")
 
 

@@ -1,8 +1,9 @@
-"""Segmentation: metrics against naive loops and scikit-learn, ignored pixels, whole images, several scales, norm modes, weights."""
+"""Segmentation: metrics against loops and scikit-learn, ignored pixels, whole images, scales, norm modes, weights."""
 
 import io
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,6 +42,10 @@ QUICK = Config(
     image_size=64,
     options=OPTIONS,
 )
+
+
+def build(config) -> Any:
+    return make_task(config)
 
 
 def with_options(**options):
@@ -103,14 +108,14 @@ def test_padding_does_not_change_the_logits_of_the_image():
     whole = torch.randn(2, 3, 24, 40)
     whole[..., :21, :34] = x
     same(predict_logits(Local(), x, (21, 34)), Local()(whole)[..., :21, :34])
-    task = make_task(QUICK).eval()
+    task = build(QUICK).eval()
     x = torch.randn(1, 3, 64, 48)
     same(predict_logits(task.model, x, (64, 48)), task.model(x))
     assert predict_logits(task.model, x, (32, 24)).shape == (1, 4, 32, 24)
 
 
 def test_several_scales_and_flips_are_the_mean_of_their_probabilities():
-    model = make_task(QUICK).eval().model
+    model = build(QUICK).eval().model
     x, size = torch.randn(2, 3, 32, 40), (32, 40)
     small = nn.functional.interpolate(x, (16, 20), mode="bilinear")
     with torch.no_grad():
@@ -122,7 +127,7 @@ def test_several_scales_and_flips_are_the_mean_of_their_probabilities():
         ]
         same(average_probabilities(model, x, size, (1.0, 0.5), flip=True), sum(parts) / 4)
         same(average_probabilities(model, x, size, (1.0,), flip=False), parts[0])
-    with pytest.raises(SpecError, match="option scales must be comma-separated numbers .*; got '1,two'"):
+    with pytest.raises(SpecError, match=r"option scales must be comma-separated numbers .*; got '1,two'"):
         parse_scales("1,two")
 
 
@@ -133,16 +138,16 @@ def images_of_two_sizes():
     """Return images of two sizes with ignored pixels, some of them ignored altogether."""
     data = load_segmentation("shapes")
     samples = []
-    for k, (image, labels) in enumerate(data.train[:8]):
+    for k, (image, whole) in enumerate(data.train[:8]):
         width = 64 if k % 2 else 52
-        labels = labels[:, :width].clone()
+        labels = whole[:, :width].clone()
         labels[:10] = 255
         samples.append((image[:, :, :width], torch.full_like(labels, 255) if k == 3 else labels))
     return SegmentationDataset(samples, samples, data.class_names, data.mean, data.std)
 
 
 def test_the_evaluation_is_that_of_a_loop_over_single_images():
-    task = make_task(replace(QUICK, data=f"{__name__}:images_of_two_sizes", num_train=8, num_test=7)).eval()
+    task = build(replace(QUICK, data=f"{__name__}:images_of_two_sizes", num_train=8, num_test=7)).eval()
     truths, predictions = [], []
     for image, labels in task.data.test[:7]:
         prediction = task.predict(image)
@@ -156,15 +161,15 @@ def test_the_evaluation_is_that_of_a_loop_over_single_images():
 
 
 def test_ignored_pixels_have_no_loss_and_the_auxiliary_loss_has_its_weight():
-    trainer = Trainer(QUICK)
-    task = trainer.task
+    task: Any = Trainer(QUICK).task
     x, labels = task.training_batch(0)
     labels = labels.clone()
     labels[:, :30] = 255
     logits, auxiliary = (each.detach() for each in task.model(x))
     kept = labels[:, 30:].long()
     expected = sum(
-        weight * -each[:, :, 30:].log_softmax(1).gather(1, kept[:, None]).mean() for each, weight in ((logits, 1), (auxiliary, 0.4))
+        weight * -each[:, :, 30:].log_softmax(1).gather(1, kept[:, None]).mean()
+        for each, weight in ((logits, 1), (auxiliary, 0.4))
     )
     metrics = task.loss((x, labels))
     same(metrics["loss"].detach(), expected)
@@ -186,7 +191,7 @@ def test_a_short_training_learns_the_textures_and_writes_pictures(tmp_path):
 
 
 def test_a_picture_has_the_colors_of_labels_and_predictions_and_images_of_two_sizes():
-    task = make_task(replace(QUICK, data=f"{__name__}:images_of_two_sizes", num_train=8)).eval()
+    task = build(replace(QUICK, data=f"{__name__}:images_of_two_sizes", num_train=8)).eval()
     with torch.no_grad(), Image.open(io.BytesIO(task.artifacts()["predictions.png"])) as picture:
         pixels = np.asarray(picture)
     image, labels = task.data.test[0]
@@ -208,9 +213,11 @@ def test_the_last_evaluation_has_norm_modes_and_several_scales():
 
 
 def test_batch_statistics_are_those_of_batches_as_large_as_in_training():
-    task = make_task(with_options(norm_modes=True)).eval()
+    task = build(with_options(norm_modes=True)).eval()
     seen = []
-    task.model.register_forward_hook(lambda module, inputs, output: seen.append((len(inputs[0]), find_norms(module)[0].module.training)))
+    task.model.register_forward_hook(
+        lambda module, inputs, output: seen.append((len(inputs[0]), find_norms(module)[0].module.training))
+    )
     with torch.no_grad():
         task.evaluate()
     assert [size for size, in_training in seen if in_training][:2] == [4, 2]
@@ -234,48 +241,48 @@ def save_classifier(path, norm="bn"):
 def test_a_backbone_has_the_weights_of_a_classifier_with_its_norms(norm, tmp_path):
     path = tmp_path / "model.pt"
     classifier = save_classifier(path, norm)
-    task = make_task(replace(with_options(weights=str(path), backbone_image_size=64), norm=norm))
+    task = build(replace(with_options(weights=str(path), backbone_image_size=64), norm=norm))
     assert all(torch.equal(value, classifier.state_dict()[name]) for name, value in task.model.backbone.state_dict().items())
     with pytest.raises(DataError, match=r"model\.pt must be those of a classifier"):
-        make_task(replace(with_options(weights=str(path), backbone_image_size=64), norm=norm, width=1.0))
+        build(replace(with_options(weights=str(path), backbone_image_size=64), norm=norm, width=1.0))
 
 
 def test_frozen_norms_of_a_part_do_not_change_in_training(tmp_path):
     save_classifier(tmp_path / "model.pt")
     config = with_options(weights=str(tmp_path / "model.pt"), frozen="backbone", backbone_image_size=64)
-    before = make_task(config).model
+    before = build(config).model
     frozen = [site.path for site in find_norms(before) if site.path.startswith("backbone")]
-    after = train(config).trainer.task.model
+    after: Any = train(config).trainer.task.model
     for path in frozen:
         old, new = (model.get_submodule(path).state_dict() for model in (before, after))
         assert all(torch.equal(old[name], new[name]) for name in old if name != "num_batches_tracked")
     head = "head.branches.1.1.running_mean"
     assert not torch.equal(before.state_dict()[head], after.state_dict()[head])
     with pytest.raises(SpecError, match=r"frozen must be a part .*; got 'neck'\. Usable: backbone head aux_head"):
-        make_task(with_options(frozen="neck"))
+        build(with_options(frozen="neck"))
 
 
 def test_other_norms_are_fitted_to_a_pretrained_network(tmp_path):
     """After fitting, GN's features are closer to those of the pretrained BN network than with copied γ and β."""
     save_classifier(tmp_path / "model.pt")
     options = {"weights": str(tmp_path / "model.pt"), "backbone_image_size": 64}
-    reference = make_task(with_options(**options))
-    fitted = make_task(replace(with_options(**options, fit_images=16), norm="gn:4"))
-    copied = apply_norms(make_task(with_options(**options)).model, "gn:4", 4)
+    reference = build(with_options(**options))
+    fitted = build(replace(with_options(**options, fit_images=16), norm="gn:4"))
+    copied = apply_norms(build(with_options(**options)).model, "gn:4", 4)
     x = fitted.batch(torch.arange(16), torch.Generator())[0]
     with torch.no_grad():
         expected = reference.model.eval().backbone(x)[-1]
         errors = [float((model.eval().backbone(x)[-1] - expected).square().mean()) for model in (fitted.model, copied)]
     assert errors[0] < 0.7 * errors[1]
     with pytest.raises(SpecError, match="fit_images needs the option weights"):
-        make_task(with_options(fit_images=4))
+        build(with_options(fit_images=4))
 
 
 def test_options_out_of_range_are_refused():
     for name, value in (("aux_weight", -1.0), ("clip_grad_norm", -1.0), ("resize", -1)):
         with pytest.raises(SpecError, match=f"option {name} must be at least 0; got -1"):
-            make_task(with_options(**{name: value}))
+            build(with_options(**{name: value}))
     with pytest.raises(SpecError, match=r"option dropout must be in \[0, 1\); got 1"):
-        make_task(with_options(dropout=1.0))
+        build(with_options(dropout=1.0))
     with pytest.raises(DataError, match="unknown segmentation data set 'digits'"):
         Segmentation(replace(QUICK, data="digits"))
