@@ -90,7 +90,7 @@ PRESETS: dict[str, Settings] = {
         "options": OPTIONS,
         "data": {
             "ADE20K": {"train": {"data": "nuclei", "epochs": 4}, "options": {}, "devices": 4, "batch_size": 2},
-            "Cityscapes": {"train": {"data": "camvid", "epochs": 4}, "options": {}, "devices": 8, "batch_size": 1},
+            "Cityscapes": {"train": {"data": "camvid", "num_test": 100, "epochs": 4}, "options": {}, "devices": 8, "batch_size": 1},
         },
         "norms": NORMS,
         "weights": {},

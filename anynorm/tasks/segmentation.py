@@ -55,8 +55,8 @@ class Segmentation(Task):
             range of a random scale of training images; crop_test, whether the central squares of test images are tested, of the
             size of training crops, instead of whole images; scales, comma-separated scales of a further evaluation ("" for none),
             and flip_test, whether it flips images too; norm_modes, whether the last evaluation has batch and recalibrated
-            statistics too; recalibration_images, the number of training crops for the latter; clip_grad_norm, the largest norm of the
-            gradient (0 for no limit); and the options of `anynorm.tasks.pretrained_backbone`.
+            statistics too; recalibration_images, the number of training crops for the latter; clip_grad_norm, the largest norm
+            of the gradient (0 for no limit); and the options of `anynorm.tasks.pretrained_backbone`.
 
     Raises:
         DataError: if the data set or the weights cannot be read, or do not fit.
