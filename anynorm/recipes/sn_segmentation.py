@@ -5,13 +5,13 @@
 Paper: DeepLab with a dilated ResNet-50 (stride 8), pretrained on ImageNet with the same norm, on eight devices: ADE20K with two
 images each, Cityscapes with one. Learning rate (1 − progress)^0.9, auxiliary loss of weight 0.4, mIoU at one scale and several.
 
-    smoke  10 s      generated shapes, four images; checks that the code works and claims nothing
+    smoke  10 s      eight generated images, two epochs; checks that the code works and claims nothing
     desk   not run   nuclei in place of ADE20K, 4 devices × 2 images; CamVid in place of Cityscapes, 8 × 1; ResNet-18 of width 8;
                      needs nuclei/ and camvid/ in the data directory
     paper  not run   the published setting; needs ADEChallengeData2016/, cityscapes/ and pretrained weights, see `PRESETS`
 
-Scaled down in `desk`: other data, a narrow network that is not pretrained, PSPNet's head, and about 200 steps. So the claims are
-about the order of the norms. Devices are simulated: a step accumulates the gradients of as many forward passes, each with
+Scaled down in `desk`: other data, a narrow network that is not pretrained, PSPNet's head, crops of 112 pixels in training and
+testing, and 248 steps (CamVid: 180). So the claims are about the order of the norms. Devices are simulated: a step accumulates the gradients of as many forward passes, each with
 statistics of its own; SyncBN has all samples of a step in one pass. GN has 8 groups. In `paper`, learning rates and weight decay
 are those of the public code (ADE20K) and of PSPNet (Cityscapes), which the paper does not state; images are cropped instead of
 resized to squares; and the test split of Cityscapes, whose labels are not public, is its validation split.
@@ -63,7 +63,7 @@ NORMS = {"bn": "bn", "gn": "gn:8", "sn": "sn", "syncbn": "bn"}
 OPTIONS: Settings = {"norm_modes": True, "recalibration_images": 64, "scales": "0.75,1,1.25", "crop_test": True}
 TRAIN: Settings = {
     "task": "segmentation", "model": "resnet18", "width": 0.125, "image_size": 112, "flip": True, "lr": 0.05,
-    "weight_decay": 1e-4, "schedule": "poly", "num_evals": 1,
+    "weight_decay": 1e-4, "schedule": "poly", "epochs": 4, "num_evals": 1,
 }  # fmt: skip
 PAPER_TRAIN: Settings = {
     "task": "segmentation", "model": "resnet50", "flip": True, "weight_decay": 1e-4, "schedule": "poly", "num_evals": 10,
@@ -89,8 +89,8 @@ PRESETS: dict[str, Settings] = {
         "train": TRAIN,
         "options": OPTIONS,
         "data": {
-            "ADE20K": {"train": {"data": "nuclei", "epochs": 4}, "options": {}, "devices": 4, "batch_size": 2},
-            "Cityscapes": {"train": {"data": "camvid", "num_test": 100, "epochs": 4}, "options": {}, "devices": 8, "batch_size": 1},
+            "ADE20K": {"train": {"data": "nuclei"}, "options": {}, "devices": 4, "batch_size": 2},
+            "Cityscapes": {"train": {"data": "camvid", "num_test": 100}, "options": {}, "devices": 8, "batch_size": 1},
         },
         "norms": NORMS,
         "weights": {},
