@@ -1,5 +1,7 @@
 """Dilated backbones are the strided ones on a finer grid; heads take any size, and one sample in training."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -93,7 +95,7 @@ def test_pyramid_pooling_is_the_mean_of_each_cell_beside_the_features():
 
 
 def test_rates_beyond_the_map_act_as_convolutions_of_one_pixel():
-    head = AtrousPyramid(8, 3, dropout=0.0, rates=(50,)).eval()
+    head: Any = AtrousPyramid(8, 3, dropout=0.0, rates=(50,)).eval()
     x = torch.randn(2, 8, 6, 6)
     before = head(x)
     weight = head.branches[1][0].weight

@@ -268,7 +268,7 @@ def test_other_norms_are_fitted_to_a_pretrained_network(tmp_path):
     options = {"weights": str(tmp_path / "model.pt"), "backbone_image_size": 64}
     reference = build(with_options(**options))
     fitted = build(replace(with_options(**options, fit_images=16), norm="gn:4"))
-    copied = apply_norms(build(with_options(**options)).model, "gn:4", 4)
+    copied: Any = apply_norms(build(with_options(**options)).model, "gn:4", 4)
     x = fitted.batch(torch.arange(16), torch.Generator())[0]
     with torch.no_grad():
         expected = reference.model.eval().backbone(x)[-1]
