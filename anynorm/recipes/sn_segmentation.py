@@ -61,7 +61,7 @@ COLUMNS = {
 """Metrics of the task by the column of a row."""
 MODES = {"miou": "running statistics", "miou_batch_statistics": "batch statistics", "miou_recalibrated": "recalibrated"}
 NORMS = {"bn": "bn", "gn": "gn:8", "sn": "sn", "syncbn": "bn"}
-OPTIONS: Settings = {"norm_modes": True, "recalibration_images": 64, "scales": "0.75,1,1.25", "crop_test": True}
+OPTIONS: Settings = {"norm_modes": True, "recalibration_images": 64, "scales": "0.75,1,1.25", "whole_images": False}
 TRAIN: Settings = {
     "task": "segmentation", "model": "resnet18", "width": 0.125, "image_size": 112, "flip": True, "lr": 0.05,
     "weight_decay": 1e-4, "schedule": "poly", "epochs": 4, "num_evals": 1,
@@ -102,7 +102,7 @@ PRESETS: dict[str, Settings] = {
     },
     "paper": {
         "train": PAPER_TRAIN,
-        "options": OPTIONS | {"head": "aspp", "recalibration_images": 1000, "crop_test": False},
+        "options": OPTIONS | {"head": "aspp", "recalibration_images": 1000, "whole_images": True},
         "data": {
             "ADE20K": {
                 "train": {"data": "ade20k:ADEChallengeData2016", "image_size": 450, "epochs": 79, "lr": 0.02},  # 100 000 steps

@@ -52,11 +52,11 @@ class Segmentation(Task):
     Attributes:
         default_options: head, psp or aspp; aux_weight, the weight of the auxiliary loss; dropout before the last convolutions;
             resize, the shorter side of images before they are cropped or tested (0 for their own); min_scale and max_scale, the
-            range of a random scale of training images; crop_test, whether the central squares of test images are tested, of the
-            size of training crops, instead of whole images; scales, comma-separated scales of a further evaluation ("" for none),
+            range of a random scale of training images; whole_images, whether whole test images are evaluated
+            instead of their central squares, of the size of training crops; scales, comma-separated scales of a further evaluation ("" for none),
             and flip_test, whether it flips images too; norm_modes, whether the last evaluation has batch and recalibrated
-            statistics too; recalibration_images, the number of training crops for the latter; clip_grad_norm, the largest norm
-            of the gradient (0 for no limit); and the options of `anynorm.tasks.pretrained_backbone`.
+            statistics too; recalibration_images, the number of training crops for the latter; clip, the largest norm of the
+            gradient (0 for no limit); and the options of `anynorm.tasks.pretrained_backbone`.
 
     Raises:
         DataError: if the data set or the weights cannot be read, or do not fit.
@@ -71,12 +71,12 @@ class Segmentation(Task):
         "resize": 0,
         "min_scale": 1.0,
         "max_scale": 1.0,
-        "crop_test": False,
+        "whole_images": True,
         "scales": "",
         "flip_test": False,
         "norm_modes": False,
         "recalibration_images": 64,
-        "clip_grad_norm": 0.0,
+        "clip": 0.0,
         **PRETRAINED_OPTIONS,
     }
     comparison_defaults: ClassVar[Mapping[str, Any]] = {
@@ -152,7 +152,7 @@ class Segmentation(Task):
 
     def configure_optimizers(self) -> torch.optim.Optimizer | Optimizers:
         """Return the optimizer, which clips gradients if the run asks for it."""
-        limit = float(self.options["clip_grad_norm"])
+        limit = float(self.options["clip"])
         if not limit:
             return super().configure_optimizers()
         return clipping_optimizer(self.config, [each for each in self.parameters() if each.requires_grad], limit)
@@ -228,7 +228,7 @@ class Segmentation(Task):
         """The test images of the run, with labels."""
         tests = self.data.test
         tests = tests if self.num_tests == len(tests) else tests[: self.num_tests]
-        return CentralSquares(tests, self.config.image_size) if self.options["crop_test"] else tests
+        return tests if self.options["whole_images"] else CentralSquares(tests, self.config.image_size)
 
     def predict(self, image: Tensor) -> Tensor:
         """Return the class of each pixel, (h, w), of a uint8 image (3, h, w)."""
@@ -258,10 +258,10 @@ def _count_pixels(labels: Tensor) -> Tensor:
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
-    for name in ("aux_weight", "clip_grad_norm", "recalibration_images", "resize", "fit_images"):
+    for name in ("aux_weight", "clip", "recalibration_images", "resize", "fit_images"):
         if options[name] < 0:
             raise SpecError(f"option {name} must be at least 0; got {options[name]}.")
-    if options["crop_test"] and options["resize"]:
-        raise SpecError(f"option crop_test takes squares of images in their own size; resize must be 0, got {options['resize']}.")
+    if options["resize"] and not options["whole_images"]:
+        raise SpecError(f"central squares are those of images in their own size: resize must be 0; got {options['resize']}.")
     if not 0 <= options["dropout"] < 1:
         raise SpecError(f"option dropout must be in [0, 1); got {options['dropout']}.")
