@@ -45,17 +45,17 @@ class Segmentation(Task):
     """Semantic segmentation of the images of a data set.
 
     Args:
-        config: the run. `config.data` is a name of `anynorm.data.segmentation`, such as shapes;
-            `config.model` is a residual network of `anynorm.models`, `config.image_size` the side of training crops.
-            `config.norm` may have parts: backbone, head, aux_head.
+        config: the run. `config.data` is a name of `anynorm.data.segmentation`, `config.model` a residual network of
+            `anynorm.models`, `config.image_size` the side of training crops. `config.norm` may have the parts backbone, head and
+            aux_head.
 
     Attributes:
         default_options: head, psp or aspp; aux_weight, the weight of the auxiliary loss; dropout before the last convolutions;
             resize, the shorter side of images before they are cropped or tested (0 for their own); min_scale and max_scale, the
-            range of a random scale of training images; whole_images, whether whole test images are evaluated
-            instead of their central squares, of the size of training crops; scales, comma-separated scales of a further evaluation ("" for none),
-            and flip_test, whether it flips images too; norm_modes, whether the last evaluation has batch and recalibrated
-            statistics too; recalibration_images, the number of training crops for the latter; clip, the largest norm of the
+            range of a random scale of training images; whole_images, whether whole test images are evaluated instead of their
+            central squares of `config.image_size`; scales, comma-separated scales of a further evaluation ("" for none), and
+            flip_test, whether it flips images too; norm_modes, whether the last evaluation is repeated with batch statistics, and
+            with running statistics estimated again on recalibration_images training crops; clip, the largest norm of the
             gradient (0 for no limit); and the options of `anynorm.tasks.pretrained_backbone`.
 
     Raises:
