@@ -188,7 +188,8 @@ def claims(settings: Settings) -> list[Claim]:
         for column, paper in TABLE_5[data].items():
             for pair in (("sn", "syncbn"), ("sn", "gn"), ("syncbn", "gn")):
                 better, worse = sorted(pair, key=lambda norm: -paper[norm])
-                statement = f"`{better}` has a higher {COLUMNS[column]} than `{worse}` ({where})"
+                quantity = "mIoU" if column == "miou" else "multi-scale mIoU"
+                statement = f"`{better}` has a higher {quantity} than `{worse}` ({where})"
                 numbers = f"{paper[better]} and {paper[worse]}"
                 result.append(_higher(statement, numbers, (better, column), (worse, column), data))
         for norm in ("sn", "gn", "syncbn"):
