@@ -86,7 +86,7 @@ def apply_lookup(mask: npt.NDArray[Any], lookup: Lookup, name: str) -> Tensor:
 # Folders ------------------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MaskFiles(Sequence[Sample]):
     """Image files and mask files, decoded when they are used.
 
