@@ -19,7 +19,7 @@ def class_colors(num_classes: int) -> Tensor:
     """Return uint8 colors (256, 3) by label: dark blue for class 0, white for ignored pixels and labels without a class.
 
     >>> class_colors(2)[[0, 1, 255]].tolist()
-    [[38, 38, 64], [230, 69, 104], [255, 255, 255]]
+    [[38, 38, 64], [230, 69, 116], [255, 255, 255]]
     """
     colors = torch.full((256, 3), 255, dtype=torch.uint8)
     for label in range(num_classes):
