@@ -5,6 +5,7 @@ adversarial               classification, trained on adversarial images; see `an
 advprop                   classification, trained on clean and adversarial images; see `anynorm.tasks.advprop`
 architecture_evaluation   the same by a found network of the DARTS space; see `anynorm.tasks.architecture_evaluation`
 few_shot                  novel classes from a few images; see `anynorm.tasks.few_shot`
+segmentation              a class per pixel; see `anynorm.tasks.segmentation`
 generation                images of a class, by a GAN; see `anynorm.tasks.generation`
 style_transfer            a decoder for any content and any style; see `anynorm.tasks.style_transfer`
 single_style_transfer     Johnson's network for one style; see `anynorm.tasks.single_style_transfer`
@@ -38,6 +39,7 @@ TASKS = {
     "advprop": "anynorm.tasks.advprop:AdvProp",
     "architecture_evaluation": "anynorm.tasks.architecture_evaluation:ArchitectureEvaluation",
     "few_shot": "anynorm.tasks.few_shot:FewShot",
+    "segmentation": "anynorm.tasks.segmentation:Segmentation",
     "generation": "anynorm.tasks.generation:Generation",
     "style_transfer": "anynorm.tasks.style_transfer:StyleTransfer",
     "single_style_transfer": "anynorm.tasks.single_style_transfer:SingleStyleTransfer",

@@ -42,7 +42,10 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 OPTIMIZERS = ("sgd", "adam", "adamw")
 PRECISIONS = ("32", "bf16-mixed", "16-mixed")
 _OLD_PRECISIONS = {"float32": "32", "bfloat16": "bf16-mixed"}
-FOLDERS = ("folder:", "stream:", "coco:", "voc:", "yolo:", "masks:", "frames:", "videos:")
+FOLDERS = (
+    "folder:", "stream:", "coco:", "voc:", "yolo:", "masks:", "camvid:", "cityscapes:", "ade20k:", "frames:", "videos:",
+)  # fmt: skip
+"""Prefixes of the names of data sets that are folders."""
 RENAMED = {
     "images": "num_train",
     "accumulate": "grad_accum_steps",

@@ -55,6 +55,7 @@ SMOKE = {
     "sn_batch_size": (16, 9, 1, 0),
     "sn_controller": (10, 8, 1, 0),
     "sn_importance": (4, 6, 1, 0),
+    "sn_segmentation": (16, 20, 1, 0),
     "sn_style": (6, 9, 1, 0),
     "sn_video": (12, 10, 1, 0),
     "xbn_blocks": (18, 10, 1, 6),  # the same for the networks with IN

@@ -23,6 +23,7 @@ from tests.tasks.test_domain_adaptation import LOOPS
 from tests.tasks.test_domain_adaptation import QUICK as ADAPTATION
 from tests.tasks.test_generation import QUICK as QUICK_GENERATION
 from tests.tasks.test_manas import QUICK as QUICK_MANAS
+from tests.tasks.test_segmentation import QUICK as QUICK_SEGMENTATION
 from tests.tasks.test_video import FIXED as FIXED_VIDEO
 from tests.tasks.test_video import QUICK as QUICK_VIDEO
 
@@ -68,6 +69,7 @@ SMOKE = {
     ),
     "architecture_evaluation": QUICK_EVALUATION,
     **{name: replace(QUICK_MANAS, task=name) for name in ("manas_exp3", "manas_least_squares", "random_search")},
+    "segmentation": QUICK_SEGMENTATION,
     "generation": replace(QUICK_GENERATION, lr=2e-3),
     "darts": QUICK_SEARCH,
     "darts_second_order": replace(QUICK_SEARCH, task="darts_second_order", num_train=32),
@@ -126,6 +128,7 @@ WITHOUT_RANDOM_NUMBERS: dict[str, dict[str, Any]] = {
     "darts": {"norm": "bn"},
     "manas_least_squares": {},
     "few_shot": {},
+    "segmentation": {},
     "source_only": {},
     "adabn": {},
     "video": FIXED_VIDEO,

@@ -1,0 +1,88 @@
+"""A pretrained backbone in a larger network: the options that detection and segmentation share.
+
+weights                path of the state dict of a classifier, such as the model.pt of a run; "" for none. It must have the norms
+                       of the run; with fit_images, those of the model as it is built (BN)
+fit_images             number of training images on which γ and β of the run's norms are fitted to those of the pretrained
+                       network; 0 to load weights that have the norms of the run
+frozen                 name of a part whose norms are frozen, such as backbone; "" for none
+backbone_image_size    side of the images of the classifier; up to 64, the stem of the backbone keeps the resolution
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from anynorm.data.download import find_path
+from anynorm.errors import SpecError
+from anynorm.io.checkpoints import read_state_dict
+from anynorm.models.backbone import load_backbone
+from anynorm.surgery.batches import calibration
+from anynorm.surgery.find import find_norms
+from anynorm.surgery.freeze import freeze
+from anynorm.training.config import Config
+from anynorm.training.norm_layout import apply_norms
+
+PRETRAINED_OPTIONS: dict[str, Any] = {"weights": "", "fit_images": 0, "frozen": "", "backbone_image_size": 224}
+"""The options with their default values."""
+
+
+def set_up_network(
+    network: nn.Module, config: Config, options: Mapping[str, Any], calibration_images: Callable[[int], Tensor]
+) -> nn.Module:
+    """Replace the norms of a network, load pretrained weights into its backbone, and freeze a part.
+
+    Args:
+        network: a network with norms and a submodule `backbone`.
+        config: the run, with its norms.
+        options: those of `PRETRAINED_OPTIONS`.
+        calibration_images: returns a number of images as the network takes them, on which norms are fitted.
+
+    Returns:
+        The network, in train mode.
+
+    Raises:
+        DataError: if the weights do not fit the backbone.
+        SpecError: if a part does not exist or has no norms, or norms should be fitted without weights.
+    """
+    count = int(options["fit_images"])
+    if count and not options["weights"]:
+        raise SpecError(f"fit_images needs the option weights, a pretrained network to which norms are fitted; got {count}.")
+    if count:
+        load_pretrained(network, options["weights"])
+        images = calibration_images(count)
+        network = apply_norms(network.eval(), config.norm, config.batch_size, fit=calibration(images, None))
+    else:
+        network = apply_norms(network, config.norm, config.batch_size)
+        if options["weights"]:
+            load_pretrained(network, options["weights"])
+    if options["frozen"]:
+        freeze_part(network, options["frozen"])
+    return network.train()
+
+
+def load_pretrained(network: nn.Module, path: str) -> None:
+    """Load the weights of a classifier into the backbone of a network.
+
+    Args:
+        network: a network with a submodule `backbone`.
+        path: a file of weights, relative to the working directory or to the data directory.
+
+    Raises:
+        DataError: if the file does not exist or does not fit.
+    """
+    load_backbone(network.get_submodule("backbone"), read_state_dict(find_path(path)), path)
+
+
+def freeze_part(network: nn.Module, part: str) -> None:
+    """Freeze the norms of a submodule: statistics and affine.
+
+    Raises:
+        SpecError: if there is no such submodule, or it has no norms.
+    """
+    parts = [name for name, child in network.named_children() if find_norms(child)]
+    if part not in dict(network.named_modules()) or not find_norms(network.get_submodule(part)):
+        raise SpecError(f"frozen must be a part of the network with norms; got {part!r}. Usable: {' '.join(parts)}.")
+    freeze(network.get_submodule(part))
