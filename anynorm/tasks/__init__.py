@@ -16,9 +16,9 @@ manas_least_squares
 random_search
 controller_search         the controller of ENAS on tables of NAS-Bench-201; see `anynorm.tasks.controller_search`
 source_only adabn dsbn    domain adaptation: baselines; see `anynorm.tasks.domain_adaptation`
-detection                 objects with boxes or masks; see `anynorm.tasks.detection`
 can can_all_classes       domain adaptation: CAN, with two readings of its loss; see `anynorm.tasks.contrastive_adaptation`
 video                     classification of videos by inflated networks; see `anynorm.tasks.video`
+detection                 objects with boxes or masks; see `anynorm.tasks.detection`
 package.module:Task       a subclass of `Task`
 """
 

@@ -98,7 +98,7 @@ class Detection(Task):
         "optimizer": "adamw",
         "lr": 3e-3,
         "schedule": "step-67-89",
-        "epochs": 12,
+        "epochs": 10,
         "warmup_epochs": 1.0,
         "num_evals": 2,
     }

@@ -73,7 +73,7 @@ def test_anchors_have_their_area_ratio_and_place():
 
 
 def naive_nms(boxes, scores, groups, threshold):
-    kept = []
+    kept: list[int] = []
     for index in sorted(range(len(boxes)), key=lambda i: -scores[i]):
         overlaps = (groups[index] == groups[other] and naive_iou(boxes[index], boxes[other]) > threshold for other in kept)
         if not any(overlaps):

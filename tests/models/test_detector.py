@@ -1,5 +1,7 @@
 """Detectors: parts, losses, detections, images of several sizes, and training to the exact objects."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -12,7 +14,7 @@ from anynorm.tasks.coco_metrics import coco_metrics, encode_detections, encode_o
 from anynorm.training.norm_layout import apply_norms
 from tests.helpers import same
 
-SMALL = {
+SMALL: dict[str, Any] = {
     "fpn_channels": 16,
     "fpn_stages": 2,
     "anchor_sizes": (8.0, 16.0),
@@ -119,7 +121,7 @@ def test_a_detector_learns_the_objects_of_its_images(has_fpn, steps, box_ap, mas
 
 def test_a_layout_has_a_norm_per_part():
     detector = apply_norms(make_small(has_masks=True), "backbone=xbn=gn:4;fpn=in;heads=gn:8;heads.mask=ln", 2)
-    norms = {}
+    norms: dict[str, set[str]] = {}
     for site in find_norms(detector):
         norms.setdefault(".".join(site.path.split(".")[: 2 if "heads" in site.path else 1]), set()).add(site.label)
     assert norms == {

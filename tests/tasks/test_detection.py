@@ -4,6 +4,7 @@ import io
 import json
 from contextlib import redirect_stdout
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -188,9 +189,9 @@ def test_perfect_detections_of_the_task_have_100_percent_also_with_two_processes
     monkeypatch.setattr(task, "model", Perfect(task))
     metrics = task.test_metrics(3)
     assert metrics["AP"] == metrics["mask AP"] == 100
-    halves = []
+    halves: list[Any] = []
     for rank in (0, 1):
-        task.processes = FakeProcesses(rank, halves)
+        task.processes = FakeProcesses(rank, halves)  # type: ignore[assignment]
         if rank == 0:
             with pytest.raises(KeyError):  # the images of the other process are missing
                 task.test_metrics(1)
@@ -284,13 +285,13 @@ def test_images_smaller_than_the_crop_are_padded_and_missing_masks_and_objects_a
 
 @pytest.mark.parametrize("fpn", [True, False])
 def test_weights_of_a_classifier_are_loaded_frozen_and_fitted(fpn, tmp_path):
-    classifier = build_model("small", DataShape(3, 32, 32, 10), 0.25)
+    classifier: Any = build_model("small", DataShape(3, 32, 32, 10), 0.25)
     for module in classifier.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             torch.nn.init.uniform_(module.running_mean)
     path = tmp_path / "model.pt"
     torch.save(classifier.state_dict(), path)
-    model = Detection(with_options(fpn=fpn, weights=str(path), frozen="backbone")).model
+    model: Any = Detection(with_options(fpn=fpn, weights=str(path), frozen="backbone")).model
     same(model.backbone[1][0].conv1.weight, classifier[1][0].conv1.weight)
     same(model.backbone[0][1].running_mean, classifier[0][1].running_mean)
     if not fpn:
@@ -300,7 +301,7 @@ def test_weights_of_a_classifier_are_loaded_frozen_and_fitted(fpn, tmp_path):
     assert not any(frozen.values())
     with pytest.raises(DataError, match=r"must be those of a classifier with the stem, stages and norms of the backbone"):
         Detection(replace(with_options(weights=str(path)), width=1.0))
-    fitted = Detection(replace(with_options(fpn=fpn, weights=str(path), fit_images=8), norm="gn:2")).model
+    fitted: Any = Detection(replace(with_options(fpn=fpn, weights=str(path), fit_images=8), norm="gn:2")).model
     assert {site.label for site in find_norms(fitted.backbone)} == {"gn:2"}
     assert not torch.allclose(fitted.backbone[0][1].bias, classifier[0][1].bias, atol=1e-3)
     same(fitted.backbone[1][0].conv1.weight, classifier[1][0].conv1.weight)
