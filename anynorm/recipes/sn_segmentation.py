@@ -6,7 +6,7 @@ Paper: DeepLab with a dilated ResNet-50 (stride 8), pretrained on ImageNet with 
 images each, Cityscapes with one. Learning rate (1 − progress)^0.9, auxiliary loss of weight 0.4, mIoU at one scale and several.
 
     smoke  10 s      eight generated images, two epochs; checks that the code works and claims nothing
-    desk   not run   nuclei in place of ADE20K, 4 devices × 2 images; CamVid in place of Cityscapes, 8 × 1; ResNet-18 of width 8;
+    desk   14 min    nuclei in place of ADE20K, 4 devices × 2 images; CamVid in place of Cityscapes, 8 × 1; ResNet-18 of width 8;
                      needs nuclei/ and camvid/ in the data directory
     paper  not run   the published setting; needs ADEChallengeData2016/, cityscapes/ and pretrained weights, see `PRESETS`
 
@@ -18,8 +18,8 @@ ours (0.02 at 16 images, as usual for these networks); images of ADE20K are crop
 is tested on its validation split, because labels of its test split are not public.
 
 Beyond the paper: `bn` without synchronization, and every norm with statistics as in training: those of each test batch, which has
-as many images as a training batch of a device, and running statistics estimated again on training crops. A norm that is good with
-batch statistics alone has learned its problem: what fails is its running statistics.
+as many images as a training batch of a device, and running statistics estimated again on training crops, in batches of that size.
+A norm that is good with batch statistics alone has learned its problem, but not with statistics that are the same for all images.
 """
 
 from __future__ import annotations

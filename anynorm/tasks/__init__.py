@@ -5,7 +5,6 @@ adversarial               classification, trained on adversarial images; see `an
 advprop                   classification, trained on clean and adversarial images; see `anynorm.tasks.advprop`
 architecture_evaluation   the same by a found network of the DARTS space; see `anynorm.tasks.architecture_evaluation`
 few_shot                  novel classes from a few images; see `anynorm.tasks.few_shot`
-segmentation              a class per pixel; see `anynorm.tasks.segmentation`
 generation                images of a class, by a GAN; see `anynorm.tasks.generation`
 style_transfer            a decoder for any content and any style; see `anynorm.tasks.style_transfer`
 single_style_transfer     Johnson's network for one style; see `anynorm.tasks.single_style_transfer`
@@ -17,8 +16,9 @@ random_search
 controller_search         the controller of ENAS on tables of NAS-Bench-201; see `anynorm.tasks.controller_search`
 source_only adabn dsbn    domain adaptation: baselines; see `anynorm.tasks.domain_adaptation`
 can can_all_classes       domain adaptation: CAN, with two readings of its loss; see `anynorm.tasks.contrastive_adaptation`
-video                     classification of videos by inflated networks; see `anynorm.tasks.video`
 detection                 objects with boxes or masks; see `anynorm.tasks.detection`
+segmentation              a class per pixel; see `anynorm.tasks.segmentation`
+video                     classification of videos by inflated networks; see `anynorm.tasks.video`
 package.module:Task       a subclass of `Task`
 """
 
@@ -39,7 +39,6 @@ TASKS = {
     "advprop": "anynorm.tasks.advprop:AdvProp",
     "architecture_evaluation": "anynorm.tasks.architecture_evaluation:ArchitectureEvaluation",
     "few_shot": "anynorm.tasks.few_shot:FewShot",
-    "segmentation": "anynorm.tasks.segmentation:Segmentation",
     "generation": "anynorm.tasks.generation:Generation",
     "style_transfer": "anynorm.tasks.style_transfer:StyleTransfer",
     "single_style_transfer": "anynorm.tasks.single_style_transfer:SingleStyleTransfer",
@@ -55,6 +54,7 @@ TASKS = {
     "can": "anynorm.tasks.contrastive_adaptation:CAN",
     "can_all_classes": "anynorm.tasks.contrastive_adaptation:CANAllClasses",
     "detection": "anynorm.tasks.detection:Detection",
+    "segmentation": "anynorm.tasks.segmentation:Segmentation",
     "video": "anynorm.tasks.video:VideoClassification",
 }
 """The class of each task, imported at first use."""

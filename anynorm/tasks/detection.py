@@ -11,21 +11,21 @@ The parts of the detector are `backbone`, `fpn` and `heads` (`heads.rpn`, `heads
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from anynorm.data.detection import DetectionDataset, load_detection_cached
-from anynorm.data.download import find_path
-from anynorm.io.checkpoints import read_state_dict
 from anynorm.io.pictures import encode_png, image_grid
 from anynorm.tasks.clipping import clipping_optimizer
 from anynorm.tasks.coco_metrics import coco_metrics, encode_detections
-from anynorm.tasks.detection_networks import freeze_part, load_weights, make_network, replace_norms
+from anynorm.tasks.detection_networks import load_weights, make_network
 from anynorm.tasks.detection_pictures import draw_instances
 from anynorm.tasks.norm_modes import evaluate_norm_modes
 from anynorm.tasks.object_images import ObjectImages
+from anynorm.tasks.pretrained_backbone import PRETRAINED_OPTIONS, set_up_network
 from anynorm.training.config import Config
 from anynorm.training.task import Metric, Metrics, Step, Task
 
@@ -45,11 +45,8 @@ class Detection(Task):
     Attributes:
         default_options: those of the detector, see `anynorm.models.detection.build.DetectorSettings`; of these, masks is whether
             it is Mask R-CNN, fpn whether it has a feature pyramid, and anchor_sizes and anchor_ratios are comma-separated.
-            backbone_image_size: side of the images of the classifier that is the backbone, which decides its stem.
-            weights: path of a classifier's weights (model.pt of a run) for the backbone, "" for none; its norms must be those of
-            the backbone or, with fit_images, BatchNorm: the new norms of the backbone are then fitted to the old ones on as
-            many training images. frozen: a part whose norms are frozen, such as "backbone", "" for none. clip: largest norm of
-            the gradient, 0 for no limit. norm_modes: whether the last evaluation is repeated with batch statistics, and with
+            clip_grad_norm: largest norm of the gradient, 0 for no limit. The options of `anynorm.tasks.pretrained_backbone`.
+            norm_modes: whether the last evaluation is repeated with batch statistics, and with
             running statistics estimated again on recalibration_images training images (`norm_modes`). whole_images: whether
             whole test images are evaluated instead of their central crops.
 
@@ -77,11 +74,9 @@ class Detection(Task):
         "mask_convs": 2,
         "score_threshold": 0.05,
         "max_detections": 100,
+        **PRETRAINED_OPTIONS,
         "backbone_image_size": 64,
-        "weights": "",
-        "frozen": "",
-        "fit_images": 0,
-        "clip": 5.0,
+        "clip_grad_norm": 5.0,
         "norm_modes": False,
         "recalibration_images": 64,
         "whole_images": False,
@@ -118,23 +113,16 @@ class Detection(Task):
 
     def make_model(self) -> nn.Module:
         """Return the detector with the norms of the run, and the weights of its backbone if the run has some."""
-        options, fit_images = self.options, int(self.options["fit_images"])
-        network = make_network(self.config, len(self.data.class_names), options)
-        weights = read_state_dict(find_path(options["weights"])) if options["weights"] else None
-        if weights is not None and fit_images:
-            load_weights(network, weights, options["weights"])
-        images = torch.cat(list(self.images.training_crops(fit_images, self.config.batch_size))) if fit_images else None
-        network = replace_norms(network, self.config, images)
-        if weights is not None and not fit_images:
-            load_weights(network, weights, options["weights"])
-        if options["frozen"]:
-            freeze_part(network, options["frozen"])
-        return network
+        network = make_network(self.config, len(self.data.class_names), self.options)
+        return set_up_network(network, self.config, self.options, self._calibration_images, load_weights)
+
+    def _calibration_images(self, count: int) -> Tensor:
+        return torch.cat(list(self.images.training_crops(count, self.config.batch_size)))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return the optimizer of the parameters that are not frozen."""
         parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        return clipping_optimizer(self.config, parameters, float(self.options["clip"]))
+        return clipping_optimizer(self.config, parameters, float(self.options["clip_grad_norm"]))
 
     # Training -----------------------------------------------------------------------------------------------------------------
 
@@ -163,9 +151,10 @@ class Detection(Task):
         """Return COCO's metrics of boxes and masks on the test images, after the last step also in other modes of the norms."""
         metrics = self.test_metrics(self._eval_batch_size)
         if self.options["norm_modes"] and self.is_trained:
-            size = self.config.batch_size
-            batches = map(self.to_device, self.images.training_crops(self.options["recalibration_images"], size))
-            metrics |= evaluate_norm_modes(self.model, lambda: self.test_metrics(size), batches)
+            # large batches: their statistics are nearly those that the norms will have in inference
+            crops = self.images.training_crops(self.options["recalibration_images"], self._eval_batch_size)
+            evaluate = partial(self.test_metrics, self.config.batch_size)
+            metrics |= evaluate_norm_modes(self.model, evaluate, map(self.to_device, crops))
         return metrics
 
     @property

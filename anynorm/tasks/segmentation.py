@@ -55,8 +55,8 @@ class Segmentation(Task):
             range of a random scale of training images; whole_images, whether whole test images are evaluated instead of their
             central squares of `config.image_size`; scales, comma-separated scales of a further evaluation ("" for none), and
             flip_test, whether it flips images too; norm_modes, whether the last evaluation is repeated with batch statistics, and
-            with running statistics estimated again on recalibration_images training crops; clip, the largest norm of the
-            gradient (0 for no limit); and the options of `anynorm.tasks.pretrained_backbone`.
+            with running statistics estimated again on recalibration_images training crops; clip_grad_norm, the largest norm of
+            the gradient (0 for no limit); and the options of `anynorm.tasks.pretrained_backbone`.
 
     Raises:
         DataError: if the data set or the weights cannot be read, or do not fit.
@@ -76,7 +76,7 @@ class Segmentation(Task):
         "flip_test": False,
         "norm_modes": False,
         "recalibration_images": 64,
-        "clip": 0.0,
+        "clip_grad_norm": 0.0,
         **PRETRAINED_OPTIONS,
     }
     comparison_defaults: ClassVar[Mapping[str, Any]] = {
@@ -152,7 +152,7 @@ class Segmentation(Task):
 
     def configure_optimizers(self) -> torch.optim.Optimizer | Optimizers:
         """Return the optimizer, which clips gradients if the run asks for it."""
-        limit = float(self.options["clip"])
+        limit = float(self.options["clip_grad_norm"])
         if not limit:
             return super().configure_optimizers()
         return clipping_optimizer(self.config, [each for each in self.parameters() if each.requires_grad], limit)
@@ -258,7 +258,7 @@ def _count_pixels(labels: Tensor) -> Tensor:
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
-    for name in ("aux_weight", "clip", "recalibration_images", "resize", "fit_images"):
+    for name in ("aux_weight", "clip_grad_norm", "recalibration_images", "resize", "fit_images"):
         if options[name] < 0:
             raise SpecError(f"option {name} must be at least 0; got {options[name]}.")
     if options["resize"] and not options["whole_images"]:

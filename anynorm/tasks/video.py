@@ -61,7 +61,7 @@ class VideoClassification(Task):
         temporal_blocks, temporal_stride, dropout: of the network, see `anynorm.models.video`.
         weights: path of `model.pt` of a classification run with the same network and norms; "" for none. Its last layer is new.
         frozen: whether the norms keep their running statistics, γ and β, as for pretrained networks.
-        clip: largest norm of the gradient; 0 for no limit.
+        clip_grad_norm: largest norm of the gradient; 0 for no limit.
         norm_modes: whether the last evaluation also uses batch statistics, and recalibrated running statistics.
         recalibration_images: number of training clips for the latter.
 
@@ -84,7 +84,7 @@ class VideoClassification(Task):
         "dropout": 0.0,
         "weights": "",
         "frozen": False,
-        "clip": 0.0,
+        "clip_grad_norm": 0.0,
         "norm_modes": False,
         "recalibration_images": 64,
     }
@@ -158,10 +158,10 @@ class VideoClassification(Task):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return the optimizer; with the option `clip` it limits the norm of the gradient."""
-        if not self.options["clip"]:
+        if not self.options["clip_grad_norm"]:
             return super().configure_optimizers()  # type: ignore[return-value]
         parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        return clipping_optimizer(self.config, parameters, self.options["clip"])
+        return clipping_optimizer(self.config, parameters, self.options["clip_grad_norm"])
 
     # Training -----------------------------------------------------------------------------------------------------------------
 

@@ -88,6 +88,7 @@ VERDICTS = {
     "sn_batch_size.desk": (11, 1, 4, 0),
     "sn_controller.desk": (5, 1, 2, 0),
     "sn_importance.desk": (3, 1, 2, 0),
+    "sn_segmentation.desk": (8, 1, 11, 0),
     "sn_style.desk": (3, 0, 6, 0),
     "xbn_blocks.desk": (8, 0, 8, 0),
     "xbn_mlp.paper": (22, 2, 1, 0),

@@ -309,7 +309,7 @@ def test_weights_of_a_classifier_are_loaded_frozen_and_fitted(fpn, tmp_path):
 
 def test_settings_that_cannot_be_used_are_reported():
     with pytest.raises(
-        SpecError, match="frozen must be a part of the detector that has norms, such as backbone fpn heads; got 'neck'"
+        SpecError, match=r"frozen must be a part of the network with norms; got 'neck'\. Usable: backbone fpn heads"
     ):
         Detection(with_options(frozen="neck"))
     with pytest.raises(

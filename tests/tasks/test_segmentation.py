@@ -179,7 +179,7 @@ def test_ignored_pixels_have_no_loss_and_the_auxiliary_loss_has_its_weight():
 
 def test_a_short_training_learns_the_textures_and_writes_pictures(tmp_path):
     config = replace(QUICK, num_train=96, num_test=16, epochs=3, schedule="poly", num_evals=1)
-    config = replace(config, options=OPTIONS | {"backbone_image_size": 64, "clip": 5.0})
+    config = replace(config, options=OPTIONS | {"backbone_image_size": 64, "clip_grad_norm": 5.0})
     trainer, failure = train(config, tmp_path)
     assert not failure
     assert trainer.curve.points[-1]["test_mIoU"] > 35
@@ -279,7 +279,7 @@ def test_other_norms_are_fitted_to_a_pretrained_network(tmp_path):
 
 
 def test_options_out_of_range_are_refused():
-    for name, value in (("aux_weight", -1.0), ("clip", -1.0), ("resize", -1)):
+    for name, value in (("aux_weight", -1.0), ("clip_grad_norm", -1.0), ("resize", -1)):
         with pytest.raises(SpecError, match=f"option {name} must be at least 0; got -1"):
             build(with_options(**{name: value}))
     with pytest.raises(SpecError, match=r"central squares .* resize must be 0; got 32"):

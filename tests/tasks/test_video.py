@@ -188,7 +188,9 @@ def test_weights_of_a_classification_run_are_inflated(tmp_path):
 
 
 def test_frozen_norms_do_not_change_and_gradients_are_clipped():
-    trainer: Any = Trainer(replace(QUICK, weight_decay=0.0, momentum=0.0, lr=1.0, options={"frozen": True, "clip": 0.01}))
+    trainer: Any = Trainer(
+        replace(QUICK, weight_decay=0.0, momentum=0.0, lr=1.0, options={"frozen": True, "clip_grad_norm": 0.01})
+    )
     before = {name: value.clone() for name, value in trainer.task.model.state_dict().items()}
     trainer.training_step()
     after = trainer.task.model.state_dict()

@@ -12,7 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from anynorm.models.detection import ops
 from anynorm.models.detection.anchors import base_anchors, grid_anchors
 from anynorm.models.detection.boxes import RPN_WEIGHTS, box_iou, clip_boxes, decode, encode, is_large
-from anynorm.models.detection.fpn import conv_norm_relu, init_predictor
+from anynorm.models.detection.fpn import init_predictor
 from anynorm.models.detection.losses import box_loss
 from anynorm.models.detection.matching import match, sample
 
@@ -30,6 +30,9 @@ class Prediction(NamedTuple):
 
 class RPN(nn.Module):
     """The head of the region proposal network, shared by all levels.
+
+    Its convolutions are shared, its norms are not: with one BN for all levels, each level would be normalized by statistics of
+    its own in training, but all of them by one set of running statistics in inference. In the paper it has no norm.
 
     Args:
         in_channels: of the features.
@@ -56,7 +59,8 @@ class RPN(nn.Module):
         self.strides, self.num_candidates, self.num_proposals = tuple(strides), num_candidates, num_proposals
         self.num_samples, self.bases = num_samples, [base_anchors(each, ratios) for each in sizes]
         count = len(self.bases[0])
-        self.conv = conv_norm_relu(in_channels, in_channels)
+        self.conv = nn.Conv2d(in_channels, in_channels, 3, padding=1, bias=False)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(in_channels) for _ in strides)
         self.objectness = nn.Conv2d(in_channels, count, 1)
         self.deltas = nn.Conv2d(in_channels, 4 * count, 1)
         for layer in (self.objectness, self.deltas):
@@ -65,8 +69,8 @@ class RPN(nn.Module):
     def forward(self, features: list[Tensor]) -> Prediction:
         """Return the scores (logits) and boxes of all anchors."""
         scores, deltas, anchors = [], [], []
-        for each, base, stride in zip(features, self.bases, self.strides, strict=True):
-            hidden = self.conv(each)
+        for each, norm, base, stride in zip(features, self.norms, self.bases, self.strides, strict=True):
+            hidden = norm(self.conv(each)).relu()
             scores.append(self.objectness(hidden).permute(0, 2, 3, 1).flatten(1).float())
             deltas.append(self.deltas(hidden).permute(0, 2, 3, 1).reshape(len(each), -1, 4).float())
             anchors.append(grid_anchors(base.to(each.device), each.shape[2], each.shape[3], stride))
