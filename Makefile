@@ -9,7 +9,7 @@ browser:
 		(apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium) >/dev/null 2>&1 || \
 		echo 'chromium could not be installed: the browser test of the report page is skipped'
 
-.PHONY: setup demo test sanitize bench results format clean
+.PHONY: setup demo test dist sanitize bench results format clean
 
 setup: .venv/ready
 
@@ -31,6 +31,10 @@ test: setup browser
 	$(BIN)/mypy
 	$(BIN)/deptry anynorm
 	$(BIN)/pytest -n 2 --dist worksteal
+
+# Build the sdist and the wheel in dist/, install the wheel in an empty environment outside the clone, and test it there.
+dist: setup
+	$(BIN)/python -m tools.dist
 
 # The tests of the C++ kernels with AddressSanitizer and UndefinedBehaviorSanitizer, in a build of its own.
 sanitize: setup
@@ -55,4 +59,4 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf .venv build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
