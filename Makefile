@@ -45,7 +45,7 @@ sanitize: setup
 		../../$(BIN)/python -m pytest -c ../../pyproject.toml --rootdir . -p no:cacheprovider tests/kernels/test_cpu.py
 
 # Measure for about half an hour, generate benchmarks/README.md from the results, and print one line per target.
-BENCHMARKS := layers model startup reference baselines stream conditional
+BENCHMARKS := layers model startup reference baselines stream conditional deployment
 bench: setup
 	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py --json benchmarks/results/$$name.json || exit 1; done
 	$(BIN)/python benchmarks/report.py

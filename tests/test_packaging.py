@@ -5,19 +5,19 @@ import re
 import subprocess
 import sys
 import tarfile
-import tomllib
 import zipfile
+from importlib import import_module
 from pathlib import Path
 
 import pytest
-import yaml
+import torch
 
 import anynorm
 from tools import dist, smoke, typed_client
 
 ROOT = Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+PROJECT = import_module("tomllib").loads((ROOT / "pyproject.toml").read_text())
+CITATION = import_module("yaml").safe_load((ROOT / "CITATION.cff").read_text())
 CITATION_KEYS = {"cff-version", "message", "title", "type", "abstract", "version", "license", "keywords", "authors", "references"}
 REFERENCE_KEYS = {"type", "title", "year", "authors", "conference", "notes"}
 """Keys of schema 1.2.0 of the Citation File Format, those that we use."""
@@ -112,7 +112,7 @@ def test_the_smoke_test_passes_on_a_small_model_and_exits_if_a_check_fails(capsy
 
 def test_the_typed_client_runs():
     model = typed_client.Block("bn", 8).eval()
-    assert len(typed_client.change_norms(model, typed_client.torch.randn(2, 8, 4, 4))) == 3
+    assert len(typed_client.change_norms(model, torch.randn(2, 8, 4, 4))) == 3
     assert "unknown" in typed_client.read_error("nothing")
 
 

@@ -37,7 +37,8 @@ def build(folder: Path) -> tuple[Path, Path]:
     """Build the sdist, and the wheel from it; return their paths."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    run([sys.executable, "-c", f"from setuptools import build_meta; build_meta.build_sdist({str(folder)!r})"], cwd=ROOT)
+    build_sdist = f"from setuptools import build_meta; build_meta.build_sdist({str(folder)!r}, {{'--global-option': '--quiet'}})"
+    run([sys.executable, "-c", build_sdist], cwd=ROOT)
     (sdist,) = folder.glob("*.tar.gz")
     run([*pip(sys.executable), "wheel", "--no-build-isolation", "--no-deps", "--wheel-dir", str(folder), str(sdist)], cwd=folder)
     (wheel,) = folder.glob("*.whl")

@@ -1,8 +1,8 @@
 """The smoke test of an installed anynorm, outside the clone; it imports neither pytest nor files of the clone.
 
-    python smoke.py                  what the package does without extras
-    python smoke.py --extra NAME     the packages of an extra can be imported
-    python smoke.py --import-all     every module of anynorm can be imported (needs all extras)
+python smoke.py                  what the package does without extras
+python smoke.py --extra NAME     the packages of an extra can be imported
+python smoke.py --import-all     every module of anynorm can be imported (needs all extras)
 """
 
 from __future__ import annotations
