@@ -31,7 +31,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
 for epoch in range(3):
     for batch in train[torch.randperm(len(train))].split(50):
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(images[batch]), labels[batch]).backward()  # type: ignore[no-untyped-call]
+        nn.functional.cross_entropy(model(images[batch]), labels[batch]).backward()
         optimizer.step()
         if epoch > 0:
             average.update_parameters(model)

@@ -25,12 +25,11 @@ class Denoising(anynorm.Task):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         images = torch.tensor(load_digits().images).float()[:, None] / 16
-        self.train_images, self.test_images = images[:600], images[600:1000]
-        self.test_noise = 0.5 * torch.randn(self.test_images.shape, generator=torch.Generator().manual_seed(0))
-        layers: list[nn.Module] = []
-        for inputs in (1, 16, 16):
-            layers += [nn.Conv2d(inputs, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()]
-        self.model = self.apply_norms(nn.Sequential(*layers, nn.Conv2d(16, 1, 3, padding=1)))  # the norms of the run
+        noise = 0.5 * torch.randn(images.shape, generator=torch.Generator().manual_seed(0))
+        self.train_images, self.test_pairs = images[:600], torch.stack([images, images + noise])[:, 600:1000]
+        first, second = nn.Conv2d(1, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1)
+        layers = [first, nn.BatchNorm2d(16), nn.ReLU(), second, nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 1, 3, padding=1)]
+        self.model = self.apply_norms(nn.Sequential(*layers))  # replaces BatchNorm by the norm of the run
 
     @property
     def num_samples(self) -> int:
@@ -49,12 +48,10 @@ class Denoising(anynorm.Task):
 
     def evaluate(self) -> dict[str, float]:
         """Return the metrics on the test images."""
-        batch = self.to_device(torch.stack([self.test_images, self.test_images + self.test_noise]))
-        return {name: float(value) for name, value in self.loss(batch).items()}
+        return {name: float(value) for name, value in self.loss(self.to_device(self.test_pairs)).items()}
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        task = "denoising:Denoising"
-        table = anynorm.compare(["bn", "gn:4"], [8], seeds=1, task=task, epochs=1, lr=0.1, processes=1, runs=folder)
-    print(table)
+        table = anynorm.compare(["bn", "gn:4"], [8], seeds=1, task="denoising:Denoising", epochs=1, processes=1, runs=folder)
+    print(table.finding)

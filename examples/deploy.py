@@ -26,7 +26,7 @@ model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(32, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 for batch in torch.randperm(1300).split(50):
     optimizer.zero_grad()
-    nn.functional.cross_entropy(model(images[batch]), labels[batch]).backward()  # type: ignore[no-untyped-call]
+    nn.functional.cross_entropy(model(images[batch]), labels[batch]).backward()
     optimizer.step()
 model.eval()
 
@@ -40,8 +40,8 @@ torch.export.save(torch.export.export(folded, (x[:2],), dynamic_shapes=shapes), 
 file.seek(0)
 exported = torch.export.load(file).module()  # needs torch, but neither anynorm nor the code of the model
 with torch.no_grad():
-    expected, outputs = model(x), {"folded": folded(x), "exported": exported(x)}
-for name, output in outputs.items():
+    expected, results = model(x), {"folded": folded(x), "exported": exported(x)}
+for name, output in results.items():
     same = int((output.argmax(1) == expected.argmax(1)).sum())
     is_close = torch.allclose(output, expected, rtol=1e-4, atol=1e-4)
     print(f"{name}: {same} of {len(x)} predictions are those of the model; outputs within 1e-4: {is_close}")

@@ -35,7 +35,7 @@ def accuracy(norm: str | None) -> float:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     for batch in train.split(BATCH_SIZE):
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(images[batch]), labels[batch]).backward()  # type: ignore[no-untyped-call]
+        nn.functional.cross_entropy(model(images[batch]), labels[batch]).backward()
         optimizer.step()
     with torch.no_grad():
         return 100 * float((model.eval()(images[test]).argmax(1) == labels[test]).float().mean())
