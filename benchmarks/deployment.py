@@ -1,6 +1,6 @@
 """Time inference of a ResNet-20 before and after `fold`, and with a norm that cannot be folded, in several runtimes.
 
-    ANYNORM_DATA=… python benchmarks/deployment.py [--minutes 4] [--batch-sizes 1,32] [--json out.json]
+    ANYNORM_DATA=… python benchmarks/deployment.py [--minutes 2] [--batch-sizes 1] [--json out.json]
 
 The runtimes are eager torch, torch.compile, AOTInductor, ONNX Runtime, and ExecuTorch with XNNPACK if `pip install executorch`
 succeeded. All of them take turns on one thread, and the best CPU time of each counts. Only ratios within one run are
@@ -159,8 +159,8 @@ def versions() -> dict[str, str]:
 def main() -> None:
     """Measure, and print tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=4.0, help="time for measuring, after compilation (default: 4)")
-    parser.add_argument("--batch-sizes", default="1,32", help="comma-separated batch sizes (default: 1,32)")
+    parser.add_argument("--minutes", type=float, default=2.0, help="time for measuring, after compilation (default: 2)")
+    parser.add_argument("--batch-sizes", default="1", help="comma-separated batch sizes (default: 1)")
     parser.add_argument("--json", type=Path, help="write all numbers to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -54,6 +54,6 @@ print("eval mode", accuracy(network))
 # Output:
 # eval mode 50.9 %
 # statistics of the batch 97.8 %
-# 3 norms, 1300 samples: 2 norms have a shift of 0.3 or more, without a trend over depth (worst '7', 0.82). Recalibrate …
-# 3 of 3 norms recalibrated on 1300 samples (pooled); largest change: 4.
+# 3 norms, 1300 samples: 2 norms have a shift of 0.3 or more, … Recalibrate on data like that of inference.
+# 3 of 3 norms recalibrated on 1300 samples (pooled); largest change: …
 # eval mode 97.6 %

@@ -54,4 +54,9 @@ class Denoising(anynorm.Task):
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         table = anynorm.compare(["bn", "gn:4"], [8], seeds=1, task="denoising:Denoising", epochs=1, processes=1, runs=folder)
-    print(table.finding)
+    for row in table:
+        print(f"{row['norm']:5} root mean squared error {row['rmse grey levels, batch 8']} of 16 grey levels; the noise has 8")
+
+# Output:
+# bn    root mean squared error 3.875 of 16 grey levels; the noise has 8
+# gn:4  root mean squared error 3.835 of 16 grey levels; the noise has 8
