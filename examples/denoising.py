@@ -6,7 +6,6 @@ python examples/denoising.py
 from __future__ import annotations
 
 import tempfile
-from typing import ClassVar
 
 import torch
 from sklearn.datasets import load_digits
@@ -20,15 +19,15 @@ from anynorm.training.task import Metrics
 class Denoising(anynorm.Task):
     """Recover digits from images with Gaussian noise of standard deviation 0.5."""
 
-    metric: ClassVar = anynorm.Metric("rmse", "grey levels")
+    metric = anynorm.Metric("rmse", "grey levels")
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         images = torch.tensor(load_digits().images).float()[:, None] / 16
         noise = 0.5 * torch.randn(images.shape, generator=torch.Generator().manual_seed(0))
         self.train_images, self.test_pairs = images[:600], torch.stack([images, images + noise])[:, 600:1000]
-        first, second = nn.Conv2d(1, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1)
-        layers = [first, nn.BatchNorm2d(16), nn.ReLU(), second, nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 1, 3, padding=1)]
+        first, second, last = (nn.Conv2d(i, o, 3, padding=1) for i, o in ((1, 16), (16, 16), (16, 1)))
+        layers = first, nn.BatchNorm2d(16), nn.ReLU(), second, nn.BatchNorm2d(16), nn.ReLU(), last
         self.model = self.apply_norms(nn.Sequential(*layers))  # replaces BatchNorm by the norm of the run
 
     @property
@@ -38,8 +37,8 @@ class Denoising(anynorm.Task):
 
     def batch(self, indices: Tensor, generator: torch.Generator) -> Tensor:
         """Return images, and the same images with noise, along a new first axis."""
-        images = self.train_images[indices]
-        return torch.stack([images, images + 0.5 * torch.randn(images.shape, generator=generator)])
+        noise = 0.5 * torch.randn(len(indices), 1, 8, 8, generator=generator)
+        return torch.stack([self.train_images[indices], self.train_images[indices] + noise])
 
     def loss(self, batch: Tensor) -> Metrics:
         """Return the mean squared error, and its root in grey levels of 0 to 16."""
@@ -54,9 +53,8 @@ class Denoising(anynorm.Task):
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         table = anynorm.compare(["bn", "gn:4"], [8], seeds=1, task="denoising:Denoising", epochs=1, processes=1, runs=folder)
-    for row in table:
-        print(f"{row['norm']:5} root mean squared error {row['rmse grey levels, batch 8']} of 16 grey levels; the noise has 8")
+    print(*(f"{row['norm']:5} rmse {row['rmse grey levels, batch 8']} of 16 grey levels" for row in table), sep="\n")
 
 # Output:
-# bn    root mean squared error 3.875 of 16 grey levels; the noise has 8
-# gn:4  root mean squared error 3.835 of 16 grey levels; the noise has 8
+# bn    rmse 3.875 of 16 grey levels
+# gn:4  rmse 3.835 of 16 grey levels
