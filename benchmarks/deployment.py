@@ -93,7 +93,7 @@ def executorch(model: nn.Module, x: Tensor, folder: Path) -> Call:
     edge = to_edge_transform_and_lower(torch.export.export(model, (x,)), partitioner=[XnnpackPartitioner()])
     path = folder / "model.pte"
     path.write_bytes(edge.to_executorch().buffer)
-    method = Runtime.get().load_program(path.read_bytes()).load_method("forward")
+    method = Runtime.get().load_program(path).load_method("forward")
     return lambda: method.execute([x])
 
 
@@ -107,17 +107,20 @@ RUNTIMES: dict[str, Callable[[nn.Module, Tensor, Path], Call]] = {
 
 
 def prepare(models: dict[str, nn.Module], x: Tensor, folder: Path) -> Iterator[tuple[tuple[str, str], Call]]:
-    """Yield a forward pass for each runtime that is installed and each model, and check its output against the module's."""
+    """Yield a forward pass for each runtime that is installed and each model that it can run; check its output."""
     for runtime, make in RUNTIMES.items():
         for variant, model in models.items():
             place = folder / f"{runtime}-{variant}-{len(x)}".replace(":", "")
             place.mkdir()
             try:
                 call = make(model, x, place)
+                output: Any = call()
             except ImportError as error:
                 sys.stdout.write(f"{runtime} is left out: {error}\n")
                 break
-            output: Any = call()
+            except RuntimeError as error:
+                sys.stdout.write(f"{runtime} cannot run {variant}: {error}\n")
+                continue
             output = output[0] if isinstance(output, list) else output
             torch.testing.assert_close(torch.as_tensor(output), model(x), rtol=1e-3, atol=1e-4)
             yield (runtime, variant), call
@@ -128,7 +131,9 @@ def measure(batch_size: int, seconds: float, folder: Path) -> dict[str, Any]:
     x = torch.randn(batch_size, 3, 32, 32)
     calls = dict(prepare({variant: network(variant) for variant in VARIANTS}, x, folder))
     times = best_times({"/".join(key): call for key, call in calls.items()}, seconds, clock=process_time)
-    rows = {runtime: {v: times[f"{runtime}/{v}"] for v in VARIANTS} for runtime in dict.fromkeys(key[0] for key in calls)}
+    rows: dict[str, dict[str, float]] = {}
+    for runtime, variant in calls:
+        rows.setdefault(runtime, {})[variant] = times[f"{runtime}/{variant}"]
     return {"batch_size": batch_size, "seconds": rows}
 
 

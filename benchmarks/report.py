@@ -204,9 +204,9 @@ def deployment_section(results: dict[str, Any]) -> str:
     rows = [["batch size", "runtime", f"{base} (ms)", *names, "`gn:8` / folded"]]
     for row in results["rows"]:
         for runtime, times in row["seconds"].items():
-            ratios = [f"{times[name] / times[base]:.2f}" for name in others]
-            cells = [str(row["batch_size"]), runtime, f"{times[base] * 1e3:.2f}", *ratios]
-            rows.append([*cells, f"{times['gn:8'] / times['folded']:.2f}"])
+            pairs = [*((name, base) for name in others), ("gn:8", "folded")]
+            ratios = [f"{times[a] / times[b]:.2f}" if a in times else "fails" for a, b in pairs]
+            rows.append([str(row["batch_size"]), runtime, f"{times[base] * 1e3:.2f}", *ratios])
     versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     text = f"Inference of ResNet-20, {_threads(1)}, CPU times, best of all rounds; relative to {base} in the same runtime"
     parts = [f"{text} ({versions}):\n\n{_table(rows)}\n"]
