@@ -1,0 +1,56 @@
+"""The documentation site: Sphinx, the theme furo, and MyST for Markdown.
+
+Sphinx is the conservative choice. It reads docstrings by itself, builds without a network, checks every link, and its search works on files without a
+server. mkdocs-material, the usual alternative, ends in May 2027, and its successor does not have all of this yet.
+
+`python -m docs.build` copies the pages of the repository and generates the others before Sphinx reads them with this file.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anynorm
+from docs.docstrings import to_rst
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+project = "anynorm"
+author = "the authors of anynorm"
+version = release = anynorm.__version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "sphinx_copybutton"]
+root_doc = "index"
+exclude_patterns = ["**/files/**"]
+
+html_theme = "furo"
+html_title = "anynorm"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_copyright = False
+
+myst_heading_anchors = 4
+myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist"]
+
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 88
+toc_object_entries_show_parents = "hide"
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+copybutton_only_copy_prompt_lines = True
+
+
+def setup(app: Sphinx) -> None:
+    """Convert docstrings before napoleon reads their sections."""
+    app.connect("autodoc-process-docstring", convert_docstring, priority=400)
+
+
+def convert_docstring(app: Sphinx, kind: str, name: str, item: object, options: object, lines: list[str]) -> None:  # noqa: ARG001
+    """Replace the lines of a docstring by reStructuredText."""
+    lines[:] = to_rst(lines)
