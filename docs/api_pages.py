@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+from importlib import import_module
 
 import anynorm
 
@@ -83,26 +84,26 @@ def public_page() -> str:
 
 
 def package_page(name: str) -> str:
-    """Return the page of a package: one section per module."""
-    lines = _title(f"anynorm.{name}" + (f": {PACKAGES[name]}" if name in PACKAGES else ""), "=")
-    for module in modules_of(f"anynorm.{name}"):
-        if module != f"anynorm.{name}":
-            lines += _title(module, "-")
-        public = [public_name for public_name in anynorm.__all__ if f"anynorm.{anynorm._MODULE_OF[public_name]}" == module]
+    """Return the page of a package: one section per module. A name that a package exports is described once."""
+    package = f"anynorm.{name}"
+    exported = set(getattr(import_module(package), "__all__", ()))
+    lines = _title(package + (f": {PACKAGES[name]}" if name in PACKAGES else ""), "=")
+    for module in modules_of(package):
+        public = [item for item in anynorm.__all__ if f"anynorm.{anynorm._MODULE_OF[item]}" == module]
+        hidden = [*public, *(exported if module != package else ())]
+        lines += [] if module == package else _title(module, "-")
         lines += [f".. automodule:: {module}"]
+        lines += ["   :no-index:"] if module.removeprefix(f"{package}.") in exported else []  # a function has this name too
         lines += [] if name == "recipes" and "support" not in module else ["   :members:", "   :show-inheritance:"]
-        if public:
-            lines += [f"   :exclude-members: {', '.join(public)}"]
-        lines += [""]
-        if public:
-            links = ", ".join(f":py:obj:`anynorm.{public_name}`" for public_name in public)
-            lines += [f"Public names, on the page of ``anynorm``: {links}", ""]
+        lines += [f"   :exclude-members: {', '.join(sorted(hidden))}"] if hidden else []
+        links = ", ".join(f":py:obj:`anynorm.{item}`" for item in public)
+        lines += ["", f"Described with the public names: {links}.", ""] if public else [""]
     return "\n".join(lines)
 
 
 def modules_of(package: str) -> list[str]:
     """Return a module or package and all modules in it that can be imported."""
-    module = __import__(package, fromlist=["__path__"])
+    module = import_module(package)
     if not hasattr(module, "__path__"):
         return [package]
     found = [info.name for info in pkgutil.walk_packages(module.__path__, f"{package}.")]

@@ -41,16 +41,23 @@ python_maximum_signature_line_length = 88
 toc_object_entries_show_parents = "hide"
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
+napoleon_attr_annotations = False
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 copybutton_only_copy_prompt_lines = True
 
 
 def setup(app: Sphinx) -> None:
-    """Convert docstrings before napoleon reads their sections."""
+    """Convert docstrings before napoleon reads their sections, and leave out members that are described in these sections."""
     app.connect("autodoc-process-docstring", convert_docstring, priority=400)
+    app.connect("autodoc-skip-member", skip_fields)
 
 
 def convert_docstring(app: Sphinx, kind: str, name: str, item: object, options: object, lines: list[str]) -> None:  # noqa: ARG001
     """Replace the lines of a docstring by reStructuredText."""
     lines[:] = to_rst(lines)
+
+
+def skip_fields(app: Sphinx, kind: str, name: str, item: object, skip: bool, options: object) -> bool | None:  # noqa: ARG001
+    """Leave out the fields of named tuples: the section Attributes of their class has them."""
+    return True if str(getattr(item, "__doc__", "")).startswith("Alias for field number") else None

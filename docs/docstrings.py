@@ -33,7 +33,8 @@ def to_rst(lines: list[str]) -> list[str]:
         elif paragraph[0].startswith(">>>"):
             converted += paragraph
         else:
-            converted += _mark_up("\n".join(paragraph)).split("\n")
+            lines = _as_list(paragraph) if SECTION.match(paragraph[0]) else paragraph
+            converted += _mark_up("\n".join(lines)).split("\n")
         converted.append("")
     return converted[:-1]
 
@@ -63,6 +64,22 @@ def _paragraphs(lines: list[str]) -> Iterator[list[str]]:
             paragraph.append(line)
     if paragraph:
         yield _strip_end(paragraph)
+
+
+def _as_list(section: list[str]) -> list[str]:
+    """Make a list of the lines of a section that follow a blank line and are indented more than its entries."""
+    converted: list[str] = []
+    entry, base = _indent(section[1]) if len(section) > 1 else 0, 0
+    for before, line in zip(["", *section], section, strict=False):
+        if base == 0 and not before.strip() and _indent(line) > entry:
+            base = _indent(line)
+        if line.strip() and _indent(line) < base:
+            base = 0
+        if base == 0 or not line.strip():
+            converted.append(line)
+        else:
+            converted.append(" " * base + ("- " if _indent(line) == base else "  ") + line.strip())
+    return converted
 
 
 def _strip_end(paragraph: list[str]) -> list[str]:
