@@ -16,6 +16,8 @@ import sys
 from pathlib import Path, PurePosixPath
 
 from docs.api_pages import api_pages
+from docs.norm_pages import draw_pictures, norm_pages
+from docs.task_pages import task_pages
 
 ROOT = Path(__file__).parent.parent
 OUTSIDE = {
@@ -26,6 +28,17 @@ OUTSIDE = {
     "records/README.md": "records/index.md",
 }
 """Pages outside docs/, and their place on the site; a link to the README is one to the home page."""
+CONTENTS = {
+    "Start": ["install", "tutorial", "questions", "migration"],
+    "Norms": ["norms/index", "guide/specs"],
+    "Guides": [
+        "guide/surgery", "guide/diagnose", "guide/domains", "guide/compare", "guide/training", "guide/distributed", "guide/amp_and_gpu",
+        "guide/deployment", "guide/tasks", "guide/*",
+    ],
+    "Results": ["tasks/index", "papers/index", "records/index", "benchmarks/index"],
+    "Reference": ["api/index", "api/cli", "glossary", "changelog", "contributing"],
+}
+"""The navigation. Pages that do not exist are left out; pages of docs/guide that are not listed follow the others."""
 LINK = re.compile(r"(?P<before>!?\[(?:[^][]|\[[^]]*\])*\]\()(?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")
 
 
@@ -91,8 +104,27 @@ def stage(folder: Path) -> None:
             copy = folder / site_path(file)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / file, copy)
-    for name, text in api_pages().items():
+    for name, text in {**api_pages(), **norm_pages(), **task_pages()}.items():
         write(folder / name, text)
+    draw_pictures(folder / "norms")
+    append(folder / "index.md", *(toctree(expand(names, folder), title) for title, names in CONTENTS.items()))
+    append(folder / "papers" / "index.md", toctree(sorted(path.stem for path in (folder / "papers").glob("*.md") if path.stem != "index")))
+
+
+def expand(names: list[str], folder: Path) -> list[str]:
+    """Return the pages of a part of the navigation that exist."""
+    found = [path.relative_to(folder).with_suffix("").as_posix() for name in names for path in sorted(folder.glob(f"{name}.*"))]
+    return list(dict.fromkeys(name for name in found if (folder / f"{name}.md").exists() or (folder / f"{name}.rst").exists()))
+
+
+def toctree(names: list[str], title: str = "") -> str:
+    """Return the directive that adds pages to the navigation."""
+    return "\n".join(["```{toctree}", ":hidden:", *([f":caption: {title}"] if title else []), "", *names, "```"])
+
+
+def append(path: Path, *texts: str) -> None:
+    """Add paragraphs to a page."""
+    path.write_text("\n\n".join([path.read_text(), *texts, ""]))
 
 
 def write(path: Path, text: str) -> None:

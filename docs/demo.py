@@ -1,4 +1,4 @@
-"""Write docs/demo.json, docs/demo.png and the first table of README.md: `python docs/demo.py`.
+"""Write docs/demo.json, docs/demo.png and the first table of README.md and docs/index.md: `python docs/demo.py`.
 
 The results are the runs of `make demo`, if they are there; else those of docs/demo.json as it is.
 """
@@ -59,9 +59,8 @@ def format_markdown(comparison: Comparison, rows: list[Row], recommendation: str
     return "\n".join([*lines, "", legend, "", recommendation])
 
 
-def fill_readme(markdown: str) -> None:
-    """Replace the text between the two demo comments of README.md."""
-    path = FOLDER.parent / "README.md"
+def fill_page(path: Path, markdown: str) -> None:
+    """Replace the text between the two demo comments of a page."""
     start, _, rest = path.read_text().partition("<!-- demo -->\n")
     _, _, end = rest.partition("<!-- end of demo -->")
     path.write_text(f"{start}<!-- demo -->\n{markdown}\n<!-- end of demo -->{end}")
@@ -90,14 +89,15 @@ def draw(comparison: Comparison, rows: list[Row]) -> Figure:
 
 
 def main() -> None:
-    """Write the three files."""
+    """Write the files."""
     path = FOLDER / "demo.json"
     comparison = Comparison(make_base({}), root=FOLDER.parent / "runs" / "demo")
     rows = comparison.rows()
     if not comparison.sweep.missing(rows):
         path.write_text(json.dumps(collect(comparison, rows), indent=2, ensure_ascii=False) + "\n")
         draw(comparison, rows).savefig(FOLDER / "demo.png", dpi=110)
-    fill_readme(json.loads(path.read_text())["markdown"])
+    for page in (FOLDER.parent / "README.md", FOLDER / "index.md"):
+        fill_page(page, json.loads(path.read_text())["markdown"])
 
 
 if __name__ == "__main__":

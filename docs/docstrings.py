@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-SECTION = re.compile(r"(Args|Attributes|Raises|Returns|Yields):$")
+SECTION = re.compile(r"(Args|Attributes|Options|Raises|Returns|Yields):$")
 ITEM = re.compile(r"(?:[-*]|\d+\.) ")
 ALIGNED = re.compile(r"\S {3,}\S")
 CODE = re.compile(r"`+([^`]+)`+")
