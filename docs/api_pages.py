@@ -57,7 +57,14 @@ def api_pages() -> dict[str, str]:
 
 def index_page(packages: list[str]) -> str:
     """Return the list of packages."""
-    lines = [*_title("API reference", "="), "All pages here are generated from docstrings.", "", ".. toctree::", "   :maxdepth: 1", ""]
+    lines = [
+        *_title("API reference", "="),
+        "All pages here are generated from docstrings.",
+        "",
+        ".. toctree::",
+        "   :maxdepth: 1",
+        "",
+    ]
     lines += ["   public", "   cli"]
     lines += [f"   anynorm.{name}: {PACKAGES[name]} <{name}>" if name in PACKAGES else f"   {name}" for name in packages]
     return "\n".join(lines) + "\n"
@@ -77,7 +84,12 @@ def public_page() -> str:
             item = getattr(anynorm, name)
             if isinstance(item, type):
                 shows_members = not issubclass(item, Exception)
-                lines += [f".. autoclass:: anynorm.{name}", *(["   :members:"] if shows_members else []), "   :show-inheritance:", ""]
+                lines += [
+                    f".. autoclass:: anynorm.{name}",
+                    *(["   :members:"] if shows_members else []),
+                    "   :show-inheritance:",
+                    "",
+                ]
             else:
                 lines += [f".. autofunction:: anynorm.{name}", ""]
     return "\n".join(lines)

@@ -1,8 +1,9 @@
 """Build the documentation site: `make docs`, or `python -m docs.build`.
 
-Pages come from three places: Markdown files of the repository (docs/, and the pages of records, benchmarks, changelog and contributing), pages generated from the
-registry, the tasks and the records, and docstrings. All are written to one folder, with links that work on GitHub changed to the place of their
-target on the site. Sphinx then reads this folder; every warning is an error.
+Pages come from three places: Markdown files of the repository (docs/, and the pages of records, benchmarks, changelog and
+contributing), pages generated from the registry, the tasks and the records, and docstrings. All are written to one folder, with
+links that work on GitHub changed to the place of their target on the site. Sphinx then reads this folder; every warning is an
+error.
 """
 
 from __future__ import annotations
@@ -32,8 +33,16 @@ CONTENTS = {
     "Start": ["install", "tutorial", "questions", "migration"],
     "Norms": ["norms/index", "guide/specs"],
     "Guides": [
-        "guide/surgery", "guide/diagnose", "guide/domains", "guide/compare", "guide/training", "guide/distributed", "guide/amp_and_gpu",
-        "guide/deployment", "guide/tasks", "guide/*",
+        "guide/surgery",
+        "guide/diagnose",
+        "guide/domains",
+        "guide/compare",
+        "guide/training",
+        "guide/distributed",
+        "guide/amp_and_gpu",
+        "guide/deployment",
+        "guide/tasks",
+        "guide/*",
     ],
     "Results": ["tasks/index", "papers/index", "records/index", "benchmarks/index"],
     "Reference": ["api/index", "api/cli", "glossary", "changelog", "contributing"],
@@ -108,7 +117,10 @@ def stage(folder: Path) -> None:
         write(folder / name, text)
     draw_pictures(folder / "norms")
     append(folder / "index.md", *(toctree(expand(names, folder), title) for title, names in CONTENTS.items()))
-    append(folder / "papers" / "index.md", toctree(sorted(path.stem for path in (folder / "papers").glob("*.md") if path.stem != "index")))
+    append(
+        folder / "papers" / "index.md",
+        toctree(sorted(path.stem for path in (folder / "papers").glob("*.md") if path.stem != "index")),
+    )
 
 
 def expand(names: list[str], folder: Path) -> list[str]:

@@ -1,7 +1,7 @@
 """The documentation site: Sphinx, the theme furo, and MyST for Markdown.
 
-Sphinx is the conservative choice. It reads docstrings by itself, builds without a network, checks every link, and its search works on files without a
-server. mkdocs-material, the usual alternative, ends in May 2027, and its successor does not have all of this yet.
+Sphinx is the conservative choice. It reads docstrings by itself, builds without a network, checks every link, and its search
+works on files without a server. mkdocs-material, the usual alternative, ends in May 2027.
 
 `python -m docs.build` copies the pages of the repository and generates the others before Sphinx reads them with this file.
 """
@@ -30,6 +30,7 @@ html_css_files = ["site.css"]
 html_copy_source = False
 html_show_copyright = False
 
+smartquotes = False
 myst_heading_anchors = 4
 myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist"]
 

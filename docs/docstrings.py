@@ -1,7 +1,7 @@
 """Docstrings as reStructuredText, which Sphinx reads.
 
-Docstrings here are plain text for `help()`: code in single backticks, formulas and tables as indented or aligned lines. reStructuredText has other marks for both, and
-would read `*`, `|` and a final `_` as marks of its own.
+Docstrings here are plain text for `help()`: code in single backticks, formulas and tables as indented or aligned lines.
+reStructuredText has other marks for both, and would read `*`, `|` and a final `_` as marks of its own.
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ def file_name(spec: str) -> str:
 
 
 def drawn_specs(norm: type[RegisteredNorm]) -> list[str]:
-    """Return the specs to draw: with small numbers, and for joint cuts groups of channels, strips of one, and groups that end inside channels."""
-    numbers = {name: SMALL for name in norm.arguments}
+    """Return the specs to draw, with small numbers; of joint cuts also strips, and groups that end inside channels."""
+    numbers = dict.fromkeys(norm.arguments, SMALL)
     norm_spec = norm.named_spec(numbers)
     if any(isinstance(cut, JointCut) for cut in norm_spec.mean):
         return [f"{norm.name}:{groups}" for groups in (2, 12, 4)]
@@ -61,13 +61,23 @@ def example(norm: type[RegisteredNorm]) -> str:
 
 def gallery_page(names: list[str]) -> str:
     """Return the page with the pictures of all norms."""
-    lines = ["# Norms", "", "One page per norm: what it computes, when to use it, what it costs, who measured it. Values of one color share a statistic;"]
-    lines += ["pictures are drawn with small numbers, such as `gn:2` for `gn:32`. [Specs](../guide/specs.md) combines all of these.", ""]
-    lines += ["```{toctree}", ":hidden:", "", *names, "```", "", "{.gallery}"]
+    lines = ["# Norms", "", "One page per norm: what it computes, when to use it, what it costs, who measured it."]
+    lines += ["Values of one color share a statistic; pictures have small numbers, such as `gn:2` for `gn:32`."]
+    lines += [
+        "[Specs](../guide/specs.md) combines all of these.",
+        "",
+        "```{toctree}",
+        ":hidden:",
+        "",
+        *names,
+        "```",
+        "",
+        "{.gallery}",
+    ]
     for name in names:
         norm = REGISTRY[name]
-        picture = file_name(drawn_specs(norm)[0])
-        lines += [f"- [![values that share a statistic of {name}]({picture}.svg)]({name}.md) [`{example(norm)}`]({name}.md) {summary(norm)}"]
+        picture = f"![values that share a statistic of {name}]({file_name(drawn_specs(norm)[0])}.svg)"
+        lines += [f"- [{picture}]({name}.md) [`{example(norm)}`]({name}.md) {summary(norm)}"]
     return "\n".join([*lines, ""])
 
 
@@ -102,27 +112,33 @@ def advise(norm: type[RegisteredNorm]) -> list[str]:
     pools = [cut.pools_samples for cut in norm_spec.mean + norm_spec.var]
     sentences = [norm.use] if norm.use else []
     if not any(pools):
-        sentences.append("Statistics come from each sample: any batch size, the same in training and inference, no running statistics. It cannot be folded.")
-    elif all(pools):
-        fold = "" if norm_spec.custom or _strips(norm_spec) else " It folds into convolutions for inference ([`fold`](../guide/surgery.md#deploy-fold))."
         sentences.append(
-            "Training uses statistics of the batch, inference running statistics. If a model is good in train mode and bad in eval mode, see "
-            f"[Diagnostics](../guide/diagnose.md).{fold}"
+            "Statistics come from each sample: any batch size, the same in training and inference. It cannot be folded."
+        )
+    elif all(pools):
+        fold = " It folds into convolutions for inference ([`fold`](../guide/surgery.md#deploy-fold))."
+        sentences.append(
+            "Training uses statistics of the batch, inference running statistics. If a model is good in train mode and bad in eval "
+            f"mode, see [Diagnostics](../guide/diagnose.md).{'' if norm_spec.custom or _has_strips(norm_spec) else fold}"
         )
     else:
-        sentences.append("Some statistics come from the batch in training and are running statistics in inference; the others come from each sample. It cannot be folded.")
+        sentences.append(
+            "Some statistics come from the batch in training and are running statistics in inference; the others come from each "
+            "sample. It cannot be folded."
+        )
+    link = "[Conditions](../guide/specs.md#conditions)"
     if norm_spec.affine.num_domains:
-        sentences.append("It needs the domain of each sample: [Conditions](../guide/specs.md#conditions). Each domain has statistics of its own.")
+        sentences.append(f"It needs the domain of each sample: {link}. Each domain has statistics of its own.")
     elif norm_spec.num_classes:
-        sentences.append("It needs the class of each sample: [Conditions](../guide/specs.md#conditions). All classes share the statistics.")
+        sentences.append(f"It needs the class of each sample: {link}. All classes share the statistics.")
     if norm_spec.takes_style:
-        sentences.append("It needs a style, an image's features or their mean and std: [Conditions](../guide/specs.md#conditions).")
+        sentences.append(f"It needs a style, an image's features or their mean and std: {link}.")
     if norm_spec.custom:
         sentences.append("It is a baseline outside the algebra: of suffixes, only `.none` can be added to its spec.")
     return sentences
 
 
-def _strips(norm_spec: NormSpec) -> bool:
+def _has_strips(norm_spec: NormSpec) -> bool:
     return any(cut.resolve(CHANNELS).space != 1 for cut in norm_spec.mean)
 
 
@@ -130,12 +146,17 @@ def _counts(norm: type[RegisteredNorm]) -> str:
     """Return a table of the norm and its variants with their numbers of parameters and statistics."""
     described = {entry["spec"]: entry for entry in list_norms()}
     lines = [f"For an input {'×'.join(map(str, SHAPE))}:", ""]
-    lines += ["| spec | | cuts: samples·channels·space | parameters | statistics of a batch | running statistics |", "|---|---|---|---|---|---|"]
+    lines += [
+        "| spec | | cuts: samples·channels·space | parameters | statistics of a batch | running statistics |",
+        "|---|---|---|---|---|---|",
+    ]
     for spec in (example(norm), *norm.variants):
         entry, numbers = described[spec], count(make(spec, CHANNELS, device="meta"), SHAPE)
         batch = f"{numbers.num_statistics} = {numbers.statistic_terms}" if numbers.statistic_terms else "see the formula"
         parameters = f"{numbers.num_parameters} = {numbers.parameter_terms}"
-        lines.append(f"| `{spec}` | {entry['description']} | {entry['cuts']} | {parameters} | {batch} | {numbers.num_running_statistics} |")
+        lines.append(
+            f"| `{spec}` | {entry['description']} | {entry['cuts']} | {parameters} | {batch} | {numbers.num_running_statistics} |"
+        )
     return "\n".join(lines)
 
 
@@ -170,7 +191,10 @@ def cost(norm: type[RegisteredNorm]) -> str:
             ": `python benchmarks/baselines.py` measures it." if parse(example(norm), batch_size=8).custom else "."
         )
     rows = [row["seconds"]["forward + backward"] for row in result["rows"] if row["threads"] == 1]
-    lines = ["Time of a training pass, forward + backward, on one thread, relative to that of a layer of torch (below 1: faster):", ""]
+    lines = [
+        "Time of a training pass, forward + backward, on one thread, relative to that of a layer of torch (below 1: faster):",
+        "",
+    ]
     lines += ["| spec | " + " | ".join(f"{layer}: median | worst" for layer in ORDER) + " |", "|---" * (1 + 2 * len(ORDER)) + "|"]
     for spec in specs:
         cells = []
@@ -178,7 +202,8 @@ def cost(norm: type[RegisteredNorm]) -> str:
             ratios = [row[spec] / row[layer] for row in rows if spec in row and layer in row]
             cells += [f"{statistics.median(ratios):.2f}", f"{max(ratios):.2f}"]
         lines.append(f"| `{spec}` | {' | '.join(cells)} |")
-    lines += ["", f"{len(rows)} shapes in float32; {result['hardware']}, torch {result['torch']}. [All shapes](../benchmarks/index.md#layers)."]
+    machine = f"{result['hardware']}, torch {result['torch']}"
+    lines += ["", f"{len(rows)} shapes in float32; {machine}. [All shapes](../benchmarks/index.md#layers)."]
     return "\n".join(lines)
 
 
@@ -214,7 +239,9 @@ def records(name: str) -> str:
             recipe, preset = file.split(".")[:2]
             header = read_header(recipe)
             shown = ", ".join(f"`{spec}`" for spec in used[:6]) + (", …" if len(used) > 6 else "")
-            lines.append(f"| {header.source} | {header.title} | {shown} | [`{recipe}`](../records/index.md#{anchor(header)}), {preset} |")
+            lines.append(
+                f"| {header.source} | {header.title} | {shown} | [`{recipe}`](../records/index.md#{anchor(header)}), {preset} |"
+            )
     if not lines:
         return "No record has measured it yet."
     return "\n".join(["| | measured | as | record |", "|---|---|---|---|", *lines])

@@ -17,7 +17,11 @@ def task_pages() -> dict[str, str]:
 
 def index_page() -> str:
     """Return the list of tasks."""
-    lines = ["# Tasks", "", "A task is what is trained: networks, data, loss and metric. `anynorm compare --task NAME` compares norms on it;"]
+    lines = [
+        "# Tasks",
+        "",
+        "A task is what is trained: networks, data, loss and metric. `anynorm compare --task NAME` compares norms on it;",
+    ]
     lines += ["[Tasks](../guide/tasks.md) shows how to write one.", "", "```{toctree}", ":hidden:", "", *TASKS, "```", ""]
     lines += ["| task | what is trained | compared by |", "|---|---|---|"]
     for name in TASKS:
@@ -43,7 +47,10 @@ def _options(options: object) -> list[str]:
     if not values:
         return ["It has no settings of its own; [Training](../guide/training.md) has those of all tasks."]
     rows = "\n".join(f"| `{name}` | {_format(value)} |" for name, value in values.items())
-    return ["`--set NAME=VALUE` changes these, and [those of all tasks](../guide/training.md):", f"| setting | default |\n|---|---|\n{rows}"]
+    return [
+        "`--set NAME=VALUE` changes these, and [those of all tasks](../guide/training.md):",
+        f"| setting | default |\n|---|---|\n{rows}",
+    ]
 
 
 def _guides(name: str) -> list[str]:

@@ -1,8 +1,8 @@
 """Which values of a block samples × channels × positions share a statistic: the content of a drawing of a norm's cuts.
 
-A norm has one block for mean and variance, one for each where they differ (`hn`), and several for a mixture of cuts (`sn`). Where the norm has statistics of each
-domain, the samples of the block are divided among the domains. Of a large input, a few evenly spaced samples, channels and positions are drawn,
-or neighboring ones if a part would otherwise have none.
+A norm has one block for mean and variance, one for each where they differ (`hn`), and several for a mixture of cuts (`sn`). Where
+the norm has statistics of each domain, the samples of the block are divided among the domains. Of a large input, a few evenly
+spaced samples, channels and positions are drawn, or neighboring ones if a part would otherwise have none.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from anynorm.core.cuts import ALL, AnyCut, Cut, JointCut
+from anynorm.core.cuts import AnyCut, Cut, JointCut
 from anynorm.core.mixing import Argmax
 from anynorm.core.spec import NormSpec
 from anynorm.errors import ShapeError

@@ -1,7 +1,8 @@
-"""Drawings of cuts: a block of samples × channels × positions, in which values that share a statistic have one color (Wu & He 2018, Fig. 2).
+"""Drawings of cuts: a block in which values that share a statistic have one color (Wu & He 2018, Fig. 2).
 
-The block is drawn in isometric projection, with three faces: the first sample (left), the last channel (right) and the first position (top). The background is
-transparent and text is gray, so that a picture can be read on light and on dark pages.
+The block of samples × channels × positions is drawn in isometric projection, with three faces: the first sample (left), the last
+channel (right) and the first position (top). The background is transparent and text is gray, so that a picture can be read on
+light and on dark pages.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ def cuts(spec: str, shape: tuple[int, ...] | None = None, *, ax: Any = None) -> 
 
     Args:
         spec: a norm, such as `hn:32`.
-        shape: shape of the input, (n, c, …), of which at most 4 samples, 8 channels and 6 positions are drawn; None chooses a small one.
+        shape: shape of the input, (n, c, …), of which at most 4 samples, 8 channels and 6 positions are drawn; None chooses a
+            small one.
         ax: axes to draw into; None makes a figure with a transparent background.
 
     Raises:
@@ -58,7 +60,15 @@ def cuts(spec: str, shape: tuple[int, ...] | None = None, *, ax: Any = None) -> 
         if block.joined_by:
             ax.text(corner[0] - 1.5, lowest + height / 2, block.joined_by, ha="center", va="center", fontsize=14, color=TEXT)
     _label_statistics(ax, drawing, width, lowest + height + 0.5)
-    ax.text((left + right) / 2, bottom + 0.1, _wrap(caption, 40 * len(drawing.blocks)), ha="center", va="bottom", fontsize=7.5, color=TEXT)
+    ax.text(
+        (left + right) / 2,
+        bottom + 0.1,
+        _wrap(caption, 40 * len(drawing.blocks)),
+        ha="center",
+        va="bottom",
+        fontsize=7.5,
+        color=TEXT,
+    )
     ax.set(aspect="equal", xlim=(left, right), ylim=(bottom, top))
     ax.set_axis_off()
     return ax.figure, ax
@@ -106,9 +116,7 @@ def _extent(drawing: Drawing) -> tuple[float, float, float]:
 
 
 def _project(sample: float, channel: float, position: float, corner: Point) -> Point:
-    x, y = (
-        sample * SAMPLE[axis] + channel * CHANNEL[axis] + position * POSITION[axis] + corner[axis] for axis in range(2)
-    )
+    x, y = (sample * SAMPLE[axis] + channel * CHANNEL[axis] + position * POSITION[axis] + corner[axis] for axis in range(2))
     return x, y
 
 
@@ -137,17 +145,22 @@ def _draw_block(ax: Any, block: Block, indices: list[list[int]], corner: Point) 
         sides.append(side)
         polygons.append([_project(*point, corner) for point in corners])
         facecolors.append(colors[block.parts[index]])
-    cells = PolyCollection(polygons, facecolors=facecolors, edgecolors="white", linewidths=0.7, label=f"{block.statistics}: {block.cut}")
+    cells = PolyCollection(
+        polygons, facecolors=facecolors, edgecolors="white", linewidths=0.7, label=f"{block.statistics}: {block.cut}"
+    )
     ax.add_collection(cells)
-    shades = {"left": (0, 0, 0, 0), "right": (0, 0, 0, 0.14), "top": (1, 1, 1, 0.14)}  # over the colors, which stay those of the parts
+    shades = {
+        "left": (0, 0, 0, 0),
+        "right": (0, 0, 0, 0.14),
+        "top": (1, 1, 1, 0.14),
+    }  # over the colors, which stay those of the parts
     ax.add_collection(PolyCollection(polygons, facecolors=[shades[side] for side in sides], linewidths=0))
 
 
 def color_parts(parts: dict[Index, Index]) -> dict[Index, str]:
     """Return a color of its own for every part.
 
-    Parts that differ in channels have other hues, then those that differ in samples, then those that differ in positions; parts that differ in two of these
-    have other tones of one hue.
+    The first of channels, samples and positions in which parts differ determines the hue, the others determine its tone.
 
     >>> color_parts({(0, 0, 0): (0, 0, 0), (1, 0, 0): (0, 0, 0)})
     {(0, 0, 0): '#2f6db5'}
@@ -159,7 +172,8 @@ def color_parts(parts: dict[Index, Index]) -> dict[Index, str]:
     hues = sorted(set(columns[first]))
     tones = sorted({tuple(part[k] for k in order[1:]) for part in distinct})
     return {
-        part: _tone(_hue(hues.index(part[first])), tones.index(tuple(part[k] for k in order[1:])), len(tones)) for part in distinct
+        part: _tone(_hue(hues.index(part[first])), tones.index(tuple(part[k] for k in order[1:])), len(tones))
+        for part in distinct
     }
 
 

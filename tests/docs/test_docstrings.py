@@ -49,8 +49,28 @@ def test_lines_in_columns_are_a_table():
 
 
 def test_settings_below_an_argument_are_a_list():
-    rst = to_rst(["Args:", "    config: the run. Its options are", "", "        a: one", "            and more.", "        b: two", "", "    c: three"])
-    assert rst == ["Args:", "    config: the run. Its options are", "", "        - a: one", "          and more.", "        - b: two", "", "    c: three"]
+    rst = to_rst(
+        [
+            "Args:",
+            "    config: the run. Its options are",
+            "",
+            "        a: one",
+            "            and more.",
+            "        b: two",
+            "",
+            "    c: three",
+        ]
+    )
+    assert rst == [
+        "Args:",
+        "    config: the run. Its options are",
+        "",
+        "        - a: one",
+        "          and more.",
+        "        - b: two",
+        "",
+        "    c: three",
+    ]
 
 
 def test_names_of_anynorm_are_links():

@@ -77,7 +77,9 @@ def test_the_page_of_a_task_has_its_command_and_settings(name):
 
 
 def test_links_move_with_their_targets(tmp_path):
-    text, files = move_links("[a](../../records/hn_grid.desk.json) ![b](night.png)\n```python\nx[0](nothing)\n```\n", "docs/guide/diagnose.md")
+    text, files = move_links(
+        "[a](../../records/hn_grid.desk.json) ![b](night.png)\n```python\nx[0](nothing)\n```\n", "docs/guide/diagnose.md"
+    )
     assert text == "[a](../records/hn_grid.desk.json) ![b](night.png)\n```python\nx[0](nothing)\n```\n"
     assert files == ["records/hn_grid.desk.json", "docs/guide/night.png"]
     assert move_links("[a](docs/papers/) [b](https://x.org/y)", "CHANGELOG.md")[0] == "[a](papers/index.md) [b](https://x.org/y)"

@@ -23,7 +23,12 @@ def site(tmp_path_factory):
     out = tmp_path_factory.mktemp("docs")
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-m", "docs.build", "--out", str(out)], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "docs.build", "--out", str(out)],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return out / "html"

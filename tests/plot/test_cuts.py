@@ -1,4 +1,4 @@
-"""Drawings of cuts: values have one color if and only if they share a statistic, by an enumeration that uses no code of the cuts."""
+"""Drawings of cuts: values have one color if and only if they share a statistic, by an enumeration of our own."""
 
 import itertools
 
@@ -39,19 +39,16 @@ def bn_by_domain(n, c, s):
     return n // 2, c
 
 
-CASES = (
-    [(spec, {"mean and variance": {spec: same}}) for spec, same in SAME.items()]
-    + [
-        ("auxbn@2", {"mean and variance": {"bn": bn_by_domain}}),
-        ("gn:2/bn.dom@2", {"mean": {"gn:2": SAME["gn:2"]}, "variance": {"bn": bn_by_domain}}),
-        ("hn:2", {"mean": {"bn": SAME["bn"]}, "variance": {"en:2": SAME["en:2"]}}),
-        ("sn", {"mean and variance": {name: SAME[name] for name in ("in", "ln", "bn")}}),
-        ("in/bn+en", {"mean": {"in": SAME["in"]}, "variance": {"bn": SAME["bn"], "en": SAME["en"]}}),
-        ("ibn", {"mean and variance": {"in | bn": lambda n, c, s: (n, c) if c < 3 else c}}),
-        ("gw:2", {"mean and variance": {"gw:2": SAME["gn:2"]}}),
-        ("modenorm:2", {"mean and variance": {"bn": SAME["bn"]}}),
-    ]
-)
+CASES = [(spec, {"mean and variance": {spec: same}}) for spec, same in SAME.items()] + [
+    ("auxbn@2", {"mean and variance": {"bn": bn_by_domain}}),
+    ("gn:2/bn.dom@2", {"mean": {"gn:2": SAME["gn:2"]}, "variance": {"bn": bn_by_domain}}),
+    ("hn:2", {"mean": {"bn": SAME["bn"]}, "variance": {"en:2": SAME["en:2"]}}),
+    ("sn", {"mean and variance": {name: SAME[name] for name in ("in", "ln", "bn")}}),
+    ("in/bn+en", {"mean": {"in": SAME["in"]}, "variance": {"bn": SAME["bn"], "en": SAME["en"]}}),
+    ("ibn", {"mean and variance": {"in | bn": lambda n, c, s: (n, c) if c < 3 else c}}),
+    ("gw:2", {"mean and variance": {"gw:2": SAME["gn:2"]}}),
+    ("modenorm:2", {"mean and variance": {"bn": SAME["bn"]}}),
+]
 
 
 def read_faces(collection):
@@ -74,7 +71,7 @@ def read_faces(collection):
 
 @pytest.mark.parametrize(("spec", "expected"), CASES, ids=[spec for spec, _ in CASES])
 def test_values_have_one_color_if_and_only_if_they_share_a_statistic(spec, expected):
-    fig, ax = cuts(spec, SHAPE)
+    _, ax = cuts(spec, SHAPE)
     collections = [collection for collection in ax.collections if not collection.get_label().startswith("_")]
     names = [f"{statistics}: {cut}" for statistics, sides in expected.items() for cut in sides]
     assert [collection.get_label() for collection in collections] == names
@@ -144,7 +141,7 @@ def test_a_picture_is_the_same_each_time_and_transparent(tmp_path):
 def test_errors_name_the_norm_and_the_shape(tmp_path):
     with pytest.raises(anynorm.ShapeError, match=r"bgn:5.*Input \(4, 6, 4\)"):
         cuts("bgn:5", SHAPE)
-    with pytest.raises(anynorm.SpecError, match="4 is not divisible|6 is not divisible by 4"):
+    with pytest.raises(anynorm.SpecError, match="6 is not divisible by 4"):
         cuts("gn:4", SHAPE)
     with pytest.raises(anynorm.DataError, match="must end like a picture"):
         save_cuts("bn", tmp_path / "bn.doc")
