@@ -1,4 +1,4 @@
-"""Write docs/demo.json, docs/demo.png and the first table of README.md and docs/index.md: `python docs/demo.py`.
+"""Write docs/demo.json, docs/demo.png, docs/cuts.svg and the first table of README.md and docs/index.md: `python docs/demo.py`.
 
 The results are the runs of `make demo`, if they are there; else those of docs/demo.json as it is.
 """
@@ -9,10 +9,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from anynorm.comparison import Comparison, make_base
-from anynorm.plot import COLORS
+from anynorm.plot import COLORS, cuts
 from anynorm.report.results import Row, format_values, rank, select
 from anynorm.training.store import Store
 
@@ -88,6 +89,17 @@ def draw(comparison: Comparison, rows: list[Row]) -> Figure:
     return fig
 
 
+def draw_cuts(path: Path) -> None:
+    """Draw the cuts of the best known norms side by side, for pages that introduce them."""
+    specs = ("bn", "in", "ln", "gn:2", "bgn:12")
+    fig = Figure(figsize=(14, 3.6), facecolor="none")
+    for ax, spec in zip(fig.subplots(1, len(specs)), specs, strict=True):
+        cuts(spec, (4, 6, 4), ax=ax)
+    fig.subplots_adjust(0, 0, 1, 1, 0, 0)
+    with rc_context({"svg.hashsalt": "anynorm"}):
+        fig.savefig(path, metadata={"Date": None})
+
+
 def main() -> None:
     """Write the files."""
     path = FOLDER / "demo.json"
@@ -96,6 +108,7 @@ def main() -> None:
     if not comparison.sweep.missing(rows):
         path.write_text(json.dumps(collect(comparison, rows), indent=2, ensure_ascii=False) + "\n")
         draw(comparison, rows).savefig(FOLDER / "demo.png", dpi=110)
+    draw_cuts(FOLDER / "cuts.svg")
     for page in (FOLDER.parent / "README.md", FOLDER / "index.md"):
         fill_page(page, json.loads(path.read_text())["markdown"])
 

@@ -98,6 +98,8 @@ def find_blocks(spec: str, shape: tuple[int, ...] | None = None) -> Drawing:
 
 def _block(norm: Norm, statistics: str, cut: Cut, sizes: Index, indices: list[list[int]], sign: str) -> Block:
     parts = find_parts(cut, sizes, indices)
+    if cut.crosses_channels:  # one number per group, which has neither channels nor positions of its own
+        parts = {index: (part[0], part[1] * cut.space + part[2], 0) for index, part in parts.items()}
     num_domains = norm.norm_spec.affine.num_domains
     if num_domains:
         parts = {index: (index[0] * num_domains // sizes[0], *part) for index, part in parts.items()}

@@ -3,13 +3,17 @@
 import pytest
 from docutils.core import publish_doctree
 from docutils.utils import Reporter
+from sphinx.ext.napoleon import GoogleDocstring
 
 from docs.docstrings import to_rst
 
 
 def convert(text):
-    rst = "\n".join(to_rst(text.split("\n")))
-    return rst, publish_doctree(rst.replace(":py:obj:", ""), settings_overrides={"report_level": Reporter.SEVERE_LEVEL + 1})
+    rst = str(GoogleDocstring(to_rst(text.split("\n"))))  # as the site does
+    return rst, publish_doctree(
+        rst.replace(":py:obj:", ""),
+        settings_overrides={"report_level": Reporter.WARNING_LEVEL, "warning_stream": "", "docinfo_xform": False},
+    )
 
 
 @pytest.mark.parametrize(
