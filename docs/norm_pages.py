@@ -118,8 +118,8 @@ def advise(norm: type[RegisteredNorm]) -> list[str]:
     elif all(pools):
         fold = " It folds into convolutions for inference ([`fold`](../guide/surgery.md#deploy-fold))."
         sentences.append(
-            "Training uses statistics of the batch, inference running statistics. If a model is good in train mode and bad in eval "
-            f"mode, see [Diagnostics](../guide/diagnose.md).{'' if norm_spec.custom or _has_strips(norm_spec) else fold}"
+            "Training uses statistics of the batch, inference running statistics. If a model is good in train mode and bad in "
+            f"eval mode, see [Diagnostics](../guide/diagnose.md).{'' if norm_spec.custom or _has_strips(norm_spec) else fold}"
         )
     else:
         sentences.append(

@@ -8,7 +8,7 @@ light and on dark pages.
 from __future__ import annotations
 
 import colorsys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,9 +115,10 @@ def _extent(drawing: Drawing) -> tuple[float, float, float]:
     return width, samples * SAMPLE[1] - lowest, lowest
 
 
-def _project(sample: float, channel: float, position: float, corner: Point) -> Point:
-    x, y = (sample * SAMPLE[axis] + channel * CHANNEL[axis] + position * POSITION[axis] + corner[axis] for axis in range(2))
-    return x, y
+def _project(point: Sequence[float], corner: Point) -> Point:
+    """Return the place of a point (sample, channel, position) of a block."""
+    steps = list(zip(point, (SAMPLE, CHANNEL, POSITION), strict=True))
+    return corner[0] + sum(count * step[0] for count, step in steps), corner[1] + sum(count * step[1] for count, step in steps)
 
 
 def _faces(sizes: Index) -> Iterator[tuple[str, Index, list[Index]]]:
@@ -143,7 +144,7 @@ def _draw_block(ax: Any, block: Block, indices: list[list[int]], corner: Point) 
     for side, place, corners in _faces(sizes):
         index = tuple(axis[k] for axis, k in zip(indices, place, strict=True))
         sides.append(side)
-        polygons.append([_project(*point, corner) for point in corners])
+        polygons.append([_project(point, corner) for point in corners])
         facecolors.append(colors[block.parts[index]])
     cells = PolyCollection(
         polygons, facecolors=facecolors, edgecolors="white", linewidths=0.7, label=f"{block.statistics}: {block.cut}"
@@ -200,11 +201,11 @@ def _label_axes(ax: Any, drawing: Drawing, corner: Point) -> None:
     ]
     angle = 25.8  # of the edges, as drawn
     style = {"ha": "center", "va": "center", "fontsize": 8.5, "color": TEXT, "rotation_mode": "anchor"}
-    x, y = _project(samples / 2, channels, positions, corner)
+    x, y = _project((samples / 2, channels, positions), corner)
     ax.text(x + 0.26, y - 0.5, texts[0], rotation=angle, **style)
-    x, y = _project(0, channels / 2, positions, corner)
+    x, y = _project((0, channels / 2, positions), corner)
     ax.text(x - 0.26, y - 0.5, texts[1], rotation=-angle, **style)
-    x, y = _project(0, 0, positions / 2, corner)
+    x, y = _project((0, 0, positions / 2), corner)
     ax.text(x - 0.45, y, texts[2], rotation=90, **style)
 
 

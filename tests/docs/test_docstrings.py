@@ -3,7 +3,7 @@
 import pytest
 from docutils.core import publish_doctree
 from docutils.utils import Reporter
-from sphinx.ext.napoleon import GoogleDocstring
+from sphinx.ext.napoleon.docstring import GoogleDocstring
 
 from docs.docstrings import to_rst
 
@@ -25,7 +25,7 @@ def convert(text):
         "Set:\n    a * b\nThen.",
         "one    two\nthree    four",
         "- item `a`\n  with a second line\n- another",
-        "Args:\n    x: a `b`.\n    y: c,\n        d.\n\nReturns:\n    z.",
+        "Args:\n    x: a `b`.\n    y: c,\n        d.\n\nReturns:\n    The sum.",
         "Text.\n\n>>> f(`x`)\n1\n\nText.",
         "A backslash \\ and a single ` backtick.",
         "Over `two\nlines` of code.",
