@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 from html.parser import HTMLParser
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote_plus, unquote, urlsplit
 
 import pytest
 
@@ -79,30 +79,53 @@ def test_every_public_name_is_in_the_reference(site):
     assert "anynorm.diagnostics.estimation_shift" in Page((site / "api" / "diagnostics.html").read_text()).anchors
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium: `make browser` installs it")
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    if BROWSER is None:
+        pytest.skip("chromium is not installed")
+    playwright = pytest.importorskip("playwright.sync_api")
+    profile = tmp_path_factory.mktemp("profile")
+    with playwright.sync_playwright() as start:
+        context = start.chromium.launch_persistent_context(profile, executable_path=BROWSER, args=ARGUMENTS)
+        context.set_default_timeout(120_000)
+        yield context
+        context.close()
+
+
 @pytest.mark.parametrize(
     ("query", "page"),
     [
         ("hn:32", "norms/hn.html"),
-        ("replace timm", "questions.html"),
-        ("eval mode bad", "questions.html"),
-        ("add a norm", "questions.html"),
+        ("replace BatchNorm timm", "questions.html"),
+        ("eval accuracy bad", "questions.html"),
+        ("norm of my own", "questions.html"),
         ("tested on a GPU", "questions.html"),
         ("slower than torch", "questions.html"),
         ("recalibrate", "api/public.html"),
     ],
 )
-def test_the_search_finds_the_page_in_a_browser_without_a_server(site, query, page, tmp_path):
-    from urllib.parse import quote_plus
+def test_the_search_finds_the_page_without_a_server(site, browser, query, page):
+    tab = browser.new_page()
+    tab.goto(f"{(site / 'search.html').as_uri()}?q={quote_plus(query)}")
+    tab.wait_for_function("document.querySelectorAll('#search-results li a').length > 2")
+    links = tab.eval_on_selector_all("#search-results li a", "links => links.map(link => link.getAttribute('href'))")
+    tab.close()
+    assert page in [link.partition("#")[0] for link in links][:6], links[:10]
 
-    from playwright.sync_api import sync_playwright
 
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch_persistent_context(tmp_path / "profile", executable_path=BROWSER, args=ARGUMENTS)
-        tab = browser.new_page()
-        tab.goto(f"{(site / 'search.html').as_uri()}?q={quote_plus(query)}")
-        tab.wait_for_selector("#search-results .search-summary", timeout=60_000)
-        tab.wait_for_function("document.querySelectorAll('#search-results li a').length > 0", timeout=60_000)
-        found = tab.eval_on_selector_all("#search-results li a", "links => links.map(link => link.getAttribute('href'))")
-        browser.close()
-    assert page in [link.partition("?")[0].partition("#")[0] for link in found][:6], found[:10]
+@pytest.mark.parametrize("page", ["index", "norms/index", "norms/hn", "tasks/classification", "api/public", "benchmarks/index"])
+def test_pages_fit_a_phone_and_cause_no_error(site, browser, page):
+    tab = browser.new_page()
+    errors: list[str] = []
+    tab.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    tab.on("pageerror", lambda error: errors.append(str(error)))
+    tab.set_viewport_size({"width": 390, "height": 800})
+    tab.emulate_media(color_scheme="dark")
+    tab.goto((site / f"{page}.html").as_uri())
+    width, background = tab.evaluate("[document.documentElement.scrollWidth, getComputedStyle(document.body).backgroundColor]")
+    broken = tab.evaluate("Array.from(document.images).filter(image => image.complete && !image.naturalWidth).length")
+    tab.close()
+    assert width <= 390
+    assert sum(map(int, re.findall(r"\d+", background)[:3])) < 150
+    assert broken == 0
+    assert errors == []
