@@ -129,7 +129,7 @@ def command_page() -> str:
 
     from anynorm.cli import app
 
-    runner = CliRunner(env={"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1", "TERMINAL_WIDTH": "100"})
+    runner = CliRunner(env={"COLUMNS": "90", "TERM": "dumb", "NO_COLOR": "1", "TERMINAL_WIDTH": "90"})
 
     def help_of(*words: str) -> str:
         text = runner.invoke(app, [*words, "--help"], prog_name="anynorm").output

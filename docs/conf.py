@@ -30,7 +30,7 @@ html_css_files = ["site.css"]
 html_copy_source = False
 html_show_copyright = False
 
-smartquotes = False
+smartquotes_action = "D"  # dashes; quotes stay as they are written
 myst_heading_anchors = 4
 myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist"]
 
