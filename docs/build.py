@@ -31,7 +31,7 @@ OUTSIDE = {
 """Pages outside docs/, and their place on the site; a link to the README is one to the home page."""
 CONTENTS = {
     "Start": ["install", "tutorial", "questions", "migration"],
-    "Norms": ["norms/index", "guide/specs"],
+    "Norms": ["norms/index", "guide/specs", "guide/add_a_norm"],
     "Guides": [
         "guide/surgery",
         "guide/diagnose",
@@ -48,6 +48,8 @@ CONTENTS = {
     "Reference": ["api/index", "api/cli", "glossary", "changelog", "contributing"],
 }
 """The navigation. Pages that do not exist are left out; pages of docs/guide that are not listed follow the others."""
+ON_SITE = re.compile(r"<!-- site: (.*?) -->", re.S)
+"""Text with links to generated pages, which GitHub does not show."""
 LINK = re.compile(r"(?P<before>!?\[(?:[^][]|\[[^]]*\])*\]\()(?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")
 
 
@@ -108,7 +110,7 @@ def stage(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     for page in pages():
         text, files = move_links((ROOT / page).read_text(), page)
-        write(folder / site_path(page), text)
+        write(folder / site_path(page), ON_SITE.sub(r"\1", text))
         for file in files:
             copy = folder / site_path(file)
             copy.parent.mkdir(parents=True, exist_ok=True)

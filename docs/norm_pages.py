@@ -21,7 +21,7 @@ from anynorm.show import count, formula, list_norms
 
 ROOT = Path(__file__).parent.parent
 SMALL = 2
-"""The numbers of groups, samples per part, domains and modes in pictures."""
+"""The largest numbers of groups, samples per part, domains and modes in pictures."""
 CHANNELS, SHAPE = 64, (8, 64, 16, 16)
 """The channels of examples, and the input whose statistics are counted."""
 ORDER = ("nn.BatchNorm", "nn.GroupNorm")
@@ -47,7 +47,8 @@ def file_name(spec: str) -> str:
 
 def drawn_specs(norm: type[RegisteredNorm]) -> list[str]:
     """Return the specs to draw, with small numbers; of joint cuts also strips, and groups that end inside channels."""
-    numbers = dict.fromkeys(norm.arguments, SMALL)
+    shown = grammar.parse(example(norm), REGISTRY, {}).arguments
+    numbers = {name: value if name == "num_classes" else min(value, SMALL) for name, value in shown.items()}
     norm_spec = norm.named_spec(numbers)
     if any(isinstance(cut, JointCut) for cut in norm_spec.mean):
         return [f"{norm.name}:{groups}" for groups in (2, 12, 4)]

@@ -7,7 +7,7 @@ import pytest
 import anynorm
 from anynorm.layers.registered import REGISTRY
 from anynorm.tasks import TASKS
-from docs.build import CONTENTS, OUTSIDE, ROOT, move_links, pages, site_path
+from docs.build import CONTENTS, ON_SITE, OUTSIDE, ROOT, move_links, pages, site_path
 from docs.norm_pages import _benchmark, advise, drawn_specs, norm_page, norm_pages, records, specs_of_records
 from docs.run import matches, read_blocks
 from docs.task_pages import task_page
@@ -86,6 +86,10 @@ def test_links_move_with_their_targets(tmp_path):
     assert move_links("[a](../README.md)", "docs/install.md")[0] == "[a](index.md)"
     with pytest.raises(FileNotFoundError, match=r"docs/install.md links to nothing.md"):
         move_links("[a](nothing.md)", "docs/install.md")
+
+
+def test_text_for_the_site_alone_appears_there():
+    assert ON_SITE.sub(r"\1", "a <!-- site: [b](c.md)\nd --> e <!-- not run: f -->") == "a [b](c.md)\nd e <!-- not run: f -->"
 
 
 def test_every_page_of_the_repository_is_in_the_navigation():

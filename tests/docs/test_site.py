@@ -98,7 +98,7 @@ def browser(tmp_path_factory):
         ("hn:32", "norms/hn.html"),
         ("replace BatchNorm timm", "questions.html"),
         ("eval accuracy bad", "questions.html"),
-        ("norm of my own", "questions.html"),
+        ("add a norm", "guide/add_a_norm.html"),
         ("tested on a GPU", "questions.html"),
         ("slower than torch", "questions.html"),
         ("recalibrate", "api/public.html"),
