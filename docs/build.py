@@ -49,7 +49,7 @@ CONTENTS = {
 }
 """The navigation. Pages that do not exist are left out; pages of docs/guide that are not listed follow the others."""
 ON_SITE = re.compile(r"<!-- site: (.*?) -->", re.S)
-"""Text with links to generated pages, which GitHub does not show."""
+"""Text that GitHub does not show, with links to generated pages; their targets are paths on the site."""
 LINK = re.compile(r"(?P<before>!?\[(?:[^][]|\[[^]]*\])*\]\()(?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")
 
 
@@ -101,8 +101,8 @@ def move_links(text: str, page: str) -> tuple[str, list[str]]:
             files.append(target)
         return f"{match['before']}{os.path.relpath(site_path(target), place)}{match['anchor'] or ''}"
 
-    outside_code = re.split(r"(^```.*?^```$)", text, flags=re.M | re.S)
-    return "".join(piece if piece.startswith("```") else LINK.sub(move, piece) for piece in outside_code), files
+    pieces = re.split(r"(^```.*?^```$|<!--.*?-->)", text, flags=re.M | re.S)
+    return "".join(piece if piece.startswith(("```", "<!--")) else LINK.sub(move, piece) for piece in pieces), files
 
 
 def stage(folder: Path) -> None:
