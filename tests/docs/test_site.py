@@ -107,7 +107,7 @@ def browser(tmp_path_factory):
 def test_the_search_finds_the_page_without_a_server(site, browser, query, page):
     tab = browser.new_page()
     tab.goto(f"{(site / 'search.html').as_uri()}?q={quote_plus(query)}")
-    tab.wait_for_function("document.querySelectorAll('#search-results li a').length > 2")
+    tab.wait_for_function("document.querySelector('#search-results .search-summary')?.innerText.includes('finished')")
     links = tab.eval_on_selector_all("#search-results li a", "links => links.map(link => link.getAttribute('href'))")
     tab.close()
     assert page in [link.partition("#")[0] for link in links][:6], links[:10]
