@@ -9,7 +9,7 @@ browser:
 		(apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium) >/dev/null 2>&1 || \
 		echo 'chromium could not be installed: the browser test of the report page is skipped'
 
-.PHONY: setup demo test docs sanitize bench results format clean
+.PHONY: setup demo test docs interop sanitize bench results format clean
 
 setup: .venv/ready
 
@@ -19,7 +19,7 @@ setup: .venv/ready
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools ninja
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[lab,export,cluster,hf,tensorboard,docs,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[lab,video,export,cluster,hf,tensorboard,docs,dev]'
 	touch $@
 
 demo: setup
@@ -35,6 +35,21 @@ test: setup browser
 # The documentation site, in build/docs/html; part of `make test` as tests/docs. It needs no network and no server.
 docs: setup
 	$(BIN)/python -m docs.build
+
+# Surgery on models of other packages, in an environment of its own: torchvision without operators for the CPU breaks the import of
+# packages that look for it.
+INTEROP := .venv-interop/bin
+interop: .venv-interop/ready
+	ANYNORM_INTEROP=1 $(INTEROP)/python -m pytest tests/interop
+
+.venv-interop/ready: pyproject.toml constraints.txt constraints-interop.txt setup.py $(wildcard csrc/*)
+	test -x $(INTEROP)/python || $(PYTHON) -m venv .venv-interop
+	$(INTEROP)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
+	$(INTEROP)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		setuptools ninja pytest hypothesis huggingface_hub numpy pillow pyyaml safetensors tqdm
+	$(INTEROP)/python -m pip install --quiet --disable-pip-version-check --no-deps -r constraints-interop.txt
+	$(INTEROP)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e .
+	touch $@
 
 # The tests of the C++ kernels with AddressSanitizer and UndefinedBehaviorSanitizer, in a build of its own.
 sanitize: setup
@@ -59,4 +74,4 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf .venv build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-interop build .mypy_cache .pytest_cache .ruff_cache .hypothesis

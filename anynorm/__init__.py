@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from anynorm.layers.algebra import SwitchNorm as SwitchNorm
     from anynorm.layers.conditioning import condition as condition
     from anynorm.layers.norm import Norm as Norm
+    from anynorm.registry import layer as layer
     from anynorm.registry import make as make
     from anynorm.registry import zoo as zoo
     from anynorm.surgery.convert import convert as convert
@@ -68,7 +69,7 @@ _NAMES = {
     "GroupNorm HeteroNorm InstanceNorm LayerNorm PositionalNorm SandwichAdaIN SandwichAuxBatchNorm SandwichBatchNorm SwitchNorm",
     "layers.conditioning": "condition",
     "layers.norm": "Norm",
-    "registry": "make zoo",
+    "registry": "layer make zoo",
     "training.task": "Metric Task",
     "surgery.convert": "convert",
     "surgery.domains": "copy_domain",

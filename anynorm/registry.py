@@ -5,10 +5,13 @@ To register a norm of your own, subclass `anynorm.layers.registered.RegisteredNo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 from anynorm.core import grammar
+from anynorm.core.cuts import divisors, largest_usable_groups
 from anynorm.core.spec import NormSpec, check_num_features
 from anynorm.core.update_rules import UpdateRule
 from anynorm.errors import SpecError
@@ -100,6 +103,66 @@ def make(
     has_affine = affine and bool(parsed.norm_spec.affine.stages)
     norm: Norm = norm_class(num_features, **parsed.arguments, affine=has_affine, **options)
     return norm
+
+
+def layer(spec: str, *, groups: str = "exact", **options: Any) -> Callable[..., Norm]:
+    """Return a function from the number of channels to a layer, for code that takes a class such as nn.BatchNorm2d.
+
+    This is `norm_layer=` of torchvision's and timm's networks, and `norm=` of detectron2's layers. The function can be pickled.
+
+    Args:
+        spec: as in `make`.
+        groups: "exact" raises if a group number does not divide the channels; "nearest" takes the nearest number that does.
+        options: options of `make`. The caller of the function may override them by keywords, such as device.
+
+    Raises:
+        SpecError: if groups is neither of the two. Other arguments are checked when the function is called.
+
+    >>> norm_layer = layer("gn:32", groups="nearest", eps=1e-3)
+    >>> norm_layer(64), norm_layer(24)
+    (GroupNorm('gn:32', 64, eps=0.001), GroupNorm('gn:24', 24, eps=0.001))
+    """
+    if groups not in ("exact", "nearest"):
+        raise SpecError(f"groups must be 'exact' or 'nearest'; got {groups!r}.")
+    # only keywords: timm takes a partial apart and drops its positional arguments
+    return partial(_make_layer, spec=spec, groups=groups, **options)
+
+
+def _make_layer(num_features: int, *, spec: str, groups: str, **options: Any) -> Norm:
+    return make(nearest_spec(spec, num_features) if groups == "nearest" else spec, num_features, **options)
+
+
+def nearest_spec(spec: str, channels: int) -> str:
+    """Return the spec with the nearest group numbers that divide the channels.
+
+    >>> nearest_spec("gn:32", 48), nearest_spec("bn/en:32", 24), nearest_spec("bgn:64", 48), nearest_spec("gbgn:4,32", 48)
+    ('gn:24', 'bn/en:24', 'bgn:48', 'gbgn:4,24')
+    >>> nearest_spec("gn", 8), nearest_spec("gn", 64), nearest_spec("sn", 7), nearest_spec("gn.none", 6)
+    ('gn:8', 'gn', 'sn', 'gn:6.none')
+    """
+
+    def fit_term(term: re.Match[str]) -> str:
+        name, written = term[1], term[2]
+        row = REGISTRY.get(name)
+        arguments = [] if row is None else [argument for argument in row.arguments if argument.startswith("num_")]
+        if not written and row is not None and arguments == ["num_groups"]:
+            written = str(row.arguments["num_groups"] or "")
+        if not written:
+            return term[0]
+        numbers = [int(number) for number in written.split(",")]
+        if not term[2] and channels % numbers[0] == 0:
+            return term[0]
+        for k, argument in enumerate(arguments[: len(numbers)]):
+            groups = numbers[k]
+            if argument == "num_groups" and groups and channels % groups:
+                numbers[k] = largest_usable_groups(groups, channels) if name == "bgn" else _nearest_divisor(groups, channels)
+        return f"{name}:{','.join(map(str, numbers))}"
+
+    return re.sub(r"\b([a-z]+)(?::(\d+(?:,\d+)*))?(?![\w:@])", fit_term, spec)
+
+
+def _nearest_divisor(groups: int, channels: int) -> int:
+    return min(divisors(channels), key=lambda divisor: (abs(divisor - groups), divisor))
 
 
 class Entry(NamedTuple):

@@ -6,7 +6,7 @@
 All blocks of a page run from top to bottom, in one temporary directory that has copies of the .py files the page links to:
 
     ```python     runs in one namespace; warnings are errors. `print(…)  # text`: if one line is printed, it must be that text.
-    ```           right after a python block: the output of that block
+    ```           or ```text, right after a python block: the output of that block
     ```console    each `$ command` runs in a shell; the lines after it are its output
     ```bash       not run (installation)
 
@@ -64,7 +64,7 @@ class Difference(NamedTuple):
 
 
 def read_blocks(text: str) -> list[Block]:
-    """Return the blocks of a page; a plain block right after a python block gets the language `output`.
+    """Return the blocks of a page; a plain or text block right after a python block gets the language `output`.
 
     Raises:
         ValueError: if a block is skipped without a reason.
@@ -76,7 +76,7 @@ def read_blocks(text: str) -> list[Block]:
         skip = SKIP.search(before)
         if skip and not skip["reason"]:
             raise ValueError(f"line {text.count(chr(10), 0, fence.start())}: write the reason: <!-- not run: reason -->")
-        if not language and not before.strip() and blocks and blocks[-1].language == "python":
+        if language in ("", "text") and not before.strip() and blocks and blocks[-1].language == "python":
             language = "output"
         blocks.append(Block(language, fence["code"], fence.start("code"), bool(skip)))
     return blocks

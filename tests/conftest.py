@@ -1,7 +1,9 @@
 """One thread per test process, hypothesis without deadlines (the machine is shared), and slow tests first.
 
 With the long tests at the end one of the two processes would wait for the other. Triton kernels run in Triton's interpreter,
-which reads the variable when Triton is imported first. Features of images are cached in the temporary directory.
+which reads the variable when Triton is imported first. Features of images are cached in the temporary directory. The tests in
+tests/interop need the environment of `make interop`, which sets ANYNORM_INTEROP: there a package that cannot be imported is a
+failure, which a skip would hide.
 """
 
 import os
@@ -15,6 +17,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)
+collect_ignore = [] if os.environ.get("ANYNORM_INTEROP") else ["interop"]
 settings.register_profile(
     "anynorm",
     deadline=None,

@@ -67,6 +67,7 @@ def test_blocks_have_a_language_a_position_and_a_reason_if_they_are_skipped():
     ]
     assert all(text[block.offset :].startswith(block.code) for block in blocks)
     assert read_blocks("```\na\n```\n") == [Block("", "a\n", 4)]
+    assert read_blocks("```python\nx\n```\n```text\nout\n```\n")[1].language == "output"
 
 
 @pytest.mark.parametrize("comment", ["<!-- not run: -->", "<!-- not run -->", "<!--not run:-->"])

@@ -1,6 +1,8 @@
 """The zoo: every name has a class with torch's argument names, and every class a spec."""
 
+import functools
 import inspect
+import pickle
 from typing import Any
 
 import pytest
@@ -105,3 +107,26 @@ def test_specs_without_a_name_construct_plain_norms():
     assert type(anynorm.make("sn.hard", 8)) is Norm
     assert repr(anynorm.make("bn/bn+en", 8)) == "Norm('bn/bn+en', 8, eps=1e-05, momentum=0.1)"
     assert repr(anynorm.make("bn", 8, track_running_stats=False)) == "BatchNorm('bn', 8, eps=1e-05, track_running_stats=False)"
+
+
+def test_a_layer_function_makes_layers_and_can_be_pickled_and_overridden():
+    norm_layer = pickle.loads(pickle.dumps(anynorm.layer("gn:8", eps=1e-3)))
+    norm = norm_layer(32)
+    assert (norm.spec, norm.num_features, norm.eps) == ("gn:8", 32, 1e-3)
+    assert norm_layer(32, eps=1e-4, dtype=torch.float64).weight.dtype == torch.float64
+    with pytest.raises(anynorm.SpecError, match="12 is not divisible by 8"):
+        norm_layer(12)
+    assert anynorm.layer("gn:8", groups="nearest")(12).spec == "gn:6"
+    assert anynorm.layer("sabn", num_classes=3)(12).spec == "sabn@3"
+
+
+def test_a_layer_function_survives_a_library_that_binds_its_keywords_again():
+    """timm keeps the function and the keywords of a partial, and drops its positional arguments."""
+    norm_layer = anynorm.layer("gn:4", affine=False)
+    assert isinstance(norm_layer, functools.partial)
+    assert functools.partial(norm_layer.func, **norm_layer.keywords)(8).spec == "gn:4.none"
+
+
+def test_the_group_numbers_of_a_layer_function_are_exact_or_nearest():
+    with pytest.raises(anynorm.SpecError, match="groups must be 'exact' or 'nearest'; got 'next'"):
+        anynorm.layer("gn:8", groups="next")

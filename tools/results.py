@@ -1,4 +1,4 @@
-"""Write records/README.md, the results in docs/papers/README.md, docs/guide/robustness.md and README.md from the records.
+"""Write records/README.md, and the results in docs/papers/README.md, README.md and pages of docs/guide/, from the records.
 
     python -m tools.results        (or: make results)
 
@@ -15,6 +15,8 @@ from anynorm.errors import DataError
 from anynorm.recipes.support.catalog import load_recipe, read_header, recipe_names
 from anynorm.recipes.support.recipe import SMOKE, Recipe
 from anynorm.recipes.support.record import Record, read_record
+from tools.guides import GUIDES, guide_block
+from tools.markdown import markdown_table
 from tools.robustness import MARKER, robustness_block
 
 ROOT = Path(__file__).parents[1]
@@ -54,7 +56,7 @@ def overview(folder: Path = RECORDS) -> str:
             counts = _count_verdicts(recipe, record)
             link = f"[`{recipe.name}`](../../records/README.md)"
             rows.append([link, read_header(recipe.name).source, record.preset, str(len(record.rows)), *map(str, counts)])
-    return "\n".join(_markdown_table(rows))
+    return "\n".join(markdown_table(rows))
 
 
 def summary(folder: Path = RECORDS) -> str:
@@ -114,22 +116,16 @@ def _record_section(recipe: Recipe, record: Record, folder: Path) -> str:
     for row in recipe.judge(record):
         verdict = row["verdict"] if row["verdict"] == "holds" else f"**{row['verdict']}**"
         claims.append([row["claim"], row["paper"], row["larger"], row["smaller"], str(row["n"]), f"{row['p']:.2g}", verdict])
-    lines += _markdown_table(claims)
+    lines += markdown_table(claims)
     if record.failure_summary:
         lines += ["", record.failure_summary]
     for table in recipe.tables(record):
         columns = list(table.rows[0])
         rows = [[str(row[column]) for column in columns] for row in table]
-        lines += ["", table.finding, "", *_markdown_table([columns, *rows])]
+        lines += ["", table.finding, "", *markdown_table([columns, *rows])]
     pictures = sorted(folder.glob(f"{recipe.name}.{record.preset}*.png"))
     lines += ["", *(f"![{recipe.name}]({picture.name})\n" for picture in pictures)]
     return "\n".join(lines)
-
-
-def _markdown_table(rows: list[list[str]]) -> list[str]:
-    """Return the lines of a Markdown table; the first row is the header."""
-    lines = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
-    return [lines[0], "|---" * len(rows[0]) + "|", *lines[1:]]
 
 
 def _count(number: int, singular: str, plural: str) -> str:
@@ -142,6 +138,7 @@ if __name__ == "__main__":
         path.write_text(insert(content, path.read_text()))
     guide = ROOT / "docs" / "guide" / "robustness.md"
     guide.write_text(insert(robustness_block(RECORDS), guide.read_text(), MARKER))
-    sys.stdout.write(
-        "Wrote records/README.md and the results in README.md, docs/papers/README.md and docs/guide/robustness.md.\n"
-    )
+    for name in GUIDES:
+        page = ROOT / "docs" / "guide" / name
+        page.write_text(insert(guide_block(name, RECORDS), page.read_text()))
+    sys.stdout.write("Wrote records/README.md and the results in README.md, docs/papers/README.md and docs/guide/.\n")

@@ -76,10 +76,11 @@ def fold(
 ) -> None:
     """Fold norms with fixed statistics into the layers beside them; the first samples of --data are the example."""
     from anynorm.io.checkpoints import load_model
-    from anynorm.io.inputs import read_first_input
+    from anynorm.io.inputs import read_first_batch
+    from anynorm.surgery.batches import call
 
     loaded = load_model(model, checkpoint).eval()
-    _finish(anynorm.fold(loaded, read_first_input(data), condition=condition), out, as_json)
+    _finish(anynorm.fold(loaded, read_first_batch(data), condition=condition, forward=call), out, as_json)
 
 
 def recalibrate(

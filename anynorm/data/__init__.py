@@ -16,6 +16,8 @@ Decoded by worker processes while the model trains, for data of any size, or for
     stream:PATH                                      a folder as for folder:PATH; see `stream`, `loader`
     hf:NAME                                          a dataset of Hugging Face `datasets`, from the hub or the disk; see `hf`
 
+Videos (moving, ut_interaction/FOLD, frames:PATH, videos:PATH): see `video`.
+
 Tables of the accuracies of architectures: see `nasbench`.
 """
 

@@ -64,7 +64,7 @@ def usps(split: str) -> Split:
     """Read the 7291 `train` or 2007 `test` images of USPS; black is 0 and white 255."""
     folder = data_dir() / "usps"
     if (folder / "usps_16x16.npz").exists():
-        arrays = _load_npz(folder / "usps_16x16.npz", f"x_{split}", f"y_{split}", "scale")
+        arrays = load_npz(folder / "usps_16x16.npz", f"x_{split}", f"y_{split}", "scale")
         pixels, labels = arrays[f"x_{split}"] / arrays["scale"], arrays[f"y_{split}"]
     elif (folder / "usps.h5").exists() and not (folder / "usps.bz2").exists():
         pixels, labels = _read_h5(folder / "usps.h5", split)
@@ -123,7 +123,7 @@ def _bsds_photos() -> list[npt.NDArray[np.uint8]]:
 
     packed, folder = data_dir() / "bsds500" / "bsds_train_full.npz", "BSR/BSDS500/data/images/train"
     if packed.exists():
-        files: Sequence[Any] = split_files(_load_npz(packed, "bytes", "offsets"))
+        files: Sequence[Any] = split_files(load_npz(packed, "bytes", "offsets"))
     else:
         found = [*data_dir().glob(f"{folder}/*.jpg"), *data_dir().glob(f"bsds500/{folder}/*.jpg")]
         files = sorted(found)
@@ -179,7 +179,7 @@ def read_collection(name: str, image_size: int, *, skip_unreadable: bool = False
 def _read_packed(path: Path, domain: str, image_size: int) -> DomainImages:
     from PIL import Image
 
-    arrays = _load_npz(path, "bytes", "offsets", "domain", "label", "domains", "classes")
+    arrays = load_npz(path, "bytes", "offsets", "domain", "label", "domains", "classes")
     chosen = np.flatnonzero(arrays["domain"] == arrays["domains"].tolist().index(domain))
     files = split_files(arrays)
     images = [to_pixels(central_square(Image.open(files[number]), image_size)) for number in chosen]
@@ -193,7 +193,12 @@ def split_files(arrays: Arrays) -> list[io.BytesIO]:
     return [io.BytesIO(arrays["bytes"][a:b].tobytes()) for a, b in pairwise(offsets)]
 
 
-def _load_npz(path: Path, *names: str) -> Arrays:
+def load_npz(path: Path, *names: str) -> Arrays:
+    """Return arrays of a .npz file by name.
+
+    Raises:
+        DataError: if the file cannot be read, or does not hold an array.
+    """
     try:
         with np.load(path) as arrays:
             return {name: arrays[name] for name in names}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -28,6 +30,11 @@ class Standardized:
 
 def channel_moments(images: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and standard deviation (at least `MIN_STD`) per channel, (c, 1, 1), without a float64 copy of all images."""
-    chunks = [pool(moments(chunk.double(), 1), (1, images.shape[1], 1)) for chunk in torch.split(images, CHUNK_SIZE)]
+    return pooled_moments(torch.split(images, CHUNK_SIZE))
+
+
+def pooled_moments(batches: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return mean and standard deviation (at least `MIN_STD`) per channel over batches (n, c, h, w), also of different sizes."""
+    chunks = [pool(moments(batch.double(), 1), (1, batch.shape[1], 1)) for batch in batches]
     pooled = pool_stacked(Moments(*(torch.stack(tables) for tables in zip(*chunks, strict=True))))
     return pooled.mean[0, :, :, None].float(), pooled.var[0, :, :, None].sqrt().float().clamp(min=MIN_STD)

@@ -64,7 +64,7 @@ def adaptation(
         model: a classifier with anynorm's or torch's norms.
         targets: new data. The batches of one target at a time are held in memory.
         source_weight: α of the column `mixed`.
-        forward: `forward(model, batch)` calls the model, if it needs more than the first entry of the batch.
+        forward: `forward(model, batch)` calls the model, if it needs more of a batch than its inputs.
         score: `score(output, batch)` in percent; the mean over batches is weighted by their sizes.
 
     Returns:

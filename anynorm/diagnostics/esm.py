@@ -80,7 +80,7 @@ def measure(
             size = num_samples(batch)
             if size is None and forward is call:
                 raise DiagnosticError(
-                    f"A batch must be a tensor, a tuple whose first entry is x, or a dictionary; got a {type(batch).__name__} "
+                    f"A batch must be a tensor, (x, …), a dictionary or a list of images; got a {type(batch).__name__} "
                     "without a tensor. Pass forward= to call the model with other batches."
                 )
             if size == 0:

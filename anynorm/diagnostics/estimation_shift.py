@@ -42,9 +42,9 @@ def estimation_shift(
     together; its note says so.
 
     Args:
-        loader: batches, each a tensor, a tuple whose first entry is x, or a dictionary; a tensor is one batch.
+        loader: batches: tensors, (x, …), dictionaries, or lists of images; see `anynorm.surgery.batches`. A tensor is one batch.
         batches: number of batches to use; None for all.
-        forward: `forward(model, batch)` calls the model, if it needs more than the first entry of the batch.
+        forward: `forward(model, batch)` calls the model, if it needs more of a batch than its inputs.
         where: which norms, as in `anynorm.convert`; None for all.
         trial_samples: the first batches, up to this many samples, are copied, and each norm alone is corrected on them (columns
             `output_error shift_removed max_remaining score`); 0 leaves these columns out.

@@ -155,10 +155,10 @@ def batch_fluctuation(
     """Measure how much statistics fluctuate between batches in train mode, at fixed parameters; the model is left as it was.
 
     Args:
-        loader: batches, each a tensor, a tuple whose first entry is x, or a dictionary; a tensor is one batch.
+        loader: batches: tensors, (x, …), dictionaries, or lists of images; see `anynorm.surgery.batches`. A tensor is one batch.
         batches: number of batches to use; None for all.
         last: number of batches to keep.
-        forward: `forward(model, batch)` calls the model, if it needs more than the first entry of the batch.
+        forward: `forward(model, batch)` calls the model, if it needs more of a batch than its inputs.
         where: which norms, as in `anynorm.convert`; None for all.
 
     Returns:

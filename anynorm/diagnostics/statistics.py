@@ -15,6 +15,7 @@ from anynorm import kernels
 from anynorm.core.cuts import Cut
 from anynorm.core.moments import Moments, pool_samples, pool_stacked
 from anynorm.diagnostics.buffers import StatBuffers
+from anynorm.surgery.batches import image_list
 from anynorm.surgery.find import NormSite
 
 
@@ -78,5 +79,8 @@ def iterate_tensors(value: Any) -> Iterator[Tensor]:
 
 
 def num_samples(batch: Any) -> int | None:
-    """Return the length of the first tensor of a batch that has a dimension; None if there is none."""
+    """Return the number of images, or the length of the first tensor of a batch that has a dimension; None if there is none."""
+    images = image_list(batch)
+    if images is not None:
+        return len(images)
     return next((len(tensor) for tensor in iterate_tensors(batch) if tensor.dim()), None)

@@ -90,8 +90,8 @@ def read_batches(name: str, batch_size: int = 64, transform: ImageTransform | No
         raise DataError(f"expected a folder, a file ({' '.join(TENSOR_SUFFIXES)}) or package.module:factory; got {name!r}.")
 
 
-def read_first_input(name: str, num_samples: int = 2) -> Any:
-    """Return x of the first batch named by a text, with `num_samples` samples (a factory's iterable chooses its own number).
+def read_first_batch(name: str, num_samples: int = 2) -> Any:
+    """Return the first batch named by a text, with `num_samples` samples (a factory's iterable chooses its own number).
 
     Raises:
         DataError: if the data are empty or cannot be read.
@@ -99,7 +99,7 @@ def read_first_input(name: str, num_samples: int = 2) -> Any:
     batch = next(iter(read_batches(name, num_samples)), None)
     if batch is None:
         raise DataError(f"{name!r} must provide at least one batch; got none.")
-    return batch[0] if isinstance(batch, tuple | list) else batch
+    return batch
 
 
 def _call_factory(name: str, batch_size: int) -> Iterator[Any]:

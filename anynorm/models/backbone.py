@@ -89,7 +89,7 @@ def load_backbone(backbone: nn.Module, weights: Mapping[str, Tensor], source: st
         source: where the weights come from, for the error message.
 
     Raises:
-        DataError: if a tensor is missing or has another shape.
+        DataError: if a tensor is missing or has another shape, or belongs to norms that the backbone does not have.
     """
     expected = backbone.state_dict()
     wrong = [name for name, value in expected.items() if name not in weights or weights[name].shape != value.shape]
@@ -99,6 +99,11 @@ def load_backbone(backbone: nn.Module, weights: Mapping[str, Tensor], source: st
         raise DataError(
             f"{source} must be those of a classifier with the stem, stages and norms of the backbone; {len(wrong)} of "
             f"{len(expected)} tensors do not fit, first {name!r}: expected shape {tuple(expected[name].shape)}, got {got}."
+        )
+    stages = {name for name, _ in backbone.named_children()}
+    if extra := [name for name in weights if name.partition(".")[0] in stages and name not in expected]:
+        raise DataError(
+            f"{source} must have the norms of the backbone; they have {len(extra)} further tensors, first {extra[0]!r}."
         )
     backbone.load_state_dict({name: weights[name] for name in expected})
 

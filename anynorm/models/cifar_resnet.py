@@ -9,14 +9,14 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from anynorm.registry import make
+from anynorm.registry import layer
 
 NormFactory = Callable[[int], nn.Module]
 
 
 def norm_factory(norm: str | NormFactory) -> NormFactory:
     """Return a function from the number of channels to a layer; a spec becomes one, a function or class is returned unchanged."""
-    return (lambda channels: make(norm, channels)) if isinstance(norm, str) else norm
+    return layer(norm) if isinstance(norm, str) else norm
 
 
 class BasicBlock(nn.Module):

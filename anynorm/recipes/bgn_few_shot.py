@@ -7,7 +7,7 @@ Paper: miniImageNet (84 × 84 pixels), ResNet-12 with a cosine classifier, train
 shots.
 
     smoke  10 s      digits 0 to 5 as base classes, 6 to 9 as novel ones; checks that the code works and claims nothing
-    desk   not run   200 background characters of Omniglot (32 × 32 pixels), ResNet-12 of an eighth of the width, 10 epochs; 300
+    desk   10 min    200 background characters of Omniglot (32 × 32 pixels), ResNet-12 of an eighth of the width, 10 epochs; 300
                      episodes of 5 characters of one alphabet of the evaluation set; needs omniglot/ in the data directory
     paper  not run   the published setting; needs miniimagenet/ in the data directory
 

@@ -29,11 +29,12 @@ from typing import Any
 import torch
 
 from anynorm.recipes.support.claims import Claim
+from anynorm.recipes.support.pictures import draw_pictures, encode_picture
 from anynorm.recipes.support.recipe import Recipe, Settings
 from anynorm.recipes.support.record import Record
 from anynorm.recipes.support.rows import select, values_of
 from anynorm.recipes.support.runs import make_config, train_run
-from anynorm.recipes.support.style import draw_losses, draw_pictures, encode_picture, loss_metrics, read_pictures
+from anynorm.recipes.support.style import draw_losses, loss_metrics, read_pictures
 from anynorm.table import Table
 from anynorm.training.run import load_run
 from anynorm.training.statistics import mean_sd

@@ -8,7 +8,7 @@ new data. A network is trained with each norm, then tested on corrupted images (
 unlabeled new images (recalibrated), a mixture of both, and of each test batch.
 
     smoke  10 s      64 digits, one epoch; checks that the code works and claims nothing
-    desk   not run   6000 images of CIFAR-10 at 16 × 16 pixels, ResNet-10, 5 epochs; four corruptions at severities 1, 3 and 5
+    desk   10 min    6000 images of CIFAR-10 at 16 × 16 pixels, ResNet-10, 5 epochs; four corruptions at severities 1, 3 and 5
     paper  not run   CIFAR-10 at full size, ResNet-18, 200 epochs, all severities; CIFAR-10-C's parameters, images made here
 
 There is no published table to compare with: `paper` is the setting of CIFAR-10-C at full size, with four of its corruptions.

@@ -13,6 +13,7 @@ adds support for another class.
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from collections.abc import Callable
@@ -200,12 +201,32 @@ def _read_frozen_batch_norm(module: Any) -> NormInfo:
     return NormInfo(
         _parse("bn", "weight" in tensors),
         len(module.running_mean),
-        float(getattr(module, "eps", 0.0)),
+        float(module.eps) if hasattr(module, "eps") else _eps_of_forward(module),
         update_rule=Frozen(),
         track_running_stats=True,
         tensors=tensors,
         running_stats=running_stats,
     )
+
+
+@torch.no_grad()
+def _eps_of_forward(module: nn.Module) -> float:
+    """Return eps of a frozen norm that has it only inside its forward, or has none.
+
+    For weight 1, bias 0, mean 0 and a small variance v the output of x = 1 is 1 / √(v + eps).
+    """
+    variance = 1e-9
+    probe: Any = copy.deepcopy(module).to_empty(device="cpu").double()
+    for name, value in (("weight", 1.0), ("bias", 0.0), ("running_mean", 0.0), ("running_var", variance)):
+        if getattr(probe, name, None) is not None:
+            getattr(probe, name).fill_(value)
+    try:
+        y = type(probe).forward(probe, torch.ones(1, len(probe.running_mean), 1, 1, dtype=torch.float64)).flatten()[0]
+    except Exception as error:  # a forward of another package may raise anything
+        raise UnsupportedNormError(
+            f"{type(module).__name__} has no attribute eps, and its forward raised {type(error).__name__}"
+        ) from error
+    return round(float(y) ** -2 - variance, 12)
 
 
 def _read_instance_norm(module: _InstanceNorm) -> NormInfo:

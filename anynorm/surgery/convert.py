@@ -9,10 +9,11 @@ from torch import nn
 
 from anynorm.errors import SpecError, SurgeryError
 from anynorm.layers.norm import Norm
+from anynorm.registry import nearest_spec
 from anynorm.surgery.batches import Calibration, Forward, calibration
 from anynorm.surgery.find import NormSite, Where, all_or_nothing, check_model, choose, find_norms
 from anynorm.surgery.optimizer import replace_in_optimizer
-from anynorm.surgery.replace import make_replacement, nearest_spec
+from anynorm.surgery.replace import make_replacement
 from anynorm.surgery.report import SurgeryReport
 
 MAX_LISTED = 12
@@ -39,7 +40,7 @@ def convert(
             list of these.
         fit: calibration batches (a data loader or a tensor) on which γ and β of each new norm are solved by least squares, so
             that its output is that of the old norm; see `anynorm.surgery.fit`.
-        forward: function of model and batch that calls the model, where it needs more of a batch than its first entry. With
+        forward: function of model and batch that calls the model, where it needs more of a batch than its inputs. With
             `fit`, the batch holds every sample twice.
         groups: "exact" raises if a group number does not divide the channels of a layer; "nearest" takes the nearest that does.
         optimizer: optimizer whose parameter groups and state are updated to the new parameters.

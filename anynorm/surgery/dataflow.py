@@ -5,7 +5,7 @@ A layer and a norm are neighbors if the output tensor of one is the input of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,11 +18,20 @@ from torch.utils._pytree import tree_leaves
 
 @dataclass(eq=False)
 class Call:
-    """One call of a traced module, with its first input and its output."""
+    """One call of a traced module.
+
+    Attributes:
+        module: the module.
+        input: its first input.
+        output: its output.
+        product: the output of the function that takes the weight of the module. It is the output of a convolution, unless
+            the convolution applies a norm or activation of its own, as detectron2's does.
+    """
 
     module: nn.Module
     input: Any = None
     output: Any = None
+    product: Any = None
 
 
 @dataclass
@@ -67,7 +76,15 @@ class _RecordUses(TorchFunctionMode):
             for leaf in tree_leaves((args, kwargs)):
                 if isinstance(leaf, Tensor):
                     self.trace.add_use(leaf, self.running[-1] if self.running else None)
+            self._record_product(args, output)
         return output
+
+    def _record_product(self, args: Any, output: Any) -> None:
+        """Record the output of a function whose second argument is the weight of the running module."""
+        weight = self.running[-1]._parameters.get("weight") if self.running else None
+        if weight is not None and len(args) > 1 and args[1] is weight:
+            next(call for call in reversed(self.trace.calls) if call.module is self.running[-1]).product = output
+            self.trace.alive.append(output)
 
 
 @contextmanager
@@ -94,12 +111,12 @@ def _record_calls(modules: list[nn.Module], trace: Trace, running: list[nn.Modul
             handle.remove()
 
 
-def trace_example(model: nn.Module, example: tuple[Any, ...], modules: list[nn.Module]) -> tuple[Trace, Any]:
+def trace_example(model: nn.Module, run: Callable[[nn.Module], Any], modules: list[nn.Module]) -> tuple[Trace, Any]:
     """Run a model on an example in eval mode.
 
     Args:
         model: the model; its mode is restored.
-        example: the inputs.
+        run: function that calls the model with the example.
         modules: the modules to trace.
 
     Returns:
@@ -111,7 +128,7 @@ def trace_example(model: nn.Module, example: tuple[Any, ...], modules: list[nn.M
     try:
         model.eval()
         with torch.no_grad(), _record_calls(modules, trace, running), _RecordUses(trace, running):
-            output = model(*example)
+            output = run(model)
     finally:
         for module, mode in modes.items():
             module.training = mode

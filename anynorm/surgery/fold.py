@@ -6,6 +6,7 @@ norm, then layer      W ← W A          c ← c + W B        not if the layer p
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -15,11 +16,13 @@ from torch import Tensor, nn
 from anynorm.errors import FoldError, SurgeryError
 from anynorm.layers.conditioning import condition as set_condition
 from anynorm.layers.norm import Norm
+from anynorm.surgery.batches import Forward, call, is_one_input
 from anynorm.surgery.dataflow import Trace, tensors_of, trace_example
 from anynorm.surgery.find import NormSite, UndoLog, Where, all_or_nothing, check_model, choose, find_norms
 from anynorm.surgery.replace import copy_hooks_and_parametrizations, make_equivalent
 from anynorm.surgery.report import SurgeryReport
 
+Run = Callable[[nn.Module], Any]
 LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Linear)
 # Largest change of the output, relative to its largest value; a larger one is a wrong fold, not rounding.
 TOLERANCE = {torch.bfloat16: 0.1, torch.float16: 0.02}
@@ -35,15 +38,18 @@ class FoldPlan(NamedTuple):
     shift: Tensor
 
 
-def fold(model: nn.Module, example: Any, where: Where = None, *, condition: Any = None) -> SurgeryReport:
+def fold(
+    model: nn.Module, example: Any, where: Where = None, *, condition: Any = None, forward: Forward | None = None
+) -> SurgeryReport:
     """Fold norms into the layers before or after them, in place, for inference.
 
     Args:
         model: the model.
-        example: an input of the model, or a tuple of inputs. The model runs on it to find the neighbors of each norm, and again
-            to compare the outputs.
+        example: an input of the model, or a tuple of inputs; a list of images, or of dictionaries with an image, is one input.
+            The model runs on it to find the neighbors of each norm, and again to compare the outputs.
         where: which norms, as in `convert`; None for all.
         condition: the class or domain for which conditional norms are folded; the model runs on the example with it.
+        forward: function of model and example that calls the model, where it needs the example in another form.
 
     Returns:
         A report with one row per norm; the column `note` has the reason if a norm was not folded.
@@ -58,15 +64,21 @@ def fold(model: nn.Module, example: Any, where: Where = None, *, condition: Any 
     """
     check_model(model)
     with nullcontext() if condition is None else set_condition(model, condition, strict=False):
-        return _fold(model, tuple(example) if isinstance(example, tuple | list) else (example,), where, condition)
+        return _fold(model, lambda model: (forward or _call)(model, example), where, condition)
 
 
-def _fold(model: nn.Module, inputs: tuple[Any, ...], where: Where, condition: Any) -> SurgeryReport:
+def _call(model: nn.Module, example: Any) -> Any:
+    """Call a model with an input, or with several: other than a batch of a loader, a tuple has no labels."""
+    several = isinstance(example, tuple | list) and not is_one_input(example)
+    return model(*example) if several else call(model, example)
+
+
+def _fold(model: nn.Module, run: Run, where: Where, condition: Any) -> SurgeryReport:
     sites = choose(find_norms(model), where)
     if not sites:
         raise SurgeryError(f"This {type(model).__name__} has no norm that anynorm recognizes: there is nothing to fold.")
     layers: list[nn.Module] = [module for module in model.modules() if isinstance(module, LAYERS)]
-    trace, output = trace_example(model, inputs, [*layers, *(site.module for site in sites)])
+    trace, output = trace_example(model, run, [*layers, *(site.module for site in sites)])
     paths = {id(module): path for path, module in model.named_modules()}
     plans: dict[NormSite, FoldPlan] = {}
     reasons: dict[NormSite, str] = {}
@@ -79,16 +91,18 @@ def _fold(model: nn.Module, inputs: tuple[Any, ...], where: Where, condition: An
         _apply(plans, undo_log)
         # A layer may be a subclass that does more than its base, such as a weight-standardized convolution; only the output of
         # the model tells. All norms are folded and compared at once, and one by one only if the output has changed.
-        if not _same_output(model, inputs, output):
+        if not _same_output(model, run, output):
             undo_log.undo()
-            for site in [site for site, plan in plans.items() if not _is_exact({site: plan}, model, inputs, output)]:
+            for site in [site for site, plan in plans.items() if not _is_exact({site: plan}, model, run, output)]:
                 reasons[site] = f"folding it into '{paths[id(plans.pop(site).layer)]}' would change the output"
             _apply(plans, undo_log)
-        change = _output_change(model, inputs, output)
-        if not _same_output(model, inputs, output):
+        change = _output_change(model, run, output)
+        if not _same_output(model, run, output):
             raise SurgeryError(f"Folding changed the output by {change:.2g} of its largest value; nothing was changed.")
     rows = [_row(site, plans.get(site), paths, reasons.get(site, "")) for site in sites]
-    finding = f"{len(plans)} of {len(rows)} norms folded; the output changed by {change:.1g} of its largest value."
+    compared = any(tensor.is_floating_point() and tensor.numel() for tensor in tensors_of(output))
+    effect = f"the output changed by {change:.1g} of its largest value" if compared else "the example has no output to compare"
+    finding = f"{len(plans)} of {len(rows)} norms folded; {effect}."
     return SurgeryReport(rows, finding, model, undo_log.undo)
 
 
@@ -120,20 +134,25 @@ def _apply(plans: dict[NormSite, FoldPlan], undo_log: UndoLog) -> None:
         undo_log.replace(site, Folded(site))
 
 
-def _is_exact(plans: dict[NormSite, FoldPlan], model: nn.Module, inputs: tuple[Any, ...], output: Any) -> bool:
+def _is_exact(plans: dict[NormSite, FoldPlan], model: nn.Module, run: Run, output: Any) -> bool:
     """Whether folding does not change the output."""
     with all_or_nothing() as undo_log:
         _apply(plans, undo_log)
-        same = _same_output(model, inputs, output)
+        same = _same_output(model, run, output)
         undo_log.undo()
     return same
 
 
-def _output_change(model: nn.Module, inputs: tuple[Any, ...], output: Any) -> float:
-    """Return the largest change of an output, relative to its largest value; infinite if other values are finite than before."""
-    _, new_output = trace_example(model, inputs, [])
+def _output_change(model: nn.Module, run: Run, output: Any) -> float:
+    """Return the largest change of an output, relative to its largest value.
+
+    It is infinite if other values are finite than before, or if the output has another shape, such as that of a detector.
+    """
+    new_output = tensors_of(trace_example(model, run, [])[1])
     changes = [0.0]
-    for old, new in zip(tensors_of(output), tensors_of(new_output), strict=True):
+    if [tensor.shape for tensor in new_output] != [tensor.shape for tensor in tensors_of(output)]:
+        return float("inf")
+    for old, new in zip(tensors_of(output), new_output, strict=True):
         if old.is_floating_point() and old.numel():
             finite = old.isfinite()
             size = old[finite].abs().max().clamp(min=1e-12) if bool(finite.any()) else 1.0
@@ -142,9 +161,9 @@ def _output_change(model: nn.Module, inputs: tuple[Any, ...], output: Any) -> fl
     return max(changes)
 
 
-def _same_output(model: nn.Module, inputs: tuple[Any, ...], output: Any) -> bool:
+def _same_output(model: nn.Module, run: Run, output: Any) -> bool:
     tolerances = [TOLERANCE.get(tensor.dtype, DEFAULT_TOLERANCE) for tensor in tensors_of(output)]
-    return _output_change(model, inputs, output) <= max(tolerances, default=DEFAULT_TOLERANCE)
+    return _output_change(model, run, output) <= max(tolerances, default=DEFAULT_TOLERANCE)
 
 
 def _plan(site: NormSite, trace: Trace, layers: list[nn.Module], condition: Any) -> FoldPlan:
@@ -165,7 +184,8 @@ def _neighbor(site: NormSite, trace: Trace, layers: list[nn.Module]) -> tuple[nn
     layers = [layer for layer in layers if is_matrix or not isinstance(layer, nn.Linear)]  # else its features are not channels
     layers = [layer for layer in layers if len(trace.calls_of(layer)) == 1]
     for layer in layers:
-        if trace.calls_of(layer)[0].output is norm_input:
+        call_of_layer = trace.calls_of(layer)[0]
+        if isinstance(norm_input, Tensor) and (norm_input is call_of_layer.output or norm_input is call_of_layer.product):
             if trace.users(norm_input) != [site.module]:
                 raise FoldError("other code uses the output of the layer before it too")
             return layer, "before"

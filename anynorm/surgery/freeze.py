@@ -77,10 +77,11 @@ def _set_frozen(model: nn.Module, where: Where, *, statistics: bool, affine: boo
             if site.unsupported:
                 rows.append({"path": site.path, "norm": site.label, "changed": [], "note": f"not changed: {site.unsupported}"})
                 continue
-            norm: nn.Module = site.module
+            # γ and β of a FrozenBatchNorm2d are buffers, which cannot be trained
+            norm = _as_anynorm(site, undo_log) if _is_frozen(site) and not frozen else site.module
             changed: list[str] = []
             if statistics:
-                norm, changed = _set_statistics_frozen(site, frozen, undo_log)
+                norm, changed = _set_statistics_frozen(site, norm, frozen=frozen, undo_log=undo_log)
             if affine:
                 changed += _set_requires_grad(norm, not frozen, undo_log)
             result = result if site.parents else norm
@@ -90,18 +91,21 @@ def _set_frozen(model: nn.Module, where: Where, *, statistics: bool, affine: boo
     return SurgeryReport(rows, finding, result, undo_log.undo, model)
 
 
-def _set_statistics_frozen(site: NormSite, frozen: bool, undo_log: UndoLog) -> tuple[nn.Module, list[str]]:
+def _is_frozen(site: NormSite) -> bool:
+    """Whether the running statistics of a norm are frozen."""
+    return isinstance(site.info.update_rule, Frozen)
+
+
+def _set_statistics_frozen(site: NormSite, norm: nn.Module, *, frozen: bool, undo_log: UndoLog) -> tuple[nn.Module, list[str]]:
     """Freeze or unfreeze statistics and schedule; return the norm, replaced where it is torch's, and what was changed."""
-    norm, changed = site.module, []
-    if site.info.running_stats:
+    changed = []
+    if site.info.running_stats and _is_frozen(site) != frozen:
         norm = _as_anynorm(site, undo_log) if frozen else norm
-        if isinstance(norm, Norm) and isinstance(norm.update_rule, Frozen) != frozen:
-            old_rule = norm.update_rule
-            new_rule = Frozen() if frozen else getattr(norm, "before_freezing", Running())
-            undo_log.set_attribute(norm, "update_rule", new_rule)
-            if frozen:
-                norm.before_freezing = old_rule  # type: ignore[assignment]
-            changed = ["running statistics"]
+        old_rule: Any = norm.update_rule
+        undo_log.set_attribute(norm, "update_rule", Frozen() if frozen else getattr(norm, "before_freezing", Running()))
+        if frozen:
+            norm.before_freezing = old_rule
+        changed = ["running statistics"]
     if isinstance(norm, Norm) and norm.schedule_enabled == frozen:
         undo_log.set_attribute(norm, "schedule_enabled", not frozen)
     return norm, changed

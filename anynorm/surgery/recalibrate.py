@@ -59,12 +59,12 @@ def recalibrate(
 
     Args:
         model: the model.
-        loader: batches: tensors, tuples whose first entry is x, or dictionaries; a tensor is one batch.
+        loader: batches: tensors, (x, …), dictionaries, or lists of images; see `anynorm.surgery.batches`. A tensor is one batch.
         batches: number of batches to use; None for all.
         estimator: "pooled" or "averaged".
         source_weight: α, the weight of the present statistics: 0 replaces them, 1 leaves them. With few new samples, N / (N + n)
             is the weight of a prior that counts as N samples beside n new ones.
-        forward: function of model and batch that calls the model, where it needs more of a batch than its first entry.
+        forward: function of model and batch that calls the model, where it needs more of a batch than its inputs.
 
     Returns:
         A report with one row per norm. `mean_change` is the mean absolute change of the means in units of the old standard

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from anynorm.core.cuts import divisors, largest_usable_groups
 from anynorm.core.spec import PLAIN_AFFINE
 from anynorm.layers.baselines.schedule import ScheduledNorm
 from anynorm.layers.norm import Norm
-from anynorm.layers.registered import REGISTRY
 from anynorm.registry import make
 from anynorm.surgery.find import NormSite
 from anynorm.surgery.transfer import Transfer, transfer
@@ -95,36 +92,3 @@ def copy_hooks_and_parametrizations(old: nn.Module, new: nn.Module) -> None:
                     originals[original].copy_(value)
     for child, mode in modes.items():
         child.train(mode)
-
-
-def nearest_spec(spec: str, channels: int) -> str:
-    """Return the spec with the nearest group numbers that divide the channels.
-
-    >>> nearest_spec("gn:32", 48), nearest_spec("bn/en:32", 24), nearest_spec("bgn:64", 48), nearest_spec("gbgn:4,32", 48)
-    ('gn:24', 'bn/en:24', 'bgn:48', 'gbgn:4,24')
-    >>> nearest_spec("gn", 8), nearest_spec("gn", 64), nearest_spec("sn", 7), nearest_spec("gn.none", 6)
-    ('gn:8', 'gn', 'sn', 'gn:6.none')
-    """
-
-    def fit_term(term: re.Match[str]) -> str:
-        name, written = term[1], term[2]
-        row = REGISTRY.get(name)
-        arguments = [] if row is None else [argument for argument in row.arguments if argument.startswith("num_")]
-        if not written and row is not None and arguments == ["num_groups"]:
-            written = str(row.arguments["num_groups"] or "")
-        if not written:
-            return term[0]
-        numbers = [int(number) for number in written.split(",")]
-        if not term[2] and channels % numbers[0] == 0:
-            return term[0]
-        for k, argument in enumerate(arguments[: len(numbers)]):
-            groups = numbers[k]
-            if argument == "num_groups" and groups and channels % groups:
-                numbers[k] = largest_usable_groups(groups, channels) if name == "bgn" else _nearest_divisor(groups, channels)
-        return f"{name}:{','.join(map(str, numbers))}"
-
-    return re.sub(r"\b([a-z]+)(?::(\d+(?:,\d+)*))?(?![\w:@])", fit_term, spec)
-
-
-def _nearest_divisor(groups: int, channels: int) -> int:
-    return min(divisors(channels), key=lambda divisor: (abs(divisor - groups), divisor))

@@ -16,6 +16,9 @@ random_search
 controller_search         the controller of ENAS on tables of NAS-Bench-201; see `anynorm.tasks.controller_search`
 source_only adabn dsbn    domain adaptation: baselines; see `anynorm.tasks.domain_adaptation`
 can can_all_classes       domain adaptation: CAN, with two readings of its loss; see `anynorm.tasks.contrastive_adaptation`
+detection                 objects with boxes or masks; see `anynorm.tasks.detection`
+segmentation              a class per pixel; see `anynorm.tasks.segmentation`
+video                     classification of videos by inflated networks; see `anynorm.tasks.video`
 package.module:Task       a subclass of `Task`
 """
 
@@ -50,6 +53,9 @@ TASKS = {
     "dsbn": "anynorm.tasks.adaptation_loops:DSBN",
     "can": "anynorm.tasks.contrastive_adaptation:CAN",
     "can_all_classes": "anynorm.tasks.contrastive_adaptation:CANAllClasses",
+    "detection": "anynorm.tasks.detection:Detection",
+    "segmentation": "anynorm.tasks.segmentation:Segmentation",
+    "video": "anynorm.tasks.video:VideoClassification",
 }
 """The class of each task, imported at first use."""
 

@@ -28,6 +28,7 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
     "step": _steps(0.5, 0.75),
     "step-quarters": _steps(0.25, 0.5, 0.75),
     "step-25-75": _steps(0.25, 0.75),
+    "step-38-75": _steps(3 / 8, 3 / 4),  # I3D: 150 000 and 300 000 of 400 000 steps
     "step-67-89": _steps(2 / 3, 8 / 9),  # detectors: 60 000 and 80 000 of 90 000 steps
     "step-30-60-90": _steps(0.3, 0.6, 0.9),
     "step-thirds": lambda progress: (1.0, 0.06, 0.012, 0.0024)[sum(progress >= start for start in (1 / 3, 2 / 3, 5 / 6))],
@@ -41,7 +42,10 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 OPTIMIZERS = ("sgd", "adam", "adamw")
 PRECISIONS = ("32", "bf16-mixed", "16-mixed")
 _OLD_PRECISIONS = {"float32": "32", "bfloat16": "bf16-mixed"}
-FOLDERS = ("folder:", "stream:")
+FOLDERS = (
+    "folder:", "stream:", "coco:", "voc:", "yolo:", "masks:", "camvid:", "cityscapes:", "ade20k:", "frames:", "videos:",
+)  # fmt: skip
+"""Prefixes of the names of data sets that are folders."""
 RENAMED = {
     "images": "num_train",
     "accumulate": "grad_accum_steps",

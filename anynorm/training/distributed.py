@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -66,6 +67,14 @@ class Processes:
         total = tensor.to(_device())
         dist.all_reduce(total)
         return total.cpu()
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return the values of all processes, by rank; they can be of any type that pickle takes."""
+        if self.count == 1:
+            return [value]
+        values: list[Any] = [None] * self.count
+        dist.all_gather_object(values, value)
+        return values
 
     def barrier(self) -> None:
         """Wait until every process is here."""

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 import anynorm
-from anynorm.io.inputs import ImageTransform, read_batches, read_first_input
+from anynorm.io.inputs import ImageTransform, read_batches, read_first_batch
 from tests.helpers import data, same
 
 
@@ -21,7 +21,7 @@ def test_a_folder_of_images_is_read_with_its_classes(tmp_path):
     assert labels.tolist() == [0, 0]
     assert last.tolist() == [1]
     same(rest[0, :, 0, 0], torch.tensor([-2.0, -2.0, 2.0]))
-    assert read_first_input(str(tmp_path)).shape == (2, 3, 224, 224)
+    assert read_first_batch(str(tmp_path))[0].shape == (2, 3, 224, 224)
     grey = next(iter(read_batches(str(tmp_path / "cats"), 2, ImageTransform(8, (0.0,), (1.0,)))))
     assert grey.shape == (2, 1, 8, 8)
     (tmp_path / "cats" / "3.png").write_text("no image")

@@ -51,6 +51,11 @@ def test_weights_of_other_norms_and_widths_are_refused():
         DataError, match=r"36 of 72 tensors do not fit, first '0\.1\.running_mean': expected shape \(8,\), got none"
     ):
         load_backbone(backbone, plain)
+    trained = build_model("resnet10", DataShape(3, 32, 32, 10), 0.5).state_dict()
+    with pytest.raises(
+        DataError, match=r"must have the norms of the backbone; they have 36 further tensors, first '0\.1\.running_mean'"
+    ):
+        load_backbone(anynorm.convert(backbone, "gn:4").model, trained)
 
 
 def test_a_model_without_stages_is_refused():

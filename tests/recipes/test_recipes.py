@@ -21,6 +21,7 @@ from anynorm.recipes.support.recipe import Recipe
 from anynorm.recipes.support.record import Record, read_record
 from anynorm.recipes.support.runs import make_config
 from anynorm.training.config import config_from_dict
+from tools.guides import GUIDES, guide_block
 from tools.results import insert, overview, results_page, summary
 from tools.robustness import MARKER, robustness_block
 
@@ -54,7 +55,9 @@ SMOKE = {
     "sn_batch_size": (16, 9, 1, 0),
     "sn_controller": (10, 8, 1, 0),
     "sn_importance": (4, 6, 1, 0),
+    "sn_segmentation": (16, 20, 1, 0),
     "sn_style": (6, 9, 1, 0),
+    "sn_video": (12, 10, 1, 0),
     "xbn_blocks": (18, 10, 1, 6),  # the same for the networks with IN
     "xbn_mlp": (18, 13, 2, 0),
     "xbn_networks": (6, 3, 1, 0),
@@ -63,8 +66,10 @@ SMOKE = {
 }
 VERDICTS = {
     # record: number of claims that hold, do not hold, are not significant, and failed
+    "bgn_adaptation.desk": (7, 1, 6, 0),
     "bgn_adversarial.desk": (8, 1, 9, 0),
     "bgn_batch_size.desk": (9, 1, 5, 1),
+    "bgn_few_shot.desk": (8, 2, 0, 0),
     "bgn_groups.desk": (2, 1, 2, 0),
     "bgn_search.desk": (9, 3, 3, 0),
     "hn_caltech256.desk": (9, 1, 5, 0),
@@ -78,10 +83,12 @@ VERDICTS = {
     "sabn_generation.desk": (0, 0, 18, 0),
     "sabn_search.desk": (2, 2, 20, 0),
     "sabn_style.desk": (5, 2, 5, 0),
+    "shift_adaptation.desk": (22, 1, 5, 0),
     "sn_average.desk": (3, 0, 5, 0),
     "sn_batch_size.desk": (11, 1, 4, 0),
     "sn_controller.desk": (5, 1, 2, 0),
     "sn_importance.desk": (3, 1, 2, 0),
+    "sn_segmentation.desk": (8, 1, 11, 0),
     "sn_style.desk": (3, 0, 6, 0),
     "xbn_blocks.desk": (8, 0, 8, 0),
     "xbn_mlp.paper": (22, 2, 1, 0),
@@ -214,6 +221,19 @@ def test_the_paper_preset_of_sn_has_its_devices_samples_and_learning_rates():
         (8, 32), (8, 16), (8, 8), (8, 4), (8, 2), (1, 16), (1, 32), (8, 1), (1, 8),
     ]  # fmt: skip
     assert [config.lr for config in configs] == pytest.approx([config.devices * config.batch_size / 2560 for config in configs])
+
+
+def test_the_paper_preset_of_videos_has_its_devices_clips_and_schedule():
+    settings = load_recipe("sn_video").presets["paper"]
+    configs = [make_config(settings, "bn", clips, 0, devices=devices) for devices, clips in settings["settings"].values()]
+    assert [(config.devices, config.batch_size) for config in configs] == [(8, 8), (8, 4)]
+    assert [config.lr for config in configs] == pytest.approx([0.01, 0.005])
+    assert [configs[0].lr_at(step / 400_000) for step in (149_999, 150_001, 300_001)] == pytest.approx([0.01, 0.001, 0.0001])
+    assert (settings["options"]["num_frames"], settings["options"]["frame_stride"], settings["options"]["num_clips"]) == (
+        32,
+        2,
+        10,
+    )
 
 
 @pytest.mark.parametrize("name", ["xbn_blocks", "xbn_networks", "xbn_strategies"])
@@ -357,6 +377,16 @@ def test_the_results_in_a_page_are_generated_from_the_records(page, content):
 def test_the_measured_part_of_the_guide_to_robustness_is_generated_from_the_records():
     text = (ROOT / "docs" / "guide" / "robustness.md").read_text()
     assert text == insert(robustness_block(FOLDER), text, MARKER), "run `make results`"
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_the_results_in_a_guide_are_those_of_its_record(name):
+    text = (ROOT / "docs" / "guide" / name).read_text()
+    assert text == insert(guide_block(name, FOLDER), text), "run `make results`"
+
+
+def test_a_guide_without_a_record_says_so(tmp_path):
+    assert guide_block("domains.md", tmp_path) == "The recipe `bgn_adaptation` has no record yet."
 
 
 def test_the_measured_part_of_the_guide_says_for_which_norms_the_mode_matters(tmp_path):

@@ -1,6 +1,7 @@
 """Running statistics are estimated again, exactly, for anynorm and torch norms; a failure changes nothing."""
 
 import copy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from torch import nn
 
 import anynorm
 from anynorm.core.update_rules import Frozen
+from tests.distributed import two_processes
 from tests.helpers import data, same
 from tests.surgery.networks import BatchNormAct2d, X, network, trained
 
@@ -266,3 +268,19 @@ def test_the_activation_inside_a_norm_is_applied_once_while_statistics_are_mixed
     anynorm.recalibrate(model, [X], source_weight=0.5)
     assert calls[-2:] == [1, 2]
     assert calls.count(2) == 1
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.25])
+def test_two_processes_recalibrate_as_one_with_all_samples(weight, tmp_path):
+    x = data(16, 3, 5, 5, mean=2.0)
+    model = nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 4, 3), anynorm.make("sn", 4))
+    expected = copy.deepcopy(model)
+    anynorm.recalibrate(expected, [x], source_weight=weight)
+    two_processes(partial(recalibrate_half, model, x, weight, expected.state_dict()), tmp_path)
+
+
+def recalibrate_half(model, x, weight, expected, rank):
+    model = copy.deepcopy(model)  # tensors that are passed to a process share memory
+    anynorm.recalibrate(model, [x[8 * rank : 8 * rank + 8]], source_weight=weight)
+    for name, value in model.state_dict().items():
+        same(value, expected[name], rtol=1e-4, atol=1e-5)

@@ -18,10 +18,14 @@ from anynorm.training.trainer import Trainer, train
 from tests.helpers import same
 from tests.tasks.test_architecture_evaluation import QUICK as QUICK_EVALUATION
 from tests.tasks.test_architecture_search import QUICK as QUICK_SEARCH
+from tests.tasks.test_detection import QUICK as QUICK_DETECTION
 from tests.tasks.test_domain_adaptation import LOOPS
 from tests.tasks.test_domain_adaptation import QUICK as ADAPTATION
 from tests.tasks.test_generation import QUICK as QUICK_GENERATION
 from tests.tasks.test_manas import QUICK as QUICK_MANAS
+from tests.tasks.test_segmentation import QUICK as QUICK_SEGMENTATION
+from tests.tasks.test_video import FIXED as FIXED_VIDEO
+from tests.tasks.test_video import QUICK as QUICK_VIDEO
 
 pytestmark = pytest.mark.filterwarnings("ignore:clusters? .* no sample")  # of CAN, after a few steps
 
@@ -65,6 +69,7 @@ SMOKE = {
     ),
     "architecture_evaluation": QUICK_EVALUATION,
     **{name: replace(QUICK_MANAS, task=name) for name in ("manas_exp3", "manas_least_squares", "random_search")},
+    "segmentation": QUICK_SEGMENTATION,
     "generation": replace(QUICK_GENERATION, lr=2e-3),
     "darts": QUICK_SEARCH,
     "darts_second_order": replace(QUICK_SEARCH, task="darts_second_order", num_train=32),
@@ -109,6 +114,8 @@ SMOKE = {
     "dsbn": replace(ADAPTATION, task="dsbn", norm="bn.aux@2", options=LOOPS),
     "can": replace(ADAPTATION, task="can", norm="bn.aux@2", options=LOOPS),
     "can_all_classes": replace(ADAPTATION, task="can_all_classes", norm="gn:4.cc@2", options=LOOPS),
+    "detection": QUICK_DETECTION,
+    "video": QUICK_VIDEO,
     "tests.training.test_task:Adversarial": Config(
         task="tests.training.test_task:Adversarial", batch_size=8, epochs=2, num_evals=2
     ),
@@ -121,8 +128,10 @@ WITHOUT_RANDOM_NUMBERS: dict[str, dict[str, Any]] = {
     "darts": {"norm": "bn"},
     "manas_least_squares": {},
     "few_shot": {},
+    "segmentation": {},
     "source_only": {},
     "adabn": {},
+    "video": FIXED_VIDEO,
     "examples.frequency:Frequency": {"options": {"random_sign": False}},
 }
 """Settings without random numbers in a batch; these differ between processes. The task with two networks draws its samples."""

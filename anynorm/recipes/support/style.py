@@ -1,13 +1,10 @@
-"""What the recipes of style transfer share: losses of a run, pictures of freely usable images, curves.
+"""What the recipes of style transfer share: losses of a run, freely usable images, curves.
 
-Pictures are kept in the record itself, as JPEG files in base64: the plot of a record needs nothing else. Only the images that
-`pictures` of the settings lists are shown; the images of training sets may not be passed on.
+Only the images that `pictures` of the settings lists are shown; the images of training sets may not be passed on.
 """
 
 from __future__ import annotations
 
-import base64
-import io
 import statistics
 from pathlib import Path
 from typing import Any
@@ -19,11 +16,9 @@ from matplotlib.figure import Figure
 from anynorm import plot
 from anynorm.data.unlabeled import CenterCrop, find_image, read_image
 from anynorm.recipes.support.record import Record
-from anynorm.recipes.support.rows import save_figure, select
+from anynorm.recipes.support.rows import save_figure
 from anynorm.tasks.crops import to_float
 from anynorm.training.sweep import Row
-
-QUALITY = 85
 
 
 def loss_metrics(record: dict[str, Any], losses: list[str]) -> Row:
@@ -63,15 +58,6 @@ def read_pictures(files: list[str], size: int) -> torch.Tensor:
     return to_float(torch.stack(squares))
 
 
-def encode_picture(picture: torch.Tensor) -> str:
-    """Return a uint8 image (3, h, w) as a JPEG file in base64."""
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    Image.fromarray(picture.permute(1, 2, 0).numpy()).save(buffer, "JPEG", quality=QUALITY)
-    return base64.b64encode(buffer.getvalue()).decode()
-
-
 def draw_losses(record: Record, path: Path, panels: dict[str, str]) -> list[Path]:
     """Plot curves of losses by norm, mean over the seeds with every seed behind it.
 
@@ -94,23 +80,3 @@ def draw_losses(record: Record, path: Path, panels: dict[str, str]) -> list[Path
         ax.set(xlabel="step", ylabel=label, yscale="log")
     fig.axes[0].legend(frameon=False)
     return save_figure(fig, path)
-
-
-def draw_pictures(record: Record, path: Path) -> list[Path]:
-    """Draw the pictures of all norms side by side; no file if the record has none."""
-    from PIL import Image
-
-    norms = [norm for norm in record.settings["norms"] if select(record.rows, "picture", norm=norm)[0]]
-    if not norms:
-        return []
-    images = []
-    for norm in norms:
-        with Image.open(io.BytesIO(base64.b64decode(select(record.rows, "picture", norm=norm)[0]))) as image:
-            images.append(np.asarray(image))
-    height, width = images[0].shape[:2]
-    fig = Figure(figsize=(4 * len(norms), 4 * height / width + 0.3), layout="constrained")
-    for ax, norm, pixels in zip(np.atleast_1d(fig.subplots(1, len(norms))), norms, images, strict=True):
-        ax.imshow(pixels)
-        ax.set_title(norm)
-        ax.set_axis_off()
-    return save_figure(fig, path.with_name(f"{path.name}.pictures"), dpi=110)

@@ -1,0 +1,300 @@
+"""Videos and their readers. Each reads frames as uint8 (t, 3, h, w).
+
+MemoryVideo    frames in memory
+FrameFolder    a folder of images, one per frame, in alphabetical order; only the frames that are asked for are decoded
+VideoFile      a file that PyAV (package `av`) decodes, from its beginning to the last frame that is asked for
+"""
+
+from __future__ import annotations
+
+import io
+from abc import abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from anynorm.data.download import find_file
+from anynorm.data.folder import class_names
+from anynorm.errors import DataError
+from anynorm.io.inputs import IMAGE_SUFFIXES
+
+VIDEO_SUFFIXES = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".mpg", ".mpeg")
+NUM_FOLDS = 4
+"""Folds of UT-Interaction: fold k tests on sequences k + 1, k + 5, …, five of its 20."""
+_UT_INTERACTION = "ut_interaction/*.npz"
+
+
+class Video:
+    """A labeled video.
+
+    Args:
+        name: its name in error messages.
+        label: the number of its class.
+    """
+
+    def __init__(self, name: str, label: int) -> None:
+        self.name, self.label = name, label
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of frames."""
+
+    @abstractmethod
+    def read(self, indices: Sequence[int]) -> Tensor:
+        """Return the frames at some indices, uint8 (t, 3, h, w).
+
+        Raises:
+            DataError: if the video cannot be read.
+        """
+
+
+class MemoryVideo(Video):
+    """A video in memory, frames uint8 (t, 3, h, w)."""
+
+    def __init__(self, frames: Tensor, label: int, name: str = "") -> None:
+        super().__init__(name, label)
+        self.frames = frames
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    def read(self, indices: Sequence[int]) -> Tensor:
+        """Return the frames at some indices."""
+        return self.frames[list(indices)]
+
+
+class FrameFolder(Video):
+    """A folder with one image per frame."""
+
+    def __init__(self, path: Path, label: int) -> None:
+        super().__init__(str(path), label)
+        self.files = sorted(file for file in path.iterdir() if file.suffix.lower() in IMAGE_SUFFIXES)
+        if not self.files:
+            raise DataError(f"{path} must contain the frames of a video ({' '.join(IMAGE_SUFFIXES)}); got none.")
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def read(self, indices: Sequence[int]) -> Tensor:
+        """Return the frames at some indices; raise DataError if one cannot be decoded or differs from the others in size."""
+        frames = {index: _read_image(self.files[index]) for index in indices}
+        first = frames[indices[0]]
+        for index, frame in frames.items():
+            if frame.shape != first.shape:
+                one, other = (f"{each.shape[2]} × {each.shape[1]}" for each in (frame, first))
+                raise DataError(
+                    f"the frames of a video must be of one size; {self.files[index]} has {one} pixels, "
+                    f"{self.files[indices[0]].name} has {other}."
+                )
+        return torch.stack([frames[index] for index in indices])
+
+
+def _read_image(path: Path) -> Tensor:
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
+    except Exception as error:  # Pillow raises many types for a file that is not an image
+        raise DataError(f"cannot read {path}: {type(error).__name__}: {error}.") from None
+
+
+class VideoFile(Video):
+    """A file in a format that FFmpeg reads."""
+
+    def __init__(self, path: Path, label: int) -> None:
+        super().__init__(str(path), label)
+
+    def __len__(self) -> int:
+        return self._num_frames
+
+    @cached_property
+    def _num_frames(self) -> int:
+        """The number of frames: of the header, or counted if that has none."""
+        try:
+            with _av().open(self.name) as container:
+                stream = container.streams.video[0]
+                return int(stream.frames) or sum(1 for _ in container.decode(stream))
+        except _readable_errors() as error:
+            raise self._unreadable(error) from None
+
+    def read(self, indices: Sequence[int]) -> Tensor:
+        """Return the frames at some indices; raise DataError if the file cannot be decoded up to there."""
+        wanted, frames = set(indices), {}
+        try:
+            with _av().open(self.name) as container:
+                for number, frame in enumerate(container.decode(container.streams.video[0])):
+                    if number in wanted:
+                        frames[number] = torch.from_numpy(frame.to_ndarray(format="rgb24")).permute(2, 0, 1)
+                        if len(frames) == len(wanted):
+                            break
+        except _readable_errors() as error:
+            raise self._unreadable(error) from None
+        if missing := sorted(wanted - frames.keys()):
+            raise DataError(f"cannot read frame {missing[0]} of {self.name}: its header has {len(self)} frames, the file fewer.")
+        return torch.stack([frames[index] for index in indices])
+
+    def _unreadable(self, error: Exception) -> DataError:
+        return DataError(f"cannot read {self.name}: {type(error).__name__}: {error}.")
+
+
+def _av() -> Any:
+    """Import PyAV at first use: it is part of the `video` extra."""
+    try:
+        import av
+    except ImportError:
+        raise DataError("videos:PATH needs PyAV: pip install 'anynorm[video]'. Or extract the frames: frames:PATH.") from None
+    return av
+
+
+def _readable_errors() -> tuple[type[Exception], ...]:
+    return _av().FFmpegError, IndexError, ValueError, OSError
+
+
+# Folders ----------------------------------------------------------------------------------------------------------------------
+
+
+def find_videos(name: str, root: Path) -> tuple[list[Video], list[Video], tuple[str, ...]]:
+    """Find the videos of `frames:PATH` or `videos:PATH`; nothing is decoded.
+
+    Args:
+        name: the name of the data set.
+        root: the folder, with train/CLASS/… and test/CLASS/… (or val, valid). A video is a folder of images for `frames:`, a file
+            for `videos:`.
+
+    Returns:
+        Training videos, test videos, and the names of the classes. Videos are in a random order that is always the same, so that
+        the first ones are of all classes.
+
+    Raises:
+        DataError: if the folder does not have this structure, a class has no video, or the splits differ in their classes.
+    """
+    layout = "train/CLASS/VIDEO and test/CLASS/VIDEO"
+    if not root.is_dir():
+        raise DataError(f"{name} must be an existing folder with {layout}; {root.absolute()} does not exist.")
+    test = next((root / split for split in ("test", "val", "valid") if (root / split).is_dir()), None)
+    if test is None or not (root / "train").is_dir():
+        got = " ".join(class_names(root)[:5]) or "no subfolder"
+        raise DataError(f"{name} must be a folder with {layout}; {root.absolute()} has {got}.")
+    classes = class_names(root / "train")
+    if len(classes) < 2:
+        raise DataError(f"{root / 'train'} must have one subfolder per class, for at least 2 classes; got {len(classes)}.")
+    if differing := sorted(set(classes) ^ set(class_names(test))):
+        raise DataError(f"{root / 'train'} and {test} must have the same classes; only one has: {' '.join(differing[:5])}.")
+    find = _find_folders if name.startswith("frames:") else _find_files
+    splits = [
+        _shuffle([video for k, each in enumerate(classes) for video in find(path / each, k)]) for path in (root / "train", test)
+    ]
+    return splits[0], splits[1], tuple(classes)
+
+
+def _find_folders(path: Path, label: int) -> list[Video]:
+    folders = sorted(each for each in path.iterdir() if each.is_dir() and not each.name.startswith("."))
+    if not folders:
+        raise DataError(f"{path} must contain one folder of frames per video; got none.")
+    return [FrameFolder(folder, label) for folder in folders]
+
+
+def _find_files(path: Path, label: int) -> list[Video]:
+    files = sorted(each for each in path.rglob("*") if each.suffix.lower() in VIDEO_SUFFIXES)
+    if not files:
+        raise DataError(f"{path} must contain videos ({' '.join(VIDEO_SUFFIXES)}); got none.")
+    return [VideoFile(file, label) for file in files]
+
+
+def _shuffle(videos: list[Video]) -> list[Video]:
+    order = torch.randperm(len(videos), generator=torch.Generator().manual_seed(0))
+    return [videos[k] for k in order.tolist()]
+
+
+# UT-Interaction ---------------------------------------------------------------------------------------------------------------
+
+
+def ut_interaction(fold: int) -> tuple[list[Video], list[Video], tuple[str, ...]]:
+    """Read the 120 videos of UT-Interaction from a file of AVIF sequences, divided by their `sequence`; see `NUM_FOLDS`.
+
+    The file has the arrays `clips` (bytes, one sequence after another), `offsets`, `labels`, `sequence`, `names` and `classes`.
+
+    Raises:
+        DataError: if the file is missing, has other arrays, or Pillow is too old to decode AVIF.
+    """
+    path = find_file(_UT_INTERACTION)
+    keys = ("clips", "offsets", "labels", "sequence", "names", "classes")
+    try:
+        with np.load(path) as archive:
+            arrays = {key: archive[key] for key in keys}
+    except Exception as error:  # numpy and zipfile raise many types for a file of another format
+        raise DataError(f"{path} must hold the arrays {' '.join(keys)}: {type(error).__name__}: {error}.") from None
+    splits: tuple[list[Video], list[Video]] = ([], [])
+    for number, (start, stop) in enumerate(pairwise(arrays["offsets"].tolist())):
+        name = str(arrays["names"][number])
+        video = MemoryVideo(decode_sequence(arrays["clips"][start:stop].tobytes(), name), int(arrays["labels"][number]), name)
+        splits[int(arrays["sequence"][number] - 1) % NUM_FOLDS == fold].append(video)
+    return *splits, tuple(arrays["classes"].tolist())
+
+
+def decode_sequence(content: bytes, name: str) -> Tensor:
+    """Decode an animated image (AVIF, GIF, WebP) to frames, uint8 (t, 3, h, w).
+
+    Raises:
+        DataError: if that is impossible.
+    """
+    import PIL
+    from PIL import Image, features
+
+    if not features.check("avif"):
+        raise DataError(f"{name} is an AVIF sequence, which needs Pillow 11.3 or later with AVIF; got {PIL.__version__}.")
+    frames = []
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            for number in range(getattr(image, "n_frames", 1)):
+                image.seek(number)
+                frames.append(np.asarray(image.convert("RGB")))
+    except Exception as error:  # Pillow raises many types for damaged content
+        raise DataError(f"cannot decode {name}: {type(error).__name__}: {error}.") from None
+    return torch.from_numpy(np.stack(frames)).permute(0, 3, 1, 2).contiguous()
+
+
+# Generated videos -------------------------------------------------------------------------------------------------------------
+
+DIRECTIONS = {"left": (0, -1), "right": (0, 1), "up": (-1, 0), "down": (1, 0)}
+"""Rows and columns per frame, by class."""
+_SIZE, _SQUARE, _LENGTHS = 24, 8, (12, 16)
+
+
+def moving_squares(count: int, seed: int) -> list[Video]:
+    """Return videos of a bright textured square that moves one pixel per frame over a dark textured background.
+
+    The square leaves at one side and comes back at the other, and every position of the first frame is equally probable. So a
+    single frame does not tell the direction, which is the class.
+
+    Args:
+        count: number of videos of 24 × 24 pixels; they have 12 to 16 frames.
+        seed: of all random numbers.
+    """
+    generator = np.random.default_rng(seed)
+    labels = np.arange(count) % len(DIRECTIONS)
+    videos: list[Video] = []
+    for number, label in enumerate(generator.permutation(labels).tolist()):
+        length = int(generator.integers(_LENGTHS[0], _LENGTHS[1] + 1))
+        frames = moving_square(list(DIRECTIONS.values())[label], length, generator)
+        videos.append(MemoryVideo(frames, label, f"video {number}"))
+    return videos
+
+
+def moving_square(velocity: tuple[int, int], length: int, generator: np.random.Generator) -> Tensor:
+    """Return one video of `moving_squares`; see there."""
+    background = generator.integers(0, 128, (3, _SIZE, _SIZE), np.uint8)
+    square = generator.integers(96, 256, (3, _SQUARE, _SQUARE), np.uint8)
+    start = generator.integers(0, _SIZE, 2)
+    frames = np.repeat(background[None], length, axis=0)
+    for number, frame in enumerate(frames):
+        rows, columns = ((start[axis] + number * velocity[axis] + np.arange(_SQUARE)) % _SIZE for axis in (0, 1))
+        frame[:, rows[:, None], columns] = square
+    return torch.from_numpy(frames)

@@ -1,0 +1,77 @@
+"""Pictures of trained networks in a record.
+
+They are kept in the record itself, as JPEG files in base64: the plot of a record needs nothing else. Images of data sets whose
+license does not allow to pass them on are not shown.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from anynorm.recipes.support.record import Record
+from anynorm.recipes.support.rows import save_figure, select
+from anynorm.training.store import Store
+
+QUALITY = 85
+
+
+def encode_picture(picture: torch.Tensor) -> str:
+    """Return a uint8 image (3, h, w) as a JPEG file in base64."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(picture.permute(1, 2, 0).numpy()).save(buffer, "JPEG", quality=QUALITY)
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def last_artifact(runs: Path, run: str, prefix: str) -> str:
+    """Return the last picture that a run wrote, as a JPEG file in base64.
+
+    Args:
+        runs: the folder of the run store.
+        run: the id of the run.
+        prefix: the beginning of the names of its pictures; the last one is that of the last evaluation.
+
+    Returns:
+        The picture; "" if there is none.
+    """
+    from PIL import Image
+
+    store = Store(runs)
+    names = sorted(name for name in store.artifacts(run) if name.startswith(prefix))
+    if not names:
+        return ""
+    with Image.open(store.folder(run) / "artifacts" / names[-1]) as image:
+        return encode_picture(torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1))
+
+
+def draw_pictures(record: Record, path: Path, norms: list[str] | None = None) -> list[Path]:
+    """Draw the pictures of norms side by side, those of the first seed; no file if the record has none.
+
+    Args:
+        record: rows with `picture`.
+        path: the path without the extension.
+        norms: which norms; None for all.
+    """
+    from PIL import Image
+
+    norms = [norm for norm in norms or record.settings["norms"] if select(record.rows, "picture", norm=norm)[0]]
+    if not norms:
+        return []
+    images = []
+    for norm in norms:
+        with Image.open(io.BytesIO(base64.b64decode(select(record.rows, "picture", norm=norm)[0]))) as image:
+            images.append(np.asarray(image))
+    height, width = images[0].shape[:2]
+    fig = Figure(figsize=(4 * len(norms), 4 * height / width + 0.3), layout="constrained")
+    for ax, norm, pixels in zip(np.atleast_1d(fig.subplots(1, len(norms))), norms, images, strict=True):
+        ax.imshow(pixels)
+        ax.set_title(norm)
+        ax.set_axis_off()
+    return save_figure(fig, path.with_name(f"{path.name}.pictures"), dpi=110)

@@ -1,0 +1,202 @@
+"""Object detection and instance segmentation: Faster R-CNN and Mask R-CNN, average precision on the test set.
+
+A step trains on random crops of `config.image_size` pixels; an image that is smaller is padded (`object_crops`). The test images
+are their central crops of the same size, or whole images with the option `whole_images`. `config.batch_size` is the number of
+images per forward pass and device: 2 images on each of 4 devices are `batch_size=2` and `grad_accum_steps=4`, or `devices=4`.
+
+The parts of the detector are `backbone`, `fpn` and `heads` (`heads.rpn`, `heads.box`, `heads.mask`); see
+`anynorm.training.norm_layout` for a norm per part, such as `config.norm = "bn;heads=gn:8"`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from anynorm.data.detection import DetectionDataset, load_detection_cached
+from anynorm.io.pictures import encode_png, image_grid
+from anynorm.tasks.clipping import clipping_optimizer
+from anynorm.tasks.coco_metrics import coco_metrics, encode_detections
+from anynorm.tasks.detection_networks import load_weights, make_network
+from anynorm.tasks.detection_pictures import draw_instances
+from anynorm.tasks.norm_modes import evaluate_norm_modes
+from anynorm.tasks.object_images import ObjectImages
+from anynorm.tasks.pretrained_backbone import PRETRAINED_OPTIONS, set_up_network
+from anynorm.training.config import Config
+from anynorm.training.task import Metric, Metrics, Step, Task
+
+EVAL_PIXELS = 16 * 128 * 128
+"""Maximum number of pixels per forward pass in an evaluation."""
+NUM_PICTURES = 4
+Batch = tuple[Tensor, list[dict[str, Tensor]]]
+
+
+class Detection(Task):
+    """Detection of the objects of a data set of `anynorm.data.detection`.
+
+    Args:
+        config: the run. `config.model` is a residual network, the backbone.
+        data: the images; None for those of `config.data`.
+
+    Attributes:
+        default_options: those of the detector, see `anynorm.models.detection.build.DetectorSettings`; of these, masks is whether
+            it is Mask R-CNN, fpn whether it has a feature pyramid, and anchor_sizes and anchor_ratios are comma-separated.
+            clip_grad_norm: largest norm of the gradient, 0 for no limit. The options of `anynorm.tasks.pretrained_backbone`.
+            norm_modes: whether the last evaluation is repeated with batch statistics, and with
+            running statistics estimated again on recalibration_images training images (`norm_modes`). whole_images: whether
+            whole test images are evaluated instead of their central crops.
+
+    Raises:
+        DataError: if the data set has fewer images than the run takes, no masks where masks are asked for, or no test objects;
+            if the weights do not fit.
+        SpecError: if an option cannot be read, or the detector has no such part.
+    """
+
+    metric: ClassVar[Metric] = Metric("AP", "%", higher_is_better=True)
+    default_options: ClassVar[Mapping[str, Any]] = {
+        "masks": False,
+        "fpn": True,
+        "fpn_channels": 32,
+        "fpn_stages": 3,
+        "anchor_sizes": "8,16,32,64",
+        "anchor_ratios": "0.5,1,2",
+        "num_candidates": 200,
+        "num_proposals": 100,
+        "rpn_samples": 128,
+        "num_samples": 64,
+        "positive_fraction": 0.5,
+        "box_convs": 1,
+        "box_features": 128,
+        "mask_convs": 2,
+        "score_threshold": 0.05,
+        "max_detections": 100,
+        **PRETRAINED_OPTIONS,
+        "backbone_image_size": 64,
+        "clip_grad_norm": 5.0,
+        "norm_modes": False,
+        "recalibration_images": 64,
+        "whole_images": False,
+    }
+    comparison_defaults: ClassVar[Mapping[str, Any]] = {
+        "norms": ("bn", "gn:8", "sn", "bn;heads=gn:8"),
+        "batch_sizes": (2,),
+        "lr_scaling": "none",
+        "data": "cells",
+        "model": "resnet10",
+        "width": 0.5,
+        "image_size": 64,
+        "grad_accum_steps": 4,
+        "optimizer": "adamw",
+        "lr": 3e-3,
+        "schedule": "step-67-89",
+        "epochs": 10,
+        "warmup_epochs": 1.0,
+        "num_evals": 2,
+    }
+
+    def __init__(self, config: Config, data: DetectionDataset | None = None) -> None:
+        super().__init__(config)
+        self.data = load_detection_cached(config.data, config.source_hash) if data is None else data
+        self.images = ObjectImages(self.data, config, masks=self.options["masks"], whole=self.options["whole_images"])
+        self._num_steps: int | None = None
+        torch.manual_seed(config.seed)
+        self.model = self.make_model()
+
+    @classmethod
+    def prepare(cls, config: Config) -> None:
+        """Load the data set."""
+        load_detection_cached(config.data, config.source_hash)
+
+    def make_model(self) -> nn.Module:
+        """Return the detector with the norms of the run, and the weights of its backbone if the run has some."""
+        network = make_network(self.config, len(self.data.class_names), self.options)
+        return set_up_network(network, self.config, self.options, self._calibration_images, load_weights)
+
+    def _calibration_images(self, count: int) -> Tensor:
+        return torch.cat(list(self.images.training_crops(count, self.config.batch_size)))
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Return the optimizer of the parameters that are not frozen."""
+        parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        return clipping_optimizer(self.config, parameters, float(self.options["clip_grad_norm"]))
+
+    # Training -----------------------------------------------------------------------------------------------------------------
+
+    @property
+    def num_samples(self) -> int:
+        """The number of training images."""
+        return len(self.images)
+
+    def batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
+        """Return random crops of training images, standardized, and their objects."""
+        return self.images.training_batch(indices, generator)
+
+    def training_step(self, step: Step) -> Metrics:
+        """Update the parameters once and return the metrics of the step."""
+        self._num_steps = step.number + 1
+        return super().training_step(step)
+
+    def loss(self, batch: Batch) -> Metrics:
+        """Return the losses of a batch, and their sum."""
+        losses: Metrics = self.model(*batch)
+        return {"loss": torch.stack(list(losses.values())).sum(), **{name: value.detach() for name, value in losses.items()}}
+
+    # Evaluation ---------------------------------------------------------------------------------------------------------------
+
+    def evaluate(self) -> dict[str, float]:
+        """Return COCO's metrics of boxes and masks on the test images, after the last step also in other modes of the norms."""
+        metrics = self.test_metrics(self._eval_batch_size)
+        if self.options["norm_modes"] and self.is_trained:
+            # large batches: their statistics are nearly those that the norms will have in inference
+            crops = self.images.training_crops(self.options["recalibration_images"], self._eval_batch_size)
+            evaluate = partial(self.test_metrics, self.config.batch_size)
+            metrics |= evaluate_norm_modes(self.model, evaluate, map(self.to_device, crops))
+        return metrics
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the run has no further step."""
+        if self._num_steps is None:
+            return True
+        return self._num_steps >= self.sampler.steps_per_epoch * (self.config.stop_epoch or self.config.epochs)
+
+    def test_metrics(self, batch_size: int) -> dict[str, float]:
+        """Return COCO's metrics in percent; processes share the images.
+
+        Args:
+            batch_size: number of images per forward pass.
+        """
+        own = {
+            number: encode_detections(detections)
+            for numbers, images in self.images.test_batches(batch_size, self.processes)
+            for number, detections in zip(numbers, self.model(self.to_device(images)), strict=True)
+        }
+        found = {number: each for part in self.processes.gather(own) for number, each in part.items()}
+        objects, num_classes = self.images.test_objects, len(self.data.class_names)
+        detections = [found[number] for number in range(self.images.num_tests)]
+        metrics = coco_metrics(objects, detections, num_classes)
+        if self.options["masks"]:
+            of_masks = coco_metrics(objects, detections, num_classes, masks=True)
+            metrics |= {f"mask {name}": value for name, value in of_masks.items()}
+        return metrics
+
+    def eval_batches(self, batch_size: int) -> Iterator[Tensor]:
+        """Return central crops of test images, standardized; fewer than `batch_size` at a time if they are large."""
+        return map(self.to_device, self.images.test_crops(min(batch_size, self._eval_batch_size)))
+
+    @property
+    def _eval_batch_size(self) -> int:
+        return max(1, EVAL_PIXELS // self.config.image_size**2)
+
+    def artifacts(self) -> dict[str, bytes]:
+        """Return a picture of test images: their objects in the first row, what was detected in the second."""
+        examples = [self.images.example(number) for number in range(min(NUM_PICTURES, self.images.num_tests))]
+        detections = self.model(self.to_device([x for _, x, _ in examples]))
+        pairs = [(pixels, target) for pixels, _, target in examples]
+        pairs += [(pixels, found) for (pixels, _, _), found in zip(examples, detections, strict=True)]
+        pictures = [draw_instances(pixels, instances, len(self.data.class_names)) for pixels, instances in pairs]
+        return {"detections.png": encode_png(image_grid(torch.stack(pictures), columns=len(examples), padding=4))}

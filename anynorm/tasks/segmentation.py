@@ -1,0 +1,267 @@
+"""Semantic segmentation: a dilated residual network with a pyramid head (see `anynorm.models.segmentation`).
+
+    loss = cross entropy of the head + aux_weight · cross entropy of the auxiliary head         means over pixels with a class
+
+Training takes random crops of `config.image_size` pixels, testing whole images. The metric is the mean intersection over union
+(mIoU) over the classes. With `scales` or `flip_test`, the last evaluation also has the mIoU of probabilities averaged over scales
+and flips; with `norm_modes`, that of batch statistics and of recalibrated ones (`anynorm.tasks.norm_modes`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from anynorm.data.segmentation import SegmentationDataset, load_segmentation_cached
+from anynorm.data.segmentation_readers import IGNORED, Sample
+from anynorm.data.segmentation_transforms import CentralSquares, RandomCropOfSample, read_batches, size_batches
+from anynorm.errors import SpecError
+from anynorm.models.backbone import make_backbone
+from anynorm.models.segmentation import SegmentationNetwork
+from anynorm.tasks.clipping import clipping_optimizer
+from anynorm.tasks.images import choose_samples, count_tests
+from anynorm.tasks.norm_modes import evaluate_norm_modes
+from anynorm.tasks.pretrained_backbone import PRETRAINED_OPTIONS, set_up_network
+from anynorm.tasks.segmentation_metrics import class_iou, confusion_matrix, segmentation_metrics
+from anynorm.tasks.segmentation_pictures import encode_predictions
+from anynorm.tasks.segmentation_prediction import average_probabilities, parse_scales, predict_logits
+from anynorm.training.config import Config
+from anynorm.training.distributed import Processes
+from anynorm.training.task import Metric, Metrics, Optimizers, Step, Task
+
+EVAL_BATCH_SIZE = 64
+EVAL_PIXELS = 1 << 20
+"""Maximum number of test images and of their pixels per forward pass."""
+NUM_PICTURES = 4
+Samples = Sequence[Sample]
+
+
+class Segmentation(Task):
+    """Semantic segmentation of the images of a data set.
+
+    Args:
+        config: the run. `config.data` is a name of `anynorm.data.segmentation`, `config.model` a residual network of
+            `anynorm.models`, `config.image_size` the side of training crops. `config.norm` may have the parts backbone, head and
+            aux_head.
+
+    Attributes:
+        default_options: head, psp or aspp; aux_weight, the weight of the auxiliary loss; dropout before the last convolutions;
+            resize, the shorter side of images before they are cropped or tested (0 for their own); min_scale and max_scale, the
+            range of a random scale of training images; whole_images, whether whole test images are evaluated instead of their
+            central squares of `config.image_size`; scales, comma-separated scales of a further evaluation ("" for none), and
+            flip_test, whether it flips images too; norm_modes, whether the last evaluation is repeated with batch statistics, and
+            with running statistics estimated again on recalibration_images training crops; clip_grad_norm, the largest norm of
+            the gradient (0 for no limit); and the options of `anynorm.tasks.pretrained_backbone`.
+
+    Raises:
+        DataError: if the data set or the weights cannot be read, or do not fit.
+        SpecError: if an option is out of range.
+    """
+
+    metric: ClassVar[Metric] = Metric("mIoU", "%", higher_is_better=True)
+    default_options: ClassVar[Mapping[str, Any]] = {
+        "head": "psp",
+        "aux_weight": 0.4,
+        "dropout": 0.1,
+        "resize": 0,
+        "min_scale": 1.0,
+        "max_scale": 1.0,
+        "whole_images": True,
+        "scales": "",
+        "flip_test": False,
+        "norm_modes": False,
+        "recalibration_images": 64,
+        "clip_grad_norm": 0.0,
+        **PRETRAINED_OPTIONS,
+    }
+    comparison_defaults: ClassVar[Mapping[str, Any]] = {
+        "norms": ("bn", "gn:8", "sn"),
+        "batch_sizes": (2, 8),
+        "data": "shapes",
+        "model": "resnet10",
+        "width": 0.5,
+        "epochs": 4,
+        "lr": 0.2,
+        "weight_decay": 1e-4,
+        "schedule": "poly",
+        "num_evals": 2,
+        "dropout": 0.0,
+        "backbone_image_size": 64,
+    }
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        options = self.options
+        _check_options(options)
+        self.data = load_segmentation_data(config)
+        self.crop = RandomCropOfSample(
+            config.image_size, options["resize"], options["min_scale"], options["max_scale"], config.flip
+        )
+        self.scales = parse_scales(options["scales"])
+        chosen = choose_samples(config, len(self.data.train))
+        self.train_indices = torch.arange(len(self.data.train)) if chosen is None else chosen
+        self.num_tests = count_tests(config, len(self.data.test))
+        self._num_steps: int | None = None
+        self._iou: Tensor | None = None
+        torch.manual_seed(config.seed)
+        backbone = make_backbone(config.model, 3, config.width, options["backbone_image_size"])
+        network = SegmentationNetwork(backbone, self.data.num_classes, options["head"], options["dropout"])
+        self.model = set_up_network(network, config, options, lambda count: self._training_crops(range(count))[0])
+
+    @classmethod
+    def prepare(cls, config: Config) -> None:
+        """Load the data set."""
+        load_segmentation_data(config)
+
+    # Training -----------------------------------------------------------------------------------------------------------------
+
+    @property
+    def num_samples(self) -> int:
+        """The number of training images."""
+        return len(self.train_indices)
+
+    def batch(self, indices: Tensor, generator: torch.Generator) -> Sample:
+        """Return random crops (n, 3, image_size, image_size) and their labels (n, image_size, image_size)."""
+        samples = (self.data.train[index] for index in self.train_indices[indices].tolist())
+        images, labels = zip(*(self.crop(self.data, sample, generator) for sample in samples), strict=True)
+        return torch.stack(images), torch.stack(labels)
+
+    def training_step(self, step: Step) -> Metrics:
+        """Update the parameters once and return the metrics of the step."""
+        self._num_steps = step.number + 1
+        return super().training_step(step)
+
+    def loss(self, batch: Sample) -> Metrics:
+        """Return the sum of both losses, and the pixel accuracy in percent."""
+        x, labels = batch
+        logits, aux_logits = self.model(x)
+        loss = self._cross_entropy(logits, labels) + self.options["aux_weight"] * self._cross_entropy(aux_logits, labels)
+        is_right = (logits.detach().argmax(1) == labels).sum()
+        return {"loss": loss, "pixel accuracy": 100 * is_right / _count_pixels(labels)}
+
+    def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean cross entropy of pixels with a class; 0 if there are none."""
+        targets, smoothing = labels.long(), self.config.label_smoothing
+        total = nn.functional.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing)
+        return total / _count_pixels(labels)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer | Optimizers:
+        """Return the optimizer, which clips gradients if the run asks for it."""
+        limit = float(self.options["clip_grad_norm"])
+        if not limit:
+            return super().configure_optimizers()
+        return clipping_optimizer(self.config, [each for each in self.parameters() if each.requires_grad], limit)
+
+    # Evaluation ---------------------------------------------------------------------------------------------------------------
+
+    def evaluate(self) -> dict[str, float]:
+        """Return mIoU and pixel accuracy of the test images; after the last step also those of the options."""
+        confusion = self.confusion(EVAL_BATCH_SIZE)
+        self._iou = class_iou(confusion)
+        metrics = segmentation_metrics(confusion)
+        if not self.is_trained:
+            return metrics
+        if self.scales or self.options["flip_test"]:
+            averaged = segmentation_metrics(self.confusion(EVAL_BATCH_SIZE, self.scales or (1.0,)))
+            metrics["mIoU, multi-scale"] = averaged["mIoU"]
+        if self.options["norm_modes"]:
+            modes = evaluate_norm_modes(self.model, self._evaluate_like_training, self._recalibration_batches())
+            metrics |= modes
+        return metrics
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the run has no further step."""
+        if self._num_steps is None:
+            return True
+        return self._num_steps >= self.sampler.steps_per_epoch * (self.config.stop_epoch or self.config.epochs)
+
+    def confusion(self, batch_size: int, scales: Sequence[float] = ()) -> Tensor:
+        """Return the confusion matrix of the test images, which processes share.
+
+        Args:
+            batch_size: largest number of images per forward pass.
+            scales: scales over which probabilities are averaged, also over flips with `flip_test`; empty for the image as it is.
+        """
+        num_classes = self.data.num_classes
+        total = torch.zeros(num_classes, num_classes, dtype=torch.int64)
+        for x, labels in self._test_batches(batch_size, self.processes):
+            if scales:
+                scores = average_probabilities(self.model, x, labels.shape[-2:], scales, flip=self.options["flip_test"])
+            else:
+                scores = predict_logits(self.model, x, labels.shape[-2:])
+            total += confusion_matrix(labels, scores.argmax(1), num_classes).cpu()
+        sums = self.processes.sum(total.flatten().double().tolist())
+        return torch.tensor(sums, dtype=torch.float64).reshape(num_classes, num_classes).long()
+
+    def _evaluate_like_training(self) -> dict[str, float]:
+        """Return the metrics in batches of as many images as in training, because norms use their statistics."""
+        return segmentation_metrics(self.confusion(self.config.batch_size))
+
+    def _recalibration_batches(self) -> Iterator[Tensor]:
+        """Yield random crops of training images, the same in every call."""
+        count, size = min(self.options["recalibration_images"], self.num_samples), self.config.batch_size
+        for start in range(0, count, size):
+            yield self.to_device(self._training_crops(range(start, min(start + size, count))))[0]
+
+    def _training_crops(self, indices: range) -> Sample:
+        return self.batch(torch.tensor(indices), torch.Generator().manual_seed(indices.start))
+
+    def eval_batches(self, batch_size: int) -> Iterator[Sample]:
+        """Return standardized test images and their labels."""
+        return self._test_batches(batch_size, Processes())
+
+    def _test_batches(self, batch_size: int, processes: Processes) -> Iterator[Sample]:
+        """Yield the test images of this process, in batches of one size."""
+        tests = self.test_samples
+        batches = size_batches(tests, batch_size, EVAL_PIXELS)[processes.rank :: processes.count]
+        for batch in read_batches(self.data, tests, batches, self.options["resize"]):
+            yield self.to_device(batch)
+
+    @property
+    def test_samples(self) -> Samples:
+        """The test images of the run, with labels."""
+        tests = self.data.test
+        tests = tests if self.num_tests == len(tests) else tests[: self.num_tests]
+        return tests if self.options["whole_images"] else CentralSquares(tests, self.config.image_size)
+
+    def predict(self, image: Tensor) -> Tensor:
+        """Return the class of each pixel, (h, w), of a uint8 image (3, h, w)."""
+        batches = read_batches(self.data, [(image, torch.zeros(image.shape[1:]))], [[0]], self.options["resize"])
+        x = self.to_device(next(batches)[0])
+        return predict_logits(self.model, x, image.shape[1:]).argmax(1)[0].cpu()
+
+    def artifacts(self) -> dict[str, bytes]:
+        """Return a picture of some test images, their labels and their predictions, and the IoU of each class."""
+        shown = [self.test_samples[index] for index in range(min(NUM_PICTURES, self.num_tests))]
+        predictions = [self.predict(image) for image, _ in shown]
+        files = {"predictions.png": encode_predictions(shown, predictions, self.data.num_classes)}
+        if self._iou is not None:
+            values = [None if math.isnan(value) else round(value, 4) for value in self._iou.tolist()]  # NaN: no such pixel
+            files["class-iou.json"] = json.dumps(dict(zip(self.data.class_names, values, strict=True)), indent=1).encode()
+        return files
+
+
+def load_segmentation_data(config: Config) -> SegmentationDataset:
+    """Return the data set of a run, loaded once per process."""
+    return load_segmentation_cached(config.data, config.source_hash)
+
+
+def _count_pixels(labels: Tensor) -> Tensor:
+    """Return the number of pixels with a class, at least 1."""
+    return (labels != IGNORED).sum().clamp(min=1)
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    for name in ("aux_weight", "clip_grad_norm", "recalibration_images", "resize", "fit_images"):
+        if options[name] < 0:
+            raise SpecError(f"option {name} must be at least 0; got {options[name]}.")
+    if options["resize"] and not options["whole_images"]:
+        raise SpecError(f"central squares are those of images in their own size: resize must be 0; got {options['resize']}.")
+    if not 0 <= options["dropout"] < 1:
+        raise SpecError(f"option dropout must be in [0, 1); got {options['dropout']}.")

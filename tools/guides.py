@@ -1,0 +1,48 @@
+"""The measured part of a guide: the table of a record and some of its claims."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from anynorm.recipes.support.catalog import load_recipe
+from anynorm.recipes.support.record import read_record
+from tools.markdown import markdown_table
+
+
+class Results(NamedTuple):
+    """What a guide shows of a record: columns of its first table, and the claims that contain one of some texts."""
+
+    record: str
+    columns: tuple[str, ...]
+    claims: tuple[str, ...]
+
+
+GUIDES = {
+    "domains.md": Results(
+        "bgn_adaptation.desk", ("norm", "spec", "source only", "AdaBN", "adapted"), ("domain-specific", "AdaBN", "DSBN")
+    ),
+}
+"""The results in each page of docs/guide/."""
+
+
+def guide_block(page: str, folder: Path) -> str:
+    """Return the results of a page as Markdown; a sentence if the record does not exist."""
+    results = GUIDES[page]
+    name = results.record.partition(".")[0]
+    path = folder / f"{results.record}.json"
+    if not path.exists():
+        return f"The recipe `{name}` has no record yet."
+    record, recipe = read_record(path), load_recipe(name)
+    table = recipe.tables(record)[0]
+    rows = [[str(row[column]) for column in results.columns] for row in table]
+    source = (
+        f"Recipe `{name}`, preset `{record.preset}`, {record.settings['seeds']} seeds; record `records/{results.record}.json`."
+    )
+    claims = [["claim", "larger", "smaller", "p", "verdict"]]
+    for row in recipe.judge(record):
+        if any(text in row["claim"] for text in results.claims):
+            claims.append([row["claim"], row["larger"], row["smaller"], f"{row['p']:.2g}", row["verdict"]])
+    return "\n".join(
+        [f"{table.finding} {source}", "", *markdown_table([list(results.columns), *rows]), "", *markdown_table(claims)]
+    )
