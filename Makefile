@@ -9,7 +9,7 @@ browser:
 		(apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium) >/dev/null 2>&1 || \
 		echo 'chromium could not be installed: the browser test of the report page is skipped'
 
-.PHONY: setup demo test dist interop sanitize bench results format clean
+.PHONY: setup demo test docs dist interop sanitize bench results format clean
 
 setup: .venv/ready
 
@@ -19,7 +19,7 @@ setup: .venv/ready
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools ninja
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[lab,video,export,cluster,hf,tensorboard,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[lab,video,export,cluster,hf,tensorboard,docs,dev]'
 	touch $@
 
 demo: setup
@@ -31,6 +31,10 @@ test: setup browser
 	$(BIN)/mypy
 	$(BIN)/deptry anynorm
 	$(BIN)/pytest -n 2 --dist worksteal
+
+# The documentation site, in build/docs/html; part of `make test` as tests/docs. It needs no network and no server.
+docs: setup
+	$(BIN)/python -m docs.build
 
 # Surgery on models of other packages, in an environment of its own: torchvision without operators for the CPU breaks the import of
 # packages that look for it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from anynorm.core.affine import PerChannel, PerClass, Style
@@ -167,6 +168,24 @@ def _multiply(times: int, term: str) -> str:
     return f"{times}·{term}" if term[0].isdigit() or term[0] == "(" else f"{times}{term}"
 
 
+def find_parts(cut: Cut, shape: tuple[int, ...], indices: Sequence[Sequence[int]]) -> dict[tuple[int, ...], tuple[int, ...]]:
+    """Return the part of a cut to which each value belongs; values of one part share a statistic.
+
+    Args:
+        cut: a cut for the number of channels of the shape.
+        shape: shape of the input, (n, c, …).
+        indices: samples, channels and flattened positions of the values.
+
+    Returns:
+        From the index (sample, channel, position) of each value to the index of its part.
+
+    >>> find_parts(make("gn:2", 4).cuts[0], (2, 4, 3), [[1], [1, 2], [0]])
+    {(1, 1, 0): (1, 0, 0), (1, 2, 0): (1, 1, 0)}
+    """
+    sizes = _sizes(shape)
+    return {index: cut.part_of(index, sizes) for index in itertools.product(*indices)}
+
+
 def draw_cut(cut: Cut, shape: tuple[int, ...]) -> list[list[str]]:
     """Draw which values share a statistic.
 
@@ -176,15 +195,10 @@ def draw_cut(cut: Cut, shape: tuple[int, ...]) -> list[list[str]]:
     >>> draw_cut(make("gn:2", 4).cuts[0], (2, 4, 3))
     [['AAA', 'AAA', 'BBB', 'BBB'], ['CCC', 'CCC', 'DDD', 'DDD']]
     """
-    sizes = _sizes(shape)
-    letters: dict[tuple[int, ...], str] = {}
-
-    def letter(*index: int) -> str:
-        part = cut.part_of(index, sizes)
-        return letters.setdefault(part, LETTERS[len(letters) % len(LETTERS)])
-
     samples, channels, positions = drawn_indices(shape)
-    return [["".join(letter(n, c, s) for s in positions) for c in channels] for n in samples]
+    parts = find_parts(cut, shape, (samples, channels, positions))
+    letters = {part: LETTERS[k % len(LETTERS)] for k, part in enumerate(dict.fromkeys(parts.values()))}
+    return [["".join(letters[parts[n, c, s]] for s in positions) for c in channels] for n in samples]
 
 
 def drawn_indices(shape: tuple[int, ...]) -> list[list[int]]:
@@ -234,6 +248,5 @@ def describe(spec: str, shape: tuple[int, ...]) -> dict[str, Any]:
 
 
 def _describe_cut(cut: Cut, shape: tuple[int, ...]) -> dict[str, Any]:
-    sizes = _sizes(shape)
-    num_drawn = len({cut.part_of(index, sizes) for index in itertools.product(*drawn_indices(shape))})
+    num_drawn = len(set(find_parts(cut, shape, drawn_indices(shape)).values()))
     return {"axes": _describe_axes(cut), "drawing": draw_cut(cut, shape), "letters_repeat": num_drawn > len(LETTERS)}

@@ -1,4 +1,4 @@
-"""Write docs/demo.json, docs/demo.png and the first table of README.md: `python docs/demo.py`.
+"""Write docs/demo.json, docs/demo.png, docs/cuts.svg and the first table of README.md and docs/index.md: `python docs/demo.py`.
 
 The results are the runs of `make demo`, if they are there; else those of docs/demo.json as it is.
 """
@@ -9,10 +9,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from anynorm.comparison import Comparison, make_base
-from anynorm.plot import COLORS
+from anynorm.plot import COLORS, cuts
 from anynorm.report.results import Row, format_values, rank, select
 from anynorm.training.store import Store
 
@@ -59,9 +60,8 @@ def format_markdown(comparison: Comparison, rows: list[Row], recommendation: str
     return "\n".join([*lines, "", legend, "", recommendation])
 
 
-def fill_readme(markdown: str) -> None:
-    """Replace the text between the two demo comments of README.md."""
-    path = FOLDER.parent / "README.md"
+def fill_page(path: Path, markdown: str) -> None:
+    """Replace the text between the two demo comments of a page."""
     start, _, rest = path.read_text().partition("<!-- demo -->\n")
     _, _, end = rest.partition("<!-- end of demo -->")
     path.write_text(f"{start}<!-- demo -->\n{markdown}\n<!-- end of demo -->{end}")
@@ -89,15 +89,28 @@ def draw(comparison: Comparison, rows: list[Row]) -> Figure:
     return fig
 
 
+def draw_cuts(path: Path) -> None:
+    """Draw the cuts of the best known norms side by side, for pages that introduce them."""
+    specs = ("bn", "in", "ln", "gn:2", "bgn:12")
+    fig = Figure(figsize=(14, 3.6), facecolor="none")
+    for ax, spec in zip(fig.subplots(1, len(specs)), specs, strict=True):
+        cuts(spec, (4, 6, 4), ax=ax)
+    fig.subplots_adjust(0, 0, 1, 1, 0, 0)
+    with rc_context({"svg.hashsalt": "anynorm"}):
+        fig.savefig(path, metadata={"Date": None})
+
+
 def main() -> None:
-    """Write the three files."""
+    """Write the files."""
     path = FOLDER / "demo.json"
     comparison = Comparison(make_base({}), root=FOLDER.parent / "runs" / "demo")
     rows = comparison.rows()
     if not comparison.sweep.missing(rows):
         path.write_text(json.dumps(collect(comparison, rows), indent=2, ensure_ascii=False) + "\n")
         draw(comparison, rows).savefig(FOLDER / "demo.png", dpi=110)
-    fill_readme(json.loads(path.read_text())["markdown"])
+    draw_cuts(FOLDER / "cuts.svg")
+    for page in (FOLDER.parent / "README.md", FOLDER / "index.md"):
+        fill_page(page, json.loads(path.read_text())["markdown"])
 
 
 if __name__ == "__main__":

@@ -21,9 +21,10 @@ def test_the_readme_is_short_and_its_first_example_too():
     assert len([line for line in example.splitlines() if line.strip()]) <= 12
 
 
-def test_the_first_table_is_that_of_the_demo():
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_the_first_table_is_that_of_the_demo(page):
     demo = json.loads((ROOT / "docs" / "demo.json").read_text())
-    assert f"<!-- demo -->\n{demo['markdown']}\n<!-- end of demo -->" in README, "run python docs/demo.py"
+    assert f"<!-- demo -->\n{demo['markdown']}\n<!-- end of demo -->" in (ROOT / page).read_text(), "run python docs/demo.py"
 
 
 @pytest.mark.parametrize("page", [README, SPECS])

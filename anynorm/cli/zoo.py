@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,6 +13,7 @@ from rich.text import Text
 from anynorm.cli.options import AsJson, make_console, print_json
 from anynorm.errors import ShapeError
 
+DEFAULT_SHAPE = "8,32,8,8"
 _COLORS = ("red", "green", "yellow", "blue", "magenta", "cyan", "bright_red", "bright_green", "bright_blue", "bright_magenta")
 _TITLES = {
     "spec": "spec",
@@ -52,13 +54,26 @@ def list_(as_json: AsJson = False) -> None:
 
 def show(
     spec: Annotated[str, typer.Argument(help="A norm, such as bn, hn:32, in+ln+bn or sabn@10.")],
-    shape: Annotated[str, typer.Option(help="Shape of the input: N,C,H,W (or N,C; N,C,L; N,C,T,H,W).")] = "8,32,8,8",
+    shape: Annotated[
+        str | None,
+        typer.Option(
+            help="Shape of the input: N,C,H,W (or N,C; N,C,L; N,C,T,H,W). By default 8,32,8,8, and a smaller one for --svg.",
+            show_default=False,
+        ),
+    ] = None,
+    svg: Annotated[
+        Path | None, typer.Option(help="Write a picture of the cuts to this file (.svg, .png or .pdf).", show_default=False)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the formula of a norm, its numbers of parameters and statistics, and which values share a statistic."""
     from anynorm.show import describe
 
-    about = describe(spec, _parse_shape(shape))
+    about = describe(spec, _parse_shape(shape or DEFAULT_SHAPE))
+    if svg is not None:
+        from anynorm.plot import save_cuts
+
+        save_cuts(spec, svg, _parse_shape(shape) if shape else None)
     if as_json:
         print_json(about)
         return
@@ -76,6 +91,8 @@ def show(
         repeats = " (letters repeat: there are more statistics than letters)" if cut["letters_repeat"] else ""
         console.print(Text(f"\n{name}: {cut['axes']} parts of samples·channels·space; same letter = same statistic{repeats}"))
         _draw(console, cut["drawing"], about["drawn"])
+    if svg is not None:
+        console.print(Text(f"\nWrote {svg}."))
 
 
 def _draw(console: Console, panels: list[list[str]], drawn: dict[str, list[int]]) -> None:

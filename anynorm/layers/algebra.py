@@ -35,6 +35,7 @@ class BatchNorm(RegisteredNorm):
     """Statistics per channel over the batch (torch's BatchNorm1d, 2d and 3d in one class)."""
 
     name, paper = "bn", "Ioffe & Szegedy 2015"
+    use = "The usual choice in convolutional networks with 16 or more samples per device."
     define = staticmethod(lambda: same_cut(BN))
 
 
@@ -45,6 +46,7 @@ class InstanceNorm(RegisteredNorm):
     """
 
     name, paper = "in", "Ulyanov et al. 2016"
+    use = "Style transfer, and images whose contrast should not matter."
     define = staticmethod(lambda: same_cut(IN))
 
 
@@ -55,6 +57,7 @@ class LayerNorm(RegisteredNorm):
     """
 
     name, paper = "ln", "Ba et al. 2016"
+    use = "Recurrent networks, and any batch size. In convolutional networks gn is the usual choice among norms of each sample."
     define = staticmethod(lambda: same_cut(LN))
 
 
@@ -65,6 +68,7 @@ class GroupNorm(GroupedNorm):
     """
 
     name, paper, example = "gn", "Wu & He 2018", "gn:32"
+    use = "The usual answer when few samples fit on a device. Its output for a sample does not depend on the others."
     arguments = {"num_groups": 32}
     define = staticmethod(lambda num_groups: same_cut(Cut(ALL, num_groups, 1)))
 
@@ -73,6 +77,7 @@ class PositionalNorm(RegisteredNorm):
     """Statistics per sample and position, over the channels."""
 
     name, paper = "pn", "Li et al. 2019"
+    use = "A baseline: normalizes the channels at each position, used in generative networks."
     define = staticmethod(lambda: same_cut(Cut(ALL, 1, ALL)))
 
 
@@ -80,6 +85,7 @@ class ExtendedNorm(GroupedNorm):
     """Statistics of the whole batch, or per group of its channels."""
 
     name, paper, example = "en", _HN, "en:32"
+    use = "The standard deviation inside hn; alone, for batches that are too small for statistics of each channel."
     arguments = {"num_groups": 1}
     variants = {"en": "EN: the statistics of the whole batch"}
     define = staticmethod(lambda num_groups: same_cut(Cut(1, num_groups, 1)))
@@ -96,6 +102,7 @@ class BatchGroupNorm(RegisteredNorm):
     """
 
     name, paper, example = "bgn", _BGN, "bgn:512"
+    use = "Small batches: the smaller the batch, the fewer groups. Without a number, pass batch_size for the paper's choice."
     arguments = {"num_groups": None}
     GROUPS_BY_BATCH_SIZE = {1: 1, 2: 1, 4: 2, 8: 16, 16: 64, 32: 128, 64: 256, 128: 512}
 
@@ -144,6 +151,7 @@ class GeneralBatchGroupNorm(RegisteredNorm):
     """
 
     name, paper, example = "gbgn", "Summers & Dinneen 2020", "gbgn:8,32"
+    use = "To study statistics of m samples, whatever the batch size (ghost batches)."
     arguments = {"num_samples": None, "num_groups": None}
 
     def __init__(
@@ -170,6 +178,7 @@ class HeteroNorm(GroupedNorm):
     """The mean of BN with the standard deviation of EN, which is taken over a larger set of pixels."""
 
     name, paper, example = "hn", _HN, "hn:32"
+    use = "Small batches, if inference should be that of BN: the mean is BN's, and the standard deviation fluctuates less."
     arguments = {"num_groups": 1}
     variants = {
         "hn": "HN: the standard deviation of the whole batch",
@@ -183,6 +192,7 @@ class SwitchNorm(GroupedNorm):
     """A learned mixture of the statistics of IN, LN and BN; with several groups, each group of channels has its own weights."""
 
     name, paper = "sn", _SN
+    use = "To let each layer learn which statistics suit it; sn-bn with one sample per device."
     arguments = {"num_groups": 1}
     variants = {
         "sn:2": "group SN: two groups of channels with their own mixing weights",
@@ -197,6 +207,7 @@ class ConditionalBatchNorm(ClassNorm):
     """BN with an affine per class."""
 
     name, paper, example = "ccbn", "Miyato et al. 2018", "ccbn@10"
+    use = "Class-conditional generators."
     define = staticmethod(lambda num_classes: same_cut(BN).with_affine("cc", num_classes))
 
 
@@ -204,6 +215,7 @@ class SandwichBatchNorm(ClassNorm):
     """BN with a shared affine, then one per class."""
 
     name, paper, example = "sabn", _SABN, "sabn@10"
+    use = "As ccbn, with an affine that all classes train."
     define = staticmethod(lambda num_classes: same_cut(BN).with_affine("sa", num_classes))
 
 
@@ -211,6 +223,7 @@ class AuxBatchNorm(DomainNorm):
     """A separate BN, statistics and affine, per domain."""
 
     name, paper, example = "auxbn", "Xie et al. 2020", "auxbn@2"
+    use = "Data of several domains whose statistics differ, such as clean and adversarial images."
     define = staticmethod(lambda num_domains: same_cut(BN).with_affine("aux", num_domains))
 
 
@@ -218,6 +231,7 @@ class SandwichAuxBatchNorm(DomainNorm):
     """Statistics per domain, then a shared affine, then one per domain."""
 
     name, paper, example = "saauxbn", _SABN, "saauxbn@2"
+    use = "As auxbn, with an affine that all domains train."
     define = staticmethod(lambda num_domains: same_cut(BN).with_affine("saaux", num_domains))
 
 
@@ -225,6 +239,7 @@ class AdaIN(RegisteredNorm):
     """IN, then the moments of a style."""
 
     name, paper = "adain", "Huang & Belongie 2017"
+    use = "Style transfer with any style."
     define = staticmethod(lambda: same_cut(IN).with_affine("style"))
 
 
@@ -232,4 +247,5 @@ class SandwichAdaIN(RegisteredNorm):
     """IN, a shared affine, then the moments of a style."""
 
     name, paper = "saadain", _SABN
+    use = "As adain, with an affine that all styles train."
     define = staticmethod(lambda: same_cut(IN).with_affine("sastyle"))

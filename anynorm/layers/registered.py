@@ -38,6 +38,7 @@ class RegisteredNorm(Norm):
     Attributes:
         name: the name in specs.
         paper: where the norm comes from.
+        use: when to use it, in one or two sentences, for its page in the documentation.
         define: returns the definition for the arguments.
         arguments: the numbers in the spec with their defaults; None if there is no default.
         example: the spec that lists of norms show; the bare name if empty.
@@ -49,6 +50,7 @@ class RegisteredNorm(Norm):
 
     name: ClassVar[str]
     paper: ClassVar[str]
+    use: ClassVar[str] = ""
     define: ClassVar[Callable[..., NormSpec]]
     arguments: ClassVar[Mapping[str, int | None]] = {}
     example: ClassVar[str] = ""

@@ -7,6 +7,7 @@
     lines       mean and standard deviation of values against a setting
     heat        a table of numbers as colors
     grid        a table of numbers as colors, with the numbers written in
+    cuts        the values that share a statistic of a norm, as a block of samples × channels × positions; `save_cuts` writes it
 
 Only this package imports matplotlib.
 """
@@ -20,6 +21,7 @@ from anynorm.diagnostics.report import DiagnosticReport
 from anynorm.errors import DataError
 from anynorm.plot.axes import COLORS, FigureAndAxes, get_axes
 from anynorm.plot.charts import curves, grid, heat, lines, profiles, series
+from anynorm.plot.cut_drawing import cuts, save_cuts
 from anynorm.plot.reports import adaptation, estimation_shift, fluctuation, gradient_balance, importance, perturbation
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "adaptation",
     "check_picture",
     "curves",
+    "cuts",
     "draw",
     "estimation_shift",
     "fluctuation",
@@ -37,6 +40,7 @@ __all__ = [
     "lines",
     "perturbation",
     "profiles",
+    "save_cuts",
     "series",
 ]
 

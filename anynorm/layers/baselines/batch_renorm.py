@@ -51,6 +51,7 @@ class BatchRenorm(ScheduledNorm):
     """
 
     name, paper = "brn", "Ioffe 2017, in sn sec. 4.1"
+    use = "Small batches, with inference as in BN. It needs the length of the training: set_total_steps."
     define = staticmethod(lambda: same_cut(BN))
     hyperparameters = {"r_max": 1.5, "d_max": 0.5}
     formula = (

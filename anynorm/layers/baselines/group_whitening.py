@@ -70,6 +70,7 @@ class GroupWhitening(Whitening):
     """Groups of channels of each sample decorrelated by Newton's iteration."""
 
     name, paper, example = "gw", _PAPER, "gw:32"
+    use = "A batch-free norm for XBNBlocks: as gn, with decorrelated groups."
     NUM_ITERATIONS = 5
 
     def inverse_sqrt(self, cov: Tensor) -> Tensor:
@@ -87,6 +88,7 @@ class GroupWhiteningZCA(Whitening):
     """Groups of channels of each sample decorrelated exactly."""
 
     name, paper, example = "gwzca", _PAPER, "gwzca:32"
+    use = "As gw, exact, for comparison; it cannot be exported to ONNX."
 
     def to_compute_dtype(self, x: Tensor) -> Tensor:
         """Return x in float64: with fewer values than groups Σ is singular except for ε, which float32 cannot resolve."""

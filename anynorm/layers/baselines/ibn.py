@@ -19,6 +19,7 @@ class InstanceBatchNorm(CustomNorm, RegisteredNorm):
     """IN for the first half of the channels, BN for the second."""
 
     name, paper = "ibn", "Pan et al. 2018, in xbn Table 2"
+    use = "Models that are tested on other domains than those of the training."
     define = staticmethod(lambda: NormSpec((IN, BN), (IN, BN), mixing=Argmax(2)))
     formula = ("c < C/2:  mean, var = μ, σ² [in]", "c ≥ C/2:  mean, var = μ, σ² [bn]", "y = γ (x − mean)/√(var + ε) + β")
     one_cut_per_channel = True

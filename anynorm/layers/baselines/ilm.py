@@ -85,6 +85,7 @@ class MetaInstanceNorm(MetaNorm):
     """IN with an affine predicted from each sample's statistics (ILM+IN)."""
 
     name, paper = "ilmin", "Jia et al. 2019, in sabn sec. 5.2"
+    use = "A baseline of style transfer."
     define = staticmethod(lambda: same_cut(IN))
 
 
@@ -92,6 +93,7 @@ class MetaGroupNorm(MetaNorm, GroupedNorm):
     """GN with an affine predicted from each sample's statistics (ILM+GN)."""
 
     name, paper, example = "ilmgn", "Jia et al. 2019, in sabn sec. 5.2", "ilmgn:32"
+    use = "As gn, if the affine should follow each sample."
     arguments = {"num_groups": 32}
     define = staticmethod(lambda num_groups: GroupNorm.named_spec({"num_groups": num_groups}))
 
@@ -100,6 +102,7 @@ class MetaAdaIN(MetaNorm):
     """AdaIN whose style moments are changed by predictions from each sample's statistics (ILM+IN with a style; form ours)."""
 
     name, paper = "ilmadain", "form ours, for the ILM+IN of sabn sec. 5.2"
+    use = "A baseline of style transfer with any style."
     formula = (
         "γ[n] = σ(s) + sigmoid(D relu(E var[n, keys])) − 1/2",
         "β[n] = μ(s) + tanh(D′ relu(E mean[n, keys]))",

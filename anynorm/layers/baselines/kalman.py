@@ -64,6 +64,7 @@ class BatchKalmanNorm(CustomNorm, RegisteredNorm):
     """
 
     name, paper = "bkn", "Wang et al. 2018, in sn sec. 4.1"
+    use = "A baseline for small batches. Its module's docstring says which parts of the source are uncertain."
     define = staticmethod(lambda: same_cut(BN))
     hyperparameters = {"gain": 0.95}
     formula = (

@@ -47,6 +47,7 @@ class ModeNorm(CustomNorm, RegisteredNorm):
     """
 
     name, paper, example = "modenorm", "Deecke et al. 2019, in sabn Tables 3, 4", "modenorm:2"
+    use = "Data of several domains whose labels are not known."
     arguments = {"num_modes": 2}
     define = staticmethod(lambda num_modes: same_cut(BN))  # noqa: ARG005  # the sets of statistics follow from `stat_sets_arg`
     stat_sets_arg = "num_modes"

@@ -81,6 +81,7 @@ class SparseSwitchNorm(ScheduledNorm, GroupedNorm):
     """
 
     name, paper = "ssn", "Shao et al. 2019 (after sn)"
+    use = "As sn, if inference should compute one cut per layer. It needs the length of the training: set_total_steps."
     arguments = {"num_groups": 1}
     define = SwitchNorm.define
     formula = (

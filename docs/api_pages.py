@@ -1,0 +1,149 @@
+"""Pages of the API reference: the public names of `anynorm`, one page per package, and the command line."""
+
+from __future__ import annotations
+
+import pkgutil
+from importlib import import_module
+
+import anynorm
+
+GROUPS = {
+    "Norms": ("registry", "layers.norm", "layers.conditioning"),
+    "Surgery": ("surgery",),
+    "Comparison and tasks": ("comparison", "training"),
+    "Classes of norms": ("layers.algebra",),
+    "Errors": ("errors",),
+}
+"""The parts of the page of public names, with the modules whose names they show."""
+PACKAGES = {
+    "registry": "from a spec to a layer",
+    "core": "cuts, moments, mixing, affine, specs",
+    "layers": "layers, running statistics, conditions, baselines",
+    "kernels": "the passes over x: reference, C++, Triton",
+    "surgery": "changing the norms of a model",
+    "diagnostics": "what normalization does to a network",
+    "plot": "plots of reports and cuts",
+    "show": "descriptions of norms",
+    "attacks": "adversarial images",
+    "few_shot": "classes added to a trained classifier",
+    "data": "data sets, transforms, streams",
+    "models": "networks",
+    "io": "checkpoints, inputs and pictures",
+    "training": "the trainer, runs and sweeps",
+    "tasks": "what is trained",
+    "comparison": "training the same network with many norms",
+    "report": "report pages",
+    "stylization": "pictures in the style of another",
+    "recipes": "tables and figures of papers",
+    "table": "tables of text",
+    "progress": "progress bars",
+    "errors": "exceptions",
+}
+"""What is behind each package. Packages that are not listed are shown without this text."""
+HIDDEN = {"cli", "__main__"}
+"""The command line has a page of its own."""
+NOT_IMPORTED = {"anynorm.kernels.gpu_kernels"}
+"""Triton's own language: needs Triton at import."""
+
+
+def api_pages() -> dict[str, str]:
+    """Return the pages of the reference by file name."""
+    names = [module.name for module in pkgutil.iter_modules(anynorm.__path__) if module.name not in HIDDEN]
+    order = [*PACKAGES, *names]
+    packages = sorted(names, key=order.index)
+    pages = {f"api/{name}.rst": package_page(name) for name in packages}
+    return {"api/index.rst": index_page(packages), "api/public.rst": public_page(), "api/cli.md": command_page(), **pages}
+
+
+def index_page(packages: list[str]) -> str:
+    """Return the list of packages."""
+    lines = [
+        *_title("API reference", "="),
+        "All pages here are generated from docstrings.",
+        "",
+        ".. toctree::",
+        "   :maxdepth: 1",
+        "",
+    ]
+    lines += ["   public", "   cli"]
+    lines += [f"   anynorm.{name}: {PACKAGES[name]} <{name}>" if name in PACKAGES else f"   {name}" for name in packages]
+    return "\n".join(lines) + "\n"
+
+
+def public_page() -> str:
+    """Return the page of all names of `anynorm.__all__`."""
+    lines = [*_title("anynorm: public names", "="), "Names that ``import anynorm`` has; each is imported at first use.", ""]
+    modules = anynorm._MODULE_OF
+    remaining = dict.fromkeys(anynorm.__all__)
+    groups = {title: [name for name in remaining if modules[name].startswith(prefixes)] for title, prefixes in GROUPS.items()}
+    groups["Others"] = [name for name in remaining if not any(name in names for names in groups.values())]
+    for title, names in groups.items():
+        if names:
+            lines += _title(title, "-")
+        for name in names:
+            item = getattr(anynorm, name)
+            if isinstance(item, type):
+                shows_members = not issubclass(item, Exception)
+                lines += [
+                    f".. autoclass:: anynorm.{name}",
+                    *(["   :members:"] if shows_members else []),
+                    "   :show-inheritance:",
+                    "",
+                ]
+            else:
+                lines += [f".. autofunction:: anynorm.{name}", ""]
+    return "\n".join(lines)
+
+
+def package_page(name: str) -> str:
+    """Return the page of a package: one section per module. A name that a package exports is described once."""
+    package = f"anynorm.{name}"
+    exported = set(getattr(import_module(package), "__all__", ()))
+    lines = _title(package + (f": {PACKAGES[name]}" if name in PACKAGES else ""), "=")
+    for module in modules_of(package):
+        public = [item for item in anynorm.__all__ if f"anynorm.{anynorm._MODULE_OF[item]}" == module]
+        hidden = [*public, *(exported if module != package else ())]
+        lines += [] if module == package else _title(module, "-")
+        lines += [f".. automodule:: {module}"]
+        lines += ["   :no-index:"] if module.removeprefix(f"{package}.") in exported else []  # a function has this name too
+        lines += [] if name == "recipes" and "support" not in module else ["   :members:", "   :show-inheritance:"]
+        lines += [f"   :exclude-members: {', '.join(sorted(hidden))}"] if hidden else []
+        links = ", ".join(f":py:obj:`anynorm.{item}`" for item in public)
+        lines += ["", f"Described with the public names: {links}.", ""] if public else [""]
+    return "\n".join(lines)
+
+
+def modules_of(package: str) -> list[str]:
+    """Return a module or package and all modules in it that can be imported."""
+    module = import_module(package)
+    if not hasattr(module, "__path__"):
+        return [package]
+    found = [info.name for info in pkgutil.walk_packages(module.__path__, f"{package}.")]
+    return [package, *(name for name in found if name not in NOT_IMPORTED and not name.rpartition(".")[2].startswith("_"))]
+
+
+def command_page() -> str:
+    """Return the page of the command line: the help of every command."""
+    import typer
+    from typer.testing import CliRunner
+
+    from anynorm.cli import app
+
+    runner = CliRunner(env={"COLUMNS": "90", "TERM": "dumb", "NO_COLOR": "1", "TERMINAL_WIDTH": "90"})
+
+    def help_of(*words: str) -> str:
+        text = runner.invoke(app, [*words, "--help"], prog_name="anynorm").output
+        return f"```text\n{text.strip()}\n```\n"
+
+    group = typer.main.get_command(app)
+    parts = ["# Command line\n", "`anynorm COMMAND --help` prints each of these.\n", help_of()]
+    for name, command in sorted(getattr(group, "commands", {}).items()):
+        subcommands = getattr(command, "commands", {})
+        parts += [f"## anynorm {name}\n", help_of(name)]
+        for subname in subcommands:
+            parts += [f"### anynorm {name} {subname}\n", help_of(name, subname)]
+    return "\n".join(parts)
+
+
+def _title(text: str, mark: str) -> list[str]:
+    return [text, mark * len(text), ""]

@@ -1,0 +1,176 @@
+"""Build the documentation site: `make docs`, or `python -m docs.build`.
+
+Pages come from three places: Markdown files of the repository (docs/, and the pages of records, benchmarks, changelog and
+contributing), pages generated from the registry, the tasks and the records, and docstrings. All are written to one folder, with
+links that work on GitHub changed to the place of their target on the site. Sphinx then reads this folder; every warning is an
+error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path, PurePosixPath
+
+from docs.api_pages import api_pages
+from docs.norm_pages import draw_pictures, norm_pages
+from docs.task_pages import task_pages
+
+ROOT = Path(__file__).parent.parent
+OUTSIDE = {
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "README.md": "index.md",
+    "benchmarks/README.md": "benchmarks/index.md",
+    "records/README.md": "records/index.md",
+}
+"""Pages outside docs/, and their place on the site; a link to the README is one to the home page."""
+CONTENTS = {
+    "Start": ["install", "tutorial", "questions", "migration"],
+    "Norms": ["norms/index", "guide/specs", "guide/add_a_norm"],
+    "Guides": [
+        "guide/surgery",
+        "guide/diagnose",
+        "guide/domains",
+        "guide/compare",
+        "guide/training",
+        "guide/distributed",
+        "guide/amp_and_gpu",
+        "guide/deployment",
+        "guide/tasks",
+        "guide/*",
+    ],
+    "Results": ["tasks/index", "papers/index", "records/index", "benchmarks/index"],
+    "Reference": ["api/index", "api/cli", "glossary", "changelog", "contributing"],
+}
+"""The navigation. Pages that do not exist are left out; pages of docs/guide that are not listed follow the others."""
+ON_SITE = re.compile(r"<!-- site: (.*?) -->", re.S)
+"""Text that GitHub does not show, with links to generated pages; their targets are paths on the site."""
+LINK = re.compile(r"(?P<before>!?\[(?:[^][]|\[[^]]*\])*\]\()(?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")
+
+
+def site_path(path: str) -> str:
+    """Return the place on the site of a file of the repository.
+
+    >>> site_path("docs/papers/README.md"), site_path("records/README.md"), site_path("anynorm/recipes/hn_grid.py")
+    ('papers/index.md', 'records/index.md', 'anynorm/recipes/hn_grid.py')
+    """
+    if path in OUTSIDE:
+        return OUTSIDE[path]
+    return path.removeprefix("docs/").replace("README.md", "index.md")
+
+
+def pages() -> list[str]:
+    """Return the Markdown files of the repository that are pages of the site, except the README."""
+    written = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))]
+    return [*written, *(path for path in OUTSIDE if path != "README.md")]
+
+
+def move_links(text: str, page: str) -> tuple[str, list[str]]:
+    """Change the relative links of a page to the place of their targets on the site.
+
+    Args:
+        text: the page.
+        page: its path in the repository.
+
+    Returns:
+        The page with changed links, and the files of the repository that it links to or shows and that are not pages.
+
+    Raises:
+        FileNotFoundError: if the target of a link does not exist.
+
+    >>> move_links("[a](../../records/README.md#hn)", "docs/papers/hn.md")
+    ('[a](../records/index.md#hn)', [])
+    """
+    folder, place = PurePosixPath(page).parent, PurePosixPath(site_path(page)).parent
+    files = []
+
+    def move(match: re.Match[str]) -> str:
+        if "://" in match["target"]:
+            return match[0]
+        target = os.path.normpath(folder / match["target"])
+        if (ROOT / target).is_dir():
+            target += "/README.md"
+        if not (ROOT / target).is_file():
+            raise FileNotFoundError(f"{page} links to {match['target']}, which does not exist.")
+        if not target.endswith(".md"):
+            files.append(target)
+        return f"{match['before']}{os.path.relpath(site_path(target), place)}{match['anchor'] or ''}"
+
+    pieces = re.split(r"(^```.*?^```$|<!--.*?-->)", text, flags=re.M | re.S)
+    return "".join(piece if piece.startswith(("```", "<!--")) else LINK.sub(move, piece) for piece in pieces), files
+
+
+def stage(folder: Path) -> None:
+    """Write all pages of the site, and the files that they show, to a folder."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for page in pages():
+        text, files = move_links((ROOT / page).read_text(), page)
+        write(folder / site_path(page), ON_SITE.sub(r"\1", text))
+        for file in files:
+            copy = folder / site_path(file)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / file, copy)
+    for name, text in {**api_pages(), **norm_pages(), **task_pages()}.items():
+        write(folder / name, text)
+    draw_pictures(folder / "norms")
+    append(folder / "index.md", *(toctree(expand(names, folder), title) for title, names in CONTENTS.items()))
+    append(
+        folder / "papers" / "index.md",
+        toctree(sorted(path.stem for path in (folder / "papers").glob("*.md") if path.stem != "index")),
+    )
+
+
+def expand(names: list[str], folder: Path) -> list[str]:
+    """Return the pages of a part of the navigation that exist."""
+    found = [path.relative_to(folder).with_suffix("").as_posix() for name in names for path in sorted(folder.glob(f"{name}.*"))]
+    return list(dict.fromkeys(name for name in found if (folder / f"{name}.md").exists() or (folder / f"{name}.rst").exists()))
+
+
+def toctree(names: list[str], title: str = "") -> str:
+    """Return the directive that adds pages to the navigation."""
+    return "\n".join(["```{toctree}", ":hidden:", *([f":caption: {title}"] if title else []), "", *names, "```"])
+
+
+def append(path: Path, *texts: str) -> None:
+    """Add paragraphs to a page."""
+    path.write_text("\n\n".join([path.read_text(), *texts, ""]))
+
+
+def write(path: Path, text: str) -> None:
+    """Write a page, with its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def build(out: Path) -> int:
+    """Build the site, and return the exit code of Sphinx.
+
+    Args:
+        out: folder for `source`, `cache` and `html`.
+    """
+    stage(out / "source")
+    shutil.rmtree(out / "html", ignore_errors=True)
+    command = [sys.executable, "-m", "sphinx", "--builder", "html", "--fail-on-warning", "--keep-going", "--quiet", "--fresh-env"]
+    command += ["--conf-dir", str(ROOT / "docs"), "--doctree-dir", str(out / "cache"), str(out / "source"), str(out / "html")]
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, check=False).returncode
+
+
+def main() -> int:
+    """Build the site to the folder named on the command line, and return the exit code."""
+    parser = argparse.ArgumentParser(description="Build the documentation site.")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "docs", help="folder to write to (default: build/docs)")
+    out = parser.parse_args().out
+    status = build(out)
+    if status == 0:
+        sys.stdout.write(f"Wrote {out / 'html' / 'index.html'} ({len(list((out / 'html').rglob('*.html')))} pages).\n")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""Docstrings as reStructuredText, which Sphinx reads.
+
+Docstrings here are plain text for `help()`: code in single backticks, formulas and tables as indented or aligned lines.
+reStructuredText has other marks for both, and would read `*`, `|` and a final `_` as marks of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+SECTION = re.compile(r"(Args|Attributes|Options|Raises|Returns|Yields):$")
+ITEM = re.compile(r"(?:[-*]|\d+\.) ")
+ALIGNED = re.compile(r"\S {3,}\S")
+CODE = re.compile(r"`+([^`]+)`+")
+OBJECT = re.compile(r"anynorm(?:\.\w+)+")
+
+
+def to_rst(lines: list[str]) -> list[str]:
+    r"""Return the lines of a docstring as reStructuredText.
+
+    >>> print("\n".join(to_rst(["Return `x * y`:", "", "    x * y_"])))
+    Return ``x * y``:
+    <BLANKLINE>
+    ::
+    <BLANKLINE>
+        x * y_
+    """
+    converted: list[str] = []
+    for paragraph in _paragraphs(lines):
+        if _is_literal(paragraph):
+            converted += ["::", "", *("    " + line if _indent(paragraph[0]) == 0 else line for line in paragraph)]
+        elif paragraph[0].startswith(">>>"):
+            converted += paragraph
+        else:
+            lines = _as_list(paragraph) if SECTION.match(paragraph[0]) else paragraph
+            converted += _mark_up("\n".join(lines)).split("\n")
+        converted.append("")
+    return converted[:-1]
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _paragraphs(lines: list[str]) -> Iterator[list[str]]:
+    """Split a docstring at blank lines and where an indented block starts or ends; a section is one paragraph."""
+    paragraph: list[str] = []
+    for line in lines:
+        in_section = bool(paragraph) and bool(SECTION.match(paragraph[0]))
+        if not line.strip():
+            ends = not in_section and not (paragraph and _indent(paragraph[0]))
+        elif not paragraph:
+            ends = False
+        else:
+            in_item = ITEM.match(paragraph[0]) is not None
+            starts_block = _indent(line) > 0 and _indent(paragraph[0]) == 0 and not in_section and not in_item
+            ends = starts_block or (_indent(line) == 0 and (in_section or _indent(paragraph[0]) > 0))
+            ends = ends or bool(SECTION.match(line))
+        if ends and paragraph:
+            yield _strip_end(paragraph)
+            paragraph = []
+        if line.strip() or paragraph:
+            paragraph.append(line)
+    if paragraph:
+        yield _strip_end(paragraph)
+
+
+def _as_list(section: list[str]) -> list[str]:
+    """Make a list of the lines of a section that follow a blank line and are indented more than its entries."""
+    converted: list[str] = []
+    entry, base = _indent(section[1]) if len(section) > 1 else 0, 0
+    for before, line in zip(["", *section], section, strict=False):
+        if base == 0 and not before.strip() and _indent(line) > entry:
+            base = _indent(line)
+        if line.strip() and _indent(line) < base:
+            base = 0
+        if base == 0 or not line.strip():
+            converted.append(line)
+        else:
+            converted.append(" " * base + ("- " if _indent(line) == base else "  ") + line.strip())
+    return converted
+
+
+def _strip_end(paragraph: list[str]) -> list[str]:
+    while paragraph and not paragraph[-1].strip():
+        paragraph.pop()
+    return paragraph
+
+
+def _is_literal(paragraph: list[str]) -> bool:
+    """Whether a paragraph is a formula or a table: indented, or with several lines in columns."""
+    if _indent(paragraph[0]) > 0:
+        return True
+    is_text = SECTION.match(paragraph[0]) or paragraph[0].startswith(">>>")
+    return not is_text and sum(bool(ALIGNED.search(line)) for line in paragraph) > 1
+
+
+def _mark_up(text: str) -> str:
+    """Return text with its code marked and all other marks escaped."""
+    pieces: list[str] = []
+    end = 0
+    for match in CODE.finditer(text):
+        pieces += [_escape(text[end : match.start()]), _code(match[1])]
+        end = match.end()
+        if text[end : end + 1].isalnum():
+            pieces.append(r"\ ")
+    return "".join([*pieces, _escape(text[end:])])
+
+
+def _code(text: str) -> str:
+    text = " ".join(text.split())
+    return f":py:obj:`{text}`" if OBJECT.fullmatch(text) else f"``{text}``"
+
+
+def _escape(text: str) -> str:
+    return re.sub(r"[\\*|`]|_(?!\w)", r"\\\g<0>", text)

@@ -1,0 +1,75 @@
+"""Pages of tasks: one per name of `anynorm.tasks.TASKS`, generated from docstrings, options and the guides that mention it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from anynorm.tasks import TASKS, task_class
+
+DOCS = Path(__file__).parent
+
+
+def task_pages() -> dict[str, str]:
+    """Return the list of tasks and one page per task by file name."""
+    return {"tasks/index.md": index_page(), **{f"tasks/{name}.md": task_page(name) for name in TASKS}}
+
+
+def index_page() -> str:
+    """Return the list of tasks."""
+    lines = [
+        "# Tasks",
+        "",
+        "A task is what is trained: networks, data, loss and metric. `anynorm compare --task NAME` compares norms on it;",
+    ]
+    lines += ["[Tasks](../guide/tasks.md) shows how to write one.", "", "```{toctree}", ":hidden:", "", *TASKS, "```", ""]
+    lines += ["| task | what is trained | compared by |", "|---|---|---|"]
+    for name in TASKS:
+        task = task_class(name)
+        lines.append(f"| [`{name}`]({name}.md) | {_first_line(task.__doc__)} | {task.metric.label} |")
+    return "\n".join([*lines, ""])
+
+
+def task_page(name: str) -> str:
+    """Return the page of a task."""
+    task = task_class(name)
+    defaults = ", ".join(f"{key}: {_format(value)}" for key, value in task.comparison_defaults.items())
+    better = "higher" if task.metric.higher_is_better else "lower"
+    parts = [f"# Task: {name}", f"{_first_line(task.__doc__)} Runs are compared by {task.metric.label}; {better} is better."]
+    parts += [f"```bash\nanynorm compare --task {name}\n```", f"By default, {defaults}.", *_guides(name)]
+    parts += ["## How it works", _directive("automodule", task.__module__)]
+    parts += ["## Settings", *_options(task.default_options), _directive("autoclass", f"{task.__module__}.{task.__name__}")]
+    return "\n\n".join(parts) + "\n"
+
+
+def _options(options: object) -> list[str]:
+    values = dict(options)  # type: ignore[call-overload]
+    if not values:
+        return ["It has no settings of its own; [Training](../guide/training.md) has those of all tasks."]
+    rows = "\n".join(f"| `{name}` | {_format(value)} |" for name, value in values.items())
+    return [
+        "`--set NAME=VALUE` changes these, and [those of all tasks](../guide/training.md):",
+        f"| setting | default |\n|---|---|\n{rows}",
+    ]
+
+
+def _guides(name: str) -> list[str]:
+    """Return links to the guides that have a command or a paragraph about the task."""
+    mentions = re.compile(rf"`{name}`|--task {name}\b")
+    found = [path for path in sorted((DOCS / "guide").glob("*.md")) if mentions.search(path.read_text())]
+    links = ", ".join(f"[{path.read_text().partition('# ')[2].splitlines()[0]}](../guide/{path.name})" for path in found)
+    return [f"Guides: {links}."] if links else []
+
+
+def _directive(directive: str, target: str) -> str:
+    return f"```{{eval-rst}}\n.. {directive}:: {target}\n   :no-index:\n```"
+
+
+def _format(value: object) -> str:
+    if isinstance(value, tuple | list):
+        return ", ".join(_format(item) for item in value)
+    return f"`{value}`" if value != "" else '`""`'
+
+
+def _first_line(doc: str | None) -> str:
+    return (doc or "").splitlines()[0]

@@ -1,0 +1,100 @@
+"""Generated pages: every norm and task has one, its code runs, and links of the repository keep their targets."""
+
+import re
+
+import pytest
+
+import anynorm
+from anynorm.layers.registered import REGISTRY
+from anynorm.tasks import TASKS
+from docs.build import CONTENTS, ON_SITE, OUTSIDE, ROOT, move_links, pages, site_path
+from docs.norm_pages import _benchmark, advise, drawn_specs, norm_page, norm_pages, records, specs_of_records
+from docs.run import matches, read_blocks
+from docs.task_pages import task_page
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_the_code_of_a_norms_page_runs_and_prints_what_it_says(name, capsys):
+    page = norm_page(name)
+    block = next(block for block in read_blocks(page) if block.language == "python")
+    exec(block.code, {})
+    expected = re.findall(r"^print\(.*?\)  # (.*)$", block.code, re.M)
+    assert len(expected) == 2
+    assert matches("\n".join(expected), capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_the_page_of_a_norm_has_all_its_parts(name):
+    page, norm = norm_page(name), REGISTRY[name]
+    assert re.findall(r"^## (.*)$", page, re.M) == ["When to use it", "What it computes", "Code", "What it costs", "Records"]
+    assert norm.paper in page
+    assert norm.use
+    assert norm.use in page
+    for spec in drawn_specs(norm):
+        anynorm.registry.parse(spec)
+        assert f"]({re.sub(r'[^a-z0-9]', '-', spec)}.svg)" in page
+
+
+def test_the_gallery_shows_every_norm():
+    gallery = norm_pages()["norms/index.md"]
+    for name in REGISTRY:
+        assert f"]({name}.md)" in gallery
+
+
+def test_costs_are_those_of_the_benchmark():
+    page = norm_page("hn")
+    rows = [row["seconds"]["forward + backward"] for row in _benchmark()["rows"] if row["threads"] == 1]
+    ratios = sorted(row["hn:32"] / row["nn.BatchNorm"] for row in rows if "hn:32" in row)
+    low, high = ratios[(len(ratios) - 1) // 2], ratios[len(ratios) // 2]
+    assert f"| `hn:32` | {(low + high) / 2:.2f} | {ratios[-1]:.2f} |" in page
+    assert "Not in the" in norm_page("modenorm")
+
+
+def test_records_of_a_norm_are_those_whose_runs_have_it():
+    assert {"bn", "in", "ln", "en"} <= specs_of_records()["hn_grid.desk.json"]
+    assert "hn_grid" in records("in")
+    assert "sabn_style" in records("adain")
+    assert "hn_grid" not in records("adain")
+    assert records("gwzca") == "No record has measured it yet."
+
+
+def test_advice_follows_from_the_definition():
+    assert "It folds into convolutions" in " ".join(advise(REGISTRY["hn"]))
+    assert "any batch size" in " ".join(advise(REGISTRY["gn"]))
+    assert "It cannot be folded" in " ".join(advise(REGISTRY["sn"]))
+    assert "It folds" not in " ".join(advise(REGISTRY["brn"]))
+    assert "the class of each sample" in " ".join(advise(REGISTRY["sabn"]))
+    assert "the domain of each sample" in " ".join(advise(REGISTRY["auxbn"]))
+    assert "It needs a style" in " ".join(advise(REGISTRY["adain"]))
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_page_of_a_task_has_its_command_and_settings(name):
+    page = task_page(name)
+    assert f"anynorm compare --task {name}\n" in page
+    for option in anynorm.tasks.task_class(name).default_options:
+        assert f"| `{option}` |" in page
+
+
+def test_links_move_with_their_targets(tmp_path):
+    text, files = move_links(
+        "[a](../../records/hn_grid.desk.json) ![b](night.png)\n```python\nx[0](nothing)\n```\n", "docs/guide/diagnose.md"
+    )
+    assert text == "[a](../records/hn_grid.desk.json) ![b](night.png)\n```python\nx[0](nothing)\n```\n"
+    assert files == ["records/hn_grid.desk.json", "docs/guide/night.png"]
+    assert move_links("[a](docs/papers/) [b](https://x.org/y)", "CHANGELOG.md")[0] == "[a](papers/index.md) [b](https://x.org/y)"
+    assert move_links("[a](../README.md)", "docs/install.md")[0] == "[a](index.md)"
+    with pytest.raises(FileNotFoundError, match=r"docs/install.md links to nothing.md"):
+        move_links("[a](nothing.md)", "docs/install.md")
+
+
+def test_text_for_the_site_alone_appears_there():
+    assert ON_SITE.sub(r"\1", "a <!-- site: [b](c.md)\nd --> e <!-- not run: f -->") == "a [b](c.md)\nd e <!-- not run: f -->"
+
+
+def test_every_page_of_the_repository_is_in_the_navigation():
+    listed = [name for names in CONTENTS.values() for name in names]
+    for page in pages():
+        name = site_path(page).removesuffix(".md")
+        assert name in (*listed, "index") or name.startswith(("guide/", "papers/")), page
+    assert all((ROOT / path).exists() for path in OUTSIDE)
