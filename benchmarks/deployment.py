@@ -118,7 +118,7 @@ def prepare(models: dict[str, nn.Module], x: Tensor, folder: Path) -> Iterator[t
             except ImportError as error:
                 sys.stdout.write(f"{runtime} is left out: {error}\n")
                 break
-            except RuntimeError as error:
+            except Exception as error:  # each exporter has exceptions of its own
                 sys.stdout.write(f"{runtime} cannot run {variant}: {error}\n")
                 continue
             output = output[0] if isinstance(output, list) else output
