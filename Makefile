@@ -9,7 +9,7 @@ browser:
 		(apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium) >/dev/null 2>&1 || \
 		echo 'chromium could not be installed: the browser test of the report page is skipped'
 
-.PHONY: setup demo test docs interop sanitize bench results format clean
+.PHONY: setup demo test docs dist interop sanitize bench results format clean
 
 setup: .venv/ready
 
@@ -51,6 +51,10 @@ interop: .venv-interop/ready
 	$(INTEROP)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e .
 	touch $@
 
+# Build the sdist and the wheel in dist/, install the wheel in an empty environment outside the clone, and test it there.
+dist: setup
+	$(BIN)/python -m tools.dist
+
 # The tests of the C++ kernels with AddressSanitizer and UndefinedBehaviorSanitizer, in a build of its own.
 sanitize: setup
 	rm -rf build/sanitize
@@ -60,7 +64,7 @@ sanitize: setup
 		../../$(BIN)/python -m pytest -c ../../pyproject.toml --rootdir . -p no:cacheprovider tests/kernels/test_cpu.py
 
 # Measure for about half an hour, generate benchmarks/README.md from the results, and print one line per target.
-BENCHMARKS := layers model startup reference baselines stream conditional
+BENCHMARKS := layers model startup reference baselines stream conditional deployment
 bench: setup
 	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py --json benchmarks/results/$$name.json || exit 1; done
 	$(BIN)/python benchmarks/report.py
@@ -74,4 +78,4 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf .venv .venv-interop build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-interop build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,9 +1,10 @@
-"""Generate the tables of benchmarks/README.md and docs/guide/generation.md from benchmarks/results/*.json, and print the targets.
+"""Generate the tables of benchmarks/README.md and of two guides from benchmarks/results/*.json, and print the targets.
 
     python benchmarks/report.py
 
-The scripts layers, model, startup, reference, baselines, stream and conditional write these files (`--json`); `make bench` runs
-all and then this one. A section is left out if its file does not exist. A test fails if a page differs from what the files give.
+The scripts layers, model, startup, reference, baselines, stream, conditional and deployment write these files (`--json`); `make
+bench` runs all and then this one. A section is left out if its file does not exist. A test fails if a page differs from what the
+files give.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from typing import Any
 from targets import MODE, Results, Target, all_targets
 
 FOLDER = Path(__file__).parent
-GUIDE = FOLDER.parent / "docs" / "guide" / "generation.md"
+GUIDE = FOLDER.parent / "docs" / "guide"
+GUIDES = {"conditional": GUIDE / "generation.md", "deployment": GUIDE / "deployment.md"}
+"""The guides that show the section of a file."""
 START, END = "<!-- results -->", "<!-- end of results -->"
 LAYER_COLUMNS = (
     "nn.GroupNorm",
@@ -194,6 +197,28 @@ def conditional_section(results: dict[str, Any]) -> str:
     return f"{text}\n\n{_table(rows)}\n\n{finding}"
 
 
+def deployment_section(results: dict[str, Any]) -> str:
+    """Return the latency of inference by runtime, and the accuracy in int8."""
+    base, *others = results["variants"]
+    names = [name if name == "folded" else f"`{name}`" for name in others]
+    rows = [["batch size", "runtime", f"{base} (ms)", *names, "`gn:8` / folded"]]
+    for row in results["rows"]:
+        for runtime, times in row["seconds"].items():
+            pairs = [*((name, base) for name in others), ("gn:8", "folded")]
+            ratios = [f"{times[a] / times[b]:.2f}" if a in times else "fails" for a, b in pairs]
+            rows.append([str(row["batch_size"]), runtime, f"{times[base] * 1e3:.2f}", *ratios])
+    versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
+    text = f"Inference of ResNet-20, {_threads(1)}, CPU times, best of all rounds; relative to {base} in the same runtime"
+    parts = [f"{text} ({versions}):\n\n{_table(rows)}\n"]
+    if results["quantization"]:
+        header = ["ResNet-20 on CIFAR-10", "accuracy (%)", "predictions as in float32 (%)"]
+        accuracies = [
+            [name, f"{row['accuracy']:.2f}", f"{row['agreement']:.2f}"] for name, row in results["quantization"]["rows"].items()
+        ]
+        parts.append(f"int8 on {results['quantization']['num_images']} test images:\n\n{_table([header, *accuracies])}\n")
+    return "\n".join(parts)
+
+
 SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "layers": ("Layers", layers_section),
     "model": ("Networks", model_section),
@@ -202,6 +227,7 @@ SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "baselines": ("Baselines outside the algebra", baselines_section),
     "stream": ("Streamed images", stream_section),
     "conditional": ("Conditional norms", conditional_section),
+    "deployment": ("Deployment", deployment_section),
 }
 
 
@@ -261,15 +287,16 @@ def _threads(count: int) -> str:
     return f"{count} thread{'s' if count > 1 else ''}"
 
 
-def guide_report(results: Results) -> str:
-    """Return the generated part of the guide to generation: the section of conditional norms."""
-    return f"{_environment(results['conditional'])}.\n\n{conditional_section(results['conditional'])}"
+def guide_report(name: str, results: Results) -> str:
+    """Return the generated part of a guide: the section of one file."""
+    return f"{_environment(results[name])}.\n\n{SECTIONS[name][1](results[name])}"
 
 
 def main() -> None:
-    """Write the generated parts of README.md and of the guide to generation, and print one line per target."""
+    """Write the generated parts of README.md and of the guides, and print one line per target."""
     results = read_results(FOLDER / "results")
-    for page, content in ((FOLDER / "README.md", report(results)), (GUIDE, guide_report(results))):
+    pages = {FOLDER / "README.md": report(results)} | {page: guide_report(name, results) for name, page in GUIDES.items()}
+    for page, content in pages.items():
         page.write_text(insert(content, page.read_text()))
     for target in all_targets(results):
         print(target)

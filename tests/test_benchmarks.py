@@ -72,6 +72,13 @@ def make_results(rows=None, extra=0.25, sn=0.9):
             "base": "nn.X",
             "rows": [conditional_row({"nn.X": 0.2, "ccbn": 0.2, "sabn": 0.1})],
         },
+        "deployment": {
+            "base": "nn.X",
+            "variants": ["nn.X", "folded", "gn:8"],
+            "versions": {"torch": "2"},
+            "rows": [{"batch_size": 1, "seconds": {"eager": {"nn.X": 0.2, "folded": 0.1, "gn:8": 0.3}}}],
+            "quantization": {"num_images": 100, "rows": {"int8": {"accuracy": 91.25, "agreement": 98.5}}},
+        },
     }
     return {name: ENVIRONMENT | values for name, values in results.items()}
 
@@ -83,12 +90,12 @@ def test_the_page_has_what_the_committed_results_give(load):
     assert report.insert(content, page) == page, "run python benchmarks/report.py"
 
 
-def test_the_guide_to_generation_has_what_the_committed_results_give(load):
+@pytest.mark.parametrize("name", ["conditional", "deployment"])
+def test_a_guide_has_what_the_committed_results_give(load, name):
     report = load("report")
-    page = report.GUIDE.read_text()
-    assert report.insert(report.guide_report(report.read_results(FOLDER / "results")), page) == page, (
-        "run python benchmarks/report.py"
-    )
+    page = report.GUIDES[name].read_text()
+    content = report.guide_report(name, report.read_results(FOLDER / "results"))
+    assert report.insert(content, page) == page, "run python benchmarks/report.py"
 
 
 def test_a_page_without_markers_raises(load):
@@ -106,6 +113,9 @@ def test_the_report_starts_with_all_targets_and_has_a_section_per_file(load):
     assert "A step with `sabn`, relative to one with `ccbn`: 0.50 with 10 classes." in text
     assert "| 10 | `sabn@10` | 100 | 0.50 | 100.0 | 3.00 | 3 |" in text
     assert "| 2×8×4×4 | bfloat16 | channels_last | 1 | 2000.000 | 2.00 |" in text
+    assert "| 1 | eager | 200.00 | 0.50 | 1.50 | 3.00 |" in text
+    assert "int8 on 100 test images:" in text
+    assert "| int8 | 91.25 | 98.50 |" in text
     assert report.report({}) == ""
 
 

@@ -22,6 +22,21 @@ GUIDES = {
     "domains.md": Results(
         "bgn_adaptation.desk", ("norm", "spec", "source only", "AdaBN", "adapted"), ("domain-specific", "AdaBN", "DSBN")
     ),
+    "detection.md": Results(
+        "sn_detection.desk",
+        ("norm", "devices × samples", "backbone from", "AP", "AP, recalibrated", "AP, batch statistics", "mask AP"),
+        ("than `bn`", "statistics", "`bn, pretrained`"),
+    ),
+    "segmentation.md": Results(
+        "sn_segmentation.desk",
+        ("norm", "mIoU", "mIoU, batch statistics", "mIoU, recalibrated", "mIoU, multi-scale", "paper"),
+        ("`bn`",),
+    ),
+    "video.md": Results(
+        "sn_video.desk",
+        ("devices", "clips per device", "norm", "running statistics", "batch statistics", "recalibrated"),
+        ("`bn`", "`sn`"),
+    ),
 }
 """The results in each page of docs/guide/."""
 

@@ -54,11 +54,13 @@ SMOKE = {
     "sn_average": (4, 2, 1, 0),
     "sn_batch_size": (16, 9, 1, 0),
     "sn_controller": (10, 8, 1, 0),
+    "sn_detection": (10, 5, 2, 0),
     "sn_importance": (4, 6, 1, 0),
     "sn_segmentation": (16, 20, 1, 0),
     "sn_style": (6, 9, 1, 0),
     "sn_video": (12, 10, 1, 0),
     "xbn_blocks": (18, 10, 1, 6),  # the same for the networks with IN
+    "xbn_detection": (12, 8, 1, 0),
     "xbn_mlp": (18, 13, 2, 0),
     "xbn_networks": (6, 3, 1, 0),
     "xbn_perturbation": (6, 8, 1, 0),

@@ -1,0 +1,149 @@
+"""What the recipes of detection share: detectors with variants of norms, their pretrained backbones, their metrics and plots.
+
+A variant says which norms a detector has and how its samples are divided:
+
+    norm         layout of the norms, such as "bn;fpn=gn:8;heads=gn:8"
+    devices      devices and samples per device; those of the settings if it is missing
+    sync         whether the samples of all devices are pooled; simulated devices are then one with all samples
+    pretrained   norms of the classifier whose stages are the backbone at the start; trained from scratch if it is missing
+    frozen       the part whose norms do not change in training; none if it is missing
+    masks        whether it is Mask R-CNN; Faster R-CNN if it is missing
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from anynorm import plot
+from anynorm.errors import DataError
+from anynorm.recipes.support.pictures import last_artifact
+from anynorm.recipes.support.recipe import Settings
+from anynorm.recipes.support.record import Record
+from anynorm.recipes.support.rows import save_figure, select, successful
+from anynorm.recipes.support.runs import make_config, train_run
+from anynorm.training.statistics import mean_sd
+from anynorm.training.store import Store
+from anynorm.training.sweep import Row
+
+METRICS = {
+    "AP": "ap",
+    "AP50": "ap50",
+    "AP75": "ap75",
+    "mask AP": "mask_ap",
+    "AP, batch statistics": "ap_batch_statistics",
+    "AP, recalibrated": "ap_recalibrated",
+}
+"""Columns of a row by metric of the task."""
+
+
+def measure_detector(settings: Settings, cell: Row, runs: Path) -> Row:
+    """Train the detector of a cell and return its metrics, the estimation shift of its norms and, for the first seed, a picture.
+
+    Args:
+        settings: `train`, `options`, `base_batch_size` (see `make_config`), `devices`, `devices_are` (the field of `Config` with
+            their number), `variants` by name, and `pretraining` if a variant needs it.
+        cell: `norm`, the name of a variant, and `seed`.
+        runs: the folder of the run store.
+    """
+    variant: dict[str, Any] = settings["variants"][cell["norm"]]
+    options = settings["options"] | {name: variant[name] for name in ("frozen", "masks") if name in variant}
+    if "pretrained" in variant:
+        options = options | {"weights": train_backbone(settings, variant["pretrained"], runs)}
+    devices, samples = divide_samples(settings, variant)
+    fields: dict[str, Any] = {settings["devices_are"]: devices}
+    if variant.get("sync", False) and settings["devices_are"] == "devices":
+        fields["sync"] = True
+    config = make_config(settings, variant["norm"], samples, cell["seed"], options=options, **fields)
+    record = train_run(config, runs)
+    done = record["status"] == "done"
+    metrics = {column: record.get(f"test_{name}") if done else None for name, column in METRICS.items()}
+    shift = [entry["shift"] for entry in record.get("shift") or []]
+    return {
+        **{column: value if value is None else round(value, 3) for column, value in metrics.items()},
+        "shift": [None if value is None else round(value, 4) for value in shift],
+        "failure": "" if done else record["note"],
+        "seconds": record["seconds"],
+        "commit": record["provenance"]["commit"],
+        "picture": last_artifact(runs, config.id, "detections") if done and cell["seed"] == 0 else "",
+    }
+
+
+def divide_samples(settings: Settings, variant: dict[str, Any]) -> tuple[int, int]:
+    """Return the number of devices of a variant, and of samples per forward pass on each."""
+    devices, samples = variant.get("devices") or settings["devices"]
+    if variant.get("sync", False) and settings["devices_are"] != "devices":
+        return 1, devices * samples  # simulated devices that pool their samples are one
+    return devices, samples
+
+
+def train_backbone(settings: Settings, norm: str, runs: Path) -> str:
+    """Train a classifier with the backbone of a detector, unless the store has it, and return the path of its weights.
+
+    All seeds of a detector start from the same classifier, as in the papers.
+
+    Raises:
+        DataError: if the classifier cannot be trained.
+    """
+    config = make_config(settings["pretraining"], norm, settings["pretraining"]["batch_size"], seed=0)
+    record = train_run(config, runs)
+    if record["status"] != "done":
+        raise DataError(f"the classifier with {norm} that a detector starts from could not be trained: {record['note']}.")
+    return str(Store(runs).folder(config.id) / "model.pt")
+
+
+def metrics_row(record: Record, norm: str, columns: dict[str, str]) -> Row:
+    """Return metrics of a variant as mean ± sd over seeds.
+
+    Args:
+        record: rows of `measure_detector`.
+        norm: the name of the variant.
+        columns: columns of the rows by title.
+    """
+    titles = {}
+    for title, column in columns.items():
+        values = select(record.rows, column, norm=norm)
+        failed = any(row["failure"] for row in record.rows if row["norm"] == norm)
+        titles[title] = mean_sd(values, ".1f", ".1f") if failed or None not in values else "–"
+    return titles
+
+
+MODES = {"ap": "running statistics", "ap_recalibrated": "recalibrated", "ap_batch_statistics": "batch statistics"}
+"""The statistics of a detector in a plot, by column."""
+
+
+def draw_modes(record: Record, path: Path, titles: dict[str, str], shifts: dict[str, str]) -> list[Path]:
+    """Plot the AP of variants with running, recalibrated and batch statistics, and their estimation shift by layer.
+
+    Args:
+        record: rows of `measure_detector`.
+        path: the path without the extension.
+        titles: the label of each variant in the plot of AP.
+        shifts: the label of each variant in the plot of estimation shift.
+    """
+    fig = Figure(figsize=(12, 4.2), layout="constrained")
+    bars, layers = fig.subplots(1, 2, width_ratios=(1.5, 1))
+    for index, norm in enumerate(titles):
+        modes = [column for column in MODES if successful(record.rows, column, norm=norm)]
+        for k, column in enumerate(modes):
+            values = successful(record.rows, column, norm=norm)
+            position = index + 0.26 * (k - (len(modes) - 1) / 2)
+            color = plot.COLORS[list(MODES).index(column)]
+            bars.bar(position, sum(values) / len(values), 0.24, color=color, alpha=0.85)
+            bars.plot([position] * len(values), values, ".", color="black", ms=4)
+    for k, label in enumerate(MODES.values()):
+        bars.bar(0, 0, color=plot.COLORS[k], label=label, alpha=0.85)
+    bars.set_xticks(range(len(titles)), list(titles.values()))
+    bars.set(ylabel="box AP (%)", title="AP on test images, mean and every seed")
+    bars.legend(frameon=False)
+    for (norm, label), color in zip(shifts.items(), plot.COLORS, strict=False):
+        rows = [row["shift"] for row in record.rows if row["norm"] == norm and row["shift"]]
+        if rows:
+            means = [sum(values) / len(values) for values in zip(*rows, strict=True)]
+            layers.plot(range(1, len(means) + 1), means, "o-", ms=3, color=color, label=label)
+    layers.set(xlabel="norm with running statistics, from first to last", ylabel="estimation shift", yscale="log")
+    layers.set_title("Estimation shift by layer, mean over seeds")
+    layers.legend(frameon=False)
+    return save_figure(fig, path)
