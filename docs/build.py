@@ -81,13 +81,13 @@ def move_links(text: str, page: str) -> tuple[str, list[str]]:
         The page with changed links, and the files of the repository that it links to or shows and that are not pages.
 
     Raises:
-        FileNotFoundError: if the target of a link does not exist.
+        FileNotFoundError: if the targets of links do not exist; it names all of them.
 
     >>> move_links("[a](../../records/README.md#hn)", "docs/papers/hn.md")
     ('[a](../records/index.md#hn)', [])
     """
     folder, place = PurePosixPath(page).parent, PurePosixPath(site_path(page)).parent
-    files = []
+    files, missing = [], []
 
     def move(match: re.Match[str]) -> str:
         if "://" in match["target"]:
@@ -96,25 +96,39 @@ def move_links(text: str, page: str) -> tuple[str, list[str]]:
         if (ROOT / target).is_dir():
             target += "/README.md"
         if not (ROOT / target).is_file():
-            raise FileNotFoundError(f"{page} links to {match['target']}, which does not exist.")
-        if not target.endswith(".md"):
+            missing.append(match["target"])
+        elif not target.endswith(".md"):
             files.append(target)
         return f"{match['before']}{os.path.relpath(site_path(target), place)}{match['anchor'] or ''}"
 
     pieces = re.split(r"(^```.*?^```$|<!--.*?-->)", text, flags=re.M | re.S)
-    return "".join(piece if piece.startswith(("```", "<!--")) else LINK.sub(move, piece) for piece in pieces), files
+    moved = "".join(piece if piece.startswith(("```", "<!--")) else LINK.sub(move, piece) for piece in pieces)
+    if missing:
+        raise FileNotFoundError(f"{page} links to files that do not exist: {' '.join(missing)}")
+    return moved, files
 
 
 def stage(folder: Path) -> None:
-    """Write all pages of the site, and the files that they show, to a folder."""
+    """Write all pages of the site, and the files that they show, to a folder.
+
+    Raises:
+        FileNotFoundError: if the targets of links do not exist; it names all of them.
+    """
     shutil.rmtree(folder, ignore_errors=True)
+    problems = []
     for page in pages():
-        text, files = move_links((ROOT / page).read_text(), page)
+        try:
+            text, files = move_links((ROOT / page).read_text(), page)
+        except FileNotFoundError as error:
+            problems.append(str(error))
+            continue
         write(folder / site_path(page), ON_SITE.sub(r"\1", text))
         for file in files:
             copy = folder / site_path(file)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / file, copy)
+    if problems:
+        raise FileNotFoundError("\n".join(problems))
     for name, text in {**api_pages(), **norm_pages(), **task_pages()}.items():
         write(folder / name, text)
     draw_pictures(folder / "norms")
@@ -166,7 +180,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Build the documentation site.")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "docs", help="folder to write to (default: build/docs)")
     out = parser.parse_args().out
-    status = build(out)
+    try:
+        status = build(out)
+    except FileNotFoundError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
     if status == 0:
         sys.stdout.write(f"Wrote {out / 'html' / 'index.html'} ({len(list((out / 'html').rglob('*.html')))} pages).\n")
     return status

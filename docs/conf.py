@@ -39,6 +39,7 @@ autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
+suppress_warnings = ["ref.python"]  # classes of one name in two modules, as types in signatures
 toc_object_entries = False  # with them, the navigation takes two thirds of the time of a build
 napoleon_numpy_docstring = False
 napoleon_custom_sections = [("Options", "params_style")]

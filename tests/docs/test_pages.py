@@ -84,8 +84,8 @@ def test_links_move_with_their_targets(tmp_path):
     assert files == ["records/hn_grid.desk.json", "docs/guide/night.png"]
     assert move_links("[a](docs/papers/) [b](https://x.org/y)", "CHANGELOG.md")[0] == "[a](papers/index.md) [b](https://x.org/y)"
     assert move_links("[a](../README.md)", "docs/install.md")[0] == "[a](index.md)"
-    with pytest.raises(FileNotFoundError, match=r"docs/install.md links to nothing.md"):
-        move_links("[a](nothing.md)", "docs/install.md")
+    with pytest.raises(FileNotFoundError, match=r"docs/install.md links to files that do not exist: nothing.md b.md"):
+        move_links("[a](nothing.md) [b](b.md)", "docs/install.md")
 
 
 def test_text_for_the_site_alone_appears_there():
