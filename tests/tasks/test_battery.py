@@ -150,8 +150,18 @@ WITHOUT_SHIFT = {
 }
 """Tasks without test batches for their network."""
 NAMES = list(SMOKE)
-SAME_STATE = {"manas_exp3", "random_search", "can_all_classes", "adabn"}
-"""Tasks that are resumed by the code of another one (manas_least_squares, can, source_only), which is killed in their place."""
+SAME_STATE = {
+    "manas_exp3",
+    "random_search",
+    "darts_second_order",
+    "can_all_classes",
+    "dsbn",
+    "adabn",
+    "advprop",
+    "single_style_transfer",
+}
+"""Tasks that are resumed by the code of another one (manas_least_squares, darts, can, source_only, adversarial, style_transfer),
+which is killed in their place."""
 
 
 def test_every_task_is_in_the_battery():
