@@ -42,6 +42,8 @@ PACKAGES = {
 """What is behind each package. Packages that are not listed are shown without this text."""
 HIDDEN = {"cli", "__main__"}
 """The command line has a page of its own."""
+MODULES_ONLY = {"recipes", "report", "tasks"}
+"""Packages whose modules are described and their members are not: tasks have pages of their own, others serve commands."""
 NOT_IMPORTED = {"anynorm.kernels.gpu_kernels"}
 """Triton's own language: needs Triton at import."""
 
@@ -106,7 +108,7 @@ def package_page(name: str) -> str:
         lines += [] if module == package else _title(module, "-")
         lines += [f".. automodule:: {module}"]
         lines += ["   :no-index:"] if module.removeprefix(f"{package}.") in exported else []  # a function has this name too
-        lines += [] if name == "recipes" and "support" not in module else ["   :members:", "   :show-inheritance:"]
+        lines += [] if name in MODULES_ONLY else ["   :members:", "   :show-inheritance:"]
         lines += [f"   :exclude-members: {', '.join(sorted(hidden))}"] if hidden else []
         links = ", ".join(f":py:obj:`anynorm.{item}`" for item in public)
         lines += ["", f"Described with the public names: {links}.", ""] if public else [""]

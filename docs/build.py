@@ -132,17 +132,22 @@ def stage(folder: Path) -> None:
     for name, text in {**api_pages(), **norm_pages(), **task_pages()}.items():
         write(folder / name, text)
     draw_pictures(folder / "norms")
-    append(folder / "index.md", *(toctree(expand(names, folder), title) for title, names in CONTENTS.items()))
-    append(
-        folder / "papers" / "index.md",
-        toctree(sorted(path.stem for path in (folder / "papers").glob("*.md") if path.stem != "index")),
-    )
+    contents = expand_contents(folder)
+    append(folder / "index.md", *(toctree(names, title) for title, names in contents.items()))
+    papers = sorted(path.stem for path in (folder / "papers").glob("*.md") if path.stem != "index")
+    append(folder / "papers" / "index.md", toctree(papers))
 
 
-def expand(names: list[str], folder: Path) -> list[str]:
-    """Return the pages of a part of the navigation that exist."""
-    found = [path.relative_to(folder).with_suffix("").as_posix() for name in names for path in sorted(folder.glob(f"{name}.*"))]
-    return list(dict.fromkeys(name for name in found if (folder / f"{name}.md").exists() or (folder / f"{name}.rst").exists()))
+def expand_contents(folder: Path) -> dict[str, list[str]]:
+    """Return the pages of each part of the navigation that exist, each page once."""
+    contents: dict[str, list[str]] = {}
+    listed: set[str] = set()
+    for title, patterns in CONTENTS.items():
+        paths = [path for pattern in patterns for path in sorted(folder.glob(f"{pattern}.*")) if path.suffix in (".md", ".rst")]
+        names = [path.relative_to(folder).with_suffix("").as_posix() for path in paths]
+        contents[title] = [name for name in dict.fromkeys(names) if name not in listed]
+        listed.update(names)
+    return contents
 
 
 def toctree(names: list[str], title: str = "") -> str:

@@ -37,7 +37,6 @@ myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"
-python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
 suppress_warnings = ["ref.python"]  # classes of one name in two modules, as types in signatures
 toc_object_entries = False  # with them, the navigation takes two thirds of the time of a build

@@ -7,7 +7,7 @@ import pytest
 import anynorm
 from anynorm.layers.registered import REGISTRY
 from anynorm.tasks import TASKS
-from docs.build import CONTENTS, ON_SITE, OUTSIDE, ROOT, move_links, pages, site_path
+from docs.build import CONTENTS, ON_SITE, OUTSIDE, ROOT, expand_contents, move_links, pages, site_path
 from docs.norm_pages import _benchmark, advise, drawn_specs, norm_page, norm_pages, records, specs_of_records
 from docs.run import matches, read_blocks
 from docs.task_pages import task_page
@@ -90,6 +90,17 @@ def test_links_move_with_their_targets(tmp_path):
 
 def test_text_for_the_site_alone_appears_there():
     assert ON_SITE.sub(r"\1", "a <!-- site: [b](c.md)\nd --> e <!-- not run: f -->") == "a [b](c.md)\nd e <!-- not run: f -->"
+
+
+def test_the_navigation_has_each_page_once_and_leaves_out_what_does_not_exist(tmp_path):
+    for name in ("install.md", "guide/specs.md", "guide/mine.md", "guide/surgery.md", "guide/plot.py", "api/index.rst"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    contents = expand_contents(tmp_path)
+    assert contents["Start"] == ["install"]
+    assert contents["Norms"] == ["guide/specs"]
+    assert contents["Guides"] == ["guide/surgery", "guide/mine"]
+    assert contents["Reference"] == ["api/index"]
 
 
 def test_every_page_of_the_repository_is_in_the_navigation():
