@@ -92,6 +92,7 @@ VERDICTS = {
     "sn_importance.desk": (3, 1, 2, 0),
     "sn_segmentation.desk": (8, 1, 11, 0),
     "sn_style.desk": (3, 0, 6, 0),
+    "sn_video.desk": (2, 0, 8, 0),
     "xbn_blocks.desk": (8, 0, 8, 0),
     "xbn_mlp.paper": (22, 2, 1, 0),
     "xbn_networks.desk": (4, 0, 2, 0),
