@@ -27,7 +27,7 @@ from anynorm.tasks.norm_modes import evaluate_norm_modes
 from anynorm.tasks.object_images import ObjectImages
 from anynorm.tasks.pretrained_backbone import PRETRAINED_OPTIONS, set_up_network
 from anynorm.training.config import Config
-from anynorm.training.task import Metric, Metrics, Step, Task
+from anynorm.training.task import Metric, Metrics, Task
 
 EVAL_PIXELS = 16 * 128 * 128
 """Maximum number of pixels per forward pass in an evaluation."""
@@ -102,7 +102,6 @@ class Detection(Task):
         super().__init__(config)
         self.data = load_detection_cached(config.data, config.source_hash) if data is None else data
         self.images = ObjectImages(self.data, config, masks=self.options["masks"], whole=self.options["whole_images"])
-        self._num_steps: int | None = None
         torch.manual_seed(config.seed)
         self.model = self.make_model()
 
@@ -135,11 +134,6 @@ class Detection(Task):
         """Return random crops of training images, standardized, and their objects."""
         return self.images.training_batch(indices, generator)
 
-    def training_step(self, step: Step) -> Metrics:
-        """Update the parameters once and return the metrics of the step."""
-        self._num_steps = step.number + 1
-        return super().training_step(step)
-
     def loss(self, batch: Batch) -> Metrics:
         """Return the losses of a batch, and their sum."""
         losses: Metrics = self.model(*batch)
@@ -156,13 +150,6 @@ class Detection(Task):
             evaluate = partial(self.test_metrics, self.config.batch_size)
             metrics |= evaluate_norm_modes(self.model, evaluate, map(self.to_device, crops))
         return metrics
-
-    @property
-    def is_trained(self) -> bool:
-        """Whether the run has no further step."""
-        if self._num_steps is None:
-            return True
-        return self._num_steps >= self.sampler.steps_per_epoch * (self.config.stop_epoch or self.config.epochs)
 
     def test_metrics(self, batch_size: int) -> dict[str, float]:
         """Return COCO's metrics in percent; processes share the images.
