@@ -18,7 +18,7 @@ from anynorm.tasks.images import Batch, StreamedImages, load_images, make_images
 from anynorm.tasks.robustness import ATTACK_OPTIONS, BATCH_SIZE, count_errors, count_images, parse_attacks, pixel_model, to_pixels
 from anynorm.training.config import Config
 from anynorm.training.distributed import Processes
-from anynorm.training.task import Metric, Metrics, Step, Task
+from anynorm.training.task import Metric, Metrics, Task
 
 EVAL_BATCH_SIZE = 500
 """Maximum number of test images per forward pass."""
@@ -51,7 +51,6 @@ class Classification(Task):
     def __init__(self, config: Config, data: ImageDataset | StreamedDataset | None = None) -> None:
         super().__init__(config)
         self.attacks = parse_attacks({**ATTACK_OPTIONS, **self.options})  # a subclass may have none of these options
-        self._num_steps: int | None = None
         self.images = make_images(load_images(config) if data is None else data, config)
         torch.manual_seed(config.seed)
         self.model = self.make_model()
@@ -102,11 +101,6 @@ class Classification(Task):
             return augment.mixup(x, one_hot, config.mixup, generator)
         return x, targets
 
-    def training_step(self, step: Step) -> Metrics:
-        """Update the parameters once and return the metrics of the step."""
-        self._num_steps = step.number + 1
-        return super().training_step(step)
-
     def loss(self, batch: Any) -> Metrics:
         """Return the mean cross entropy and the error in percent."""
         x, targets = batch
@@ -121,13 +115,6 @@ class Classification(Task):
     def evaluate(self) -> dict[str, float]:
         """Return the metrics of the test set, after the last step also the errors on adversarial images."""
         return self.clean_metrics() | (self.robust_metrics() if self.attacks and self.is_trained else {})
-
-    @property
-    def is_trained(self) -> bool:
-        """Whether the run has no further step."""
-        if self._num_steps is None:
-            return True
-        return self._num_steps >= self.sampler.steps_per_epoch * (self.config.stop_epoch or self.config.epochs)
 
     def robust_metrics(self) -> dict[str, float]:
         """Return the errors in percent on adversarial images by attack; the attacked images are the first of the test set."""

@@ -1,8 +1,12 @@
 """Object detection and instance segmentation: Faster R-CNN and Mask R-CNN, average precision on the test set.
 
 A step trains on random crops of `config.image_size` pixels; an image that is smaller is padded (`object_crops`). The test images
-are their central crops of the same size, or whole images with the option `whole_images`. `config.batch_size` is the number of
-images per forward pass and device: 2 images on each of 4 devices are `batch_size=2` and `grad_accum_steps=4`, or `devices=4`.
+are their central crops of the same size, or whole images with the option `whole_images`. With the option `short_side`, both are
+whole images that are scaled, as the published settings of COCO have them: `short_side=800` and `max_side=1333`
+(`object_scaling`); metrics are those of the original images.
+
+`config.batch_size` is the number of images per forward pass and device: 2 images on each of 4 devices are `batch_size=2` and
+`grad_accum_steps=4`, or `devices=4`.
 
 The parts of the detector are `backbone`, `fpn` and `heads` (`heads.rpn`, `heads.box`, `heads.mask`); see
 `anynorm.training.norm_layout` for a norm per part, such as `config.norm = "bn;heads=gn:8"`.
@@ -19,20 +23,21 @@ from torch import Tensor, nn
 
 from anynorm.data.detection import DetectionDataset, load_detection_cached
 from anynorm.io.pictures import encode_png, image_grid
+from anynorm.models.detection.detector import stack_images
 from anynorm.tasks.clipping import clipping_optimizer
 from anynorm.tasks.coco_metrics import coco_metrics, encode_detections
 from anynorm.tasks.detection_networks import load_weights, make_network
 from anynorm.tasks.detection_pictures import draw_instances
 from anynorm.tasks.norm_modes import evaluate_norm_modes
-from anynorm.tasks.object_images import ObjectImages
+from anynorm.tasks.object_images import Images, make_object_images
 from anynorm.tasks.pretrained_backbone import PRETRAINED_OPTIONS, set_up_network
 from anynorm.training.config import Config
-from anynorm.training.task import Metric, Metrics, Step, Task
+from anynorm.training.task import Metric, Metrics, Task
 
 EVAL_PIXELS = 16 * 128 * 128
 """Maximum number of pixels per forward pass in an evaluation."""
 NUM_PICTURES = 4
-Batch = tuple[Tensor, list[dict[str, Tensor]]]
+Batch = tuple[Images, list[dict[str, Tensor]]]
 
 
 class Detection(Task):
@@ -48,7 +53,8 @@ class Detection(Task):
             clip_grad_norm: largest norm of the gradient, 0 for no limit. The options of `anynorm.tasks.pretrained_backbone`.
             norm_modes: whether the last evaluation is repeated with batch statistics, and with
             running statistics estimated again on recalibration_images training images (`norm_modes`). whole_images: whether
-            whole test images are evaluated instead of their central crops.
+            whole test images are evaluated instead of their central crops. short_side: pixels of the shorter side of images,
+            which are then whole, in place of crops; 0 for crops. max_side: largest number of pixels of their longer side.
 
     Raises:
         DataError: if the data set has fewer images than the run takes, no masks where masks are asked for, or no test objects;
@@ -80,6 +86,8 @@ class Detection(Task):
         "norm_modes": False,
         "recalibration_images": 64,
         "whole_images": False,
+        "short_side": 0,
+        "max_side": 1333,
     }
     comparison_defaults: ClassVar[Mapping[str, Any]] = {
         "norms": ("bn", "gn:8", "sn", "bn;heads=gn:8"),
@@ -101,8 +109,7 @@ class Detection(Task):
     def __init__(self, config: Config, data: DetectionDataset | None = None) -> None:
         super().__init__(config)
         self.data = load_detection_cached(config.data, config.source_hash) if data is None else data
-        self.images = ObjectImages(self.data, config, masks=self.options["masks"], whole=self.options["whole_images"])
-        self._num_steps: int | None = None
+        self.images = make_object_images(self.data, config, self.options)
         torch.manual_seed(config.seed)
         self.model = self.make_model()
 
@@ -132,13 +139,8 @@ class Detection(Task):
         return len(self.images)
 
     def batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
-        """Return random crops of training images, standardized, and their objects."""
+        """Return random crops of training images, or whole scaled images, standardized, and their objects."""
         return self.images.training_batch(indices, generator)
-
-    def training_step(self, step: Step) -> Metrics:
-        """Update the parameters once and return the metrics of the step."""
-        self._num_steps = step.number + 1
-        return super().training_step(step)
 
     def loss(self, batch: Batch) -> Metrics:
         """Return the losses of a batch, and their sum."""
@@ -157,13 +159,6 @@ class Detection(Task):
             metrics |= evaluate_norm_modes(self.model, evaluate, map(self.to_device, crops))
         return metrics
 
-    @property
-    def is_trained(self) -> bool:
-        """Whether the run has no further step."""
-        if self._num_steps is None:
-            return True
-        return self._num_steps >= self.sampler.steps_per_epoch * (self.config.stop_epoch or self.config.epochs)
-
     def test_metrics(self, batch_size: int) -> dict[str, float]:
         """Return COCO's metrics in percent; processes share the images.
 
@@ -171,7 +166,7 @@ class Detection(Task):
             batch_size: number of images per forward pass.
         """
         own = {
-            number: encode_detections(detections)
+            number: encode_detections(self.images.restore(number, detections))
             for numbers, images in self.images.test_batches(batch_size, self.processes)
             for number, detections in zip(numbers, self.model(self.to_device(images)), strict=True)
         }
@@ -185,18 +180,23 @@ class Detection(Task):
         return metrics
 
     def eval_batches(self, batch_size: int) -> Iterator[Tensor]:
-        """Return central crops of test images, standardized; fewer than `batch_size` at a time if they are large."""
+        """Return central crops of test images, which are scaled with `short_side`, standardized.
+
+        There are fewer than `batch_size` at a time if they are large.
+        """
         return map(self.to_device, self.images.test_crops(min(batch_size, self._eval_batch_size)))
 
     @property
     def _eval_batch_size(self) -> int:
-        return max(1, EVAL_PIXELS // self.config.image_size**2)
+        return max(1, EVAL_PIXELS // self.images.size**2)
 
     def artifacts(self) -> dict[str, bytes]:
         """Return a picture of test images: their objects in the first row, what was detected in the second."""
         examples = [self.images.example(number) for number in range(min(NUM_PICTURES, self.images.num_tests))]
         detections = self.model(self.to_device([x for _, x, _ in examples]))
-        pairs = [(pixels, target) for pixels, _, target in examples]
-        pairs += [(pixels, found) for (pixels, _, _), found in zip(examples, detections, strict=True)]
+        found = [self.images.restore(number, each) for number, each in enumerate(detections)]
+        pairs: list[tuple[Tensor, Mapping[str, Tensor]]] = [(pixels, target) for pixels, _, target in examples]
+        pairs += [(pixels, each) for (pixels, _, _), each in zip(examples, found, strict=True)]
         pictures = [draw_instances(pixels, instances, len(self.data.class_names)) for pixels, instances in pairs]
-        return {"detections.png": encode_png(image_grid(torch.stack(pictures), columns=len(examples), padding=4))}
+        images, _ = stack_images(pictures, stride=1)  # whole images have different sizes
+        return {"detections.png": encode_png(image_grid(images, columns=len(examples), padding=4))}

@@ -32,7 +32,7 @@ from anynorm.tasks.segmentation_pictures import encode_predictions
 from anynorm.tasks.segmentation_prediction import average_probabilities, parse_scales, predict_logits
 from anynorm.training.config import Config
 from anynorm.training.distributed import Processes
-from anynorm.training.task import Metric, Metrics, Optimizers, Step, Task
+from anynorm.training.task import Metric, Metrics, Optimizers, Task
 
 EVAL_BATCH_SIZE = 64
 EVAL_PIXELS = 1 << 20
@@ -106,7 +106,6 @@ class Segmentation(Task):
         chosen = choose_samples(config, len(self.data.train))
         self.train_indices = torch.arange(len(self.data.train)) if chosen is None else chosen
         self.num_tests = count_tests(config, len(self.data.test))
-        self._num_steps: int | None = None
         self._iou: Tensor | None = None
         torch.manual_seed(config.seed)
         backbone = make_backbone(config.model, 3, config.width, options["backbone_image_size"])
@@ -130,11 +129,6 @@ class Segmentation(Task):
         samples = (self.data.train[index] for index in self.train_indices[indices].tolist())
         images, labels = zip(*(self.crop(self.data, sample, generator) for sample in samples), strict=True)
         return torch.stack(images), torch.stack(labels)
-
-    def training_step(self, step: Step) -> Metrics:
-        """Update the parameters once and return the metrics of the step."""
-        self._num_steps = step.number + 1
-        return super().training_step(step)
 
     def loss(self, batch: Sample) -> Metrics:
         """Return the sum of both losses, and the pixel accuracy in percent."""
@@ -173,13 +167,6 @@ class Segmentation(Task):
             modes = evaluate_norm_modes(self.model, self._evaluate_like_training, self._recalibration_batches())
             metrics |= modes
         return metrics
-
-    @property
-    def is_trained(self) -> bool:
-        """Whether the run has no further step."""
-        if self._num_steps is None:
-            return True
-        return self._num_steps >= self.sampler.steps_per_epoch * (self.config.stop_epoch or self.config.epochs)
 
     def confusion(self, batch_size: int, scales: Sequence[float] = ()) -> Tensor:
         """Return the confusion matrix of the test images, which processes share.

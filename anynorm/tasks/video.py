@@ -35,7 +35,7 @@ from anynorm.tasks.images import Batch, choose_samples, count_tests
 from anynorm.tasks.norm_modes import evaluate_norm_modes
 from anynorm.training.config import Config
 from anynorm.training.distributed import Processes
-from anynorm.training.task import Metric, Metrics, Step, Task, merge_options
+from anynorm.training.task import Metric, Metrics, Task, merge_options
 
 EVAL_PIXELS = 500 * 64 * 64
 """Maximum number of pixels (of all frames) per forward pass of an evaluation."""
@@ -110,7 +110,6 @@ class VideoClassification(Task):
         self.train_videos = list(data.train) if chosen is None else [data.train[k] for k in chosen.tolist()]
         self.test_videos = data.test[: count_tests(config, len(data.test))]
         self._threads: ThreadPoolExecutor | None = None
-        self._num_steps: int | None = None
         if not self.options["loop"]:
             videos = [video for video in (*self.train_videos, *self.test_videos) if not isinstance(video, VideoFile)]
             check_lengths([video.name for video in videos], [len(video) for video in videos], self.span)
@@ -203,11 +202,6 @@ class VideoClassification(Task):
             self._threads = ThreadPoolExecutor(self.num_workers)
         return self._threads.map(function, *arguments)
 
-    def training_step(self, step: Step) -> Metrics:
-        """Update the parameters once and return the metrics of the step."""
-        self._num_steps = step.number + 1
-        return super().training_step(step)
-
     def loss(self, batch: Any) -> Metrics:
         """Return the mean cross entropy and the error in percent."""
         x, labels = batch
@@ -225,12 +219,6 @@ class VideoClassification(Task):
             return metrics
         evaluate = partial(self.test_metrics, self.config.batch_size, Processes())
         return metrics | evaluate_norm_modes(self.model, evaluate, self.recalibration_batches())
-
-    @property
-    def is_trained(self) -> bool:
-        """Whether the run has no further step."""
-        steps = self.sampler.steps_per_epoch * (self.config.stop_epoch or self.config.epochs)
-        return self._num_steps is None or self._num_steps >= steps
 
     def test_metrics(self, batch_size: int, processes: Processes) -> dict[str, float]:
         """Return the metrics of the test videos by the mean softmax over views, with batches of one view of several videos."""

@@ -121,6 +121,8 @@ class Task(nn.Module):
         device: where batches are moved to; set by the trainer.
         num_workers: number of processes that may decode data; set by the trainer.
         processes: the processes that train the run; set by the trainer.
+        is_trained: whether the run has no further step, so that an evaluation is the last one; set by the trainer after each
+            step. True for a task that is not in training, such as that of `anynorm.training.run.load_run`.
 
     Raises:
         SpecError: if `config.options` has a setting that the task does not have, or of another type.
@@ -143,6 +145,7 @@ class Task(nn.Module):
         self.options = merge_options(type(self), config.options)
         self.device, self.num_workers = torch.device("cpu"), 0
         self.processes = Processes()
+        self.is_trained = True
         self.sampler: Sampler
 
     # What a subclass defines --------------------------------------------------------------------------------------------------

@@ -138,6 +138,7 @@ class Trainer:
             update_average(average, self.task.get_submodule(name), self.config.ema_decay)
         self.curve.add(self.step, metrics)
         self.step += 1
+        self.task.is_trained = self.step >= self.end
 
     def evaluate(self) -> dict[str, bytes]:
         """Add a point to the curve: metrics of training since the last one, and of the evaluation; return the artifacts.

@@ -9,8 +9,11 @@ import anynorm
 from anynorm.data import load_dataset
 from anynorm.errors import DataError, SpecError
 from anynorm.models import build_model
+from anynorm.tasks import make_task
+from anynorm.tasks.classification import Classification
 from anynorm.training.config import Config
 from anynorm.training.norm_layout import apply_norms, validate_norms
+from anynorm.training.run import load_run, run
 from anynorm.training.trainer import Trainer, train
 
 
@@ -33,6 +36,22 @@ def test_a_run_with_stop_epoch_equals_the_start_of_the_complete_run():
         assert torch.equal(value, expected)
     with pytest.raises(SpecError, match=r"stop_epoch must be between 1 and epochs=3; got 4\."):
         Config(epochs=3, stop_epoch=4)
+
+
+def test_a_task_is_trained_after_the_last_step_of_its_run_and_outside_of_training(tmp_path, monkeypatch):
+    config = Config(num_train=64, epochs=3, num_test=30, stop_epoch=1)
+    assert make_task(config).is_trained
+    values = []
+    evaluate = Classification.evaluate
+
+    def record_and_evaluate(task):
+        values.append(task.is_trained)
+        return evaluate(task)
+
+    monkeypatch.setattr(Classification, "evaluate", record_and_evaluate)
+    run(config, tmp_path, callback=lambda trainer: values.append(trainer.task.is_trained))
+    assert values == [False, False, True, True]  # in the evaluation after the first step, after it; the same for the last step
+    assert load_run(tmp_path, config.id).is_trained
 
 
 def test_num_test_limits_the_number_of_test_images():
