@@ -26,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 TOOLS = ROOT / "tools"
 CONSTRAINTS = ROOT / "constraints.txt"
-EXTRAS = ("lab", "generation", "export", "cluster", "tensorboard", "hf")
+EXTRAS = ("lab", "generation", "video", "export", "cluster", "tensorboard", "hf")
 """The extras for users; `dev` is tested by `make test`."""
 IN_SDIST = ("csrc/operator.cpp", "csrc/driver.h", "setup.py", "constraints.txt", "LICENSE", "CITATION.cff", "anynorm/py.typed")
 IN_WHEEL = ("anynorm/py.typed", "anynorm/report/page.html", "anynorm/report/page.js", "anynorm/report/page.css")
