@@ -1,14 +1,14 @@
-"""xbn Table 4, Table 5 and Table 6: XBN blocks in detectors, fine-tuned and from scratch.
+"""xbn Table 4 and Table 6: XBN blocks in detectors, fine-tuned and from scratch.
 
     anynorm reproduce xbn_detection --preset desk
 
 Paper: Faster R-CNN and Mask R-CNN with FPN on COCO, ResNet-50 and ResNeXt-101 backbones, 8 devices with 2 images each. Fine-tuned
-(Tables 4, 5): BN of the backbone is frozen (BN†), or the backbone has GN or XBN blocks, which FPN and heads with GN go with. From
-scratch (Table 6): 2, 4 and 8 images per device, BN is not frozen.
+(Table 4, and Table 5 for Faster R-CNN): BN of the backbone is frozen (BN†), or the backbone has GN or XBN blocks, together with
+GN in FPN and heads. From scratch (Table 6): 2, 4 and 8 images per device, BN is not frozen.
 
     smoke  10 s      generated images, a few steps; checks that the code works and claims nothing
     desk   not run   nuclei (2018 Data Science Bowl), detectors with FPN, a narrow ResNet-10, 8 crops per step
-    paper  not run   the published setting of Tables 4 to 6 with ResNet-50; needs coco/ and imagenet/ in the data directory
+    paper  not run   the published setting of Tables 4 and 6 with ResNet-50; needs coco/ and imagenet/ in the data directory
 
 Scaled down in `desk` as in `sn_detection`, with which it shares runs. From scratch: 4 devices with 2 crops and 1 device with 8,
 all with 8 crops per step and one learning rate, where the paper keeps the number of devices and searches the learning rate. The
@@ -60,7 +60,7 @@ PRESETS: dict[str, Settings] = {
 
 
 def claims(settings: Settings) -> list[Claim]:
-    """Return the orders of Tables 4 to 6, and whether XBN's gain is one of its running statistics."""
+    """Return the orders of Tables 4 and 6, and whether XBN's gain is one of its running statistics."""
     variants, result = settings["variants"], []
     for count, published in SCRATCH.items():
         for pair in (("xbn", "bn"), ("gn", "bn"), ("xbn", "gn")):
