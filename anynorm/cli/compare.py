@@ -24,7 +24,7 @@ def compare(
             help="What is trained: classification, adversarial, advprop, few_shot, generation, style_transfer, "
             "single_style_transfer, darts, darts_second_order, manas_exp3, manas_least_squares, random_search, "
             "architecture_evaluation, controller_search, source_only, adabn, dsbn, can, can_all_classes, "
-            "video or package.module:Task."
+            "detection, segmentation, video or package.module:Task."
         ),
     ] = "classification",
     data: Annotated[

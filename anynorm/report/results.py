@@ -208,8 +208,8 @@ def summary(
     shift = "Shift: largest estimation shift of a layer. " * any(row["max_shift"] is not None for row in rows)
     memory = " and memory saved for backward" * any(row["saved_bytes"] is not None for row in rows)
     robust = "Robust error: on adversarial images, by the mode of the norms during the attack. " * bool(attacks_of(rows))
-    legend = f"{robust}{shift}Step time{memory}: relative to {reference}."
-    return Table(lines, f"{legend}\n{recommend(rows, batch_sizes)}")
+    times = f"Step time{memory}: relative to {reference}." * bool(step_seconds or memory)  # neither if every run has failed
+    return Table(lines, f"{robust}{shift}{times}\n{recommend(rows, batch_sizes)}".lstrip())
 
 
 def _ratio(value: float | None, reference: float | None) -> float | None:
