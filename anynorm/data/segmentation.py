@@ -170,10 +170,12 @@ def _check_returned(name: str, returned: Any) -> Read:
         raise DataError(f"{expected}; got {type(returned).__name__}.") from None
     for image, labels in (*pairs[0], *pairs[1]):
         is_image = image.dtype == torch.uint8 and image.dim() == 3 and image.shape[0] == 3
-        if not is_image or labels.shape != image.shape[1:] or labels.is_floating_point() or int(labels.min()) < 0:
+        if not is_image or labels.shape != image.shape[1:] or labels.is_floating_point():
             raise DataError(
                 f"{expected}; got an image {tuple(image.shape)} of {image.dtype} with labels {tuple(labels.shape)} of "
                 f"{labels.dtype}."
             )
-    samples = [[(image, labels.clamp(max=IGNORED).to(torch.uint8)) for image, labels in each] for each in pairs]
+        if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) <= IGNORED:
+            raise DataError(f"labels of {name} must be from 0 to {IGNORED}; got {int(labels.min())} to {int(labels.max())}.")
+    samples = [[(image, labels.to(torch.uint8)) for image, labels in each] for each in pairs]
     return Read(samples[0], samples[1], tuple(str(each) for each in class_names))

@@ -107,7 +107,8 @@ class MaskFiles(Sequence[Sample]):
         """Return the image and the labels with a number, or the files of a slice."""
         if isinstance(index, slice):
             return MaskFiles(self.images[index], self.masks[index], self.lookup)
-        return read_image(self.images[index]), self.labels(index)
+        # masks have the orientation of the stored pixels
+        return read_image(self.images[index], apply_exif=False), self.labels(index)
 
     def size(self, index: int) -> tuple[int, int]:
         """Return height and width of an image, which are in the first bytes of its file."""

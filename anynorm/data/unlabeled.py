@@ -218,8 +218,12 @@ def _read_npz(name: str, path: Path) -> ImageSource:
     return EncodedImages(str(path), encoded, offsets, np.arange(len(offsets) - 1))
 
 
-def read_image(path: Path) -> Tensor:
-    """Return the pixels of an image file, uint8 (3, h, w), upright.
+def read_image(path: Path, *, apply_exif: bool = True) -> Tensor:
+    """Return the pixels of an image file, uint8 (3, h, w).
+
+    Args:
+        path: the file.
+        apply_exif: whether the image is turned upright; if not, pixels are those that are stored.
 
     Raises:
         DataError: if the file does not exist or cannot be decoded.
@@ -230,6 +234,7 @@ def read_image(path: Path) -> Tensor:
         raise DataError(f"image not found: {path}.")
     try:
         with Image.open(path) as image:
-            return torch.from_numpy(to_pixels(to_rgb(ImageOps.exif_transpose(image))))
+            upright = ImageOps.exif_transpose(image) if apply_exif else image
+            return torch.from_numpy(to_pixels(to_rgb(upright)))
     except Exception as error:  # Pillow raises many types for a file that is not an image, or is too large
         raise DataError(f"cannot read the image {path}: {type(error).__name__}: {error}.") from None

@@ -66,7 +66,7 @@ def _find_folders(root: Path) -> list[Folders]:
     ]
     found = {split: [folders for name, folders in pairs if name.startswith(split)] for split in ("train", "test", "val")}
     if found["train"]:
-        tests = found["test"] or found["val"]
+        tests = [folders for folders in found["test"] if any(folders[1].rglob("*.txt"))] or found["val"]
         return [found["train"][0], *tests[:1]]
     if (root / "images").is_dir() and (root / "labels").is_dir():
         return [(root / "images", root / "labels")]

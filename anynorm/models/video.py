@@ -169,7 +169,7 @@ def load_inflated(model: nn.Module, weights: Mapping[str, Tensor], source: str =
         source: where the weights come from, for the error message.
 
     Raises:
-        DataError: if a tensor is missing or has another shape.
+        DataError: if a tensor is missing or has another shape, or belongs to norms that the network does not have.
     """
     classifier = find_classifier(model).path
     inflated = {}
@@ -189,5 +189,10 @@ def load_inflated(model: nn.Module, weights: Mapping[str, Tensor], source: str =
         raise DataError(
             f"{source} must be those of a classifier with the stem, stages and norms of the network; {len(wrong)} tensors do not "
             f"fit, first {wrong[0]}."
+        )
+    extra = [name for name in weights if name not in inflated and not name.startswith(f"{classifier}.")]
+    if extra:
+        raise DataError(
+            f"{source} must have the norms of the network; they have {len(extra)} further tensors, first {extra[0]!r}."
         )
     model.load_state_dict(inflated, strict=False)

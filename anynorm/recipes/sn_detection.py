@@ -66,7 +66,8 @@ COCO: Settings = {
         "weight_decay": 1e-4, "decay_norms": False, "schedule": "step-67-89", "warmup_epochs": 0.07, "num_evals": 24,
     },
     "options": {
-        "fpn_channels": 256, "anchor_sizes": "32,64,128,256,512", "num_candidates": 1000, "num_proposals": 1000,
+        "fpn_channels": 256, "fpn_stages": 4, "anchor_sizes": "32,64,128,256,512", "num_candidates": 1000, "num_proposals": 1000,
+        "positive_fraction": 0.25, "recalibration_images": 1000,
         "rpn_samples": 256, "num_samples": 512, "box_convs": 4, "box_features": 1024, "mask_convs": 4, "clip_grad_norm": 0.0,
         "short_side": 800, "max_side": 1333, "whole_images": True, "backbone_image_size": 224, "norm_modes": True,
     },

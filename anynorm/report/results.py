@@ -208,7 +208,7 @@ def summary(
     shift = "Shift: largest estimation shift of a layer. " * any(row["max_shift"] is not None for row in rows)
     memory = " and memory saved for backward" * any(row["saved_bytes"] is not None for row in rows)
     robust = "Robust error: on adversarial images, by the mode of the norms during the attack. " * bool(attacks_of(rows))
-    times = f"Step time{memory}: relative to {reference}." * bool(step_seconds)  # not measured if every run has failed
+    times = f"Step time{memory}: relative to {reference}." * bool(step_seconds or memory)  # neither if every run has failed
     return Table(lines, f"{robust}{shift}{times}\n{recommend(rows, batch_sizes)}".lstrip())
 
 

@@ -30,9 +30,9 @@ def encode_objects(target: Mapping[str, Tensor]) -> Annotations:
 
 
 def encode_detections(detections: Mapping[str, Tensor]) -> Annotations:
-    """Return the detections of an image: boxes, labels, scores and possibly masks (k, 1, h, w) in [0, 1], cut at ½."""
-    found = {**detections, "masks": detections["masks"][:, 0] >= 0.5} if "masks" in detections else detections
-    return [{**entry, "score": score} for entry, score in zip(_encode(found), detections["scores"].tolist(), strict=True)]
+    """Return the detections of an image: boxes, labels, scores and possibly masks (k, 1, h, w) in [0, 1], thresholded at 0.5."""
+    instances = {**detections, "masks": detections["masks"][:, 0] >= 0.5} if "masks" in detections else detections
+    return [{**entry, "score": score} for entry, score in zip(_encode(instances), detections["scores"].tolist(), strict=True)]
 
 
 def coco_metrics(
@@ -55,8 +55,8 @@ def coco_metrics(
     from pycocotools.cocoeval import COCOeval
 
     with redirect_stdout(io.StringIO()):
-        expected, found = (_coco(annotations, num_classes, masks) for annotations in (objects, detections))
-        evaluation = COCOeval(expected, found, "segm" if masks else "bbox")
+        expected, detected = (_coco(annotations, num_classes, masks) for annotations in (objects, detections))
+        evaluation = COCOeval(expected, detected, "segm" if masks else "bbox")
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()

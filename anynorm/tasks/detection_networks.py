@@ -40,9 +40,24 @@ def make_network(config: Config, num_classes: int, options: Mapping[str, Any]) -
         anchor_ratios=read_numbers("anchor_ratios", options["anchor_ratios"]),
         **{name: options[name] for name in SAME_NAMES},
     )
-    for name in ("fpn_channels", "num_candidates", "num_proposals", "rpn_samples", "num_samples", "box_features"):
+    names = (
+        "fpn_channels",
+        "num_candidates",
+        "num_proposals",
+        "rpn_samples",
+        "num_samples",
+        "box_features",
+        "recalibration_images",
+    )
+    for name in names:
         if options[name] < 1:
             raise SpecError(f"the option {name} must be at least 1; got {options[name]}.")
+    if not 1 <= options["max_detections"] <= 100:
+        raise SpecError(
+            f"the option max_detections must be from 1 to 100, as many as COCO's AP counts; got {options['max_detections']}."
+        )
+    if options["fit_images"] and not options["fpn"]:
+        raise SpecError("fit_images needs fpn=true: without a pyramid, the last stage of the backbone is a part of the box head.")
     return make_detector(make_backbone(config.model, 3, config.width, options["backbone_image_size"]), settings)
 
 

@@ -4,8 +4,10 @@
     batch statistics                  those of each test batch, with as many samples per batch as in training
     recalibrated                      running statistics estimated again on training samples (`anynorm.recalibrate`)
 
-A network that is good with batch statistics and bad with running statistics has learned its problem: its running statistics are
-what fails. This is BatchNorm with one or two images per device.
+A network that is good with batch statistics and bad with running statistics has learned its problem, but only for inputs that are
+normalized by their own statistics. This is BatchNorm with one or two images per device. If recalibrated statistics help, the old
+ones were a bad estimate; if not, statistics that are the same for all images do not suit the network. Segmentation and video
+recalibrate in batches of the size of training, detection in large ones.
 """
 
 from __future__ import annotations

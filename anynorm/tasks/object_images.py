@@ -87,10 +87,23 @@ class ObjectImages:
             yield torch.stack([self._central_crop(self.data.test[number][0]) for number in numbers])
 
     def test_batches(self, batch_size: int, processes: Processes) -> Iterator[tuple[list[int], list[Tensor]]]:
-        """Yield numbers of test images, and the images, standardized: those of this process."""
-        for start in range(processes.rank * batch_size, self.num_tests, processes.count * batch_size):
-            numbers = list(range(start, min(start + batch_size, self.num_tests)))
+        """Yield numbers of test images, and the images, standardized: those of this process.
+
+        Whole images share a batch only if they have one size: norms of each sample would see the padding of the smaller ones.
+        """
+        for numbers in self._test_numbers(batch_size)[processes.rank :: processes.count]:
             yield numbers, [self._test_input(self.data.test[number][0]) for number in numbers]
+
+    def _test_numbers(self, batch_size: int) -> list[list[int]]:
+        """Return the numbers of the test images of each batch."""
+        by_size: dict[tuple[int, int], list[int]] = {}
+        for number in range(self.num_tests):
+            by_size.setdefault(self.data.test.size(number) if self.whole else (self.size, self.size), []).append(number)
+        batches = []
+        for (height, width), numbers in by_size.items():
+            count = max(1, min(batch_size, batch_size * self.size**2 // (height * width)))
+            batches += [numbers[start : start + count] for start in range(0, len(numbers), count)]
+        return batches
 
     def _test_input(self, image: Tensor) -> Tensor:
         """Return what the detector gets of a test image, standardized."""

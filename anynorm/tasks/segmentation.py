@@ -245,7 +245,9 @@ def _count_pixels(labels: Tensor) -> Tensor:
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
-    for name in ("aux_weight", "clip_grad_norm", "recalibration_images", "resize", "fit_images"):
+    if options["recalibration_images"] < 1:
+        raise SpecError(f"recalibration_images must be at least 1; got {options['recalibration_images']}.")
+    for name in ("aux_weight", "clip_grad_norm", "resize", "fit_images"):
         if options[name] < 0:
             raise SpecError(f"option {name} must be at least 0; got {options[name]}.")
     if options["resize"] and not options["whole_images"]:

@@ -156,7 +156,7 @@ class VideoClassification(Task):
         return int(self.options["min_side"] or self.config.image_size)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return the optimizer; with the option `clip` it limits the norm of the gradient."""
+        """Return the optimizer; with the option `clip_grad_norm` it limits the norm of the gradient."""
         if not self.options["clip_grad_norm"]:
             return super().configure_optimizers()  # type: ignore[return-value]
         parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
@@ -213,8 +213,7 @@ class VideoClassification(Task):
 
     def evaluate(self) -> dict[str, float]:
         """Return the metrics of the test videos, which processes share; after the last step also those by norm mode."""
-        frames = self.options["num_frames"] * self.min_side**2
-        metrics = self.test_metrics(max(1, EVAL_PIXELS // frames), self.processes)
+        metrics = self.test_metrics(self._eval_batch_size, self.processes)
         if not (self.options["norm_modes"] and self.is_trained):
             return metrics
         evaluate = partial(self.test_metrics, self.config.batch_size, Processes())
@@ -240,10 +239,15 @@ class VideoClassification(Task):
             for place_of_crop in regular_positions(self.options["num_crops"]):
                 yield self._standardize(crop_square(frames, self.min_side, place_of_crop, place_of_crop) for frames in clips)
 
+    @property
+    def _eval_batch_size(self) -> int:
+        return max(1, EVAL_PIXELS // (int(self.options["num_frames"]) * self.min_side**2))
+
     def eval_batches(self, batch_size: int) -> Iterator[Batch]:
-        """Yield the clip in the middle of each test video, its center, and the labels."""
-        for start in range(0, len(self.test_videos), batch_size):
-            videos = self.test_videos[start : start + batch_size]
+        """Yield the clip in the middle of each test video, its center, and the labels; fewer at a time if they are large."""
+        size = min(batch_size, self._eval_batch_size)
+        for start in range(0, len(self.test_videos), size):
+            videos = self.test_videos[start : start + size]
             clips = (resize_shorter_side(self._read(video, 0.5), self.min_side) for video in videos)
             x = self._standardize(crop_square(frames, self.min_side, 0.5, 0.5) for frames in clips)
             yield self.to_device((x, torch.tensor([video.label for video in videos])))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from anynorm.diagnostics import estimation_shift, importance
 from anynorm.diagnostics.buffers import preserve_buffers
 from anynorm.errors import AnynormError, DiagnosticError, DiskError, ReadError
 from anynorm.io.checkpoints import import_object, read_state_dict
+from anynorm.surgery.batches import size_of
 from anynorm.surgery.find import find_norms
 from anynorm.training.checkpoint import save_checkpoint
 from anynorm.training.config import Config
@@ -165,12 +165,21 @@ def _estimation_shift(task: Task) -> list[dict[str, Any]] | None:
     if batches is None:
         return None
     try:
-        report = estimation_shift(task.network, islice(batches, SHIFT_SAMPLES // SHIFT_BATCH_SIZE), trial_samples=0)
+        report = estimation_shift(task.network, _first_samples(batches, SHIFT_SAMPLES), trial_samples=0)
     except DiagnosticError:
         return None
     positions = {site.path: position for position, site in enumerate(find_norms(task.network), 1)}
     columns = ("path", "norm", "esm_mean", "esm_std", "shift")
     return [{"place": positions[row["path"]], **{key: row.get(key) for key in columns}} for row in report]
+
+
+def _first_samples(batches: Iterable[Any], count: int) -> Iterator[Any]:
+    """Yield batches until they have a number of samples."""
+    for batch in batches:
+        if count <= 0:
+            return
+        yield batch
+        count -= size_of(batch)
 
 
 def _mixing_weights(model: nn.Module) -> list[dict[str, Any]] | None:

@@ -126,6 +126,23 @@ def test_a_factory_returns_samples_or_a_data_set():
     assert len(load_segmentation(f"{__name__}:whole_dataset").train) == 4
     with pytest.raises(DataError, match=r"must return \(train, test, class_names\).*image \(3, 4, 4\).*labels \(4, 5\)"):
         load_segmentation(f"{__name__}:wrong_pairs")
+    with pytest.raises(DataError, match=r"labels of .* must be from 0 to 255; got -1 to 3"):
+        load_segmentation(f"{__name__}:wrong_labels")
+
+
+def wrong_labels():
+    image, labels = torch.zeros(3, 4, 4, dtype=torch.uint8), torch.arange(16).reshape(4, 4) % 5 - 1
+    return [(image, labels)], [(image, labels)], ["sky", "ground"]
+
+
+def test_images_have_the_orientation_of_their_masks_whatever_their_exif_data(tmp_path):
+    name = make_camvid(tmp_path)
+    path = tmp_path / "train" / "a.png"
+    with Image.open(path) as image:
+        pixels, exif = np.array(image), image.getexif()
+        exif[0x0112] = 3  # upside down
+        image.save(path, exif=exif)
+    assert torch.equal(load_segmentation(name).train[0][0], torch.from_numpy(pixels).permute(2, 0, 1))
 
 
 # What is wrong with a folder

@@ -139,9 +139,9 @@ def test_regions_belong_to_the_level_of_their_size():
 
 def test_candidates_belong_to_the_object_they_overlap_most():
     iou = torch.tensor([[0.9, 0.2], [0.5, 0.45], [0.1, 0.6], [0.0, 0.0]])
-    assert match(iou, high=0.7, low=0.3, best_for_objects=False).tolist() == [0, IGNORE, IGNORE, BACKGROUND]
-    assert match(iou, high=0.7, low=0.3, best_for_objects=True).tolist() == [0, IGNORE, 1, BACKGROUND]
-    assert match(iou[:, :0], high=0.7, low=0.3, best_for_objects=True).tolist() == [BACKGROUND] * 4
+    assert match(iou, high=0.7, low=0.3, allow_low_quality_matches=False).tolist() == [0, IGNORE, IGNORE, BACKGROUND]
+    assert match(iou, high=0.7, low=0.3, allow_low_quality_matches=True).tolist() == [0, IGNORE, 1, BACKGROUND]
+    assert match(iou[:, :0], high=0.7, low=0.3, allow_low_quality_matches=True).tolist() == [BACKGROUND] * 4
 
 
 def test_samples_are_candidates_with_and_without_an_object_and_depend_on_the_seed():
@@ -195,6 +195,9 @@ def test_torchvision_is_used_where_it_works_and_gives_the_same(monkeypatch):
     same(ops.roi_align(*arguments), own[0], rtol=1e-4, atol=1e-5)
     assert ops.nms(boxes, scores, groups, 0.3).tolist() == own[1].tolist()
     assert calls == ["roi_align", "roi_align", "nms"]
+    in_16_bits = ([each.bfloat16() for each in features], *arguments[1:])
+    expected = roi_align(*in_16_bits)
+    same(ops.roi_align(*in_16_bits), expected, rtol=1e-2, atol=1e-2)  # coordinates are not rounded
 
 
 @pytest.mark.parametrize("error", [ImportError, RuntimeError])

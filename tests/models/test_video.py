@@ -116,6 +116,9 @@ def test_weights_that_do_not_fit_are_refused():
         load_inflated(model, wide, "model.pt")
     with pytest.raises(DataError, match=r"model\.pt must be those of a classifier .* 72 tensors do not fit.* got none"):
         load_inflated(model, {}, "model.pt")
+    plain: Any = anynorm.convert(model, "gn:4").model
+    with pytest.raises(DataError, match=r"must have the norms of the network; they have 36 further tensors, first '0\.1\."):
+        load_inflated(plain, build_model("resnet10", DataShape(3, 32, 32, 3), 0.5).state_dict())
 
 
 def test_dropout_acts_in_training_alone():

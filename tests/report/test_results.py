@@ -108,3 +108,5 @@ def test_the_table_has_costs_relative_to_bn_or_else_to_the_first_norm():
     alone = summary(select(measured, "sn", 2), ["sn"], [2], {})
     assert alone["sn"]["step time, batch 2"] is None
     assert "relative to sn." in alone.finding
+    failed = [row | {"value": None, "max_shift": None, "saved_bytes": None} for row in rows(bn=(1.0,))]
+    assert summary(failed, ["bn"], [2], {}).finding == "At batch size 2 every norm failed."

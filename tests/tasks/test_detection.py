@@ -17,11 +17,14 @@ from anynorm.data.object_masks import encode_mask
 from anynorm.errors import DataError, SpecError
 from anynorm.models import build_model
 from anynorm.models.shape import DataShape
+from anynorm.recipes.support.catalog import load_recipe
 from anynorm.surgery.find import find_norms
 from anynorm.tasks.coco_metrics import coco_metrics, encode_detections, encode_objects
 from anynorm.tasks.detection import Detection
+from anynorm.tasks.detection_networks import make_network
 from anynorm.tasks.object_crops import Window, central_window, crop_objects, flip, pad_image, without_crowds
-from anynorm.training.config import Config
+from anynorm.training.config import Config, config_from_dict
+from anynorm.training.task import merge_options
 from anynorm.training.trainer import Trainer, train
 from tests.helpers import same
 
@@ -247,13 +250,17 @@ def test_a_run_with_masks_has_metrics_in_all_modes_and_a_picture(tmp_path):
         assert picture.size == (4 * 256 + 3 * 4, 2 * 256 + 4)
 
 
-def test_test_images_are_central_crops_or_whole_and_batches_are_crops_with_their_objects():
+def test_test_images_are_central_crops_or_whole_and_batches_are_crops_with_their_objects(monkeypatch):
     task = Trainer(with_options(masks=True)).task
     assert [tuple(x.shape) for x in task.eval_batches(500)] == [(4, 3, 32, 32)]
     whole = Detection(with_options(whole_images=True))
     assert [tuple(image.shape) for _, images in whole.images.test_batches(4, whole.processes) for image in images] == [
         (3, 64, 64)
     ] * 4
+    sizes = [(64, 64), (32, 64), (64, 64), (128, 64)]
+    with monkeypatch.context() as patch:
+        patch.setattr(type(whole.data.test), "size", lambda _, number: sizes[number])
+        assert whole.images._test_numbers(8) == [[0, 2], [1], [3]]
     x, targets = task.training_batch(0)
     assert x.shape == (2, 3, 32, 32)
     for target in targets:
@@ -301,10 +308,37 @@ def test_weights_of_a_classifier_are_loaded_frozen_and_fitted(fpn, tmp_path):
     assert not any(frozen.values())
     with pytest.raises(DataError, match=r"must be those of a classifier with the stem, stages and norms of the backbone"):
         Detection(replace(with_options(weights=str(path)), width=1.0))
+    if not fpn:
+        return
     fitted: Any = Detection(replace(with_options(fpn=fpn, weights=str(path), fit_images=8), norm="gn:2")).model
     assert {site.label for site in find_norms(fitted.backbone)} == {"gn:2"}
     assert not torch.allclose(fitted.backbone[0][1].bias, classifier[0][1].bias, atol=1e-3)
     same(fitted.backbone[1][0].conv1.weight, classifier[1][0].conv1.weight)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"recalibration_images": 0}, "recalibration_images must be at least 1; got 0"),
+        ({"max_detections": 300}, "max_detections must be from 1 to 100, as many as COCO's AP counts; got 300"),
+        ({"fit_images": 4, "fpn": False}, "fit_images needs fpn=true"),
+    ],
+)
+def test_options_without_a_meaning_are_refused(options, message):
+    with pytest.raises(SpecError, match=message):
+        Detection(with_options(**options))
+
+
+@pytest.mark.parametrize("name", ["sn_detection", "xbn_detection"])
+def test_the_paper_presets_are_the_published_detectors(name):
+    settings = load_recipe(name).presets["paper"]
+    config = config_from_dict(settings["train"] | {"options": settings["options"]})
+    with torch.device("meta"):
+        detector = make_network(config, 80, merge_options(Detection, config.options))
+    assert detector.strides == (4, 8, 16, 32)
+    assert detector.heads.rpn.strides == (4, 8, 16, 32, 64)
+    assert (detector.positive_fraction, len(detector.heads.box.body)) == (0.25, 4)
+    assert config.lr == 0.02
 
 
 def test_settings_that_cannot_be_used_are_reported():

@@ -118,7 +118,7 @@ class Detector(nn.Module):
         The objects themselves are regions too. The label of background is the number of classes, and its object −1.
         """
         boxes = torch.cat([proposals, target["boxes"]])
-        matched = match(box_iou(boxes, target["boxes"]), high=0.5, low=0.5, best_for_objects=False)
+        matched = match(box_iou(boxes, target["boxes"]), high=0.5, low=0.5, allow_low_quality_matches=False)
         positive, negative = sample(matched, self.num_samples, self.positive_fraction)
         labels = torch.cat([target["labels"][matched[positive]], torch.full_like(negative, self.heads.box.num_classes)])
         chosen = torch.cat([positive, negative])

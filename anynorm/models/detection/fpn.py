@@ -1,4 +1,4 @@
-"""Feature pyramid (Lin et al. 2017): every level has the meaning of the last stage and the resolution of its own.
+"""Feature pyramid (Lin et al. 2017): the semantics of the last stage at the resolution of each stage.
 
     p_k = output_k(lateral_k(c_k) + upsample(m_{k+1}))        m_k = the sum in brackets, c_k = features of stage k
 

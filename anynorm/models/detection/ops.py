@@ -49,6 +49,9 @@ def roi_align(features: Sequence[Tensor], strides: Sequence[int], regions: Tenso
     result = features[0].new_zeros(len(regions), features[0].shape[1], output_size, output_size)
     for level, (each, stride) in enumerate(zip(features, strides, strict=True)):
         chosen = (levels == level).nonzero()[:, 0]
-        pooled = ops.roi_align(each, regions[chosen].to(each.dtype), output_size, 1 / stride, own_roi_align.POINTS, aligned=True)
+        # in float32: coordinates of 16 bits would be rounded to whole pixels
+        pooled = ops.roi_align(
+            each.float(), regions[chosen].float(), output_size, 1 / stride, own_roi_align.SAMPLING_RATIO, aligned=True
+        )
         result = result.index_copy(0, chosen, pooled.to(result.dtype))
     return result

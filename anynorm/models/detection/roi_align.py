@@ -16,7 +16,7 @@ from torch.nn.functional import embedding_bag
 
 from anynorm.models.detection.boxes import box_area
 
-POINTS = 2
+SAMPLING_RATIO = 2
 """Points per bin and axis: `sampling_ratio` of other libraries."""
 
 
@@ -46,7 +46,7 @@ def roi_align(features: Sequence[Tensor], strides: Sequence[int], regions: Tenso
 
 
 def _axis(start: Tensor, end: Tensor, size: Tensor, bins: int) -> tuple[Tensor, Tensor]:
-    """Return the positions (k, bins, 2 · POINTS) along one axis from which each bin is interpolated, and their weights.
+    """Return the positions (k, bins, 2 · SAMPLING_RATIO) along one axis from which each bin is interpolated, and their weights.
 
     Points up to one position outside of the map have the value of its border, and those farther outside the value 0. The centre
     of the first position is at ½.
@@ -57,15 +57,15 @@ def _axis(start: Tensor, end: Tensor, size: Tensor, bins: int) -> tuple[Tensor, 
         size: (k, 1), positions of the map.
         bins: their number per region.
     """
-    step = (end - start) / (bins * POINTS)
-    points = start[:, None] - 0.5 + (torch.arange(bins * POINTS, device=start.device) + 0.5) * step[:, None]
+    step = (end - start) / (bins * SAMPLING_RATIO)
+    points = start[:, None] - 0.5 + (torch.arange(bins * SAMPLING_RATIO, device=start.device) + 0.5) * step[:, None]
     is_inside = (points >= -1) & (points <= size)
     points = points.clamp(min=0).minimum(size - 1)
     low = points.long()
     fraction = points - low
     index = torch.stack([low, (low + 1).minimum(size - 1)], 2)
-    weight = torch.stack([1 - fraction, fraction], 2) * is_inside[..., None] / POINTS
-    return index.view(len(start), bins, 2 * POINTS), weight.view(len(start), bins, 2 * POINTS)
+    weight = torch.stack([1 - fraction, fraction], 2) * is_inside[..., None] / SAMPLING_RATIO
+    return index.view(len(start), bins, 2 * SAMPLING_RATIO), weight.view(len(start), bins, 2 * SAMPLING_RATIO)
 
 
 def assign_levels(boxes: Tensor, strides: Sequence[int], *, size: float = 224.0, level: int = 4) -> Tensor:

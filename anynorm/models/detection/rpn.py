@@ -114,7 +114,7 @@ class RPN(nn.Module):
         scores, deltas, anchors = torch.cat(prediction.scores, 1), torch.cat(prediction.deltas, 1), torch.cat(prediction.anchors)
         logits, targets, predicted, expected = [], [], [], []
         for number, boxes in enumerate(objects):
-            matched = match(box_iou(anchors, boxes), high=0.7, low=0.3, best_for_objects=True)
+            matched = match(box_iou(anchors, boxes), high=0.7, low=0.3, allow_low_quality_matches=True)
             positive, negative = sample(matched, self.num_samples, positive_fraction=0.5)
             logits.append(scores[number, torch.cat([positive, negative])])
             targets.append(torch.cat([torch.ones_like(positive), torch.zeros_like(negative)]))
