@@ -9,6 +9,8 @@ from anynorm.recipes.support.catalog import load_recipe
 from anynorm.recipes.support.record import read_record
 from tools.markdown import markdown_table
 
+VERDICTS = ("holds", "does not hold", "not significant", "failed")
+
 
 class Results(NamedTuple):
     """What a guide shows of a record: columns of its first table, and the claims that contain one of some texts."""
@@ -55,9 +57,19 @@ def guide_block(page: str, folder: Path) -> str:
         f"Recipe `{name}`, preset `{record.preset}`, {record.settings['seeds']} seeds; record `records/{results.record}.json`."
     )
     claims = [["claim", "larger", "smaller", "p", "verdict"]]
-    for row in recipe.judge(record):
+    verdicts = list(recipe.judge(record))
+    counts = [f"{sum(row['verdict'] == verdict for row in verdicts)} {verdict}" for verdict in VERDICTS]
+    for row in verdicts:
         if any(text in row["claim"] for text in results.claims):
             claims.append([row["claim"], row["larger"], row["smaller"], f"{row['p']:.2g}", row["verdict"]])
     return "\n".join(
-        [f"{table.finding} {source}", "", *markdown_table([list(results.columns), *rows]), "", *markdown_table(claims)]
+        [
+            f"{table.finding} {source}",
+            "",
+            *markdown_table([list(results.columns), *rows]),
+            "",
+            f"All {len(verdicts)} claims of the recipe ([list](../../records/README.md)): {', '.join(counts)}. Some of them:",
+            "",
+            *markdown_table(claims),
+        ]
     )

@@ -12,10 +12,11 @@ images each, Cityscapes with one. Learning rate (1 − progress)^0.9, auxiliary 
 
 Scaled down in `desk`: other data, a narrow network that is not pretrained, PSPNet's head, crops of 112 pixels in training and
 testing, and 248 steps (CamVid: 180). So the claims are about the order of the norms. Devices are simulated: a step accumulates
-the gradients of as many forward passes, each with statistics of its own; SyncBN has all samples of a step in one pass. GN has 8
-groups. In `paper`, the head is that of DeepLab v3; the learning rate and the weight decay, which the paper does not state, are
-ours (0.02 at 16 images, as usual for these networks); images of ADE20K are cropped instead of resized to squares; and Cityscapes
-is tested on its validation split, because labels of its test split are not public.
+the gradients of as many forward passes, each with statistics of its own and an update of the running statistics; SyncBN has all
+samples of a step in one pass. GN has 8 groups. In `paper`, the head is that of DeepLab v3; the learning rate and the weight
+decay, which the paper does not state, are ours (0.02 at 16 images, as usual for these networks); images of ADE20K are cropped
+instead of resized to squares; and Cityscapes is tested on its validation split, because labels of its test split are not
+public.
 
 Beyond the paper: `bn` without synchronization, and every norm with statistics as in training: those of each test batch, which has
 as many images as a training batch of a device, and running statistics estimated again on training crops, in batches of that size.

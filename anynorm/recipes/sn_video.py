@@ -12,9 +12,9 @@ Paper: inflated ResNet-50 (I3D) on Kinetics-400, pretrained on ImageNet with the
 Scaled down in `desk`: 120 videos of two people in 6 classes, in four folds by sequence (90 videos to train, 30 to test). Seed k
 is fold k, so the mean over seeds is the accuracy over all videos, and its spread is that of folds and initial weights together.
 A step has 8 clips: one pass of 8 in the place of 8 clips per device, four passes of 2 with statistics of their own (simulated
-devices) in the place of 4. There are 3 clips and one crop per test video. The claims are about the order of the norms. Top-5
-accuracies of 6 classes say little and are not compared. The machine was busy: a run takes about 57 CPU seconds, so that two idle
-cores need about 12 minutes.
+devices, which update running statistics in each pass) in the place of 4. There are 3 clips and one crop per test video. The
+claims are about the order of the norms. Top-5 accuracies of 6 classes say little and are not compared. The machine was busy: a
+run takes about 57 CPU seconds, so that two idle cores need about 12 minutes.
 
 The paper does not describe its schedule. `paper` has that of Wang et al. (2018) and their code, whose baseline it follows:
 Nesterov momentum, learning rate 0.01 for 64 clips, divided by 10 after 3/8 and 3/4 of 107 epochs (400 000 steps), no weight

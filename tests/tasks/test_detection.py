@@ -334,7 +334,7 @@ def test_the_paper_presets_are_the_published_detectors(name):
     settings = load_recipe(name).presets["paper"]
     config = config_from_dict(settings["train"] | {"options": settings["options"]})
     with torch.device("meta"):
-        detector = make_network(config, 80, merge_options(Detection, config.options))
+        detector: Any = make_network(config, 80, merge_options(Detection, config.options))
     assert detector.strides == (4, 8, 16, 32)
     assert detector.heads.rpn.strides == (4, 8, 16, 32, 64)
     assert (detector.positive_fraction, len(detector.heads.box.body)) == (0.25, 4)
