@@ -26,7 +26,7 @@ from anynorm.data.folder import choose_indices
 from anynorm.data.segmentation_readers import (
     IGNORED,
     MaskFiles,
-    Read,
+    Splits,
     Sample,
     read_ade20k,
     read_camvid,
@@ -40,13 +40,13 @@ from anynorm.data.standardization import MIN_STD, Standardized
 from anynorm.errors import DataError
 from anynorm.io.checkpoints import call_factory
 
-DATASETS: dict[str, Callable[[], Read]] = {
-    "shapes": lambda: Read(make_shapes("train"), make_shapes("test"), CLASSES),
+DATASETS: dict[str, Callable[[], Splits]] = {
+    "shapes": lambda: Splits(make_shapes("train"), make_shapes("test"), CLASSES),
     "camvid": read_camvid,
     "nuclei": read_nuclei,
     "pets": read_pets,
 }
-FOLDERS: dict[str, Callable[[str], Read]] = {
+FOLDERS: dict[str, Callable[[str], Splits]] = {
     "camvid": read_camvid_folder,
     "cityscapes": read_cityscapes,
     "ade20k": read_ade20k,
@@ -132,7 +132,7 @@ def _moments(samples: Sequence[Sample]) -> tuple[Tensor, Tensor]:
     return mean.float()[:, None, None], std.float()[:, None, None]
 
 
-def _check_labels(name: str, read: Read) -> None:
+def _check_labels(name: str, read: Splits) -> None:
     """Check that labels are classes, and warn about classes without a training pixel."""
     for samples in (read.train, read.test):
         if not len(samples):
@@ -160,7 +160,7 @@ def _count_labels(name: str, samples: Sequence[Sample], num_classes: int) -> Ten
     return counts
 
 
-def _check_returned(name: str, returned: Any) -> Read:
+def _check_returned(name: str, returned: Any) -> Splits:
     """Check what a factory returned."""
     expected = f"{name} must return (train, test, class_names), with pairs of a uint8 image (3, h, w) and uint8 labels (h, w)"
     try:
@@ -178,4 +178,4 @@ def _check_returned(name: str, returned: Any) -> Read:
         if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) <= IGNORED:
             raise DataError(f"labels of {name} must be from 0 to {IGNORED}; got {int(labels.min())} to {int(labels.max())}.")
     samples = [[(image, labels.to(torch.uint8)) for image, labels in each] for each in pairs]
-    return Read(samples[0], samples[1], tuple(str(each) for each in class_names))
+    return Splits(samples[0], samples[1], tuple(str(each) for each in class_names))

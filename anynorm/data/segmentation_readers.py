@@ -41,7 +41,7 @@ CITYSCAPES = {
 NUM_ADE20K = 150
 
 
-class Read(NamedTuple):
+class Splits(NamedTuple):
     """Training and test samples, and the names of the classes."""
 
     train: Sequence[Sample]
@@ -193,15 +193,15 @@ def _check_sizes(name: str, pairs: list[tuple[Path, Path]]) -> None:
         )
 
 
-def read_camvid_folder(name: str) -> Read:
+def read_camvid_folder(name: str) -> Splits:
     """Find the images of `camvid:PATH`; void (11) is ignored."""
     root = find_path(name.partition(":")[2])
     lookup = make_lookup({label: label for label in range(len(CAMVID))}, [len(CAMVID), IGNORED])
     train, test = (find_masks(name, root / split, root / f"{split}annot", lookup) for split in ("train", "test"))
-    return Read(train, test, CAMVID)
+    return Splits(train, test, CAMVID)
 
 
-def read_cityscapes(name: str) -> Read:
+def read_cityscapes(name: str) -> Splits:
     """Find the images of `cityscapes:PATH`, with labelTrainIds if there are any, else labelIds."""
     root = find_path(name.partition(":")[2])
     by_id = make_lookup({value: label for label, value in enumerate(CITYSCAPES)})
@@ -215,10 +215,10 @@ def read_cityscapes(name: str) -> Read:
 
     folders = [(root / "leftImg8bit" / split, root / "gtFine" / split) for split in ("train", "val")]
     train, test = (find_masks(name, images, masks, lookup, key) for images, masks in folders)
-    return Read(train, test, tuple(CITYSCAPES.values()))
+    return Splits(train, test, tuple(CITYSCAPES.values()))
 
 
-def read_ade20k(name: str) -> Read:
+def read_ade20k(name: str) -> Splits:
     """Find the images of `ade20k:PATH`; 0 is ignored. Names of classes are those of objectInfo150.txt, if it exists."""
     root = find_path(name.partition(":")[2])
     lookup = make_lookup({value: value - 1 for value in range(1, NUM_ADE20K + 1)}, [0])
@@ -229,35 +229,35 @@ def read_ade20k(name: str) -> Read:
         lines = (root / "objectInfo150.txt").read_text().splitlines()[1:]
         found = [line.split("\t")[-1].split(",")[0].strip() for line in lines if line.strip()]
         class_names = tuple(found) if len(found) == NUM_ADE20K else class_names
-    return Read(train, test, class_names)
+    return Splits(train, test, class_names)
 
 
 # Files of the data directory ----------------------------------------------------------------------------------------------------
 
 
-def read_camvid() -> Read:
-    """Read CamVid: 367 training and 233 test images of 240 × 180 pixels."""
+def read_camvid() -> Splits:
+    """Splits CamVid: 367 training and 233 test images of 240 × 180 pixels."""
     arrays = load_npz(find_file("camvid/camvid_*.npz"), "images", "offsets", "labels", "split", "classes")
     lookup = make_lookup({label: label for label in range(len(CAMVID))}, [len(CAMVID)])
     train, test = _decode(arrays, list(arrays["labels"]), lookup, "camvid")
-    return Read(train, test, tuple(arrays["classes"].tolist())[: len(CAMVID)])
+    return Splits(train, test, tuple(arrays["classes"].tolist())[: len(CAMVID)])
 
 
-def read_nuclei() -> Read:
-    """Read the nuclei of the 2018 Data Science Bowl: 498 training and 166 test images, nuclei against the background."""
+def read_nuclei() -> Splits:
+    """Splits the nuclei of the 2018 Data Science Bowl: 498 training and 166 test images, nuclei against the background."""
     arrays = load_npz(find_file("nuclei/nuclei_*.npz"), "images", "offsets", "labels", "shapes", "split")
     shapes = arrays["shapes"].astype(int)
     maps = np.split(arrays["labels"] > 0, np.cumsum(shapes.prod(1))[:-1])
     masks = [values.reshape(shape).astype(np.uint8) for values, shape in zip(maps, shapes, strict=True)]
     train, test = _decode(arrays, masks, make_lookup({0: 0, 1: 1}), "nuclei")
-    return Read(train, test, ("background", "nucleus"))
+    return Splits(train, test, ("background", "nucleus"))
 
 
-def read_pets() -> Read:
-    """Read Oxford-IIIT Pets with trimaps: 1480 training and 740 test images of 96 × 96 pixels."""
+def read_pets() -> Splits:
+    """Splits Oxford-IIIT Pets with trimaps: 1480 training and 740 test images of 96 × 96 pixels."""
     arrays = load_npz(find_file("pets/pets_*.npz"), "images", "offsets", "trimaps", "split")
     train, test = _decode(arrays, list(arrays["trimaps"]), make_lookup({1: 0, 2: 1, 3: 2}), "pets")
-    return Read(train, test, ("pet", "background", "border"))
+    return Splits(train, test, ("pet", "background", "border"))
 
 
 def _decode(

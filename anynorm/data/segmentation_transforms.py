@@ -17,7 +17,7 @@ functional = torch.nn.functional
 
 
 @dataclass(frozen=True)
-class RandomCropOfSample:
+class RandomCrop:
     """A random square of an image and its labels; where the image is smaller, its mean color and ignored labels are added.
 
     Args:

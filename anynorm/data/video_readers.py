@@ -272,7 +272,7 @@ def moving_squares(count: int, seed: int) -> list[Video]:
     """Return videos of a bright textured square that moves one pixel per frame over a dark textured background.
 
     The square leaves at one side and comes back at the other, and every position of the first frame is equally probable. So a
-    single frame does not tell the direction, which is the class.
+    single frame does not determine the direction, which is the class.
 
     Args:
         count: number of videos of 24 × 24 pixels; they have 12 to 16 frames.

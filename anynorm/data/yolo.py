@@ -64,10 +64,10 @@ def _find_folders(root: Path) -> list[Folders]:
         for child in sorted(root.glob("*"))
         if (child / "images").is_dir() and (child / "labels").is_dir()
     ]
-    found = {split: [folders for name, folders in pairs if name.startswith(split)] for split in ("train", "test", "val")}
-    if found["train"]:
-        tests = [folders for folders in found["test"] if any(folders[1].rglob("*.txt"))] or found["val"]
-        return [found["train"][0], *tests[:1]]
+    by_split = {split: [folders for name, folders in pairs if name.startswith(split)] for split in ("train", "test", "val")}
+    if by_split["train"]:
+        tests = [folders for folders in by_split["test"] if any(folders[1].rglob("*.txt"))] or by_split["val"]
+        return [by_split["train"][0], *tests[:1]]
     if (root / "images").is_dir() and (root / "labels").is_dir():
         return [(root / "images", root / "labels")]
     raise DataError(f"{root} must have images/train and labels/train, train/images and train/labels, or images and labels.")

@@ -170,9 +170,9 @@ class Detection(Task):
             for numbers, images in self.images.test_batches(batch_size, self.processes)
             for number, detections in zip(numbers, self.model(self.to_device(images)), strict=True)
         }
-        found = {number: each for part in self.processes.gather(own) for number, each in part.items()}
+        by_number = {number: each for part in self.processes.gather(own) for number, each in part.items()}
         objects, num_classes = self.images.test_objects, len(self.data.class_names)
-        detections = [found[number] for number in range(self.images.num_tests)]
+        detections = [by_number[number] for number in range(self.images.num_tests)]
         metrics = coco_metrics(objects, detections, num_classes)
         if self.options["masks"]:
             of_masks = coco_metrics(objects, detections, num_classes, masks=True)
@@ -194,9 +194,9 @@ class Detection(Task):
         """Return a picture of test images: their objects in the first row, what was detected in the second."""
         examples = [self.images.example(number) for number in range(min(NUM_PICTURES, self.images.num_tests))]
         detections = self.model(self.to_device([x for _, x, _ in examples]))
-        found = [self.images.restore(number, each) for number, each in enumerate(detections)]
+        restored = [self.images.restore(number, each) for number, each in enumerate(detections)]
         pairs: list[tuple[Tensor, Mapping[str, Tensor]]] = [(pixels, target) for pixels, _, target in examples]
-        pairs += [(pixels, each) for (pixels, _, _), each in zip(examples, found, strict=True)]
+        pairs += [(pixels, each) for (pixels, _, _), each in zip(examples, restored, strict=True)]
         pictures = [draw_instances(pixels, instances, len(self.data.class_names)) for pixels, instances in pairs]
         images, _ = stack_images(pictures, stride=1)  # whole images have different sizes
         return {"detections.png": encode_png(image_grid(images, columns=len(examples), padding=4))}

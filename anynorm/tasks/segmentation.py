@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from anynorm.data.segmentation import SegmentationDataset, load_segmentation_cached
 from anynorm.data.segmentation_readers import IGNORED, Sample
-from anynorm.data.segmentation_transforms import CentralSquares, RandomCropOfSample, read_batches, size_batches
+from anynorm.data.segmentation_transforms import CentralSquares, RandomCrop, read_batches, size_batches
 from anynorm.errors import SpecError
 from anynorm.models.backbone import make_backbone
 from anynorm.models.segmentation import SegmentationNetwork
@@ -99,9 +99,7 @@ class Segmentation(Task):
         options = self.options
         _check_options(options)
         self.data = load_segmentation_data(config)
-        self.crop = RandomCropOfSample(
-            config.image_size, options["resize"], options["min_scale"], options["max_scale"], config.flip
-        )
+        self.crop = RandomCrop(config.image_size, options["resize"], options["min_scale"], options["max_scale"], config.flip)
         self.scales = parse_scales(options["scales"])
         chosen = choose_samples(config, len(self.data.train))
         self.train_indices = torch.arange(len(self.data.train)) if chosen is None else chosen

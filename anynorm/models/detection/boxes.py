@@ -69,7 +69,7 @@ def decode(deltas: Tensor, references: Tensor, weights: Sequence[float]) -> Tens
 
 
 def clip_boxes(boxes: Tensor, height: float | Tensor, width: float | Tensor) -> Tensor:
-    """Return boxes (…, 4) cut to an image; the sizes may be tensors that broadcast with (…)."""
+    """Return boxes (…, 4) clipped to an image; the sizes may be tensors that broadcast with (…)."""
     x = boxes[..., 0::2].clamp(min=0).minimum(_limit(width, boxes))
     y = boxes[..., 1::2].clamp(min=0).minimum(_limit(height, boxes))
     return torch.stack([x[..., 0], y[..., 0], x[..., 1], y[..., 1]], -1)
