@@ -26,8 +26,8 @@ from anynorm.data.folder import choose_indices
 from anynorm.data.segmentation_readers import (
     IGNORED,
     MaskFiles,
-    Splits,
     Sample,
+    Splits,
     read_ade20k,
     read_camvid,
     read_camvid_folder,
