@@ -1,6 +1,6 @@
 """Square crops of images with objects: random ones for training, central ones for evaluation.
 
-A box is clipped to the crop. An object is dropped if less than `MIN_VISIBLE` of its box or, with masks, nothing of its mask is left.
+Boxes are clipped to the crop. An object is dropped if less than `MIN_VISIBLE` of its box, or nothing of its mask, is left.
 An image smaller than the crop is padded at the right and the bottom with the mean color, which is 0 after standardization.
 """
 

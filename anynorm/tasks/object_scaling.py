@@ -4,7 +4,8 @@
 
 Images are interpolated bilinearly, averaged over the source pixels where they shrink (antialiasing). Because sizes are rounded,
 the two axes of an image have slightly different scales; boxes are scaled by those of the pixels. Masks are interpolated as images
-are, and thresholded at 0.5. Detections are mapped back to the pixels of the original image, so that metrics do not depend on the scale.
+are, and thresholded at 0.5. Detections are mapped back to the pixels of the original image, so that metrics do not depend on the
+scale.
 """
 
 from __future__ import annotations
