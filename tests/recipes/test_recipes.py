@@ -89,6 +89,7 @@ VERDICTS = {
     "sn_average.desk": (3, 0, 5, 0),
     "sn_batch_size.desk": (11, 1, 4, 0),
     "sn_controller.desk": (5, 1, 2, 0),
+    "sn_detection.desk": (6, 0, 7, 0),
     "sn_importance.desk": (3, 1, 2, 0),
     "sn_segmentation.desk": (8, 1, 11, 0),
     "sn_style.desk": (3, 0, 6, 0),

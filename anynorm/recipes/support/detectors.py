@@ -137,13 +137,14 @@ def draw_modes(record: Record, path: Path, titles: dict[str, str], shifts: dict[
         bars.bar(0, 0, color=plot.COLORS[k], label=label, alpha=0.85)
     bars.set_xticks(range(len(titles)), list(titles.values()))
     bars.set(ylabel="box AP (%)", title="AP on test images, mean and every seed")
-    bars.legend(frameon=False)
+    bars.set_ylim(0, 1.25 * bars.get_ylim()[1])
+    bars.legend(frameon=False, loc="upper center", ncols=3)
     for (norm, label), color in zip(shifts.items(), plot.COLORS, strict=False):
         rows = [row["shift"] for row in record.rows if row["norm"] == norm and row["shift"]]
         if rows:
             means = [sum(values) / len(values) for values in zip(*rows, strict=True)]
             layers.plot(range(1, len(means) + 1), means, "o-", ms=3, color=color, label=label)
-    layers.set(xlabel="norm with running statistics, from first to last", ylabel="estimation shift", yscale="log")
+    layers.set(xlabel="norm with running statistics, from first to last", ylabel="estimation shift", ylim=(0, None))
     layers.set_title("Estimation shift by layer, mean over seeds")
     layers.legend(frameon=False)
     return save_figure(fig, path)

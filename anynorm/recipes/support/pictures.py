@@ -19,6 +19,8 @@ from anynorm.recipes.support.rows import save_figure, select
 from anynorm.training.store import Store
 
 QUALITY = 85
+WIDE = 1.5
+"""Width over height from which pictures are drawn in two columns."""
 
 
 def encode_picture(picture: torch.Tensor) -> str:
@@ -52,7 +54,7 @@ def last_artifact(runs: Path, run: str, prefix: str) -> str:
 
 
 def draw_pictures(record: Record, path: Path, norms: list[str] | None = None) -> list[Path]:
-    """Draw the pictures of norms side by side, those of the first seed; no file if the record has none.
+    """Draw the pictures of norms beside each other, those of the first seed; no file if the record has none.
 
     Args:
         record: rows with `picture`.
@@ -69,9 +71,13 @@ def draw_pictures(record: Record, path: Path, norms: list[str] | None = None) ->
         with Image.open(io.BytesIO(base64.b64decode(select(record.rows, "picture", norm=norm)[0]))) as image:
             images.append(np.asarray(image))
     height, width = images[0].shape[:2]
-    fig = Figure(figsize=(4 * len(norms), 4 * height / width + 0.3), layout="constrained")
-    for ax, norm, pixels in zip(np.atleast_1d(fig.subplots(1, len(norms))), norms, images, strict=True):
+    columns = len(norms) if width < WIDE * height else min(2, len(norms))
+    rows, side = -(-len(norms) // columns), 4 if columns > 2 else 6
+    fig = Figure(figsize=(side * columns, rows * (side * height / width + 0.3)), layout="constrained")
+    axes = fig.subplots(rows, columns, squeeze=False).flatten()
+    for ax in axes:
+        ax.set_axis_off()
+    for ax, norm, pixels in zip(axes, norms, images, strict=False):
         ax.imshow(pixels)
         ax.set_title(norm)
-        ax.set_axis_off()
     return save_figure(fig, path.with_name(f"{path.name}.pictures"), dpi=110)
