@@ -13,7 +13,7 @@ heads have GN, SN, or no norm.
 Scaled down in `desk`: crops of 96 × 96 pixels with one class, the devices are simulated (a step accumulates the gradients of
 four forward passes, each with statistics of its own), backbones are pretrained on CIFAR-10 at 32 × 32 pixels, one per norm for
 all seeds. So the claims are about the order of the norms. Pretrained detectors are Mask R-CNN (Table 4), the others Faster R-CNN.
-The machine was busy with other work: a run of Faster R-CNN took 79 CPU seconds, and 130 to 240 seconds in all.
+The machine was busy with other work: a run of Faster R-CNN took 79 CPU seconds, and 105 to 239 seconds in all.
 
 Beyond the paper: "sync bn" has the eight images of a step in one pass; "xbn" has GN in the place of one BN of each block, and in
 FPN and heads. Every network with running statistics is also tested with the statistics of each test batch, which has as many
