@@ -6,7 +6,6 @@ from mmcv.cnn import ConvModule, build_norm_layer
 from mmengine.registry import MODELS
 from torch import nn
 
-import anynorm
 from anynorm.integrations.mmengine import register
 
 
@@ -14,8 +13,8 @@ def test_the_example_of_the_guide():
     import anynorm.integrations.mmengine
 
     anynorm.integrations.mmengine.register()
-    block = ConvModule(3, 16, 3, norm_cfg=dict(type="SN"))
-    other = ConvModule(3, 16, 3, norm_cfg=dict(type="AnyNorm", spec="gn:8", requires_grad=False))
+    block = ConvModule(3, 16, 3, norm_cfg={"type": "SN"})
+    other = ConvModule(3, 16, 3, norm_cfg={"type": "AnyNorm", "spec": "gn:8", "requires_grad": False})
     assert type(block.norm) is anynorm.SwitchNorm
     assert other.norm.spec == "gn:8"
     assert not other.norm.weight.requires_grad
@@ -26,16 +25,16 @@ def test_layers_of_mmcv_keep_their_names_and_registering_again_has_no_effect():
     names = register()
     assert register() == names
     assert {"AnyNorm", "SN", "HN", "BGN", "SABN"} <= set(names)
-    assert type(build_norm_layer(dict(type="BN"), 8)[1]) is nn.BatchNorm2d
-    assert type(build_norm_layer(dict(type="GN", num_groups=2), 8)[1]) is nn.GroupNorm
+    assert type(build_norm_layer({"type": "BN"}, 8)[1]) is nn.BatchNorm2d
+    assert type(build_norm_layer({"type": "GN", "num_groups": 2}, 8)[1]) is nn.GroupNorm
 
 
 @pytest.mark.parametrize(
     ("config", "spec"),
     [
-        (dict(type="HN", num_groups=4), "hn:4"),
-        (dict(type="BGN", num_groups=2), "bgn:2"),
-        (dict(type="AnyNorm", spec="gn:32", groups="nearest"), "gn:16"),
+        ({"type": "HN", "num_groups": 4}, "hn:4"),
+        ({"type": "BGN", "num_groups": 2}, "bgn:2"),
+        ({"type": "AnyNorm", "spec": "gn:32", "groups": "nearest"}, "gn:16"),
     ],
 )
 def test_the_arguments_of_a_configuration_reach_the_layer(config, spec):
