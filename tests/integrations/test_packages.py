@@ -35,9 +35,9 @@ def test_a_missing_package_is_named_with_its_installation(call, package, monkeyp
 @pytest.mark.parametrize(
     ("module", "call", "package"),
     [
-        (lightning, lambda: lightning.Recalibration(), "lightning"),
-        (lightning, lambda: lightning.EstimationShiftMonitor(), "lightning"),
-        (transformers, lambda: transformers.RecalibrationCallback(), "transformers"),
+        (lightning, lightning.Recalibration, "lightning"),
+        (lightning, lightning.EstimationShiftMonitor, "lightning"),
+        (transformers, transformers.RecalibrationCallback, "transformers"),
         (transformers, lambda: transformers.EstimationShiftCallback(None), "transformers"),
     ],
 )
@@ -95,9 +95,8 @@ def test_an_isolated_loader_leaves_random_numbers_and_the_position_as_they_were(
 
 def test_random_numbers_are_restored_after_an_error():
     state = torch.get_rng_state()
-    with pytest.raises(ZeroDivisionError), isolated_loader([torch.zeros(2)].__iter__()):
-        torch.rand(1)
-        1 / 0
+    with pytest.raises(ZeroDivisionError), isolated_loader(DataLoader([1])):
+        1 / int(0 * torch.rand(1))
     assert torch.equal(torch.get_rng_state(), state)
 
 
