@@ -144,10 +144,8 @@ def test_the_example_of_the_guide(tmp_path, monkeypatch):
 
     from anynorm.integrations.lightning import EstimationShiftMonitor, Recalibration
 
-    average = EMAWeightAveraging(decay=0.99)
-    trainer = pl.Trainer(
-        max_epochs=1, callbacks=[average, Recalibration(batches=32), EstimationShiftMonitor(batches=8)], logger=False
-    )
+    callbacks = [EMAWeightAveraging(decay=0.99), Recalibration(batches=32), EstimationShiftMonitor(batches=8)]
+    trainer = pl.Trainer(max_epochs=1, callbacks=callbacks)
     trainer.fit(module, train_loader, val_loader)
     assert "estimation_shift/max" in trainer.callback_metrics
 
