@@ -91,9 +91,8 @@ def test_the_example_of_the_guide(arguments):
 
     from anynorm.integrations.transformers import EstimationShiftCallback, RecalibrationCallback
 
-    trainer = Trainer(
-        model, arguments, train_dataset=train_dataset, eval_dataset=eval_dataset, callbacks=[RecalibrationCallback(32)]
-    )
+    trainer = Trainer(model, arguments, train_dataset=train_dataset, eval_dataset=eval_dataset)
+    trainer.add_callback(RecalibrationCallback(batches=32))
     trainer.add_callback(EstimationShiftCallback(trainer, batches=8))
     trainer.train()
     logged = [entry for entry in trainer.state.log_history if "eval_estimation_shift/max" in entry]
