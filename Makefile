@@ -46,8 +46,9 @@ interop: .venv-interop/ready
 	test -x $(INTEROP)/python || $(PYTHON) -m venv .venv-interop
 	$(INTEROP)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
 	$(INTEROP)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		setuptools ninja pytest hypothesis huggingface_hub numpy pillow pyyaml safetensors tqdm
-	$(INTEROP)/python -m pip install --quiet --disable-pip-version-check --no-deps -r constraints-interop.txt
+		setuptools ninja pytest hypothesis huggingface_hub numpy pillow pyyaml safetensors tqdm \
+		lightning-utilities matplotlib scipy
+	$(INTEROP)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt torchmetrics -r constraints-interop.txt
 	$(INTEROP)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e .
 	touch $@
 

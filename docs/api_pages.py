@@ -35,6 +35,7 @@ PACKAGES = {
     "report": "report pages",
     "stylization": "pictures in the style of another",
     "recipes": "tables and figures of papers",
+    "integrations": "adapters to other packages",
     "table": "tables of text",
     "progress": "progress bars",
     "errors": "exceptions",

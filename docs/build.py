@@ -34,6 +34,7 @@ CONTENTS = {
     "Norms": ["norms/index", "guide/specs", "guide/add_a_norm"],
     "Guides": [
         "guide/surgery",
+        "guide/integrations",
         "guide/diagnose",
         "guide/domains",
         "guide/compare",

@@ -23,7 +23,7 @@ LEVELS = [
     ["attacks", "few_shot"],
     ["training"],
     ["tasks"],
-    ["recipes", "comparison", "report", "stylization"],
+    ["recipes", "comparison", "report", "stylization", "integrations"],
     ["cli"],
 ]
 """The packages and modules of anynorm; each may import itself and those on earlier lines."""

@@ -1,0 +1,117 @@
+"""Callbacks of Lightning, from the package lightning or pytorch_lightning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from anynorm.diagnostics.estimation_shift import estimation_shift
+from anynorm.integrations.loaders import isolated_loader
+from anynorm.integrations.metrics import shift_metrics
+from anynorm.integrations.packages import base_class, check_base
+from anynorm.surgery.batches import Forward, call
+from anynorm.surgery.recalibrate import has_running_stats, recalibrate
+
+if TYPE_CHECKING:
+    Callback = object
+else:
+    Callback = base_class("Callback", "lightning.pytorch", "pytorch_lightning")
+
+
+class _NormCallback(Callback):
+    """A callback that runs batches through the module before each validation epoch of `fit`."""
+
+    def __init__(self, batches: int | None, loader: Iterable[Any] | None, forward: Forward | None) -> None:
+        check_base(Callback, "lightning")
+        super().__init__()
+        self.batches = batches
+        self.loader = loader
+        self.forward = forward or call
+
+    def _is_due(self, trainer: Any, pl_module: nn.Module) -> bool:
+        return trainer.state.fn == "fit" and not trainer.sanity_checking and has_running_stats(pl_module)
+
+    def _isolated_loader(self, default: Any) -> AbstractContextManager[Any]:
+        return isolated_loader(default if self.loader is None else self.loader)
+
+    def _forward_of(self, trainer: Any) -> Forward:
+        """Return the forward function with the device, the transfer hooks and the precision of the trainer."""
+
+        def forward(pl_module: nn.Module, batch: Any) -> Any:
+            batch = trainer.strategy.batch_to_device(batch, dataloader_idx=0)
+            with trainer.precision_plugin.forward_context():
+                return self.forward(pl_module, batch)
+
+        return forward
+
+
+class Recalibration(_NormCallback):
+    """Estimate the running statistics again from training batches before each validation epoch.
+
+    For weights that differ from those with which the running statistics were collected: averaged weights (EMA, SWA; list this
+    callback after `WeightAveraging`, which exchanges the weights at the same point), a learning rate so large or a momentum so
+    small that running statistics lag behind, and batches so small that they are noisy. Otherwise the running statistics of
+    training are as good, and cost nothing. Each validation costs `batches` forward passes without gradient.
+
+    The new statistics stay: a checkpoint has those that were validated, and training updates them further. Modes, random numbers
+    and the position in the training data are as before. With several processes, statistics are pooled over all of them. Modules
+    without running statistics, and `trainer.validate`, are left alone.
+
+    Args:
+        batches: number of training batches to use, or fewer if the loader has fewer; None for all.
+        loader: batches to use instead of the trainer's training data; required if that is a collection of loaders.
+        forward: `forward(pl_module, batch)`; default: `pl_module(x)` for a batch (x, …), see `anynorm.surgery.batches`.
+        estimator: "pooled" or "averaged", as in `anynorm.recalibrate`.
+
+    Raises:
+        MissingPackageError: if Lightning is not installed.
+    """
+
+    def __init__(
+        self,
+        batches: int | None = 32,
+        *,
+        loader: Iterable[Any] | None = None,
+        forward: Forward | None = None,
+        estimator: str = "pooled",
+    ) -> None:
+        super().__init__(batches, loader, forward)
+        self.estimator = estimator
+
+    def on_validation_epoch_start(self, trainer: Any, pl_module: nn.Module) -> None:
+        """Recalibrate."""
+        if self._is_due(trainer, pl_module):
+            with self._isolated_loader(trainer.train_dataloader) as loader:
+                batches = islice(loader, self.batches)
+                recalibrate(pl_module, batches, estimator=self.estimator, forward=self._forward_of(trainer))
+
+
+class EstimationShiftMonitor(_NormCallback):
+    """Log the estimation shift of every norm with running statistics, once per validation epoch, measured on validation batches.
+
+    Logs `estimation_shift/max` and `estimation_shift/PATH` for each norm, which other callbacks can monitor. List it after
+    `Recalibration` to measure what is validated. With several processes, the mean of their values is logged.
+
+    Args:
+        batches: number of validation batches to use, or fewer if the loader has fewer; None for all.
+        loader: batches to use instead of the trainer's validation data; required if that is a collection of loaders.
+        forward: as for `Recalibration`.
+
+    Raises:
+        MissingPackageError: if Lightning is not installed.
+    """
+
+    def __init__(self, batches: int | None = 8, *, loader: Iterable[Any] | None = None, forward: Forward | None = None) -> None:
+        super().__init__(batches, loader, forward)
+
+    def on_validation_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """Measure and log."""
+        if self._is_due(trainer, pl_module):
+            with self._isolated_loader(trainer.val_dataloaders) as loader:
+                batches = islice(loader, self.batches)
+                report = estimation_shift(pl_module, batches, forward=self._forward_of(trainer), trial_samples=0)
+            pl_module.log_dict(shift_metrics(report, "estimation_shift"), sync_dist=True)

@@ -1,0 +1,110 @@
+"""Callbacks of the Trainer of Hugging Face transformers, for models with norms that have running statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from anynorm.diagnostics.estimation_shift import estimation_shift
+from anynorm.integrations.loaders import isolated_loader, to_device
+from anynorm.integrations.metrics import shift_metrics
+from anynorm.integrations.packages import base_class, check_base
+from anynorm.surgery.batches import Forward
+from anynorm.surgery.recalibrate import has_running_stats, recalibrate
+
+if TYPE_CHECKING:
+    TrainerCallback = object
+else:
+    TrainerCallback = base_class("TrainerCallback", "transformers")
+
+
+def call_with_keywords(model: nn.Module, batch: Any) -> Any:
+    """Call a model of transformers with a batch {name: tensor}, on the device of the model.
+
+    >>> call_with_keywords(nn.Linear(2, 3), {"input": __import__("torch").zeros(4, 2)}).shape
+    torch.Size([4, 3])
+    """
+    return model(**to_device(batch, next(model.parameters()).device))
+
+
+class RecalibrationCallback(TrainerCallback):
+    """Estimate the running statistics again from training batches before each evaluation of `Trainer.train`.
+
+    For weights or batches that make running statistics bad estimates; see `anynorm.integrations.lightning.Recalibration`. The new
+    statistics stay. Modes, random numbers and the position in the training data are as before. Models without running statistics,
+    such as most transformers, are left alone. `Trainer.evaluate` outside of training has no event before it: call
+    `anynorm.recalibrate` yourself.
+
+    Args:
+        batches: number of training batches to use, or fewer if the loader has fewer; None for all.
+        loader: batches to use instead of the training data.
+        forward: `forward(model, batch)`; default: `model(**batch)`.
+        estimator: "pooled" or "averaged", as in `anynorm.recalibrate`.
+
+    Raises:
+        MissingPackageError: if transformers is not installed.
+    """
+
+    def __init__(
+        self,
+        batches: int | None = 32,
+        *,
+        loader: Iterable[Any] | None = None,
+        forward: Forward | None = None,
+        estimator: str = "pooled",
+    ) -> None:
+        check_base(TrainerCallback, "transformers")
+        self.batches = batches
+        self.loader = loader
+        self.forward = forward or call_with_keywords
+        self.estimator = estimator
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Recalibrate if an evaluation follows."""
+        model = kwargs["model"]
+        if control.should_evaluate and has_running_stats(model):
+            with isolated_loader(kwargs["train_dataloader"] if self.loader is None else self.loader) as loader:
+                recalibrate(model, islice(loader, self.batches), estimator=self.estimator, forward=self.forward)
+
+    on_epoch_end = on_step_end
+
+
+class EstimationShiftCallback(TrainerCallback):
+    """Log the estimation shift of every norm with running statistics after each evaluation, measured on evaluation batches.
+
+    Logs `eval_estimation_shift/max` and `eval_estimation_shift/PATH` for each norm through `Trainer.log`.
+
+    Args:
+        trainer: the Trainer, to which the callback must be added by `trainer.add_callback`.
+        batches: number of evaluation batches to use, or fewer if the loader has fewer; None for all.
+        loader: batches to use instead of the evaluation data.
+        forward: `forward(model, batch)`; default: `model(**batch)`.
+
+    Raises:
+        MissingPackageError: if transformers is not installed.
+    """
+
+    def __init__(
+        self,
+        trainer: Any,
+        batches: int | None = 8,
+        *,
+        loader: Iterable[Any] | None = None,
+        forward: Forward | None = None,
+    ) -> None:
+        check_base(TrainerCallback, "transformers")
+        self.trainer = trainer
+        self.batches = batches
+        self.loader = loader
+        self.forward = forward or call_with_keywords
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Measure and log."""
+        model = kwargs["model"]
+        if has_running_stats(model):
+            with isolated_loader(kwargs["eval_dataloader"] if self.loader is None else self.loader) as loader:
+                report = estimation_shift(model, islice(loader, self.batches), forward=self.forward, trial_samples=0)
+            self.trainer.log(shift_metrics(report, "eval_estimation_shift"))
