@@ -1,5 +1,7 @@
 """Residual blocks are found in networks of every style, and one norm of each is replaced."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -148,11 +150,12 @@ class CachedBiasAfterStem(nn.Module):
 
 def test_blocks_that_cache_values_are_found_and_cache_none_of_the_trace():
     model = CachedBiasAfterStem().eval()
+    block: Any = model.block[0]
     model(X)
-    value = model.block[0].cache.copy()
+    value = block.cache.copy()
     assert paths(anynorm.xbn(model, "gn:4")) == ["block.0.body.1"]
-    assert model.block[0].cache == value
-    assert model.block[0].bias_of_device is value["cpu"]
+    assert block.cache == value
+    assert block.bias_of_device is value["cpu"]
 
 
 def test_a_network_without_residual_blocks_and_wrong_arguments_are_refused():
