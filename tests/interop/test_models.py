@@ -28,7 +28,7 @@ def without_rounding(row):
     return row | {"operations": operations}
 
 
-@pytest.mark.parametrize("model", cases())
+@pytest.mark.parametrize("model", list(cases()))
 def test_every_operation_has_the_result_in_the_table(model):
     assert (model.package, model.name) in EXPECTED, "measure it: make interop-results"
     assert without_rounding(measure(model)) == without_rounding(EXPECTED[model.package, model.name])
