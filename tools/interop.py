@@ -56,7 +56,7 @@ class Notes:
 
     def refer(self, reasons: list[str]) -> str:
         """Return the numbers of reasons in brackets; empty without reasons."""
-        texts = dict.fromkeys(re.sub(r"\b([Tt])his \w+", r"\1his model", reason) for reason in reasons)
+        texts = dict.fromkeys(_general(reason) for reason in reasons)
         numbers = sorted(self.numbers.setdefault(text, len(self.numbers) + 1) for text in texts)
         return f" [{', '.join(map(str, numbers))}]" if numbers else ""
 
@@ -65,11 +65,23 @@ class Notes:
         return [f"{number}. {text}" for text, number in self.numbers.items()]
 
 
+def _general(reason: str) -> str:
+    """Return a reason without the class of the model, numbers of channels, and the start of a list of norms.
+
+    >>> _general("No norm of this ConvNeXt pools over samples. where='all' converts these norms:")
+    'No norm of this model pools over samples.'
+    """
+    reason = re.sub(r"\b([Tt])his [A-Z]\w+", r"\1his model", reason)
+    return re.sub(r" \(\d+\)| where='all' converts .*:$", "", reason)
+
+
 def interop_page(results: dict[str, Any]) -> str:
     """Return the text of docs/interop.md."""
     versions = ", ".join(f"{name} {number}" for name, number in results["versions"].items())
     rows, notes = results["models"], Notes()
     parts = [INTRODUCTION, f"Measured with {versions}, on the CPU in float32.\n", *_summary(rows), ""]
+    if results["missing"]:
+        parts.append(f"Not measured yet: {', '.join(f'`{name}`' for name in results['missing'])}.\n")
     for package, name in NAMES.items():
         header = ["model", "parameters", "input", "BatchNorm", "others", *OPERATIONS.values(), "`undo`"]
         table = [header, *(_row(row, notes) for row in rows if row["package"] == package)]

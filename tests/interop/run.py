@@ -41,9 +41,18 @@ def main(names: list[str]) -> None:
         outcomes = row.get("error") or " ".join(f"{name}:{outcome['result']}" for name, outcome in row["operations"].items())
         sys.stdout.write(f"{number}/{len(pending)} {model.package} {model.name} {time.perf_counter() - start:.1f} s {outcomes}\n")
         sys.stdout.flush()
-        ordered = [rows[model.package, model.name] for model in models if (model.package, model.name) in rows]
-        versions = {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
-        RESULTS.write_text(json.dumps({"versions": versions, "models": ordered}, indent=1, ensure_ascii=False) + "\n")
+        write_results(rows, models)
+
+
+def write_results(rows: dict[tuple[str, str], dict[str, Any]], models: list[Any]) -> None:
+    """Write the rows in the order of the models, and the names of models without a row."""
+    keys = [(model.package, model.name) for model in models]
+    results = {
+        "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
+        "missing": [f"{package} {name}" for package, name in keys if (package, name) not in rows],
+        "models": [rows[key] for key in keys if key in rows],
+    }
+    RESULTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":
