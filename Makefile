@@ -9,7 +9,7 @@ browser:
 		(apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium) >/dev/null 2>&1 || \
 		echo 'chromium could not be installed: the browser test of the report page is skipped'
 
-.PHONY: setup demo test docs dist interop sanitize bench results format clean
+.PHONY: setup demo test docs dist interop interop-sample interop-results sanitize bench results format clean
 
 setup: .venv/ready
 
@@ -41,6 +41,15 @@ docs: setup
 INTEROP := .venv-interop/bin
 interop: .venv-interop/ready
 	ANYNORM_INTEROP=1 $(INTEROP)/python -m pytest tests/interop
+
+# A few models of each package; CI runs it.
+interop-sample: .venv-interop/ready
+	ANYNORM_INTEROP=1 $(INTEROP)/python -m pytest tests/interop -m sample
+
+# Measure the models that have no results in docs/interop.json, and generate docs/interop.md.
+interop-results: setup .venv-interop/ready
+	$(INTEROP)/python -W ignore -m tests.interop.run
+	$(BIN)/python -m tools.interop
 
 .venv-interop/ready: pyproject.toml constraints.txt constraints-interop.txt setup.py $(wildcard csrc/*)
 	test -x $(INTEROP)/python || $(PYTHON) -m venv .venv-interop

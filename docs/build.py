@@ -45,7 +45,7 @@ CONTENTS = {
         "guide/tasks",
         "guide/*",
     ],
-    "Results": ["tasks/index", "papers/index", "records/index", "benchmarks/index"],
+    "Results": ["tasks/index", "papers/index", "records/index", "benchmarks/index", "interop"],
     "Reference": ["api/index", "api/cli", "glossary", "changelog", "contributing"],
 }
 """The navigation. Pages that do not exist are left out; pages of docs/guide that are not listed follow the others."""

@@ -8,7 +8,10 @@ names.
 
 from __future__ import annotations
 
+import copy
 import operator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,11 +81,30 @@ def _main_branch(module: nn.Module, norms: dict[int, NormSite]) -> list[NormSite
     if not has_norm or isinstance(module, nn.Sequential | nn.ModuleList | nn.ModuleDict):
         return None
     try:
-        graph = _Tracer(norms).trace(module)
+        with _restored_attributes(module):
+            graph = _Tracer(norms).trace(module)
     except Exception:  # torch.fx raises various errors on control flow that depends on data
         named_block = any(word in type(module).__name__ for word in ("Block", "Bottleneck", "Residual"))
         return _norms_by_name(module, norms) if named_block else None
     return _main_branch_of_graph(graph, dict(module.named_modules(remove_duplicate=False)), norms)
+
+
+@contextmanager
+def _restored_attributes(module: nn.Module) -> Iterator[None]:
+    """Restore the attributes of a module and its children: code that is traced may cache values, as attention biases of LeViT."""
+    attributes = [(vars(child), dict(vars(child))) for child in module.modules()]
+    containers = [value for _, old in attributes for value in old.values() if isinstance(value, dict | list)]
+    contents = [copy.copy(container) for container in containers]
+    try:
+        yield
+    finally:
+        for current, old in attributes:
+            for name in set(current) - set(old):
+                del current[name]
+            current.update(old)
+        for container, content in zip(containers, contents, strict=True):
+            container.clear()
+            container.extend(content) if isinstance(container, list) else container.update(content)
 
 
 def _main_branch_of_graph(graph: fx.Graph, modules: dict[str, nn.Module], norms: dict[int, NormSite]) -> list[NormSite] | None:

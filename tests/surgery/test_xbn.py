@@ -1,5 +1,7 @@
 """Residual blocks are found in networks of every style, and one norm of each is replaced."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -121,6 +123,39 @@ def test_blocks_of_mobilenet_shufflenet_and_untraceable_ones_are_found():
     assert paths(anynorm.xbn(shuffle, "gn:4")) == ["1.branch2.4", "2.branch2.4"]
     untraceable = nn.Sequential(conv(3, 8), UntraceableBlock())
     assert paths(anynorm.xbn(untraceable, "ln")) == ["1.bn1"]
+
+
+class CachedBias(nn.Module):
+    """A block that stores a value of its first forward per device, as the attention of LeViT in timm."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.bias, self.cache = conv(8, 8), nn.Parameter(torch.zeros(2, 8, 1, 1)), {}
+
+    def forward(self, x):
+        self.bias_of_device = self.cache.setdefault(str(x.device), self.bias[1] + 0 * x.mean())
+        return x + self.body(x) + self.bias_of_device
+
+
+class CachedBiasAfterStem(nn.Module):
+    """A network that is traced after its block."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.block = conv(3, 8), nn.ModuleList([CachedBias()])
+
+    def forward(self, x):
+        return self.block[0](self.stem(x))
+
+
+def test_blocks_that_cache_values_are_found_and_cache_none_of_the_trace():
+    model = CachedBiasAfterStem().eval()
+    block: Any = model.block[0]
+    model(X)
+    value = block.cache.copy()
+    assert paths(anynorm.xbn(model, "gn:4")) == ["block.0.body.1"]
+    assert block.cache == value
+    assert block.bias_of_device is value["cpu"]
 
 
 def test_a_network_without_residual_blocks_and_wrong_arguments_are_refused():

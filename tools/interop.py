@@ -1,0 +1,147 @@
+"""Write docs/interop.md, and the counts in docs/guide/surgery.md, from docs/interop.json.
+
+    python -m tools.interop        (or: make interop-results, which measures missing models first)
+
+A test fails if one of them differs from what the results give.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from tools.markdown import markdown_table
+from tools.results import insert
+
+ROOT = Path(__file__).parents[1]
+RESULTS, PAGE, GUIDE = (ROOT / "docs" / name for name in ("interop.json", "interop.md", "guide/surgery.md"))
+MARKER = "interop"
+"""Name of the markers in docs/guide/surgery.md."""
+NAMES = {"timm": "timm", "torchvision": "torchvision", "smp": "segmentation_models_pytorch"}
+OPERATIONS = {"bn": "`bn`", "hn": "`hn`", "gn": "`gn:8`", "xbn": "`xbn`", "fold": "`fold`", "recalibrate": "`recalibrate`"}
+INTRODUCTION = """# Surgery on real models
+
+Which [operations](guide/surgery.md) work on which models of timm, torchvision and segmentation_models_pytorch. This page is
+generated from [interop.json](interop.json) by `make interop-results`; do not edit it. `make interop` measures every row again and
+compares.
+
+Models have no pretrained weights. Their running statistics are those of one batch, changed at random like the affine of their
+norms, so that equal outputs mean something. A batch has two random inputs of the smallest size (64, 96, 128, 224 or 256 pixels)
+that the model takes.
+
+| column | operation | passes if |
+|---|---|---|
+| BatchNorm | `inspect(model)` | it has the number of norms that pool over samples; "others" are all other norms |
+| `bn` | `convert(model, "bn")` | the outputs are equal in eval mode (change ≤ 10⁻⁴ of the largest value) |
+| `hn` | `convert(model, "hn")` | the outputs are equal in eval mode (≤ 10⁻³) |
+| `gn:8` | `convert(model, "gn:8", groups="nearest")` | a training step runs: the loss is finite, and gradients reach all norms |
+| `xbn` | `xbn(model, "gn:8")` | residual blocks are found, and the outputs are finite |
+| `fold` | `fold(model, x)` | the outputs are equal (≤ 10⁻³) |
+| `recalibrate` | `recalibrate(model, batches)` | running statistics change, and the outputs are finite |
+| `undo` | `report.undo()` after each of them | modules, modes, and all parameters and buffers are as before, bit by bit |
+
+✓: passed for all BatchNorms of the model. A number: of norms, or of blocks for `xbn`. –: refused with a message, and the model is
+unchanged. **✗**: failed. The numbers in brackets refer to the [reasons](#reasons).
+"""
+
+
+class Notes:
+    """The reasons on the page, numbered in the order of their first use."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def refer(self, reasons: list[str]) -> str:
+        """Return the numbers of reasons in brackets; empty without reasons."""
+        texts = dict.fromkeys(_general(reason) for reason in reasons)
+        numbers = sorted(self.numbers.setdefault(text, len(self.numbers) + 1) for text in texts)
+        return f" [{', '.join(map(str, numbers))}]" if numbers else ""
+
+    def lines(self) -> list[str]:
+        """Return the list of reasons."""
+        return [f"{number}. {text}" for text, number in self.numbers.items()]
+
+
+def _general(reason: str) -> str:
+    """Return a reason without the class of the model, numbers of channels, and the start of a list of norms.
+
+    >>> _general("No norm of this ConvNeXt pools over samples. where='all' converts these norms:")
+    'No norm of this model pools over samples.'
+    """
+    reason = re.sub(r"\b([Tt])his [A-Z]\w+", r"\1his model", reason)
+    return re.sub(r" \(\d+\)| where='all' converts .*:$", "", reason)
+
+
+def interop_page(results: dict[str, Any]) -> str:
+    """Return the text of docs/interop.md."""
+    versions = ", ".join(f"{name} {number}" for name, number in results["versions"].items())
+    rows, notes = results["models"], Notes()
+    parts = [INTRODUCTION, f"Measured with {versions}, on the CPU in float32.\n", *_summary(rows), ""]
+    if results["missing"]:
+        parts.append(f"Not measured yet: {', '.join(f'`{name}`' for name in results['missing'])}.\n")
+    for package, name in NAMES.items():
+        header = ["model", "parameters", "input", "BatchNorm", "others", *OPERATIONS.values(), "`undo`"]
+        table = [header, *(_row(row, notes) for row in rows if row["package"] == package)]
+        parts += [f"## {name}\n", *markdown_table(table), ""]
+    return "\n".join([*parts, "## Reasons\n", *notes.lines(), ""])
+
+
+def interop_counts(results: dict[str, Any]) -> str:
+    """Return a sentence with the numbers of models, for docs/guide/surgery.md."""
+    rows = results["models"]
+    counts = [f"{sum(1 for row in rows if row['package'] == package)} models of {name}" for package, name in NAMES.items()]
+    failures = [name for row in rows for name, outcome in row.get("operations", {}).items() if outcome["result"] == "failed"]
+    total = sum(len(row.get("operations", {})) for row in rows)
+    return (
+        f"These operations are tested on {counts[0]}, {counts[1]} and {counts[2]}:\n"
+        f"[the table](../interop.md) has the result of each. {len(failures)} of {total} fail."
+    )
+
+
+def _summary(rows: list[dict[str, Any]]) -> list[str]:
+    """Return the table of the numbers of models per package, of those with BatchNorm, and of those that pass."""
+    table = [["package", "models", "with BatchNorm", *OPERATIONS.values(), "BatchNorms folded"]]
+    for package, name in NAMES.items():
+        of_package = [row for row in rows if row["package"] == package]
+        with_bn = [row for row in of_package if row.get("batch_norms")]
+        passed = [sum(1 for row in with_bn if row["operations"][key]["result"] == "passed") for key in OPERATIONS]
+        folded = sum(row["operations"]["fold"].get("count", 0) for row in with_bn)
+        counts = [len(of_package), len(with_bn), *passed]
+        table.append([name, *map(str, counts), f"{folded} of {sum(row['batch_norms'] for row in with_bn)}"])
+    return ["Models with BatchNorm on which an operation passes:\n", *markdown_table(table)]
+
+
+def _row(row: dict[str, Any], notes: Notes) -> list[str]:
+    if "error" in row:
+        return [f"`{row['name']}`", f"the model itself does not run{notes.refer([row['error']])}", *[""] * (len(OPERATIONS) + 4)]
+    others = row["norms"] - row["batch_norms"]
+    size = " × ".join(map(str, row["input"]))
+    cells = [f"`{row['name']}`", f"{row['parameters'] / 1e6:.1f} M", size, str(row["batch_norms"])]
+    cells.append(f"{others}{notes.refer(list(row['unsupported']))}")
+    outcomes = row["operations"]
+    cells += [_cell(key, outcomes[key], row["batch_norms"], notes) for key in OPERATIONS]
+    undo_fails = any(outcome.get("reason", "").startswith("undo left") for outcome in outcomes.values())
+    passes = any(outcome["result"] == "passed" for outcome in outcomes.values())
+    return [*cells, "**✗**" if undo_fails else "✓" if passes else ""]
+
+
+def _cell(operation: str, outcome: dict[str, Any], batch_norms: int, notes: Notes) -> str:
+    if outcome["result"] != "passed":
+        return f"{'–' if outcome['result'] == 'refused' else '**✗**'}{notes.refer([outcome['reason']])}"
+    count = outcome["count"]
+    if operation == "xbn":
+        return str(count) if count == outcome["blocks"] else f"{count} of {outcome['blocks']}"
+    if count == batch_norms and batch_norms:
+        return "✓"
+    reasons = [note for note in outcome.get("notes", {}) if "come from each input" not in note]  # those of other norms
+    return f"{count} of {batch_norms}{notes.refer(reasons)}" if batch_norms else str(count)
+
+
+if __name__ == "__main__":
+    measured = json.loads(RESULTS.read_text())
+    PAGE.write_text(interop_page(measured))
+    GUIDE.write_text(insert(interop_counts(measured), GUIDE.read_text(), MARKER))
+    sys.stdout.write("Wrote docs/interop.md and the counts in docs/guide/surgery.md.\n")
