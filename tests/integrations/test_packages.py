@@ -3,6 +3,7 @@
 import sys
 import types
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -51,7 +52,7 @@ def test_a_callback_without_its_package_cannot_be_made(module, call, package, mo
 
 
 def test_the_base_class_is_that_of_a_loaded_module_before_others(monkeypatch):
-    loaded = types.ModuleType("loaded_package")
+    loaded: Any = types.ModuleType("loaded_package")
     loaded.Decimal = type("Decimal", (), {})
     monkeypatch.setitem(sys.modules, "loaded_package", loaded)
     monkeypatch.delitem(sys.modules, "numbers", raising=False)
@@ -93,14 +94,19 @@ def test_an_isolated_loader_leaves_random_numbers_and_the_position_as_they_were(
     assert run(peek=True) == run(peek=False)
 
 
+def make_loader(count, **options):
+    samples: Any = list(range(count))
+    return DataLoader(samples, **options)
+
+
 def test_random_numbers_are_restored_after_an_error():
     state = torch.get_rng_state()
-    with pytest.raises(ZeroDivisionError), isolated_loader(DataLoader([1])):
+    with pytest.raises(ZeroDivisionError), isolated_loader(make_loader(1)):
         1 / int(0 * torch.rand(1))
     assert torch.equal(torch.get_rng_state(), state)
 
 
-@pytest.mark.parametrize("loader", [None, [DataLoader([1])], {"a": DataLoader([1])}])
+@pytest.mark.parametrize("loader", [None, [make_loader(1)], {"a": make_loader(1)}])
 def test_a_collection_of_loaders_is_refused(loader):
     with pytest.raises(anynorm.DataError, match=f"Expected one data loader; got {type(loader).__name__}"):
         with isolated_loader(loader):
@@ -108,7 +114,7 @@ def test_a_collection_of_loaders_is_refused(loader):
 
 
 def test_the_loader_inside_that_of_accelerate_is_used():
-    inner = DataLoader([1, 2])
+    inner = make_loader(2)
     with isolated_loader(types.SimpleNamespace(base_dataloader=inner)) as loader:
         assert loader is inner
 
@@ -126,11 +132,11 @@ def test_tensors_of_any_mapping_are_moved():
 
 def test_callbacks_of_transformers_recalibrate_only_before_an_evaluation(monkeypatch):
     monkeypatch.setattr(transformers, "TrainerCallback", nn.Module)
-    model = nn.Sequential(nn.BatchNorm1d(3))
+    model: Any = nn.Sequential(nn.BatchNorm1d(3))
     model.forward = lambda x: nn.Sequential.forward(model, x)
     batch = {"x": torch.randn(32, 3, generator=torch.Generator().manual_seed(0)) + 2}
     callback = transformers.RecalibrationCallback(forward=lambda model, batch: model(batch["x"]))
-    step = partial(callback.on_step_end, None, None, model=model, train_dataloader=DataLoader([0], collate_fn=lambda _: batch))
+    step = partial(callback.on_step_end, None, None, model=model, train_dataloader=make_loader(1, collate_fn=lambda _: batch))
     step(types.SimpleNamespace(should_evaluate=False))
     assert float(model[0].running_mean.abs().max()) == 0
     step(types.SimpleNamespace(should_evaluate=True))

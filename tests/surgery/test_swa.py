@@ -1,5 +1,7 @@
 """`recalibrate` is what `torch.optim.swa_utils.update_bn` is for torch's BatchNorm."""
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, update_bn
@@ -10,7 +12,7 @@ from tests.helpers import same
 X = torch.randn(24, 3, 6, 6, generator=torch.Generator().manual_seed(0)) * 2 + 1
 
 
-def averaged(norm) -> AveragedModel:
+def averaged(norm) -> Any:
     """The average of two networks of the same shape."""
     torch.manual_seed(0)
     models = [nn.Sequential(nn.Conv2d(3, 8, 3), norm(8), nn.ReLU(), nn.Conv2d(8, 4, 3), norm(4)) for _ in range(2)]
