@@ -7,7 +7,7 @@ Paper: Faster R-CNN and Mask R-CNN with FPN on COCO, ResNet-50 and ResNeXt-101 b
 GN in FPN and heads. From scratch (Table 6): 2, 4 and 8 images per device, BN is not frozen.
 
     smoke  10 s      generated images, a few steps; checks that the code works and claims nothing
-    desk   not run   nuclei (2018 Data Science Bowl), detectors with FPN, a narrow ResNet-10, 8 crops per step
+    desk   36 min    nuclei (2018 Data Science Bowl), detectors with FPN, a narrow ResNet-10, 8 crops per step
     paper  not run   the published setting of Tables 4 and 6 with ResNet-50; needs coco/ and imagenet/ in the data directory
 
 Scaled down in `desk` as in `sn_detection`, with which it shares runs. From scratch: 4 devices with 2 crops and 1 device with 8,
@@ -93,8 +93,10 @@ def _gain(norm: str) -> Values:
 
 def draw(record: Record, path: Path) -> list[Path]:
     """Plot AP by variant and kind of statistics, with the estimation shift by layer."""
-    titles = {norm: norm.replace(", ", "\n") for norm in record.settings["variants"]}
-    shifts = {norm: norm for norm in titles if "gn" not in norm and "†" not in norm}
+    titles = {
+        norm: norm.replace(", ", "\n").replace("per ", "per\n").replace("pre", "pre-\n") for norm in record.settings["variants"]
+    }
+    shifts = {norm: norm for norm in titles if "per device" in norm and "gn" not in norm}
     return draw_modes(record, path, titles, shifts)
 
 

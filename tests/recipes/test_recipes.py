@@ -95,6 +95,7 @@ VERDICTS = {
     "sn_style.desk": (3, 0, 6, 0),
     "sn_video.desk": (2, 0, 8, 0),
     "xbn_blocks.desk": (8, 0, 8, 0),
+    "xbn_detection.desk": (5, 1, 5, 0),
     "xbn_mlp.paper": (22, 2, 1, 0),
     "xbn_networks.desk": (4, 0, 2, 0),
     "xbn_perturbation.desk": (3, 0, 5, 0),

@@ -146,5 +146,6 @@ def draw_modes(record: Record, path: Path, titles: dict[str, str], shifts: dict[
             layers.plot(range(1, len(means) + 1), means, "o-", ms=3, color=color, label=label)
     layers.set(xlabel="norm with running statistics, from first to last", ylabel="estimation shift", ylim=(0, None))
     layers.set_title("Estimation shift by layer, mean over seeds")
-    layers.legend(frameon=False)
+    layers.set_ylim(0, 1.25 * layers.get_ylim()[1])
+    layers.legend(frameon=False, loc="upper center", ncols=3 if len(shifts) < 4 else 2)
     return save_figure(fig, path)
