@@ -4,12 +4,22 @@ With the long tests at the end one of the two processes would wait for the other
 which reads the variable when Triton is imported first. Features of images are cached in the temporary directory. The tests in
 tests/interop need the environment of `make interop`, which sets ANYNORM_INTEROP: there a package that cannot be imported is a
 failure, which a skip would hide.
+
+Some virtual machines report AMX instructions that they do not execute, and oneDNN uses them for bfloat16: a process would die with
+SIGILL. Then oneDNN is limited to AVX-512, here and in the processes that tests start.
 """
 
 import os
+import signal
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
+PROBE = "import torch; torch.nn.Linear(64, 64).bfloat16()(torch.ones(16, 64).bfloat16())"
+if "PYTEST_XDIST_WORKER" not in os.environ and "ONEDNN_MAX_CPU_ISA" not in os.environ:
+    if subprocess.run([sys.executable, "-c", PROBE], check=False, capture_output=True).returncode == -signal.SIGILL:
+        os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_FP16"
 os.environ["TRITON_INTERPRET"] = "1"
 os.environ.setdefault("ANYNORM_DATA", str(Path(tempfile.gettempdir()) / "anynorm-test-cache"))
 

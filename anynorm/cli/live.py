@@ -107,7 +107,7 @@ def print_comparison(comparison: Comparison, table: Table) -> None:
     with console.capture() as capture:
         console.print(grid, highlight=False)
     sys.stdout.writelines(f"{line.rstrip()}\n" for line in capture.get().splitlines())
-    legend, recommendation = table.finding.split("\n")
+    legend, _, recommendation = table.finding.rpartition("\n")
     best, other = ("highest", "lower") if measure.higher_is_better else ("lowest", "higher")
     star = f"* {best} {measure.name}, or not significantly {other}. " if tested else ""
     sys.stdout.flush()

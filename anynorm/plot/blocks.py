@@ -121,6 +121,7 @@ def _divided_block(cuts: tuple[Cut, ...], sizes: Index, indices: list[list[int]]
 def describe_parts(cut: Cut, num_domains: int = 0) -> str:
     """Return how many statistics a cut has, in words.
 
+    >>> from anynorm.core.cuts import ALL
     >>> describe_parts(Cut(ALL, 32, 1)), describe_parts(Cut(1, 1, 1))
     ('one per sample and group of channels', 'one for the whole batch')
     """
@@ -173,6 +174,7 @@ def _num_strips(cut: AnyCut, channels: int) -> int:
 def drawn_indices(cuts: tuple[Cut, ...], sizes: tuple[int, int, int]) -> list[list[int]]:
     """Choose the samples, channels and positions to draw.
 
+    >>> from anynorm.core.cuts import ALL
     >>> drawn_indices((Cut(ALL, 2, 1),), (2, 12, 3))
     [[0, 1], [0, 1, 3, 4, 6, 7, 9, 10], [0, 1, 2]]
     >>> drawn_indices((Cut(ALL, 32, 1),), (2, 64, 3))[1]
