@@ -5,7 +5,7 @@ which reads the variable when Triton is imported first. Features of images are c
 tests/interop need the environment of `make interop`, which sets ANYNORM_INTEROP: there a package that cannot be imported is a
 failure, which a skip would hide.
 
-Some virtual machines report AMX instructions that they do not execute, and oneDNN uses them for bfloat16: a process would die with
+Some virtual machines report AMX instructions that they do not execute, and oneDNN uses them for bfloat16: a process would die by
 SIGILL. Then oneDNN is limited to AVX-512, here and in the processes that tests start.
 """
 
@@ -17,14 +17,22 @@ import tempfile
 from pathlib import Path
 
 PROBE = "import torch; torch.nn.Linear(64, 64).bfloat16()(torch.ones(16, 64).bfloat16())"
-if "PYTEST_XDIST_WORKER" not in os.environ and "ONEDNN_MAX_CPU_ISA" not in os.environ:
-    if subprocess.run([sys.executable, "-c", PROBE], check=False, capture_output=True).returncode == -signal.SIGILL:
-        os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_FP16"
+
+
+def has_broken_amx() -> bool:
+    """Whether a product in bfloat16 kills a process; in a worker, the process that started it has looked."""
+    if "PYTEST_XDIST_WORKER" in os.environ or "ONEDNN_MAX_CPU_ISA" in os.environ:
+        return False
+    return subprocess.run([sys.executable, "-c", PROBE], check=False, capture_output=True).returncode == -signal.SIGILL
+
+
+if has_broken_amx():
+    os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_FP16"
 os.environ["TRITON_INTERPRET"] = "1"
 os.environ.setdefault("ANYNORM_DATA", str(Path(tempfile.gettempdir()) / "anynorm-test-cache"))
 
-import torch
-from hypothesis import HealthCheck, settings
+import torch  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
 
 torch.set_num_threads(1)
 collect_ignore = [] if os.environ.get("ANYNORM_INTEROP") else ["interop"]
