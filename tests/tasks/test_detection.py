@@ -2,6 +2,8 @@
 
 import io
 import json
+import subprocess
+import sys
 from contextlib import redirect_stdout
 from dataclasses import replace
 from typing import Any
@@ -24,6 +26,8 @@ from anynorm.tasks.detection import Detection
 from anynorm.tasks.detection_networks import make_network
 from anynorm.tasks.object_crops import Window, central_window, crop_objects, flip, pad_image, without_crowds
 from anynorm.training.config import Config, config_from_dict
+from anynorm.training.run import load_run
+from anynorm.training.store import Store
 from anynorm.training.task import merge_options
 from anynorm.training.trainer import Trainer, train
 from tests.helpers import same
@@ -354,3 +358,25 @@ def test_settings_that_cannot_be_used_are_reported():
         Detection(with_options(num_samples=0))
     with pytest.raises(DataError, match="a backbone must be a residual network with stages; got 'mlp'"):
         Detection(replace(QUICK, model="mlp"))
+
+
+@pytest.mark.slow
+def test_two_processes_train_one_detector_and_share_its_test_images(tmp_path):
+    config = replace(with_options(masks=True, norm_modes=True, recalibration_images=4), devices=2, grad_accum_steps=1, sync=True)
+    script = tmp_path / "two.py"
+    script.write_text(f"""
+import torch
+from pathlib import Path
+torch.set_num_threads(1)
+from anynorm.training.config import Config
+from anynorm.training.run import run
+assert run({config!r}, Path({str(tmp_path)!r}))
+""")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    subprocess.run(launcher, check=True, timeout=300)
+    record = Store(tmp_path).record(config.id)
+    assert record["status"] == "done"
+    assert {"test_AP", "test_mask AP", "test_AP, batch statistics", "test_AP, recalibrated"} <= record.keys()
+    task: Any = load_run(tmp_path, config.id)
+    with torch.no_grad():
+        assert task.test_metrics(16)["AP"] == pytest.approx(record["test_AP"], abs=0.01)
