@@ -44,7 +44,7 @@ interop: .venv-interop/ready
 
 # A few models of each package; CI runs it.
 interop-sample: .venv-interop/ready
-	ANYNORM_INTEROP=1 $(INTEROP)/python -m pytest tests/interop -m sample
+	ANYNORM_INTEROP=1 $(INTEROP)/python -m pytest tests/interop/test_models.py -m sample
 
 # Measure the models that have no results in docs/interop.json, and generate docs/interop.md.
 interop-results: setup .venv-interop/ready
@@ -55,7 +55,7 @@ interop-results: setup .venv-interop/ready
 	test -x $(INTEROP)/python || $(PYTHON) -m venv .venv-interop
 	$(INTEROP)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
 	$(INTEROP)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		setuptools ninja pytest hypothesis huggingface_hub numpy pillow pyyaml safetensors tqdm \
+		setuptools ninja pytest hypothesis platformdirs huggingface_hub numpy pillow pyyaml safetensors tqdm \
 		lightning-utilities matplotlib scipy
 	$(INTEROP)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt torchmetrics -r constraints-interop.txt
 	$(INTEROP)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e .
