@@ -3,6 +3,8 @@
 import warnings
 from importlib import import_module
 
+import pytest
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     for name in (
@@ -15,3 +17,9 @@ with warnings.catch_warnings():
         "accelerate",
     ):
         import_module(name)
+
+
+@pytest.fixture(autouse=True)
+def _in_a_temporary_folder(tmp_path, monkeypatch):
+    """Trainers write checkpoints into the working directory."""
+    monkeypatch.chdir(tmp_path)
