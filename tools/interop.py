@@ -24,12 +24,14 @@ NAMES = {"timm": "timm", "torchvision": "torchvision", "smp": "segmentation_mode
 OPERATIONS = {"bn": "`bn`", "hn": "`hn`", "gn": "`gn:8`", "xbn": "`xbn`", "fold": "`fold`", "recalibrate": "`recalibrate`"}
 INTRODUCTION = """# Surgery on real models
 
-Which [operations](guide/surgery.md) work on which models of timm, torchvision and segmentation_models_pytorch. This page is
-generated from [interop.json](interop.json) by `make interop-results`; do not edit it. `make interop` measures every row again and
-compares.
+Which [operations](guide/surgery.md) work on which models of timm, torchvision and segmentation_models_pytorch. `make interop`
+measures every row again and compares it with [the results](interop.json).
+
+Of detectors, which take lists of images, a test has torchvision's Faster R-CNN (trainable and frozen BatchNorm); see
+[Detection](guide/detection.md#on-your-detector).
 
 Models have no pretrained weights. Their running statistics are those of one batch, changed at random like the affine of their
-norms, so that equal outputs mean something. A batch has two random inputs of the smallest size (64, 96, 128, 224 or 256 pixels)
+norms, so that equal outputs mean something. A batch has two random inputs of the smallest size (64 to 299 pixels)
 that the model takes.
 
 | column | operation | passes if |

@@ -19,8 +19,8 @@ from torch import nn
 MAX_PARAMETERS = 60e6
 NUM_CLASSES = 10
 TIMM = """
-resnet18 resnet26t resnet50d resnetblur18 resnetv2_18 resnet50_gn resnetrs50 wide_resnet50_2 seresnet18 ecaresnet26t
-resnext50_32x4d seresnext26ts gcresnet33ts skresnet18 resnest14d res2net50_26w_4s tresnet_m
+resnet18 resnet26t resnet50 resnet50d resnetblur18 resnetv2_18 resnet50_gn resnetrs50 wide_resnet50_2 seresnet18
+ecaresnet26t resnext50_32x4d seresnext26ts gcresnet33ts skresnet18 resnest14d res2net50_26w_4s tresnet_m
 regnetx_002 regnety_002 regnetz_005 regnetv_040 gernet_s repvgg_a0 mobileone_s0 repvit_m0_9 repghostnet_050
 efficientnet_b0 efficientnet_b0_gn efficientnet_lite0 efficientnetv2_rw_t mixnet_s mnasnet_050
 spnasnet_100 fbnetc_100 fbnetv3_b hardcorenas_a tinynet_e lcnet_050 rexnet_100
@@ -38,7 +38,7 @@ nf_resnet26 eca_nfnet_l0
 """
 TIMM_IMAGE_SIZE = {
     **dict.fromkeys(["coatnet_pico_rw_224", "coatnet_bn_0_rw_224", "maxvit_pico_rw_256"], 64),
-    **dict.fromkeys(["levit_128s", "nest_tiny", "tiny_vit_5m_224", "visformer_tiny", "vit_tiny_patch16_224"], 64),
+    **dict.fromkeys(["levit_128s", "nest_tiny", "visformer_tiny", "vit_tiny_patch16_224"], 64),
     **dict.fromkeys(["botnet26t_256", "lambda_resnet26t", "xcit_nano_12_p16_224"], 64),
 }
 SMP = {
@@ -58,7 +58,7 @@ resnet18 efficientnet_b0 regnety_002 mobilenetv3_small_050 repvgg_a0 coatnet_pic
 mobilenet_v2 shufflenet_v2_x0_5 lraspp_mobilenet_v3_large r3d_18
 Unet-resnet18 FPN-efficientnet-b0
 """
-IMAGE_SHAPES: list[tuple[int, ...]] = [(3, size, size) for size in (64, 96, 128, 224, 256)]
+IMAGE_SHAPES: list[tuple[int, ...]] = [(3, size, size) for size in (64, 96, 128, 224, 256, 299)]
 CLIP_SHAPES: list[tuple[int, ...]] = [(3, frames, size, size) for frames, size in ((4, 64), (8, 64), (16, 112), (16, 224))]
 
 
