@@ -1,7 +1,8 @@
 """Docstrings as reStructuredText, which Sphinx reads.
 
 Docstrings here are plain text for `help()`: code in single backticks, formulas and tables as indented or aligned lines.
-reStructuredText has other marks for both, and would read `*`, `|` and a final `_` as marks of its own.
+reStructuredText has other marks for both, and would read `*`, `|` and a final `_` as marks of its own. Aligned lines stay as they
+are, in a font of fixed width; with code among them, which that font cannot show, they become a table.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def to_rst(lines: list[str]) -> list[str]:
     converted: list[str] = []
     for paragraph in _paragraphs(lines):
         if _is_literal(paragraph):
-            converted += ["::", "", *("    " + line if _indent(paragraph[0]) == 0 else line for line in paragraph)]
+            converted += _literal(paragraph)
         elif paragraph[0].startswith(">>>"):
             converted += paragraph
         else:
@@ -53,7 +54,7 @@ def _paragraphs(lines: list[str]) -> Iterator[list[str]]:
         elif not paragraph:
             ends = False
         else:
-            in_item = ITEM.match(paragraph[0]) is not None
+            in_item = ITEM.match(paragraph[0]) is not None or ALIGNED.search(paragraph[0]) is not None
             starts_block = _indent(line) > 0 and _indent(paragraph[0]) == 0 and not in_section and not in_item
             ends = starts_block or (_indent(line) == 0 and (in_section or _indent(paragraph[0]) > 0))
             ends = ends or bool(SECTION.match(line))
@@ -80,6 +81,51 @@ def _as_list(section: list[str]) -> list[str]:
         else:
             converted.append(" " * base + ("- " if _indent(line) == base else "  ") + line.strip())
     return converted
+
+
+def _literal(paragraph: list[str]) -> list[str]:
+    """Return aligned or indented lines: with code a table or a list if they are one, else as they are."""
+    indent = _indent(paragraph[0])
+    if any(CODE.search(line) for line in paragraph):
+        rows = _columns(paragraph)
+        if rows:
+            return _as_table(rows)
+        if ITEM.match(paragraph[0].lstrip()):
+            return _mark_up("\n".join(line[indent:] for line in paragraph)).split("\n")
+    return ["::", "", *("    " + CODE.sub(r"\1", line[indent:]) for line in paragraph)]
+
+
+def _columns(lines: list[str]) -> list[list[str]]:
+    """Return the cells of aligned lines; none if they have a single column.
+
+    A column starts where all lines have two blanks before it; a line whose first cell is empty continues the one before.
+
+    >>> _columns(["cells       generated", "coco128     a packed data set,", "            see `archives`"])
+    [['cells', 'generated'], ['coco128', 'a packed data set, see `archives`']]
+    """
+    lines = [line for line in lines if line.strip()]
+    width = max(map(len, lines))
+    padded = [line.ljust(width) for line in lines]
+    blank = [all(line[position] == " " for line in padded) for position in range(width)]
+    indent = min(map(_indent, lines))
+    starts = [indent] + [p for p in range(indent + 2, width) if blank[p - 1] and blank[p - 2] and not blank[p]]
+    if len(starts) == 1:
+        return []
+    rows: list[list[str]] = []
+    for line in padded:
+        cells = [line[start:end].strip() for start, end in zip(starts, [*starts[1:], width], strict=True)]
+        if cells[0] or not rows:
+            rows.append(cells)
+        else:
+            rows[-1] = [" ".join(filter(None, pair)) for pair in zip(rows[-1], cells, strict=True)]
+    return rows
+
+
+def _as_table(rows: list[list[str]]) -> list[str]:
+    lines = [".. list-table::", "   :widths: auto", ""]
+    for row in rows:
+        lines += [f"   {'-' if number else '* -'} {_mark_up(cell)}".rstrip() for number, cell in enumerate(row)]
+    return [re.sub(r"^   - ", "     - ", line) for line in lines]
 
 
 def _strip_end(paragraph: list[str]) -> list[str]:

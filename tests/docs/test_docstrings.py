@@ -29,6 +29,8 @@ def convert(text):
         "Text.\n\n>>> f(`x`)\n1\n\nText.",
         "A backslash \\ and a single ` backtick.",
         "Over `two\nlines` of code.",
+        "Names:\n\n    a        see `b`\n    c d      * and |x|,\n             `e`",
+        "Steps:\n\n    1. one `a`\n    2. two",
     ],
 )
 def test_docstrings_are_valid_after_conversion(text):
@@ -50,6 +52,19 @@ def test_code_and_formulas_are_literal_and_marks_of_text_are_kept():
 def test_lines_in_columns_are_a_table():
     _, document = convert("bn    one per channel\nln    one per sample")
     assert literals(document) == ["bn    one per channel\nln    one per sample"]
+
+
+def test_lines_in_columns_with_code_are_a_table_with_that_code():
+    _, document = convert(
+        "    name    files                     masks\n    coco    one, see `coco`           yes\n            and more\n"
+    )
+    entries = [node.astext() for node in document.findall(lambda node: node.tagname == "entry")]
+    assert entries == ["name", "files", "masks", "coco", "one, see coco and more", "yes"]
+    assert literals(document) == ["coco"]
+
+
+def test_formulas_have_no_backticks():
+    assert literals(convert("Set:\n\n    a = `b` + c")[1]) == ["a = b + c"]
 
 
 def test_settings_below_an_argument_are_a_list():
