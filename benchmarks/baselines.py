@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from candidates import MODES, step
 from measurement import best_times, saved_bytes, write_results
-from report import baselines_section
+from sections import baselines_section
 from torch import nn
 
 import anynorm

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from measurement import best_times, saved_bytes, write_results
-from report import conditional_section
+from sections import conditional_section
 from torch import Tensor, nn
 
 import anynorm

@@ -23,7 +23,7 @@ from typing import Any
 import onnxruntime
 import torch
 from measurement import best_times, write_results
-from report import deployment_section
+from sections import deployment_section
 from torch import Tensor, nn
 
 import anynorm

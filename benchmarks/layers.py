@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from candidates import MODES, SPECS, candidates, copy, shapes, step, traffic
 from measurement import best_times, condition_of, saved_bytes, write_results
-from report import layers_section
+from sections import layers_section
 from targets import layer_targets
 
 from anynorm.progress import track
@@ -96,7 +96,7 @@ def _peak_kilobytes() -> int:
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """Plot time of nn.BatchNorm / ours against the size of x: one dot per spec and shape, one panel per number of threads."""
+    """Plot the time relative to nn.BatchNorm against the size of x: one dot per layer and shape, one panel per thread count."""
     from matplotlib.figure import Figure
 
     counts = sorted({row["threads"] for row in rows})
@@ -104,14 +104,14 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     for ax, threads in zip(figure.subplots(1, len(counts), sharey=True, squeeze=False)[0], counts, strict=True):
         for name in ("gn:32", "hn:32", "sn", "bn", "nn.GroupNorm", "published SN", "traffic"):
             cells = [(row["megabytes"], row["seconds"][MODES[2]]) for row in rows if row["threads"] == threads]
-            points = sorted((size, times["nn.BatchNorm"] / times[name]) for size, times in cells if name in times)
+            points = sorted((size, times[name] / times["nn.BatchNorm"]) for size, times in cells if name in times)
             ours = name in SPECS
             ax.plot(*zip(*points, strict=True), "o" if ours else ".", label=name, alpha=1 if ours else 0.5, markersize=5)
         ax.axhline(1, color="black", linewidth=1)
         ax.set(xscale="log", yscale="log", xlabel="size of x (MB)", title=f"{threads} thread{'s' if threads > 1 else ''}")
-        ax.set_ylabel("time of nn.BatchNorm / time")
+        ax.set_ylabel("time / time of nn.BatchNorm")
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=8)
-    figure.suptitle("forward + backward, float32: above 1 is faster than nn.BatchNorm")
+    figure.suptitle("forward + backward, float32: below 1 is faster than nn.BatchNorm")
     figure.savefig(path, dpi=120)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from candidates import PublishedSwitchNorm
 from measurement import best_times, write_results
-from report import model_section
+from sections import model_section
 from targets import model_targets
 from torch import Tensor, nn
 

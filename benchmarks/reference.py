@@ -24,7 +24,7 @@ from unittest.mock import patch
 import torch
 from candidates import ReferenceKernels
 from measurement import condition_of, saved_bytes, write_results
-from report import reference_section
+from sections import reference_section
 from torch import Tensor, nn
 from torch._inductor import config
 from torch._inductor.compile_fx import compile_fx, compile_fx_inner, inductor_metrics_log

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from measurement import best_times, write_results
-from report import startup_section
+from sections import startup_section
 from targets import startup_targets
 
 PROGRAMS = {

@@ -98,6 +98,28 @@ def test_a_guide_has_what_the_committed_results_give(load, name):
     assert report.insert(content, page) == page, "run python benchmarks/report.py"
 
 
+def test_the_questions_have_what_the_committed_results_give(load):
+    report = load("report")
+    page = report.QUESTIONS.read_text()
+    content = report.summary_section(report.read_results(FOLDER / "results"))
+    assert report.insert(content, page) == page, "run python benchmarks/report.py"
+
+
+def test_the_summary_has_the_median_and_the_largest_ratio_of_each_kind_of_input(load):
+    rows = [
+        layer_row([8, 64, 56, 56], bn=1.0, sn=6.0),
+        layer_row([8, 64, 14, 14], bn=2.0, sn=6.0),
+        layer_row([256, 512], bn=6.0, sn=1.5),
+    ]
+    text = load("summary").summary_section(make_results(rows))
+    lines = {line.split(" | ")[0].removeprefix("| "): line for line in text.splitlines()}
+    assert "| 0.50 (0.67) |" in lines["layer, training, maps of more than 7 × 7"]
+    assert "| **2.00 (2.00)** |" in lines["layer, training, maps of more than 7 × 7"]
+    assert "| **2.00 (2.00)** |" in lines["layer, training, vectors (n, c)"]
+    assert "| 0.50 (0.50) |" in lines["layer, training, vectors (n, c)"]
+    assert "layer, training, maps of 7 × 7" not in lines
+
+
 def test_a_page_without_markers_raises(load):
     with pytest.raises(ValueError, match="must have a line <!-- results -->"):
         load("report").insert("text", "# Benchmarks\n")
@@ -106,13 +128,14 @@ def test_a_page_without_markers_raises(load):
 def test_the_report_starts_with_all_targets_and_has_a_section_per_file(load):
     report = load("report")
     text = report.report(make_results())
-    assert text.startswith("**10 of 10 targets are met.**\n\n| quantity | median | target | worst | target | result |")
-    assert re.findall(r"^## (.*)", text, re.M) == [title for title, _ in report.SECTIONS.values()]
+    assert text.startswith("## In short\n\nTime relative to nn.BatchNorm")
+    assert "**10 of 10 targets are met.** Ratios are those of times; below 1 is faster.\n\n| quantity |" in text
+    assert re.findall(r"^## (.*)", text, re.M) == ["In short", *(title for title, _ in report.SECTIONS.values())]
     assert "| ResNet-50 step, sn / nn.BatchNorm2d, batch 2 and 8 | 0.850 |  | 0.900 | ≤ 0.95 | met |" in text
     assert "| resnet50 | 2 | training step | 1000.0 | 0.90 |" in text
     assert "A step with `sabn`, relative to one with `ccbn`: 0.50 with 10 classes." in text
     assert "| 10 | `sabn@10` | 100 | 0.50 | 100.0 | 3.00 | 3 |" in text
-    assert "| 2×8×4×4 | bfloat16 | channels_last | 1 | 2000.000 | 2.00 |" in text
+    assert "| 2×8×4×4 | bfloat16 | channels_last | 1 | 2000.000 | 0.50 |" in text
     assert "| 1 | eager | 200.00 | 0.50 | 1.50 | 3.00 |" in text
     assert "int8 on 100 test images:" in text
     assert "| int8 | 91.25 | 98.50 |" in text
@@ -124,16 +147,17 @@ def test_targets_have_the_median_and_the_worst_of_what_counts(load):
     rows = [layer_row([8, 64, 56, 56], bn=1.0, sn=2.0), layer_row([4, 64, 8, 8], bn=2.0, sn=6.0), vectors]
     results = make_results(rows, extra=0.4, sn=0.97)
     targets = {target.name: target for target in load("targets").all_targets(results)}
-    speed = targets["nn.BatchNorm / ours"]
-    assert (sorted(speed.values), speed.median, speed.worst, speed.is_met) == ([0.5, 1.5, 3.0, 3.0], 2.25, 0.5, False)
+    speed = targets["ours / nn.BatchNorm"]
+    assert sorted(speed.values) == pytest.approx([1 / 3, 1 / 3, 2 / 3, 2.0])
+    assert (speed.median, speed.worst, speed.is_met) == (pytest.approx(0.5), 2.0, False)
     assert targets["ours / nn.GroupNorm"].worst == 6.0
-    assert sorted(targets["published SN / our sn"].values) == [4.0, 12.0]
+    assert sorted(targets["our sn / published SN"].values) == pytest.approx([1 / 12, 1 / 4])
     assert targets["ours / memory traffic, x of 6 MB and more"].values == [1.25, 2.5]
     assert targets["ours / nn.BatchNorm2d at 4×64×8×8"].values == pytest.approx([2 / 3, 2.0])
     assert targets["bytes saved for backward / bytes of x"].worst == 1.2
     assert not any(target.is_met for name, target in targets.items() if "step" in name or "extra" in name)
     lines = [str(target) for target in targets.values()]
-    assert "missed  nn.BatchNorm / ours: median 2.250 (target ≥ 2.5), worst 0.500 (target ≥ 1.0)" in lines
+    assert "missed  ours / nn.BatchNorm: median 0.500 (target ≤ 0.4), worst 2.000 (target ≤ 1.0)" in lines
     assert lines[-3].endswith("against torch alone (s): measured 0.400 (target ≤ 0.3)")
 
 

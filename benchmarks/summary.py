@@ -1,0 +1,97 @@
+"""The first part of benchmarks/README.md: what is faster and what is slower than torch, and the targets.
+
+The same table answers a question in docs/questions.md.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from sections import table
+from targets import MODE, Results, Target
+
+NORMS = ("bn", "in", "ln", "gn", "hn", "bgn", "sn", "sabn", "auxbn")
+"""Columns: specs of the benchmarks without their numbers."""
+Case = list[tuple[dict[str, float], str]]
+"""Times by the name of a layer, and the layer of torch to which they are relative."""
+
+
+def summary_section(results: Results) -> str:
+    """Return a table of times relative to nn.BatchNorm by kind of input, and the time of gn relative to nn.GroupNorm."""
+    cases = _layer_cases(results["layers"]) if "layers" in results else {}
+    cases |= _model_cases(results["model"]) if "model" in results else {}
+    rows = [["", *(f"`{norm}`" for norm in NORMS)]]
+    rows += [[name, *(_cell(case, norm) for norm in NORMS)] for name, case in cases.items() if case]
+    text = (
+        "Time relative to nn.BatchNorm for the same input, on the CPU in eager mode: median, and the largest in parentheses. "
+        "**Bold: slower than torch** in the median."
+    )
+    parts = [text, table(rows)]
+    if "layers" in results:
+        ratios = _of_norm([(row["seconds"][MODE], "nn.GroupNorm") for row in results["layers"]["rows"]], "gn")
+        parts += [f"`gn` takes {_median_and_largest(ratios)} of the time of nn.GroupNorm."] if ratios else []
+    return "\n\n".join(parts) + "\n"
+
+
+def _layer_cases(results: dict[str, Any]) -> dict[str, Case]:
+    """Return the kinds of inputs of benchmarks/layers.py."""
+
+    def select(condition: Any) -> Case:
+        return [(row["seconds"][MODE], "nn.BatchNorm") for row in results["rows"] if condition(row["shape"])]
+
+    def of_format(dtype: str, memory_format: str) -> Case:
+        rows = [row for row in results["formats"] if (row["dtype"], row["memory_format"]) == (dtype, memory_format)]
+        return [(row["seconds"], "nn.BatchNorm") for row in rows]
+
+    return {
+        "layer, training, maps of more than 7 × 7": select(lambda shape: len(shape) > 2 and shape[-1] > 7),
+        "layer, training, maps of 7 × 7": select(lambda shape: shape[-1] == 7),
+        "layer, training, vectors (n, c)": select(lambda shape: len(shape) == 2),
+        "layer, training, channels_last": of_format("float32", "channels_last"),
+        "layer, training, bfloat16": of_format("bfloat16", "contiguous_format"),
+        "layer, training, bfloat16 in channels_last": of_format("bfloat16", "channels_last"),
+    }
+
+
+def _model_cases(results: dict[str, Any]) -> dict[str, Case]:
+    """Return the networks of benchmarks/model.py."""
+    modes = {f"network, {mode}": mode for mode in ("training step", "inference")}
+    return {
+        name: [(row["seconds"], results["norms"][0]) for row in results["rows"] if row["mode"] == mode]
+        for name, mode in modes.items()
+    }
+
+
+def _of_norm(case: Case, norm: str) -> list[float]:
+    """Return the time of a norm, with any numbers in its spec, relative to the layer of torch."""
+    return [
+        seconds / times[base]
+        for times, base in case
+        for name, seconds in times.items()
+        if name.replace("@", ":").partition(":")[0] == norm
+    ]
+
+
+def _cell(case: Case, norm: str) -> str:
+    ratios = _of_norm(case, norm)
+    if not ratios:
+        return "–"
+    text = _median_and_largest(ratios)
+    return f"**{text}**" if statistics.median(ratios) > 1 else text
+
+
+def _median_and_largest(ratios: list[float]) -> str:
+    return f"{statistics.median(ratios):.2f} ({max(ratios):.2f})"
+
+
+def targets_section(targets: list[Target]) -> str:
+    """Return how many targets are met, and a table of all."""
+    rows = [["quantity", "median", "target", "worst", "target", "result"]]
+    for target in targets:
+        worst = "" if len(target.values) == 1 else f"{target.worst:.3f}"
+        limits = [str(limit or "") for limit in (target.median_limit, target.worst_limit)]
+        verdict = target.verdict if target.is_met else f"**{target.verdict}**"
+        rows.append([target.name, f"{target.median:.3f}", limits[0], worst, limits[1], verdict])
+    met = sum(target.is_met for target in targets)
+    return f"**{met} of {len(targets)} targets are met.** Ratios are those of times; below 1 is faster.\n\n{table(rows)}\n"
