@@ -88,6 +88,11 @@ def test_links_move_with_their_targets(tmp_path):
         move_links("[a](nothing.md) [b](b.md)", "docs/install.md")
 
 
+def test_the_text_of_a_link_is_not_a_file_name():
+    texts = {page: re.findall(r"\[`?([\w/.]+\.md)`?\]\(", (ROOT / page).read_text()) for page in pages()}
+    assert not {page: found for page, found in texts.items() if found}
+
+
 def test_text_for_the_site_alone_appears_there():
     assert ON_SITE.sub(r"\1", "a <!-- site: [b](c.md)\nd --> e <!-- not run: f -->") == "a [b](c.md)\nd e <!-- not run: f -->"
 
