@@ -40,6 +40,16 @@ def to_rst(lines: list[str]) -> list[str]:
     return converted[:-1]
 
 
+def without_options(lines: list[str]) -> list[str]:
+    """Return the lines of a docstring without its section Options.
+
+    >>> without_options(["A task.", "", "Options:", "    a: b.", "", "Raises:", "    SpecError: if …"])
+    ['A task.', '', 'Raises:', '    SpecError: if …']
+    """
+    text = re.sub(r"^Options:\n(?:(?:    .*)?(?:\n|$))+", "", "\n".join(lines), flags=re.M)
+    return text.split("\n")
+
+
 def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
 

@@ -37,9 +37,14 @@ Layers = list[Tensor]
 class CAN(LoopedAdaptation):
     """Contrastive adaptation; the means of CDD are over the classes of a batch.
 
+    Options:
+        cdd_weight: weight of the contrastive loss (CDD).
+        classes_per_batch: number of classes of a batch.
+        samples_per_class: number of samples per class and domain in a batch.
+        max_distance: largest distance of a sample from its center with which it keeps its label, D₀ of the paper; 1 for all.
+        min_samples: number of labeled samples that a class needs to take part.
+
     Attributes:
-        default_options: those of `LoopedAdaptation`; cdd_weight; classes_per_batch; samples_per_class, per domain;
-            max_distance, D₀ of the paper, 1 for no filter; min_samples.
         assignments: a buffer, the class of each training image of the target in this loop, (n,); −1 for none.
     """
 

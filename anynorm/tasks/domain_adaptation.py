@@ -45,9 +45,12 @@ class SourceOnly(Classification):
         config: the run. `num_train` is the number of training images of each domain, `num_test` that of the target.
         data: both domains; None for those of `config.data` and the option `target`.
 
+    Options:
+        target: data set of the target domain.
+        fit_images: number of source images on which γ and β of new norms are fitted to the outputs of the norms that they
+            replace, for pretrained models (`anynorm.convert(fit=…)`); 0 for none.
+
     Attributes:
-        default_options: target, the data set of the target domain; fit_images, the number of source images on which γ and β of
-            new norms are fitted to the outputs of the model's own, for pretrained models (`anynorm.convert(fit=…)`), 0 for none.
         target_images: the training images of the target, uint8 (n, c, h, w).
 
     Raises:
