@@ -134,8 +134,8 @@ def _columns(lines: list[str]) -> list[list[str]]:
 def _as_table(rows: list[list[str]]) -> list[str]:
     lines = [".. list-table::", "   :widths: auto", ""]
     for row in rows:
-        lines += [f"   {'-' if number else '* -'} {_mark_up(cell)}".rstrip() for number, cell in enumerate(row)]
-    return [re.sub(r"^   - ", "     - ", line) for line in lines]
+        lines += [f"   {'  ' if number else '* '}- {_mark_up(cell)}".rstrip() for number, cell in enumerate(row)]
+    return lines
 
 
 def _strip_end(paragraph: list[str]) -> list[str]:

@@ -149,7 +149,7 @@ def _counts(norm: type[RegisteredNorm]) -> str:
     described = {entry["spec"]: entry for entry in list_norms()}
     lines = [f"For an input {'×'.join(map(str, SHAPE))}:", ""]
     lines += [
-        "| spec | | cuts: samples·channels·space | parameters | statistics of a batch | running statistics |",
+        "| spec | | [cuts](../glossary.md): samples·channels·space | parameters | statistics of a batch | running statistics |",
         "|---|---|---|---|---|---|",
     ]
     for spec in (example(norm), *norm.variants):
@@ -245,7 +245,8 @@ def records(name: str) -> str:
             lines.append(f"| {header.source} | {header.title} | {shown} | {link} |")
     if not lines:
         return "No record has measured it yet."
-    return "\n".join(["| | measured | as | record |", "|---|---|---|---|", *lines])
+    presets = "`desk` is a setting of minutes on two cores, `paper` the published one ([Glossary](../glossary.md))."
+    return "\n".join([presets, "", "| | measured | as | record |", "|---|---|---|---|", *lines])
 
 
 def _list(sentences: list[str]) -> str:

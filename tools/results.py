@@ -27,7 +27,8 @@ INTRODUCTION = """# Results of the recipes
 
 A recipe is one table or figure of a paper. Its docstring says what the paper did and what is scaled down here. Its record holds
 the measurements with seeds, commit, versions and hardware. A recipe called "ours" has hypotheses of our own, stated before they
-were measured. To measure again: `anynorm reproduce NAME --preset PRESET`; `anynorm reproduce --list` has all.
+were measured. The preset `desk` takes minutes on two cores, `paper` is the published setting. To
+measure again: `anynorm reproduce NAME --preset PRESET`; `anynorm reproduce --list` has all.
 
 Each claim states that one quantity is larger than another. "larger" and "smaller" are our measurements of the two (mean ± sd over
 n seeds), "paper" has the paper's own numbers in the same order. The verdict is Student's paired one-sided t-test at 5 %, seed by
