@@ -28,7 +28,7 @@ def index_page() -> str:
     lines += ["| task | what is trained | compared by |", "|---|---|---|"]
     for name in TASKS:
         task = task_class(name)
-        lines.append(f"| [`{name}`]({name}.md) | {_first_line(task.__doc__)} | {task.metric.label} |")
+        lines.append(f"| [`{name}`]({name}.md) | {_first_line(task.__doc__)} | {_metric(task)} |")
     return "\n".join([*lines, ""])
 
 
@@ -37,7 +37,7 @@ def task_page(name: str) -> str:
     task = task_class(name)
     defaults = ", ".join(f"{key}: {_format(value)}" for key, value in task.comparison_defaults.items())
     better = "higher" if task.metric.higher_is_better else "lower"
-    parts = [f"# Task: {name}", f"{_first_line(task.__doc__)} Runs are compared by {task.metric.label}; {better} is better."]
+    parts = [f"# Task: {name}", f"{_first_line(task.__doc__)} Runs are compared by their {_metric(task)}; {better} is better."]
     parts += [f"```bash\nanynorm compare --task {name}\n```", f"By default, {defaults}.", *_guides(name)]
     parts += ["## How it works", _directive("automodule", task.__module__)]
     parts += ["## Settings", *_options(task), _directive("autoclass", f"{task.__module__}.{task.__name__}")]
@@ -87,6 +87,10 @@ def _format(value: object) -> str:
     if isinstance(value, float) and not value.is_integer() and (value * 255).is_integer():
         return f"`{round(value * 255)}/255`"
     return f"`{value}`" if value != "" else '`""`'
+
+
+def _metric(task: type[Task]) -> str:
+    return f"{task.metric.name} in {task.metric.unit}" if task.metric.unit else task.metric.name
 
 
 def _first_line(doc: str | None) -> str:

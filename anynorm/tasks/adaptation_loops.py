@@ -179,7 +179,7 @@ class LoopedAdaptation(SourceOnly):
 
 
 class DSBN(LoopedAdaptation):
-    """Domain-specific norms with pseudo labels (Chang et al. 2019), in loops; see `adaptation_loops`.
+    """Domain adaptation by domain-specific norms and pseudo labels (Chang et al. 2019).
 
     Attributes:
         first_probabilities: a buffer, the class probabilities of the target's images before adaptation, (n, K).

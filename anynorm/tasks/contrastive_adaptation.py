@@ -35,7 +35,7 @@ Layers = list[Tensor]
 
 
 class CAN(LoopedAdaptation):
-    """Contrastive adaptation; the means of CDD are over the classes of a batch.
+    """Domain adaptation by CAN; the contrastive loss is a mean over the classes of a batch.
 
     Options:
         cdd_weight: weight of the contrastive loss (CDD).
@@ -116,7 +116,7 @@ class CAN(LoopedAdaptation):
 
 
 class CANAllClasses(CAN):
-    """Contrastive adaptation with CDD divided by the number of all classes, as in the authors' code."""
+    """Domain adaptation by CAN, with the contrastive loss divided by the number of all classes, as in the authors' code."""
 
     def discrepancy(self, source: Layers, target: Layers) -> Tensor:
         """Return CDD of the layers of a class-aware batch, divided by the number of all classes."""

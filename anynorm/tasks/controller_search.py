@@ -30,7 +30,7 @@ ADAM_BETA2 = 0.999
 
 
 class ControllerSearch(Task):
-    """A controller that learns to choose accurate cells.
+    """Architecture search by the LSTM controller of ENAS, on tables of NAS-Bench-201.
 
     A batch has `config.batch_size` sampled cells, and an epoch `steps_per_epoch` steps. With several devices the baseline is that
     of the first process.

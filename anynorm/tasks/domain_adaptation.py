@@ -39,7 +39,7 @@ NUM_DOMAINS = 2
 
 
 class SourceOnly(Classification):
-    """Classification of the source, tested on the target with the norms of the source: the baseline without adaptation.
+    """No adaptation, the baseline: training on the source, tests on the target with the norms of the source.
 
     Args:
         config: the run. `num_train` is the number of training images of each domain, `num_test` that of the target.
@@ -133,7 +133,7 @@ class SourceOnly(Classification):
 
 
 class AdaBN(SourceOnly):
-    """Training on the source; before a test, running statistics are estimated again on images of the target (Li et al. 2016).
+    """Domain adaptation by AdaBN: running statistics are estimated again on images of the target (Li et al. 2016).
 
     Norms without running statistics have nothing to estimate: their results are those of `SourceOnly`.
     """

@@ -46,7 +46,7 @@ EVALUATION_SEED = 1_000_003
 
 
 class Generation(Task):
-    """A GAN on the images of a data set.
+    """Class-conditional image generation by a GAN.
 
     An epoch takes every training image once; a step takes `n_dis` batches of them.
 

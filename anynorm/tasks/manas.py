@@ -110,7 +110,7 @@ class _Manas(BanditSearch):
 
 
 class Exp3Search(_Manas):
-    """MANAS with the policy Exp3."""
+    """Architecture search by MANAS with the policy Exp3."""
 
     def make_policy(self, num_edges: int, num_ops: int) -> Policy:
         """Return Exp3."""
@@ -118,7 +118,7 @@ class Exp3Search(_Manas):
 
 
 class LeastSquaresSearch(_Manas):
-    """MANAS with the policy of least squares."""
+    """Architecture search by MANAS with the policy of least squares."""
 
     default_options: ClassVar[dict[str, Any]] = {**OPTIONS, "policy_lr": 0.05}
 
@@ -128,7 +128,7 @@ class LeastSquaresSearch(_Manas):
 
 
 class RandomArchitectureSearch(BanditSearch):
-    """Random search: uniform draws, whose weights are shared; recommended is the architecture with the lowest loss of a batch."""
+    """Architecture search by random sampling with shared weights; the lowest loss on a batch decides."""
 
     def make_policy(self, num_edges: int, num_ops: int) -> Policy:
         """Return random search."""

@@ -29,7 +29,7 @@ from anynorm.training.task import Metric, Metrics, Task
 
 
 class SingleStyleTransfer(Task):
-    """Johnson's network for one style.
+    """Style transfer with one style, by the network of Johnson et al.
 
     `config.data` has the content images, see `anynorm.data.unlabeled`; `config.image_size` is the side of a random crop, and
     `config.width` multiplies the channels of the network.

@@ -40,7 +40,7 @@ NUM_PICTURES = 4
 
 
 class StyleTransfer(Task):
-    """Arbitrary style transfer.
+    """Style transfer with any style, by one decoder (AdaIN).
 
     `config.data` has the content images, see `anynorm.data.unlabeled`, and `config.image_size` is the side of a random crop.
 
