@@ -96,7 +96,7 @@ def timm_models() -> list[Model]:
     for name in TIMM.split():
         size = TIMM_IMAGE_SIZE.get(name)
         options = {"num_classes": NUM_CLASSES} | ({"img_size": size} if size else {})
-        shapes = [(3, 224, 224)] if name in TIMM_224_PIXELS else IMAGE_SHAPES
+        shapes = IMAGE_SHAPES[IMAGE_SHAPES.index((3, 224, 224)) :] if name in TIMM_224_PIXELS else IMAGE_SHAPES
         models.append(Model("timm", name, partial(timm.create_model, name, **options), shapes))
     return models
 
