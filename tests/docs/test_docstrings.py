@@ -31,7 +31,6 @@ def convert(text):
         "Over `two\nlines` of code.",
         "Names:\n\n    a        see `b`    c\n    d        e",
         "Names:\n\n    a        see `b`\n    c d      * and |x|,\n             `e`",
-        "Names:\n\n    a        see `b`    c\n    d        e",
         "Steps:\n\n    1. one `a`\n    2. two",
     ],
 )
