@@ -18,6 +18,8 @@ from anynorm.core.moments import Moments, expand_parts, pool_samples, table_dtyp
 from anynorm.core.update_rules import as_tables
 from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, Params
 
+_is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)  # torch 2.6 does not tell them apart
+
 
 def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
     """Return y and the statistics of the batch. Arguments: see `kernels.normalize`.
@@ -157,7 +159,9 @@ def _row_means(x: Tensor, units: int, strips: int) -> Tensor:
 def _centered_moments(centered: Tensor, shift: Tensor, x: Tensor) -> Moments:
     """Return the moments of x from x − shift, so that float32 sums stay accurate if the mean is far from zero."""
     rows = _as_rows(centered, *shift.shape[1:])
-    if rows.shape[0]:
+    if _is_exporting():  # var_mean is not a core ATen operator
+        var, residual = rows.var((2, 4), correction=0), rows.mean((2, 4))
+    elif rows.shape[0]:
         var, residual = torch.var_mean(rows, (2, 4), correction=0)
     else:  # var_mean warns
         var = residual = rows.mean((2, 4))
