@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from anynorm.diagnostics.estimation_shift import estimation_shift
-from anynorm.integrations.loaders import isolated_loader
-from anynorm.integrations.metrics import shift_metrics
+from anynorm.integrations.evaluation import recalibrate_from, shift_metrics_from
 from anynorm.integrations.packages import base_class, check_base
 from anynorm.surgery.batches import Forward, call
-from anynorm.surgery.recalibrate import has_running_stats, recalibrate
+from anynorm.surgery.recalibrate import has_running_stats
 
 if TYPE_CHECKING:
     Callback = object
@@ -34,9 +30,6 @@ class _NormCallback(Callback):
 
     def _is_due(self, trainer: Any, pl_module: nn.Module) -> bool:
         return trainer.state.fn == "fit" and not trainer.sanity_checking and has_running_stats(pl_module)
-
-    def _isolated_loader(self, default: Any) -> AbstractContextManager[Any]:
-        return isolated_loader(default if self.loader is None else self.loader)
 
     def _forward_of(self, trainer: Any) -> Forward:
         """Return the forward function with the device, the transfer hooks and the precision of the trainer."""
@@ -85,9 +78,8 @@ class Recalibration(_NormCallback):
     def on_validation_epoch_start(self, trainer: Any, pl_module: nn.Module) -> None:
         """Recalibrate."""
         if self._is_due(trainer, pl_module):
-            with self._isolated_loader(trainer.train_dataloader) as loader:
-                batches = islice(loader, self.batches)
-                recalibrate(pl_module, batches, estimator=self.estimator, forward=self._forward_of(trainer))
+            loader = trainer.train_dataloader if self.loader is None else self.loader
+            recalibrate_from(loader, pl_module, self.batches, forward=self._forward_of(trainer), estimator=self.estimator)
 
 
 class EstimationShiftMonitor(_NormCallback):
@@ -111,7 +103,7 @@ class EstimationShiftMonitor(_NormCallback):
     def on_validation_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Measure and log."""
         if self._is_due(trainer, pl_module):
-            with self._isolated_loader(trainer.val_dataloaders) as loader:
-                batches = islice(loader, self.batches)
-                report = estimation_shift(pl_module, batches, forward=self._forward_of(trainer), trial_samples=0)
-            pl_module.log_dict(shift_metrics(report, "estimation_shift"), sync_dist=True)
+            loader = trainer.val_dataloaders if self.loader is None else self.loader
+            forward = self._forward_of(trainer)
+            metrics = shift_metrics_from(loader, pl_module, self.batches, forward=forward, prefix="estimation_shift")
+            pl_module.log_dict(metrics, sync_dist=True)

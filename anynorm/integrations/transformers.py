@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from anynorm.diagnostics.estimation_shift import estimation_shift
-from anynorm.integrations.loaders import isolated_loader, to_device
-from anynorm.integrations.metrics import shift_metrics
+from anynorm.integrations.evaluation import recalibrate_from, shift_metrics_from
+from anynorm.integrations.loaders import to_device
 from anynorm.integrations.packages import base_class, check_base
 from anynorm.surgery.batches import Forward
-from anynorm.surgery.recalibrate import has_running_stats, recalibrate
+from anynorm.surgery.recalibrate import has_running_stats
 
 if TYPE_CHECKING:
     TrainerCallback = object
@@ -66,8 +64,8 @@ class RecalibrationCallback(TrainerCallback):
         """Recalibrate if an evaluation follows."""
         model = kwargs["model"]
         if control.should_evaluate and has_running_stats(model):
-            with isolated_loader(kwargs["train_dataloader"] if self.loader is None else self.loader) as loader:
-                recalibrate(model, islice(loader, self.batches), estimator=self.estimator, forward=self.forward)
+            loader = kwargs["train_dataloader"] if self.loader is None else self.loader
+            recalibrate_from(loader, model, self.batches, forward=self.forward, estimator=self.estimator)
 
     on_epoch_end = on_step_end
 
@@ -105,6 +103,6 @@ class EstimationShiftCallback(TrainerCallback):
         """Measure and log."""
         model = kwargs["model"]
         if has_running_stats(model):
-            with isolated_loader(kwargs["eval_dataloader"] if self.loader is None else self.loader) as loader:
-                report = estimation_shift(model, islice(loader, self.batches), forward=self.forward, trial_samples=0)
-            self.trainer.log(shift_metrics(report, "eval_estimation_shift"))
+            loader = kwargs["eval_dataloader"] if self.loader is None else self.loader
+            prefix = "eval_estimation_shift"
+            self.trainer.log(shift_metrics_from(loader, model, self.batches, forward=self.forward, prefix=prefix))
