@@ -145,7 +145,8 @@ class ImageFiles(ImageSource):
 
     Attributes:
         root: the folder.
-        files: their paths relative to the folder. An array, because worker processes would copy a list.
+        files: their paths relative to the folder. An array, because worker processes would copy the memory of a list: reading a
+            Python object writes its reference count.
     """
 
     root: str

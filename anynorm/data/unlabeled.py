@@ -24,7 +24,7 @@ from anynorm.data.datasets import load_in_memory
 from anynorm.data.download import find_path
 from anynorm.data.folder import FolderSplit, split_indices
 from anynorm.data.loader import ImageSource, Indices
-from anynorm.data.stream import ImageFiles, leave_out_unreadable
+from anynorm.data.stream import LabeledImageFiles, leave_out_unreadable
 from anynorm.data.transforms import Pixels, resize_box, to_pixels, to_rgb
 from anynorm.errors import DataError
 from anynorm.io.inputs import IMAGE_SUFFIXES
@@ -202,7 +202,7 @@ def _find_images(name: str, path: Path) -> ImageSource:
     files = [file for file in sorted(path.rglob("*")) if file.suffix.lower() in IMAGE_SUFFIXES]
     if not files:
         raise DataError(f"{name} must contain images ({' '.join(IMAGE_SUFFIXES)}); got none in {path}.")
-    return ImageFiles.from_split(FolderSplit(path, files, [0] * len(files)))
+    return LabeledImageFiles.from_split(FolderSplit(path, files, [0] * len(files)))
 
 
 def _read_npz(name: str, path: Path) -> ImageSource:
