@@ -38,14 +38,7 @@ class _ImageObjects(NamedTuple):
 
 
 def read_voc(root: Path, problems: Problems) -> Splits:
-    """Read a folder in the form of PASCAL VOC.
-
-    Args:
-        root: the folder.
-        problems: gets objects that were changed or left out.
-
-    Returns:
-        One or two splits (train, then test), and the names of the classes.
+    """Read a folder in the form of PASCAL VOC; arguments and result as for `anynorm.data.coco.read_coco`.
 
     Raises:
         DataError: if files are missing or malformed.
