@@ -46,7 +46,7 @@ class LabeledImageFiles(ImageFiles):
         return cls(str(split.path.absolute()), files, np.array(split.labels, np.int64))
 
     def select(self, indices: Indices) -> LabeledImageFiles:
-        """Return a part of the images."""
+        """Return a subset of the images."""
         chosen = np.asarray(indices)
         return LabeledImageFiles(self.root, self.files[chosen], self.labels[chosen])
 
@@ -81,8 +81,8 @@ class StreamedDataset(Standardized):
 
         Args:
             batch_size: Images per batch.
-            num_workers: Number of processes that decode.
-            rank: With several processes, the number of this one, which gets every `world_size`-th batch.
+            num_workers: Number of worker processes.
+            rank: Rank of this process, which gets every `world_size`-th batch.
             world_size: Number of processes.
         """
         starts = range(rank * batch_size, len(self.test), world_size * batch_size)
@@ -133,7 +133,7 @@ def load_stream(name: str, image_size: int, *, skip_unreadable: bool = False) ->
 def make_streamed(
     splits: Sequence[ImageSource], num_classes: int, image_size: int, *, skip_unreadable: bool = False
 ) -> StreamedDataset:
-    """Return the dataset of one split, which is split at random, or of two (train, then test).
+    """Make a dataset from two splits (train, then test), or from one, which is split at random.
 
     Raises:
         DataError: if there are fewer than 2 classes, or an image cannot be decoded.
@@ -154,7 +154,7 @@ def make_streamed(
 
 
 def leave_out_unreadable(source: ImageSource) -> ImageSource:
-    """Decode every image once and return those that can be decoded; the others are named on stderr."""
+    """Decode every image once and return the readable ones; the others are listed on stderr."""
     readable, unreadable = [], []
     transform = TestTransform(1)
     for index in track(range(len(source)), "checking images"):
