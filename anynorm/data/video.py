@@ -25,8 +25,10 @@ from torch import Tensor
 from anynorm.data.clips import place, regular_positions, resize_shorter_side
 from anynorm.data.download import find_path
 from anynorm.data.folder import MAX_GIGABYTES
+from anynorm.data.moving_squares import DIRECTIONS, moving_squares
 from anynorm.data.standardization import Standardized, pooled_moments
-from anynorm.data.video_readers import DIRECTIONS, NUM_FOLDS, MemoryVideo, Video, find_videos, moving_squares, ut_interaction
+from anynorm.data.ut_interaction import NUM_FOLDS, read_ut_interaction
+from anynorm.data.video_readers import MemoryVideo, Video, find_videos
 from anynorm.errors import DataError
 from anynorm.io.checkpoints import call_factory
 from anynorm.progress import track
@@ -97,7 +99,7 @@ def _read(name: str) -> tuple[list[Video], list[Video], tuple[str, ...]]:
     if name == "moving":
         return moving_squares(NUM_TRAIN, seed=0), moving_squares(NUM_TEST, seed=1), tuple(DIRECTIONS)
     if name in NAMES:
-        return ut_interaction(int(name.rpartition("/")[2]))
+        return read_ut_interaction(int(name.rpartition("/")[2]))
     if name.startswith(PREFIXES):
         return find_videos(name, find_path(name.partition(":")[2]))
     if ":" in name:
