@@ -23,10 +23,8 @@ import torch
 from torch import Tensor
 
 from anynorm.data.folder import choose_indices
+from anynorm.data.segmentation_masks import IGNORED, MaskFiles, Sample
 from anynorm.data.segmentation_readers import (
-    IGNORED,
-    MaskFiles,
-    Sample,
     Splits,
     read_ade20k,
     read_camvid,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from anynorm.data.segmentation import SegmentationDataset
-from anynorm.data.segmentation_readers import IGNORED, MaskFiles, Sample
+from anynorm.data.segmentation_masks import IGNORED, MaskFiles, Sample
 from anynorm.errors import SpecError
 
 functional = torch.nn.functional

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from anynorm.data.segmentation import SegmentationDataset, load_segmentation_cached
-from anynorm.data.segmentation_readers import IGNORED, Sample
+from anynorm.data.segmentation_masks import IGNORED, Sample
 from anynorm.data.segmentation_transforms import CentralSquares, RandomCrop, read_batches, size_batches
 from anynorm.errors import SpecError
 from anynorm.models.backbone import make_backbone
