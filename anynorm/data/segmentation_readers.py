@@ -65,7 +65,7 @@ def read_cityscapes(name: str) -> Splits:
 
 
 def read_ade20k(name: str) -> Splits:
-    """Find the images of `ade20k:PATH`; pixels of value 0 are ignored. Class names are those of objectInfo150.txt if it exists."""
+    """Find the images of `ade20k:PATH`; pixels of value 0 are ignored. Class names are those of objectInfo150.txt, if present."""
     root = find_path(name.partition(":")[2])
     lookup = make_lookup({value: value - 1 for value in range(1, NUM_ADE20K + 1)}, [0])
     folders = [(root / "images" / split, root / "annotations" / split) for split in ("training", "validation")]
