@@ -48,7 +48,7 @@ EVALUATION_SEED = 1_000_003
 class Generation(Task):
     """A GAN on the images of a data set.
 
-    An epoch takes every training image once; a step takes `n_dis` batches of them.
+    An epoch is one pass over the training images; a step uses `n_dis` batches.
 
     Args:
         config: the run, which trains with Adam. `config.norm` is the norm of the generator's blocks; its last norm is the same
@@ -59,13 +59,13 @@ class Generation(Task):
             beta2 of Adam; shared_embedding and attention of BigGAN; features, a network of `anynorm.tasks.feature_networks`;
             num_generated and num_reference, the numbers of generated and real images in an evaluation (0 for all real ones);
             score_splits, splits of the class score; intra_class, whether distances within classes are computed;
-            recalibration_batches, batches from which running statistics are estimated before an evaluation, because those of an
-            averaged generator are of other weights (0 to use them as they are); balance_interval, steps between measurements of
-            the gradient balance (0 for none); balance_draws, latent batches of each.
+            recalibration_batches, batches from which running statistics are estimated before an evaluation, because an averaged
+            generator has the running statistics of other weights (0 to keep them); balance_interval, steps
+            between measurements of the gradient balance (0 for none); balance_draws, latent batches per measurement.
 
     Raises:
         DataError: if the model does not fit the images.
-        SpecError: if a norm has another number of classes than the data.
+        SpecError: if a norm does not have the number of classes of the data.
     """
 
     metric: ClassVar[Metric] = Metric("FD")
@@ -247,7 +247,7 @@ class Generation(Task):
         return reference_features(self.config, self.options["features"], self.options["num_reference"], self.device)
 
     def _fake_features(self) -> Features:
-        """Return the features of `num_generated` images, whose classes are equally frequent; processes share the work."""
+        """Return the features of `num_generated` images, with equally frequent classes, divided among the processes."""
         count = self.options["num_generated"]
         labels = torch.arange(count) % self.num_classes
         random = torch.Generator().manual_seed(EVALUATION_SEED)
@@ -265,13 +265,13 @@ class Generation(Task):
 
         Args:
             labels: the class of each image, (n,).
-            z: latent vectors (n, latent_size); None for random ones, of the global generator.
+            z: latent vectors (n, latent_size); None for random ones from torch's global generator.
 
         Returns:
             uint8 images (n, c, h, w), on the CPU.
 
         Raises:
-            DataError: if a label is not a class, or z has another shape.
+            DataError: if a label is not a class, or z has the wrong shape.
         """
         if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < self.num_classes:
             raise DataError(
@@ -318,7 +318,7 @@ class Generation(Task):
         _ = self.reference  # computed here with a progress bar, which the processes of runs do not have
 
     def close(self) -> None:
-        """End the processes that decode streamed images."""
+        """Stop the worker processes that decode streamed images."""
         self.images.close()
 
 

@@ -55,8 +55,8 @@ class Segmentation(Task):
             range of a random scale of training images; whole_images, whether whole test images are evaluated instead of their
             central squares of `config.image_size`; scales, comma-separated scales of a further evaluation ("" for none), and
             flip_test, whether it flips images too; norm_modes, whether the last evaluation is repeated with batch statistics, and
-            with running statistics estimated again on recalibration_images training crops; clip_grad_norm, the largest norm of
-            the gradient (0 for no limit); and the options of `anynorm.tasks.pretrained_backbone`.
+            with running statistics re-estimated on recalibration_images training crops; clip_grad_norm, the maximum norm of
+            the gradient (0 for no clipping); and the options of `anynorm.tasks.pretrained_backbone`.
 
     Raises:
         DataError: if the data set or the weights cannot be read, or do not fit.
@@ -136,7 +136,7 @@ class Segmentation(Task):
         return {"loss": loss, "pixel accuracy": pixel_accuracy(logits[0], labels)}
 
     def configure_optimizers(self) -> torch.optim.Optimizer | Optimizers:
-        """Return the optimizer, which clips gradients if the run asks for it."""
+        """Return the optimizer, with gradient clipping if `clip_grad_norm` is set."""
         limit = float(self.options["clip_grad_norm"])
         if not limit:
             return super().configure_optimizers()
@@ -160,11 +160,11 @@ class Segmentation(Task):
         return metrics
 
     def confusion(self, batch_size: int, scales: Sequence[float] = ()) -> Tensor:
-        """Return the confusion matrix of the test images, which processes share.
+        """Return the confusion matrix of the test images, which are divided among the processes.
 
         Args:
             batch_size: largest number of images per forward pass.
-            scales: scales over which probabilities are averaged, also over flips with `flip_test`; empty for the image as it is.
+            scales: scales over which probabilities are averaged, also over flips with `flip_test`; empty for a single prediction.
         """
         num_classes = self.data.num_classes
         total = torch.zeros(num_classes, num_classes, dtype=torch.int64)
@@ -178,7 +178,7 @@ class Segmentation(Task):
         return torch.tensor(sums, dtype=torch.float64).reshape(num_classes, num_classes).long()
 
     def _evaluate_like_training(self) -> dict[str, float]:
-        """Return the metrics in batches of as many images as in training, because norms use their statistics."""
+        """Return the metrics with the batch size of training, because norms may use batch statistics."""
         return segmentation_metrics(self.confusion(self.config.batch_size))
 
     def _recalibration_batches(self) -> Iterator[Tensor]:

@@ -3,11 +3,11 @@
 Clips and views are those of `anynorm.tasks.video_clips`. A test video is classified by the mean of the softmax over its views
 (Wang et al. 2018). Metrics:
 
-    error           of the class with the largest probability
-    top-5 error     if there are more than five classes
-    loss            −log of the probability of the right class
+    error           percentage of videos whose most probable class is wrong
+    top-5 error     the same for the five most probable classes, if there are more than five
+    loss            −log of the probability of the true class
 
-With the option `norm_modes`, the last evaluation also has them with other statistics; see `norm_modes`. Batches are
+With the option `norm_modes`, the last evaluation also has these metrics with other statistics; see `norm_modes`. Batches are
 x (n, 3, t, h, w) and labels (n,); norms pool over (t, h, w) where they pool over space.
 """
 
@@ -38,7 +38,7 @@ from anynorm.training.task import Metric, Metrics, Task, merge_options
 EVAL_PIXELS = 500 * 64 * 64
 """Maximum number of pixels (of all frames) per forward pass of an evaluation."""
 UNUSED = ("crop", "cutout", "mixup", "min_area", "color_jitter")
-"""Settings of runs with images that this task does not have."""
+"""Settings of image tasks that do not apply to videos."""
 
 
 class VideoClassification(Task):
@@ -51,20 +51,20 @@ class VideoClassification(Task):
 
     Options:
         num_frames, frame_stride: frames of a clip, and their distance.
-        loop: repeat the frames of videos that are shorter than a clip, which are refused otherwise.
+        loop: repeat the frames of videos that are shorter than a clip; otherwise they raise an error.
         min_side, max_side: in training the shorter side of frames is resized to a random size between these; in a test to
             `min_side`, which is also the side of test crops. 0 for `image_size`, and for `min_side`.
         num_clips, num_crops: views of a test video; 1 crop is the center, 3 are left, center and right (or top and bottom).
         temporal_blocks, temporal_stride, dropout: of the network, see `anynorm.models.video`.
         weights: path of `model.pt` of a classification run with the same network and norms; "" for none. Its last layer is new.
         frozen: whether the norms keep their running statistics, γ and β, as for pretrained networks.
-        clip_grad_norm: largest norm of the gradient; 0 for no limit.
+        clip_grad_norm: maximum norm of the gradient; 0 for no clipping.
         norm_modes: whether the last evaluation also uses batch statistics, and recalibrated running statistics.
         recalibration_images: number of training clips for the latter.
 
     Raises:
         DataError: if there are fewer videos than the run takes, or one is shorter than a clip.
-        SpecError: if a setting is out of range, or has no meaning for videos.
+        SpecError: if a setting is out of range, or does not apply to videos.
     """
 
     metric: ClassVar[Metric] = Metric("error", "%")
@@ -141,7 +141,7 @@ class VideoClassification(Task):
         return len(self.train_videos)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return the optimizer; with the option `clip_grad_norm` it limits the norm of the gradient."""
+        """Return the optimizer, with gradient clipping if `clip_grad_norm` is set."""
         if not self.options["clip_grad_norm"]:
             return super().configure_optimizers()  # type: ignore[return-value]
         parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
@@ -170,7 +170,7 @@ class VideoClassification(Task):
     # Evaluation ---------------------------------------------------------------------------------------------------------------
 
     def evaluate(self) -> dict[str, float]:
-        """Return the metrics of the test videos, which processes share; after the last step also those by norm mode."""
+        """Return the metrics of the test videos, divided among the processes; after the last step also those by norm mode."""
         metrics = self.test_metrics(self._eval_batch_size, self.processes)
         if not (self.options["norm_modes"] and self.is_trained):
             return metrics
@@ -194,7 +194,7 @@ class VideoClassification(Task):
         return max(1, EVAL_PIXELS // (int(self.options["num_frames"]) * self.clips.min_side**2))
 
     def eval_batches(self, batch_size: int) -> Iterator[Batch]:
-        """Yield the clip in the middle of each test video, its center, and the labels; fewer at a time if they are large."""
+        """Yield the central crop of the middle clip of each test video, and the labels; fewer per batch if they are large."""
         size = min(batch_size, self._eval_batch_size)
         for start in range(0, len(self.test_videos), size):
             videos = self.test_videos[start : start + size]
@@ -234,7 +234,7 @@ def _check_settings(config: Config, options: dict[str, Any]) -> None:
     """Check the settings of a run.
 
     Raises:
-        SpecError: if one is out of range, or has no meaning for videos.
+        SpecError: if one is out of range, or does not apply to videos.
     """
     if unused := [name for name in UNUSED if getattr(config, name)]:
         raise SpecError(f"the task video has no {' '.join(unused)}; its augmentation is max_side and flip.")
