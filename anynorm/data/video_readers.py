@@ -1,8 +1,8 @@
 """Videos and their readers. Each reads frames as uint8 (t, 3, h, w).
 
 MemoryVideo    frames in memory
-FrameFolder    a folder of images, one per frame, in alphabetical order; only the frames that are asked for are decoded
-VideoFile      a file that PyAV (package `av`) decodes, from its beginning to the last frame that is asked for
+FrameFolder    a folder of images, one per frame, in alphabetical order; only the requested frames are decoded
+VideoFile      a file that PyAV (package `av`) decodes, from its start to the last requested frame
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Video:
     """A labeled video.
 
     Args:
-        name: its name in error messages.
-        label: the number of its class.
+        name: name in error messages.
+        label: index of the class.
     """
 
     def __init__(self, name: str, label: int) -> None:
@@ -110,7 +110,7 @@ class VideoFile(Video):
 
     @cached_property
     def _num_frames(self) -> int:
-        """The number of frames: of the header, or counted if that has none."""
+        """The number of frames according to the header, or counted if the header has none."""
         try:
             with _av().open(self.name) as container:
                 stream = container.streams.video[0]
@@ -119,7 +119,7 @@ class VideoFile(Video):
             raise self._unreadable(error) from None
 
     def read(self, indices: Sequence[int]) -> Tensor:
-        """Return the frames at some indices; raise DataError if the file cannot be decoded up to there."""
+        """Return the frames at some indices; raise DataError if the file cannot be decoded up to the last one."""
         wanted, frames = set(indices), {}
         try:
             with _av().open(self.name) as container:
@@ -163,8 +163,8 @@ def find_videos(name: str, root: Path) -> tuple[list[Video], list[Video], tuple[
             for `videos:`.
 
     Returns:
-        Training videos, test videos, and the names of the classes. Videos are in a random order that is always the same, so that
-        the first ones are of all classes.
+        Training videos, test videos, and the names of the classes. Videos are shuffled with a fixed seed, so that the
+        first ones cover all classes.
 
     Raises:
         DataError: if the folder does not have this structure, a class has no video, or the splits differ in their classes.

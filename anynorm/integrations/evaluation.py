@@ -1,4 +1,4 @@
-"""Recalibration and estimation shift around an evaluation of a training loop, which continues as if neither had happened."""
+"""Recalibration and estimation shift around an evaluation, without side effects on the data loaders of the training loop."""
 
 from __future__ import annotations
 

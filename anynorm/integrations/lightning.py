@@ -43,16 +43,16 @@ class _NormCallback(Callback):
 
 
 class Recalibration(_NormCallback):
-    """Estimate the running statistics again from training batches before each validation epoch.
+    """Re-estimate the running statistics from training batches before each validation epoch.
 
-    For weights that differ from those with which the running statistics were collected: averaged weights (EMA, SWA; list this
-    callback after `WeightAveraging`, which exchanges the weights at the same point), a learning rate so large or a momentum so
-    small that running statistics lag behind, and batches so small that they are noisy. Otherwise the running statistics of
-    training are as good, and cost nothing. Each validation costs `batches` forward passes without gradient.
+    Useful if the running statistics were collected with other weights (averaged weights such as EMA and SWA; list this callback
+    after `WeightAveraging`, which exchanges the weights at the same point), if they lag behind because of a large learning rate
+    or a small momentum, or if they are noisy because of small batches. Otherwise the running statistics of training are as good,
+    and cost nothing. Each validation costs `batches` forward passes without gradient.
 
-    The new statistics stay: a checkpoint has those that were validated, and training updates them further. Modes, random numbers
-    and the position in the training data are as before. With several processes, statistics are pooled over all of them. Modules
-    without running statistics, and `trainer.validate`, are left alone.
+    The new statistics are kept: checkpoints contain the validated statistics, and training continues to update them. Modes,
+    random numbers and the position in the training data are restored. With several processes, statistics are pooled over all of
+    them. Modules without running statistics are not changed, and `trainer.validate` does not recalibrate.
 
     Args:
         batches: number of training batches to use, or fewer if the loader has fewer; None for all.
@@ -86,7 +86,7 @@ class EstimationShiftMonitor(_NormCallback):
     """Log the estimation shift of every norm with running statistics, once per validation epoch, measured on validation batches.
 
     Logs `estimation_shift/max` and `estimation_shift/PATH` for each norm, which other callbacks can monitor. List it after
-    `Recalibration` to measure what is validated. With several processes, the mean of their values is logged.
+    `Recalibration` to measure the recalibrated statistics. With several processes, the mean of their values is logged.
 
     Args:
         batches: number of validation batches to use, or fewer if the loader has fewer; None for all.

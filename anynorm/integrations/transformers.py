@@ -29,12 +29,11 @@ def call_with_keywords(model: nn.Module, batch: Any) -> Any:
 
 
 class RecalibrationCallback(TrainerCallback):
-    """Estimate the running statistics again from training batches before each evaluation of `Trainer.train`.
+    """Re-estimate the running statistics from training batches before each evaluation of `Trainer.train`.
 
-    For weights or batches that make running statistics bad estimates; see `anynorm.integrations.lightning.Recalibration`. The new
-    statistics stay. Modes, random numbers and the position in the training data are as before. Models without running statistics,
-    such as most transformers, are left alone. `Trainer.evaluate` outside of training has no event before it: call
-    `anynorm.recalibrate` yourself.
+    See `anynorm.integrations.lightning.Recalibration` for when this is useful. The new statistics are kept; modes, random numbers
+    and the position in the training data are restored. Models without running statistics, such as most transformers, are not
+    changed. `Trainer.evaluate` outside of training has no event before it: call `anynorm.recalibrate` yourself.
 
     Args:
         batches: number of training batches to use, or fewer if the loader has fewer; None for all.
@@ -76,7 +75,7 @@ class EstimationShiftCallback(TrainerCallback):
     Logs `eval_estimation_shift/max` and `eval_estimation_shift/PATH` for each norm through `Trainer.log`.
 
     Args:
-        trainer: the Trainer, to which the callback must be added by `trainer.add_callback`.
+        trainer: the Trainer; add the callback to it with `trainer.add_callback`.
         batches: number of evaluation batches to use, or fewer if the loader has fewer; None for all.
         loader: batches to use instead of the evaluation data.
         forward: `forward(model, batch)`; default: `model(**batch)`.

@@ -1,4 +1,6 @@
-"""Tasks: networks, data, losses, metrics. `anynorm.training.task.Task` is their base class, `anynorm.training.trainer` has the loop.
+"""Tasks: networks, data, losses and metrics of experiments.
+
+`anynorm.training.task.Task` is their base class; `anynorm.training.trainer` has the training loop.
 
 classification            images and labels; see `anynorm.tasks.classification`
 adversarial               classification, trained on adversarial images; see `anynorm.tasks.adversarial`
