@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import anynorm
-from docs.docstrings import to_rst
+from docs.docstrings import to_rst, without_options
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -56,8 +56,8 @@ def setup(app: Sphinx) -> None:
 
 
 def convert_docstring(app: Sphinx, kind: str, name: str, item: object, options: object, lines: list[str]) -> None:  # noqa: ARG001
-    """Replace the lines of a docstring by reStructuredText."""
-    lines[:] = to_rst(lines)
+    """Replace the lines of a docstring by reStructuredText; the options of a task have a table on its page."""
+    lines[:] = to_rst(without_options(lines) if name.startswith("anynorm.tasks.") else lines)
 
 
 def skip_fields(app: Sphinx, kind: str, name: str, item: object, skip: bool, options: object) -> bool | None:  # noqa: ARG001

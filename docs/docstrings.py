@@ -40,6 +40,16 @@ def to_rst(lines: list[str]) -> list[str]:
     return converted[:-1]
 
 
+def without_options(lines: list[str]) -> list[str]:
+    """Return the lines of a docstring without its section Options.
+
+    >>> without_options(["A task.", "", "Options:", "    a: b.", "", "Raises:", "    SpecError: if …"])
+    ['A task.', '', 'Raises:', '    SpecError: if …']
+    """
+    text = re.sub(r"^Options:\n(?:(?:    .*)?(?:\n|$))+", "", "\n".join(lines), flags=re.M)
+    return text.split("\n")
+
+
 def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
 
@@ -124,8 +134,8 @@ def _columns(lines: list[str]) -> list[list[str]]:
 def _as_table(rows: list[list[str]]) -> list[str]:
     lines = [".. list-table::", "   :widths: auto", ""]
     for row in rows:
-        lines += [f"   {'-' if number else '* -'} {_mark_up(cell)}".rstrip() for number, cell in enumerate(row)]
-    return [re.sub(r"^   - ", "     - ", line) for line in lines]
+        lines += [f"   {'  ' if number else '* '}- {_mark_up(cell)}".rstrip() for number, cell in enumerate(row)]
+    return lines
 
 
 def _strip_end(paragraph: list[str]) -> list[str]:

@@ -18,6 +18,7 @@ from anynorm.plot import save_cuts
 from anynorm.recipes.support.catalog import read_header
 from anynorm.registry import make, parse, summary
 from anynorm.show import count, formula, list_norms
+from tools.markdown import anchor, recipe_heading
 
 ROOT = Path(__file__).parent.parent
 SMALL = 2
@@ -148,7 +149,7 @@ def _counts(norm: type[RegisteredNorm]) -> str:
     described = {entry["spec"]: entry for entry in list_norms()}
     lines = [f"For an input {'×'.join(map(str, SHAPE))}:", ""]
     lines += [
-        "| spec | | cuts: samples·channels·space | parameters | statistics of a batch | running statistics |",
+        "| spec | | [cuts](../glossary.md): samples·channels·space | parameters | statistics of a batch | running statistics |",
         "|---|---|---|---|---|---|",
     ]
     for spec in (example(norm), *norm.variants):
@@ -240,18 +241,12 @@ def records(name: str) -> str:
             recipe, preset = file.split(".")[:2]
             header = read_header(recipe)
             shown = ", ".join(f"`{spec}`" for spec in used[:6]) + (", …" if len(used) > 6 else "")
-            lines.append(
-                f"| {header.source} | {header.title} | {shown} | [`{recipe}`](../records/index.md#{anchor(header)}), {preset} |"
-            )
+            link = f"[`{recipe}`](../records/index.md#{anchor(recipe_heading(recipe))}), {preset}"
+            lines.append(f"| {header.source} | {header.title} | {shown} | {link} |")
     if not lines:
         return "No record has measured it yet."
-    return "\n".join(["| | measured | as | record |", "|---|---|---|---|", *lines])
-
-
-def anchor(header: Any) -> str:
-    """Return the anchor of a recipe's section in records/README.md."""
-    text = f"{header.source}: {header.title}".lower()
-    return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+    presets = "`desk` is a setting of minutes on two cores, `paper` the published one ([Glossary](../glossary.md))."
+    return "\n".join([presets, "", "| | measured | as | record |", "|---|---|---|---|", *lines])
 
 
 def _list(sentences: list[str]) -> str:

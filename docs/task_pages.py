@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 
 from anynorm.tasks import TASKS, task_class
+from anynorm.training.task import Task
 
 DOCS = Path(__file__).parent
 
@@ -18,7 +20,7 @@ def task_pages() -> dict[str, str]:
 def index_page() -> str:
     """Return the list of tasks."""
     lines = [
-        "# Tasks",
+        "# List of tasks",
         "",
         "A task is what is trained: networks, data, loss and metric. `anynorm compare --task NAME` compares norms on it;",
     ]
@@ -26,7 +28,7 @@ def index_page() -> str:
     lines += ["| task | what is trained | compared by |", "|---|---|---|"]
     for name in TASKS:
         task = task_class(name)
-        lines.append(f"| [`{name}`]({name}.md) | {_first_line(task.__doc__)} | {task.metric.label} |")
+        lines.append(f"| [`{name}`]({name}.md) | {_first_line(task.__doc__)} | {_metric(task)} |")
     return "\n".join([*lines, ""])
 
 
@@ -35,22 +37,36 @@ def task_page(name: str) -> str:
     task = task_class(name)
     defaults = ", ".join(f"{key}: {_format(value)}" for key, value in task.comparison_defaults.items())
     better = "higher" if task.metric.higher_is_better else "lower"
-    parts = [f"# Task: {name}", f"{_first_line(task.__doc__)} Runs are compared by {task.metric.label}; {better} is better."]
+    parts = [f"# Task: {name}", f"{_first_line(task.__doc__)} Runs are compared by their {_metric(task)}; {better} is better."]
     parts += [f"```bash\nanynorm compare --task {name}\n```", f"By default, {defaults}.", *_guides(name)]
     parts += ["## How it works", _directive("automodule", task.__module__)]
-    parts += ["## Settings", *_options(task.default_options), _directive("autoclass", f"{task.__module__}.{task.__name__}")]
+    parts += ["## Settings", *_options(task), _directive("autoclass", f"{task.__module__}.{task.__name__}")]
     return "\n\n".join(parts) + "\n"
 
 
-def _options(options: object) -> list[str]:
-    values = dict(options)  # type: ignore[call-overload]
-    if not values:
+def _options(task: type[Task]) -> list[str]:
+    if not task.default_options:
         return ["It has no settings of its own; [Training](../guide/training.md) has those of all tasks."]
-    rows = "\n".join(f"| `{name}` | {_format(value)} |" for name, value in values.items())
+    described = option_descriptions(task)
+    rows = "\n".join(f"| `{name}` | {_format(value)} | {described[name]} |" for name, value in task.default_options.items())
     return [
         "`--set NAME=VALUE` changes these, and [those of all tasks](../guide/training.md):",
-        f"| setting | default |\n|---|---|\n{rows}",
+        f"| setting | default | |\n|---|---|---|\n{rows}",
     ]
+
+
+def option_descriptions(task: type[Task]) -> dict[str, str]:
+    """Return the description of each setting: the section Options of the class, or of the class that it inherits from.
+
+    Names that share an entry share its text.
+    """
+    descriptions: dict[str, str] = {}
+    for each in reversed(task.__mro__):
+        section = re.search(r"^Options:\n((?:    .*\n?|\n(?=    ))+)", inspect.cleandoc(each.__dict__.get("__doc__") or ""), re.M)
+        for entry in re.split(r"\n(?! )", inspect.cleandoc(section[1])) if section else []:
+            names, _, text = entry.partition(": ")
+            descriptions |= dict.fromkeys(names.split(", "), " ".join(text.split()))
+    return descriptions
 
 
 def _guides(name: str) -> list[str]:
@@ -68,7 +84,13 @@ def _directive(directive: str, target: str) -> str:
 def _format(value: object) -> str:
     if isinstance(value, tuple | list):
         return ", ".join(_format(item) for item in value)
+    if isinstance(value, float) and not value.is_integer() and (value * 255).is_integer():
+        return f"`{round(value * 255)}/255`"
     return f"`{value}`" if value != "" else '`""`'
+
+
+def _metric(task: type[Task]) -> str:
+    return f"{task.metric.name} in {task.metric.unit}" if task.metric.unit else task.metric.name
 
 
 def _first_line(doc: str | None) -> str:

@@ -7,9 +7,15 @@ from typing import NamedTuple
 
 from anynorm.recipes.support.catalog import load_recipe
 from anynorm.recipes.support.record import read_record
-from tools.markdown import markdown_table
+from tools.markdown import anchor, markdown_table, recipe_heading
 
-VERDICTS = ("holds", "does not hold", "not significant", "failed")
+VERDICTS = {
+    "holds": ("holds", "hold"),
+    "does not hold": ("does not hold", "do not hold"),
+    "not significant": ("is not significant", "are not significant"),
+    "failed": ("could not be measured", "could not be measured"),
+}
+"""The verdicts, in the singular and in the plural."""
 
 
 class Results(NamedTuple):
@@ -56,9 +62,11 @@ def guide_block(page: str, folder: Path) -> str:
     source = (
         f"Recipe `{name}`, preset `{record.preset}`, {record.settings['seeds']} seeds; record `records/{results.record}.json`."
     )
+    link = f"../../records/README.md#{anchor(recipe_heading(name))}"
     claims = [["claim", "larger", "smaller", "p", "verdict"]]
     verdicts = list(recipe.judge(record))
-    counts = [f"{sum(row['verdict'] == verdict for row in verdicts)} {verdict}" for verdict in VERDICTS]
+    counts = {verdict: sum(row["verdict"] == verdict for row in verdicts) for verdict in VERDICTS}
+    texts = [f"{count} {VERDICTS[verdict][count != 1]}" for verdict, count in counts.items() if count]
     for row in verdicts:
         if any(text in row["claim"] for text in results.claims):
             claims.append([row["claim"], row["larger"], row["smaller"], f"{row['p']:.2g}", row["verdict"]])
@@ -68,7 +76,7 @@ def guide_block(page: str, folder: Path) -> str:
             "",
             *markdown_table([list(results.columns), *rows]),
             "",
-            f"All {len(verdicts)} claims of the recipe ([list](../../records/README.md)): {', '.join(counts)}. Some of them:",
+            f"All {len(verdicts)} claims of the recipe ([list]({link})): {', '.join(texts)}. Some of them:",
             "",
             *markdown_table(claims),
         ]

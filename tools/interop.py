@@ -24,6 +24,8 @@ NAMES = {"timm": "timm", "torchvision": "torchvision", "smp": "segmentation_mode
 OPERATIONS = {"bn": "`bn`", "hn": "`hn`", "gn": "`gn:8`", "xbn": "`xbn`", "fold": "`fold`", "recalibrate": "`recalibrate`"}
 INTRODUCTION = """# Surgery on real models
 
+<!-- Generated from interop.json by `make interop-results`; do not edit. -->
+
 Which [operations](guide/surgery.md) work on which models of timm, torchvision and segmentation_models_pytorch. `make interop`
 measures every row again and compares it with [the results](interop.json).
 

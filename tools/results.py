@@ -16,17 +16,19 @@ from anynorm.recipes.support.catalog import load_recipe, read_header, recipe_nam
 from anynorm.recipes.support.recipe import SMOKE, Recipe
 from anynorm.recipes.support.record import Record, read_record
 from tools.guides import GUIDES, guide_block
-from tools.markdown import markdown_table
+from tools.markdown import anchor, markdown_table, recipe_heading
 from tools.robustness import MARKER, robustness_block
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "records"
 INTRODUCTION = """# Results of the recipes
 
+<!-- Generated from the records by `make results`; do not edit. -->
+
 A recipe is one table or figure of a paper. Its docstring says what the paper did and what is scaled down here. Its record holds
 the measurements with seeds, commit, versions and hardware. A recipe called "ours" has hypotheses of our own, stated before they
-were measured. This page is generated from the records by `make results`; do not edit it. To measure again:
-`anynorm reproduce NAME --preset PRESET`; `anynorm reproduce --list` has all.
+were measured. The preset `desk` takes minutes on two cores, `paper` is the published setting. To
+measure again: `anynorm reproduce NAME --preset PRESET`; `anynorm reproduce --list` has all.
 
 Each claim states that one quantity is larger than another. "larger" and "smaller" are our measurements of the two (mean ± sd over
 n seeds), "paper" has the paper's own numbers in the same order. The verdict is Student's paired one-sided t-test at 5 %, seed by
@@ -40,10 +42,9 @@ def results_page(folder: Path = RECORDS) -> str:
     """Return the text of records/README.md."""
     sections = [INTRODUCTION]
     for recipe, records in _recipes_with_records(folder):
-        header = read_header(recipe.name)
         source = f"[`anynorm/recipes/{recipe.name}.py`](../anynorm/recipes/{recipe.name}.py)"
         presets = ", ".join(f"`{name}`" for name in recipe.presets)
-        sections.append(f"## {header.source}: {header.title}\n\n{source}, presets {presets}.\n")
+        sections.append(f"## {recipe_heading(recipe.name)}\n\n{source}, presets {presets}.\n")
         sections += [_record_section(recipe, record, folder) for record in records]
     return "\n".join(sections)
 
@@ -54,7 +55,7 @@ def overview(folder: Path = RECORDS) -> str:
     for recipe, records in _recipes_with_records(folder):
         for record in records:
             counts = _count_verdicts(recipe, record)
-            link = f"[`{recipe.name}`](../../records/README.md)"
+            link = f"[`{recipe.name}`](../../records/README.md#{anchor(recipe_heading(recipe.name))})"
             rows.append([link, read_header(recipe.name).source, record.preset, str(len(record.rows)), *map(str, counts)])
     return "\n".join(markdown_table(rows))
 

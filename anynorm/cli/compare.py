@@ -181,10 +181,16 @@ def _parse_settings(texts: list[str], task: str) -> dict[str, Any]:
             config_from_dict({name: value}, types)  # raises, naming the setting that is nearest
         parse = types[name]
         try:
-            settings[name] = _BOOLS[value.lower()] if parse is bool else parse(value)
-        except (KeyError, ValueError):
+            settings[name] = _BOOLS[value.lower()] if parse is bool else _parse_float(value) if parse is float else parse(value)
+        except (KeyError, ValueError, ZeroDivisionError):
             raise SpecError(f"--set {name} must be {_TYPE_NAMES[parse]}; got {value!r}.") from None
     return settings
+
+
+def _parse_float(text: str) -> float:
+    """Parse a number or a fraction, such as 8/255."""
+    numerator, slash, denominator = text.partition("/")
+    return float(numerator) / float(denominator) if slash else float(text)
 
 
 def _parse_integers(option: str, text: str) -> list[int]:

@@ -175,7 +175,7 @@ class GeneralBatchGroupNorm(RegisteredNorm):
 
 
 class HeteroNorm(GroupedNorm):
-    """The mean of BN with the standard deviation of EN, which is taken over a larger set of pixels."""
+    """The mean of BN, with a standard deviation of a group of channels or of the whole batch."""
 
     name, paper, example = "hn", _HN, "hn:32"
     use = "Small batches, if inference should be that of BN: the mean is BN's, and the standard deviation fluctuates less."

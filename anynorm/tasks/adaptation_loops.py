@@ -45,11 +45,15 @@ ADAPTATION = "adaptation"
 class LoopedAdaptation(SourceOnly):
     """Training on the source, then adaptation in loops; a subclass defines `assign_labels` and `adaptation_loss`.
 
+    Options:
+        source_epochs: epochs of training on the source, out of `config.epochs`.
+        steps_per_loop: steps between two assignments of labels.
+        adaptation_lr: learning rate of the adaptation; 0 for `config.lr`.
+        head_lr_factor: factor of the learning rate of the last layer in the adaptation.
+        recalibrate: whether domain-specific running statistics of the target are estimated on its images before the first loop,
+            instead of starting as those of the source.
+
     Attributes:
-        default_options: those of `SourceOnly`; source_epochs, epochs of training on the source, out of `config.epochs`;
-            steps_per_loop; adaptation_lr, the learning rate of the adaptation, 0 for `config.lr`; head_lr_factor, the factor of
-            the learning rate of the last layer in the adaptation; recalibrate, whether domain-specific running statistics of the
-            target are estimated on its images before the first loop, instead of starting as those of the source.
         num_loops: a buffer, the number of loops started.
     """
 
@@ -175,10 +179,9 @@ class LoopedAdaptation(SourceOnly):
 
 
 class DSBN(LoopedAdaptation):
-    """Domain-specific norms with pseudo labels (Chang et al. 2019), in loops; see `adaptation_loops`.
+    """Domain adaptation by domain-specific norms and pseudo labels (Chang et al. 2019).
 
     Attributes:
-        default_options: those of `LoopedAdaptation`, with recalibrate=True.
         first_probabilities: a buffer, the class probabilities of the target's images before adaptation, (n, K).
         pseudo_labels: a buffer, their labels in this loop, (n,).
     """

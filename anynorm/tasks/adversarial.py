@@ -37,9 +37,10 @@ class Adversarial(Classification):
         config: the run.
         data: all images; None for those of `config.data`.
 
-    Attributes:
-        default_options: those of `Classification`, whose `attack` is that of evaluations; train_attack, the attack of training
-            steps; attack_norm_mode, the mode of the norms during the attack of a training step, eval or train.
+    Options:
+        attack: comma-separated attacks of evaluations; runs are compared by the first.
+        train_attack: the attack of training steps.
+        attack_norm_mode: mode of the norms during the attack of a training step, eval or train.
 
     Raises:
         SpecError: if an attack is invalid, or epsilon is not in [0, 1].

@@ -51,8 +51,9 @@ class AdvProp(Adversarial):
         config: the run.
         data: all images; None for those of `config.data`.
 
-    Attributes:
-        default_options: those of `Adversarial`; loss_weight, the factor w of the sum of the two losses.
+    Options:
+        attack: comma-separated attacks of the last evaluation.
+        loss_weight: the factor w of the sum of the two losses.
     """
 
     default_options: ClassVar[Mapping[str, Any]] = {**Adversarial.default_options, "train_attack": "pgd:10", "loss_weight": 1.0}

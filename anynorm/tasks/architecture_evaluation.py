@@ -27,8 +27,10 @@ from anynorm.training.task import Metrics, Step
 class ArchitectureEvaluation(Classification):
     """Classification by a network `darts:GENOTYPE`, with an auxiliary head and drop-path; cutout is `Config.cutout`.
 
-    Options: those of `Classification`; `auxiliary_weight`, 0 for no auxiliary head; `drop_path`, the probability at the end of
-    training; `clip_grad_norm`, the maximum norm of the gradient, 0 for no clipping.
+    Options:
+        auxiliary_weight: weight of the loss of the auxiliary head; 0 for no head.
+        drop_path: probability of dropping a path at the end of training; it grows linearly from 0.
+        clip_grad_norm: maximum norm of the gradient; 0 for no clipping.
 
     Raises:
         SpecError: if the model is not `darts:GENOTYPE`, or an option is outside its range.

@@ -51,11 +51,12 @@ class ArchitectureSearch(Classification):
             `schedule` are those of the weights.
         data: all images; None for those of `config.data`.
 
-    Attributes:
-        default_options: alpha_lr and alpha_weight_decay of Adam; clip_grad_norm, the maximum norm of the gradient of the weights
-            (0 for no clipping); alpha_from_test, whether α is trained on half of the test images, and the weights on all training
-            images (sabn Table 2); sample_conditions, whether norms with classes get operations drawn from softmax(α), and if not,
-            always class 0; table, a file with the accuracies of NAS-Bench-201 (`anynorm.data.nasbench`), "" for none.
+    Options:
+        alpha_lr, alpha_weight_decay: learning rate and weight decay of Adam, which trains α.
+        clip_grad_norm: maximum norm of the gradient of the weights; 0 for no clipping.
+        alpha_from_test: whether α is trained on half of the test images, and the weights on all training images (sabn Table 2).
+        sample_conditions: whether norms with classes get operations drawn from softmax(α); if not, they always get class 0.
+        table: file with the accuracies of NAS-Bench-201 (`anynorm.data.nasbench`); "" for none.
 
     Raises:
         SpecError: if a setting does not apply to a search.

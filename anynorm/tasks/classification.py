@@ -35,10 +35,11 @@ class Classification(Task):
         config: the run.
         data: all images; None for those of `config.data`.
 
-    Attributes:
-        default_options: attack, comma-separated attacks on the trained network such as "pgd:4,pgd:10" ("" for none); epsilon and
-            step_size of attacks, for images in [0, 1]; restarts of PGD; num_attacked, the number of test images to
-            attack, rounded down to a multiple of 100 if it is larger.
+    Options:
+        attack: comma-separated attacks on the trained network, such as "pgd:4,pgd:10"; "" for none.
+        epsilon, step_size: maximum perturbation and step size of attacks, for images in [0, 1].
+        restarts: number of random starts of PGD.
+        num_attacked: number of test images to attack, rounded down to a multiple of 100 if it is larger.
 
     Raises:
         DataError: if the data set has fewer images than the run takes.

@@ -35,11 +35,16 @@ Layers = list[Tensor]
 
 
 class CAN(LoopedAdaptation):
-    """Contrastive adaptation; the means of CDD are over the classes of a batch.
+    """Domain adaptation by CAN; the contrastive loss is a mean over the classes of a batch.
+
+    Options:
+        cdd_weight: weight of the contrastive loss (CDD).
+        classes_per_batch: number of classes of a batch.
+        samples_per_class: number of samples per class and domain in a batch.
+        max_distance: largest distance of a sample from its center with which it keeps its label, D₀ of the paper; 1 for all.
+        min_samples: number of labeled samples that a class needs to take part.
 
     Attributes:
-        default_options: those of `LoopedAdaptation`; cdd_weight; classes_per_batch; samples_per_class, per domain;
-            max_distance, D₀ of the paper, 1 for no filter; min_samples.
         assignments: a buffer, the class of each training image of the target in this loop, (n,); −1 for none.
     """
 
@@ -111,7 +116,7 @@ class CAN(LoopedAdaptation):
 
 
 class CANAllClasses(CAN):
-    """Contrastive adaptation with CDD divided by the number of all classes, as in the authors' code."""
+    """Domain adaptation by CAN, with the contrastive loss divided by the number of all classes, as in the authors' code."""
 
     def discrepancy(self, source: Layers, target: Layers) -> Tensor:
         """Return CDD of the layers of a class-aware batch, divided by the number of all classes."""

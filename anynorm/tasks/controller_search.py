@@ -30,25 +30,26 @@ ADAM_BETA2 = 0.999
 
 
 class ControllerSearch(Task):
-    """A controller that learns to choose accurate cells.
+    """Architecture search by the LSTM controller of ENAS, on tables of NAS-Bench-201.
 
     A batch has `config.batch_size` sampled cells, and an epoch `steps_per_epoch` steps. With several devices the baseline is that
     of the first process.
 
     Args:
-        config: the run. Its options are
-
-            table: the file of the table, relative to the working directory or the data directory, or `package.module:function`
-                that returns a `CellTable`.
-            data_set: cifar10, cifar100 or imagenet16.
-            places: where the LSTM has norms: input, hidden and cell, separated by commas; "" for an LSTM without norms.
-            hidden_size, tanh_constant, temperature: see `anynorm.models.controller`.
-            entropy_weight, baseline_decay: see above.
-            reward_images: the number of validation images of a reward.
-            steps_per_epoch: updates per epoch.
-            beta1, eps: parameters of Adam.
-
+        config: the run.
         table: the accuracies; None for the table of the options.
+
+    Options:
+        table: the file of the table, relative to the working directory or the data directory, or `package.module:function`
+            that returns a `CellTable`.
+        data_set: cifar10, cifar100 or imagenet16.
+        places: where the LSTM has norms: input, hidden and cell, separated by commas; "" for an LSTM without norms.
+        hidden_size, tanh_constant, temperature: see `anynorm.models.controller`.
+        entropy_weight: weight of the entropy of the policy in the reward.
+        baseline_decay: decay of the moving average of rewards that is the baseline.
+        reward_images: the number of validation images of a reward.
+        steps_per_epoch: updates per epoch.
+        beta1, eps: parameters of Adam.
 
     Raises:
         DataError: if the table cannot be read.

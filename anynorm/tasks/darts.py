@@ -16,7 +16,7 @@ from anynorm.training.task import Metrics, Step
 
 
 class FirstOrderSearch(ArchitectureSearch):
-    """DARTS with ξ = 0: α follows the gradient of L_val at the current weights."""
+    """Architecture search by DARTS of first order (ξ = 0): α follows the gradient of L_val at the current weights."""
 
     def update_architecture(self, step: Step) -> Metrics:
         """Update α by a batch of its images."""
@@ -28,7 +28,7 @@ class FirstOrderSearch(ArchitectureSearch):
 
 
 class SecondOrderSearch(ArchitectureSearch):
-    """DARTS with one unrolled step of the weights; a step takes about three times as long.
+    """Architecture search by DARTS of second order: through one unrolled step of the weights, in about three times the time.
 
     Raises:
         SpecError: if the run has several devices, or 16-bit precision with scaled gradients.

@@ -47,14 +47,25 @@ class Detection(Task):
         config: the run. `config.model` is a residual network, the backbone.
         data: the images; None for those of `config.data`.
 
-    Attributes:
-        default_options: those of the detector, see `anynorm.models.detection.build.DetectorSettings`; of these, masks is whether
-            it is Mask R-CNN, fpn whether it has a feature pyramid, and anchor_sizes and anchor_ratios are comma-separated.
-            clip_grad_norm: maximum norm of the gradient, 0 for no clipping. The options of `anynorm.tasks.pretrained_backbone`.
-            norm_modes: whether the last evaluation is repeated with batch statistics, and with
-            running statistics estimated again on recalibration_images training images (`norm_modes`). whole_images: whether
-            whole test images are evaluated instead of their central crops. short_side: pixels of the shorter side of images,
-            which are then whole, in place of crops; 0 for crops. max_side: largest number of pixels of their longer side.
+    Options:
+        masks: whether the detector is Mask R-CNN.
+        fpn: whether it has a feature pyramid; without one it is C4.
+        fpn_channels, fpn_stages: of the feature pyramid, see `anynorm.models.detection.build.DetectorSettings`.
+        anchor_sizes: square roots of the areas of anchors in pixels, separated by commas, one per level of the pyramid.
+        anchor_ratios: heights of anchors divided by their widths, separated by commas.
+        num_candidates, num_proposals: numbers of boxes per level before and per image after non-maximum suppression in the RPN.
+        rpn_samples, num_samples: numbers of anchors and of regions per image in the losses.
+        positive_fraction: maximum fraction of these regions that contain an object.
+        box_convs, box_features, mask_convs: of the heads, see `anynorm.models.detection.build.DetectorSettings`.
+        score_threshold, max_detections: minimum score of a detection, and maximum number of detections per image.
+        weights, fit_images, frozen, backbone_image_size: of a pretrained backbone, see `anynorm.tasks.pretrained_backbone`.
+        clip_grad_norm: maximum norm of the gradient; 0 for no clipping.
+        norm_modes: whether the last evaluation is repeated with batch statistics, and with recalibrated running statistics; see
+            `anynorm.tasks.norm_modes`.
+        recalibration_images: number of training images for the latter.
+        whole_images: whether whole test images are evaluated instead of their central crops.
+        short_side: pixels of the shorter side of images, which are then whole, in place of crops; 0 for crops.
+        max_side: maximum number of pixels of their longer side.
 
     Raises:
         DataError: if the data set has fewer images than the run takes, lacks required masks, or has no test objects;

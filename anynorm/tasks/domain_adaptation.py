@@ -39,15 +39,18 @@ NUM_DOMAINS = 2
 
 
 class SourceOnly(Classification):
-    """Classification of the source, tested on the target with the norms of the source: the baseline without adaptation.
+    """No adaptation, the baseline: training on the source, tests on the target with the norms of the source.
 
     Args:
         config: the run. `num_train` is the number of training images of each domain, `num_test` that of the target.
         data: both domains; None for those of `config.data` and the option `target`.
 
+    Options:
+        target: data set of the target domain.
+        fit_images: number of source images on which γ and β of new norms are fitted to the outputs of the norms that they
+            replace, for pretrained models (`anynorm.convert(fit=…)`); 0 for none.
+
     Attributes:
-        default_options: target, the data set of the target domain; fit_images, the number of source images on which γ and β of
-            new norms are fitted to the outputs of the model's own, for pretrained models (`anynorm.convert(fit=…)`), 0 for none.
         target_images: the training images of the target, uint8 (n, c, h, w).
 
     Raises:
@@ -130,7 +133,7 @@ class SourceOnly(Classification):
 
 
 class AdaBN(SourceOnly):
-    """Training on the source; before a test, running statistics are re-estimated on images of the target (Li et al. 2016).
+    """Domain adaptation by AdaBN: running statistics are re-estimated on images of the target (Li et al. 2016).
 
     Norms without running statistics have nothing to estimate: their results are those of `SourceOnly`.
     """

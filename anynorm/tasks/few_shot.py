@@ -43,7 +43,7 @@ TRANSDUCTIVE = " (transductive)"
 
 
 class FewShot(Classification):
-    """Training on base classes, evaluation by episodes of novel classes.
+    """Few-shot classification: training on base classes, evaluation by episodes of novel classes.
 
     The last `nn.Linear` of a model becomes a cosine classifier; `resnet12` has one.
 

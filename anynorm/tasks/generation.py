@@ -46,7 +46,7 @@ EVALUATION_SEED = 1_000_003
 
 
 class Generation(Task):
-    """A GAN on the images of a data set.
+    """Class-conditional image generation by a GAN.
 
     An epoch is one pass over the training images; a step uses `n_dis` batches.
 
@@ -54,14 +54,19 @@ class Generation(Task):
         config: the run, which trains with Adam. `config.norm` is the norm of the generator's blocks; its last norm is the same
             without classes. `config.model` is a name of `anynorm.models.gan.GANS` or `package.module:factory`.
 
-    Attributes:
-        default_options: n_dis, updates of the discriminator per step; generator_batch_size, 0 for `config.batch_size`; beta1 and
-            beta2 of Adam; shared_embedding and attention of BigGAN; features, a network of `anynorm.tasks.feature_networks`;
-            num_generated and num_reference, the numbers of generated and real images in an evaluation (0 for all real ones);
-            score_splits, splits of the class score; intra_class, whether distances within classes are computed;
-            recalibration_batches, batches from which running statistics are estimated before an evaluation, because an averaged
-            generator has the running statistics of other weights (0 to keep them); balance_interval, steps
-            between measurements of the gradient balance (0 for none); balance_draws, latent batches per measurement.
+    Options:
+        n_dis: updates of the discriminator per step.
+        generator_batch_size: 0 for `config.batch_size`.
+        beta1, beta2: parameters of Adam.
+        shared_embedding, attention: whether a BigGAN has them.
+        features: the network whose features are compared; a name of `anynorm.tasks.feature_networks`.
+        num_generated, num_reference: numbers of generated and real images in an evaluation; 0 for all real ones.
+        score_splits: number of splits of the class score.
+        intra_class: whether distances within classes are computed.
+        recalibration_batches: number of batches on which running statistics are estimated before an evaluation, because those of
+            an averaged generator belong to other weights; 0 to use them as they are.
+        balance_interval: steps between measurements of the gradient balance; 0 for none.
+        balance_draws: number of latent batches of a measurement.
 
     Raises:
         DataError: if the model does not fit the images.

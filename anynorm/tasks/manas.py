@@ -95,6 +95,12 @@ class BanditSearch(ArchitectureSearch):
 
 
 class _Manas(BanditSearch):
+    """MANAS with any policy that has a learning rate.
+
+    Options:
+        policy_lr: learning rate η of the policy.
+    """
+
     default_options: ClassVar[dict[str, Any]] = {**OPTIONS, "policy_lr": 0.01}
 
     def _check_settings(self) -> None:
@@ -104,7 +110,7 @@ class _Manas(BanditSearch):
 
 
 class Exp3Search(_Manas):
-    """MANAS with Exp3; the option policy_lr is η."""
+    """Architecture search by MANAS with the policy Exp3."""
 
     def make_policy(self, num_edges: int, num_ops: int) -> Policy:
         """Return Exp3."""
@@ -112,7 +118,7 @@ class Exp3Search(_Manas):
 
 
 class LeastSquaresSearch(_Manas):
-    """MANAS with least squares; the option policy_lr is η."""
+    """Architecture search by MANAS with the policy of least squares."""
 
     default_options: ClassVar[dict[str, Any]] = {**OPTIONS, "policy_lr": 0.05}
 
@@ -122,7 +128,7 @@ class LeastSquaresSearch(_Manas):
 
 
 class RandomArchitectureSearch(BanditSearch):
-    """Random search with shared weights; the architecture with the lowest loss on a batch is recommended."""
+    """Architecture search by random sampling with shared weights; the lowest loss on a batch decides."""
 
     def make_policy(self, num_edges: int, num_ops: int) -> Policy:
         """Return random search."""

@@ -49,14 +49,20 @@ class Segmentation(Task):
             `anynorm.models`, `config.image_size` the side of training crops. `config.norm` may have the parts backbone, head and
             aux_head.
 
-    Attributes:
-        default_options: head, psp or aspp; aux_weight, the weight of the auxiliary loss; dropout before the last convolutions;
-            resize, the shorter side of images before they are cropped or tested (0 for their own); min_scale and max_scale, the
-            range of a random scale of training images; whole_images, whether whole test images are evaluated instead of their
-            central squares of `config.image_size`; scales, comma-separated scales of a further evaluation ("" for none), and
-            flip_test, whether it flips images too; norm_modes, whether the last evaluation is repeated with batch statistics, and
-            with running statistics re-estimated on recalibration_images training crops; clip_grad_norm, the maximum norm of
-            the gradient (0 for no clipping); and the options of `anynorm.tasks.pretrained_backbone`.
+    Options:
+        head: psp or aspp.
+        aux_weight: weight of the auxiliary loss.
+        dropout: probability of dropout before the last convolutions.
+        resize: shorter side of images before they are cropped or tested; 0 to leave their size.
+        min_scale, max_scale: range of a random scale of training images.
+        whole_images: whether whole test images are evaluated instead of their central squares of `config.image_size`.
+        scales: scales of a further evaluation, separated by commas; "" for none.
+        flip_test: whether this evaluation flips images too.
+        norm_modes: whether the last evaluation is repeated with batch statistics, and with recalibrated running statistics; see
+            `anynorm.tasks.norm_modes`.
+        recalibration_images: number of training crops for the latter.
+        clip_grad_norm: maximum norm of the gradient; 0 for no clipping.
+        weights, fit_images, frozen, backbone_image_size: of a pretrained backbone, see `anynorm.tasks.pretrained_backbone`.
 
     Raises:
         DataError: if the data set or the weights cannot be read, or do not fit.

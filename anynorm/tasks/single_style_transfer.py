@@ -29,21 +29,22 @@ from anynorm.training.task import Metric, Metrics, Task
 
 
 class SingleStyleTransfer(Task):
-    """Johnson's network for one style.
+    """Style transfer with one style, by the network of Johnson et al.
 
     `config.data` has the content images, see `anynorm.data.unlabeled`; `config.image_size` is the side of a random crop, and
     `config.width` multiplies the channels of the network.
 
     Args:
-        config: the run. Its options are
+        config: the run.
 
-            style_image: the path of the style image, whose central square is used; see `anynorm.data.unlabeled.resolve`.
-            style_size: the side to which that square is resized; 0 for `image_size`.
-            encoder: the weights of the loss network, see `anynorm.tasks.encoders`.
-            content_layer: the layer of the content loss.
-            style_layers: the layers of the style loss, separated by commas.
-            content_weight, style_weight, tv_weight: the weights of the losses and of the total variation.
-            resize: the shorter side of an image before it is cropped.
+    Options:
+        style_image: the path of the style image, whose central square is used; see `anynorm.data.unlabeled.resolve`.
+        style_size: the side to which that square is resized; 0 for `image_size`.
+        encoder: the weights of the loss network, see `anynorm.tasks.encoders`.
+        content_layer: the layer of the content loss.
+        style_layers: the layers of the style loss, separated by commas.
+        content_weight, style_weight, tv_weight: the weights of the losses and of the total variation.
+        resize: the shorter side of an image before it is cropped.
 
     Raises:
         DataError: if the weights of the encoder are not found.

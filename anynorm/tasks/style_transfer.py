@@ -40,20 +40,21 @@ NUM_PICTURES = 4
 
 
 class StyleTransfer(Task):
-    """Arbitrary style transfer.
+    """Style transfer with any style, by one decoder (AdaIN).
 
     `config.data` has the content images, see `anynorm.data.unlabeled`, and `config.image_size` is the side of a random crop.
 
     Args:
-        config: the run. Its options are
+        config: the run.
 
-            styles: the style images, as `config.data`.
-            encoder: the weights of the encoder, see `anynorm.tasks.encoders`.
-            content_layer: the last layer of the encoder, where the style is applied.
-            style_layers: the layers of the style loss, separated by commas.
-            style_weight: the weight of the style loss.
-            detach_target: whether the target of the content loss is a constant.
-            resize: the shorter side of an image before it is cropped.
+    Options:
+        styles: the style images, as `config.data`.
+        encoder: the weights of the encoder, see `anynorm.tasks.encoders`.
+        content_layer: the last layer of the encoder, where the style is applied.
+        style_layers: the layers of the style loss, separated by commas.
+        style_weight: the weight of the style loss.
+        detach_target: whether the target of the content loss is a constant.
+        resize: the shorter side of an image before it is cropped.
 
     Raises:
         SpecError: if the norm does not take a style.

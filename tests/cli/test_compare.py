@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import anynorm
 from anynorm.cli import app, live
+from anynorm.cli.compare import _parse_settings
 from anynorm.cli.compare import compare as compare_command
 from anynorm.comparison import Comparison
 from anynorm.training.config import Config
@@ -147,6 +148,7 @@ def too_narrow():
         (["--set", "flop=1"], "no setting 'flop'"),
         (["--set", "flip"], "--set must be NAME=VALUE, such as flip=true; got 'flip'"),
         (["--set", "weight_decay=much"], "--set weight_decay must be a number; got 'much'"),
+        (["--set", "epsilon=8/0"], "--set epsilon must be a number; got '8/0'"),
         (["--set", "num_train=all"], "--set num_train must be an integer; got 'all'"),
         (["--set", "num_test=all"], "--set num_test must be an integer; got 'all'"),
         (["--set", "flip=maybe"], "--set flip must be true or false; got 'maybe'"),
@@ -202,3 +204,7 @@ def test_the_help_names_every_option_and_its_unit():
     text = re.sub(r"\s+", " ", re.sub(r"[│╭╮╰╯─]", " ", command("compare", "--help").stdout))
     for option in ("--lr ", "--num-train", "--set", "--skip-unreadable", "--lr-scaling", "--minutes"):
         assert option in text
+
+
+def test_a_setting_may_be_a_fraction():
+    assert _parse_settings(["epsilon=8/255", "step_size=0.5"], "classification") == {"epsilon": 8 / 255, "step_size": 0.5}

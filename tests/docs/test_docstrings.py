@@ -29,6 +29,7 @@ def convert(text):
         "Text.\n\n>>> f(`x`)\n1\n\nText.",
         "A backslash \\ and a single ` backtick.",
         "Over `two\nlines` of code.",
+        "Names:\n\n    a        see `b`    c\n    d        e",
         "Names:\n\n    a        see `b`\n    c d      * and |x|,\n             `e`",
         "Steps:\n\n    1. one `a`\n    2. two",
     ],

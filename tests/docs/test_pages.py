@@ -6,11 +6,11 @@ import pytest
 
 import anynorm
 from anynorm.layers.registered import REGISTRY
-from anynorm.tasks import TASKS
+from anynorm.tasks import TASKS, task_class
 from docs.build import CONTENTS, ON_SITE, OUTSIDE, ROOT, expand_contents, move_links, pages, site_path
 from docs.norm_pages import _benchmark, advise, drawn_specs, norm_page, norm_pages, records, specs_of_records
 from docs.run import matches, read_blocks
-from docs.task_pages import task_page
+from docs.task_pages import option_descriptions, task_page
 
 
 @pytest.mark.parametrize("name", REGISTRY)
@@ -76,6 +76,18 @@ def test_the_page_of_a_task_has_its_command_and_settings(name):
         assert f"| `{option}` |" in page
 
 
+@pytest.mark.parametrize("name", TASKS)
+def test_every_setting_of_a_task_is_described(name):
+    task = task_class(name)
+    described = option_descriptions(task)
+    assert all(described.get(setting, "").endswith(".") for setting in task.default_options), described
+
+
+def test_the_nearest_class_describes_a_setting():
+    assert option_descriptions(task_class("advprop"))["attack"] == "comma-separated attacks of the last evaluation."
+    assert option_descriptions(task_class("advprop"))["restarts"] == option_descriptions(task_class("classification"))["restarts"]
+
+
 def test_links_move_with_their_targets(tmp_path):
     text, files = move_links(
         "[a](../../records/hn_grid.desk.json) ![b](night.png)\n```python\nx[0](nothing)\n```\n", "docs/guide/diagnose.md"
@@ -86,6 +98,11 @@ def test_links_move_with_their_targets(tmp_path):
     assert move_links("[a](../README.md)", "docs/install.md")[0] == "[a](index.md)"
     with pytest.raises(FileNotFoundError, match=r"docs/install.md links to files that do not exist: nothing.md b.md"):
         move_links("[a](nothing.md) [b](b.md)", "docs/install.md")
+
+
+def test_the_text_of_a_link_is_not_a_file_name():
+    texts = {page: re.findall(r"\[`?([\w/.]+\.md)`?\]\(", (ROOT / page).read_text()) for page in pages()}
+    assert not {page: found for page, found in texts.items() if found}
 
 
 def test_text_for_the_site_alone_appears_there():

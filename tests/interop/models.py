@@ -41,6 +41,8 @@ TIMM_IMAGE_SIZE = {
     **dict.fromkeys(["levit_128s", "nest_tiny", "visformer_tiny", "vit_tiny_patch16_224"], 64),
     **dict.fromkeys(["botnet26t_256", "lambda_resnet26t", "xcit_nano_12_p16_224"], 64),
 }
+TIMM_224_PIXELS = ["efficientvit_m0"]
+"""Models that overflow at 64 pixels, where their last feature maps have a single position."""
 SMP = {
     "Unet": "resnet18",
     "UnetPlusPlus": "mobilenet_v2",
@@ -94,7 +96,8 @@ def timm_models() -> list[Model]:
     for name in TIMM.split():
         size = TIMM_IMAGE_SIZE.get(name)
         options = {"num_classes": NUM_CLASSES} | ({"img_size": size} if size else {})
-        models.append(Model("timm", name, partial(timm.create_model, name, **options), IMAGE_SHAPES))
+        shapes = IMAGE_SHAPES[IMAGE_SHAPES.index((3, 224, 224)) :] if name in TIMM_224_PIXELS else IMAGE_SHAPES
+        models.append(Model("timm", name, partial(timm.create_model, name, **options), shapes))
     return models
 
 

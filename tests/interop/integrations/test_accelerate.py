@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import torch
 from accelerate import Accelerator
@@ -11,6 +12,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import anynorm
 from tests.helpers import same
+
+ROOT = Path(__file__).parents[3]
 
 
 def network():
@@ -69,6 +72,6 @@ accelerator.end_training()
 
 def test_a_wrapped_model_is_refused_with_the_way_out_and_can_be_recalibrated_unwrapped():
     env = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517"}
-    env |= {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    env |= {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", DISTRIBUTED], env=os.environ | env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
