@@ -3,15 +3,14 @@
     FGSM    x' = clip(x + ε sign ∇ₓL(f(x), y))
     PGD     x' ← clip(x + clip(x' + α sign ∇L(f(x'), y) − x, −ε, ε)),    from x' = clip(x + U(−ε, ε)), k times
 
-L is the cross entropy, and clip without bounds is to [0, 1]. The norms of the model are in eval mode during the attack
-(`norm_mode="eval"`: running statistics), or in train mode (`"train"`: statistics of the attacked batch); all other layers are in
-eval mode. The two modes are two different attacks on every model whose norms use statistics of the batch: see
-docs/guide/robustness.md.
+L is the cross entropy; clip without bounds clips to [0, 1]. During the attack, the norms of the model are in eval mode
+(`norm_mode="eval"`: running statistics) or in train mode (`"train"`: statistics of the attacked batch), and all other layers are
+in eval mode. If the norms use batch statistics in training, the two modes are different attacks; see docs/guide/robustness.md.
 
-An attack leaves the model unchanged, whatever is raised: parameters, their `.grad` and `requires_grad`, every buffer, the mode
-of every module and torch's random state are as before.
+An attack leaves the model unchanged, even if it raises: parameters, their `.grad` and `requires_grad`, all buffers, the mode of
+every module and torch's random state are restored.
 
-Models for standardized images are attacked with the standardization inside: `StandardizedModel(model, mean, std)`.
+Wrap a model that expects standardized images in `StandardizedModel(model, mean, std)`.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ from anynorm.surgery.find import find_norms
 EPSILON, STEP_SIZE = 8 / 255, 2 / 255
 NORM_MODES = ("eval", "train")
 Losses = Callable[[Tensor], Tensor]
-"""Returns the cross entropy of each image, (n,)."""
+"""A function of images that returns the cross entropy of each, (n,)."""
 
 
 class StandardizedModel(Standardized, nn.Module):
-    """A model for standardized images as a model for images in [0, 1]: model((images − mean) / std).
+    """Wrapper that standardizes images in [0, 1] before the model: model((images − mean) / std).
 
     Args:
-        model: takes standardized images.
+        model: a model that expects standardized images.
         mean: mean of each channel of images in [0, 1]: a tensor (c,) or (c, 1, 1), or a list.
         std: standard deviation of each channel.
 
@@ -66,8 +65,8 @@ class Attack:
     """An attack on images in [0, 1], bounded in the L∞ norm.
 
     Args:
-        epsilon: largest change of a value, in [0, 1].
-        norm_mode: the mode of the norms during the attack, eval or train.
+        epsilon: maximum perturbation of a pixel value, in [0, 1].
+        norm_mode: mode of the norms during the attack, "eval" or "train".
 
     Raises:
         SpecError: if a value is outside its range.
@@ -82,15 +81,15 @@ class Attack:
             raise SpecError(f"norm_mode must be one of {' '.join(NORM_MODES)}; got {self.norm_mode!r}.")
 
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Return adversarial images; the model is left as it was.
+        """Return adversarial images; the model is not changed.
 
-        Norms that take a condition get that of a surrounding `with anynorm.condition(model, value):`.
+        Conditional norms use the condition of an enclosing `with anynorm.condition(model, value):`.
 
         Args:
-            model: returns logits (n, num_classes) for images.
+            model: a model that returns logits (n, num_classes).
             images: floating-point images in [0, 1], (n, c, h, w).
             labels: the classes (n,), or class probabilities (n, num_classes).
-            generator: source of random starts, on the CPU; None for one with seed 0.
+            generator: CPU generator of the random starts; None for a new one with seed 0.
 
         Raises:
             DataError: if the images are not in [0, 1], or the logits have no gradient with respect to them.
@@ -105,7 +104,7 @@ class Attack:
             return self.perturb(losses, images, generator or torch.Generator().manual_seed(0))
 
     def perturb(self, losses: Losses, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Return images that increase the losses."""
+        """Return perturbed images with larger losses."""
         raise NotImplementedError
 
 
@@ -118,7 +117,7 @@ class FGSM(Attack):
     """
 
     def perturb(self, losses: Losses, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Return images one step of size ε away."""
+        """Return the images after one step of size ε."""
         return (images + self.epsilon * input_gradient(losses, images).sign()).clamp(0, 1)
 
     def __str__(self) -> str:
@@ -131,9 +130,9 @@ class PGD(Attack):
 
     Args:
         steps: number of gradient steps.
-        step_size: change of a value in a step, in [0, 1].
-        random_start: whether the attack starts at a random point within ε instead of the image.
-        restarts: number of random starts; of each image, the result with the largest loss is returned.
+        step_size: change of a pixel value per step, in [0, 1].
+        random_start: whether to start at a random point within ε of the image instead of at the image.
+        restarts: number of random starts; the result with the largest loss is returned for each image.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
     >>> images, labels = torch.rand(2, 1, 2, 2), torch.tensor([0, 2])
@@ -157,7 +156,7 @@ class PGD(Attack):
             raise SpecError(f"restarts must be 1 without a random start, since all would be equal; got {self.restarts}.")
 
     def perturb(self, losses: Losses, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Return, of each image, the result with the largest loss."""
+        """Return the result with the largest loss over all restarts, for each image."""
         best = self._from_one_start(losses, images, generator)
         for _ in range(self.restarts - 1):
             other = self._from_one_start(losses, images, generator)
@@ -181,14 +180,14 @@ class PGD(Attack):
 
 
 def parse(text: str, *, epsilon: float = EPSILON, step_size: float = STEP_SIZE, norm_mode: str = "eval") -> Attack:
-    """Return an attack by its text: fgsm, or pgd:STEPS with a random start.
+    """Parse an attack: "fgsm", or "pgd:STEPS" with a random start.
 
     Args:
         text: the attack.
         epsilon, step_size, norm_mode: see `PGD`.
 
     Raises:
-        SpecError: if the text cannot be read.
+        SpecError: if the text has another form.
 
     >>> parse("pgd:4").steps, str(parse("pgd:4"))
     (4, 'pgd:4')
@@ -203,7 +202,7 @@ def parse(text: str, *, epsilon: float = EPSILON, step_size: float = STEP_SIZE, 
 
 @contextmanager
 def attack_mode(model: nn.Module, norm_mode: str) -> Iterator[None]:
-    """Set the mode of an attack inside a `with` block, with gradients, and restore buffers, modes and random state afterwards."""
+    """Set the modes of an attack and enable gradients inside a `with` block; restore buffers, modes and random state on exit."""
     with torch.inference_mode(mode=False), preserve_buffers(model), eval_mode(model), torch.enable_grad():
         if norm_mode == "train":
             for site in find_norms(model):
@@ -212,10 +211,10 @@ def attack_mode(model: nn.Module, norm_mode: str) -> Iterator[None]:
 
 
 def input_gradient(losses: Losses, images: Tensor) -> Tensor:
-    """Return the gradient of the summed losses with respect to the images, and no other gradient.
+    """Return the gradient of the summed losses with respect to the images; gradients of parameters are not computed.
 
     Raises:
-        DataError: if there is none.
+        DataError: if the losses are not differentiable with respect to the images.
     """
     images = images.detach().requires_grad_()
     total = losses(images).sum()

@@ -1,4 +1,7 @@
-"""Scenarios on two processes, for tests of synchronized layers."""
+"""Scenarios on two processes: functions on two ranks, and scripts that torchrun starts."""
+
+import subprocess
+import sys
 
 import torch
 import torch.distributed as dist
@@ -24,6 +27,32 @@ def _rank(rank, scenario, store):
         scenario(rank)
     finally:
         dist.destroy_process_group()
+
+
+def torchrun(script, code):
+    """Run code in two processes and return their output."""
+    script.write_text(code)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    done = subprocess.run(launcher, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "requires_grad" not in done.stderr
+    return done.stdout
+
+
+def train_in_two_processes(configs, runs):
+    """Train runs one after another, in two processes, and store them in a folder."""
+    torchrun(
+        runs / "two.py",
+        f"""
+import torch
+from pathlib import Path
+torch.set_num_threads(1)
+from anynorm.training.config import Config
+from anynorm.training.run import run
+for config in {configs!r}:
+    assert run(config, Path({str(runs)!r}))
+""",
+    )
 
 
 def run(norm, x, condition):

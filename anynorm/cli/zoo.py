@@ -66,7 +66,7 @@ def show(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the formula of a norm, its numbers of parameters and statistics, and which values share a statistic."""
+    """Print the formula of a norm, the number of its parameters and statistics, and a diagram of its cuts."""
     from anynorm.show import describe
 
     about = describe(spec, _parse_shape(shape or DEFAULT_SHAPE))

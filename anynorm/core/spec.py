@@ -1,6 +1,6 @@
-"""A norm as a value: cuts of the mean × cuts of the variance × mixing × affine.
+"""The definition of a norm: cuts of the mean × cuts of the variance × mixing × affine.
 
-Two norms are the same if these values are equal, whatever their names: hn:32 is bn/en:32.
+Two definitions are equal if these four parts are equal, whatever their names: hn:32 equals bn/en:32.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def check_positive_int(value: Any, name: str, owner: object) -> int:
 
 @dataclass(frozen=True)
 class AffineSpec:
-    """The affine stages after the normalization, and whether each domain has its own statistics.
+    """The affine stages after the normalization, and the number of domains.
 
     Args:
-        stages: applied in this order.
-        num_domains: the number of domains with statistics of their own; 0 if all samples share them.
+        stages: the stages in the order in which they are applied.
+        num_domains: number of domains with separate statistics; 0 if all samples share the same statistics.
     """
 
     stages: tuple[Stage, ...]
@@ -49,7 +49,7 @@ class AffineSpec:
 
 
 def affine_specs(num_classes: int) -> dict[str, AffineSpec]:
-    """Return all affine specs by their suffix in a spec; `num_classes` is the number after @."""
+    """Return the affine spec of each suffix of the grammar; `num_classes` is the number after @."""
     shared, per_class, per_domain = PerChannel(), PerClass(num_classes), PerClass(num_classes, init_std=0.0)
     return {
         "": AffineSpec((shared,)),
@@ -70,12 +70,12 @@ PLAIN_AFFINE = AffineSpec((PerChannel(),))
 
 @dataclass(frozen=True)
 class CustomSpec:
-    """The part of a norm that the algebra cannot express: the registered class that implements it.
+    """A norm outside the algebra, implemented by a registered class.
 
     Args:
         name: the registered name.
-        text: the name with its numbers, as in a spec.
-        num_stat_sets: the number of sets of running statistics, if samples are assigned to them softly (ModeNorm).
+        text: the name with its parameters, as in a spec, such as "modenorm:3".
+        num_stat_sets: number of sets of running statistics to which samples are softly assigned (ModeNorm); 0 for all others.
     """
 
     name: str
@@ -84,7 +84,7 @@ class CustomSpec:
 
 
 class ResolvedCuts(NamedTuple):
-    """The distinct cuts of a norm for a number of channels, and the indices of those of the mean and of the variance."""
+    """The distinct cuts of a norm for a given number of channels, and the indices of the cuts of the mean and the variance."""
 
     distinct: tuple[Cut, ...]
     mean: tuple[int, ...]
@@ -98,13 +98,13 @@ class NormSpec:
     Args:
         mean: the cuts of the mean.
         var: the cuts of the variance.
-        mixing: how several cuts are mixed.
-        affine: what follows the normalization.
-        custom: the class that implements more than the rest of this definition; None within the algebra.
-        name: the text of the spec; ignored in comparisons.
+        mixing: how the statistics of several cuts are mixed.
+        affine: the affine stages after the normalization.
+        custom: the registered class that implements a norm outside the algebra; None within the algebra.
+        name: the spec string; ignored in comparisons.
 
     Attributes:
-        num_classes: the number of classes or domains of the condition; 0 if there is none.
+        num_classes: number of classes or domains that the condition may have; 0 without such a condition.
         takes_style: whether the condition is a style.
     """
 
@@ -131,10 +131,10 @@ class NormSpec:
         return self.name or self.canonical()
 
     def canonical(self) -> str:
-        """Return the spec written in cuts and suffixes, without the name of the norm.
+        """Return the spec string in terms of cuts and suffixes instead of the name of the norm.
 
         Raises:
-            SpecError: if the grammar has no suffix for the affine.
+            SpecError: if no suffix of the grammar stands for the affine stages.
 
         >>> import anynorm
         >>> anynorm.make("hn:32", 64).norm_spec.canonical()
@@ -156,23 +156,23 @@ class NormSpec:
 
     @property
     def num_stat_sets(self) -> int:
-        """The number of sets of running statistics, one per domain or mode; 0 if all samples share one."""
+        """Number of sets of running statistics, one per domain or mode; 0 if all samples share one set."""
         return self.custom.num_stat_sets if self.custom else self.affine.num_domains
 
     @property
     def soft_assignment(self) -> bool:
-        """Whether the layer assigns samples to sets of statistics by fractions (ModeNorm)."""
+        """Whether samples are assigned to several sets of statistics with fractional weights (ModeNorm)."""
         return self.custom is not None and self.custom.num_stat_sets > 0
 
     def merged(self) -> NormSpec:
-        """Return this norm with a shared and a per-class affine merged into one per class."""
+        """Return this norm with its shared affine merged into its per-class affine."""
         return replace(self, affine=replace(self.affine, stages=(self.affine.stages[-1],)), name="")
 
     def without_affine(self) -> NormSpec:
-        """Return this norm without learned affine; a style and the statistics of domains stay.
+        """Return this norm without learned affine; a style affine and separate statistics per domain are kept.
 
         Raises:
-            SpecError: if the affine is all that the condition selects.
+            SpecError: if the condition selects nothing but the affine.
         """
         if self.num_classes and not self.affine.num_domains:
             raise SpecError(f"{self} requires affine=True: its condition selects the affine; got affine=False.")
@@ -183,17 +183,17 @@ class NormSpec:
         return replace(bare, name=f"{self.name}.none") if self.name and self.affine == PLAIN_AFFINE else bare
 
     def with_affine(self, suffix: str, num_classes: int = 0) -> NormSpec:
-        """Return this norm, unnamed, with the affine of a suffix such as "sa" or "none"."""
+        """Return this norm, without a name, with the affine of a suffix such as "sa" or "none"."""
         return replace(self, affine=affine_specs(num_classes)[suffix], name="")
 
     def _has_class_stage(self) -> bool:
         return any(isinstance(stage, PerClass) for stage in self.affine.stages)
 
     def resolve(self, num_features: int) -> ResolvedCuts:
-        """Return the cuts for a number of channels.
+        """Return the cuts for a given number of channels.
 
         Raises:
-            SpecError: if a cut cannot divide the channels, or the definition is inconsistent.
+            SpecError: if a cut does not divide the number of channels, or the definition is inconsistent.
         """
         check_groups(self.mixing, num_features)
         mean = [cut.resolve(num_features) for cut in self.mean]

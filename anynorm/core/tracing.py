@@ -7,19 +7,19 @@ from torch import Tensor, nn
 
 
 def can_read_values(tensor: Tensor) -> bool:
-    """Whether reading values neither breaks a trace nor synchronizes with a device."""
+    """Whether the values of a tensor can be read without breaking a trace or synchronizing with a device."""
     traced = torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     return type(tensor) in (Tensor, nn.Parameter) and tensor.device.type == "cpu" and not traced
 
 
 def is_recomputing() -> bool:
-    """Whether activation checkpointing runs a forward pass again inside backward; False while compiling (see `recomputing`)."""
+    """Whether activation checkpointing recomputes a forward pass during backward; False while compiling (see `recomputing`)."""
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
 @torch.library.custom_op("anynorm::recomputing", mutates_args=())
 def recomputing(like: Tensor) -> Tensor:
-    """Return `is_recomputing` as a tensor, evaluated when compiled code runs: it is not known while tracing."""
+    """Return `is_recomputing()` as a tensor. It is evaluated when compiled code runs, since it is unknown while tracing."""
     return torch.full((), torch._C._current_graph_task_id() != -1, device=like.device)
 
 

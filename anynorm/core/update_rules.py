@@ -1,14 +1,14 @@
-"""How running statistics follow the statistics of training batches.
+"""Update rules of running statistics.
 
-Training normalizes by the statistics m_t of batch t; inference normalizes by running statistics s:
+Training normalizes by the statistics m_t of batch t, inference by running statistics s:
 
     Running     s ← (1 − rate) s + rate m_t                       torch's `momentum` is the rate
     Cumulative  s ← mean of all m_t so far                        torch's `momentum=None`; sn sec. 2.1: "batch average"
     Pooled      s ← moments of all values of all batches so far   exact for batches of different sizes
     Frozen      s unchanged, and used in training too
 
-The running variance is unbiased, as in torch. Rules are values without state: the layer holds the buffers, so that its rule can
-be changed at any time. `updates` is False for Frozen; `is_exact` marks the rule that needs the number of values seen.
+The running variance is unbiased, as in torch. Rules are stateless: the buffers belong to the layer, so its rule can be
+replaced at any time. `updates` is False for Frozen; `is_exact` is True for the rule that needs the number of values so far.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Observation(NamedTuple):
     """The statistics of one batch for one cut, per domain.
 
     Args:
-        average: the mean over the cut's sample parts of their means and unbiased variances (one part, except for GBGN).
-        moments: the moments of all values of the batch together.
-        num_batches: the number of batches so far, this one included.
-        num_values: the number of positions of one channel so far, this batch included.
-        new_values: the number of positions of one channel in this batch.
+        average: means and unbiased variances, averaged over the sample parts of the cut (one part, except for GBGN).
+        moments: moments over all values of the batch.
+        num_batches: number of batches so far, including this one.
+        num_values: number of values per channel so far, including this batch.
+        new_values: number of values per channel in this batch.
     """
 
     average: Stats
@@ -49,7 +49,7 @@ class Observation(NamedTuple):
 
 
 def as_tables(buffers: tuple[Tensor | None, Tensor | None], shape: tuple[int, int, int], dtype: torch.dtype) -> Stats:
-    """Copy the running mean and variance of a cut into tables; a buffer that the cut does not have reads 0."""
+    """Copy the running mean and variance of a cut into tables; a missing buffer is read as zeros."""
     existing = next(buffer for buffer in buffers if buffer is not None)
     mean, var = (torch.zeros_like(existing) if buffer is None else buffer for buffer in buffers)
     return Stats(mean.to(dtype, copy=True).reshape(shape), var.to(dtype, copy=True).reshape(shape))
@@ -78,31 +78,31 @@ class Running:
             )
 
     def update(self, stats: Stats, batch: Observation) -> Stats:
-        """Return the running statistics after a batch."""
+        """Return the running statistics updated by one batch."""
         return _interpolate(stats, batch.average, self.rate)
 
 
 @dataclass(frozen=True)
 class Cumulative:
-    """The mean of the batches' means and variances, each batch with the same weight."""
+    """The average of the statistics of all batches, with equal weights."""
 
     updates = True
     is_exact = False
 
     def update(self, stats: Stats, batch: Observation) -> Stats:
-        """Return the running statistics after a batch."""
+        """Return the running statistics updated by one batch."""
         return _interpolate(stats, batch.average, 1 / batch.num_batches.clamp(min=1))
 
 
 @dataclass(frozen=True)
 class Pooled:
-    """The moments of the union of all batches, whatever their sizes."""
+    """The moments over all values of all batches, exact for batches of different sizes."""
 
     updates = True
     is_exact = True
 
     def update(self, stats: Stats, batch: Observation) -> Stats:
-        """Return the running statistics after a batch."""
+        """Return the running statistics updated by one batch."""
         new = batch.moments
         old_count = new.count * (batch.num_values - batch.new_values) / batch.new_values.clamp(min=MIN_COUNT)
         old_var = stats.unbiased_var / bessel_correction(old_count)
@@ -113,7 +113,7 @@ class Pooled:
 
 @dataclass(frozen=True)
 class Frozen:
-    """Fixed running statistics, used for normalization in training too."""
+    """Fixed running statistics, used in training and in inference."""
 
     updates = False
     is_exact = False
@@ -127,7 +127,7 @@ UpdateRule = Running | Cumulative | Pooled | Frozen
 
 
 def from_momentum(momentum: float | None) -> UpdateRule:
-    """Return the update rule that torch's `momentum` stands for.
+    """Return the update rule that corresponds to torch's `momentum`.
 
     Raises:
         SpecError: if `momentum` is neither None nor a number in [0, 1].

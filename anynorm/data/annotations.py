@@ -1,6 +1,6 @@
-"""From annotations, as the readers of data sets find them, to objects: boxes are clipped, and problems are collected.
+"""Conversion of annotations to objects: boxes are clipped to the image, and problems are collected.
 
-Nothing is changed or left out silently: `Problems` has every such annotation, and reports all of them in one warning.
+No annotation is changed or left out silently: `Problems` collects all of them and reports them in one warning.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ NUM_EXAMPLES = 3
 
 @dataclass
 class Problems:
-    """What is wrong with annotations: the places where each kind of problem occurs."""
+    """Problems of annotations: the places where each kind of problem occurs."""
 
     examples: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, kind: str, example: str) -> None:
-        """Add a problem. `kind` is a phrase after a number: "boxes reach beyond their image and were clipped"."""
+        """Add a problem. `kind` is a phrase that follows a count: "boxes reach beyond their image and were clipped"."""
         self.examples.setdefault(kind, []).append(example)
 
     def warn(self, name: str) -> None:
-        """Report all problems of a data set in one warning, with their numbers and the first examples."""
+        """Report all problems of a data set in one warning, with counts and the first examples."""
         if self.examples:
             parts = [f"{len(examples)} {kind} ({_listed(examples)})" for kind, examples in self.examples.items()]
             warnings.warn(f"{name}: {'; '.join(parts)}.", stacklevel=3)
@@ -45,12 +45,12 @@ def _listed(examples: list[str]) -> str:
 
 
 class Annotation(NamedTuple):
-    """One object as a reader has found it.
+    """One object as it is annotated in a file.
 
     Attributes:
-        box: x1 y1 x2 y2; None for that of the mask.
-        label: the number of the class.
-        mask: a run-length encoding; None if the data has none.
+        box: x1 y1 x2 y2; None to use the box of the mask.
+        label: index of the class.
+        mask: a run-length encoding; None without a mask.
         is_crowd: see `Objects`.
         place: where the annotation is, for messages.
     """
@@ -96,10 +96,10 @@ def make_objects(annotations: Sequence[Annotation], size: Size, problems: Proble
     Args:
         annotations: the objects; either all of them have masks or none has.
         size: height and width of the image.
-        problems: gets the objects that were changed or left out.
+        problems: collects the objects that are changed or left out.
 
     Raises:
-        DataError: if a box is not finite, or a mask has another size than the image.
+        DataError: if a box is not finite, or the size of a mask is not that of the image.
     """
     for annotation in annotations:
         if annotation.mask is not None and tuple(annotation.mask["size"]) != size:

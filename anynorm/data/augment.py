@@ -1,7 +1,7 @@
 """Augmentation of a batch of images x (n, c, h, w): random crops and flips, cutout, mixup.
 
-Every function draws its random numbers from a `torch.Generator` of the CPU, so a batch depends on the generator's seed alone, and
-not on the device of x. What has to go to that device is copied without waiting for it.
+All random numbers are drawn from a CPU `torch.Generator`, so a batch depends only on the seed, not on the device of x. Copies to
+that device are asynchronous.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def random_crop(x: Tensor, padding: int, generator: torch.Generator) -> Tensor:
     Args:
         x: Images (n, c, h, w).
         padding: Number of zeros added on each side.
-        generator: Source of the n positions.
+        generator: CPU generator of the positions.
     """
     n, c, height, width = x.shape
     padded = torch.constant_pad_nd(x, (padding,) * 4)
@@ -39,8 +39,8 @@ def cutout(x: Tensor, size: int, generator: torch.Generator) -> Tensor:
 
     Args:
         x: Images (n, c, h, w).
-        size: Height and width of the square. Its center lies inside the image, so near an edge a part of it is outside.
-        generator: Source of the n centers.
+        size: Height and width of the square. Its center is inside the image, so a part of it may be outside.
+        generator: CPU generator of the centers.
     """
     n, _, height, width = x.shape
     center = torch.rand(2, n, 1, generator=generator) * torch.tensor([height, width])[:, None, None]
@@ -58,7 +58,7 @@ def mixup(x: Tensor, targets: Tensor, alpha: float, generator: torch.Generator) 
         x: Images (n, c, h, w).
         targets: Class probabilities (n, num_classes).
         alpha: Parameter α of the beta distribution. λ is drawn once per batch.
-        generator: Source of the permutation, and of the seed of numpy's generator, which draws λ.
+        generator: CPU generator of the permutation, and of the seed of the numpy generator that draws λ.
 
     Returns:
         The mixed images and targets.

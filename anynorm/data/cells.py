@@ -1,7 +1,7 @@
-"""Small images of cells with boxes and masks, made from a fixed seed: for tests and first runs of detection.
+"""Generated images of cells with boxes and masks, from a fixed seed: for tests and first runs of detection.
 
-64 training and 16 test images of 64 × 64 pixels. On a textured ground lie 3 to 10 bright ellipses of two classes that do not
-overlap: `disk` (reddish, round) and `rod` (greenish, 2.5 times as long as wide). Some are cut by the border of the image.
+64 training and 16 test images of 64 × 64 pixels. A textured background has 3 to 10 bright, non-overlapping ellipses of two
+classes: `disk` (reddish, round) and `rod` (greenish, 2.5 times as long as wide). Some are cut by the border of the image.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ NUM_IMAGES = (64, 16)
 SIDE = 64
 COLORS = np.array([[210, 130, 120], [130, 210, 130]])
 MAX_TRIES = 50
-"""How often the place of an ellipse is drawn until it does not touch another one."""
+"""Maximum number of attempts to place an ellipse without touching another one."""
 MIN_PIXELS = 12
-"""Ellipses of which fewer pixels are inside of the image are drawn again."""
+"""Minimum number of pixels of an ellipse inside the image; other ellipses are drawn again."""
 _ROWS, _COLUMNS = np.mgrid[:SIDE, :SIDE] + 0.5
 
 
@@ -45,7 +45,7 @@ def _make_split(seed: int, count: int) -> DetectionImages:
 
 
 def _draw_ellipses(generator: np.random.Generator) -> tuple[Array, list[int]]:
-    """Return a label map (h, w), in which 0 is ground and k + 1 the ellipse k, and the class of each ellipse."""
+    """Return a label map (h, w), in which 0 is background and k + 1 is ellipse k, and the class of each ellipse."""
     label_map, labels = np.zeros((SIDE, SIDE), np.int64), []
     for _ in range(int(generator.integers(3, 11))):
         label = int(generator.integers(2))

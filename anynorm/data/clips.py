@@ -1,10 +1,10 @@
-"""Which frames and which pixels of a video a network gets.
+"""Temporal and spatial sampling of videos: clips, views and crops.
 
     span    (num_frames − 1) · stride + 1, the number of frames that a clip covers
-    clip    frames start, start + stride, …; with `loop`, frames of a video shorter than the span are repeated from the first on
+    clip    frames start, start + stride, …; with `loop`, a video shorter than the span is repeated from its first frame
     view    one of num_clips regular positions in time × num_crops squares along the longer side
 
-Positions are numbers in [0, 1): 0 is the first possible one. So random numbers can be drawn before a video is opened.
+Positions are relative, in [0, 1): 0 is the first possible position. So they can be drawn before the length of a video is known.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def clip_span(num_frames: int, stride: int) -> int:
 
 
 def clip_indices(length: int, num_frames: int, stride: int, position: float) -> list[int]:
-    """Return the frames of a clip at a position in [0, 1); those of a short video are repeated from its first frame on.
+    """Return the frame indices of a clip at a position in [0, 1); a short video is repeated from its first frame.
 
     >>> clip_indices(10, 3, 2, position=0.0), clip_indices(10, 3, 2, position=0.99), clip_indices(3, 5, 1, position=0.5)
     ([0, 2, 4], [5, 7, 9], [0, 1, 2, 0, 1])
@@ -37,7 +37,7 @@ def clip_indices(length: int, num_frames: int, stride: int, position: float) -> 
 
 
 def regular_positions(count: int) -> list[float]:
-    """Return positions from the first to the last possible one; the middle if there is only one.
+    """Return equally spaced positions from the first to the last possible one; the middle if `count` is 1.
 
     >>> regular_positions(3), regular_positions(1)
     ([0.0, 0.5, 1.0], [0.5])
@@ -46,7 +46,7 @@ def regular_positions(count: int) -> list[float]:
 
 
 def place(last: int, position: float) -> int:
-    """Return one of the numbers from 0 to `last` (0 if it is negative): equally probable for a random position in [0, 1).
+    """Map a position in [0, 1] to an integer from 0 to `last` (0 if `last` is negative); uniform for uniformly random positions.
 
     >>> [place(2, position) for position in (0.0, 0.3, 0.4, 0.99, 1.0)]
     [0, 0, 1, 2, 2]
@@ -55,7 +55,7 @@ def place(last: int, position: float) -> int:
 
 
 def resize_shorter_side(frames: Tensor, side: int) -> Tensor:
-    """Return frames (t, c, h, w) whose shorter side has `side` pixels, as uint8; the aspect ratio is kept."""
+    """Resize frames (t, c, h, w) so that their shorter side has `side` pixels; returns uint8 with the same aspect ratio."""
     height, width = frames.shape[-2:]
     shorter = min(height, width)
     if shorter == side:
@@ -66,7 +66,7 @@ def resize_shorter_side(frames: Tensor, side: int) -> Tensor:
 
 
 def crop_square(frames: Tensor, size: int, top: float, left: float) -> Tensor:
-    """Return a square of each frame, at the same place; `top` and `left` are positions in [0, 1]."""
+    """Crop the same square from all frames; `top` and `left` are positions in [0, 1]."""
     rows, columns = (place(edge - size, position) for edge, position in zip(frames.shape[-2:], (top, left), strict=True))
     return frames[..., rows : rows + size, columns : columns + size]
 
@@ -75,7 +75,7 @@ def check_lengths(names: Sequence[str], lengths: Sequence[int], span: int) -> No
     """Check that every video is as long as a clip.
 
     Raises:
-        DataError: if one is shorter; the message has their number and the first names.
+        DataError: if one is shorter; the message lists the first ones.
     """
     short = [f"{name} ({length})" for name, length in zip(names, lengths, strict=True) if length < span]
     if short:

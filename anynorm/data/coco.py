@@ -1,4 +1,4 @@
-"""Reader of objects in the form of COCO: one JSON file per split, with boxes x y width height, and polygons or encoded masks.
+"""Reader of objects in COCO format: one JSON file per split, with boxes x y width height, and polygons or encoded masks.
 
 Annotations are searched in PATH/annotations/*.json, else PATH/*.json, else PATH/{train,valid,test}/_annotations.coco.json. Of
 several files, those named instances_… are used; the training file has `train` in its name, the test file `test` or, if there is
@@ -6,7 +6,7 @@ none with annotations, `val`. Images are searched, for instances_train2017.json,
 
     PATH/{train2017,images/train2017,train,images/train,images,JPEGImages}, PATH itself, and the folder of the file
 
-Categories are those of the training file in the order of their numbers, which may have gaps. The boxes of `bbox` are used, else
+Categories are those of the training file in the order of their ids, which may have gaps. The boxes of `bbox` are used, else
 those of the masks. Objects with iscrowd = 1 are crowds.
 """
 
@@ -29,22 +29,22 @@ from anynorm.progress import track
 
 _OTHER_FILES = ("captions", "person_keypoints", "image_info", "panoptic", "stuff")
 _NUM_PROBES = 100
-"""Number of images that are searched to find their folder."""
+"""Number of image paths that are checked to find the folder of the images."""
 Content = dict[str, Any]
 
 
 def read_coco(root: Path, problems: Problems) -> Splits:
-    """Read a folder in the form of COCO.
+    """Read a folder in COCO format.
 
     Args:
         root: the folder.
-        problems: gets objects that were changed or left out.
+        problems: collects objects that are changed or left out.
 
     Returns:
         One or two splits (train, then test), and the names of the classes.
 
     Raises:
-        DataError: if files are missing or malformed, or name images or categories that do not exist.
+        DataError: if files are missing or malformed, or refer to images or categories that do not exist.
     """
     contents = _load_splits(root)
     names = _category_names(contents)
@@ -95,7 +95,7 @@ def _load(file: Path, *, needs_annotations: bool) -> Content:
 
 
 def _category_names(contents: Sequence[tuple[Path, Content]]) -> dict[int, str]:
-    """Return the names of the categories of the training file by their numbers, which must mean the same in the test file."""
+    """Return the names of the categories of the training file by id; the test file must use the same ids."""
     tables = []
     for file, content in contents:
         try:
@@ -194,7 +194,7 @@ def read_segmentation(segmentation: Any, size: Size, place: str, problems: Probl
     """Return the mask of polygons [[x1, y1, …], …], or of a run-length encoding whose counts are numbers or a string.
 
     Raises:
-        DataError: if a polygon does not have pairs of numbers, or counts do not have the sum h · w.
+        DataError: if a polygon has an odd number of coordinates, or the counts do not sum to h · w.
     """
     if isinstance(segmentation, list):
         if any(len(polygon) % 2 for polygon in segmentation):

@@ -5,8 +5,8 @@
     brightness        value of HSV + s                            s = 0.05 0.1  0.15 0.2  0.3
     contrast          (x − mean) s + mean                         s = 0.75 0.5  0.4  0.3  0.15  mean of each image and channel
 
-x has values in [0, 1], and results are clipped to it. The severities were chosen for 32 × 32 pixels: on smaller images the same
-blur removes more. Images of CIFAR-10-C itself are truncated to uint8, ours are rounded, and the random numbers differ.
+Values of x are in [0, 1], and results are clipped to this range. The severities were chosen for 32 × 32 pixels; the same blur
+removes more detail from smaller images. Unlike CIFAR-10-C, which truncates to uint8, results are rounded; random numbers differ.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ BRIGHTNESS = (0.05, 0.1, 0.15, 0.2, 0.3)
 CONTRAST = (0.75, 0.5, 0.4, 0.3, 0.15)
 SEVERITIES = (1, 2, 3, 4, 5)
 ROUNDING = 1e-3
-"""How far standardized images may be outside of [0, 1] after mean and std are reverted."""
+"""Tolerance for values outside [0, 1] after the standardization of images is inverted."""
 BLUR_RADIUS = 4
 """Radius of the blur in standard deviations, as in scipy and scikit-image."""
 
 
 def gaussian_noise(x: Tensor, severity: int, generator: torch.Generator) -> Tensor:
-    """Add Gaussian noise from a generator of the CPU."""
+    """Add Gaussian noise drawn from a CPU generator."""
     noise = torch.randn(x.shape, generator=generator).to(x)
     return x + NOISE_STD[severity - 1] * noise
 
 
 def gaussian_blur(x: Tensor, severity: int, _: torch.Generator) -> Tensor:
-    """Convolve rows and columns with a Gaussian; outside of the image are the values of its edge."""
+    """Convolve rows and columns with a Gaussian, with edge values replicated as padding."""
     std = BLUR_STD[severity - 1]
     radius = int(BLUR_RADIUS * std + 0.5)
     kernel = torch.exp(-(torch.arange(-radius, radius + 1, dtype=x.dtype, device=x.device).square()) / (2 * std**2))
@@ -52,14 +52,14 @@ def gaussian_blur(x: Tensor, severity: int, _: torch.Generator) -> Tensor:
 
 
 def brightness(x: Tensor, severity: int, _: torch.Generator) -> Tensor:
-    """Increase the value of HSV, the maximum over channels; hue and saturation stay, so channels keep their ratios."""
+    """Increase the value in HSV space, the maximum over channels; hue and saturation, and so the ratios of channels, are kept."""
     value = x.amax(1, keepdim=True)
     brighter = (value + BRIGHTNESS[severity - 1]).clamp(max=1)
     return torch.where(value > 0, x * (brighter / value.clamp(min=torch.finfo(x.dtype).tiny)), brighter)
 
 
 def contrast(x: Tensor, severity: int, _: torch.Generator) -> Tensor:
-    """Reduce the deviations from the mean of each image and channel."""
+    """Scale the deviations from the mean of each image and channel."""
     mean = x.mean((2, 3), keepdim=True)
     return mean + CONTRAST[severity - 1] * (x - mean)
 
@@ -70,7 +70,7 @@ CORRUPTIONS: dict[str, Corruption] = {
     "brightness": brightness,
     "contrast": contrast,
 }
-"""Functions of images in [0, 1], a severity and a generator; their results may exceed [0, 1]."""
+"""Functions (images in [0, 1], severity, generator) → images, whose values may be outside [0, 1]."""
 
 
 def corrupt(images: Tensor, name: str, severity: int, generator: torch.Generator) -> Tensor:
@@ -80,7 +80,7 @@ def corrupt(images: Tensor, name: str, severity: int, generator: torch.Generator
         images: (n, c, h, w), uint8, or floating point in [0, 1].
         name: a name of `CORRUPTIONS`.
         severity: 1 to 5.
-        generator: source of the noise.
+        generator: CPU generator of the noise.
 
     Returns:
         Corrupted images of the same shape and dtype.
@@ -110,7 +110,7 @@ def check_corruption(name: str, severity: int) -> None:
     """Check the name and the severity of a corruption.
 
     Raises:
-        DataError: if there is no such corruption or severity.
+        DataError: if the corruption is unknown, or the severity is not one of 1 to 5.
     """
     if name not in CORRUPTIONS:
         close = difflib.get_close_matches(name, CORRUPTIONS, n=1, cutoff=0.4)
@@ -130,19 +130,19 @@ def corruption_targets(
     severities: Sequence[int] = (1, 3, 5),
     seed: int = 0,
 ) -> Iterator[Target]:
-    """Yield data as they are, then with each corruption and severity, for `anynorm.diagnostics.adaptation`.
+    """Yield the uncorrupted data, then the data with each corruption and severity, for `anynorm.diagnostics.adaptation`.
 
     Args:
         labeled: batches (x, labels) of standardized images x = (image − mean) / std, with image in [0, 1].
-        unlabeled: batches from which statistics are estimated; None for the images of `labeled`, whose labels are not used.
-        mean: of each channel, or one value.
-        std: of each channel, or one value.
+        unlabeled: batches from which statistics are estimated; None for the images of `labeled`, without their labels.
+        mean: mean of each channel, or one value for all channels.
+        std: standard deviation of each channel, or one value for all channels.
         corruptions: names of `CORRUPTIONS`.
         severities: 1 to 5.
-        seed: seed of the noise, which is the same at each severity but for its size.
+        seed: seed of the noise; all severities use the same noise, scaled.
 
     Raises:
-        DataError: if a corruption or severity does not exist, or x · std + mean is not in [0, 1].
+        DataError: if a corruption or severity is unknown, or x · std + mean is not in [0, 1].
     """
     for name, severity in product(corruptions, severities):
         check_corruption(name, severity)
@@ -175,7 +175,7 @@ def _per_channel(values: Sequence[float], x: Tensor) -> Tensor:
 
 
 def _to_images(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """Return standardized images in [0, 1] again."""
+    """Invert the standardization: return images in [0, 1]."""
     images = x * std + mean
     low, high = float(images.min()), float(images.max())
     if low < -ROUNDING or high > 1 + ROUNDING:

@@ -45,7 +45,7 @@ class ImageDataset(Standardized):
 
     @property
     def shape(self) -> DataShape:
-        """Shape of an image, and the number of classes: the argument of `anynorm.models.build_model`."""
+        """Shape of an image and number of classes, as expected by `anynorm.models.build_model`."""
         channels, height, width = self.train[0].shape[1:]
         return DataShape(channels, height, width, self.num_classes)
 
@@ -81,7 +81,7 @@ DATASETS: dict[str, Callable[[], tuple[Split, Split]]] = {
 
 
 STREAMS: dict[str, Callable[..., StreamedDataset]] = {"stream": load_stream, "hf": load_hf}
-"""What loads a dataset that is not in memory, by the prefix of its name."""
+"""The loader of a streamed dataset, by the prefix of its name."""
 
 
 def load_dataset(name: str, image_size: int = 64, *, skip_unreadable: bool = False) -> Any:
@@ -90,7 +90,7 @@ def load_dataset(name: str, image_size: int = 64, *, skip_unreadable: bool = Fal
     Args:
         name: A name of `DATASETS`, also with `@SIZE`; `folder:PATH`, `stream:PATH` or `hf:NAME`; or `package.module:factory`.
         image_size: Height and width to which the images of a folder, a stream or `hf:NAME` are resized. Other datasets ignore it.
-        skip_unreadable: Leave out images of these that cannot be decoded, instead of raising. For streams and `hf:NAME`, every
+        skip_unreadable: Leave out images that cannot be decoded, instead of raising. For streams and `hf:NAME`, every
             image is decoded once to find them. Other datasets ignore it.
 
     Returns:
@@ -160,7 +160,7 @@ def _read_named(name: str) -> tuple[Split, Split]:
 
 
 def _average_pixels(images: Tensor, size: int, padding: int) -> Tensor:
-    """Repeat the pixels at the border and average squares of pixels, rounded to uint8."""
+    """Replicate the border pixels and average squares of pixels, rounded to uint8."""
     functional, factor = torch.nn.functional, (images.shape[-1] + 2 * padding) // size
     padded = (functional.pad(chunk.float(), [padding] * 4, mode="replicate") for chunk in torch.split(images, CHUNK_SIZE))
     chunks = [functional.avg_pool2d(chunk, factor) for chunk in padded]
@@ -168,7 +168,7 @@ def _average_pixels(images: Tensor, size: int, padding: int) -> Tensor:
 
 
 def _call_factory(name: str) -> tuple[Split, Split]:
-    """Call `package.module:factory` and check what it returns."""
+    """Call `package.module:factory` and check its result."""
     returned = call_factory(name)
     try:
         (train_images, train_labels), (test_images, test_labels) = returned

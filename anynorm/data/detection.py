@@ -13,8 +13,8 @@ Folders, absolute or relative to the working directory or the data directory:
     masks:PATH   {train,test}/ID/{images,masks}/….png; see `mask_folder`        yes, one file per object; one class
 
 A folder without a test split is split at random, the same way in every call: 75 % train. Images without objects are kept as
-negatives. Boxes are clipped to their images; objects without an area are left out. One warning has the numbers of these and of
-other problems, such as a class without training objects. The orientation of EXIF is applied; see `image_sources`.
+negatives. Boxes are clipped to their images; objects without an area are left out. One warning counts these and other problems,
+such as a class without training objects. The EXIF orientation is applied; see `image_sources`.
 
     >>> data = load_detection("cells")
     >>> len(data.train), len(data.test), data.class_names, data.has_masks
@@ -57,7 +57,7 @@ FOLDER_READERS: dict[str, Callable[[Path, Problems], Splits]] = {
     "yolo": read_yolo,
     "masks": read_mask_folder,
 }
-"""What reads a folder, by the prefix of its name."""
+"""The reader of a folder, by the prefix of the dataset's name."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class DetectionDataset:
         test: the test images.
         class_names: the names of the classes; labels are their positions.
         has_masks: whether all objects have masks.
-        mean: mean of each channel, (3, 1, 1), of pixels in [0, 1] over a fixed sample of at most 100 training images.
+        mean: mean of each channel, (3, 1, 1), over a fixed sample of at most 100 training images with values in [0, 1].
         std: standard deviation of each channel, (3, 1, 1), over this sample.
     """
 
@@ -87,7 +87,7 @@ class DetectionDataset:
 
 
 def load_detection(name: str) -> DetectionDataset:
-    """Load a dataset of objects by name; see `anynorm.data.detection`.
+    """Load a detection dataset by name; see `anynorm.data.detection`.
 
     Raises:
         DataError: if the name is unknown, a file is missing or malformed, or a split has no images or no objects.
@@ -133,15 +133,15 @@ def find_folder(name: str, path: str) -> Path:
 
 
 def make_detection_dataset(name: str, splits: Sequence[DetectionImages], class_names: Sequence[str]) -> DetectionDataset:
-    """Return the dataset of one split, which is split at random, or of two (train, then test).
+    """Make a dataset from two splits (train, then test), or from one, which is split at random.
 
     Args:
-        name: its name, for messages.
-        splits: the images; see `DetectionImages.from_tensors` for images in memory.
+        name: the name of the dataset in messages.
+        splits: the images of each split; see `DetectionImages.from_tensors` for images in memory.
         class_names: the names of the classes.
 
     Raises:
-        DataError: if a split has no images, the training images have no objects, or a label is not that of a class.
+        DataError: if a split has no images, the training images have no objects, or a label is out of range.
     """
     if len(splits) == 1:
         splits = [splits[0].select(indices) for indices in split_indices(len(splits[0]))]
@@ -166,7 +166,7 @@ def make_detection_dataset(name: str, splits: Sequence[DetectionImages], class_n
 
 
 def report_missing_classes(train: DetectionImages, class_names: Sequence[str], problems: Problems) -> None:
-    """Report classes that no training object has."""
+    """Report classes without training objects."""
     occurring = set(train.labels.values.tolist())
     for label, name in enumerate(class_names):
         if label not in occurring:

@@ -1,11 +1,11 @@
-"""Readers of data sets of objects that are packed in one file of numpy, under the data directory.
+"""Readers of detection data sets that are packed in one .npz file under the data directory.
 
     nuclei/nuclei_dsb2018.npz    2018 Data Science Bowl with corrected annotations: boxes and masks of nuclei
     bccd/bccd_320x240.npz        blood cells: boxes of red and white cells and platelets; the validation images are not used
     coco128/coco128_320.npz      the first 128 images of COCO's train2017 (train) and val2017 (test): boxes of 80 classes
 
 Each file has the bytes of its images (`images`, `offsets`) and the `split` of each: 0 is train, the largest number is test.
-Objects are `boxes` (x1 y1 x2 y2 in pixels), `labels` and `box_image`; those of nuclei are label maps, flat and one after another.
+Objects are `boxes` (x1 y1 x2 y2 in pixels), `labels` and `box_image`; those of nuclei are flattened and concatenated label maps.
 """
 
 from __future__ import annotations

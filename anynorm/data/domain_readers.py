@@ -75,7 +75,7 @@ def usps(split: str) -> Split:
 
 
 def _read_libsvm(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Read lines of a label from 1 to 10 and 256 entries INDEX:VALUE in [−1, 1]; return pixels in [0, 1] and labels from 0."""
+    """Read lines with a label from 1 to 10 and 256 entries INDEX:VALUE in [−1, 1]; return pixels in [0, 1] and labels from 0."""
     try:
         rows = [line.split() for line in bz2.decompress(path.read_bytes()).decode().splitlines()]
         labels = np.array([round(float(row[0])) - 1 for row in rows])
@@ -88,7 +88,7 @@ def _read_libsvm(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
 
 
 def _read_h5(path: Path, split: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Read the arrays `data` (n, 256) in [0, 1] and `target` of a group of a HDF5 file."""
+    """Read the arrays `data` (n, 256) in [0, 1] and `target` from a group of an HDF5 file."""
     try:
         h5py = import_module("h5py")
     except ImportError:
@@ -160,7 +160,7 @@ def read_collection(name: str, image_size: int, *, skip_unreadable: bool = False
         skip_unreadable: leave out images that cannot be decoded.
 
     Raises:
-        DataError: if the data set has no such domain, or its files are missing.
+        DataError: if the domain is unknown, or its files are missing.
     """
     dataset, _, domain = name.partition("/")
     if domain not in COLLECTIONS[dataset]:
@@ -188,16 +188,16 @@ def _read_packed(path: Path, domain: str, image_size: int) -> DomainImages:
 
 
 def split_files(arrays: Arrays) -> list[io.BytesIO]:
-    """Return encoded images as files; `bytes` has them one after another, `offsets` where each begins and the last one ends."""
+    """Return encoded images as files; `bytes` is their concatenation, `offsets` the start of each and the end of the last."""
     offsets = arrays["offsets"].astype(np.int64)
     return [io.BytesIO(arrays["bytes"][a:b].tobytes()) for a, b in pairwise(offsets)]
 
 
 def load_npz(path: Path, *names: str) -> Arrays:
-    """Return arrays of a .npz file by name.
+    """Load arrays of a .npz file by name.
 
     Raises:
-        DataError: if the file cannot be read, or does not hold an array.
+        DataError: if the file cannot be read, or lacks an array.
     """
     try:
         with np.load(path) as arrays:

@@ -8,9 +8,9 @@ other data sets by number.
     >>> pair.source[0].shape, pair.target.shape, pair.num_classes
     (torch.Size([1348, 1, 8, 8]), torch.Size([1348, 1, 8, 8]), 10)
 
-A data set without a test split (PACS, Office-31, a folder of classes) is adapted to and tested on all of its images, as is usual
-for these; their labels are used by the test alone. Images of folders and collections are in a random order that is always the
-same, so that the first ones are of all classes.
+If a data set has no test split (PACS, Office-31, a folder of classes), all of its images are used for adaptation and for testing,
+as is usual; their labels are used only for testing. Images of folders and collections are shuffled with a fixed seed, so that
+the first images cover all classes.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class DomainPair(Standardized):
         source: training images of the source (n, c, h, w) and their labels (n,).
         target: training images of the target, without labels.
         source_test: test images and labels of the source.
-        target_test: test images and labels of the target, for evaluation alone.
+        target_test: test images and labels of the target, for evaluation only.
         classes: the names of the classes.
-        mean: mean of each channel over the training images of the source, (c, 1, 1); the target is standardized with it too.
+        mean: mean of each channel over the training images of the source, (c, 1, 1); also used to standardize the target.
         std: the standard deviation, likewise.
 
     Raises:
@@ -102,7 +102,7 @@ class DomainPair(Standardized):
         return DataShape(channels, height, width, self.num_classes)
 
     def select(self, source: Tensor, target: Tensor) -> DomainPair:
-        """Return a pair with some of the training images, by their indices; mean and std stay those of all."""
+        """Return a pair with some of the training images, by their indices; mean and std are not changed."""
         return replace(self, source=(self.source[0][source], self.source[1][source]), target=self.target[target])
 
 
@@ -132,7 +132,7 @@ def load_domain(name: str, image_size: int = 64, *, skip_unreadable: bool = Fals
 
 
 def _shuffle(split: Split) -> Split:
-    """Return the images of a split, which are sorted by class, in a random order that is the same in every call."""
+    """Return the images of a split, which are sorted by class, shuffled with a fixed seed."""
     images, labels = split
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     return images[order], labels[order]
@@ -150,12 +150,12 @@ def load_pair_cached(source: str, target: str, image_size: int, source_hash: str
 
 
 def make_pair(source: Domain, target: Domain) -> DomainPair:
-    """Return two domains as a pair, reduced to their common classes; gray images are repeated if the others have colors.
+    """Make a pair of two domains, reduced to their common classes; gray images become RGB if the others are.
 
     The labels of the target's training images are discarded.
 
     Raises:
-        DataError: if the domains have fewer than 2 common classes, or images of another size.
+        DataError: if the domains have fewer than 2 common classes, or images of different sizes.
     """
     classes = tuple(name for name in source.classes if name in target.classes)
     if len(classes) < 2:
@@ -180,7 +180,7 @@ def make_pair(source: Domain, target: Domain) -> DomainPair:
 
 
 def _reduce(split: Split, domain: Domain, classes: tuple[str, ...], channels: int) -> Split:
-    """Return the images of some classes, with their positions among these as labels."""
+    """Return the images of some classes, relabeled by their positions in this list."""
     images, labels = split
     if domain.classes != classes:
         positions = torch.tensor([classes.index(name) if name in classes else -1 for name in domain.classes])

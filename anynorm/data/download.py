@@ -36,7 +36,7 @@ def data_dir() -> Path:
 
 
 def find_path(path: str) -> Path:
-    """Return a path: relative to the data directory if only that has it, else to the working directory."""
+    """Resolve a path relative to the working directory, or to the data directory if it exists only there."""
     return data_dir() / path if not Path(path).exists() and (data_dir() / path).exists() else Path(path)
 
 
@@ -44,7 +44,7 @@ def find_file(pattern: str) -> Path:
     """Return the first file under the data directory that matches a glob pattern.
 
     Raises:
-        DataError: if there is none. The message names the directory in which to put it.
+        DataError: if no file matches. The message names the directory in which to put it.
     """
     matches = sorted(data_dir().glob(pattern))
     if not matches:
@@ -100,7 +100,7 @@ def download(remote: RemoteFile) -> Path:
 
 
 def _complete(url: str, part: Path, path: Path) -> str:
-    """Append to a partial file what is missing of it, and return the md5 of the result."""
+    """Download the missing part of a partial file, and return the md5 of the result."""
     try:
         _append_rest(url, part)
     except OSError as error:
@@ -130,7 +130,7 @@ def fetch_weights(url: str) -> Path:
         url: the file; its name ends in the first digits of its SHA-256, as torch.hub expects: vgg19-dcbb9e9d.pth.
 
     Raises:
-        DataError: if the download fails or has another checksum. The message names the path at which to put the file.
+        DataError: if the download fails or the checksum is wrong. The message names the path at which to put the file.
     """
     from torch.hub import download_url_to_file
 

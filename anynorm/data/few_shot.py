@@ -1,4 +1,4 @@
-"""Data sets of few-shot learning: images of base classes, to train with, and of novel classes, to test with.
+"""Data sets of few-shot learning: images of base classes for training, and of novel classes for testing.
 
 omniglot                     background and evaluation characters, with the alphabet of each character; see `omniglot`
 miniimagenet                 64 train and 20 test classes; see `miniimagenet`
@@ -25,7 +25,7 @@ from anynorm.errors import DataError
 
 Split = tuple[Tensor, Tensor]
 BASE_FRACTION = 0.6
-"""The part of the classes that are base classes in a data set without such a division."""
+"""Fraction of base classes in a data set without a predefined split of classes."""
 LAYOUTS = (("base", "novel"), ("train", "test"), ("train", "val"))
 """Subfolders of a folder: base classes, novel classes."""
 
@@ -36,8 +36,8 @@ class FewShotDataset:
 
     Attributes:
         base: images, uint8 (n, c, h, w), and labels (n,) from 0, of the base classes.
-        novel: the same of the novel classes, whose labels start at 0 too.
-        novel_groups: the number of the group (alphabet) of each novel class; None if classes have no groups.
+        novel: images and labels of the novel classes; labels also start at 0.
+        novel_groups: index of the group (alphabet) of each novel class; None without groups.
 
     Raises:
         DataError: if there are fewer than two base classes.
@@ -73,7 +73,7 @@ class FewShotDataset:
         return replace(self, base=base, novel=novel) if padding else self
 
     def choose_base_classes(self, count: int, seed: int) -> FewShotDataset:
-        """Return the data set with base classes that a seed chooses; 0 for all.
+        """Return the data set with a random subset of the base classes; a count of 0 keeps all.
 
         Raises:
             DataError: if there are fewer base classes.
@@ -95,12 +95,12 @@ def load_few_shot(name: str, image_size: int = 64, *, skip_unreadable: bool = Fa
     """Load a data set of few-shot learning.
 
     Args:
-        name: see above.
+        name: see `anynorm.data.few_shot`.
         image_size: height and width to which the images of a folder and of miniImageNet are resized. Others ignore it.
-        skip_unreadable: leave out images of these that cannot be decoded, instead of raising.
+        skip_unreadable: leave out images that cannot be decoded, instead of raising.
 
     Raises:
-        DataError: if the name is unknown, a file is missing or damaged, or base and novel classes have a class in common.
+        DataError: if the name is unknown, a file is missing or damaged, or base and novel classes overlap.
 
     >>> data = load_few_shot("digits")
     >>> data.novel[1].unique()
@@ -128,7 +128,7 @@ def load_few_shot_cached(name: str, image_size: int, source_hash: str = "", skip
 
 
 def split_classes(data: ImageDataset) -> FewShotDataset:
-    """Divide the classes of a data set into base (the first 60 %) and novel classes, with the images of both splits."""
+    """Split the classes of a data set into base (the first 60 %) and novel classes, with the images of both splits."""
     images, labels = (torch.cat(pair) for pair in zip(data.train, data.test, strict=True))
     num_base = round(BASE_FRACTION * data.num_classes)
     is_base = labels < num_base
@@ -146,7 +146,7 @@ def _find_parts(name: str) -> tuple[Path, Path]:
     """Return the folders of base and novel classes.
 
     Raises:
-        DataError: if the folder has no such parts, or they have a class in common.
+        DataError: if the folder lacks these subfolders, or their classes overlap.
     """
     root = find_path(name.partition(":")[2])
     layout = next((names for names in LAYOUTS if all((root / part).is_dir() for part in names)), None)

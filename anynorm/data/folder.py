@@ -1,4 +1,4 @@
-"""Images of a folder with one subfolder per class, decoded by several processes."""
+"""Images of a folder with one subfolder per class, decoded by worker processes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from anynorm.io.inputs import IMAGE_SUFFIXES
 from anynorm.progress import track
 
 MIN_IMAGES_FOR_PROCESSES = 200
-"""Fewer images are decoded faster by this process than by processes that must start first."""
+"""Minimum number of images for which worker processes are started; fewer are decoded faster in this process."""
 MAX_GIGABYTES = 4.0
-"""Larger folders are not read into memory."""
+"""Maximum size of a folder that is read into memory."""
 TEST_FRACTION = 0.25
 """Fraction of the images used for testing when a dataset has no test split."""
 
@@ -64,14 +64,14 @@ def find_splits(name: str) -> list[FolderSplit]:
 
 
 def split_indices(count: int) -> tuple[Tensor, Tensor]:
-    """Return the indices of a random training and test part of `count` images; they are the same in every call."""
+    """Return the indices of a random training/test split of `count` images, with a fixed seed."""
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
     num_train = round(count * (1 - TEST_FRACTION))
     return order[:num_train], order[num_train:]
 
 
 def choose_indices(count: int, num_chosen: int | None) -> Tensor:
-    """Return the indices of some of `count` images, chosen at random but the same in every call; None for all, in order."""
+    """Return the indices of a random subset of `count` images, with a fixed seed; None for all, in order."""
     if num_chosen is None or num_chosen >= count:
         return torch.arange(count)
     return torch.randperm(count, generator=torch.Generator().manual_seed(0))[:num_chosen]
@@ -135,7 +135,7 @@ def read_split(split: FolderSplit, image_size: int, *, skip_unreadable: bool) ->
 
 
 def report_unreadable(unreadable: list[str], count: int, split: str, *, skip_unreadable: bool) -> None:
-    """Name the unreadable images of a split on stderr if they may be skipped, and raise a DataError otherwise."""
+    """List the unreadable images of a split on stderr if they may be skipped; raise DataError otherwise."""
     if unreadable and not (skip_unreadable and len(unreadable) < count):
         advice = (
             "No image is left." if skip_unreadable else "Fix them, or leave them out (--skip-unreadable, skip_unreadable=True)."
@@ -155,7 +155,7 @@ def _decode_all(paths: list[Path], image_size: int) -> Iterator[Pixels | None]:
 
 
 def decode_image(path: Path, image_size: int) -> Pixels | None:
-    """Decode the central square of an image as uint8 (3, image_size, image_size); return None if that is impossible."""
+    """Decode the central square of an image as uint8 (3, image_size, image_size); return None if it cannot be decoded."""
     from PIL import Image
 
     try:

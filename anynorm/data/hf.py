@@ -1,4 +1,4 @@
-"""Datasets of the library `datasets` of Hugging Face: `hf:NAME`, a name on the hub or a folder written by `save_to_disk`.
+"""Datasets of the Hugging Face library `datasets`: `hf:NAME`, a name on the hub or a folder written by `save_to_disk`.
 
 A dataset must have a column of images, a column of labels (classes or integers), a split `train`, and possibly a split `test` or
 `validation`. Its rows are read from memory-mapped files when they are used.
@@ -26,13 +26,13 @@ TEST_SPLITS = ("test", "validation", "valid", "val")
 
 @dataclass(frozen=True, eq=False)
 class ImageRows:
-    """Images in the rows of a dataset.
+    """Images and labels in rows of a Hugging Face dataset.
 
     Attributes:
         root: Name of the dataset and its split.
-        rows: A `datasets.Dataset` with one column, of encoded images.
-        numbers: Numbers of the rows (n,).
-        labels: Their labels (n,).
+        rows: A `datasets.Dataset` with a single column of encoded images.
+        numbers: Row number of each image, (n,).
+        labels: Label of each image, (n,).
     """
 
     root: str
@@ -55,13 +55,13 @@ class ImageRows:
         return f"row {self.numbers[index]} of {self.root}"
 
     def select(self, indices: Indices) -> ImageRows:
-        """Return a part of the images."""
+        """Return a subset of the images."""
         chosen = np.asarray(indices)
         return ImageRows(self.root, self.rows, self.numbers[chosen], self.labels[chosen])
 
 
 def load_hf(name: str, image_size: int, *, skip_unreadable: bool = False) -> StreamedDataset:
-    """Return the images of `hf:NAME`. Without a test split (or with hidden labels, −1) the training split is split at random.
+    """Load the images of `hf:NAME`. The training split is split at random if no test split has labels (hidden labels are −1).
 
     Args:
         name: `hf:NAME`: a name on the Hugging Face hub, or a folder written by `save_to_disk`.
@@ -69,7 +69,7 @@ def load_hf(name: str, image_size: int, *, skip_unreadable: bool = False) -> Str
         skip_unreadable: Decode every image once, name those that cannot be decoded on stderr, and leave them out.
 
     Raises:
-        DataError: if `datasets` is not installed, there is no such dataset, or it does not have the required splits and columns.
+        DataError: if `datasets` is not installed, the dataset does not exist, or it lacks the required splits or columns.
     """
     loaded = _load(name)
     splits = dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
@@ -85,7 +85,7 @@ def load_hf(name: str, image_size: int, *, skip_unreadable: bool = False) -> Str
 
 
 def _load(name: str) -> Any:
-    """Load a dataset from the disk or from the hub."""
+    """Load a dataset from disk or from the hub."""
     try:
         import datasets
     except ImportError:

@@ -32,7 +32,7 @@ Array = npt.NDArray[Any]
 Size = tuple[int, int]
 """Height and width, in pixels."""
 _ORIENTATION = 0x0112
-"""The EXIF tag of the orientation; in 5 … 8, height and width are exchanged."""
+"""The EXIF tag of the orientation; values 5 to 8 swap height and width."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ class Ragged:
 
     @classmethod
     def from_rows(cls, rows: Iterable[Array], empty: Array) -> Ragged:
-        """Concatenate rows; `empty` has the type and shape of the result if there are none."""
+        """Concatenate rows; `empty` is an empty array with the dtype of the rows."""
         arrays = list(rows)
         offsets = np.cumsum([0, *(len(array) for array in arrays)]).astype(np.int64)
         return cls(np.concatenate([empty, *arrays]), offsets)
@@ -79,7 +79,7 @@ class ImageSource:
         raise NotImplementedError
 
     def size(self, index: int) -> Size:
-        """Return height and width of an image as it is displayed, without decoding it.
+        """Return height and width of an image after applying its EXIF orientation, without decoding it.
 
         Raises:
             DataError: if the file is missing or not an image.
@@ -95,15 +95,15 @@ class ImageSource:
 
         Args:
             index: its index.
-            size: height and width for which its objects are annotated; None for any. The orientation of EXIF is applied, as by
-                viewers and OpenCV, unless only the pixels as they are stored have this size.
+            size: height and width for which its objects are annotated; None for any. The EXIF orientation is applied, as by
+                viewers and OpenCV, unless only the image without it has this size.
 
         Returns:
             uint8 pixels (3, h, w).
 
         Raises:
-            ReadError: if the image does not exist any more, or cannot be decoded.
-            DataError: if it has another size.
+            ReadError: if the image no longer exists, or cannot be decoded.
+            DataError: if its size is wrong.
         """
         from PIL import ImageOps
 
@@ -124,7 +124,7 @@ def check_size(name: str, pixels: Tensor, size: Size | None) -> None:
     """Check that an image has the size for which its objects are annotated.
 
     Raises:
-        DataError: if it has not.
+        DataError: if it does not.
     """
     height, width = pixels.shape[1:]
     if size is not None and (height, width) != size:
@@ -145,7 +145,8 @@ class ImageFiles(ImageSource):
 
     Attributes:
         root: the folder.
-        files: their paths relative to the folder. An array, because worker processes would copy a list.
+        files: their paths relative to the folder. An array, because worker processes would copy the memory of a list: reading a
+            Python object writes its reference count.
     """
 
     root: str
@@ -214,7 +215,7 @@ class DecodedImages(ImageSource):
         return len(self.images)
 
     def name(self, index: int) -> str:
-        """Return the number of an image."""
+        """Return the index of an image as its name."""
         return f"image {index}"
 
     def size(self, index: int) -> Size:

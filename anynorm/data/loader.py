@@ -1,7 +1,7 @@
-"""Batches of images that are decoded ahead by worker processes, and read by their number.
+"""Image batches that are prefetched by worker processes and indexed by batch number.
 
-`samples(number)` returns the indices of the images of batch `number`, and one seed per image. A batch depends on these alone: it
-is the same for any number of workers, and after a restart in the middle of an epoch.
+`samples(number)` returns the image indices of batch `number`, and one seed per image. A batch depends on nothing else: it is the
+same for any number of workers, and after a restart in the middle of an epoch.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ if TYPE_CHECKING:
 
 Indices = Sequence[int] | npt.NDArray[np.int64] | Tensor
 Samples = Callable[[int], tuple[Indices, Indices]]
-"""Maps the number of a batch to the indices of its images and one seed per image. It must be defined for a few numbers more than
-are used, because batches are prepared ahead; an empty list ends the batches."""
+"""Maps a batch number to image indices and one seed per image. Because of prefetching, it is also called for a few numbers after
+the last batch that is read; an empty list ends the batches."""
 Transform = Callable[["Image", np.random.Generator], Pixels]
 Batch = tuple[Tensor, Tensor]
 MAX_EXIT_SECONDS = 2.0
-"""Time that a killed worker has to end, after the connection to it was lost."""
+"""How long to wait for a killed worker to exit after the connection to it was lost."""
 PREFETCH_FACTOR = 4
-"""Number of batches that each worker prepares ahead."""
+"""Number of batches that each worker prefetches."""
 
 
 class ImageSource(Protocol):
-    """Images that are decoded when they are used, with their labels (n,)."""
+    """Labeled images that are decoded on access."""
 
     @property
     def root(self) -> str:
-        """The folder or the dataset, for messages."""
+        """The folder or the name of the dataset, for messages."""
 
     @property
     def labels(self) -> npt.NDArray[np.int64]:
-        """The label of each image."""
+        """The label of each image, (n,)."""
 
     def __len__(self) -> int: ...
 
@@ -60,21 +60,21 @@ class ImageSource(Protocol):
         """Return the name of an image for messages."""
 
     def select(self, indices: Indices) -> ImageSource:
-        """Return a part of the images."""
+        """Return a subset of the images."""
 
 
 class StepLoader:
-    """Read batches by their number, decoded ahead by worker processes.
+    """Loader of image batches by batch number, with prefetching by worker processes.
 
     Args:
         source: The images, such as `StreamedDataset.train`.
-        transform: What happens to an image, such as `TrainTransform`. It is called with the image and a generator of numpy.
-        samples: Returns the indices of the images of a batch, and one seed per image. It is called in this process.
-        num_workers: Number of processes that decode. With 0 this process decodes, and nothing is prepared ahead.
-        pin_memory: Copy batches to pinned memory, from which they are copied to a GPU without waiting. Ignored without a GPU.
+        transform: Called with a PIL image and a numpy generator; returns the pixels. For example `TrainTransform`.
+        samples: Called with a batch number, in this process; returns the image indices of the batch and one seed per image.
+        num_workers: Number of worker processes; 0 decodes in this process, without prefetching.
+        pin_memory: Copy batches to pinned memory, for asynchronous copies to a GPU. Ignored without a GPU.
 
-    Workers start at the first batch and end with `close` (or the `with` block). They continue as long as batches are read in
-    order, and start again if another number is read.
+    Workers start at the first batch and stop at `close` (or at the end of the `with` block). They restart if batches are not read
+    in order.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class StepLoader:
         self._next_number = 0
 
     def batch(self, number: int) -> Batch:
-        """Return the images, uint8 (n, 3, h, w), and the labels (n,) of a batch.
+        """Return batch `number`: images, uint8 (n, 3, h, w), and labels (n,).
 
         Raises:
             ReadError: if an image was deleted or cannot be decoded, a worker process was killed, or the batch has no samples.
@@ -111,7 +111,7 @@ class StepLoader:
         return [] if self._iterator is None else [worker.pid for worker in self._iterator._workers]
 
     def close(self) -> None:
-        """End the worker processes."""
+        """Stop the worker processes."""
         iterator, self._iterator = self._iterator, None
         if iterator is not None:
             iterator._shutdown_workers()
@@ -123,7 +123,7 @@ class StepLoader:
         self.close()
 
     def _pairs(self, number: int) -> list[tuple[int, int]]:
-        """Return (index, seed) of each image of a batch."""
+        """Return the pairs (index, seed) of batch `number`, one per image."""
         indices, seeds = (np.asarray(values).tolist() for values in self._samples(number))
         return list(zip(indices, seeds, strict=True))
 
@@ -163,7 +163,7 @@ class StepLoader:
 
 @dataclass(frozen=True)
 class _Decoder:
-    """Decodes the images of a batch; an error is returned as its message, because DataLoader would put its traceback in front."""
+    """Decoder of batches. It returns an error as its message, because DataLoader would prepend the traceback."""
 
     source: ImageSource
     transform: Transform
@@ -183,10 +183,10 @@ class _Decoder:
 
 
 def decode(source: ImageSource, index: int, transform: Transform, seed: int) -> Pixels:
-    """Return the pixels of an image.
+    """Decode and transform an image.
 
     Raises:
-        ReadError: if the image does not exist any more, or cannot be decoded.
+        ReadError: if the image no longer exists, or cannot be decoded.
     """
     try:
         with source.open(index) as image:
@@ -204,9 +204,9 @@ def decode(source: ImageSource, index: int, transform: Transform, seed: int) -> 
 
 
 def _worker_context() -> multiprocessing.context.BaseContext:
-    """Return how workers are started: by a server process without the memory, the threads and the GPU of this one.
+    """Return the start method of workers: a fork server, without the memory, the threads and the GPU of this process.
 
-    The server has imported this module once, so that a worker starts in some milliseconds and shares its memory.
+    The server imports this module once; a worker then starts within milliseconds and shares the server's memory.
     """
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
@@ -216,9 +216,9 @@ def _worker_context() -> multiprocessing.context.BaseContext:
 
 
 def _end_with_parent(_: int) -> None:
-    """End this worker when the process that reads its batches ends, even if that is killed.
+    """Exit this worker when the process that reads its batches exits, even if it is killed.
 
-    DataLoader's own check compares the parent of the worker, which here is the server; and the server waits for its workers.
+    DataLoader's own check does not detect that: it watches the worker's parent, here the server, which waits for its workers.
     """
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -231,7 +231,7 @@ def _exit_after(sentinel: int) -> None:
 
 
 def _describe_end(ended: list[Any], num_workers: int) -> str:
-    """Return the message about workers that ended: by a signal (a negative exit code), or by an error of their own."""
+    """Return the error message for workers that exited: by a signal (negative exit code), or by an exception."""
     if any(worker.exitcode < 0 for worker in ended):
         cause = (
             "The usual cause is that memory, or shared memory in /dev/shm, ran out: use fewer workers or smaller batches, "

@@ -1,11 +1,11 @@
-"""Reader of objects with one image of black and white pixels per object, as in the 2018 Data Science Bowl.
+"""Reader of objects with one binary mask image per object, as in the 2018 Data Science Bowl.
 
     PATH/train/ID/images/ID.png    the image; also stage1_train
     PATH/train/ID/masks/….png      pixels other than 0 belong to the object
     PATH/test/ID/…                 also stage1_test, val or valid; or PATH/ID/… alone
 
-All objects are of one class, `object`. Their boxes are those of their pixels. A test folder without masks, such as the original
-stage1_test, cannot be tested on: the training images are split at random instead, and a warning says so.
+All objects are of one class, `object`. Their boxes are the bounding boxes of their masks. If the test folder has no masks, as the
+original stage1_test, the training images are split at random instead, with a warning.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _TEST = ("test", "stage1_test", "val", "valid")
 
 
 def read_mask_folder(root: Path, problems: Problems) -> Splits:
-    """Read a folder with one folder per image, which has the folders `images` and `masks`.
+    """Read a folder with one subfolder per image, each with the subfolders `images` and `masks`.
 
     Args:
         root: the folder.
-        problems: gets objects that were left out, images without a folder of masks, and a test folder without masks.
+        problems: collects objects that are left out, images without a folder of masks, and a test folder without masks.
 
     Returns:
         One or two splits (train, then test), and the name of the class.
 
     Raises:
-        DataError: if files are missing or unreadable, or a mask has another size than its image.
+        DataError: if files are missing or unreadable, or the size of a mask is not that of its image.
     """
     train = next((root / name for name in _TRAIN if (root / name).is_dir()), root)
     folders = [train]
@@ -73,7 +73,7 @@ def _image_files(folder: Path) -> list[Path]:
 
 
 def read_mask(file: Path) -> Array:
-    """Return whether each pixel of an image (h, w) is other than 0 in a color channel; alpha does not count.
+    """Read a mask (h, w) of bool: whether a pixel is nonzero in a color channel; the alpha channel is ignored.
 
     Raises:
         DataError: if the file cannot be read.

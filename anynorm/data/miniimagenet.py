@@ -1,11 +1,11 @@
 """miniImageNet (Vinyals et al. 2016): 100 classes of ImageNet with 600 images each; 64 train, 16 val and 20 test classes.
 
-The images are those of ImageNet and have no public address. Two layouts are read, in the data directory:
+The images are a subset of ImageNet without a public download. Two layouts in the data directory are supported:
 
     miniimagenet/train/CLASS/IMAGE.jpg, test/CLASS/IMAGE.jpg      one folder per class
     miniimagenet/train.csv, test.csv, images/IMAGE.jpg            the lists of Ravi & Larochelle (2017): columns filename, label
 
-The 16 validation classes are for the choice of settings; they are not used here.
+The 16 validation classes, meant for the choice of hyperparameters, are not used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from anynorm.errors import DataError
 
 FOLDERS = ("miniimagenet", "mini-imagenet", "mini_imagenet", "miniImageNet")
 IMAGE_FOLDERS = ("images", ".")
-"""Where the images of train.csv and test.csv are, relative to these files."""
+"""Folders with the images of train.csv and test.csv, relative to these files."""
 
 
 def miniimagenet(split: str, image_size: int, *, skip_unreadable: bool = False) -> tuple[Tensor, Tensor]:

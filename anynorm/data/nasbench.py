@@ -1,16 +1,16 @@
 """NAS-Bench-201: the accuracy of every cell of a search space, as a table.
 
-A cell has four nodes. Node j is the sum over i < j of an operation of node i; each of the six edges j<-i has one of five
-operations, which makes 5^6 = 15 625 cells. The benchmark has trained each of them for 12 and for 200 epochs (Dong and Yang,
+A cell has four nodes. Node j is the sum over i < j of an operation applied to node i. Each of the six edges j<-i has one of five
+operations, so there are 5^6 = 15 625 cells, each trained for 12 and for 200 epochs by the benchmark's authors (Dong and Yang,
 "NAS-Bench-201: Extending the Scope of Reproducible Neural Architecture Search", ICLR 2020).
 
 For a policy that chooses the operations of the edges independently, the expected accuracy is exact:
 
     E[accuracy] = sum over cells of accuracy(cell) · prod over edges e of p_e(operation of e)
 
-The table is read from nasbench201/nb201.npz under the data directory: `ops` (cells × edges, numbers of operations), `op_names`,
-`edge_order`, and one array of accuracies in percent per `e{epochs}_{data set}_{split}`, such as e200_cifar10_test.
-`convert_nats_bench` writes such a file from the benchmark's own one.
+The table is read from nasbench201/nb201.npz under the data directory, with the arrays `ops` (cells × edges, indices of
+operations), `op_names`, `edge_order`, and accuracies in percent named `e{epochs}_{data set}_{split}`, such as e200_cifar10_test.
+`convert_nats_bench` writes such a file from that of the benchmark.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class CellTable:
     """The accuracy of every cell of a search space.
 
     Args:
-        ops: the operation of each edge of each cell, (cells, edges), numbers of `op_names`; every combination once.
+        ops: the operation of each edge of each cell, (cells, edges), as indices into `op_names`; each combination occurs once.
         op_names: the names of the operations.
         accuracies: accuracies in percent, (cells,), by (data set, epochs, split).
 
     Raises:
-        DataError: if a cell is missing or stands twice, or accuracies are not numbers in [0, 100], one per cell.
+        DataError: if a cell is missing or duplicated, or `accuracies` does not have one number in [0, 100] per cell.
     """
 
     ops: Tensor
@@ -82,7 +82,7 @@ class CellTable:
 
     @property
     def num_edges(self) -> int:
-        """The number of edges of a cell."""
+        """Number of edges of a cell."""
         return self.ops.shape[1]
 
     def accuracy(self, data_set: str, epochs: int = 200, split: str = "test") -> Tensor:
@@ -94,7 +94,7 @@ class CellTable:
             split: "test" or "valid".
 
         Raises:
-            DataError: if the table does not have them.
+            DataError: if the table has no such accuracies.
         """
         key = (data_set, epochs, split)
         if key not in self.accuracies:
@@ -104,16 +104,16 @@ class CellTable:
         return self.accuracies[key]
 
     def index(self, ops: Tensor | Sequence[int]) -> Tensor:
-        """Return the row of cells in the table.
+        """Return the rows of cells in the table.
 
         Args:
-            ops: numbers of operations, (..., edges).
+            ops: indices of operations, (..., edges).
 
         Returns:
-            row numbers, (...).
+            Row indices, (...).
 
         Raises:
-            DataError: if there is another number of edges, or no such operation.
+            DataError: if the number of edges is wrong, or an index is out of range.
         """
         ops = torch.as_tensor(ops)
         if ops.shape[-1:] != (self.num_edges,):
@@ -126,24 +126,26 @@ class CellTable:
 
     @cached_property
     def _rows(self) -> Tensor:
-        """The row of each cell, by the number whose digits are its operations."""
+        """The row of each cell, indexed by its code; see `_codes`."""
         return _codes(self.ops, len(self.op_names)).argsort()
 
     def log_probabilities(self, log_probabilities: Tensor) -> Tensor:
-        """Return the log-probability of each cell, (cells,), under a policy that chooses edges independently.
+        """Return the log-probability of each cell, (cells,), under a policy that chooses the operations of edges independently.
 
         Args:
-            log_probabilities: of each operation of each edge, (edges, operations).
+            log_probabilities: log-probability of each operation per edge, (edges, operations).
         """
         self._check_policy(log_probabilities)
         return log_probabilities.gather(1, self.ops.T.to(log_probabilities.device)).sum(0)
 
     def expected(self, probabilities: Tensor, values: Tensor) -> Tensor:
-        """Return the exact expectation of a value under a policy that chooses edges independently; differentiable.
+        """Return the exact expectation of a value under a policy that chooses the operations of edges independently.
+
+        The result is differentiable with respect to `probabilities`.
 
         Args:
-            probabilities: of each operation of each edge, (edges, operations).
-            values: of each cell, (cells,), such as `accuracy("cifar10")`.
+            probabilities: probability of each operation per edge, (edges, operations).
+            values: value of each cell, (cells,), such as `accuracy("cifar10")`.
         """
         self._check_policy(probabilities)
         cells = probabilities.gather(1, self.ops.T.to(probabilities.device)).prod(0)
@@ -154,7 +156,7 @@ class CellTable:
         return float(values.mean())
 
     def best(self, values: Tensor) -> tuple[int, float]:
-        """Return the row of the cell with the largest value, and the value."""
+        """Return the row of the cell with the largest value, and that value."""
         row = int(values.argmax())
         return row, float(values[row])
 
@@ -165,14 +167,14 @@ class CellTable:
 
 
 def load_table(path: str | os.PathLike[str] | None = None) -> CellTable:
-    """Read the table of NAS-Bench-201.
+    """Load the table of NAS-Bench-201.
 
     Args:
-        path: a file in the form that `convert_nats_bench` writes, relative to the working directory or the data directory; None
-            for nasbench201/nb201.npz under the data directory.
+        path: a file written by `convert_nats_bench`, relative to the working directory or the data directory; None for
+            nasbench201/nb201.npz under the data directory.
 
     Raises:
-        DataError: if there is no such file, or it does not have the 15 625 cells of the space.
+        DataError: if the file does not exist, cannot be read, or does not have the 15 625 cells of the search space.
     """
     file = find_file(FILE) if path is None else find_path(os.fspath(path))
     try:
@@ -192,7 +194,7 @@ def load_table(path: str | os.PathLike[str] | None = None) -> CellTable:
 
 
 def _check_space(file: Path, content: Mapping[str, Any]) -> None:
-    """Check that arrays have the edges and operations of NAS-Bench-201."""
+    """Check that the arrays have the edges and operations of NAS-Bench-201."""
     if missing := {"ops", "op_names"} - set(content):
         raise DataError(f"the table {file} must have the arrays ops and op_names; it has no {' '.join(sorted(missing))}.")
     names = tuple(map(str, content["op_names"]))
@@ -206,7 +208,7 @@ def _check_space(file: Path, content: Mapping[str, Any]) -> None:
 
 
 def _check_cells(ops: Tensor, num_ops: int) -> None:
-    """Check that a table has every cell of its space once."""
+    """Check that a table has every cell of its search space exactly once."""
     if ops.dim() != 2 or not ops.numel():
         raise DataError(f"ops must be of shape (cells, edges); got {tuple(ops.shape)}.")
     if not 0 <= int(ops.min()) <= int(ops.max()) < num_ops:
@@ -221,7 +223,7 @@ def _check_cells(ops: Tensor, num_ops: int) -> None:
 
 
 def _codes(ops: Tensor, num_ops: int) -> Tensor:
-    """Return the number whose digits, in the base `num_ops`, are the operations of a cell."""
+    """Return the code of each cell: the integer whose digits in base `num_ops` are its operations."""
     powers = num_ops ** torch.arange(ops.shape[-1] - 1, -1, -1, device=ops.device)
     return (ops * powers).sum(-1)
 
@@ -235,13 +237,13 @@ def _describe(key: tuple[str, int, str]) -> str:
 
 
 class NatsBench(Protocol):
-    """The part of the interface of `nats_bench.create(path, "tss")` that is used here."""
+    """The methods of `nats_bench.create(path, "tss")` that are used here."""
 
     def __len__(self) -> int:
         """Return the number of cells."""
 
     def arch(self, index: int) -> str:
-        """Return a cell, as `parse_cell` takes it."""
+        """Return the architecture string of a cell, in the format of `parse_cell`."""
 
     def get_more_info(self, index: int, dataset: str, iepoch: int | None, hp: str, is_random: bool) -> Mapping[str, Any]:
         """Return the results of a cell; `hp` is the number of epochs, and `is_random=False` averages over the trials."""
@@ -255,21 +257,21 @@ _RESULTS = {
     "imagenet16_test": ("ImageNet16-120", "test-accuracy"),
     "imagenet16_valid": ("ImageNet16-120", "valid-accuracy"),
 }
-"""Data set and metric in the benchmark's interface, by name in the table."""
+"""Name of the data set and of the metric in the benchmark, by name in the table."""
 
 
 def convert_nats_bench(api: NatsBench, path: str | os.PathLike[str]) -> CellTable:
-    """Write the table that `load_table` reads from the benchmark's own file, and return it.
+    """Convert the benchmark to the table that `load_table` reads, write it to a file, and return it.
 
         convert_nats_bench(nats_bench.create("NATS-tss-v1_0-3ffb9-simple", "tss", fast_mode=True, verbose=False), "nb201.npz")
 
     Args:
-        api: an object of nats_bench (package nats-bench), or of a nas_201_api whose `get_more_info` takes `hp`; accuracies are
-            means over its trials.
+        api: the API object of nats_bench (package nats-bench), or of a version of nas_201_api whose `get_more_info` takes `hp`.
+            Accuracies are averaged over trials.
         path: the file to write.
 
     Raises:
-        DataError: if it has no result for a cell, or does not have all cells.
+        DataError: if the benchmark lacks a cell, or a result of one.
     """
     ops = [parse_cell(api.arch(index)) for index in range(len(api))]
     content: dict[str, Any] = {"ops": np.array(ops, dtype=np.uint8), "op_names": OP_NAMES, "edge_order": EDGE_NAMES}

@@ -1,4 +1,4 @@
-"""Masks of objects as run-length encodings of COCO (`pycocotools`): from pixels, polygons and label maps."""
+"""Masks of objects as COCO run-length encodings (`pycocotools`), from pixels, polygons and label maps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anynorm.data.image_sources import Array, Size
 from anynorm.errors import DataError
 
 Mask = dict[str, Any]
-"""A run-length encoding of COCO: the `size` (h, w) and the `counts` as bytes."""
+"""A COCO run-length encoding: `size` (h, w), and `counts` as bytes."""
 
 
 def pycocotools_mask() -> Any:
@@ -24,26 +24,26 @@ def pycocotools_mask() -> Any:
 
 
 def encode_mask(mask: Array) -> Mask:
-    """Return the run-length encoding of a mask (h, w); pixels other than 0 belong to the object."""
+    """Return the run-length encoding of a mask (h, w), whose nonzero pixels belong to the object."""
     encoded: Mask = pycocotools_mask().encode(np.asfortranarray(mask != 0, dtype=np.uint8))
     return encoded
 
 
 def decode_mask(mask: Mask) -> Array:
-    """Return a mask as uint8 (h, w): 1 inside of the object."""
+    """Return a mask as uint8 (h, w): 1 inside the object, 0 outside."""
     decoded: Array = pycocotools_mask().decode(mask)
     return decoded
 
 
 def encode_polygons(polygons: Sequence[Sequence[float]], size: Size) -> Mask:
-    """Return the mask of polygons x1 y1 x2 y2 …, each of at least 3 points, in an image of a size."""
+    """Return the mask of polygons x1 y1 x2 y2 …, each of at least 3 points, for an image of the given size."""
     library = pycocotools_mask()
     merged: Mask = library.merge(library.frPyObjects([list(polygon) for polygon in polygons], *size))
     return merged
 
 
 def encode_label_map(label_map: Array) -> list[Mask]:
-    """Return the masks of the objects 1, 2, … of a label map (h, w), in this order, without those that do not occur; 0 is ground.
+    """Return the masks of the objects 1, 2, … of a label map (h, w) that occur in it, in this order; 0 is background.
 
     Equal to `encode_mask(label_map == k)` for each k, but in one pass over the pixels.
     """

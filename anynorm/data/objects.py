@@ -1,7 +1,7 @@
 """Images with objects: boxes, labels and masks.
 
 Boxes are x1 y1 x2 y2 in pixels, where the left edge of the first pixel is at 0 and the right edge of the last one at the width.
-Masks are run-length encodings of COCO (`pycocotools`).
+Masks are COCO run-length encodings (`pycocotools`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Objects(NamedTuple):
     Attributes:
         boxes: (n, 4) float32, x1 y1 x2 y2 in pixels.
         labels: (n,) int64, 0 … num_classes − 1.
-        masks: one run-length encoding of COCO per object; None if the data has no masks.
+        masks: one COCO run-length encoding per object; None if the data has no masks.
         is_crowd: (n,) bool, COCO's iscrowd: regions to be ignored in training.
     """
 
@@ -58,10 +58,10 @@ class DetectionImages:
 
     @classmethod
     def from_objects(cls, source: ImageSource, sizes: Sequence[Size], objects: Sequence[Objects]) -> DetectionImages:
-        """Return images with their objects, which have masks if those of all images have.
+        """Make a sequence of images and their objects; it has masks if the objects of all images have masks.
 
         Raises:
-            DataError: if there is not one size and one set of objects per image.
+            DataError: if the numbers of images, sizes and sets of objects differ.
         """
         if not len(source) == len(sizes) == len(objects):
             raise DataError(f"there must be objects for each of {len(source)} images; got {len(objects)}.")
@@ -132,7 +132,7 @@ class DetectionImages:
         )
 
     def without_masks(self) -> DetectionImages:
-        """Return the images with boxes alone."""
+        """Return the images without the masks of their objects."""
         return replace(self, counts=None)
 
 

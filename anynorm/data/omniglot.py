@@ -4,7 +4,7 @@
     omniglot/images_evaluation.zip      659 characters of 20 alphabets
     omniglot/omniglot_28x28.npz         both as arrays: `x` (28 × 28 pixels), `char`, `char_names`, `char_is_background`
 
-The arrays are used if they are there. Missing archives are downloaded; see `download`. Images are returned as uint8
+The .npz file is used if it exists. Missing archives are downloaded; see `download`. Images are returned as uint8
 (n, 1, 28, 28) with white ink (255) on black.
 """
 

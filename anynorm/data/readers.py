@@ -1,4 +1,4 @@
-"""Readers of the original files of datasets. Each returns uint8 images (n, c, h, w) and labels (n,).
+"""Readers of datasets in their original file formats. Each returns uint8 images (n, c, h, w) and labels (n,).
 
     mnist/  fashion-mnist/      {train,t10k}-{images-idx3,labels-idx1}-ubyte.gz
     cifar-10-batches-bin/       {data_batch_1..5,test_batch}.bin
@@ -62,7 +62,7 @@ def _read_idx_pair(folder: str, base_url: str, split: str) -> Split:
 
 
 def _read_idx(path: Path) -> Tensor:
-    """Read a file of the idx format: two zeros, the type 8 (uint8), the rank, the sizes as big-endian int32, the values."""
+    """Read a file in idx format: two zeros, the type 8 (uint8), the rank, the sizes as big-endian int32, the values."""
     try:
         content = gzip.decompress(path.read_bytes())
     except (OSError, EOFError, zlib.error) as error:

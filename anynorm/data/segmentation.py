@@ -23,10 +23,8 @@ import torch
 from torch import Tensor
 
 from anynorm.data.folder import choose_indices
+from anynorm.data.segmentation_masks import IGNORED, MaskFiles, Sample
 from anynorm.data.segmentation_readers import (
-    IGNORED,
-    MaskFiles,
-    Sample,
     Splits,
     read_ade20k,
     read_camvid,
@@ -51,11 +49,11 @@ FOLDERS: dict[str, Callable[[str], Splits]] = {
     "cityscapes": read_cityscapes,
     "ade20k": read_ade20k,
 }
-"""What reads a folder, by the prefix of its name."""
+"""The reader of a folder, by the prefix of the data set's name."""
 NUM_MOMENT_IMAGES = 500
 """Number of training images from which the mean and the standard deviation of a channel are estimated."""
 MAX_CHECKED = 2000
-"""Masks of larger folders are not all decoded when the data are loaded; their labels are checked when they are used."""
+"""Maximum number of images whose masks are checked when the data set is loaded; masks of larger folders are checked on access."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ class SegmentationDataset(Standardized):
 
     Attributes:
         train: pairs of a uint8 image (3, h, w) and uint8 labels (h, w); images may differ in size.
-        test: the same for testing.
+        test: pairs of the test split, likewise.
         class_names: the names of the classes; labels are their positions, or `IGNORED`.
         mean: mean of each channel over training images, (3, 1, 1).
         std: standard deviation of each channel over training images, (3, 1, 1).
@@ -83,14 +81,14 @@ class SegmentationDataset(Standardized):
 
 
 def load_segmentation(name: str) -> SegmentationDataset:
-    """Load a data set of segmentation by name.
+    """Load a segmentation data set by name.
 
     Args:
         name: a name of `DATASETS`, `camvid:PATH`, `cityscapes:PATH`, `ade20k:PATH` or `package.module:factory`. A path is
             relative to the working directory or to the data directory.
 
     Raises:
-        DataError: if the name is unknown, a file is missing, masks do not fit their images, or a label is not a class.
+        DataError: if the name is unknown, a file is missing, a mask and its image differ in size, or a label is not a class.
 
     >>> data = load_segmentation("shapes")
     >>> len(data.train), len(data.test), data.class_names
@@ -161,7 +159,7 @@ def _count_labels(name: str, samples: Sequence[Sample], num_classes: int) -> Ten
 
 
 def _check_returned(name: str, returned: Any) -> Splits:
-    """Check what a factory returned."""
+    """Check the result of a factory."""
     expected = f"{name} must return (train, test, class_names), with pairs of a uint8 image (3, h, w) and uint8 labels (h, w)"
     try:
         train, test, class_names = returned

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from anynorm.data.segmentation import SegmentationDataset
-from anynorm.data.segmentation_readers import IGNORED, MaskFiles, Sample
+from anynorm.data.segmentation_masks import IGNORED, MaskFiles, Sample
 from anynorm.errors import SpecError
 
 functional = torch.nn.functional
@@ -18,13 +18,13 @@ functional = torch.nn.functional
 
 @dataclass(frozen=True)
 class RandomCrop:
-    """A random square of an image and its labels; where the image is smaller, its mean color and ignored labels are added.
+    """A random square crop of an image and its labels; smaller images are padded with the mean color and `IGNORED` labels.
 
     Args:
         image_size: side of the square.
-        resize: the shorter side of an image before it is cropped; 0 for its own.
-        min_scale: an image is scaled by a random factor from here …
-        max_scale: … to here before it is cropped; both 1 for none.
+        resize: length to which the shorter side of an image is resized before cropping; 0 for no resizing.
+        min_scale: minimum of the random factor by which an image is scaled before cropping.
+        max_scale: maximum of this factor; both 1 for no scaling.
         flip: flip half of the crops horizontally.
 
     Raises:
@@ -63,7 +63,7 @@ class RandomCrop:
 
 @dataclass(frozen=True)
 class CentralSquares(Sequence[Sample]):
-    """The central squares of images and their labels; an image with a shorter side than the square keeps it.
+    """The central squares of images and their labels; sides shorter than the square are not cropped.
 
     Args:
         samples: images with labels.
@@ -97,29 +97,29 @@ def scaled_size(size: Sequence[int], resize: int, scale: float = 1.0) -> tuple[i
 
 
 def resize_image(image: Tensor, size: Sequence[int]) -> Tensor:
-    """Resize an image (3, h, w) by bilinear interpolation, averaging where it gets smaller; uint8 stays uint8."""
+    """Resize an image (3, h, w) by bilinear interpolation with antialiasing; the dtype is kept."""
     if image.shape[-2:] == tuple(size):
         return image
     return functional.interpolate(image[None], tuple(size), mode="bilinear", antialias=True, align_corners=False)[0]
 
 
 def resize_labels(labels: Tensor, size: Sequence[int]) -> Tensor:
-    """Resize labels (h, w), to the label of the nearest pixel."""
+    """Resize labels (h, w) by nearest-neighbor interpolation."""
     if labels.shape == tuple(size):
         return labels
     return functional.interpolate(labels[None, None], tuple(size), mode="nearest-exact")[0, 0]
 
 
 def size_batches(samples: Sequence[Sample], batch_size: int, max_pixels: int) -> list[list[int]]:
-    """Divide images into batches of one size each, so that none is padded; small images come first.
+    """Group images into batches of equal size, so that no padding is needed; small images come first.
 
-    Images of one size are in random order, the same in every call: neighbors in a file may be similar, and statistics of a batch
-    should not be.
+    Images of the same size are shuffled with a fixed seed, because neighbors in a data set may be similar, which would bias batch
+    statistics.
 
     Args:
         samples: images with labels.
-        batch_size: largest number of images per batch.
-        max_pixels: largest number of pixels per batch; a larger image is a batch of its own.
+        batch_size: maximum number of images per batch.
+        max_pixels: maximum number of pixels per batch; a larger image forms a batch by itself.
     """
     sizes = [sample_size(samples, index) for index in range(len(samples))]
     order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(0)).tolist()

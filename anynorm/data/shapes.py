@@ -15,7 +15,7 @@ CLASSES = ("background", "stripes", "bars", "checks")
 IMAGE_SIZE = 64
 NUM_TRAIN, NUM_TEST = 192, 48
 PERIOD = 8
-"""Pixels after which a texture repeats."""
+"""Period of the textures, in pixels."""
 Mask = npt.NDArray[np.bool_]
 
 

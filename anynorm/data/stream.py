@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 
 from anynorm.data.folder import FolderSplit, choose_indices, find_splits, report_unreadable, split_indices
+from anynorm.data.image_sources import ImageFiles
 from anynorm.data.loader import Batch, ImageSource, Indices, StepLoader, Transform, decode
 from anynorm.data.standardization import Standardized, channel_moments
 from anynorm.data.transforms import TestTransform, TrainTransform
@@ -27,50 +27,28 @@ from anynorm.models.shape import DataShape
 from anynorm.progress import track
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
+    pass
 
 NUM_SAMPLES = 1000
 """Number of training images from which mean and standard deviation are estimated."""
 
 
 @dataclass(frozen=True, eq=False)
-class ImageFiles:
-    """Image files of a folder.
+class LabeledImageFiles(ImageFiles):
+    """Image files of a folder with their labels (n,)."""
 
-    Attributes:
-        root: The folder.
-        files: Their paths relative to the folder. An array, because worker processes would copy a list: a process that reads an
-            object of Python also writes to it, namely the number of references.
-        labels: Their labels (n,).
-    """
-
-    root: str
-    files: npt.NDArray[np.bytes_]
     labels: npt.NDArray[np.int64]
 
     @classmethod
-    def from_split(cls, split: FolderSplit) -> ImageFiles:
+    def from_split(cls, split: FolderSplit) -> LabeledImageFiles:
         """Return the files of a split of a folder."""
         files = np.array([os.fsencode(file.relative_to(split.path)) for file in split.files])
         return cls(str(split.path.absolute()), files, np.array(split.labels, np.int64))
 
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def open(self, index: int) -> Image:
-        """Open an image. Pillow decodes it when its pixels are used."""
-        from PIL import Image
-
-        return Image.open(self.name(index))
-
-    def name(self, index: int) -> str:
-        """Return the path of an image."""
-        return str(Path(self.root) / os.fsdecode(self.files[index]))
-
-    def select(self, indices: Indices) -> ImageFiles:
-        """Return a part of the images."""
+    def select(self, indices: Indices) -> LabeledImageFiles:
+        """Return a subset of the images."""
         chosen = np.asarray(indices)
-        return ImageFiles(self.root, self.files[chosen], self.labels[chosen])
+        return LabeledImageFiles(self.root, self.files[chosen], self.labels[chosen])
 
 
 @dataclass(frozen=True)
@@ -103,8 +81,8 @@ class StreamedDataset(Standardized):
 
         Args:
             batch_size: Images per batch.
-            num_workers: Number of processes that decode.
-            rank: With several processes, the number of this one, which gets every `world_size`-th batch.
+            num_workers: Number of worker processes.
+            rank: Rank of this process, which gets every `world_size`-th batch.
             world_size: Number of processes.
         """
         starts = range(rank * batch_size, len(self.test), world_size * batch_size)
@@ -147,7 +125,7 @@ def load_stream(name: str, image_size: int, *, skip_unreadable: bool = False) ->
     Raises:
         DataError: if the folder does not have the required structure, or an image cannot be decoded.
     """
-    splits = [ImageFiles.from_split(split) for split in find_splits(name)]
+    splits = [LabeledImageFiles.from_split(split) for split in find_splits(name)]
     num_classes = int(max(split.labels.max() for split in splits)) + 1
     return make_streamed(splits, num_classes, image_size, skip_unreadable=skip_unreadable)
 
@@ -155,7 +133,7 @@ def load_stream(name: str, image_size: int, *, skip_unreadable: bool = False) ->
 def make_streamed(
     splits: Sequence[ImageSource], num_classes: int, image_size: int, *, skip_unreadable: bool = False
 ) -> StreamedDataset:
-    """Return the dataset of one split, which is split at random, or of two (train, then test).
+    """Make a dataset from two splits (train, then test), or from one, which is split at random.
 
     Raises:
         DataError: if there are fewer than 2 classes, or an image cannot be decoded.
@@ -176,7 +154,7 @@ def make_streamed(
 
 
 def leave_out_unreadable(source: ImageSource) -> ImageSource:
-    """Decode every image once and return those that can be decoded; the others are named on stderr."""
+    """Decode every image once and return the readable ones; the others are listed on stderr."""
     readable, unreadable = [], []
     transform = TestTransform(1)
     for index in track(range(len(source)), "checking images"):

@@ -3,7 +3,7 @@
     TrainTransform    random-resized crop (Szegedy et al. 2015), horizontal flip, brightness, contrast and saturation
     TestTransform     shorter side resized to image_size · 256/224, then the center
 
-A transform is called with an image of Pillow and a generator of numpy, and depends on both alone. Images are opened but not yet
+A transform is called with a Pillow image and a numpy generator, and depends only on these. Images are opened but not yet
 decoded: a JPEG that is much larger than needed is decoded at 1/2, 1/4 or 1/8 of its size.
 """
 
@@ -27,9 +27,9 @@ Box = tuple[int, int, int, int]
 ASPECT_RATIOS = (3 / 4, 4 / 3)
 MAX_TRIES = 10
 RESIZE_RATIO = 256 / 224
-"""Shorter side of a test image before its center is cropped / image_size."""
+"""Ratio of the shorter side of a test image before center cropping to image_size."""
 REDUCING_GAP = 2
-"""A JPEG is decoded at a reduced size if that is still this many times larger than needed: then the difference is not visible."""
+"""A JPEG is decoded at a reduced size if that is still this many times larger than needed, so that the loss is not visible."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class TrainTransform:
 
     Args:
         image_size: Height and width of the result.
-        min_area: The smallest area of a random crop / the area of the image. With 0, the central square is used.
+        min_area: Minimum area of a random crop, as a fraction of the image. With 0, the central square is used.
         flip: Flip half of the images horizontally.
         color_jitter: Brightness, contrast and saturation are multiplied by factors in [1 − color_jitter, 1 + color_jitter].
 
@@ -101,7 +101,7 @@ def random_box(width: int, height: int, *, min_area: float, generator: np.random
 
         area ~ U[min_area, 1] · width · height,  log(aspect ratio) ~ U[log 3/4, log 4/3],  position ~ U(all that fit)
 
-    What does not fit is drawn again. After 10 tries the box is the largest central one whose aspect ratio is within the limits.
+    Boxes that do not fit are drawn again. After 10 attempts, the largest central box with an allowed aspect ratio is used.
     """
     low, high = ASPECT_RATIOS
     for _ in range(MAX_TRIES):

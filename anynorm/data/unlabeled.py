@@ -24,7 +24,7 @@ from anynorm.data.datasets import load_in_memory
 from anynorm.data.download import find_path
 from anynorm.data.folder import FolderSplit, split_indices
 from anynorm.data.loader import ImageSource, Indices
-from anynorm.data.stream import ImageFiles, leave_out_unreadable
+from anynorm.data.stream import LabeledImageFiles, leave_out_unreadable
 from anynorm.data.transforms import Pixels, resize_box, to_pixels, to_rgb
 from anynorm.errors import DataError
 from anynorm.io.inputs import IMAGE_SUFFIXES
@@ -43,9 +43,9 @@ class EncodedImages:
 
     Attributes:
         root: the file, for messages.
-        bytes: the files of all images, one after another.
-        offsets: the beginning of each image, and the end of the last one.
-        indices: the numbers of the images that are used.
+        bytes: the concatenated files of all images.
+        offsets: the start of each image, and the end of the last one.
+        indices: the indices of the images that are used.
     """
 
     root: str
@@ -73,7 +73,7 @@ class EncodedImages:
         return f"{self.root}, image {self.indices[index]}"
 
     def select(self, indices: Indices) -> EncodedImages:
-        """Return a part of the images."""
+        """Return a subset of the images."""
         return EncodedImages(self.root, self.bytes, self.offsets, self.indices[np.asarray(indices)])
 
 
@@ -92,7 +92,7 @@ class ArrayImages:
         return len(self.images)
 
     def open(self, index: int) -> Image:
-        """Return an image of Pillow."""
+        """Return a Pillow image."""
         from PIL import Image
 
         return Image.fromarray(self.images[index])
@@ -102,7 +102,7 @@ class ArrayImages:
         return f"{self.root}, image {index}"
 
     def select(self, indices: Indices) -> ArrayImages:
-        """Return a part of the images."""
+        """Return a subset of the images."""
         return ArrayImages(self.root, self.images[np.asarray(indices)])
 
 
@@ -140,7 +140,7 @@ class CenterCrop:
 
 
 def resize_shorter_side(image: Image, size: int) -> Image:
-    """Return an image in RGB whose shorter side has `size` pixels, with its aspect ratio."""
+    """Return an RGB image, resized so that its shorter side has `size` pixels; the aspect ratio is kept."""
     width, height = image.size
     scale = size / min(width, height)
     return resize_box(image, (0, 0, width, height), (max(size, round(width * scale)), max(size, round(height * scale))))
@@ -176,7 +176,7 @@ def load_unlabeled(name: str, *, skip_unreadable: bool = False) -> Splits:
 
 
 def find_image(path: str) -> Path:
-    """Return a path, relative to the data directory if only that has it.
+    """Resolve the path of an image, relative to the working directory or to the data directory.
 
     Args:
         path: the path; `sklearn:china.jpg` and `sklearn:flower.jpg` are scikit-learn's photographs.
@@ -202,7 +202,7 @@ def _find_images(name: str, path: Path) -> ImageSource:
     files = [file for file in sorted(path.rglob("*")) if file.suffix.lower() in IMAGE_SUFFIXES]
     if not files:
         raise DataError(f"{name} must contain images ({' '.join(IMAGE_SUFFIXES)}); got none in {path}.")
-    return ImageFiles.from_split(FolderSplit(path, files, [0] * len(files)))
+    return LabeledImageFiles.from_split(FolderSplit(path, files, [0] * len(files)))
 
 
 def _read_npz(name: str, path: Path) -> ImageSource:
@@ -223,7 +223,7 @@ def read_image(path: Path, *, apply_exif: bool = True) -> Tensor:
 
     Args:
         path: the file.
-        apply_exif: whether the image is turned upright; if not, pixels are those that are stored.
+        apply_exif: whether to apply the EXIF orientation.
 
     Raises:
         DataError: if the file does not exist or cannot be decoded.

@@ -7,7 +7,7 @@
     videos:PATH               PATH/train/CLASS/*.mp4 and PATH/test/CLASS/*.mp4, decoded by PyAV: pip install 'anynorm[video]'
     package.module:factory    a function that returns [(frames, label), …], [(frames, label), …]: train, test
 
-Videos may differ in length and in size. Folders that fit in memory are read into it, others are decoded when they are used.
+Videos may differ in length and in size. Folders that fit in memory are loaded into it; others are decoded on access.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from torch import Tensor
 from anynorm.data.clips import place, regular_positions, resize_shorter_side
 from anynorm.data.download import find_path
 from anynorm.data.folder import MAX_GIGABYTES
+from anynorm.data.moving_squares import DIRECTIONS, moving_squares
 from anynorm.data.standardization import Standardized, pooled_moments
-from anynorm.data.video_readers import DIRECTIONS, NUM_FOLDS, MemoryVideo, Video, find_videos, moving_squares, ut_interaction
+from anynorm.data.ut_interaction import NUM_FOLDS, read_ut_interaction
+from anynorm.data.video_readers import MemoryVideo, Video, find_videos
 from anynorm.errors import DataError
 from anynorm.io.checkpoints import call_factory
 from anynorm.progress import track
@@ -34,9 +36,9 @@ from anynorm.progress import track
 NAMES = ("moving", *(f"ut_interaction/{fold}" for fold in range(NUM_FOLDS)))
 PREFIXES = ("frames:", "videos:")
 NUM_TRAIN, NUM_TEST = 320, 160
-"""Videos of "moving"."""
+"""Numbers of videos of "moving"."""
 _FRAMES_PER_VIDEO, _MAX_VIDEOS = 8, 200
-"""How many frames of how many training videos determine mean and standard deviation."""
+"""Frames per video, and number of training videos, from which mean and standard deviation are estimated."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,10 @@ class VideoDataset(Standardized):
 
     Attributes:
         train: videos; each has a label and reads frames as uint8 (t, 3, h, w).
-        test: the same of the test split.
+        test: videos of the test split.
         class_names: the names of the classes; labels are their positions.
         mean: mean of each channel over frames of the training videos, (3, 1, 1).
-        std: the standard deviation, likewise.
+        std: standard deviation of each channel, likewise.
     """
 
     train: Sequence[Video]
@@ -67,7 +69,7 @@ def load_video(name: str, side: int = 0, *, skip_unreadable: bool = False) -> Vi
     """Load a data set of videos.
 
     Args:
-        name: see above.
+        name: see `anynorm.data.video`.
         side: videos in memory are resized so that their shorter side has this many pixels; 0 for their own size.
         skip_unreadable: leave out videos of a folder that cannot be decoded, instead of raising. Videos that are decoded when
             they are used are not checked.
@@ -97,7 +99,7 @@ def _read(name: str) -> tuple[list[Video], list[Video], tuple[str, ...]]:
     if name == "moving":
         return moving_squares(NUM_TRAIN, seed=0), moving_squares(NUM_TEST, seed=1), tuple(DIRECTIONS)
     if name in NAMES:
-        return ut_interaction(int(name.rpartition("/")[2]))
+        return read_ut_interaction(int(name.rpartition("/")[2]))
     if name.startswith(PREFIXES):
         return find_videos(name, find_path(name.partition(":")[2]))
     if ":" in name:
@@ -109,7 +111,7 @@ def _read(name: str) -> tuple[list[Video], list[Video], tuple[str, ...]]:
 
 
 def _call_factory(name: str) -> tuple[list[Video], list[Video], tuple[str, ...]]:
-    """Call `package.module:factory` and check what it returns."""
+    """Call `package.module:factory` and check its result."""
     returned = call_factory(name)
     try:
         train, test = ([_as_video(name, k, *pair) for k, pair in enumerate(split)] for split in returned)
@@ -140,7 +142,7 @@ def _as_video(name: str, number: int, frames: Any, label: Any) -> Video:
 
 
 def _estimate_gigabytes(videos: Sequence[Video], side: int) -> float:
-    """Return the memory that videos would take, from the first 20."""
+    """Estimate the memory that videos would take in GB, from the first 20."""
     sizes = []
     for video in videos[:20]:
         try:
@@ -171,14 +173,14 @@ def _into_memory(videos: Sequence[Video], side: int, name: str, *, skip_unreadab
 
 
 def _resized(video: Video, side: int) -> Video:
-    """Return a video in memory with a shorter side of `side` pixels; 0 for its own size. Other videos stay as they are."""
+    """Return a video in memory with a shorter side of `side` pixels; 0 for its own size. Videos on disk are not changed."""
     if not side or not isinstance(video, MemoryVideo):
         return video
     return MemoryVideo(resize_shorter_side(video.frames, side), video.label, video.name)
 
 
 def frame_moments(videos: Sequence[Video]) -> tuple[Tensor, Tensor]:
-    """Return mean and standard deviation per channel, (3, 1, 1), over regular frames of the first videos."""
+    """Return mean and standard deviation per channel, (3, 1, 1), over equally spaced frames of the first videos."""
     positions = regular_positions(_FRAMES_PER_VIDEO)
     return pooled_moments(
         video.read([place(len(video) - 1, position) for position in positions]) for video in videos[:_MAX_VIDEOS]

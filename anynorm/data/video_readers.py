@@ -1,17 +1,15 @@
 """Videos and their readers. Each reads frames as uint8 (t, 3, h, w).
 
 MemoryVideo    frames in memory
-FrameFolder    a folder of images, one per frame, in alphabetical order; only the frames that are asked for are decoded
-VideoFile      a file that PyAV (package `av`) decodes, from its beginning to the last frame that is asked for
+FrameFolder    a folder of images, one per frame, in alphabetical order; only the requested frames are decoded
+VideoFile      a file that PyAV (package `av`) decodes, from its start to the last requested frame
 """
 
 from __future__ import annotations
 
-import io
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +17,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anynorm.data.download import find_file
 from anynorm.data.folder import class_names
 from anynorm.errors import DataError
 from anynorm.io.inputs import IMAGE_SUFFIXES
 
 VIDEO_SUFFIXES = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".mpg", ".mpeg")
-NUM_FOLDS = 4
-"""Folds of UT-Interaction: fold k tests on sequences k + 1, k + 5, …, five of its 20."""
-_UT_INTERACTION = "ut_interaction/*.npz"
 
 
 class Video:
     """A labeled video.
 
     Args:
-        name: its name in error messages.
-        label: the number of its class.
+        name: name in error messages.
+        label: index of the class.
     """
 
     def __init__(self, name: str, label: int) -> None:
@@ -116,7 +110,7 @@ class VideoFile(Video):
 
     @cached_property
     def _num_frames(self) -> int:
-        """The number of frames: of the header, or counted if that has none."""
+        """The number of frames according to the header, or counted if the header has none."""
         try:
             with _av().open(self.name) as container:
                 stream = container.streams.video[0]
@@ -125,7 +119,7 @@ class VideoFile(Video):
             raise self._unreadable(error) from None
 
     def read(self, indices: Sequence[int]) -> Tensor:
-        """Return the frames at some indices; raise DataError if the file cannot be decoded up to there."""
+        """Return the frames at some indices; raise DataError if the file cannot be decoded up to the last one."""
         wanted, frames = set(indices), {}
         try:
             with _av().open(self.name) as container:
@@ -169,8 +163,8 @@ def find_videos(name: str, root: Path) -> tuple[list[Video], list[Video], tuple[
             for `videos:`.
 
     Returns:
-        Training videos, test videos, and the names of the classes. Videos are in a random order that is always the same, so that
-        the first ones are of all classes.
+        Training videos, test videos, and the names of the classes. Videos are shuffled with a fixed seed, so that the
+        first ones cover all classes.
 
     Raises:
         DataError: if the folder does not have this structure, a class has no video, or the splits differ in their classes.
@@ -211,90 +205,3 @@ def _find_files(path: Path, label: int) -> list[Video]:
 def _shuffle(videos: list[Video]) -> list[Video]:
     order = torch.randperm(len(videos), generator=torch.Generator().manual_seed(0))
     return [videos[k] for k in order.tolist()]
-
-
-# UT-Interaction ---------------------------------------------------------------------------------------------------------------
-
-
-def ut_interaction(fold: int) -> tuple[list[Video], list[Video], tuple[str, ...]]:
-    """Read the 120 videos of UT-Interaction from a file of AVIF sequences, divided by their `sequence`; see `NUM_FOLDS`.
-
-    The file has the arrays `clips` (bytes, one sequence after another), `offsets`, `labels`, `sequence`, `names` and `classes`.
-
-    Raises:
-        DataError: if the file is missing, has other arrays, or Pillow is too old to decode AVIF.
-    """
-    path = find_file(_UT_INTERACTION)
-    keys = ("clips", "offsets", "labels", "sequence", "names", "classes")
-    try:
-        with np.load(path) as archive:
-            arrays = {key: archive[key] for key in keys}
-    except Exception as error:  # numpy and zipfile raise many types for a file of another format
-        raise DataError(f"{path} must hold the arrays {' '.join(keys)}: {type(error).__name__}: {error}.") from None
-    splits: tuple[list[Video], list[Video]] = ([], [])
-    for number, (start, stop) in enumerate(pairwise(arrays["offsets"].tolist())):
-        name = str(arrays["names"][number])
-        video = MemoryVideo(decode_sequence(arrays["clips"][start:stop].tobytes(), name), int(arrays["labels"][number]), name)
-        splits[int(arrays["sequence"][number] - 1) % NUM_FOLDS == fold].append(video)
-    return *splits, tuple(arrays["classes"].tolist())
-
-
-def decode_sequence(content: bytes, name: str) -> Tensor:
-    """Decode an animated image (AVIF, GIF, WebP) to frames, uint8 (t, 3, h, w).
-
-    Raises:
-        DataError: if that is impossible.
-    """
-    import PIL
-    from PIL import Image, features
-
-    if not features.check("avif"):
-        raise DataError(f"{name} is an AVIF sequence, which needs Pillow 11.3 or later with AVIF; got {PIL.__version__}.")
-    frames = []
-    try:
-        with Image.open(io.BytesIO(content)) as image:
-            for number in range(getattr(image, "n_frames", 1)):
-                image.seek(number)
-                frames.append(np.asarray(image.convert("RGB")))
-    except Exception as error:  # Pillow raises many types for damaged content
-        raise DataError(f"cannot decode {name}: {type(error).__name__}: {error}.") from None
-    return torch.from_numpy(np.stack(frames)).permute(0, 3, 1, 2).contiguous()
-
-
-# Generated videos -------------------------------------------------------------------------------------------------------------
-
-DIRECTIONS = {"left": (0, -1), "right": (0, 1), "up": (-1, 0), "down": (1, 0)}
-"""Rows and columns per frame, by class."""
-_SIZE, _SQUARE, _LENGTHS = 24, 8, (12, 16)
-
-
-def moving_squares(count: int, seed: int) -> list[Video]:
-    """Return videos of a bright textured square that moves one pixel per frame over a dark textured background.
-
-    The square leaves at one side and comes back at the other, and every position of the first frame is equally probable. So a
-    single frame does not determine the direction, which is the class.
-
-    Args:
-        count: number of videos of 24 × 24 pixels; they have 12 to 16 frames.
-        seed: of all random numbers.
-    """
-    generator = np.random.default_rng(seed)
-    labels = np.arange(count) % len(DIRECTIONS)
-    videos: list[Video] = []
-    for number, label in enumerate(generator.permutation(labels).tolist()):
-        length = int(generator.integers(_LENGTHS[0], _LENGTHS[1] + 1))
-        frames = moving_square(list(DIRECTIONS.values())[label], length, generator)
-        videos.append(MemoryVideo(frames, label, f"video {number}"))
-    return videos
-
-
-def moving_square(velocity: tuple[int, int], length: int, generator: np.random.Generator) -> Tensor:
-    """Return one video of `moving_squares`; see there."""
-    background = generator.integers(0, 128, (3, _SIZE, _SIZE), np.uint8)
-    square = generator.integers(96, 256, (3, _SQUARE, _SQUARE), np.uint8)
-    start = generator.integers(0, _SIZE, 2)
-    frames = np.repeat(background[None], length, axis=0)
-    for number, frame in enumerate(frames):
-        rows, columns = ((start[axis] + number * velocity[axis] + np.arange(_SQUARE)) % _SIZE for axis in (0, 1))
-        frame[:, rows[:, None], columns] = square
-    return torch.from_numpy(frames)

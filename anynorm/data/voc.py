@@ -1,4 +1,4 @@
-"""Reader of objects in the form of PASCAL VOC: one XML file per image.
+"""Reader of objects in PASCAL VOC format: one XML file per image.
 
     PATH/Annotations/ID.xml    name, difficult and bndbox of each object, and the size of the image
     PATH/JPEGImages/ID.jpg     the image; also images/, and other formats
@@ -6,7 +6,7 @@
 
 Pixels are counted from 1 and the last one belongs to the object: x1 = xmin − 1, y1 = ymin − 1, x2 = xmax, y2 = ymax. Objects that
 are `difficult` become crowds: they are ignored in training, and detections of them are neither right nor wrong in the evaluation.
-Classes are the names that occur, in alphabetical order.
+Classes are all names in the annotations, in alphabetical order.
 """
 
 from __future__ import annotations
@@ -38,14 +38,7 @@ class _ImageObjects(NamedTuple):
 
 
 def read_voc(root: Path, problems: Problems) -> Splits:
-    """Read a folder in the form of PASCAL VOC.
-
-    Args:
-        root: the folder.
-        problems: gets objects that were changed or left out.
-
-    Returns:
-        One or two splits (train, then test), and the names of the classes.
+    """Read a folder in PASCAL VOC format; arguments and result as for `anynorm.data.coco.read_coco`.
 
     Raises:
         DataError: if files are missing or malformed.

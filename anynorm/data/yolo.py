@@ -1,4 +1,4 @@
-"""Reader of objects in the form of YOLO: one text file per image, one line per object, all coordinates / size of the image.
+"""Reader of objects in YOLO format: one text file per image, one line per object, coordinates relative to the image size.
 
     CLASS cx cy width height           a box by its center
     CLASS x1 y1 x2 y2 x3 y3 …          a polygon of at least 3 points; its box is the smallest around it
@@ -7,8 +7,8 @@
     PATH/train/images/…, PATH/train/labels/…    likewise
     PATH/data.yaml                              `names:` as a list or as numbers and names; any .yaml with it, or classes.txt
 
-The test split is `test` if it has labels, else `val` or `valid`. An image without a file of labels has no objects; a warning has
-the number of these, because a file may be lost. Without names, classes are named by their numbers.
+The test split is `test` if it has labels, else `val` or `valid`. Images without a file of labels have no objects; a warning
+counts them, because a file may be missing by mistake. Without names, classes are named by their numbers.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from anynorm.progress import track
 Folders = tuple[Path, Path]
 """The folders of the images and of the labels of a split."""
 _LIMITS = (-1.0, 2.0)
-"""Coordinates beyond these are not relative to the size of the image, even if the object is cut by the border."""
+"""Coordinates outside this range cannot be relative to the image size, even if the object is cut by the border."""
 
 
 def read_yolo(root: Path, problems: Problems) -> Splits:
-    """Read a folder in the form of YOLO.
+    """Read a folder in YOLO format.
 
     Args:
         root: the folder.
-        problems: gets objects that were changed or left out, and images without a file of labels.
+        problems: collects objects that are changed or left out, and images without a file of labels.
 
     Returns:
         One or two splits (train, then test), and the names of the classes.
@@ -122,10 +122,10 @@ def _read_line(values: list[str], size: Size, names: tuple[str, ...] | None, pla
 
 
 def read_names(root: Path) -> tuple[str, ...] | None:
-    """Return the names of the classes of data.yaml, another .yaml file or classes.txt; None if there are none.
+    """Return the names of the classes of data.yaml, another .yaml file or classes.txt; None if no file has names.
 
     Raises:
-        DataError: if the `names` of a .yaml file have another form than `[a, b]`, lines `- a`, or lines `0: a`.
+        DataError: if the `names` of a .yaml file are neither `[a, b]` nor lines `- a` nor lines `0: a`.
     """
     files = [root / "data.yaml", *sorted(root.glob("*.yaml")), *sorted(root.glob("*.yml"))]
     for file in [file for file in files if file.is_file()]:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from anynorm.diagnostics.estimation_shift import estimation_shift
-from anynorm.integrations.loaders import isolated_loader
-from anynorm.integrations.metrics import shift_metrics
+from anynorm.integrations.evaluation import recalibrate_from, shift_metrics_from
 from anynorm.integrations.packages import base_class, check_base
 from anynorm.surgery.batches import Forward, call
-from anynorm.surgery.recalibrate import has_running_stats, recalibrate
+from anynorm.surgery.recalibrate import has_running_stats
 
 if TYPE_CHECKING:
     Callback = object
@@ -35,9 +31,6 @@ class _NormCallback(Callback):
     def _is_due(self, trainer: Any, pl_module: nn.Module) -> bool:
         return trainer.state.fn == "fit" and not trainer.sanity_checking and has_running_stats(pl_module)
 
-    def _isolated_loader(self, default: Any) -> AbstractContextManager[Any]:
-        return isolated_loader(default if self.loader is None else self.loader)
-
     def _forward_of(self, trainer: Any) -> Forward:
         """Return the forward function with the device, the transfer hooks and the precision of the trainer."""
 
@@ -50,16 +43,16 @@ class _NormCallback(Callback):
 
 
 class Recalibration(_NormCallback):
-    """Estimate the running statistics again from training batches before each validation epoch.
+    """Re-estimate the running statistics from training batches before each validation epoch.
 
-    For weights that differ from those with which the running statistics were collected: averaged weights (EMA, SWA; list this
-    callback after `WeightAveraging`, which exchanges the weights at the same point), a learning rate so large or a momentum so
-    small that running statistics lag behind, and batches so small that they are noisy. Otherwise the running statistics of
-    training are as good, and cost nothing. Each validation costs `batches` forward passes without gradient.
+    Useful if the running statistics were collected with other weights (averaged weights such as EMA and SWA; list this callback
+    after `WeightAveraging`, which exchanges the weights at the same point), if they lag behind because of a large learning rate
+    or a small momentum, or if they are noisy because of small batches. Otherwise the running statistics of training are as good,
+    and cost nothing. Each validation costs `batches` forward passes without gradient.
 
-    The new statistics stay: a checkpoint has those that were validated, and training updates them further. Modes, random numbers
-    and the position in the training data are as before. With several processes, statistics are pooled over all of them. Modules
-    without running statistics, and `trainer.validate`, are left alone.
+    The new statistics are kept: checkpoints contain the validated statistics, and training continues to update them. Modes,
+    random numbers and the position in the training data are restored. With several processes, statistics are pooled over all of
+    them. Modules without running statistics are not changed, and `trainer.validate` does not recalibrate.
 
     Args:
         batches: number of training batches to use, or fewer if the loader has fewer; None for all.
@@ -85,16 +78,15 @@ class Recalibration(_NormCallback):
     def on_validation_epoch_start(self, trainer: Any, pl_module: nn.Module) -> None:
         """Recalibrate."""
         if self._is_due(trainer, pl_module):
-            with self._isolated_loader(trainer.train_dataloader) as loader:
-                batches = islice(loader, self.batches)
-                recalibrate(pl_module, batches, estimator=self.estimator, forward=self._forward_of(trainer))
+            loader = trainer.train_dataloader if self.loader is None else self.loader
+            recalibrate_from(loader, pl_module, self.batches, forward=self._forward_of(trainer), estimator=self.estimator)
 
 
 class EstimationShiftMonitor(_NormCallback):
     """Log the estimation shift of every norm with running statistics, once per validation epoch, measured on validation batches.
 
     Logs `estimation_shift/max` and `estimation_shift/PATH` for each norm, which other callbacks can monitor. List it after
-    `Recalibration` to measure what is validated. With several processes, the mean of their values is logged.
+    `Recalibration` to measure the recalibrated statistics. With several processes, the mean of their values is logged.
 
     Args:
         batches: number of validation batches to use, or fewer if the loader has fewer; None for all.
@@ -111,7 +103,7 @@ class EstimationShiftMonitor(_NormCallback):
     def on_validation_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Measure and log."""
         if self._is_due(trainer, pl_module):
-            with self._isolated_loader(trainer.val_dataloaders) as loader:
-                batches = islice(loader, self.batches)
-                report = estimation_shift(pl_module, batches, forward=self._forward_of(trainer), trial_samples=0)
-            pl_module.log_dict(shift_metrics(report, "estimation_shift"), sync_dist=True)
+            loader = trainer.val_dataloaders if self.loader is None else self.loader
+            forward = self._forward_of(trainer)
+            metrics = shift_metrics_from(loader, pl_module, self.batches, forward=forward, prefix="estimation_shift")
+            pl_module.log_dict(metrics, sync_dist=True)

@@ -1,4 +1,4 @@
-"""Batches of a loader that a training loop uses at the same time."""
+"""Extra passes over a data loader without side effects on the training loop that uses it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from anynorm.errors import DataError
 
 @contextmanager
 def isolated_loader(loader: Any) -> Iterator[Any]:
-    """Provide a loader with the batches of another, and leave the position and the random numbers of that one as they were.
+    """Context manager that returns a loader with the batches of another, without changing its position or its random numbers.
 
-    The random states of torch's CPU generator, Python and numpy, and of the loader's own generators, are restored at the end.
+    The random states of torch's CPU generator, Python and numpy, and of the loader's own generators, are restored on exit.
 
     Raises:
         DataError: if `loader` is a collection of loaders, or None.
@@ -51,7 +51,7 @@ def _generators(loader: Any) -> list[torch.Generator]:
 
 
 def _without_iterator(loader: Any) -> Any:
-    """Return a copy of a DataLoader with iterators of its own: with persistent workers, `iter` restarts the only one."""
+    """Return a copy of a DataLoader with its own iterator: with persistent workers, `iter` would restart the existing one."""
     if not isinstance(loader, DataLoader) or not loader.persistent_workers:
         return loader
     loader = copy.copy(loader)

@@ -10,11 +10,11 @@ from anynorm.layers.registered import REGISTRY
 from anynorm.registry import layer
 
 MMCV_NAMES = {"BN", "GN", "IN", "LN"}
-"""Names of mmcv's own layers, which fails to import if others have them."""
+"""Names of mmcv's own layers; importing mmcv fails if they are already registered."""
 
 
 class AnyNorm:
-    """The layer of a spec: calling the class returns a `Norm`. mmcv takes classes only.
+    """The layer of a spec: calling this class returns a `Norm`. It is a class because mmcv registers only classes.
 
     >>> AnyNorm(8, spec="gn:4")
     GroupNorm('gn:4', 8, eps=1e-05)

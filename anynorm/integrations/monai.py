@@ -1,4 +1,4 @@
-"""Norms for networks of MONAI, which construct them by name: `norm=("anynorm", {"spec": "gn:8"})`."""
+"""Norms for MONAI networks, which create them by name: `norm=("anynorm", {"spec": "gn:8"})`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def register() -> None:
 
 
 def _norm_type(_spatial_dims: int | None = None) -> Callable[..., Norm]:
-    """Return the function that makes layers; they are the same for all numbers of spatial dimensions."""
+    """Return the layer factory, which is the same for all numbers of spatial dimensions."""
     return _make_norm
 
 

@@ -22,7 +22,7 @@ def register() -> None:
 
     `ModuleValidator.validate` then reports every trainable norm that pools over samples, and `ModuleValidator.fix` replaces it by
     `gn` with γ and β of the old norm and the number of groups nearest to `num_groups=` (default: 32) that divides the channels.
-    Opacus looks at modules with trainable parameters only, so a norm without affine is not checked.
+    Opacus checks only modules with trainable parameters, so a norm without affine is not checked.
 
     Raises:
         MissingPackageError: if Opacus is not installed.

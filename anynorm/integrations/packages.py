@@ -33,7 +33,7 @@ def import_optional(name: str, package: str) -> Any:
 
 
 def base_class(name: str, *modules: str) -> type:
-    """Return a class of the first module that can be imported, modules that are loaded before others; `object` if none can.
+    """Return a class of the first module that can be imported, trying loaded modules first; `object` if none can.
 
     >>> base_class("Fraction", "missing_package", "fractions")
     <class 'fractions.Fraction'>
@@ -48,10 +48,10 @@ def base_class(name: str, *modules: str) -> type:
 
 
 def check_base(base: type, package: str) -> None:
-    """Check that `base_class` has found a class.
+    """Check that a base class is not the placeholder `object` of `base_class`.
 
     Raises:
-        MissingPackageError: if it has not.
+        MissingPackageError: if it is.
     """
     if base is object:
         raise MissingPackageError(f"This callback needs {package}, which cannot be imported: pip install {package}.")

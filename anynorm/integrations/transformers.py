@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from anynorm.diagnostics.estimation_shift import estimation_shift
-from anynorm.integrations.loaders import isolated_loader, to_device
-from anynorm.integrations.metrics import shift_metrics
+from anynorm.integrations.evaluation import recalibrate_from, shift_metrics_from
+from anynorm.integrations.loaders import to_device
 from anynorm.integrations.packages import base_class, check_base
 from anynorm.surgery.batches import Forward
-from anynorm.surgery.recalibrate import has_running_stats, recalibrate
+from anynorm.surgery.recalibrate import has_running_stats
 
 if TYPE_CHECKING:
     TrainerCallback = object
@@ -31,12 +29,11 @@ def call_with_keywords(model: nn.Module, batch: Any) -> Any:
 
 
 class RecalibrationCallback(TrainerCallback):
-    """Estimate the running statistics again from training batches before each evaluation of `Trainer.train`.
+    """Re-estimate the running statistics from training batches before each evaluation of `Trainer.train`.
 
-    For weights or batches that make running statistics bad estimates; see `anynorm.integrations.lightning.Recalibration`. The new
-    statistics stay. Modes, random numbers and the position in the training data are as before. Models without running statistics,
-    such as most transformers, are left alone. `Trainer.evaluate` outside of training has no event before it: call
-    `anynorm.recalibrate` yourself.
+    See `anynorm.integrations.lightning.Recalibration` for when this is useful. The new statistics are kept; modes, random numbers
+    and the position in the training data are restored. Models without running statistics, such as most transformers, are not
+    changed. `Trainer.evaluate` outside of training has no event before it: call `anynorm.recalibrate` yourself.
 
     Args:
         batches: number of training batches to use, or fewer if the loader has fewer; None for all.
@@ -66,8 +63,8 @@ class RecalibrationCallback(TrainerCallback):
         """Recalibrate if an evaluation follows."""
         model = kwargs["model"]
         if control.should_evaluate and has_running_stats(model):
-            with isolated_loader(kwargs["train_dataloader"] if self.loader is None else self.loader) as loader:
-                recalibrate(model, islice(loader, self.batches), estimator=self.estimator, forward=self.forward)
+            loader = kwargs["train_dataloader"] if self.loader is None else self.loader
+            recalibrate_from(loader, model, self.batches, forward=self.forward, estimator=self.estimator)
 
     on_epoch_end = on_step_end
 
@@ -78,7 +75,7 @@ class EstimationShiftCallback(TrainerCallback):
     Logs `eval_estimation_shift/max` and `eval_estimation_shift/PATH` for each norm through `Trainer.log`.
 
     Args:
-        trainer: the Trainer, to which the callback must be added by `trainer.add_callback`.
+        trainer: the Trainer; add the callback to it with `trainer.add_callback`.
         batches: number of evaluation batches to use, or fewer if the loader has fewer; None for all.
         loader: batches to use instead of the evaluation data.
         forward: `forward(model, batch)`; default: `model(**batch)`.
@@ -105,6 +102,6 @@ class EstimationShiftCallback(TrainerCallback):
         """Measure and log."""
         model = kwargs["model"]
         if has_running_stats(model):
-            with isolated_loader(kwargs["eval_dataloader"] if self.loader is None else self.loader) as loader:
-                report = estimation_shift(model, islice(loader, self.batches), forward=self.forward, trial_samples=0)
-            self.trainer.log(shift_metrics(report, "eval_estimation_shift"))
+            loader = kwargs["eval_dataloader"] if self.loader is None else self.loader
+            prefix = "eval_estimation_shift"
+            self.trainer.log(shift_metrics_from(loader, model, self.batches, forward=self.forward, prefix=prefix))

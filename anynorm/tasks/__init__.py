@@ -1,9 +1,11 @@
-"""Tasks: what is trained. `anynorm.training.task.Task` is their base class, `anynorm.training.trainer` has the loop.
+"""Tasks: networks, data, losses and metrics of experiments.
+
+`anynorm.training.task.Task` is their base class; `anynorm.training.trainer` has the training loop.
 
 classification            images and labels; see `anynorm.tasks.classification`
 adversarial               classification, trained on adversarial images; see `anynorm.tasks.adversarial`
 advprop                   classification, trained on clean and adversarial images; see `anynorm.tasks.advprop`
-architecture_evaluation   the same by a found network of the DARTS space; see `anynorm.tasks.architecture_evaluation`
+architecture_evaluation   the same with a searched network of the DARTS space; see `anynorm.tasks.architecture_evaluation`
 few_shot                  novel classes from a few images; see `anynorm.tasks.few_shot`
 generation                images of a class, by a GAN; see `anynorm.tasks.generation`
 style_transfer            a decoder for any content and any style; see `anynorm.tasks.style_transfer`
@@ -67,7 +69,7 @@ def task_class(name: str) -> type[Task]:
         name: a key of `TASKS`, or `package.module:Task`.
 
     Raises:
-        DataError: if there is no such task, or it is not a subclass of `Task`.
+        DataError: if the task is unknown, or not a subclass of `Task`.
     """
     if name not in TASKS and ":" not in name:
         close = difflib.get_close_matches(name, TASKS, n=1)

@@ -5,7 +5,7 @@
     every steps_per_loop steps    labels of the target's images, by the network in eval mode with the norms of the target
     every step                    one update by the loss of the method
 
-Labels of a loop are a buffer, so a run that is resumed in the middle of a loop ends with the same bits.
+The labels of a loop are a buffer, so a run that is resumed in the middle of a loop is bit-identical to an uninterrupted one.
 
 `DSBN` (Chang et al. 2019): domain-specific norms, and cross entropy on pseudo labels of the target,
 
@@ -38,7 +38,7 @@ from anynorm.training.sampler import derive_seed
 from anynorm.training.task import Metrics, Optimizers, Step, make_optimizer, make_optimizer_of_groups, parameter_groups
 
 _TARGET_STREAM = 4
-"""The stream of random numbers that choose images of a loop's steps; see `anynorm.training.sampler`."""
+"""Random stream that chooses the images of the steps of a loop; see `anynorm.training.sampler`."""
 ADAPTATION = "adaptation"
 
 
@@ -54,7 +54,7 @@ class LoopedAdaptation(SourceOnly):
             instead of starting as those of the source.
 
     Attributes:
-        num_loops: a buffer, the number of loops begun.
+        num_loops: a buffer, the number of loops started.
     """
 
     default_options: ClassVar[dict[str, Any]] = {
@@ -78,7 +78,7 @@ class LoopedAdaptation(SourceOnly):
         """Assign labels to images of the target.
 
         Args:
-            progress: the finished fraction of the adaptation, in [0, 1).
+            progress: completed fraction of the adaptation, in [0, 1).
         """
         raise self._undefined("assign_labels")
 
@@ -88,7 +88,7 @@ class LoopedAdaptation(SourceOnly):
         Args:
             source: standardized images of the source.
             labels: their labels.
-            generator: the source of random numbers, on the CPU.
+            generator: CPU random number generator.
         """
         raise self._undefined("adaptation_loss")
 
@@ -96,11 +96,11 @@ class LoopedAdaptation(SourceOnly):
 
     @property
     def source_steps(self) -> int:
-        """The number of steps on the source alone."""
+        """Number of training steps on the source alone."""
         return int(self.options["source_epochs"]) * self.sampler.steps_per_epoch
 
     def configure_optimizers(self) -> Optimizers:
-        """Return the optimizer of the source's epochs and that of the adaptation."""
+        """Return the optimizers of the training on the source and of the adaptation."""
         head = {id(parameter) for parameter in find_classifier(self.model).module.parameters()}
         parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
         groups = []
@@ -150,7 +150,7 @@ class LoopedAdaptation(SourceOnly):
             return features_and_logits(self.model, find_classifier(self.model), images)
 
     def outputs(self, images: Tensor, domain: int) -> tuple[Tensor, Tensor]:
-        """Return features and logits of uint8 images, by the network in eval mode.
+        """Return features and logits of uint8 images in eval mode.
 
         Raises:
             DivergedError: if they are not finite.
@@ -167,11 +167,11 @@ class LoopedAdaptation(SourceOnly):
 
     @property
     def test_domain(self) -> int:
-        """The target once adaptation has begun, the source before."""
+        """The domain whose norms are tested: the source before the adaptation, then the target."""
         return TARGET if int(self.num_loops) else SOURCE
 
     def evaluate(self) -> dict[str, float]:
-        """Return the metrics on the target; before adaptation, those of the source's network alone and with AdaBN."""
+        """Return the metrics on the target; before the adaptation, also the metrics with AdaBN."""
         metrics = super().evaluate()
         if not int(self.num_loops):
             metrics["adabn_error"] = self.evaluate_recalibrated()["error"]
@@ -197,7 +197,7 @@ class DSBN(LoopedAdaptation):
         self.register_buffer("pseudo_labels", torch.zeros(count, dtype=torch.long))
 
     def assign_labels(self, progress: float) -> None:
-        """Label all images of the target by the network of the first stage and the one now."""
+        """Label all images of the target by the probabilities of the first stage and of the current network."""
         if int(self.num_loops) == 1:
             self.first_probabilities.copy_(self._probabilities())
         share = 2 / (1 + math.exp(-10 * progress)) - 1
@@ -207,7 +207,7 @@ class DSBN(LoopedAdaptation):
         return self.outputs(self.target_images, TARGET)[1].softmax(1)
 
     def adaptation_loss(self, source: Tensor, labels: Tensor, generator: torch.Generator) -> Metrics:
-        """Return the cross entropy on the source and on pseudo labels of as many images of the target."""
+        """Return the cross entropy on the source, and on equally many target images with pseudo labels."""
         chosen = torch.randperm(len(self.target_images), generator=generator)[: len(source)]
         target = self.data.standardize(self.to_device(self.target_images[chosen]))
         source_loss = self.metrics(self.forward_in(SOURCE, source)[1], labels)["loss"]

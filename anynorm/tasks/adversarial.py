@@ -1,10 +1,10 @@
-"""Adversarial training (Madry et al. 2018; bgn Table 5): the loss of a step is that of adversarial images alone.
+"""Adversarial training (Madry et al. 2018; bgn Table 5): training on adversarial images only.
 
     min_θ  mean L(f_θ(x'), y),    x' = attack(f_θ, x, y) in [0, 1], within ε of x
 
-The attack has its random starts from the seed, the step and the pass, and leaves running statistics alone. So norms are updated
-once per step, by the adversarial images, whatever the mode of the norms during the attack (`attack_norm_mode`). Public code often
-attacks in train mode instead, and each of the k passes of an attack changes the running statistics.
+The random starts of the attack depend on the seed, the step and the pass. The attack does not change running statistics, so they
+are updated once per step, by the adversarial images, in both modes of the norms during the attack (`attack_norm_mode`). Public
+code often attacks in train mode, and each of the k passes of an attack then updates the running statistics.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from anynorm.training.sampler import derive_seed
 from anynorm.training.task import Metric, merge_options
 
 _ATTACK_STREAM = 4
-"""Stream of random numbers; `anynorm.training.sampler` has the others."""
+"""Random stream of the attack; see `anynorm.training.sampler` for the others."""
 
 
 class Adversarial(Classification):
     """Classification, trained on adversarial images.
 
-    The metric is the error under the first attack of `attack`, with norms in eval mode; every evaluation has it.
+    The metric is the error under the first attack of `attack`, with norms in eval mode; it is part of every evaluation.
 
     Args:
         config: the run.
@@ -43,7 +43,7 @@ class Adversarial(Classification):
         attack_norm_mode: mode of the norms during the attack of a training step, eval or train.
 
     Raises:
-        SpecError: if an attack cannot be read, or epsilon is not in [0, 1].
+        SpecError: if an attack is invalid, or epsilon is not in [0, 1].
     """
 
     default_options: ClassVar[Mapping[str, Any]] = {

@@ -1,8 +1,8 @@
-"""Training of a found architecture of the DARTS space from scratch (Liu et al. 2019, sec. 3.2).
+"""Training of a searched architecture of the DARTS space from scratch (Liu et al. 2019, sec. 3.2).
 
     loss = CE(logits, y) + auxiliary_weight CE(auxiliary logits, y),   probability of drop-path = drop_path · progress
 
-Architectures of other spaces are trained by the task classification.
+Use the task classification for architectures of other spaces.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ArchitectureEvaluation(Classification):
     Options:
         auxiliary_weight: weight of the loss of the auxiliary head; 0 for no head.
         drop_path: probability of dropping a path at the end of training; it grows linearly from 0.
-        clip_grad_norm: largest norm of the gradient; 0 for no clipping.
+        clip_grad_norm: maximum norm of the gradient; 0 for no clipping.
 
     Raises:
         SpecError: if the model is not `darts:GENOTYPE`, or an option is outside its range.
@@ -68,7 +68,7 @@ class ArchitectureEvaluation(Classification):
         return self.apply_norms(evaluation_network(parts.architecture, self.data.shape, **sizes, auxiliary=auxiliary))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return the optimizer of the run; it clips gradients."""
+        """Return the optimizer of the run, with gradient clipping."""
         return clipping_optimizer(self.config, list(self.model.parameters()), self.options["clip_grad_norm"])
 
     def training_step(self, step: Step) -> Metrics:

@@ -1,9 +1,8 @@
-"""Architecture search with any norm: what searches by gradients (`darts`) and by bandits (`manas`) share.
+"""Architecture search with any norm: the base of gradient-based (`darts`) and bandit-based (`manas`) search.
 
 A step updates the architecture by a batch of one half of the training images, then the weights by a batch of the other half.
-Norms use the statistics of each batch in all of this, and in the evaluation of the supernet. Running statistics are kept too,
-from the steps of the weights: they are those of the mixture of all operations. `path_evaluation` measures how wrong they are for
-one path.
+Norms use batch statistics in both updates and in the evaluation of the supernet. The updates of the weights also update running
+statistics, which are those of the mixture of all operations. `path_evaluation` measures their error for a single path.
 
 Metrics: the error of the supernet, the number of skip connections in its architecture and, with a table of NAS-Bench-201, those
 of `search_metrics`. A norm that takes classes gets the operations before it; see `supernet_norms`.
@@ -45,7 +44,7 @@ WEIGHTS, ALPHA = 0, 1
 class ArchitectureSearch(Classification):
     """The base class of searches: a supernet, two halves of the training images, the update of the weights, and metrics.
 
-    A subclass defines `update_architecture`. An epoch takes every image of the half of the weights once.
+    A subclass defines `update_architecture`. An epoch is one pass over the images for the weights.
 
     Args:
         config: the run. `config.model` is a name of `anynorm.models.search` without an architecture; `config.optimizer`, `lr` and
@@ -53,14 +52,14 @@ class ArchitectureSearch(Classification):
         data: all images; None for those of `config.data`.
 
     Options:
-        alpha_lr, alpha_weight_decay: of Adam, which trains α.
-        clip_grad_norm: largest norm of the gradient of the weights; 0 for no clipping.
+        alpha_lr, alpha_weight_decay: learning rate and weight decay of Adam, which trains α.
+        clip_grad_norm: maximum norm of the gradient of the weights; 0 for no clipping.
         alpha_from_test: whether α is trained on half of the test images, and the weights on all training images (sabn Table 2).
         sample_conditions: whether norms with classes get operations drawn from softmax(α); if not, they always get class 0.
         table: file with the accuracies of NAS-Bench-201 (`anynorm.data.nasbench`); "" for none.
 
     Raises:
-        SpecError: if a setting has no meaning for a search.
+        SpecError: if a setting does not apply to a search.
         DataError: if the model is not a supernet, or the table does not fit it.
     """
 
@@ -112,20 +111,20 @@ class ArchitectureSearch(Classification):
 
     @classmethod
     def metric_for(cls, config: Config) -> Metric:
-        """Return the expected accuracy on CIFAR-10 of architectures drawn from softmax(α) with a table, else `metric`."""
+        """Return the expected accuracy on CIFAR-10 of architectures drawn from softmax(α) if there is a table, else `metric`."""
         has_table = bool(merge_options(cls, config.options)["table"])
         return Metric(expected_accuracy_name("cifar10"), "%", higher_is_better=True) if has_table else cls.metric
 
     @cached_property
     def table(self) -> Any:
-        """The `CellTable` of the run; None if it has none."""
+        """The `CellTable` of the run, or None."""
         return load_search_table(self.options["table"])
 
     # Data ---------------------------------------------------------------------------------------------------------------------
 
     @cached_property
     def alpha_sampler(self) -> Sampler:
-        """Which images a step of α uses."""
+        """The sampler of the images on which α is trained."""
         config = replace(self.config, seed=self.config.seed + ALPHA_SEED)
         return Sampler(config, len(self.alpha_images), 1, self.processes.rank)
 
@@ -137,7 +136,7 @@ class ArchitectureSearch(Classification):
         return self.augment(self.data.standardize(x), labels, sampler.generator(step))
 
     def draw(self, step: int, number: int) -> Draw:
-        """Return what draws the operations that norms are conditioned on in a pass; the same ones each time."""
+        """Return the sampler of the operations that condition the norms in a pass; it draws the same ones in every call."""
         sampler = self.alpha_sampler if number == ALPHA else self.sampler
         return self._make_draw(sampler.dropout_seed(step))
 
@@ -171,7 +170,7 @@ class ArchitectureSearch(Classification):
         raise NotImplementedError
 
     def update_weights(self, step: Step) -> Metrics:
-        """Update the weights by the loss of a batch; α has no gradient. Inside `model.path`, those of the path."""
+        """Update the weights by the loss of a batch, without gradients of α; inside `model.path`, only those of the path."""
         with frozen(self.model.alpha_parameters()), step.autocast():
             metrics = self.batch_loss(step.number, WEIGHTS)
         step.backward(metrics["loss"])

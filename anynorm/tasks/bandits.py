@@ -10,7 +10,7 @@ and operation:
     RandomSearch     π uniform;  recommended: the architecture with the lowest loss observed
 
 An operation that was never drawn has S = 0: the lowest loss for Exp3 with positive losses, the mean of its edge for LeastSquares.
-The state of a policy is in buffers, so that it is saved and resumed with the task that has the policy.
+The state of a policy is in buffers, so that it is saved and resumed with its task.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ONE_HOT_LOGIT = 30.0
 
 
 class Policy(nn.Module):
-    """A distribution over architectures that follows observed losses.
+    """A distribution over architectures that is updated with observed losses.
 
     Args:
         num_edges: number of edges of an architecture.
@@ -56,14 +56,14 @@ class Policy(nn.Module):
         raise NotImplementedError
 
     def recommend(self) -> Tensor:
-        """Return the best architecture by the scores: the number of an operation per edge (edges,)."""
+        """Return the architecture with the best scores: the index of the operation of each edge (edges,)."""
         return self.scores().argmax(1)
 
     def sample(self, generator: torch.Generator) -> Tensor:
-        """Draw an architecture: the number of an operation per edge (edges,).
+        """Draw an architecture: the index of the operation of each edge (edges,).
 
         Args:
-            generator: on the CPU; the only source of randomness.
+            generator: CPU random number generator.
         """
         return torch.multinomial(self.probabilities().cpu(), 1, generator=generator)[:, 0]
 
@@ -71,11 +71,11 @@ class Policy(nn.Module):
         """Update the policy with the loss of an architecture that was drawn from `probabilities`.
 
         Args:
-            choice: the number of an operation per edge (edges,).
+            choice: index of the operation of each edge (edges,).
             loss: its loss.
 
         Raises:
-            DataError: if the architecture is not one of the space, or the loss is not finite.
+            DataError: if the architecture is not in the search space, or the loss is not finite.
         """
         if choice.shape != (self.num_edges,) or not 0 <= int(choice.min()) <= int(choice.max()) < self.num_ops:
             raise DataError(
@@ -143,7 +143,7 @@ class LeastSquares(_Softmax):
         lr: η.
 
     Attributes:
-        gram: Σ x xᵀ over rounds, x the one-hot code of an architecture (edges · ops).
+        gram: Σ x xᵀ over rounds, where x is the one-hot encoding of an architecture (edges · ops).
         moments: Σ L x.
         rounds: number of rounds.
     """
@@ -160,7 +160,7 @@ class LeastSquares(_Softmax):
         self.register_buffer("rounds", torch.zeros(()))
 
     def effects(self) -> Tensor:
-        """Return B (edges, ops): the change of the loss by an operation, 0 on average over the rounds of each edge."""
+        """Return B (edges, ops): the effect of each operation on the loss, with mean 0 over the rounds for each edge."""
         gram, moments = self.gram.cpu().double(), self.moments.cpu().double()
         rounds = self.rounds.cpu().double().clamp(min=1)
         counts = gram.diagonal()
@@ -192,7 +192,7 @@ class RandomSearch(Policy):
 
     Attributes:
         best_loss: the lowest loss observed; infinite at first.
-        best: the one-hot code of the architecture that had it (edges, ops).
+        best: one-hot encoding of the architecture with this loss (edges, ops).
     """
 
     best_loss: Tensor

@@ -18,14 +18,14 @@ import torch
 from torch import Tensor, nn
 
 Loss = Callable[[], Tensor]
-"""The loss of a batch with the parameters as they are."""
+"""Returns the loss of a batch with the current parameters."""
 DIFFERENCE = 0.01
 """ε ‖v‖."""
 
 
 @contextmanager
 def frozen(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
-    """Leave parameters out of the graphs made inside a `with` block."""
+    """Exclude parameters from autograd inside a `with` block."""
     before = [parameter.requires_grad for parameter in parameters]
     try:
         for parameter in parameters:
@@ -38,7 +38,7 @@ def frozen(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
 
 @contextmanager
 def shifted(parameters: Sequence[nn.Parameter], directions: Sequence[Tensor], scale: float | Tensor) -> Iterator[None]:
-    """Add scale · direction to parameters inside a `with` block; they have the same bits afterwards."""
+    """Add scale · direction to parameters inside a `with` block; their exact values are restored on exit."""
     values = [parameter.detach().clone() for parameter in parameters]
     try:
         with torch.no_grad():
@@ -59,7 +59,7 @@ def second_order_gradients(
     Args:
         training_loss: L_train; called three times.
         validation_loss: L_val; called once.
-        weights: w, which have the same values afterwards.
+        weights: w; their values are not changed.
         alphas: α.
         lr: ξ.
     """

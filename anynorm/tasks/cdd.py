@@ -28,8 +28,8 @@ def cdd_of_sampled_classes(source: Sequence[Tensor], target: Sequence[Tensor]) -
     """Return CDD with means over the classes of the batch.
 
     Args:
-        source: per layer the outputs of the source, (classes, samples, d).
-        target: the same of the target; classes in the same order.
+        source: outputs of each layer for the source, (classes, samples, d).
+        target: outputs of each layer for the target, with the classes in the same order.
 
     Raises:
         DataError: if there are fewer than 2 classes, or the shapes do not correspond.
@@ -48,7 +48,7 @@ def cdd_of_all_classes(source: Sequence[Tensor], target: Sequence[Tensor], num_c
         num_classes: the number of classes of the data.
 
     Raises:
-        DataError: as `cdd_of_sampled_classes`.
+        DataError: as for `cdd_of_sampled_classes`.
     """
     within, between = _sums(source, target)
     return within / num_classes - between / (num_classes * (num_classes - 1))
@@ -58,8 +58,8 @@ def class_discrepancies(source: Tensor, target: Tensor) -> Tensor:
     """Return the squared MMD between every class of the source and every class of the target, (M, M).
 
     Args:
-        source: outputs of a layer, (M, samples, d).
-        target: the same of the target.
+        source: outputs of a layer for the source, (M, samples, d).
+        target: outputs for the target, likewise.
     """
     within_source, within_target = squared_distances(source, source), squared_distances(target, target)  # (M, n, n)
     across = squared_distances(source[:, None], target[None])  # (M, M, n, m)

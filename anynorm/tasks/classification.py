@@ -37,13 +37,13 @@ class Classification(Task):
 
     Options:
         attack: comma-separated attacks on the trained network, such as "pgd:4,pgd:10"; "" for none.
-        epsilon, step_size: of attacks, for images in [0, 1].
+        epsilon, step_size: maximum perturbation and step size of attacks, for images in [0, 1].
         restarts: number of random starts of PGD.
-        num_attacked: number of test images that are attacked, in whole batches of 100 if there are more.
+        num_attacked: number of test images to attack, rounded down to a multiple of 100 if it is larger.
 
     Raises:
         DataError: if the data set has fewer images than the run takes.
-        SpecError: if an attack cannot be read.
+        SpecError: if an attack is invalid.
     """
 
     metric: ClassVar[Metric] = Metric("error", "%")
@@ -118,7 +118,7 @@ class Classification(Task):
         return self.clean_metrics() | (self.robust_metrics() if self.attacks and self.is_trained else {})
 
     def robust_metrics(self) -> dict[str, float]:
-        """Return the errors in percent on adversarial images by attack; the attacked images are the first of the test set."""
+        """Return the errors in percent on adversarial images, by attack; the first images of the test set are attacked."""
         count = count_images(self.options["num_attacked"], self.images.num_tests)
         # norms that synchronize in train mode need as many passes in every process: each attacks all images
         processes = Processes() if self.config.sync else self.processes
@@ -127,7 +127,7 @@ class Classification(Task):
         return {name: 100 * number / count for name, number in zip(wrong, sums, strict=True)}
 
     def _attacked_batches(self, count: int, processes: Processes) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Yield the number of a batch, its images in [0, 1] and their labels: those of this process."""
+        """Yield the batches of this process: batch number, images in [0, 1] and labels."""
         for number, (x, labels) in enumerate(self._test_batches(BATCH_SIZE, processes)):
             batch = number * processes.count + processes.rank
             kept = count - batch * BATCH_SIZE
@@ -136,7 +136,7 @@ class Classification(Task):
             yield batch, to_pixels(x[:kept], self.data), labels[:kept]
 
     def clean_metrics(self) -> dict[str, float]:
-        """Return the mean cross entropy and the error in percent on the test set, which processes share."""
+        """Return the mean cross entropy and the error in percent on the test set, which is divided among the processes."""
         losses, errors = [], []
         for x, labels in self._test_batches(self._eval_batch_size(), self.processes):
             logits = self.model(x).float()
@@ -156,7 +156,7 @@ class Classification(Task):
             yield self.to_device(batch)
 
     def close(self) -> None:
-        """End the processes that decode streamed images."""
+        """Stop the worker processes that decode streamed images."""
         self.images.close()
 
     def check(self) -> None:

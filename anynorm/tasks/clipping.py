@@ -1,4 +1,4 @@
-"""Optimizers that scale the gradient down to a largest norm."""
+"""Optimizers with gradient clipping by norm."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from anynorm.training.task import make_optimizer_for
 
 
 def clipping_optimizer(config: Config, parameters: list[nn.Parameter], max_norm: float) -> torch.optim.Optimizer:
-    """Return the optimizer of a configuration for parameters, whose gradients are scaled so that their norm is at most a limit.
+    """Return the optimizer of a configuration, with gradients clipped to a maximum norm.
 
     Args:
         config: the run.
-        parameters: what is optimized.
-        max_norm: the limit; 0 for none. Processes have averaged the gradients before.
+        parameters: the parameters to optimize.
+        max_norm: maximum norm of the gradients, after they are averaged over processes; 0 for no clipping.
     """
     optimizer = make_optimizer_for(config, parameters, fused=False)  # fused updates would clip scaled gradients in 16 bit
     if max_norm:
@@ -24,5 +24,5 @@ def clipping_optimizer(config: Config, parameters: list[nn.Parameter], max_norm:
 
 
 def clip_gradients(parameters: list[nn.Parameter], limit: float) -> None:
-    """Scale gradients so that their norm is at most a limit."""
+    """Clip gradients to a maximum norm."""
     nn.utils.clip_grad_norm_(parameters, limit)

@@ -1,7 +1,7 @@
 """Average precision as COCO defines it, computed by pycocotools: AP is the mean over the IoU thresholds 0.5, 0.55 … 0.95.
 
 The metrics are in percent: AP, AP50 and AP75 at one threshold, and AP of objects of less than 32² pixels (small), of more than
-96² pixels (large), and between (medium). Sizes that no object has are left out.
+96² pixels (large), and between (medium). Sizes without objects are left out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from anynorm.models.detection.boxes import box_area
 
 NAMES = ("AP", "AP50", "AP75", "AP small", "AP medium", "AP large")
 Annotations = list[dict[str, Any]]
-"""The objects or the detections of one image, as entries of COCO's files without the number of the image."""
+"""The objects or detections of one image as COCO annotations, without the image id."""
 
 
 def encode_objects(target: Mapping[str, Tensor]) -> Annotations:
@@ -41,10 +41,10 @@ def coco_metrics(
     """Return the metrics in percent.
 
     Args:
-        objects: of each image, by `encode_objects`.
-        detections: of each image, by `encode_detections`.
+        objects: the objects of each image, from `encode_objects`.
+        detections: the detections in each image, from `encode_detections`.
         num_classes: number of classes.
-        masks: whether the IoU is that of masks instead of boxes.
+        masks: whether to compute the IoU of masks instead of boxes.
 
     >>> box = {"boxes": torch.tensor([[0.0, 0.0, 8.0, 8.0]]), "labels": torch.tensor([0])}
     >>> objects = encode_objects(box | {"is_crowd": torch.tensor([False])})
@@ -84,7 +84,7 @@ def _encode(instances: Mapping[str, Tensor]) -> Annotations:
 
 
 def _coco(images: Sequence[Annotations], num_classes: int, masks: bool) -> Any:
-    """Return the annotations as pycocotools takes them; COCO measures objects by the area of their masks, if they have any."""
+    """Return a `pycocotools.coco.COCO` of the annotations; the area of an object is that of its mask, if it has one."""
     from pycocotools.coco import COCO
 
     coco = COCO()

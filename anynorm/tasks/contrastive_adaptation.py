@@ -5,12 +5,12 @@ Each loop, in eval mode:
     1. class centers of the source, with the norms of the source
     2. spherical K-means of the target's features, with the norms of the target, from these centers; see `spherical_kmeans`
     3. clusters matched to classes by the Hungarian method
-    4. only samples nearer to their center than `max_distance` keep the label, and only classes with `min_samples` of them
+    4. only samples within `max_distance` of their center keep their label, and only classes with at least `min_samples` of them
 
 Each step: cross entropy on a batch of the source + `cdd_weight` · CDD (see `cdd`) of `samples_per_class` images per domain and
 class, of `classes_per_batch` random classes that kept their label.
 
-The paper ends when the centers of source and target are close; here the number of loops is that of the run.
+The paper stops when the centers of source and target are close; here the number of loops is fixed.
 """
 
 from __future__ import annotations

@@ -45,11 +45,11 @@ class ControllerSearch(Task):
         data_set: cifar10, cifar100 or imagenet16.
         places: where the LSTM has norms: input, hidden and cell, separated by commas; "" for an LSTM without norms.
         hidden_size, tanh_constant, temperature: see `anynorm.models.controller`.
-        entropy_weight: weight of the entropy of the policy in the loss.
+        entropy_weight: weight of the entropy of the policy in the reward.
         baseline_decay: decay of the moving average of rewards that is the baseline.
         reward_images: the number of validation images of a reward.
         steps_per_epoch: updates per epoch.
-        beta1, eps: of Adam.
+        beta1, eps: parameters of Adam.
 
     Raises:
         DataError: if the table cannot be read.
@@ -114,7 +114,7 @@ class ControllerSearch(Task):
 
     @property
     def num_samples(self) -> int:
-        """The number of cells that an epoch samples."""
+        """Number of cells sampled per epoch."""
         config = self.config
         return int(self.options["steps_per_epoch"]) * config.batch_size * config.grad_accum_steps * config.devices
 
@@ -135,7 +135,7 @@ class ControllerSearch(Task):
         return torch.rand(len(indices), self.table.num_edges + self.options["reward_images"], generator=generator)
 
     def loss(self, batch: Tensor) -> Metrics:
-        """Return REINFORCE's loss, the mean reward and the mean entropy of sampled cells; update the baseline."""
+        """Return the REINFORCE loss, the mean reward and the mean entropy of sampled cells; update the baseline."""
         samples = self.controller.sample(batch[:, : self.table.num_edges])
         rows = self.table.index(samples.ops)
         observed = observe(self.valid, rows, batch[:, self.table.num_edges :])
@@ -177,11 +177,11 @@ class ControllerSearch(Task):
 
 
 def observe(accuracies: Tensor, rows: Tensor, uniform: Tensor) -> Tensor:
-    """Return accuracies in [0, 1] as a minibatch would show them: Binomial(images, accuracy of a cell) / images, (n,).
+    """Return accuracies in [0, 1] as measured on a minibatch: Binomial(images, accuracy of a cell) / images, (n,).
 
     Args:
-        accuracies: of all cells, in percent.
-        rows: the numbers of cells, (n,).
+        accuracies: accuracies of all cells, in percent.
+        rows: row indices of the cells, (n,).
         uniform: random numbers in [0, 1), (n, images); an image is correct if its number is below the accuracy.
     """
     return (uniform < accuracies.to(uniform)[rows, None] / 100).to(uniform).mean(1)

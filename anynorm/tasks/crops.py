@@ -1,7 +1,7 @@
 """Square crops of images without labels, as batches of a run.
 
-Crops for training are random and depend on the seed and the number of the pass alone; those for testing are central. Images and
-networks have channels last in memory: a step takes 0.85 of the time on a CPU.
+Training crops are random and depend only on the seed and the number of the pass; test crops are central. Images and networks use
+the channels-last memory format, with which a step takes 0.85 of the time on a CPU.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Crops:
         name: the images, see `anynorm.data.unlabeled`.
         config: the run; `image_size` is the side of a crop.
         resize: the shorter side of an image before it is cropped.
-        stream: distinguishes the random numbers of the sources of a run.
-        choose: returns the indices of the images of a pass; None for those of the sampler.
+        stream: random stream, different for each source of a run.
+        choose: function that returns the image indices of a pass; None to use the sampler.
 
     Raises:
         DataError: if the source does not exist or has too few images, or `resize` is less than `image_size`.
@@ -69,7 +69,7 @@ class Crops:
         return StepLoader(self.train, transform, samples, num_workers=num_workers, pin_memory=True)
 
     def test_crops(self, indices: range) -> Tensor:
-        """Return central crops of test images, (n, 3, image_size, image_size) in [0, 1]; indices beyond the last start again."""
+        """Return central crops of test images, (n, 3, image_size, image_size) in [0, 1]; indices wrap around."""
         wrapped = [index % len(self.test) for index in indices]
         transform = CenterCrop(self.resize, self.config.image_size)
         return to_float(StepLoader(self.test, transform, lambda _: (wrapped, [0] * len(wrapped))).batch(0)[0])
@@ -80,7 +80,7 @@ class Crops:
             yield self.test_crops(range(start, min(start + batch_size, len(self.test))))
 
     def close(self) -> None:
-        """End the worker processes."""
+        """Stop the worker processes."""
         if self._loader is not None:
             self._loader.close()
 
@@ -91,7 +91,7 @@ def to_float(pixels: Tensor) -> Tensor:
 
 
 def channels_last(network: Network) -> Network:
-    """Return a network with channels last in memory."""
+    """Return a network in the channels-last memory format."""
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 

@@ -1,9 +1,9 @@
 """Object detection and instance segmentation: Faster R-CNN and Mask R-CNN, average precision on the test set.
 
-A step trains on random crops of `config.image_size` pixels; an image that is smaller is padded (`object_crops`). The test images
-are their central crops of the same size, or whole images with the option `whole_images`. With the option `short_side`, both are
-whole images that are scaled, as the published settings of COCO have them: `short_side=800` and `max_side=1333`
-(`object_scaling`); metrics are those of the original images.
+Training uses random crops of `config.image_size` pixels, with padding of smaller images (`object_crops`). Testing uses central
+crops of the same size, or whole images with the option `whole_images`. With the option `short_side`, both use whole images,
+scaled as in the published COCO settings `short_side=800` and `max_side=1333` (`object_scaling`); metrics are computed in the
+coordinates of the original images.
 
 `config.batch_size` is the number of images per forward pass and device: 2 images on each of 4 devices are `batch_size=2` and
 `grad_accum_steps=4`, or `devices=4`.
@@ -55,22 +55,22 @@ class Detection(Task):
         anchor_ratios: heights of anchors divided by their widths, separated by commas.
         num_candidates, num_proposals: numbers of boxes per level before and per image after non-maximum suppression in the RPN.
         rpn_samples, num_samples: numbers of anchors and of regions per image in the losses.
-        positive_fraction: largest part of these regions that contains an object.
+        positive_fraction: maximum fraction of these regions that contain an object.
         box_convs, box_features, mask_convs: of the heads, see `anynorm.models.detection.build.DetectorSettings`.
-        score_threshold, max_detections: smallest score of a detection, and largest number of detections per image.
+        score_threshold, max_detections: minimum score of a detection, and maximum number of detections per image.
         weights, fit_images, frozen, backbone_image_size: of a pretrained backbone, see `anynorm.tasks.pretrained_backbone`.
-        clip_grad_norm: largest norm of the gradient; 0 for no limit.
+        clip_grad_norm: maximum norm of the gradient; 0 for no clipping.
         norm_modes: whether the last evaluation is repeated with batch statistics, and with recalibrated running statistics; see
             `anynorm.tasks.norm_modes`.
         recalibration_images: number of training images for the latter.
         whole_images: whether whole test images are evaluated instead of their central crops.
         short_side: pixels of the shorter side of images, which are then whole, in place of crops; 0 for crops.
-        max_side: largest number of pixels of their longer side.
+        max_side: maximum number of pixels of their longer side.
 
     Raises:
-        DataError: if the data set has fewer images than the run takes, no masks where masks are asked for, or no test objects;
+        DataError: if the data set has fewer images than the run takes, lacks required masks, or has no test objects;
             if the weights do not fit.
-        SpecError: if an option cannot be read, or the detector has no such part.
+        SpecError: if an option is invalid, or the detector does not have a part that an option names.
     """
 
     metric: ClassVar[Metric] = Metric("AP", "%", higher_is_better=True)
@@ -130,7 +130,7 @@ class Detection(Task):
         load_detection_cached(config.data, config.source_hash)
 
     def make_model(self) -> nn.Module:
-        """Return the detector with the norms of the run, and the weights of its backbone if the run has some."""
+        """Return the detector with the norms of the run, and with pretrained weights of the backbone if the run has any."""
         network = make_network(self.config, len(self.data.class_names), self.options)
         return set_up_network(network, self.config, self.options, self._calibration_images, load_weights)
 
@@ -171,7 +171,7 @@ class Detection(Task):
         return metrics
 
     def test_metrics(self, batch_size: int) -> dict[str, float]:
-        """Return COCO's metrics in percent; processes share the images.
+        """Return COCO's metrics in percent; the test images are divided among the processes.
 
         Args:
             batch_size: number of images per forward pass.
@@ -191,9 +191,9 @@ class Detection(Task):
         return metrics
 
     def eval_batches(self, batch_size: int) -> Iterator[Tensor]:
-        """Return central crops of test images, which are scaled with `short_side`, standardized.
+        """Return standardized central crops of the test images, which are scaled with the option `short_side`.
 
-        There are fewer than `batch_size` at a time if they are large.
+        Batches are smaller than `batch_size` if the images are large.
         """
         return map(self.to_device, self.images.test_crops(min(batch_size, self._eval_batch_size)))
 
@@ -202,7 +202,7 @@ class Detection(Task):
         return max(1, EVAL_PIXELS // self.images.size**2)
 
     def artifacts(self) -> dict[str, bytes]:
-        """Return a picture of test images: their objects in the first row, what was detected in the second."""
+        """Return a picture of test images: objects in the first row, detections in the second."""
         examples = [self.images.example(number) for number in range(min(NUM_PICTURES, self.images.num_tests))]
         detections = self.model(self.to_device([x for _, x, _ in examples]))
         restored = [self.images.restore(number, each) for number, each in enumerate(detections)]

@@ -62,10 +62,10 @@ def make_network(config: Config, num_classes: int, options: Mapping[str, Any]) -
 
 
 def read_numbers(name: str, text: str) -> tuple[float, ...]:
-    """Return the positive numbers of a comma-separated list.
+    """Parse a comma-separated list of positive numbers.
 
     Raises:
-        SpecError: if it cannot be read.
+        SpecError: if the list is invalid.
 
     >>> read_numbers("anchor_ratios", "0.5,1,2")
     (0.5, 1.0, 2.0)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 MIN_SIDE = 256
-"""Smaller images are magnified to about this many pixels, so that boxes can be told apart."""
+"""Smaller images are enlarged to about this many pixels, so that boxes can be distinguished."""
 MIN_SCORE = 0.5
 """Smallest score of a detection that is drawn."""
 
@@ -20,7 +20,7 @@ def draw_instances(image: Tensor, instances: Mapping[str, Tensor], num_classes: 
 
     Args:
         image: (3, h, w) of uint8.
-        instances: boxes and labels; possibly scores, of which those from ½ are drawn, and masks (n, h, w) or (n, 1, h, w).
+        instances: boxes and labels; possibly scores, of which those of at least ½ are drawn, and masks (n, h, w) or (n, 1, h, w).
         num_classes: number of classes.
     """
     from PIL import Image, ImageDraw

@@ -1,7 +1,7 @@
 """Unsupervised domain adaptation: labeled images of a source, images without labels of a target, error rate on the target.
 
     source_only       train on the source, test on the target
-    adabn             the same, with running statistics estimated again on images of the target (Li et al. 2016)
+    adabn             the same, with running statistics re-estimated on images of the target (Li et al. 2016)
     dsbn              domain-specific norms and pseudo labels; see `adaptation_loops`
     can               contrastive adaptation; see `contrastive_adaptation`
     can_all_classes   the same with the loss of the authors' code
@@ -54,7 +54,7 @@ class SourceOnly(Classification):
         target_images: the training images of the target, uint8 (n, c, h, w).
 
     Raises:
-        DataError: if the domains do not fit each other (`anynorm.data.domains.make_pair`), or have too few images.
+        DataError: if the domains are incompatible (`anynorm.data.domains.make_pair`), or have too few images.
         SpecError: if a norm has classes, but not two domains.
     """
 
@@ -73,7 +73,7 @@ class SourceOnly(Classification):
         load_domains(cls, config)
 
     def apply_norms(self, network: nn.Module, num_classes: int | None = None) -> nn.Module:
-        """Replace the norms of a network by those of the run, fitted on images of the source if the run asks for it."""
+        """Replace the norms of a network by those of the run; with `fit_images`, fit them on images of the source."""
         config, count = self.config, int(self.options["fit_images"])
         if count:
             images = self.data.standardize(self.data.train[0][:count])
@@ -108,7 +108,7 @@ class SourceOnly(Classification):
             return super().evaluate()
 
     def evaluate_recalibrated(self) -> dict[str, float]:
-        """Return the metrics with running statistics of the target's training images; the network stays as it is."""
+        """Return the metrics with running statistics of the target's training images; the network is not changed."""
         if not has_running_stats(self.model):
             return SourceOnly.evaluate(self)
         with preserve_buffers(self.model), condition(self.model, self.test_domain, strict=False):
@@ -133,7 +133,7 @@ class SourceOnly(Classification):
 
 
 class AdaBN(SourceOnly):
-    """Domain adaptation by AdaBN: running statistics are estimated again on images of the target (Li et al. 2016).
+    """Domain adaptation by AdaBN: running statistics are re-estimated on images of the target (Li et al. 2016).
 
     Norms without running statistics have nothing to estimate: their results are those of `SourceOnly`.
     """

@@ -23,7 +23,7 @@ from anynorm.models.style.vgg import VGG, random_weights, read_weights
 
 NORMALISED = "vgg19-normalised"
 NORMALISED_FILES = ("adain_vgg19/vgg19_normalised_relu4_1_f16.npz", "vgg_normalised.pth")
-"""Where AdaIN's encoder is searched under the data directory."""
+"""Paths of AdaIN's encoder under the data directory."""
 URLS = {
     "vgg19": "https://download.pytorch.org/models/vgg19-dcbb9e9d.pth",
     "vgg16": "https://download.pytorch.org/models/vgg16-397923af.pth",
@@ -38,7 +38,7 @@ def load_vgg(encoder: str, last: str = "relu4_1") -> VGG:
         last: the last layer.
 
     Raises:
-        DataError: if the weights are not found, cannot be downloaded or read, or do not reach the last layer.
+        DataError: if the weights are not found, cannot be downloaded or read, or end before the last layer.
     """
     weights = random_weights() if encoder == "random" else read_weights(_read(_find(encoder)), encoder)
     return VGG(weights, last)

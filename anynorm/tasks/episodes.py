@@ -1,13 +1,13 @@
 """Episodes of few-shot learning: W classes (ways), K images of each to learn from (shots), Q to classify (queries).
 
-Episodes depend on a seed and the labels alone, so every norm and every training is evaluated with the same ones. Episodes with
+Episodes depend only on a seed and the labels, so all norms and all runs are evaluated on the same episodes. Episodes with
 different numbers of shots have the same classes and queries; the images of fewer shots are the first of those of more.
 
     imprint       argmax of cos(f, w_c), w_c the imprinted weights of `anynorm.few_shot`                   (Qi et al. 2018)
     prototypes    argmin of ‖f − m_c‖, m_c the mean feature of the shots of a class                        (Snell et al. 2017)
 
-The 95 % confidence interval of the mean accuracy of E episodes is ± 1.96 sd/√E. It says how well the episodes measure one
-network; networks that were trained with other seeds can differ by more.
+The 95 % confidence interval of the mean accuracy of E episodes is ± 1.96 sd/√E. It is the uncertainty of the
+measurement for one network; networks trained with different seeds can differ by more.
 """
 
 from __future__ import annotations

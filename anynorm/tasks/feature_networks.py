@@ -1,4 +1,4 @@
-"""Networks whose features measure how far generated images are from real ones.
+"""Networks whose features are used to measure the distance between generated and real images.
 
     classifier         ResNet-8 trained on the data set of the run; needs no download and works for any images
     resnet20 … 56      ResNet trained on CIFAR-10 (He et al. 2016)
@@ -50,7 +50,7 @@ class FeatureNetwork(nn.Module):
     """A network from images to features.
 
     Args:
-        network: a module whose last linear layer makes logits of features.
+        network: a module whose last linear layer maps features to logits.
         label: its name in the names of metrics.
         size: height and width that images are resized to; None to keep them.
         mean: mean of each channel of its training images, in [0, 1].
@@ -73,7 +73,7 @@ class FeatureNetwork(nn.Module):
         self._features = inputs[0]
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return features and logits of uint8 images (n, c, h, w); gray images get three equal channels where it needs them."""
+        """Return features and logits of uint8 images (n, c, h, w); gray images are repeated in three channels if necessary."""
         x = images.float() / 255
         if self.size is not None and x.shape[-2:] != (self.size, self.size):
             x = nn.functional.interpolate(x, size=(self.size, self.size), mode="bilinear", antialias=True).clamp(0, 1)
@@ -110,7 +110,7 @@ def _resize_tf(x: Tensor, size: int) -> Tensor:
 
 
 def metric_suffix(features: str) -> str:
-    """Return what follows the name of a metric: the network in parentheses; "" for Inception.
+    """Return the suffix of the names of metrics: the network in parentheses; "" for Inception.
 
     >>> metric_suffix("resnet56"), metric_suffix("classifier")
     (' (ResNet-56)', ' (ResNet-8)')
@@ -142,7 +142,7 @@ def make_feature_network(config: Config, features: str) -> nn.Module:
 
     Args:
         config: the run, whose data set the classifier is trained on.
-        features: a name, as in the description of this module.
+        features: a name; see `anynorm.tasks.feature_networks`.
 
     Raises:
         DataError: if the name is unknown, or weights cannot be found.
@@ -160,7 +160,7 @@ def is_classifier_of(data: str, features: str, num_classes: int, logits: Tensor 
 
     Args:
         data: the name of the data set.
-        features: the name of the network; that of a user counts if it has as many logits as there are classes.
+        features: the name of the network; a network of a factory is accepted if it has as many logits as there are classes.
         num_classes: number of classes of the data set.
         logits: logits (n, classes) of the network, or None.
     """
@@ -237,7 +237,7 @@ def _train_with_progress(task: Task) -> None:
 
 @contextmanager
 def cached_file(name: str) -> Iterator[Path]:
-    """Return the path of a file that is computed once and kept in the data directory, while other processes wait."""
+    """Return the path of a file in the data directory; compute it first if it is missing, while other processes wait."""
     folder = data_dir() / "features"
     with lock_directory(folder):
         yield folder / name

@@ -2,7 +2,7 @@
 
 A network with a cosine classifier is trained on the base classes by cross entropy. It is evaluated by episodes of novel classes
 (see `anynorm.tasks.episodes`), whose features are computed in eval mode: the statistics of norms are those of the training, and
-an image has the same features in any batch. Metrics, for each number of shots K, in percent:
+the features of an image do not depend on the batch. Metrics, for each number of shots K, in percent:
 
     K-shot accuracy                  mean over episodes, imprinted weights
     K-shot accuracy (prototypes)     the same features, nearest mean
@@ -56,7 +56,7 @@ class FewShot(Classification):
         padding: zeros added on each side of an image.
         num_ways, num_queries, num_episodes: see `draw_episodes`.
         shots: numbers of images per class to learn from, separated by commas; runs are compared by the first.
-        within_alphabet: whether the classes of an episode are of one alphabet, where classes have alphabets (Omniglot).
+        within_alphabet: whether all classes of an episode belong to one alphabet, if the data set has alphabets (Omniglot).
         episode_seed: seed of the episodes; not the seed of the run, so that all runs are evaluated with the same episodes.
         transductive: whether to add the metrics with statistics of the query batch.
 
@@ -125,7 +125,7 @@ class FewShot(Classification):
         load_data(config)
 
     def evaluate(self) -> dict[str, float]:
-        """Return the accuracies by episodes and their confidence intervals; processes share the episodes."""
+        """Return the accuracies and their confidence intervals over episodes, which are divided among the processes."""
         self.check_features()
         episodes = self.episodes.part(self.processes.rank, self.processes.count)
         features = self._features(episodes)
@@ -147,7 +147,7 @@ class FewShot(Classification):
             yield x
 
     def _features(self, episodes: Episodes) -> Tensor:
-        """Return the features of all novel images; zeros for those that are in no episode."""
+        """Return the features of all novel images; zeros for images that no episode uses."""
         used = torch.cat([images.flatten() for images in episodes]).bincount().nonzero().flatten()
         parts = []
         for indices in torch.split(used, self._eval_batch_size()):
@@ -185,10 +185,10 @@ class FewShot(Classification):
         self.check_features()
 
     def check_features(self) -> None:
-        """Check that an image has the same features in any batch.
+        """Check that the features of an image do not depend on the batch.
 
         Raises:
-            DataError: if it does not.
+            DataError: if they do.
         """
         difference = batch_dependence(self.model, self._novel_images(self.episodes.query[0, 0, :1]))
         if difference > TOLERANCE:
@@ -229,7 +229,7 @@ def parse_shots(text: str) -> list[int]:
 
 
 def set_cosine_classifier(model: nn.Module) -> None:
-    """Replace the last `nn.Linear` of a model by a cosine classifier; one that it has stays.
+    """Replace the last `nn.Linear` of a model by a cosine classifier, unless it has one.
 
     Raises:
         SurgeryError: if the model has no classifier.

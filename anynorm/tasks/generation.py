@@ -48,7 +48,7 @@ EVALUATION_SEED = 1_000_003
 class Generation(Task):
     """Class-conditional image generation by a GAN.
 
-    An epoch takes every training image once; a step takes `n_dis` batches of them.
+    An epoch is one pass over the training images; a step uses `n_dis` batches.
 
     Args:
         config: the run, which trains with Adam. `config.norm` is the norm of the generator's blocks; its last norm is the same
@@ -57,7 +57,7 @@ class Generation(Task):
     Options:
         n_dis: updates of the discriminator per step.
         generator_batch_size: 0 for `config.batch_size`.
-        beta1, beta2: of Adam.
+        beta1, beta2: parameters of Adam.
         shared_embedding, attention: whether a BigGAN has them.
         features: the network whose features are compared; a name of `anynorm.tasks.feature_networks`.
         num_generated, num_reference: numbers of generated and real images in an evaluation; 0 for all real ones.
@@ -70,7 +70,7 @@ class Generation(Task):
 
     Raises:
         DataError: if the model does not fit the images.
-        SpecError: if a norm has another number of classes than the data.
+        SpecError: if a norm does not have the number of classes of the data.
     """
 
     metric: ClassVar[Metric] = Metric("FD")
@@ -252,7 +252,7 @@ class Generation(Task):
         return reference_features(self.config, self.options["features"], self.options["num_reference"], self.device)
 
     def _fake_features(self) -> Features:
-        """Return the features of `num_generated` images, whose classes are equally frequent; processes share the work."""
+        """Return the features of `num_generated` images, with equally frequent classes, divided among the processes."""
         count = self.options["num_generated"]
         labels = torch.arange(count) % self.num_classes
         random = torch.Generator().manual_seed(EVALUATION_SEED)
@@ -270,13 +270,13 @@ class Generation(Task):
 
         Args:
             labels: the class of each image, (n,).
-            z: latent vectors (n, latent_size); None for random ones, of the global generator.
+            z: latent vectors (n, latent_size); None for random ones from torch's global generator.
 
         Returns:
             uint8 images (n, c, h, w), on the CPU.
 
         Raises:
-            DataError: if a label is not a class, or z has another shape.
+            DataError: if a label is not a class, or z has the wrong shape.
         """
         if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < self.num_classes:
             raise DataError(
@@ -323,7 +323,7 @@ class Generation(Task):
         _ = self.reference  # computed here with a progress bar, which the processes of runs do not have
 
     def close(self) -> None:
-        """End the processes that decode streamed images."""
+        """Stop the worker processes that decode streamed images."""
         self.images.close()
 
 

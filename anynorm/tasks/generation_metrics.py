@@ -1,4 +1,4 @@
-"""How far generated images are from real ones, by the features of a network, computed by torchmetrics.
+"""Distances between generated and real images in the feature space of a network, computed by torchmetrics.
 
     FD            Fréchet distance of two Gaussians, ‖μ₁ − μ₂‖² + tr(Σ₁ + Σ₂ − 2 (Σ₁Σ₂)^½)              (Heusel et al. 2017)
     KD            squared maximum mean discrepancy with a cubic kernel, mean over subsets               (Bińkowski et al. 2018)
@@ -24,11 +24,11 @@ KERNEL_SUBSETS, KERNEL_SUBSET_SIZE = 50, 1000
 CHUNK_SIZE = 10_000
 """Number of features that are converted to float64 at a time."""
 MIN_PER_CLASS = 2
-"""Number of images of a class below which its distance is undefined."""
+"""Minimum number of images for which the distance within a class is defined."""
 
 
 class PrecomputedFeatures(nn.Identity):
-    """Takes features in place of images, so that one forward pass serves all metrics."""
+    """A feature extractor for torchmetrics that returns its input, so that one forward pass serves all metrics."""
 
     def __init__(self, num_features: int) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ def compare_features(
     Args:
         real: features of real images.
         fake: features of generated images.
-        network: the feature network, which the names of the metrics carry.
+        network: the name of the feature network, which is part of the names of metrics.
         score_splits: number of splits of the class score.
         intra_class: whether distances within classes are computed.
         has_classes: whether the logits of the network are those of the classes of the data.
@@ -133,7 +133,7 @@ def _ignore_torchmetrics_warnings() -> Iterator[None]:
 
 @contextmanager
 def _fixed_random_numbers() -> Iterator[None]:
-    """Seed the global generator inside a `with` block and restore it after it."""
+    """Seed the global generator inside a `with` block and restore it on exit."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         yield

@@ -24,7 +24,7 @@ def set_generator_norms(generator: Any, config: Config, num_classes: int, *, sha
         shared_embedding: whether the affine of the norms is predicted from an embedding of the class.
 
     Raises:
-        SpecError: if a norm has another number of classes than the data, or takes a style without a shared embedding.
+        SpecError: if a norm does not have the number of classes of the data, or takes a style without a shared embedding.
     """
     specs = [parse(spec, batch_size=config.batch_size) for spec in split_layout(config.norm, num_classes)]
     for spec in specs:

@@ -36,7 +36,7 @@ class InMemoryImages:
         return len(self.data.train[1])
 
     def with_data(self, data: ImageDataset) -> InMemoryImages:
-        """Return the images of another data set, all of them."""
+        """Return all images of another data set."""
         images = copy.copy(self)
         images.data = data
         return images
@@ -80,7 +80,7 @@ class StreamedImages:
         return len(self.data.test)
 
     def batch(self, sampler: Sampler, step: int, number: int) -> Batch:
-        """Return images and labels of a pass; workers decode the passes after it meanwhile."""
+        """Return images and labels of a pass; workers prefetch the following passes."""
         if self._loader is None:
             self._loader = self._make_loader(sampler)
         return self._loader.batch(step * sampler.passes_per_step + number)
@@ -102,7 +102,7 @@ class StreamedImages:
         return self.data.test_batches(batch_size, num_workers, rank=processes.rank, world_size=processes.count)
 
     def close(self) -> None:
-        """End the worker processes."""
+        """Stop the worker processes."""
         if self._loader is not None:
             self._loader.close()
 
@@ -126,15 +126,15 @@ def make_images(data: ImageDataset | StreamedDataset, config: Config) -> Images:
 
 
 def split_images(images: Images, seed: int, *, from_test: bool) -> tuple[InMemoryImages, InMemoryImages]:
-    """Divide the images of a run into those of the weights and those of α.
+    """Split the images of a run into those for the weights and those for α.
 
     Args:
         images: the images of a run.
-        seed: chooses the halves.
+        seed: seed of the random split.
         from_test: whether α gets a random half of the test images instead of half of the training images.
 
     Returns:
-        Two sets of images, both with the same test images, which neither of the two is trained on.
+        Two sets of training images, both with the same test images, which are in neither set.
 
     Raises:
         SpecError: if images are streamed.

@@ -1,4 +1,4 @@
-"""Architecture search by bandits on a supernet: MANAS (Carlucci et al. 2019), and random search beside it.
+"""Architecture search by bandits on a supernet: MANAS (Carlucci et al. 2019), and random search as a baseline.
 
 Each step is one round of a policy (`bandits`):
 
@@ -28,9 +28,9 @@ from anynorm.training.sampler import derive_seed
 from anynorm.training.task import Metrics, Optimizers, Step
 
 STREAM = 4
-"""Random numbers of the policy; see `anynorm.training.sampler`. All processes draw the same architecture."""
+"""Random stream of the policy; see `anynorm.training.sampler`. All processes draw the same architecture."""
 _UNUSED = ("alpha_lr", "alpha_weight_decay")
-"""Options of `ArchitectureSearch` that a policy does not have."""
+"""Options of `ArchitectureSearch` that do not apply to a policy."""
 OPTIONS = {name: value for name, value in ArchitectureSearch.default_options.items() if name not in _UNUSED}
 DEFAULTS = {name: value for name, value in ArchitectureSearch.comparison_defaults.items() if name not in _UNUSED}
 
@@ -62,7 +62,7 @@ class BanditSearch(ArchitectureSearch):
         return {"weights": self.weight_optimizer()}
 
     def training_step(self, step: Step) -> Metrics:
-        """Play one round."""
+        """Run one round of the policy."""
         choice = self.policy.sample(torch.Generator().manual_seed(derive_seed(self.config.seed, STREAM, step.number)))
         with self.model.path(self.split(choice)):
             metrics = self.update_weights(step)

@@ -1,8 +1,8 @@
-"""One trained network with its norms in three modes: how much of an error comes from running statistics.
+"""Evaluation of a trained network with its norms in three modes: how much of the error comes from running statistics.
 
     running statistics                eval mode, as the network is deployed
     batch statistics                  those of each test batch, with as many samples per batch as in training
-    recalibrated                      running statistics estimated again on training samples (`anynorm.recalibrate`)
+    recalibrated                      running statistics re-estimated on training samples (`anynorm.recalibrate`)
 
 A network that is good with batch statistics and bad with running statistics has learned its problem, but only for inputs that are
 normalized by their own statistics. This is BatchNorm with one or two images per device. If recalibrated statistics help, the old
@@ -34,7 +34,7 @@ def evaluate_norm_modes(
     """Return the metrics of a network with batch statistics, and with recalibrated running statistics.
 
     Args:
-        network: the network, in eval mode; it is left as it was.
+        network: the network, in eval mode; it is not changed.
         evaluate: returns its metrics by name, on test batches of as many samples as a training batch.
         batches: training samples on which running statistics are estimated.
         forward: function of model and batch that calls the network; None to call it with the batch or its first entry.

@@ -18,7 +18,7 @@ from anynorm.errors import DataError
 from anynorm.models.detection.boxes import box_area, clip_boxes, is_large
 
 MIN_VISIBLE = 0.1
-"""Smallest part of the area of a box that a crop keeps."""
+"""Minimum fraction of the area of a box inside the crop."""
 
 
 class Window(NamedTuple):
@@ -31,13 +31,13 @@ class Window(NamedTuple):
 
 
 def random_window(image: Tensor, size: int, generator: torch.Generator) -> Window:
-    """Return a random square window of an image (c, h, w); all of an axis that is shorter."""
+    """Return a random square window of an image (c, h, w); axes shorter than the window are covered completely."""
     top, left = (int(torch.randint(max(length - size, 0) + 1, (), generator=generator)) for length in image.shape[1:])
     return Window(top, left, *(min(length, size) for length in image.shape[1:]))
 
 
 def central_window(image: Tensor, size: int) -> Window:
-    """Return the central square window of an image (c, h, w); all of an axis that is shorter.
+    """Return the central square window of an image (c, h, w); axes shorter than the window are covered completely.
 
     >>> central_window(torch.zeros(3, 10, 4), 6)
     Window(top=2, left=0, height=6, width=4)
@@ -47,7 +47,7 @@ def central_window(image: Tensor, size: int) -> Window:
 
 
 def whole_window(image: Tensor) -> Window:
-    """Return the window that is the image (c, h, w)."""
+    """Return the window that covers an image (c, h, w)."""
     return Window(0, 0, *image.shape[1:])
 
 
@@ -64,7 +64,7 @@ def pad_image(image: Tensor, size: int) -> Tensor:
 
 
 def crop_objects(objects: Objects, window: Window, *, with_masks: bool) -> dict[str, Tensor]:
-    """Return the objects of a window as a detector takes them: boxes, labels, is_crowd and possibly masks (n, h, w) of bool."""
+    """Return the objects in a window as detector targets: boxes, labels, is_crowd and possibly masks (n, h, w) of bool."""
     top, left, height, width = window
     boxes = clip_boxes(objects.boxes - torch.tensor([left, top, left, top], dtype=objects.boxes.dtype), height, width)
     kept = is_large(boxes, 1.0) & (box_area(boxes) >= MIN_VISIBLE * box_area(objects.boxes))
@@ -93,7 +93,7 @@ def without_crowds(target: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _decode(masks: tuple[dict[str, Any], ...] | None, indices: list[int], window: Window) -> Tensor:
-    """Return the windows of some masks, as (n, height, width) of bool."""
+    """Decode some masks inside a window, as (n, height, width) of bool."""
     top, left, height, width = window
     if masks is None:
         raise DataError("masks were asked for; the objects of the data set have none.")

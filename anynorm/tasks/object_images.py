@@ -28,7 +28,7 @@ Images = Tensor | list[Tensor]
 
 
 class ObjectImages:
-    """The images of a run as crops; their number is that of the training images.
+    """The images of a run as crops; `len` is the number of training images.
 
     Args:
         data: all images.
@@ -87,15 +87,15 @@ class ObjectImages:
             yield torch.stack([self._central_crop(self.data.test[number][0]) for number in numbers])
 
     def test_batches(self, batch_size: int, processes: Processes) -> Iterator[tuple[list[int], list[Tensor]]]:
-        """Yield numbers of test images, and the images, standardized: those of this process.
+        """Yield the batches of this process: indices of test images, and the standardized images.
 
-        Whole images share a batch only if they have one size: norms of each sample would see the padding of the smaller ones.
+        A batch has whole images of one size only, because norms with statistics per sample would include the padding.
         """
         for numbers in self._test_numbers(batch_size)[processes.rank :: processes.count]:
             yield numbers, [self._test_input(self.data.test[number][0]) for number in numbers]
 
     def _test_numbers(self, batch_size: int) -> list[list[int]]:
-        """Return the numbers of the test images of each batch."""
+        """Return the indices of the test images of each batch."""
         by_size: dict[tuple[int, int], list[int]] = {}
         for number in range(self.num_tests):
             by_size.setdefault(self.data.test.size(number) if self.whole else (self.size, self.size), []).append(number)
@@ -106,7 +106,7 @@ class ObjectImages:
         return batches
 
     def _test_input(self, image: Tensor) -> Tensor:
-        """Return what the detector gets of a test image, standardized."""
+        """Return the standardized detector input of a test image."""
         return crops.crop_image(image, self._test_window(image), self.data)
 
     def restore(self, number: int, detections: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -118,7 +118,7 @@ class ObjectImages:
         """The objects of each test image.
 
         Raises:
-            DataError: if there are none.
+            DataError: if no test image has objects.
         """
         result = [encode_objects(self._test_target(number)) for number in range(self.num_tests)]
         if not any(entry["iscrowd"] == 0 for entries in result for entry in entries):
@@ -170,7 +170,7 @@ class ScaledObjectImages(ObjectImages):
 
     Raises:
         DataError: as `ObjectImages`.
-        SpecError: if a length cannot be used.
+        SpecError: if a length is invalid.
     """
 
     def __init__(self, data: DetectionDataset, config: Config, *, masks: bool, short_side: int, max_side: int) -> None:
@@ -225,7 +225,7 @@ def make_object_images(data: DetectionDataset, config: Config, options: Mapping[
 
     Raises:
         DataError: if the data set has fewer images than the run takes, or no masks where masks are asked for.
-        SpecError: if a length of a side cannot be used.
+        SpecError: if the length of a side is invalid.
     """
     short_side, max_side, masks = options["short_side"], options["max_side"], options["masks"]
     if short_side == 0:

@@ -1,4 +1,4 @@
-"""Whole images scaled to a length of their shorter side, as COCO's published settings have them, and their objects.
+"""Whole images, scaled to a length of their shorter side as in published COCO settings, and their objects.
 
     scale = min(short_side / shorter side, max_side / longer side)         height, width ← round(scale · height, scale · width)
 
@@ -20,7 +20,7 @@ from anynorm.errors import SpecError
 from anynorm.models.detection.boxes import is_large
 
 MAX_VALUES = 1 << 24
-"""Values of masks that are resized at a time: 64 MB."""
+"""Maximum number of mask values to resize at a time (64 MB)."""
 Size = tuple[int, int]
 """Height and width in pixels."""
 
@@ -29,7 +29,7 @@ def check_sides(short_side: int, max_side: int) -> None:
     """Check the options short_side and max_side.
 
     Raises:
-        SpecError: if one of them cannot be used.
+        SpecError: if one of them is invalid.
     """
     if short_side < 0:
         raise SpecError(f"the option short_side must be at least 1 pixel, or 0 for crops of image_size; got {short_side}.")
@@ -71,7 +71,7 @@ def scale_boxes(boxes: Tensor, source: Size, target: Size) -> Tensor:
 def scale_objects(objects: Mapping[str, Tensor], source: Size, target: Size) -> dict[str, Tensor]:
     """Return the objects of an image of one size in the pixels of another.
 
-    Objects whose box is smaller than one pixel, or of whose mask nothing is left, are dropped.
+    Objects whose box is smaller than one pixel, or whose mask is empty, are dropped.
 
     Args:
         objects: boxes (n, 4), possibly masks (n, h, w) of bool, and other tensors of length n.

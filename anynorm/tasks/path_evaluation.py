@@ -1,4 +1,4 @@
-"""The error of one path of a supernet, with statistics of its own.
+"""The error of one path of a supernet with running statistics of this path.
 
 Running statistics of a supernet are those of the mixture of all operations, or of all paths that were trained. A path has other
 activations, so its error with these statistics says little about it:
@@ -43,11 +43,11 @@ class PathEvaluation(NamedTuple):
 def evaluate_path(
     supernet: Supernet, choice: Mapping[str, Tensor | Sequence[int]], train_batches: Batches, test_batches: Batches
 ) -> PathEvaluation:
-    """Evaluate one path of a supernet, which is left as it was.
+    """Evaluate one path of a supernet; the supernet is not changed.
 
     Args:
         supernet: a trained supernet.
-        choice: the number of an operation per edge, by kind of cell, such as `supernet.choice()`.
+        choice: index of the operation of each edge, by kind of cell, such as `supernet.choice()`.
         train_batches: images and labels from which statistics are estimated.
         test_batches: images and labels on which the path is evaluated.
 

@@ -30,7 +30,7 @@ PRETRAINED_OPTIONS: dict[str, Any] = {"weights": "", "fit_images": 0, "frozen": 
 
 
 Load = Callable[[nn.Module, Mapping[str, Tensor], str], None]
-"""Loads the state dict of a classifier, which comes from a file, into a network."""
+"""Loads the state dict of a classifier into a network; the name of its file is for messages."""
 
 
 def load_into_backbone(network: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
@@ -51,15 +51,15 @@ def set_up_network(
         network: a network with norms and a submodule `backbone`.
         config: the run, with its norms.
         options: those of `PRETRAINED_OPTIONS`.
-        calibration_images: returns a number of images as the backbone takes them, on which its norms are fitted.
-        load: loads the weights of a classifier into the network.
+        calibration_images: function that returns a given number of input images, on which the norms of the backbone are fitted.
+        load: function that loads the weights of a classifier into the network.
 
     Returns:
         The network, in train mode.
 
     Raises:
         DataError: if the weights do not fit the backbone.
-        SpecError: if a part does not exist or has no norms, or norms should be fitted without weights.
+        SpecError: if a part does not exist or has no norms, or `fit_images` is set without `weights`.
     """
     count = int(options["fit_images"])
     if count and not options["weights"]:
@@ -86,7 +86,7 @@ def freeze_part(network: nn.Module, part: str) -> None:
     """Freeze the norms of a submodule: statistics and affine.
 
     Raises:
-        SpecError: if there is no such submodule, or it has no norms.
+        SpecError: if the submodule does not exist, or has no norms.
     """
     parts = [name for name, child in network.named_children() if find_norms(child)]
     if part not in dict(network.named_modules()) or not find_norms(network.get_submodule(part)):

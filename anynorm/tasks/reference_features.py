@@ -23,17 +23,17 @@ from anynorm.training.distributed import Processes
 
 BATCH_SIZE = 100
 VERSION = 2
-"""Version of the cached files: changes if other images are chosen or images are processed in another way."""
+"""Version of the cached files; increase it if the choice or the processing of images changes."""
 
 
 def own_part(processes: Processes, count: int) -> slice:
-    """Return the part of `count` images that a process computes: contiguous, so that it has all classes."""
+    """Return the part of `count` images that a process computes; it is contiguous, so that it has images of all classes."""
     size = -(-count // processes.count)
     return slice(processes.rank * size, (processes.rank + 1) * size)
 
 
 class Features(NamedTuple):
-    """Features (n, d), labels (n,) and logits (n, classes) of images; no logits if the network has none."""
+    """Features (n, d), labels (n,) and logits (n, classes) of images; logits are None if the network has none."""
 
     features: Tensor
     labels: Tensor
@@ -100,7 +100,7 @@ def extract_features(network: nn.Module, batches: Iterable[tuple[Tensor, Tensor]
 
 
 def _hash_network(network: nn.Module, features: str) -> str:
-    """Return a hash of the weights of a network and, for that of a user, of its source file."""
+    """Return a hash of the weights of a network and, for a network of a factory, of its source file."""
     source = inspect.getsourcefile(import_object(features)) if ":" in features else None
     digest = hashlib.sha256(b"" if source is None else Path(source).read_bytes())
     for value in network.state_dict().values():

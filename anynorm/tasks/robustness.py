@@ -3,8 +3,8 @@
     robust_error_pgd4               norms in eval mode during the attack
     robust_error_pgd4_train_mode    norms in train mode during the attack
 
-In both cases the adversarial images are classified in eval mode. So the two differ in how the images were found, and the attack
-with the larger error is the stronger one.
+In both cases the adversarial images are classified in eval mode. The two differ only in the attack, and the attack with the
+larger error is the stronger one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def parse_attacks(options: Mapping[str, Any]) -> list[Attack]:
     """Return the attacks of the options of a task, with norms in eval mode.
 
     Raises:
-        SpecError: if one cannot be read, or `num_attacked` is below 1.
+        SpecError: if one is invalid, or `num_attacked` is below 1.
 
     >>> [str(attack) for attack in parse_attacks({**ATTACK_OPTIONS, "attack": "fgsm,pgd:4"})]
     ['fgsm', 'pgd:4']
@@ -60,7 +60,7 @@ def metric_name(attack: Attack) -> str:
 
 
 def count_images(num_attacked: int, available: int) -> int:
-    """Return how many images are attacked: whole batches, so that statistics of a batch are those of equally many images.
+    """Return the number of images to attack: a multiple of the batch size, so that batch statistics come from equal batches.
 
     >>> count_images(1000, 449), count_images(1000, 30), count_images(250, 10_000)
     (400, 30, 200)
@@ -73,9 +73,9 @@ def count_errors(model: nn.Module, batches: Iterable[tuple[int, Tensor, Tensor]]
     """Return the number of misclassified adversarial images by attack and mode; the model is in eval mode when it classifies.
 
     Args:
-        model: takes images in [0, 1].
-        batches: the number of a batch, which seeds its random starts, images and labels.
-        attacks: each is tried in both modes of the norms.
+        model: a model of images in [0, 1].
+        batches: batch number (the seed of its random starts), images and labels.
+        attacks: the attacks; each is run in both modes of the norms.
     """
     differs = modes_differ(model)
     variants = [replace(attack, norm_mode=mode) for attack in attacks for mode in NORM_MODES]
@@ -93,12 +93,12 @@ def count_errors(model: nn.Module, batches: Iterable[tuple[int, Tensor, Tensor]]
 
 
 def modes_differ(model: nn.Module) -> bool:
-    """Whether a norm of the model has running statistics; if none has, train and eval mode are the same."""
+    """Whether a norm of the model has running statistics; otherwise train and eval mode are the same."""
     return any(site.unsupported or site.info.running_stats for site in find_norms(model))
 
 
 def pixel_model(model: nn.Module, data: Standardized) -> StandardizedModel:
-    """Return a model for images in [0, 1] from one for standardized images of a data set, whose values are 0 to 255."""
+    """Wrap a model of standardized images of a data set, so that it takes images in [0, 1]."""
     return StandardizedModel(model, data.mean / 255, data.std / 255)
 
 

@@ -22,7 +22,7 @@ MAX_ROWS, MAX_COLUMNS = 10, 10
 def generate(generator: nn.Module, z: Tensor, labels: Tensor) -> Tensor:
     """Return the images of latent vectors, with the norms of the generator conditioned on labels if they take them.
 
-    A generator whose `forward` requires a second argument gets the labels as that, too.
+    If the generator's `forward` requires a second argument, the labels are also passed to it.
     """
     arguments = (z,) if can_call(generator, z) else (z, labels)
     with condition(generator, labels, strict=False):
@@ -41,15 +41,15 @@ def can_call(network: nn.Module, *arguments: Tensor) -> bool:
 
 @torch.no_grad()
 def generate_uint8(generator: nn.Module, z: Tensor, labels: Tensor, device: torch.device) -> Tensor:
-    """Return the images of latent vectors as uint8 on the CPU, a chunk at a time."""
+    """Generate images of latent vectors in chunks; return them as uint8 on the CPU."""
     chunks = split_batches(z, labels, CHUNK_SIZE)
     return torch.cat([to_uint8(generate(generator, *(x.to(device) for x in chunk))).cpu() for chunk in chunks])
 
 
 def recalibrated(generator: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> nn.Module:
-    """Return a copy of a generator in eval mode whose running statistics are of its own weights.
+    """Return a copy of a generator in eval mode with recalibrated running statistics.
 
-    A moving average of weights has the running statistics of the weights that it averages.
+    For a moving average of weights, whose running statistics were collected with the weights before averaging.
 
     Args:
         generator: the generator.
@@ -84,7 +84,7 @@ def split_batches(x: Tensor, labels: Tensor, size: int) -> Iterator[tuple[Tensor
 
 
 def sample_picture(images: Tensor, labels: Tensor, num_classes: int) -> bytes | None:
-    """Return a PNG with one row per class, the first ones; None if a class has no image.
+    """Return a PNG with one row per class, for the first classes; None if a class has no image.
 
     Args:
         images: uint8 images (n, c, h, w).

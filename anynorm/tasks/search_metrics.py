@@ -1,4 +1,4 @@
-"""How good a search is, from the accuracies of all architectures of NAS-Bench-201.
+"""Metrics of a search, computed from the accuracies of all architectures of NAS-Bench-201.
 
 The cell of the largest α is one of 15 625, and one edge of it may change its accuracy by more than 10 points. Two metrics use
 the whole distribution p(cell) = Π_edges softmax(α):
@@ -37,7 +37,7 @@ def check_table(table: CellTable | None, supernet: Supernet) -> None:
     """Check that a table has the operations and edges of a supernet.
 
     Raises:
-        DataError: if it has not.
+        DataError: if it does not.
     """
     if table is None:
         return
@@ -71,7 +71,7 @@ def table_metrics(table: CellTable, alpha: Tensor) -> dict[str, float]:
 
 
 def rank_correlation(a: Tensor, b: Tensor) -> float:
-    """Return Spearman's ρ of two vectors; 0 if the values of one are all equal, because they rank nothing."""
+    """Return Spearman's ρ of two vectors; 0 if all values of one vector are equal."""
     from scipy.stats import spearmanr
 
     if any(bool((values == values[0]).all()) for values in (a, b)):

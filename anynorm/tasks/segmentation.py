@@ -1,10 +1,9 @@
-"""Semantic segmentation: a dilated residual network with a pyramid head (see `anynorm.models.segmentation`).
+"""Semantic segmentation: a dilated residual network with a pyramid head and an auxiliary head.
 
-    loss = cross entropy of the head + aux_weight · cross entropy of the auxiliary head         means over pixels with a class
-
-Training takes random crops of `config.image_size` pixels, testing whole images. The metric is the mean intersection over union
-(mIoU) over the classes. With `scales` or `flip_test`, the last evaluation also has the mIoU of probabilities averaged over scales
-and flips; with `norm_modes`, that of batch statistics and of recalibrated ones (`anynorm.tasks.norm_modes`).
+The network is that of `anynorm.models.segmentation`, the loss that of `anynorm.tasks.segmentation_loss`. Training uses random
+crops of `config.image_size` pixels, testing whole images. The metric is the mean intersection over union (mIoU) over the classes.
+With `scales` or `flip_test`, the last evaluation also has the mIoU of probabilities averaged over scales and flips; with
+`norm_modes`, also the metrics with batch statistics and with recalibrated running statistics (`anynorm.tasks.norm_modes`).
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from anynorm.data.segmentation import SegmentationDataset, load_segmentation_cached
-from anynorm.data.segmentation_readers import IGNORED, Sample
+from anynorm.data.segmentation_masks import Sample
 from anynorm.data.segmentation_transforms import CentralSquares, RandomCrop, read_batches, size_batches
 from anynorm.errors import SpecError
 from anynorm.models.backbone import make_backbone
@@ -27,6 +26,7 @@ from anynorm.tasks.clipping import clipping_optimizer
 from anynorm.tasks.images import choose_samples, count_tests
 from anynorm.tasks.norm_modes import evaluate_norm_modes
 from anynorm.tasks.pretrained_backbone import PRETRAINED_OPTIONS, set_up_network
+from anynorm.tasks.segmentation_loss import pixel_accuracy, segmentation_loss
 from anynorm.tasks.segmentation_metrics import class_iou, confusion_matrix, segmentation_metrics
 from anynorm.tasks.segmentation_pictures import encode_predictions
 from anynorm.tasks.segmentation_prediction import average_probabilities, parse_scales, predict_logits
@@ -61,7 +61,7 @@ class Segmentation(Task):
         norm_modes: whether the last evaluation is repeated with batch statistics, and with recalibrated running statistics; see
             `anynorm.tasks.norm_modes`.
         recalibration_images: number of training crops for the latter.
-        clip_grad_norm: largest norm of the gradient; 0 for no limit.
+        clip_grad_norm: maximum norm of the gradient; 0 for no clipping.
         weights, fit_images, frozen, backbone_image_size: of a pretrained backbone, see `anynorm.tasks.pretrained_backbone`.
 
     Raises:
@@ -137,19 +137,12 @@ class Segmentation(Task):
     def loss(self, batch: Sample) -> Metrics:
         """Return the sum of both losses, and the pixel accuracy in percent."""
         x, labels = batch
-        logits, aux_logits = self.model(x)
-        loss = self._cross_entropy(logits, labels) + self.options["aux_weight"] * self._cross_entropy(aux_logits, labels)
-        is_right = (logits.detach().argmax(1) == labels).sum()
-        return {"loss": loss, "pixel accuracy": 100 * is_right / _count_pixels(labels)}
-
-    def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean cross entropy of pixels with a class; 0 if there are none."""
-        targets, smoothing = labels.long(), self.config.label_smoothing
-        total = nn.functional.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing)
-        return total / _count_pixels(labels)
+        logits = self.model(x)
+        loss = segmentation_loss(logits, labels, self.options["aux_weight"], self.config.label_smoothing)
+        return {"loss": loss, "pixel accuracy": pixel_accuracy(logits[0], labels)}
 
     def configure_optimizers(self) -> torch.optim.Optimizer | Optimizers:
-        """Return the optimizer, which clips gradients if the run asks for it."""
+        """Return the optimizer, with gradient clipping if `clip_grad_norm` is set."""
         limit = float(self.options["clip_grad_norm"])
         if not limit:
             return super().configure_optimizers()
@@ -173,11 +166,11 @@ class Segmentation(Task):
         return metrics
 
     def confusion(self, batch_size: int, scales: Sequence[float] = ()) -> Tensor:
-        """Return the confusion matrix of the test images, which processes share.
+        """Return the confusion matrix of the test images, which are divided among the processes.
 
         Args:
             batch_size: largest number of images per forward pass.
-            scales: scales over which probabilities are averaged, also over flips with `flip_test`; empty for the image as it is.
+            scales: scales over which probabilities are averaged, also over flips with `flip_test`; empty for a single prediction.
         """
         num_classes = self.data.num_classes
         total = torch.zeros(num_classes, num_classes, dtype=torch.int64)
@@ -191,7 +184,7 @@ class Segmentation(Task):
         return torch.tensor(sums, dtype=torch.float64).reshape(num_classes, num_classes).long()
 
     def _evaluate_like_training(self) -> dict[str, float]:
-        """Return the metrics in batches of as many images as in training, because norms use their statistics."""
+        """Return the metrics with the batch size of training, because norms may use batch statistics."""
         return segmentation_metrics(self.confusion(self.config.batch_size))
 
     def _recalibration_batches(self) -> Iterator[Tensor]:
@@ -241,11 +234,6 @@ class Segmentation(Task):
 def load_segmentation_data(config: Config) -> SegmentationDataset:
     """Return the data set of a run, loaded once per process."""
     return load_segmentation_cached(config.data, config.source_hash)
-
-
-def _count_pixels(labels: Tensor) -> Tensor:
-    """Return the number of pixels with a class, at least 1."""
-    return (labels != IGNORED).sum().clamp(min=1)
 
 
 def _check_options(options: Mapping[str, Any]) -> None:

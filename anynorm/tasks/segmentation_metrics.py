@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from anynorm.data.segmentation_readers import IGNORED
+from anynorm.data.segmentation_masks import IGNORED
 
 
 def confusion_matrix(labels: Tensor, predictions: Tensor, num_classes: int) -> Tensor:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from anynorm.data.segmentation_readers import IGNORED, Sample
+from anynorm.data.segmentation_masks import IGNORED, Sample
 from anynorm.io.pictures import encode_png, image_grid
 
 GOLDEN = 0.618034

@@ -52,7 +52,7 @@ def average_probabilities(network: Any, x: Tensor, size: Sequence[int], scales: 
 
 
 def parse_scales(text: str) -> tuple[float, ...]:
-    """Return the scales of a comma-separated text.
+    """Parse a comma-separated list of scales.
 
     Raises:
         SpecError: if one is not a positive number.

@@ -177,6 +177,6 @@ class SingleStyleTransfer(Task):
         return image_grid(to_uint8(rows), columns=len(contents))
 
     def close(self) -> None:
-        """End the processes that decode images."""
+        """Stop the worker processes."""
         if "contents" in self.__dict__:
             self.contents.close()

@@ -1,11 +1,11 @@
-"""Spherical K-means, and clusters matched to classes (Kang et al. 2019, sec. 3.4).
+"""Spherical K-means, and matching of clusters to classes (Kang et al. 2019, sec. 3.4).
 
     d(x, y) = ½ (1 − cos(x, y))
     repeat   cluster of x = argmin_k d(x, c_k);   c_k = Σ x/‖x‖ over its samples, normalized
     until    mean_k d(c_k, c_k before) < tolerance
 
-Centers start at those of the classes of the source. Clusters correspond to classes by the Hungarian method: the one-to-one
-assignment with the least sum of distances between centers.
+The initial centers are those of the classes of the source. Clusters are matched to classes by the Hungarian method: the
+one-to-one assignment with the smallest sum of distances between centers.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ def spherical_kmeans(
 ) -> Clusters:
     """Cluster samples by the direction of their features.
 
-    A cluster without samples falls back to its initial center, with a warning if it has none at the end.
+    A cluster without samples is reset to its initial center; a warning is issued if it is empty at the end.
 
     Args:
         features: (n, d).
         initial_centers: (k, d).
-        tolerance: clustering ends when the mean distance between the centers and those before is less.
-        max_iterations: clustering ends after this many updates of the centers.
+        tolerance: stop when the mean distance between old and new centers is smaller.
+        max_iterations: maximum number of updates of the centers.
 
     Raises:
         DataError: if the features are not finite.

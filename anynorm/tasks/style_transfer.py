@@ -5,8 +5,8 @@
 f is a fixed encoder (`anynorm.tasks.encoders`), g its mirrored decoder, and the norm is that of the run: adain, saadain,
 ilmadain, or any norm with `.style` or `.sastyle`. The target t of the content loss is the output of the norm, which a norm with
 parameters can change: with `detach_target=False`, as in the release of sabn, the content loss also trains the norm to move the
-target towards f(g(t)). Then the content losses of two norms have different targets, and the lower one need not keep more of the
-content. So the evaluation has two more metrics, which mean the same for every norm:
+target towards f(g(t)). Then the content losses of two norms have different targets and cannot be compared. So the evaluation
+has two more metrics, which are comparable between norms:
 
     adain_content_loss        MSE(f(g(t)), AdaIN(f(c), f(s)))          against the target of AdaIN
     normalized_content_loss   MSE(IN(f(g(t))), IN(f(c)))               without any style
@@ -212,7 +212,7 @@ class StyleTransfer(Task):
         return image_grid(to_uint8(torch.cat(rows)), columns=1 + len(styles))
 
     def close(self) -> None:
-        """End the processes that decode images."""
+        """Stop the worker processes."""
         for name in ("contents", "styles"):
             if name in self.__dict__:
                 getattr(self, name).close()

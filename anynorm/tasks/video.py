@@ -1,30 +1,27 @@
 """Classification of videos: cross entropy on random clips, error rate in percent over several views of each test video.
 
-A clip has `num_frames` frames, `frame_stride` apart, from a random position of a video, and a random square of them. A test video
-is classified by the mean of the softmax over `num_clips` regular positions × `num_crops` squares (Wang et al. 2018). Metrics:
+Clips and views are those of `anynorm.tasks.video_clips`. A test video is classified by the mean of the softmax over its views
+(Wang et al. 2018). Metrics:
 
-    error           of the class with the largest probability
-    top-5 error     if there are more than five classes
-    loss            −log of the probability of the right class
+    error           percentage of videos whose most probable class is wrong
+    top-5 error     the same for the five most probable classes, if there are more than five
+    loss            −log of the probability of the true class
 
-With the option `norm_modes`, the last evaluation also has them with other statistics; see `norm_modes`. Batches are
+With the option `norm_modes`, the last evaluation also has these metrics with other statistics; see `norm_modes`. Batches are
 x (n, 3, t, h, w) and labels (n,); norms pool over (t, h, w) where they pool over space.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from anynorm.data.clips import check_lengths, clip_indices, clip_span, crop_square, place, regular_positions, resize_shorter_side
 from anynorm.data.download import find_path
 from anynorm.data.video import VideoDataset, load_video_cached
-from anynorm.data.video_readers import Video, VideoFile
 from anynorm.errors import SpecError
 from anynorm.io.checkpoints import read_state_dict
 from anynorm.models.shape import DataShape
@@ -33,15 +30,15 @@ from anynorm.surgery.freeze import freeze
 from anynorm.tasks.clipping import clipping_optimizer
 from anynorm.tasks.images import Batch, choose_samples, count_tests
 from anynorm.tasks.norm_modes import evaluate_norm_modes
+from anynorm.tasks.video_clips import ClipReader
 from anynorm.training.config import Config
 from anynorm.training.distributed import Processes
 from anynorm.training.task import Metric, Metrics, Task, merge_options
 
 EVAL_PIXELS = 500 * 64 * 64
 """Maximum number of pixels (of all frames) per forward pass of an evaluation."""
-NUM_CROPS = (1, 3)
 UNUSED = ("crop", "cutout", "mixup", "min_area", "color_jitter")
-"""Settings of runs with images that this task does not have."""
+"""Settings of image tasks that do not apply to videos."""
 
 
 class VideoClassification(Task):
@@ -54,20 +51,20 @@ class VideoClassification(Task):
 
     Options:
         num_frames, frame_stride: frames of a clip, and their distance.
-        loop: repeat the frames of videos that are shorter than a clip, which are refused otherwise.
+        loop: repeat the frames of videos that are shorter than a clip; otherwise they raise an error.
         min_side, max_side: in training the shorter side of frames is resized to a random size between these; in a test to
             `min_side`, which is also the side of test crops. 0 for `image_size`, and for `min_side`.
         num_clips, num_crops: views of a test video; 1 crop is the center, 3 are left, center and right (or top and bottom).
         temporal_blocks, temporal_stride, dropout: of the network, see `anynorm.models.video`.
         weights: path of `model.pt` of a classification run with the same network and norms; "" for none. Its last layer is new.
         frozen: whether the norms keep their running statistics, γ and β, as for pretrained networks.
-        clip_grad_norm: largest norm of the gradient; 0 for no limit.
+        clip_grad_norm: maximum norm of the gradient; 0 for no clipping.
         norm_modes: whether the last evaluation also uses batch statistics, and recalibrated running statistics.
         recalibration_images: number of training clips for the latter.
 
     Raises:
         DataError: if there are fewer videos than the run takes, or one is shorter than a clip.
-        SpecError: if a setting is out of range, or has no meaning for videos.
+        SpecError: if a setting is out of range, or does not apply to videos.
     """
 
     metric: ClassVar[Metric] = Metric("error", "%")
@@ -104,15 +101,13 @@ class VideoClassification(Task):
     def __init__(self, config: Config, data: VideoDataset | None = None) -> None:
         super().__init__(config)
         _check_settings(config, self.options)
+        self.clips = ClipReader(config, self.options)
         data = load_videos(type(self), config) if data is None else data
         chosen = choose_samples(config, len(data.train))
         self.data = data
         self.train_videos = list(data.train) if chosen is None else [data.train[k] for k in chosen.tolist()]
         self.test_videos = data.test[: count_tests(config, len(data.test))]
-        self._threads: ThreadPoolExecutor | None = None
-        if not self.options["loop"]:
-            videos = [video for video in (*self.train_videos, *self.test_videos) if not isinstance(video, VideoFile)]
-            check_lengths([video.name for video in videos], [len(video) for video in videos], self.span)
+        self.clips.check_videos([*self.train_videos, *self.test_videos])
         torch.manual_seed(config.seed)
         self.model = self.make_model()
 
@@ -145,18 +140,8 @@ class VideoClassification(Task):
         """The number of training videos."""
         return len(self.train_videos)
 
-    @property
-    def span(self) -> int:
-        """The number of frames that a clip covers."""
-        return clip_span(self.options["num_frames"], self.options["frame_stride"])
-
-    @property
-    def min_side(self) -> int:
-        """The shorter side of test frames, and the side of test crops."""
-        return int(self.options["min_side"] or self.config.image_size)
-
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return the optimizer; with the option `clip_grad_norm` it limits the norm of the gradient."""
+        """Return the optimizer, with gradient clipping if `clip_grad_norm` is set."""
         if not self.options["clip_grad_norm"]:
             return super().configure_optimizers()  # type: ignore[return-value]
         parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
@@ -168,39 +153,12 @@ class VideoClassification(Task):
         """Return a random clip of each video (n, 3, t, h, w), and the labels."""
         numbers = torch.rand(len(indices), 5, generator=generator, dtype=torch.float64).tolist()
         videos = [self.train_videos[k] for k in indices.tolist()]
-        clips = self._map(self.random_clip, videos, numbers)
+        clips = self.clips.random_clips(videos, numbers, self.num_workers)
         return self._standardize(clips), torch.tensor([video.label for video in videos])
-
-    def random_clip(self, video: Video, numbers: Sequence[float]) -> Tensor:
-        """Return a clip, uint8 (t, 3, h, w).
-
-        Args:
-            video: the video.
-            numbers: in [0, 1): position in time, shorter side, position in rows and in columns, flip.
-        """
-        time, scale, top, left, flip = numbers
-        largest = max(int(self.options["max_side"]), self.min_side)
-        side = self.min_side + place(largest - self.min_side, scale)
-        frames = crop_square(resize_shorter_side(self._read(video, time), side), self.config.image_size, top, left)
-        return frames.flip(-1) if self.config.flip and flip < 0.5 else frames
-
-    def _read(self, video: Video, position: float) -> Tensor:
-        length = len(video)
-        if not self.options["loop"]:
-            check_lengths([video.name], [length], self.span)
-        return video.read(clip_indices(length, self.options["num_frames"], self.options["frame_stride"], position))
 
     def _standardize(self, clips: Iterable[Tensor]) -> Tensor:
         """Return clips (t, 3, h, w) as a standardized batch (n, 3, t, h, w)."""
         return self.data.standardize(torch.stack(list(clips))).transpose(1, 2).contiguous()
-
-    def _map(self, function: Callable[..., Tensor], *arguments: Iterable[Any]) -> Iterable[Tensor]:
-        """Apply a function to videos, by threads if the run has workers: decoders release Python's lock."""
-        if self.num_workers < 2:
-            return map(function, *arguments)
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(self.num_workers)
-        return self._threads.map(function, *arguments)
 
     def loss(self, batch: Any) -> Metrics:
         """Return the mean cross entropy and the error in percent."""
@@ -212,7 +170,7 @@ class VideoClassification(Task):
     # Evaluation ---------------------------------------------------------------------------------------------------------------
 
     def evaluate(self) -> dict[str, float]:
-        """Return the metrics of the test videos, which processes share; after the last step also those by norm mode."""
+        """Return the metrics of the test videos, divided among the processes; after the last step also those by norm mode."""
         metrics = self.test_metrics(self._eval_batch_size, self.processes)
         if not (self.options["norm_modes"] and self.is_trained):
             return metrics
@@ -224,32 +182,23 @@ class VideoClassification(Task):
         sums = torch.zeros(3, dtype=torch.float64)
         for start in range(processes.rank * batch_size, len(self.test_videos), processes.count * batch_size):
             videos = self.test_videos[start : start + batch_size]
-            scores = [self.model(self.to_device(x)).float().softmax(1).cpu().double() for x in self.views(videos)]
+            views = map(self._standardize, self.clips.views(videos, self.num_workers))
+            scores = [self.model(self.to_device(x)).float().softmax(1).cpu().double() for x in views]
             sums += score_sums(torch.stack(scores).mean(0), torch.tensor([video.label for video in videos]))
         loss, *errors = (total / len(self.test_videos) for total in processes.sum(sums.tolist()))
         metrics = {"loss": loss, "error": 100 * errors[0], "top-5 error": 100 * errors[1]}
         return metrics if self.data.num_classes > 5 else {name: metrics[name] for name in ("loss", "error")}
 
-    def views(self, videos: Sequence[Video]) -> Iterator[Tensor]:
-        """Yield the views of videos: batches (n, 3, t, h, w) with the same view of each."""
-        for position in regular_positions(self.options["num_clips"]):
-            clips = [
-                resize_shorter_side(frames, self.min_side) for frames in self._map(self._read, videos, [position] * len(videos))
-            ]
-            for place_of_crop in regular_positions(self.options["num_crops"]):
-                yield self._standardize(crop_square(frames, self.min_side, place_of_crop, place_of_crop) for frames in clips)
-
     @property
     def _eval_batch_size(self) -> int:
-        return max(1, EVAL_PIXELS // (int(self.options["num_frames"]) * self.min_side**2))
+        return max(1, EVAL_PIXELS // (int(self.options["num_frames"]) * self.clips.min_side**2))
 
     def eval_batches(self, batch_size: int) -> Iterator[Batch]:
-        """Yield the clip in the middle of each test video, its center, and the labels; fewer at a time if they are large."""
+        """Yield the central crop of the middle clip of each test video, and the labels; fewer per batch if they are large."""
         size = min(batch_size, self._eval_batch_size)
         for start in range(0, len(self.test_videos), size):
             videos = self.test_videos[start : start + size]
-            clips = (resize_shorter_side(self._read(video, 0.5), self.min_side) for video in videos)
-            x = self._standardize(crop_square(frames, self.min_side, 0.5, 0.5) for frames in clips)
+            x = self._standardize(map(self.clips.central_clip, videos))
             yield self.to_device((x, torch.tensor([video.label for video in videos])))
 
     def recalibration_batches(self) -> Iterator[Tensor]:
@@ -262,9 +211,7 @@ class VideoClassification(Task):
 
     def close(self) -> None:
         """Stop the threads that decode videos."""
-        if self._threads is not None:
-            self._threads.shutdown()
-            self._threads = None
+        self.clips.close()
 
 
 def score_sums(probabilities: Tensor, labels: Tensor) -> Tensor:
@@ -287,20 +234,11 @@ def _check_settings(config: Config, options: dict[str, Any]) -> None:
     """Check the settings of a run.
 
     Raises:
-        SpecError: if one is out of range, or has no meaning for videos.
+        SpecError: if one is out of range, or does not apply to videos.
     """
     if unused := [name for name in UNUSED if getattr(config, name)]:
         raise SpecError(f"the task video has no {' '.join(unused)}; its augmentation is max_side and flip.")
-    for name in ("num_frames", "frame_stride", "num_clips", "recalibration_images"):
-        if options[name] < 1:
-            raise SpecError(f"{name} must be at least 1; got {options[name]}.")
-    if options["num_crops"] not in NUM_CROPS:
-        raise SpecError(f"num_crops must be 1 (center) or 3 (along the longer side); got {options['num_crops']}.")
-    if options["min_side"] and options["min_side"] < config.image_size:
-        raise SpecError(f"min_side must be at least image_size={config.image_size}; got {options['min_side']}.")
-    if options["max_side"] and options["max_side"] < (options["min_side"] or config.image_size):
-        raise SpecError(
-            f"max_side must be at least min_side={options['min_side'] or config.image_size}; got {options['max_side']}."
-        )
+    if options["recalibration_images"] < 1:
+        raise SpecError(f"recalibration_images must be at least 1; got {options['recalibration_images']}.")
     if not 0 <= options["dropout"] < 1:
         raise SpecError(f"dropout must be in [0, 1); got {options['dropout']}.")

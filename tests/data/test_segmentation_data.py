@@ -7,7 +7,8 @@ from PIL import Image
 
 from anynorm.data.download import data_dir
 from anynorm.data.segmentation import SegmentationDataset, load_segmentation
-from anynorm.data.segmentation_readers import CAMVID, IGNORED
+from anynorm.data.segmentation_masks import IGNORED
+from anynorm.data.segmentation_readers import CAMVID
 from anynorm.data.segmentation_transforms import CentralSquares, RandomCrop, read_batches, sample_size, size_batches
 from anynorm.data.shapes import CLASSES
 from anynorm.errors import DataError, SpecError

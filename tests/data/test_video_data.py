@@ -17,8 +17,8 @@ from anynorm.data.clips import (
     regular_positions,
     resize_shorter_side,
 )
+from anynorm.data.moving_squares import DIRECTIONS, moving_square
 from anynorm.data.video import load_video
-from anynorm.data.video_readers import DIRECTIONS, moving_square
 from anynorm.errors import DataError
 from anynorm.training.config import Config, hash_sources
 from tests.helpers import same

@@ -15,6 +15,7 @@ from anynorm.training.config import Config
 from anynorm.training.run import run
 from anynorm.training.store import Store
 from anynorm.training.trainer import Trainer, train
+from tests.distributed import train_in_two_processes
 from tests.helpers import same
 from tests.tasks.test_architecture_evaluation import QUICK as QUICK_EVALUATION
 from tests.tasks.test_architecture_search import QUICK as QUICK_SEARCH
@@ -221,18 +222,7 @@ train({config!r}, Path(sys.argv[1]), seconds=0.0)
 def test_two_synchronized_processes_are_one_with_the_whole_batch(tmp_path):
     configs = {name: replace(SMOKE[name], epochs=1, **options) for name, options in WITHOUT_RANDOM_NUMBERS.items()}
     halves = [replace(config, batch_size=config.batch_size // 2, devices=2, sync=True) for config in configs.values()]
-    script = tmp_path / "two.py"
-    script.write_text(f"""
-import torch
-from pathlib import Path
-torch.set_num_threads(1)
-from anynorm.training.config import Config
-from anynorm.training.run import run
-for config in {halves!r}:
-    assert run(config, Path({str(tmp_path)!r}))
-""")
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    subprocess.run(launcher, check=True, timeout=300)
+    train_in_two_processes(halves, tmp_path)
     for config, half in zip(configs.values(), halves, strict=True):
         run(config, tmp_path)
         one, two = (torch.load(Store(tmp_path).folder(run.id) / "model.pt") for run in (config, half))

@@ -2,8 +2,6 @@
 
 import io
 import json
-import subprocess
-import sys
 from contextlib import redirect_stdout
 from dataclasses import replace
 from typing import Any
@@ -30,6 +28,7 @@ from anynorm.training.run import load_run
 from anynorm.training.store import Store
 from anynorm.training.task import merge_options
 from anynorm.training.trainer import Trainer, train
+from tests.distributed import train_in_two_processes
 from tests.helpers import same
 
 TINY = {
@@ -363,17 +362,7 @@ def test_settings_that_cannot_be_used_are_reported():
 @pytest.mark.slow
 def test_two_processes_train_one_detector_and_share_its_test_images(tmp_path):
     config = replace(with_options(masks=True, norm_modes=True, recalibration_images=4), devices=2, grad_accum_steps=1, sync=True)
-    script = tmp_path / "two.py"
-    script.write_text(f"""
-import torch
-from pathlib import Path
-torch.set_num_threads(1)
-from anynorm.training.config import Config
-from anynorm.training.run import run
-assert run({config!r}, Path({str(tmp_path)!r}))
-""")
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    subprocess.run(launcher, check=True, timeout=300)
+    train_in_two_processes([config], tmp_path)
     record = Store(tmp_path).record(config.id)
     assert record["status"] == "done"
     assert {"test_AP", "test_mask AP", "test_AP, batch statistics", "test_AP, recalibrated"} <= record.keys()

@@ -3,8 +3,6 @@
 import copy
 import json
 import re
-import subprocess
-import sys
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -36,6 +34,7 @@ from anynorm.training.config import Config
 from anynorm.training.run import load_run, run
 from anynorm.training.store import Store
 from anynorm.training.trainer import Trainer, train
+from tests.distributed import train_in_two_processes
 from tests.helpers import same
 
 FEATURES = "tests.tasks.test_generation:tiny_features"
@@ -296,17 +295,7 @@ def test_samples_of_a_stored_run_have_the_classes_asked_for(tmp_path):
 @pytest.mark.slow
 def test_processes_share_an_evaluation(tmp_path):
     config = replace(QUICK, devices=2, batch_size=8, norm="sn.cc@K")
-    script = tmp_path / "two.py"
-    script.write_text(f"""
-import torch
-from pathlib import Path
-from anynorm.training.config import Config
-from anynorm.training.run import run
-torch.set_num_threads(1)
-assert run({config!r}, Path({str(tmp_path)!r}))
-""")
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    subprocess.run(launcher, check=True, timeout=300)
+    train_in_two_processes([config], tmp_path)
     expected = Store(tmp_path).record(config.id)
     assert list(Store(tmp_path).folder(config.id).rglob("*.png"))
     task = load_run(tmp_path, config.id)

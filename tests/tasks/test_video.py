@@ -90,10 +90,10 @@ def test_training_clips_are_places_of_the_videos_as_in_a_naive_loop():
 def test_flips_and_sizes_are_random():
     task = make_video_task(flip=True, options={"max_side": 24}, height=16, width=16)
     video = task.data.train[0]
-    plain = task.random_clip(video, [0.0, 0.0, 0.0, 0.0, 0.9])
+    plain = task.clips.random_clip(video, [0.0, 0.0, 0.0, 0.0, 0.9])
     assert torch.equal(plain, video.frames[:3])
-    assert torch.equal(task.random_clip(video, [0.0, 0.0, 0.0, 0.0, 0.1]), plain.flip(-1))
-    larger = task.random_clip(video, [0.0, 0.99, 0.99, 0.99, 0.9])
+    assert torch.equal(task.clips.random_clip(video, [0.0, 0.0, 0.0, 0.0, 0.1]), plain.flip(-1))
+    larger = task.clips.random_clip(video, [0.0, 0.99, 0.99, 0.99, 0.9])
     expected = torch.nn.functional.interpolate(video.frames[:3].float(), (24, 24), mode="bilinear", antialias=True)
     assert (larger.float() - expected[..., 8:, 8:]).abs().max() <= 0.5
     assert larger.shape == (3, 3, 16, 16)

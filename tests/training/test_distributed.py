@@ -1,7 +1,5 @@
 """Several processes train one network, and end together when one of them diverges."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -12,18 +10,9 @@ from anynorm.training.config import Config
 from anynorm.training.distributed import Processes
 from anynorm.training.run import run
 from anynorm.training.store import Store
+from tests.distributed import torchrun
 
 QUICK = Config(model="small", width=0.5, num_train=64, batch_size=16, epochs=1, lr=0.05)
-
-
-def torchrun(script, code):
-    """Run code in two processes and return what they print."""
-    script.write_text(code)
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    done = subprocess.run(launcher, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert "requires_grad" not in done.stderr
-    return done.stdout
 
 
 @pytest.mark.slow

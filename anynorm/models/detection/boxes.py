@@ -2,7 +2,7 @@
 
     dx = (x − x_ref) / w_ref      dw = log(w / w_ref)      and the same for y and h; x and y are centres
 
-Each is multiplied by a weight (Girshick 2015, as in the public code of Fast R-CNN): the inverse of its usual size.
+Each is multiplied by a weight, the inverse of its typical magnitude (Girshick 2015, as in the public code of Fast R-CNN).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 MAX_LOG_SCALE = math.log(1000 / 16)
-"""Largest dw and dh that are decoded, so that exp does not overflow (Detectron)."""
+"""Maximum dw and dh when decoding, so that exp does not overflow (Detectron)."""
 RPN_WEIGHTS, BOX_HEAD_WEIGHTS = (1.0, 1.0, 1.0, 1.0), (10.0, 10.0, 5.0, 5.0)
 
 
@@ -28,7 +28,7 @@ def box_area(boxes: Tensor) -> Tensor:
 
 
 def intersection(a: Tensor, b: Tensor) -> Tensor:
-    """Return the area that boxes (n, 4) share with boxes (m, 4), as (n, m)."""
+    """Return the intersection areas of boxes (n, 4) and boxes (m, 4), as (n, m)."""
     width, height = (
         (torch.minimum(a[:, None, axis + 2], b[:, axis + 2]) - torch.maximum(a[:, None, axis], b[:, axis])).clamp_(min=0)
         for axis in (0, 1)

@@ -19,23 +19,23 @@ class DetectorSettings:
     """The settings of a detector; the defaults are those of the papers.
 
     Args:
-        num_classes: without background.
-        has_fpn: whether the detector has a feature pyramid; without one, it is C4.
+        num_classes: number of classes without background.
+        has_fpn: whether the detector has a feature pyramid; otherwise it is of type C4.
         has_masks: whether it predicts masks.
-        fpn_channels: of the pyramid, and of the convolutions of the heads.
-        fpn_stages: number of stages of the backbone, the last ones, that have a level of the pyramid; 0 for all.
+        fpn_channels: channels of the pyramid, and of the convolutions of the heads.
+        fpn_stages: number of stages of the backbone, counted from the last, with a pyramid level; 0 for all.
         anchor_sizes: square roots of areas, in pixels; with a pyramid one per level, and possibly one more for an extra level.
         anchor_ratios: height over width.
-        num_candidates: boxes per level from which proposals are chosen.
-        num_proposals: per image.
-        rpn_samples: anchors per image in the losses.
+        num_candidates: candidate boxes per level before non-maximum suppression.
+        num_proposals: proposals per image.
+        rpn_samples: sampled anchors per image in the RPN losses.
         box_convs: convolutions with norms of the box head with a pyramid; 0 for two hidden layers without norms.
         box_features: size of the hidden layers of the box head.
         mask_convs: convolutions with norms of the mask head with a pyramid.
-        num_samples: regions per image in the losses.
-        positive_fraction: largest part of them with an object.
-        score_threshold: smallest score of a detection.
-        max_detections: per image.
+        num_samples: sampled regions per image in the losses.
+        positive_fraction: maximum fraction of positive regions.
+        score_threshold: minimum score of a detection.
+        max_detections: maximum number of detections per image.
     """
 
     num_classes: int
@@ -61,7 +61,7 @@ def make_detector(backbone: Backbone, settings: DetectorSettings) -> Detector:
     """Build a detector; without a pyramid, it takes the last stage out of the backbone.
 
     Raises:
-        SpecError: if the number of anchor sizes does not fit the backbone.
+        SpecError: if the number of anchor sizes does not match the backbone.
     """
     return _make_fpn_detector(backbone, settings) if settings.has_fpn else _make_c4_detector(backbone, settings)
 

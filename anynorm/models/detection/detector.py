@@ -27,18 +27,18 @@ Losses = dict[str, Tensor]
 
 
 class Detector(nn.Module):
-    """A detector, called as those of torchvision: `detector(images)` and `detector(images, targets)`.
+    """A detector with torchvision's interface: `detector(images)` and `detector(images, targets)`.
 
     Args:
-        backbone: returns the features of each stage, finest first.
-        fpn: makes a pyramid of them; None to use those of the last stage alone (C4).
-        heads: of proposals and regions.
-        strides: of the levels that regions are taken from.
-        num_samples: regions per image in the losses.
-        positive_fraction: largest part of them with an object.
-        score_threshold: smallest score of a detection.
+        backbone: network that returns the features of each stage, finest first.
+        fpn: feature pyramid; None to use only the features of the last stage (C4).
+        heads: the heads of proposals and regions.
+        strides: strides of the levels from which regions are pooled.
+        num_samples: sampled regions per image in the losses.
+        positive_fraction: maximum fraction of positive regions.
+        score_threshold: minimum score of a detection.
         nms_threshold: IoU above which the detection with the lower score is dropped.
-        max_detections: per image.
+        max_detections: maximum number of detections per image.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Detector(nn.Module):
 
         Returns:
             Per image a dictionary of boxes (k, 4), labels (k,) from 0, scores (k,) and, with a mask head, masks (k, 1, h, w) in
-            [0, 1], by decreasing score. With targets: losses by name, which are to be added.
+            [0, 1], by decreasing score. With targets: losses by name; train on their sum.
         """
         x, image_sizes = stack_images(images, max(self.heads.rpn.strides))
         features = self.features(x)
@@ -87,7 +87,7 @@ class Detector(nn.Module):
         return stages[-1:] if self.fpn is None else self.fpn(stages)
 
     def pool(self, features: list[Tensor], boxes: Sequence[Tensor], resolution: int) -> Tensor:
-        """Return the features of regions, which are boxes per image, as (k, c, resolution, resolution)."""
+        """Pool the features of regions, given as boxes per image, to (k, c, resolution, resolution)."""
         regions = torch.cat([pad(each, (1, 0), value=float(number)) for number, each in enumerate(boxes)])
         levels = assign_levels(regions[:, 1:], self.strides)
         return ops.roi_align(features[: len(self.strides)], self.strides, regions, resolution, levels)
@@ -95,7 +95,7 @@ class Detector(nn.Module):
     # Training -----------------------------------------------------------------------------------------------------------------
 
     def region_losses(self, features: list[Tensor], proposals: Sequence[Tensor], targets: Sequence[Target]) -> Losses:
-        """Return the losses of class, box and mask over randomly chosen regions."""
+        """Return the losses of class, box and mask over randomly sampled regions."""
         samples = [self.choose(*each) for each in zip(proposals, targets, strict=True)]
         boxes, labels, matched = ([each[part] for each in samples] for part in range(3))
         hidden = self.heads.box.body(self.pool(features, boxes, self.heads.box.resolution))
@@ -113,9 +113,9 @@ class Detector(nn.Module):
         return losses
 
     def choose(self, proposals: Tensor, target: Target) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the regions of an image that are used in the losses, their labels, and the objects that they belong to.
+        """Sample the regions of an image for the losses; return them, their labels, and the indices of their objects.
 
-        The objects themselves are regions too. The label of background is the number of classes, and its object −1.
+        Boxes of objects are added to the proposals. Background has the label num_classes and the object index −1.
         """
         boxes = torch.cat([proposals, target["boxes"]])
         matched = match(box_iou(boxes, target["boxes"]), high=0.5, low=0.5, allow_low_quality_matches=False)
@@ -131,9 +131,9 @@ class Detector(nn.Module):
         samples: Sequence[tuple[Tensor, Tensor, Tensor]],
         targets: Sequence[Target],
     ) -> Tensor:
-        """Return the loss of the masks of regions with an object.
+        """Return the mask loss of positive regions.
 
-        Without any, it is 0 times that of the first region: every parameter has a gradient, in every process.
+        Without positive regions, it is 0 times that of the first region, so that every parameter has a gradient in every process.
         """
         has_object = [matched >= 0 for _, _, matched in samples]
         weight = float(any(bool(each.any()) for each in has_object))
@@ -154,9 +154,9 @@ class Detector(nn.Module):
         """Return the logits of the masks of regions, (k, classes, s, s).
 
         Args:
-            features: of the images.
-            boxes: the regions per image.
-            hidden: their output of the body of the box head, if that is known.
+            features: features of the images.
+            boxes: regions of each image.
+            hidden: output of the body of the box head for these regions, if it was computed.
         """
         mask = self.heads.mask
         assert mask is not None  # callers check
@@ -207,7 +207,7 @@ def stack_images(images: Tensor | Sequence[Tensor], stride: int) -> tuple[Tensor
 
     Args:
         images: (n, c, h, w), or a list of images (c, h, w).
-        stride: the height and width of the batch are multiples of it.
+        stride: height and width of the batch are multiples of this number.
 
     >>> batch, sizes = stack_images([torch.ones(3, 30, 20), torch.ones(3, 16, 40)], 16)
     >>> batch.shape, sizes.tolist()

@@ -17,9 +17,9 @@ class FPN(nn.Module):
     """A feature pyramid.
 
     Args:
-        in_channels: of the features of the last stages, finest first; earlier stages are not used.
-        channels: of every level.
-        num_extra_levels: levels beyond the last stage, each with every second position of the one before; 1 in the paper (P6,
+        in_channels: channels of the last stages, finest first; earlier stages are not used.
+        channels: channels of every level.
+        num_extra_levels: levels beyond the last stage, each subsampled by 2 from the one before; 1 in the paper (P6,
             for proposals only).
     """
 
@@ -52,7 +52,7 @@ def conv_norm_relu(in_channels: int, out_channels: int, kernel_size: int = 3) ->
 
 
 def init_predictor(layer: nn.Conv2d | nn.Linear, std: float) -> None:
-    """Initialize a last layer: small normal weights, and biases of 0."""
+    """Initialize a prediction layer with small normal weights and zero biases."""
     nn.init.normal_(layer.weight, std=std)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)

@@ -1,4 +1,4 @@
-"""What a detector computes for a region: its class and box, and its mask.
+"""Heads of a detector: class, box and mask of a region.
 
 With a feature pyramid, a region has 7 × 7 features for class and box, and 14 × 14 for the mask. Without one (C4: Ren et al. 2015,
 He et al. 2016), it has 14 × 14 features of the third stage; the fourth stage is a part of the box head, and the mask head
@@ -19,10 +19,10 @@ class BoxHead(nn.Module):
     """Class and box of a region.
 
     Args:
-        body: layers that keep the features of a region a map.
-        vector: layers that make a vector of it.
+        body: layers from the feature map of a region to a feature map.
+        vector: layers from this map to a feature vector.
         num_features: length of the vector.
-        num_classes: without background, which is the last class.
+        num_classes: number of classes without background, which is the last class.
         resolution: height and width of the features of a region.
     """
 
@@ -49,8 +49,8 @@ def make_box_head(in_channels: int, num_classes: int, *, num_convs: int, num_fea
     """Return the box head of a pyramid: convolutions and one hidden layer ("4conv1fc"), or two hidden layers ("2fc").
 
     Args:
-        in_channels: of the pyramid, and of the convolutions.
-        num_classes: without background.
+        in_channels: channels of the pyramid, and of the convolutions.
+        num_classes: number of classes without background.
         num_convs: convolutions with norms; 0 for a second hidden layer in their place, so that the head has no norm.
         num_features: size of the hidden layers.
     """
@@ -72,10 +72,10 @@ class MaskHead(nn.Sequential):
     """Masks of a region, one per class, at twice the resolution of its features: convolutions with norms, and a transposed one.
 
     Args:
-        in_channels: of the features of a region.
-        channels: of the convolutions.
-        num_classes: without background.
-        num_convs: their number; 4 in the paper with a pyramid, 0 without one.
+        in_channels: channels of the features of a region.
+        channels: channels of the convolutions.
+        num_classes: number of classes without background.
+        num_convs: number of convolutions; 4 in the paper with a pyramid, 0 without one.
     """
 
     def __init__(self, in_channels: int, channels: int, num_classes: int, num_convs: int) -> None:
@@ -91,9 +91,9 @@ class Heads(nn.Module):
     """The heads of a detector: `rpn`, `box` and, for Mask R-CNN, `mask`.
 
     Args:
-        rpn: proposals.
-        box: class and box.
-        mask: masks; None for a detector without masks.
+        rpn: the region proposal network.
+        box: the box head.
+        mask: the mask head; None for a detector without masks.
         mask_after_box: whether the mask head gets the output of the body of the box head (C4).
     """
 

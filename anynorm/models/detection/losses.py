@@ -9,19 +9,19 @@ from torch.nn.functional import binary_cross_entropy_with_logits, smooth_l1_loss
 from anynorm.models.detection import ops
 
 BETA = 1 / 9
-"""Where the loss of a coordinate changes from quadratic to linear (Detectron)."""
+"""`beta` of the smooth L1 loss: where it changes from quadratic to linear (Detectron)."""
 
 
 def box_loss(predicted: Tensor, expected: Tensor, count: int) -> Tensor:
-    """Return the smooth L1 loss of coordinates (n, 4), divided by the number of all samples, with and without an object."""
+    """Return the smooth L1 loss of coordinates (n, 4), divided by the number of all samples, positive and negative."""
     return smooth_l1_loss(predicted, expected, beta=BETA, reduction="sum") / max(count, 1)
 
 
 def mask_targets(masks: Tensor, boxes: Tensor, size: int) -> Tensor:
-    """Return what a mask head should predict for regions: the masks inside of boxes, resized.
+    """Return the targets of a mask head: the masks inside the boxes, resized.
 
     Args:
-        masks: of the object of each region, (n, h, w) of bool.
+        masks: mask of the object of each region, (n, h, w) of bool.
         boxes: the regions (n, 4).
         size: height and width of the output.
 

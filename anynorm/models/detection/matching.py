@@ -1,4 +1,4 @@
-"""Which object an anchor or a region belongs to, and which of them are used in a training step."""
+"""Matching of anchors or regions to objects, and sampling of them for the losses."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ BACKGROUND, IGNORE = -1, -2
 
 
 def match(iou: Tensor, *, high: float, low: float, allow_low_quality_matches: bool) -> Tensor:
-    """Return the index of the object of each candidate, as (n,).
+    """Match candidates (anchors or regions) to objects.
 
     Args:
-        iou: of candidates and objects, (n, m).
-        high: IoU from which a candidate belongs to the object that it overlaps most.
+        iou: IoU of candidates and objects, (n, m).
+        high: minimum IoU for which a candidate is matched to the object that it overlaps most.
         low: IoU below which it is background; between the two it is ignored.
-        allow_low_quality_matches: whether the candidates that overlap an object most belong to the object that they overlap most
-            themselves, even if that is little, so that small objects have anchors (Ren et al. 2015, sec. 3.1.2).
+        allow_low_quality_matches: whether the candidates with the largest IoU for an object are positive even if it is below
+            `high`, so that small objects have anchors (Ren et al. 2015, sec. 3.1.2); each is matched to the object that it
+            overlaps most.
 
     Returns:
-        An index, `BACKGROUND` or `IGNORE`.
+        For each candidate, the index of its object, `BACKGROUND` or `IGNORE`, (n,).
 
     >>> match(torch.tensor([[0.8, 0.1], [0.2, 0.4], [0.5, 0.3], [0.1, 0.1]]), high=0.7, low=0.3, allow_low_quality_matches=True)
     tensor([ 0,  1, -2, -1])
@@ -35,12 +36,12 @@ def match(iou: Tensor, *, high: float, low: float, allow_low_quality_matches: bo
 
 
 def sample(matched: Tensor, count: int, positive_fraction: float) -> tuple[Tensor, Tensor]:
-    """Return the indices of randomly chosen candidates: those with an object, and background.
+    """Return the indices of randomly sampled candidates: positive ones, and background.
 
     Args:
-        matched: of `match`.
-        count: of both together, if there are enough.
-        positive_fraction: largest part of the candidates with an object; background takes the rest.
+        matched: the result of `match`.
+        count: total number of samples, if there are enough.
+        positive_fraction: maximum fraction of positive samples; the others are background.
     """
     positive, negative = (matched >= 0).nonzero()[:, 0], (matched == BACKGROUND).nonzero()[:, 0]
     positive = _choose(positive, int(count * positive_fraction))

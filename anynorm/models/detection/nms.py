@@ -4,8 +4,8 @@ Sort the boxes by score and let over[i, j] be whether box i < j overlaps box j. 
 
     keep[j] = no i with keep[i] and over[i, j]
 
-It is found by iterating this equation from keep = 1: after t iterations the first t entries are right, and usually all are after
-about ten. An iteration is one product of a vector and a matrix, so no step depends on a single box.
+It is found by iterating this equation from keep = 1: after t iterations the first t entries are final, and usually all are after
+about ten iterations. An iteration is one product of a vector and a matrix, so no step depends on a single box.
 """
 
 from __future__ import annotations

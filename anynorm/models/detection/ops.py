@@ -1,7 +1,7 @@
-"""torchvision's operators where torchvision is installed and works, and otherwise those of this package, which are equal.
+"""Operators of torchvision if it is installed and works, otherwise the equivalent ones of this package.
 
 torchvision may be installed without a kernel for the device, or built for another torch: then importing it raises RuntimeError,
-or a call does. So it is tried once per type of device.
+or a call does. So it is tested once per type of device.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Masks of regions as masks of the image."""
+"""Pasting of the masks of regions into the image."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import grid_sample
 
 MAX_VALUES = 1 << 24
-"""Values of masks that are pasted at a time: 64 MB."""
+"""Maximum number of mask values to paste at a time (64 MB)."""
 
 
 def paste_masks(masks: Tensor, boxes: Tensor, height: int, width: int) -> Tensor:

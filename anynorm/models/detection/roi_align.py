@@ -2,7 +2,7 @@
 
 A value of the output is the mean over 2 × 2 points of a bin, and a point is a weighted sum of its four neighbours: 16 rows of the
 features, written as a matrix with one row per position. So RoIAlign is one `embedding_bag`. The rows of several feature maps (the
-levels of a pyramid) can be put into one matrix; then a region's level is an offset of its indices, and all regions are done in
+levels of a pyramid) can be put into one matrix; then a region's level is an offset of its indices, and all regions are pooled in
 one call. Equal to torchvision's `roi_align(…, sampling_ratio=2, aligned=True)`.
 """
 
@@ -17,7 +17,7 @@ from torch.nn.functional import embedding_bag
 from anynorm.models.detection.boxes import box_area
 
 SAMPLING_RATIO = 2
-"""Points per bin and axis: `sampling_ratio` of other libraries."""
+"""Sampling points per bin and axis: `sampling_ratio` of other libraries."""
 
 
 def roi_align(features: Sequence[Tensor], strides: Sequence[int], regions: Tensor, output_size: int, levels: Tensor) -> Tensor:
@@ -26,7 +26,7 @@ def roi_align(features: Sequence[Tensor], strides: Sequence[int], regions: Tenso
     Args:
         features: maps (n, c, h, w), one per level.
         strides: pixels of the image per position of each map.
-        regions: (k, 5), the number of the image and x1, y1, x2, y2 in pixels.
+        regions: (k, 5), the index of the image and x1, y1, x2, y2 in pixels.
         output_size: bins per axis.
         levels: (k,), the map of each region.
     """
@@ -52,10 +52,10 @@ def _axis(start: Tensor, end: Tensor, size: Tensor, bins: int) -> tuple[Tensor, 
     of the first position is at ½.
 
     Args:
-        start: (k,), where a region begins, in positions of its map.
-        end: (k,), where it ends.
-        size: (k, 1), positions of the map.
-        bins: their number per region.
+        start: (k,), start of each region, in positions of its map.
+        end: (k,), end of each region.
+        size: (k, 1), number of positions of the map.
+        bins: number of bins per region.
     """
     step = (end - start) / (bins * SAMPLING_RATIO)
     points = start[:, None] - 0.5 + (torch.arange(bins * SAMPLING_RATIO, device=start.device) + 0.5) * step[:, None]
@@ -76,7 +76,7 @@ def assign_levels(boxes: Tensor, strides: Sequence[int], *, size: float = 224.0,
 
     Args:
         boxes: the boxes.
-        strides: of the levels, each twice the one before.
+        strides: strides of the levels, each twice the one before.
         size: the side of a box on the level `level`; 224 pixels and 4 in the paper.
         level: the level of that size.
 

@@ -17,7 +17,7 @@ from anynorm.models.detection.losses import box_loss
 from anynorm.models.detection.matching import match, sample
 
 MIN_SIZE = 1.0
-"""Smallest side of a proposal, in pixels."""
+"""Minimum side of a proposal, in pixels."""
 
 
 class Prediction(NamedTuple):
@@ -31,17 +31,17 @@ class Prediction(NamedTuple):
 class RPN(nn.Module):
     """The head of the region proposal network, shared by all levels.
 
-    Its convolutions are shared, its norms are not: with one BN for all levels, each level would be normalized by statistics of
-    its own in training, but all of them by one set of running statistics in inference. In the paper it has no norm.
+    Its convolutions are shared, its norms are not: with one BN for all levels, each level would be normalized by its own
+    statistics in training, but all levels by one set of running statistics in inference. The paper uses no norm here.
 
     Args:
-        in_channels: of the features.
-        strides: of the levels.
-        sizes: sizes of the anchors of each level; as many on each.
+        in_channels: channels of the features.
+        strides: strides of the levels.
+        sizes: sizes of the anchors of each level, equally many per level.
         ratios: height over width of the anchors.
         num_candidates: boxes with the highest scores per level, from which non-maximum suppression chooses.
         num_proposals: boxes that are kept per image.
-        num_samples: anchors per image in the loss.
+        num_samples: sampled anchors per image in the loss.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class RPN(nn.Module):
         return torch.cat([torch.zeros_like(image_size), image_size.flip(0)]).to(boxes.dtype)[None]
 
     def losses(self, prediction: Prediction, objects: Sequence[Tensor]) -> dict[str, Tensor]:
-        """Return the losses of objectness and of boxes, over randomly chosen anchors.
+        """Return the losses of objectness and of boxes over randomly sampled anchors.
 
         Args:
             prediction: the output of the network.
