@@ -30,7 +30,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from anynorm import plot, xbn
-from anynorm.data.download import find_file
+from anynorm.data.cifar_weights import fetch_cifar_weights
 from anynorm.data.readers import cifar10, digits
 from anynorm.diagnostics.perturb import PER, perturbation_curve
 from anynorm.io.checkpoints import read_state_dict
@@ -81,7 +81,7 @@ def load_network_and_data(settings: Settings) -> tuple[CifarResNet, Tensor, tupl
         x = images.float() / 255
         return CifarResNet(settings["depth"], in_channels=1), x[:num_fit], (x[-num_test:], labels[-num_test:])
     model = CifarResNet(settings["depth"])
-    model.load_state_dict(read_state_dict(find_file(f"cifar10_resnet_pretrained/resnet{settings['depth']}-*.th")))
+    model.load_state_dict(read_state_dict(fetch_cifar_weights(settings["depth"])))
     (train_images, _), (test_images, labels) = cifar10("train"), cifar10("test")
     fit, test = ((images.float() / 255 - MEAN) / STD for images in (train_images[:num_fit], test_images[:num_test]))
     return model, fit, (test, labels[:num_test])

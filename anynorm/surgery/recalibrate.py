@@ -77,7 +77,7 @@ def recalibrate(
     >>> _ = torch.manual_seed(0)
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
     >>> print(recalibrate(model, torch.randn(64, 3, 8, 8).split(16)).finding)
-    1 of 1 norms recalibrated on 64 samples (pooled); largest change: 1.
+    1 of 1 norms recalibrated on 64 samples (pooled); largest change: norm '1'.
     """
     check_model(model)
     _check_arguments(estimator, source_weight)
@@ -100,8 +100,9 @@ def recalibrate(
     largest = max(rows, key=lambda row: max(row["mean_change"], row["std_change"]))["path"]
     rows += [{"path": site.path, "note": "unchanged: no sample reached it"} for site in sites if site not in reached]
     how = f"{estimator}, source weight {source_weight:.3g}" if source_weight else estimator
-    finding = f"{len(reached)} of {len(sites)} norms recalibrated on {samples} samples ({how}); "
-    return SurgeryReport(rows, f"{finding}largest change: {largest or 'the model itself'}.", model, undo_log.undo)
+    place = f"norm '{largest}'" if largest else "the model itself"
+    finding = f"{len(reached)} of {len(sites)} norms recalibrated on {samples} samples ({how}); largest change: {place}."
+    return SurgeryReport(rows, finding, model, undo_log.undo)
 
 
 def _check_arguments(estimator: str, source_weight: float) -> None:

@@ -21,7 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anynorm.data.download import RemoteFile, data_dir, fetch_file, lock_directory
+from anynorm.data.cifar_weights import DEPTHS, fetch_cifar_weights
+from anynorm.data.download import data_dir, lock_directory
 from anynorm.errors import DataError
 from anynorm.io.atomic import atomic_write
 from anynorm.io.checkpoints import call_factory, read_state_dict
@@ -32,15 +33,6 @@ from anynorm.training.task import Task
 from anynorm.training.trainer import Trainer
 
 CLASSIFIER, INCEPTION = "classifier", "inception"
-CIFAR_RESNETS = {20: "resnet20-12fca82f", 32: "resnet32-d509ac18", 44: "resnet44-014dd654", 56: "resnet56-4bfd9763"}
-"""Files with pretrained weights by depth."""
-_MD5 = {
-    20: "1f38c81cdebd6bcce9b03d082161a36c",
-    32: "1b290d0b1aad139b0f2be36cf1fa4846",
-    44: "953c35969bce8e16eba14f6de91ef262",
-    56: "48a2383e717f38f02934658ab8d4d9a2",
-}
-_URL = "https://github.com/akamaster/pytorch_resnet_cifar10/raw/master/pretrained_models"
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CLASSIFIER_STEPS, CLASSIFIER_BATCH_SIZE, CLASSIFIER_IMAGES = 600, 64, 10_000
 """Training of the ResNet-8: number of steps, images per step, and images in all, at most."""
@@ -119,10 +111,10 @@ def metric_suffix(features: str) -> str:
         return ""
     if features == CLASSIFIER:
         return " (ResNet-8)"
-    if features.startswith("resnet") and features[6:].isdigit() and int(features[6:]) in CIFAR_RESNETS:
+    if features.startswith("resnet") and features[6:].isdigit() and int(features[6:]) in DEPTHS:
         return f" (ResNet-{features[6:]})"
     if ":" not in features:
-        known = " ".join([CLASSIFIER, *(f"resnet{depth}" for depth in CIFAR_RESNETS), INCEPTION])
+        known = " ".join([CLASSIFIER, *(f"resnet{depth}" for depth in DEPTHS), INCEPTION])
         raise DataError(f"unknown feature network {features!r}. Usable: {known} package.module:factory.")
     return f" ({_custom(features).label})"
 
@@ -178,9 +170,7 @@ def _custom(name: str) -> nn.Module:
 
 @lru_cache(maxsize=2)
 def _cifar_resnet(depth: int) -> nn.Module:
-    name = f"{CIFAR_RESNETS[depth]}.th"
-    remote = RemoteFile(f"{_URL}/{name}", _MD5[depth], f"cifar10_resnet_pretrained/{name}")
-    state = read_state_dict(fetch_file(remote.path, remote))
+    state = read_state_dict(fetch_cifar_weights(depth))
     network = CifarResNet(depth, norm=nn.BatchNorm2d)
     network.load_state_dict({key.removeprefix("module."): value for key, value in state.items()})
     return FeatureNetwork(network, f"ResNet-{depth}", 32, _IMAGENET_MEAN, _IMAGENET_STD)

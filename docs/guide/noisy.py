@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from anynorm.data.download import find_file
+from anynorm.data.cifar_weights import fetch_cifar_weights
 from anynorm.data.readers import cifar10
 from anynorm.io.checkpoints import read_state_dict
 from anynorm.models.cifar_resnet import CifarResNet
@@ -21,7 +21,7 @@ BATCH_SIZE = 100
 def network(checkpoint: str | None = None) -> CifarResNet:
     """Return the pretrained network, or the same network with another checkpoint."""
     model = CifarResNet(20)
-    path = find_file("cifar10_resnet_pretrained/resnet20-*.th") if checkpoint is None else Path(checkpoint)
+    path = fetch_cifar_weights(20) if checkpoint is None else Path(checkpoint)
     model.load_state_dict(read_state_dict(path))
     return model
 
