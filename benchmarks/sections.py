@@ -187,7 +187,7 @@ def deployment_section(results: dict[str, Any]) -> str:
     text = f"Inference of ResNet-20, {_threads(1)}, CPU times, best of all rounds; relative to {base} in the same runtime"
     parts = [f"{text} ({versions}):\n\n{table(rows)}\n"]
     if results["quantization"]:
-        header = ["ResNet-20 on CIFAR-10", "accuracy (%)", "predictions as in float32 (%)"]
+        header = ["ResNet-20 on CIFAR-10", "accuracy (%)", "agreement with float32 (%)"]
         accuracies = [
             [name, f"{row['accuracy']:.2f}", f"{row['agreement']:.2f}"] for name, row in results["quantization"]["rows"].items()
         ]
