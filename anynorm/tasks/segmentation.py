@@ -68,8 +68,8 @@ class Segmentation(Task):
         fit_images: number of training images on which γ and β of the backbone's new norms are fitted to its pretrained BN; 0
             for weights that have the norms of the run.
         frozen: part of the network whose norms are frozen (running statistics, γ and β), such as backbone; "" for none.
-        backbone_image_size: side of the images of the pretrained classifier; up to 64, the stem of the backbone keeps the
-            resolution.
+        backbone_image_size: side of the images for which the backbone is built, those of a pretrained classifier; up to 64, its
+            stem keeps the resolution.
 
     Raises:
         DataError: if the data set or the weights cannot be read, or do not fit.
