@@ -1,15 +1,96 @@
-"""Pages of tasks: one per name of `anynorm.tasks.TASKS`, generated from docstrings, options and the guides that mention it."""
+"""Pages of tasks: one per name of `anynorm.tasks.TASKS`, from docstrings, options and the defaults of `anynorm compare`."""
 
 from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from anynorm.comparison import Comparison, make_comparison
 from anynorm.tasks import TASKS, task_class
-from anynorm.training.task import Task
+from anynorm.training.devices import Hardware
+from anynorm.training.task import Task, merge_options
+from docs.docstrings import CODE, OBJECT
 
 DOCS = Path(__file__).parent
+_DOMAINS = "`--data` is the source domain, `--set target=NAME` the target domain; see `anynorm.data.domains`."
+_IMAGES = "`--data` is a data set of images with labels; see `anynorm.data`."
+_SEARCH_IMAGES = f"{_IMAGES} One half of the training images trains the weights, the other half the architecture."
+DATA = {
+    "classification": _IMAGES,
+    "adversarial": _IMAGES,
+    "advprop": _IMAGES,
+    "architecture_evaluation": f"{_IMAGES} `--model` is the architecture, `darts:GENOTYPE`.",
+    "few_shot": "`--data` has base classes for training and novel classes for tests; see `anynorm.data.few_shot`.",
+    "generation": _IMAGES,
+    "style_transfer": (
+        "`--data` has the content images, and `--set styles=NAME` the style images, which have no default; see "
+        "`anynorm.data.unlabeled`."
+    ),
+    "single_style_transfer": (
+        "`--data` has the content images, see `anynorm.data.unlabeled`, and `--set style_image=PATH` is the picture with the "
+        "style, which has no default."
+    ),
+    "controller_search": (
+        "`--set table=PATH` is a file with the accuracies of NAS-Bench-201 (see `anynorm.data.nasbench`), "
+        "`--set data_set=NAME` the data set on which they were measured. There are no images."
+    ),
+    **dict.fromkeys(("darts", "darts_second_order", "manas_exp3", "manas_least_squares", "random_search"), _SEARCH_IMAGES),
+    **dict.fromkeys(("source_only", "adabn", "dsbn", "can", "can_all_classes"), _DOMAINS),
+    "detection": "`--data` has images with boxes and, for `--set masks=true`, masks of objects; see `anynorm.data.detection`.",
+    "segmentation": "`--data` has images with a class per pixel; see `anynorm.data.segmentation`.",
+    "video": "`--data` has videos with labels; see `anynorm.data.video`.",
+}
+"""The data of each task, and the options that name them."""
+ARGUMENTS = {
+    "style_transfer": " --data folder:photos --set styles=folder:paintings",
+    "single_style_transfer": " --data folder:photos --set style_image=painting.jpg",
+}
+"""Further arguments of the command of a task, whose data have no default."""
+UNUSED = {"style_transfer": ("model",), "single_style_transfer": ("model",), "controller_search": ("data", "model")}
+"""Arguments that a task does not use."""
+GUIDES = {
+    "classification": ("compare", "training", "robustness"),
+    "adversarial": ("robustness",),
+    "advprop": ("robustness",),
+    "few_shot": ("few_shot",),
+    "generation": ("generation",),
+    **dict.fromkeys(("style_transfer", "single_style_transfer"), ("style_transfer",)),
+    **dict.fromkeys(("darts", "darts_second_order", "manas_exp3", "manas_least_squares", "random_search"), ("search",)),
+    **dict.fromkeys(("architecture_evaluation", "controller_search"), ("search",)),
+    **dict.fromkeys(("source_only", "adabn", "dsbn", "can", "can_all_classes"), ("domains",)),
+    "detection": ("detection",),
+    "segmentation": ("segmentation",),
+    "video": ("video",),
+}
+"""The guides about each task, files of docs/guide."""
+ARGUMENT_TEXTS = {
+    "norms": "norms to compare",
+    "batch_sizes": "samples per batch",
+    "seeds": "runs per norm and batch size",
+    "data": "data set",
+    "model": "network",
+    "width": "width multiplier of the network",
+    "epochs": "number of epochs",
+    "lr": "learning rate at batch size 32, from which `--lr-scaling` computes that of other sizes",
+    "lr_scaling": "how the learning rate follows the batch size: linear, sqrt or none",
+}
+"""Arguments of `anynorm compare` with an option of their own."""
+SETTING_TEXTS = {
+    "image_size": "side of training images, in pixels",
+    "grad_accum_steps": "forward passes per step",
+    "optimizer": "optimizer",
+    "schedule": "schedule of the learning rate",
+    "warmup_epochs": "epochs over which the learning rate rises from 0",
+    "weight_decay": "weight decay",
+    "nesterov": "whether SGD uses Nesterov momentum",
+    "num_evals": "evaluations per run",
+}
+"""Settings of all tasks for which a task may have a default of its own."""
+IN_255THS = ("epsilon", "step_size")
+"""Options that are fractions of the range of 8-bit pixels."""
 
 
 def task_pages() -> dict[str, str]:
@@ -25,73 +106,107 @@ def index_page() -> str:
         "A task is what is trained: networks, data, loss and metric. `anynorm compare --task NAME` compares norms on it;",
     ]
     lines += ["[Tasks](../guide/tasks.md) shows how to write one.", "", "```{toctree}", ":hidden:", "", *TASKS, "```", ""]
-    lines += ["| task | what is trained | compared by |", "|---|---|---|"]
+    lines += ["| task | | compared by |", "|---|---|---|"]
     for name in TASKS:
-        task = task_class(name)
-        lines.append(f"| [`{name}`]({name}.md) | {_first_line(task.__doc__)} | {_metric(task)} |")
+        lines.append(f"| [`{name}`]({name}.md) | {first_line(task_class(name))} | {_metric(default_comparison(name))} |")
     return "\n".join([*lines, ""])
 
 
 def task_page(name: str) -> str:
     """Return the page of a task."""
-    task = task_class(name)
-    defaults = ", ".join(f"{key}: {_format(value)}" for key, value in task.comparison_defaults.items())
-    better = "higher" if task.metric.higher_is_better else "lower"
-    parts = [f"# Task: {name}", f"{_first_line(task.__doc__)} Runs are compared by their {_metric(task)}; {better} is better."]
-    parts += [f"```bash\nanynorm compare --task {name}\n```", f"By default, {defaults}.", *_guides(name)]
+    task, comparison = task_class(name), default_comparison(name)
+    better = "higher" if comparison.metric.higher_is_better else "lower"
+    parts = [f"# Task: {name}", f"{first_line(task)} Runs are compared by their {_metric(comparison)}; {better} is better."]
+    parts += [link_objects(DATA[name]), f"```bash\nanynorm compare --task {name}{ARGUMENTS.get(name, '')}\n```"]
+    parts += [f"Defaults of `anynorm compare --task {name}`:", defaults_table(name, comparison), _guides(name)]
     parts += ["## How it works", _directive("automodule", task.__module__)]
-    parts += ["## Settings", *_options(task), _directive("autoclass", f"{task.__module__}.{task.__name__}")]
+    parts += ["## Settings", "`--set NAME=VALUE` changes these, and [those of all tasks](../guide/training.md):"]
+    parts += [options_table(task, merge_options(task, comparison.base.options))]
+    parts += [_directive("autoclass", f"{task.__module__}.{task.__name__}")]
     return "\n\n".join(parts) + "\n"
 
 
-def _options(task: type[Task]) -> list[str]:
-    if not task.default_options:
-        return ["It has no settings of its own; [Training](../guide/training.md) has those of all tasks."]
-    described = option_descriptions(task)
-    rows = "\n".join(f"| `{name}` | {_format(value)} | {described[name]} |" for name, value in task.default_options.items())
-    return [
-        "`--set NAME=VALUE` changes these, and [those of all tasks](../guide/training.md):",
-        f"| setting | default | |\n|---|---|---|\n{rows}",
-    ]
+def default_comparison(name: str) -> Comparison:
+    """Return the comparison of `anynorm compare --task NAME` without further arguments."""
+    return make_comparison({"task": name}, Path("runs"), Hardware())
+
+
+def defaults_table(name: str, comparison: Comparison) -> str:
+    """Return a table of the arguments that a comparison has by default, without the options of its task.
+
+    Settings of all tasks are in it if the task has a default of its own for them.
+    """
+    lines = ["| argument | default | |", "|---|---|---|"]
+    own = {key: SETTING_TEXTS[key] for key in task_class(name).comparison_defaults if key in SETTING_TEXTS}
+    for key, text in (ARGUMENT_TEXTS | own).items():
+        value = getattr(comparison if hasattr(comparison, key) else comparison.base, key)
+        if value is not None and key not in UNUSED.get(name, ()):
+            argument = f"--set {key}" if key in own else f"--{key.replace('_', '-')}"
+            lines.append(f"| `{argument}` | {_format(key, value)} | {text} |")
+    return "\n".join(lines)
+
+
+def options_table(task: type[Task], values: Mapping[str, Any]) -> str:
+    """Return a table of the options of a task.
+
+    Args:
+        task: the task.
+        values: the options in a comparison; where they differ from those of the class, the table has both.
+    """
+    descriptions = option_descriptions(task)
+    lines = ["| setting | default | |", "|---|---|---|"]
+    for name, default in task.default_options.items():
+        remark = f" The default outside of comparisons is {_format(name, default)}." if values[name] != default else ""
+        lines.append(f"| `{name}` | {_format(name, values[name])} | {link_objects(descriptions[name] + remark)} |")
+    return "\n".join(lines)
 
 
 def option_descriptions(task: type[Task]) -> dict[str, str]:
-    """Return the description of each setting: the section Options of the class, or of the class that it inherits from.
-
-    Names that share an entry share its text.
-    """
+    """Return the description of each setting: the section Options of the class, or of the class that it inherits from."""
     descriptions: dict[str, str] = {}
     for each in reversed(task.__mro__):
         section = re.search(r"^Options:\n((?:    .*\n?|\n(?=    ))+)", inspect.cleandoc(each.__dict__.get("__doc__") or ""), re.M)
         for entry in re.split(r"\n(?! )", inspect.cleandoc(section[1])) if section else []:
-            names, _, text = entry.partition(": ")
-            descriptions |= dict.fromkeys(names.split(", "), " ".join(text.split()))
+            name, _, text = entry.partition(": ")
+            descriptions[name] = " ".join(text.split())
     return descriptions
 
 
-def _guides(name: str) -> list[str]:
-    """Return links to the guides that have a command or a paragraph about the task."""
-    mentions = re.compile(rf"`{name}`|--task {name}\b")
-    found = [path for path in sorted((DOCS / "guide").glob("*.md")) if mentions.search(path.read_text())]
-    links = ", ".join(f"[{path.read_text().partition('# ')[2].splitlines()[0]}](../guide/{path.name})" for path in found)
-    return [f"Guides: {links}."] if links else []
+def link_objects(text: str) -> str:
+    """Return Markdown in which the names of objects of anynorm are links.
+
+    >>> link_objects("see `anynorm.data` and `--data`")
+    'see {py:obj}`anynorm.data` and `--data`'
+    """
+    return CODE.sub(lambda code: f"{{py:obj}}{code[0]}" if OBJECT.fullmatch(code[1]) else code[0], text)
+
+
+def first_line(task: type[Task]) -> str:
+    """Return what a task is: the first line of its docstring."""
+    return (task.__doc__ or "").splitlines()[0]
+
+
+def _guides(name: str) -> str:
+    paths = [DOCS / "guide" / f"{guide}.md" for guide in GUIDES[name]]
+    links = ", ".join(f"[{path.read_text().partition('# ')[2].splitlines()[0]}](../guide/{path.name})" for path in paths)
+    return f"Guide{'s' * (len(paths) > 1)}: {links}."
 
 
 def _directive(directive: str, target: str) -> str:
     return f"```{{eval-rst}}\n.. {directive}:: {target}\n   :no-index:\n```"
 
 
-def _format(value: object) -> str:
+def _format(name: str, value: object) -> str:
+    """Return a value as `--set` takes it."""
     if isinstance(value, tuple | list):
-        return ", ".join(_format(item) for item in value)
-    if isinstance(value, float) and not value.is_integer() and (value * 255).is_integer():
+        return ", ".join(_format(name, item) for item in value)
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if name in IN_255THS and isinstance(value, float) and (value * 255).is_integer():
         return f"`{round(value * 255)}/255`"
     return f"`{value}`" if value != "" else '`""`'
 
 
-def _metric(task: type[Task]) -> str:
-    return f"{task.metric.name} in {task.metric.unit}" if task.metric.unit else task.metric.name
-
-
-def _first_line(doc: str | None) -> str:
-    return (doc or "").splitlines()[0]
+def _metric(comparison: Comparison) -> str:
+    name, unit = comparison.metric.name, comparison.metric.unit
+    return f"{f'`{name}`' if '_' in name else name}{' in ' * bool(unit)}{unit}"

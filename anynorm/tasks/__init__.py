@@ -2,26 +2,29 @@
 
 `anynorm.training.task.Task` is their base class; `anynorm.training.trainer` has the training loop.
 
-classification            images and labels; see `anynorm.tasks.classification`
-adversarial               classification, trained on adversarial images; see `anynorm.tasks.adversarial`
-advprop                   classification, trained on clean and adversarial images; see `anynorm.tasks.advprop`
-architecture_evaluation   the same with a searched network of the DARTS space; see `anynorm.tasks.architecture_evaluation`
-few_shot                  novel classes from a few images; see `anynorm.tasks.few_shot`
-generation                images of a class, by a GAN; see `anynorm.tasks.generation`
-style_transfer            a decoder for any content and any style; see `anynorm.tasks.style_transfer`
-single_style_transfer     Johnson's network for one style; see `anynorm.tasks.single_style_transfer`
-darts                     architecture search, first order; see `anynorm.tasks.darts`
-darts_second_order        the same through an unrolled step of the weights
-manas_exp3                the same by bandits; see `anynorm.tasks.manas`
-manas_least_squares
-random_search
-controller_search         the controller of ENAS on tables of NAS-Bench-201; see `anynorm.tasks.controller_search`
-source_only adabn dsbn    domain adaptation: baselines; see `anynorm.tasks.domain_adaptation`
-can can_all_classes       domain adaptation: CAN, with two readings of its loss; see `anynorm.tasks.contrastive_adaptation`
-detection                 objects with boxes or masks; see `anynorm.tasks.detection`
-segmentation              a class per pixel; see `anynorm.tasks.segmentation`
-video                     classification of videos by inflated networks; see `anynorm.tasks.video`
-package.module:Task       a subclass of `Task`
+classification            Image classification.
+adversarial               Adversarial training of image classifiers: training on adversarial images only (Madry et al. 2018).
+advprop                   Image classification by training on clean and adversarial images (AdvProp, Xie et al. 2020).
+architecture_evaluation   Image classification by an architecture of the DARTS space, trained from scratch (Liu et al. 2019).
+few_shot                  Few-shot classification by imprinted weights (Qi et al. 2018): novel classes from a few images of each.
+generation                Class-conditional image generation by a GAN with a projection discriminator (Miyato & Koyama 2018).
+style_transfer            Style transfer with any style, by one decoder (AdaIN, Huang & Belongie 2017).
+single_style_transfer     Style transfer with a single style, by a network that is trained for it (Johnson et al. 2016).
+darts                     Differentiable architecture search (DARTS, Liu et al. 2019), first order.
+darts_second_order        Differentiable architecture search (DARTS, Liu et al. 2019), second order.
+manas_exp3                Architecture search by multi-agent bandits with the policy Exp3 (MANAS, Carlucci et al. 2019).
+manas_least_squares       Architecture search by multi-agent bandits with a least-squares policy (MANAS, Carlucci et al. 2019).
+random_search             Architecture search by random sampling with shared weights, a baseline.
+controller_search         Architecture search by reinforcement learning, with the controller of ENAS (Pham et al. 2018).
+source_only               Image classification in a target domain after training in a source domain, without adaptation.
+adabn                     Unsupervised domain adaptation by running statistics of the target (AdaBN, Li et al. 2016).
+dsbn                      Unsupervised domain adaptation by domain-specific norms and pseudo labels (DSBN, Chang et al. 2019).
+can                       Unsupervised domain adaptation by contrastive adaptation networks (CAN, Kang et al. 2019).
+can_all_classes           Unsupervised domain adaptation by CAN (Kang et al. 2019), with the loss of the authors' code.
+detection                 Object detection with Faster R-CNN or Mask R-CNN.
+segmentation              Semantic segmentation with a PSP or ASPP head.
+video                     Video classification by inflated 3-D networks (I3D, Carreira & Zisserman 2017).
+package.module:Task       a subclass of `anynorm.training.task.Task`
 """
 
 from __future__ import annotations

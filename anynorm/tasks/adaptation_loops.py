@@ -46,10 +46,10 @@ class LoopedAdaptation(SourceOnly):
     """Training on the source, then adaptation in loops; a subclass defines `assign_labels` and `adaptation_loss`.
 
     Options:
-        source_epochs: epochs of training on the source, out of `config.epochs`.
-        steps_per_loop: steps between two assignments of labels.
-        adaptation_lr: learning rate of the adaptation; 0 for `config.lr`.
-        head_lr_factor: factor of the learning rate of the last layer in the adaptation.
+        source_epochs: number of epochs of training on the source alone, out of `config.epochs`.
+        steps_per_loop: number of steps between two assignments of labels to images of the target.
+        adaptation_lr: learning rate after the training on the source; 0 for `config.lr`.
+        head_lr_factor: factor of the learning rate of the last layer after the training on the source.
         recalibrate: whether domain-specific running statistics of the target are estimated on its images before the first loop,
             instead of starting as those of the source.
 
@@ -179,7 +179,7 @@ class LoopedAdaptation(SourceOnly):
 
 
 class DSBN(LoopedAdaptation):
-    """Domain adaptation by domain-specific norms and pseudo labels (Chang et al. 2019).
+    """Unsupervised domain adaptation by domain-specific norms and pseudo labels (DSBN, Chang et al. 2019).
 
     Attributes:
         first_probabilities: a buffer, the class probabilities of the target's images before adaptation, (n, K).

@@ -29,7 +29,7 @@ _ATTACK_STREAM = 4
 
 
 class Adversarial(Classification):
-    """Classification, trained on adversarial images.
+    """Adversarial training of image classifiers: training on adversarial images only (Madry et al. 2018).
 
     The metric is the error under the first attack of `attack`, with norms in eval mode; it is part of every evaluation.
 
@@ -38,9 +38,9 @@ class Adversarial(Classification):
         data: all images; None for those of `config.data`.
 
     Options:
-        attack: comma-separated attacks of evaluations; runs are compared by the first.
-        train_attack: the attack of training steps.
-        attack_norm_mode: mode of the norms during the attack of a training step, eval or train.
+        attack: comma-separated attacks of evaluations; runs are compared by the error under the first.
+        train_attack: attack that makes the images of training steps, such as pgd:4 or fgsm.
+        attack_norm_mode: mode of the norms during the attacks of training steps, eval or train.
 
     Raises:
         SpecError: if an attack is invalid, or epsilon is not in [0, 1].

@@ -41,11 +41,11 @@ BRANCHES = {"": CLEAN, "_adversarial_branch": ADVERSARIAL}
 
 
 class AdvProp(Adversarial):
-    """Classification, trained on clean and adversarial images, with a branch of the norms for each.
+    """Image classification by training on clean and adversarial images (AdvProp, Xie et al. 2020).
 
-    The metric is the error on clean images by the clean branch. After the last step, evaluations have the errors under attacks;
-    the attacked branch is the one that classifies. Metrics of the adversarial branch end in `_adversarial_branch`; they are equal
-    to those of the clean branch for norms that take no condition.
+    The norms have a branch for clean and one for adversarial images. The metric is the error on clean images by the clean branch.
+    After the last step, evaluations have the errors under attacks; the attacked branch is the one that classifies. Metrics of the
+    adversarial branch end in `_adversarial_branch`; they are equal to those of the clean branch for norms that take no condition.
 
     Args:
         config: the run.
@@ -53,7 +53,7 @@ class AdvProp(Adversarial):
 
     Options:
         attack: comma-separated attacks of the last evaluation.
-        loss_weight: the factor w of the sum of the two losses.
+        loss_weight: factor w of the sum of the losses on clean and on adversarial images.
     """
 
     default_options: ClassVar[Mapping[str, Any]] = {**Adversarial.default_options, "train_attack": "pgd:10", "loss_weight": 1.0}

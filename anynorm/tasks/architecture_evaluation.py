@@ -25,11 +25,13 @@ from anynorm.training.task import Metrics, Step
 
 
 class ArchitectureEvaluation(Classification):
-    """Classification by a network `darts:GENOTYPE`, with an auxiliary head and drop-path; cutout is `Config.cutout`.
+    """Image classification by an architecture of the DARTS space, trained from scratch (Liu et al. 2019).
+
+    The network has an auxiliary head and drop-path, as published; cutout is the setting `cutout` of all tasks.
 
     Options:
         auxiliary_weight: weight of the loss of the auxiliary head; 0 for no head.
-        drop_path: probability of dropping a path at the end of training; it grows linearly from 0.
+        drop_path: probability of dropping a path of a cell at the end of training; it grows linearly from 0.
         clip_grad_norm: maximum norm of the gradient; 0 for no clipping.
 
     Raises:

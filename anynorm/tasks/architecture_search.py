@@ -1,11 +1,12 @@
-"""Architecture search with any norm: the base of gradient-based (`darts`) and bandit-based (`manas`) search.
+"""Architecture search with any norm: the base of `anynorm.tasks.darts` (gradients) and `anynorm.tasks.manas` (bandits).
 
 A step updates the architecture by a batch of one half of the training images, then the weights by a batch of the other half.
 Norms use batch statistics in both updates and in the evaluation of the supernet. The updates of the weights also update running
-statistics, which are those of the mixture of all operations. `path_evaluation` measures their error for a single path.
+statistics, which are those of the mixture of all operations. `anynorm.tasks.path_evaluation` measures their error for a single
+path.
 
 Metrics: the error of the supernet, the number of skip connections in its architecture and, with a table of NAS-Bench-201, those
-of `search_metrics`. A norm that takes classes gets the operations before it; see `supernet_norms`.
+of `anynorm.tasks.search_metrics`. A norm that takes classes gets the operations before it; see `anynorm.tasks.supernet_norms`.
 """
 
 from __future__ import annotations
@@ -52,11 +53,13 @@ class ArchitectureSearch(Classification):
         data: all images; None for those of `config.data`.
 
     Options:
-        alpha_lr, alpha_weight_decay: learning rate and weight decay of Adam, which trains α.
+        alpha_lr: learning rate of Adam for the architecture parameters α; constant.
+        alpha_weight_decay: weight decay of Adam for the architecture parameters α.
         clip_grad_norm: maximum norm of the gradient of the weights; 0 for no clipping.
         alpha_from_test: whether α is trained on half of the test images, and the weights on all training images (sabn Table 2).
         sample_conditions: whether norms with classes get operations drawn from softmax(α); if not, they always get class 0.
-        table: file with the accuracies of NAS-Bench-201 (`anynorm.data.nasbench`); "" for none.
+        table: file with the accuracies of NAS-Bench-201, by which runs are then compared; "" for none. See
+            `anynorm.data.nasbench`.
 
     Raises:
         SpecError: if a setting does not apply to a search.

@@ -29,7 +29,7 @@ TINY = 512
 
 
 class Classification(Task):
-    """Classification of the images of a data set.
+    """Image classification.
 
     Args:
         config: the run.
@@ -37,8 +37,9 @@ class Classification(Task):
 
     Options:
         attack: comma-separated attacks on the trained network, such as "pgd:4,pgd:10"; "" for none.
-        epsilon, step_size: maximum perturbation and step size of attacks, for images in [0, 1].
-        restarts: number of random starts of PGD.
+        epsilon: maximum change of a pixel value by an attack, for pixel values in [0, 1].
+        step_size: change of a pixel value per step of PGD, for pixel values in [0, 1].
+        restarts: number of random starts of PGD in evaluations; the result with the largest loss counts for each image.
         num_attacked: number of test images to attack, rounded down to a multiple of 100 if it is larger.
 
     Raises:

@@ -3,12 +3,13 @@
 Each loop, in eval mode:
 
     1. class centers of the source, with the norms of the source
-    2. spherical K-means of the target's features, with the norms of the target, from these centers; see `spherical_kmeans`
+    2. spherical K-means of the target's features, with the norms of the target, from these centers; see
+       `anynorm.tasks.spherical_kmeans`
     3. clusters matched to classes by the Hungarian method
     4. only samples within `max_distance` of their center keep their label, and only classes with at least `min_samples` of them
 
-Each step: cross entropy on a batch of the source + `cdd_weight` · CDD (see `cdd`) of `samples_per_class` images per domain and
-class, of `classes_per_batch` random classes that kept their label.
+Each step: cross entropy on a batch of the source + `cdd_weight` · CDD (see `anynorm.tasks.cdd`) of `samples_per_class` images per
+domain and class, of `classes_per_batch` random classes that kept their label.
 
 The paper stops when the centers of source and target are close; here the number of loops is fixed.
 """
@@ -35,14 +36,17 @@ Layers = list[Tensor]
 
 
 class CAN(LoopedAdaptation):
-    """Domain adaptation by CAN; the contrastive loss is a mean over the classes of a batch.
+    """Unsupervised domain adaptation by contrastive adaptation networks (CAN, Kang et al. 2019).
+
+    The contrastive loss is a mean over the classes of a batch.
 
     Options:
-        cdd_weight: weight of the contrastive loss (CDD).
-        classes_per_batch: number of classes of a batch.
-        samples_per_class: number of samples per class and domain in a batch.
-        max_distance: largest distance of a sample from its center with which it keeps its label, D₀ of the paper; 1 for all.
-        min_samples: number of labeled samples that a class needs to take part.
+        cdd_weight: weight of the contrastive loss, the contrastive domain discrepancy (`anynorm.tasks.cdd`).
+        classes_per_batch: number of random classes in a batch of the contrastive loss.
+        samples_per_class: number of images per class and domain in a batch of the contrastive loss.
+        max_distance: distance from its cluster center, in [0, 1], at which an image of the target loses its label, D₀ of the
+            paper; 1 to keep all labels.
+        min_samples: minimum number of labeled target images of a class in the contrastive loss.
 
     Attributes:
         assignments: a buffer, the class of each training image of the target in this loop, (n,); −1 for none.
@@ -116,7 +120,10 @@ class CAN(LoopedAdaptation):
 
 
 class CANAllClasses(CAN):
-    """Domain adaptation by CAN, with the contrastive loss divided by the number of all classes, as in the authors' code."""
+    """Unsupervised domain adaptation by CAN (Kang et al. 2019), with the loss of the authors' code.
+
+    The contrastive loss is divided by the number of all classes.
+    """
 
     def discrepancy(self, source: Layers, target: Layers) -> Tensor:
         """Return CDD of the layers of a class-aware batch, divided by the number of all classes."""

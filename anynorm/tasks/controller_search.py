@@ -30,26 +30,30 @@ ADAM_BETA2 = 0.999
 
 
 class ControllerSearch(Task):
-    """Architecture search by the LSTM controller of ENAS, on tables of NAS-Bench-201.
+    """Architecture search by reinforcement learning, with the controller of ENAS (Pham et al. 2018).
 
-    A batch has `config.batch_size` sampled cells, and an epoch `steps_per_epoch` steps. With several devices the baseline is that
-    of the first process.
+    The rewards are accuracies in the tables of NAS-Bench-201, so that only the LSTM of the controller is trained. A batch has
+    `config.batch_size` sampled cells, and an epoch `steps_per_epoch` steps. With several devices the baseline is that of the
+    first process.
 
     Args:
         config: the run.
         table: the accuracies; None for the table of the options.
 
     Options:
-        table: the file of the table, relative to the working directory or the data directory, or `package.module:function`
-            that returns a `CellTable`.
-        data_set: cifar10, cifar100 or imagenet16.
+        table: file of the table, relative to the working directory or the data directory, or `package.module:function`
+            that returns an `anynorm.data.nasbench.CellTable`.
+        data_set: data set of the accuracies: cifar10, cifar100 or imagenet16.
         places: where the LSTM has norms: input, hidden and cell, separated by commas; "" for an LSTM without norms.
-        hidden_size, tanh_constant, temperature: see `anynorm.models.controller`.
+        hidden_size: size of the LSTM and of the embeddings of operations.
+        tanh_constant: t of the probabilities softmax(t · tanh(logits / T)); see `anynorm.models.controller`.
+        temperature: T of the probabilities softmax(t · tanh(logits / T)); see `anynorm.models.controller`.
         entropy_weight: weight of the entropy of the policy in the reward.
-        baseline_decay: decay of the moving average of rewards that is the baseline.
-        reward_images: the number of validation images of a reward.
-        steps_per_epoch: updates per epoch.
-        beta1, eps: parameters of Adam.
+        baseline_decay: decay of the moving average of rewards, which is the baseline of REINFORCE.
+        reward_images: number of validation images of the accuracy in a reward.
+        steps_per_epoch: number of updates of the controller per epoch.
+        beta1: β₁ of Adam.
+        eps: ε of Adam.
 
     Raises:
         DataError: if the table cannot be read.

@@ -1,4 +1,4 @@
-"""DARTS: α follows gradients of the validation loss, by `anynorm.tasks.bilevel`.
+"""DARTS: the architecture parameters α follow gradients of the validation loss, by `anynorm.tasks.bilevel`.
 
 α ← α − Adam(gradient of L_val)                       on a batch of one half of the training images
 w ← w − SGD(∇_w L_train(w, α)), gradients clipped     on a batch of the other half
@@ -16,7 +16,10 @@ from anynorm.training.task import Metrics, Step
 
 
 class FirstOrderSearch(ArchitectureSearch):
-    """Architecture search by DARTS of first order (ξ = 0): α follows the gradient of L_val at the current weights."""
+    """Differentiable architecture search (DARTS, Liu et al. 2019), first order.
+
+    The architecture parameters α follow the gradient of the validation loss at the current weights (ξ = 0).
+    """
 
     def update_architecture(self, step: Step) -> Metrics:
         """Update α by a batch of its images."""
@@ -28,7 +31,10 @@ class FirstOrderSearch(ArchitectureSearch):
 
 
 class SecondOrderSearch(ArchitectureSearch):
-    """Architecture search by DARTS of second order: through one unrolled step of the weights, in about three times the time.
+    """Differentiable architecture search (DARTS, Liu et al. 2019), second order.
+
+    The architecture parameters α follow the gradient of the validation loss through one unrolled step of the weights, which takes
+    about three times the time of first order.
 
     Raises:
         SpecError: if the run has several devices, or 16-bit precision with scaled gradients.

@@ -1,9 +1,9 @@
 """Object detection and instance segmentation: Faster R-CNN and Mask R-CNN, average precision on the test set.
 
-Training uses random crops of `config.image_size` pixels, with padding of smaller images (`object_crops`). Testing uses central
-crops of the same size, or whole images with the option `whole_images`. With the option `short_side`, both use whole images,
-scaled as in the published COCO settings `short_side=800` and `max_side=1333` (`object_scaling`); metrics are computed in the
-coordinates of the original images.
+Training uses random crops of `config.image_size` pixels, with padding of smaller images (`anynorm.tasks.object_crops`).
+Testing uses central crops of the same size, or whole images with the option `whole_images`. With the option `short_side`, both
+use whole images, scaled as in the published COCO settings `short_side=800` and `max_side=1333` (`anynorm.tasks.object_scaling`);
+metrics are computed in the coordinates of the original images.
 
 `config.batch_size` is the number of images per forward pass and device: 2 images on each of 4 devices are `batch_size=2` and
 `grad_accum_steps=4`, or `devices=4`.
@@ -41,31 +41,45 @@ Batch = tuple[Images, list[dict[str, Tensor]]]
 
 
 class Detection(Task):
-    """Detection of the objects of a data set of `anynorm.data.detection`.
+    """Object detection with Faster R-CNN or Mask R-CNN.
 
     Args:
-        config: the run. `config.model` is a residual network, the backbone.
+        config: the run. `config.data` is a name of `anynorm.data.detection`, `config.model` a residual network, the backbone.
         data: the images; None for those of `config.data`.
 
     Options:
-        masks: whether the detector is Mask R-CNN.
-        fpn: whether it has a feature pyramid; without one it is C4.
-        fpn_channels, fpn_stages: of the feature pyramid, see `anynorm.models.detection.build.DetectorSettings`.
-        anchor_sizes: square roots of the areas of anchors in pixels, separated by commas, one per level of the pyramid.
+        masks: whether the detector also predicts masks (Mask R-CNN); if not, it is Faster R-CNN.
+        fpn: whether the detector has a feature pyramid (FPN); if not, it is of type C4, whose box head is the last stage of the
+            backbone.
+        fpn_channels: number of channels of the feature pyramid and of the convolutions of the heads.
+        fpn_stages: number of stages of the backbone with a level of the feature pyramid, counted from the last; 0 for all.
+        anchor_sizes: square roots of the areas of anchors in pixels, separated by commas: one per level of the feature pyramid,
+            and possibly one more for an extra level; without a pyramid, all sizes at each position.
         anchor_ratios: heights of anchors divided by their widths, separated by commas.
-        num_candidates, num_proposals: numbers of boxes per level before and per image after non-maximum suppression in the RPN.
-        rpn_samples, num_samples: numbers of anchors and of regions per image in the losses.
-        positive_fraction: maximum fraction of these regions that contain an object.
-        box_convs, box_features, mask_convs: of the heads, see `anynorm.models.detection.build.DetectorSettings`.
-        score_threshold, max_detections: minimum score of a detection, and maximum number of detections per image.
-        weights, fit_images, frozen, backbone_image_size: of a pretrained backbone, see `anynorm.tasks.pretrained_backbone`.
+        num_candidates: number of boxes per level before non-maximum suppression in the region proposal network (RPN).
+        num_proposals: number of boxes per image after non-maximum suppression in the RPN.
+        rpn_samples: number of anchors per image in the losses of the RPN.
+        num_samples: number of regions per image in the losses of the box head; the mask loss has those with an object.
+        positive_fraction: maximum fraction of the regions in the losses of the box head that contain an object.
+        box_convs: number of convolutions with norms in the box head with a feature pyramid; 0 for a second hidden layer
+            without norm in their place.
+        box_features: size of the hidden layers of the box head with a feature pyramid.
+        mask_convs: number of convolutions with norms in the mask head with a feature pyramid.
+        score_threshold: minimum score of a detection.
+        max_detections: maximum number of detections per image, from 1 to 100.
+        weights: path of the state dict of a pretrained classifier, such as `model.pt` of a run, for the backbone; "" for none.
+        fit_images: number of training images on which γ and β of the backbone's new norms are fitted to its pretrained BN; 0
+            for weights that have the norms of the run.
+        frozen: part of the network whose norms are frozen (running statistics, γ and β), such as backbone; "" for none.
+        backbone_image_size: side of the images for which the backbone is built, those of a pretrained classifier; up to 64, its
+            stem keeps the resolution.
         clip_grad_norm: maximum norm of the gradient; 0 for no clipping.
         norm_modes: whether the last evaluation is repeated with batch statistics, and with recalibrated running statistics; see
             `anynorm.tasks.norm_modes`.
-        recalibration_images: number of training images for the latter.
+        recalibration_images: number of training images on which running statistics are recalibrated with `norm_modes`.
         whole_images: whether whole test images are evaluated instead of their central crops.
-        short_side: pixels of the shorter side of images, which are then whole, in place of crops; 0 for crops.
-        max_side: maximum number of pixels of their longer side.
+        short_side: length of the shorter side to which whole images are scaled for training and tests, in pixels; 0 for crops.
+        max_side: maximum length of the longer side of images that are scaled by `short_side`, in pixels.
 
     Raises:
         DataError: if the data set has fewer images than the run takes, lacks required masks, or has no test objects;

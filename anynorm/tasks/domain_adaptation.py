@@ -2,8 +2,8 @@
 
     source_only       train on the source, test on the target
     adabn             the same, with running statistics re-estimated on images of the target (Li et al. 2016)
-    dsbn              domain-specific norms and pseudo labels; see `adaptation_loops`
-    can               contrastive adaptation; see `contrastive_adaptation`
+    dsbn              domain-specific norms and pseudo labels; see `anynorm.tasks.adaptation_loops`
+    can               contrastive adaptation; see `anynorm.tasks.contrastive_adaptation`
     can_all_classes   the same with the loss of the authors' code
 
 `config.data` is the source and the option `target` the target: data sets of `anynorm.data.domains`. Any norm can be used. A norm
@@ -39,14 +39,16 @@ NUM_DOMAINS = 2
 
 
 class SourceOnly(Classification):
-    """No adaptation, the baseline: training on the source, tests on the target with the norms of the source.
+    """Image classification in a target domain after training in a source domain, without adaptation.
+
+    It is the baseline of the methods of domain adaptation. Tests use the norms of the source.
 
     Args:
         config: the run. `num_train` is the number of training images of each domain, `num_test` that of the target.
         data: both domains; None for those of `config.data` and the option `target`.
 
     Options:
-        target: data set of the target domain.
+        target: data set of the target domain; see `anynorm.data.domains`.
         fit_images: number of source images on which γ and β of new norms are fitted to the outputs of the norms that they
             replace, for pretrained models (`anynorm.convert(fit=…)`); 0 for none.
 
@@ -133,9 +135,9 @@ class SourceOnly(Classification):
 
 
 class AdaBN(SourceOnly):
-    """Domain adaptation by AdaBN: running statistics are re-estimated on images of the target (Li et al. 2016).
+    """Unsupervised domain adaptation by running statistics of the target (AdaBN, Li et al. 2016).
 
-    Norms without running statistics have nothing to estimate: their results are those of `SourceOnly`.
+    Norms without running statistics have nothing to estimate: their results are those of the task `source_only`.
     """
 
     def evaluate(self) -> dict[str, float]:

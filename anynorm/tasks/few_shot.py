@@ -43,7 +43,7 @@ TRANSDUCTIVE = " (transductive)"
 
 
 class FewShot(Classification):
-    """Few-shot classification: training on base classes, evaluation by episodes of novel classes.
+    """Few-shot classification by imprinted weights (Qi et al. 2018): novel classes from a few images of each.
 
     The last `nn.Linear` of a model becomes a cosine classifier; `resnet12` has one.
 
@@ -53,12 +53,14 @@ class FewShot(Classification):
 
     Options:
         num_base_classes: number of base classes, chosen by the seed of the run; 0 for all.
-        padding: zeros added on each side of an image.
-        num_ways, num_queries, num_episodes: see `draw_episodes`.
-        shots: numbers of images per class to learn from, separated by commas; runs are compared by the first.
+        padding: width of the border of zeros that is added to images, in pixels.
+        num_ways: number of novel classes per episode.
+        shots: numbers of images per novel class to learn from, separated by commas; runs are compared by the first.
+        num_queries: number of images per novel class to classify in an episode.
+        num_episodes: number of episodes of an evaluation.
         within_alphabet: whether all classes of an episode belong to one alphabet, if the data set has alphabets (Omniglot).
         episode_seed: seed of the episodes; not the seed of the run, so that all runs are evaluated with the same episodes.
-        transductive: whether to add the metrics with statistics of the query batch.
+        transductive: whether evaluations also have the accuracy with norms that use the statistics of an episode's queries.
 
     Raises:
         DataError: if the data set has fewer classes or images than an episode needs.

@@ -4,7 +4,8 @@
     L_G = −mean D(G(z, y'), y')                                                  then one
 
 z ~ N(0, I), and y' is uniform over classes. Norms of the generator that take a class (`ccbn@K`, `sabn@K`, `hn.sa@K`, …) get y'.
-Images are compared with the training images by the features of a network; see `generation_metrics` and `feature_networks`.
+Images are compared with the training images by the features of a network; see
+`anynorm.tasks.generation_metrics` and `anynorm.tasks.feature_networks`.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ EVALUATION_SEED = 1_000_003
 
 
 class Generation(Task):
-    """Class-conditional image generation by a GAN.
+    """Class-conditional image generation by a GAN with a projection discriminator (Miyato & Koyama 2018).
 
     An epoch is one pass over the training images; a step uses `n_dis` batches.
 
@@ -55,18 +56,21 @@ class Generation(Task):
             without classes. `config.model` is a name of `anynorm.models.gan.GANS` or `package.module:factory`.
 
     Options:
-        n_dis: updates of the discriminator per step.
-        generator_batch_size: 0 for `config.batch_size`.
-        beta1, beta2: parameters of Adam.
-        shared_embedding, attention: whether a BigGAN has them.
-        features: the network whose features are compared; a name of `anynorm.tasks.feature_networks`.
-        num_generated, num_reference: numbers of generated and real images in an evaluation; 0 for all real ones.
-        score_splits: number of splits of the class score.
-        intra_class: whether distances within classes are computed.
+        n_dis: number of updates of the discriminator per step.
+        generator_batch_size: number of images per update of the generator; 0 for `config.batch_size`.
+        beta1: β₁ of Adam, for both networks.
+        beta2: β₂ of Adam, for both networks.
+        shared_embedding: whether the norms of a BigGAN predict γ and β from an embedding of the class, as `bn.style` does.
+        attention: whether generator and discriminator of a BigGAN have self-attention at half of the resolution.
+        features: network whose features of generated and real images are compared; a name of `anynorm.tasks.feature_networks`.
+        num_generated: number of generated images in an evaluation.
+        num_reference: number of training images that generated images are compared with; 0 for all.
+        score_splits: number of parts of the generated images over which the class score is averaged.
+        intra_class: whether evaluations also have the distance within each class.
         recalibration_batches: number of batches on which running statistics are estimated before an evaluation, because those of
             an averaged generator belong to other weights; 0 to use them as they are.
-        balance_interval: steps between measurements of the gradient balance; 0 for none.
-        balance_draws: number of latent batches of a measurement.
+        balance_interval: number of steps between measurements of the gradient balance; 0 for none.
+        balance_draws: number of batches of latent vectors in a measurement of the gradient balance.
 
     Raises:
         DataError: if the model does not fit the images.

@@ -1,13 +1,13 @@
 """Architecture search by bandits on a supernet: MANAS (Carlucci et al. 2019), and random search as a baseline.
 
-Each step is one round of a policy (`bandits`):
+Each step is one round of a policy (`anynorm.tasks.bandits`):
 
     a ~ π;   w_a ← w_a − SGD(∇ L_train(w_a)) on a batch of one half of the training images;
     L = L_val(w_a) on a batch of the other half;   the policy is updated with (a, L)
 
 Only the weights of the drawn architecture are computed and updated. α of the supernet follows the policy: softmax(α) is π of
-MANAS, and the best architecture of random search. So the metrics are those of `architecture_search`; the error is that of the
-recommended path instead of the mixture.
+MANAS, and the best architecture of random search. So the metrics are those of `anynorm.tasks.architecture_search`; the
+error is that of the recommended path instead of the mixture.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class _Manas(BanditSearch):
     """MANAS with any policy that has a learning rate.
 
     Options:
-        policy_lr: learning rate η of the policy.
+        policy_lr: learning rate η of the policy that draws architectures.
     """
 
     default_options: ClassVar[dict[str, Any]] = {**OPTIONS, "policy_lr": 0.01}
@@ -110,7 +110,7 @@ class _Manas(BanditSearch):
 
 
 class Exp3Search(_Manas):
-    """Architecture search by MANAS with the policy Exp3."""
+    """Architecture search by multi-agent bandits with the policy Exp3 (MANAS, Carlucci et al. 2019)."""
 
     def make_policy(self, num_edges: int, num_ops: int) -> Policy:
         """Return Exp3."""
@@ -118,7 +118,7 @@ class Exp3Search(_Manas):
 
 
 class LeastSquaresSearch(_Manas):
-    """Architecture search by MANAS with the policy of least squares."""
+    """Architecture search by multi-agent bandits with a least-squares policy (MANAS, Carlucci et al. 2019)."""
 
     default_options: ClassVar[dict[str, Any]] = {**OPTIONS, "policy_lr": 0.05}
 
@@ -128,7 +128,10 @@ class LeastSquaresSearch(_Manas):
 
 
 class RandomArchitectureSearch(BanditSearch):
-    """Architecture search by random sampling with shared weights; the lowest loss on a batch decides."""
+    """Architecture search by random sampling with shared weights, a baseline.
+
+    The architecture with the lowest loss on a batch of validation images is the result.
+    """
 
     def make_policy(self, num_edges: int, num_ops: int) -> Policy:
         """Return random search."""

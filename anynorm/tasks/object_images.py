@@ -1,7 +1,7 @@
 """The images with objects of a run: training images, test images, and their objects for COCO's metrics.
 
 ObjectImages          random crops of training images; central crops of test images, or whole test images
-ScaledObjectImages    whole images, scaled to a length of their shorter side (`object_scaling`)
+ScaledObjectImages    whole images, scaled to a length of their shorter side (`anynorm.tasks.object_scaling`)
 """
 
 from __future__ import annotations

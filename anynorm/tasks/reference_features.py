@@ -63,7 +63,7 @@ def reference_features(config: Config, features: str, num_images: int, device: t
 
     Args:
         config: the run.
-        features: a network of `feature_networks`.
+        features: a network of `anynorm.tasks.feature_networks`.
         num_images: number of images, chosen at random but the same in every run; 0 for all.
         device: where the features are computed.
     """

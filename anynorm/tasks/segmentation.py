@@ -42,7 +42,7 @@ Samples = Sequence[Sample]
 
 
 class Segmentation(Task):
-    """Semantic segmentation of the images of a data set.
+    """Semantic segmentation with a PSP or ASPP head.
 
     Args:
         config: the run. `config.data` is a name of `anynorm.data.segmentation`, `config.model` a residual network of
@@ -50,19 +50,26 @@ class Segmentation(Task):
             aux_head.
 
     Options:
-        head: psp or aspp.
-        aux_weight: weight of the auxiliary loss.
-        dropout: probability of dropout before the last convolutions.
-        resize: shorter side of images before they are cropped or tested; 0 to leave their size.
-        min_scale, max_scale: range of a random scale of training images.
+        head: head of the network: psp (pyramid pooling) or aspp (atrous spatial pyramid pooling).
+        aux_weight: weight of the loss of the auxiliary head.
+        dropout: probability of dropping a channel before the last convolution of a head.
+        resize: length of the shorter side of images before they are cropped or tested, in pixels; 0 to leave their size.
+        min_scale: minimum of the random factor by which training images are scaled.
+        max_scale: maximum of the random factor by which training images are scaled.
         whole_images: whether whole test images are evaluated instead of their central squares of `config.image_size`.
-        scales: scales of a further evaluation, separated by commas; "" for none.
-        flip_test: whether this evaluation flips images too.
+        scales: factors of the image size, separated by commas, over which a further evaluation after training averages class
+            probabilities; "" for none.
+        flip_test: whether a further evaluation after training averages class probabilities over images and their mirror images.
         norm_modes: whether the last evaluation is repeated with batch statistics, and with recalibrated running statistics; see
             `anynorm.tasks.norm_modes`.
-        recalibration_images: number of training crops for the latter.
+        recalibration_images: number of training crops on which running statistics are recalibrated with `norm_modes`.
         clip_grad_norm: maximum norm of the gradient; 0 for no clipping.
-        weights, fit_images, frozen, backbone_image_size: of a pretrained backbone, see `anynorm.tasks.pretrained_backbone`.
+        weights: path of the state dict of a pretrained classifier, such as `model.pt` of a run, for the backbone; "" for none.
+        fit_images: number of training images on which γ and β of the backbone's new norms are fitted to its pretrained BN; 0
+            for weights that have the norms of the run.
+        frozen: part of the network whose norms are frozen (running statistics, γ and β), such as backbone; "" for none.
+        backbone_image_size: side of the images for which the backbone is built, those of a pretrained classifier; up to 64, its
+            stem keeps the resolution.
 
     Raises:
         DataError: if the data set or the weights cannot be read, or do not fit.

@@ -29,7 +29,7 @@ from anynorm.training.task import Metric, Metrics, Task
 
 
 class SingleStyleTransfer(Task):
-    """Style transfer with one style, by the network of Johnson et al.
+    """Style transfer with a single style, by a network that is trained for it (Johnson et al. 2016).
 
     `config.data` has the content images, see `anynorm.data.unlabeled`; `config.image_size` is the side of a random crop, and
     `config.width` multiplies the channels of the network.
@@ -38,13 +38,15 @@ class SingleStyleTransfer(Task):
         config: the run.
 
     Options:
-        style_image: the path of the style image, whose central square is used; see `anynorm.data.unlabeled.resolve`.
-        style_size: the side to which that square is resized; 0 for `image_size`.
-        encoder: the weights of the loss network, see `anynorm.tasks.encoders`.
-        content_layer: the layer of the content loss.
-        style_layers: the layers of the style loss, separated by commas.
-        content_weight, style_weight, tv_weight: the weights of the losses and of the total variation.
-        resize: the shorter side of an image before it is cropped.
+        style_image: path of the style image, whose central square is used; must be set.
+        style_size: side to which the central square of the style image is resized, in pixels; 0 for `image_size`.
+        encoder: name or path of the weights of the loss network; see `anynorm.tasks.encoders`.
+        content_layer: layer of the loss network in the content loss.
+        style_layers: layers of the loss network in the style loss, separated by commas.
+        content_weight: weight of the content loss.
+        style_weight: weight of the style loss.
+        tv_weight: weight of the total variation of the stylized images; 0 for none.
+        resize: length of the shorter side of content images before they are cropped, in pixels.
 
     Raises:
         DataError: if the weights of the encoder are not found.

@@ -40,7 +40,7 @@ NUM_PICTURES = 4
 
 
 class StyleTransfer(Task):
-    """Style transfer with any style, by one decoder (AdaIN).
+    """Style transfer with any style, by one decoder (AdaIN, Huang & Belongie 2017).
 
     `config.data` has the content images, see `anynorm.data.unlabeled`, and `config.image_size` is the side of a random crop.
 
@@ -48,13 +48,13 @@ class StyleTransfer(Task):
         config: the run.
 
     Options:
-        styles: the style images, as `config.data`.
-        encoder: the weights of the encoder, see `anynorm.tasks.encoders`.
-        content_layer: the last layer of the encoder, where the style is applied.
-        style_layers: the layers of the style loss, separated by commas.
-        style_weight: the weight of the style loss.
-        detach_target: whether the target of the content loss is a constant.
-        resize: the shorter side of an image before it is cropped.
+        styles: style images, folder:PATH or npz:PATH; must be set. See `anynorm.data.unlabeled`.
+        encoder: name or path of the weights of the encoder; see `anynorm.tasks.encoders`.
+        content_layer: last layer of the encoder, where the style is applied.
+        style_layers: layers of the encoder in the style loss, separated by commas.
+        style_weight: weight of the style loss; that of the content loss is 1.
+        detach_target: whether the target of the content loss is a constant, without a gradient.
+        resize: length of the shorter side of images before they are cropped, in pixels.
 
     Raises:
         SpecError: if the norm does not take a style.

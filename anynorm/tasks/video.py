@@ -7,8 +7,8 @@ Clips and views are those of `anynorm.tasks.video_clips`. A test video is classi
     top-5 error     the same for the five most probable classes, if there are more than five
     loss            −log of the probability of the true class
 
-With the option `norm_modes`, the last evaluation also has these metrics with other statistics; see `norm_modes`. Batches are
-x (n, 3, t, h, w) and labels (n,); norms pool over (t, h, w) where they pool over space.
+With the option `norm_modes`, the last evaluation also has these metrics with other statistics; see
+`anynorm.tasks.norm_modes`. Batches are x (n, 3, t, h, w) and labels (n,); norms pool over (t, h, w) where they pool over space.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ UNUSED = ("crop", "cutout", "mixup", "min_area", "color_jitter")
 
 
 class VideoClassification(Task):
-    """Classification of the videos of a data set by an inflated network.
+    """Video classification by inflated 3-D networks (I3D, Carreira & Zisserman 2017).
 
     Args:
         config: the run; `config.data` is a name of `anynorm.data.video`, `config.model` a residual network of `anynorm.models`,
@@ -50,17 +50,24 @@ class VideoClassification(Task):
         data: all videos; None for those of `config.data`.
 
     Options:
-        num_frames, frame_stride: frames of a clip, and their distance.
-        loop: repeat the frames of videos that are shorter than a clip; otherwise they raise an error.
-        min_side, max_side: in training the shorter side of frames is resized to a random size between these; in a test to
-            `min_side`, which is also the side of test crops. 0 for `image_size`, and for `min_side`.
-        num_clips, num_crops: views of a test video; 1 crop is the center, 3 are left, center and right (or top and bottom).
-        temporal_blocks, temporal_stride, dropout: of the network, see `anynorm.models.video`.
+        num_frames: number of frames of a clip.
+        frame_stride: distance between consecutive frames of a clip, in frames of the video.
+        loop: whether the frames of videos that are shorter than a clip are repeated; if not, such videos raise an error.
+        min_side: minimum of the random length to which the shorter side of training frames is resized, in pixels; also the
+            side of test crops. 0 for `image_size`.
+        max_side: maximum of the random length to which the shorter side of training frames is resized, in pixels; 0 for
+            `min_side`.
+        num_clips: number of clips per test video, at regular positions in time.
+        num_crops: number of crops per test clip: 1 (center) or 3 (along the longer side).
+        temporal_blocks: every how many residual blocks one has a kernel of length 3 in time; 0 for none, also in the stem.
+        temporal_stride: number of frames per frame of the features: 1, 2 or 4; with the stem of large images also 8.
+        dropout: probability of dropping a feature before the last layer.
         weights: path of `model.pt` of a classification run with the same network and norms; "" for none. Its last layer is new.
         frozen: whether the norms keep their running statistics, γ and β, as for pretrained networks.
         clip_grad_norm: maximum norm of the gradient; 0 for no clipping.
-        norm_modes: whether the last evaluation also uses batch statistics, and recalibrated running statistics.
-        recalibration_images: number of training clips for the latter.
+        norm_modes: whether the last evaluation is repeated with batch statistics, and with recalibrated running statistics; see
+            `anynorm.tasks.norm_modes`.
+        recalibration_images: number of training clips on which running statistics are recalibrated with `norm_modes`.
 
     Raises:
         DataError: if there are fewer videos than the run takes, or one is shorter than a clip.

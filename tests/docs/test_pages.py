@@ -1,5 +1,6 @@
 """Generated pages: every norm and task has one, its code runs, and links of the repository keep their targets."""
 
+import pkgutil
 import re
 
 import pytest
@@ -7,10 +8,11 @@ import pytest
 import anynorm
 from anynorm.layers.registered import REGISTRY
 from anynorm.tasks import TASKS, task_class
+from anynorm.training.task import Task
 from docs.build import CONTENTS, ON_SITE, OUTSIDE, ROOT, expand_contents, move_links, pages, site_path
 from docs.norm_pages import _benchmark, advise, drawn_specs, norm_page, norm_pages, records, specs_of_records
 from docs.run import matches, read_blocks
-from docs.task_pages import option_descriptions, task_page
+from docs.task_pages import ARGUMENTS, DATA, GUIDES, UNUSED, first_line, option_descriptions, task_page
 
 
 @pytest.mark.parametrize("name", REGISTRY)
@@ -71,16 +73,77 @@ def test_advice_follows_from_the_definition():
 @pytest.mark.parametrize("name", TASKS)
 def test_the_page_of_a_task_has_its_command_and_settings(name):
     page = task_page(name)
-    assert f"anynorm compare --task {name}\n" in page
-    for option in anynorm.tasks.task_class(name).default_options:
+    assert f"\nanynorm compare --task {name}" in page
+    for option in task_class(name).default_options:
         assert f"| `{option}` |" in page
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_every_setting_of_a_task_is_described(name):
+def test_defaults_of_a_task_are_those_of_its_comparison(name):
+    rows = re.findall(r"^\| `(?:--set |--)?([\w-]+)` \| (.*?) \|", task_page(name), re.M)
+    cells = {key.replace("-", "_"): value for key, value in rows}
+    assert len(cells) == len(rows)
+    task = task_class(name)
+    defaults = {**task.default_options, **Task.comparison_defaults, **task.comparison_defaults}
+    for key, value in defaults.items():
+        if value is None or key in UNUSED.get(name, ()):
+            assert key not in cells
+        elif key not in ("epsilon", "step_size"):
+            values = value if isinstance(value, tuple) else [value]
+            texts = [str(each).lower() if isinstance(each, bool) else str(each) or '""' for each in values]
+            assert cells.pop(key) == ", ".join(f"`{text}`" for text in texts)
+    assert set(cells) <= {"seeds", "lr_scaling", "epsilon", "step_size"}
+
+
+def test_a_default_of_the_comparison_has_the_default_of_the_class_beside_it():
+    page = task_page("darts")
+    assert re.search(r"\| `alpha_lr` \| `0.01` \| .* The default outside of comparisons is `0.0003`\. \|", page)
+    assert page.count("outside of comparisons") == 1
+    assert "outside of comparisons" not in task_page("manas_exp3")
+
+
+def test_only_distances_of_pixels_are_fractions_of_255():
+    page = task_page("adversarial")
+    assert "| `epsilon` | `8/255` |" in page
+    assert "| `step_size` | `2/255` |" in page
+    assert "| `--lr` | `0.2` |" in task_page("segmentation")  # 51/255
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_setting_of_a_task_has_a_description_of_its_own(name):
     task = task_class(name)
     described = option_descriptions(task)
-    assert all(described.get(setting, "").endswith(".") for setting in task.default_options), described
+    assert all(setting.isidentifier() for setting in described), "one entry per setting"
+    for setting in task.default_options:
+        text = described.get(setting, "")
+        assert text.endswith("."), setting
+        assert not re.match(r"(of|see|for) ", text), text
+        assert "latter" not in text, text
+    texts = [described[setting] for setting in task.default_options]
+    assert len(set(texts)) == len(texts)
+
+
+def test_the_list_of_tasks_in_the_package_has_their_first_lines():
+    for name in TASKS:
+        line = first_line(task_class(name))
+        assert line.endswith(".")
+        assert re.search(rf"^{name} +{re.escape(line)}$", anynorm.tasks.__doc__, re.M), line
+
+
+def test_every_task_has_guides_and_the_options_of_its_data():
+    assert set(GUIDES) == set(DATA) == set(TASKS)
+    for name, guides in GUIDES.items():
+        assert guides
+        assert all((ROOT / "docs" / "guide" / f"{guide}.md").exists() for guide in guides)
+        assert set(re.findall(r"--set (\w+)=", DATA[name] + ARGUMENTS.get(name, ""))) <= set(task_class(name).default_options)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_objects_on_the_page_of_a_task_are_links(name):
+    page = task_page(name)
+    assert not re.findall(r"(?<!\})`anynorm(?:\.\w+)+`", page)
+    for target in re.findall(r"\{py:obj\}`(.*?)`", page):
+        pkgutil.resolve_name(target)
 
 
 def test_the_nearest_class_describes_a_setting():
