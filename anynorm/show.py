@@ -125,7 +125,7 @@ class Counts(NamedTuple):
 
 
 def count(norm: Norm, shape: tuple[int, ...]) -> Counts:
-    """Count the parameters and running statistics of a layer, and the statistics that it computes from an input of a given shape."""
+    """Count the parameters and running statistics of a layer, and the statistics that it computes for an input shape."""
     sizes = _sizes(shape)
     cuts = [norm.cuts[k] for k in norm.mean_cut_indices + norm.var_cut_indices]
     repeats: dict[str, int] = {}

@@ -19,7 +19,7 @@ from torch import Tensor
 MIN_COUNT = 1e-9
 """Lower bound of counts in divisions; with soft assignments, a count may be less than 1."""
 MIN_SHARE = 1e-3
-"""Minimum count of a domain or mode in a batch; with a smaller count, its running statistics are not updated."""
+"""Minimum count of a domain or mode in a batch; with a smaller count, it is treated as absent."""
 
 
 class Moments(NamedTuple):
