@@ -162,7 +162,7 @@ class ForwardSpec:
 
     @cached_property
     def by_position(self) -> ForwardSpec | None:
-        """The same forward pass for x reshaped to (n · positions, c); None if a cut pools samples or positions."""
+        """The same pass for x reshaped to (n · positions, c); None if a cut pools samples or positions, or with a condition."""
         cuts = self.cuts.distinct
         if self.norm_spec.num_classes or self.norm_spec.takes_style or any(cut.space != ALL or cut.pools_samples for cut in cuts):
             return None
