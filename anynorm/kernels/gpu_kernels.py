@@ -105,8 +105,8 @@ class Params(NamedTuple):
 def _tile(shape, LAYOUT: tl.constexpr):
     """Return the rows of a program and the positions that it reads.
 
-    Returns: the rows; their indices in a table (splits, rows); whether they exist; the offset of the program in x; the offsets of
-    the rows relative to it; the step between positions; the first position, the end of the positions, and the length of a row.
+    In this order: the rows; their indices in a table (splits, rows); whether they exist; the offset of the program in x; the
+    offsets of the rows relative to it; the step between positions; the first position; the end of the positions; the length.
     """
     pid, c, length = tl.program_id(0), shape.c, shape.length
     if LAYOUT.last:  # channels of one strip
