@@ -3,8 +3,8 @@
 x is divided into rows (sample, channel, strip) of `length` positions: row = (sample · c + channel) · strips + strip.
 
     row_sums       per row: k = mean of the first tile, Σ u and Σ u (x − k), with u = x − k in forward and u = dy in backward
-    pool_rows      forward: moments of each column (channel, strip) per domain; statistics of cuts that do not pool samples
-    pool_columns   forward: statistics of cuts that pool samples, from the columns or running statistics; updates the latter
+    pool_rows      forward: moments of each column (channel, strip) per domain; statistics of cuts that do not pool all samples
+    pool_columns   forward: statistics of cuts that pool all samples, from the columns or running statistics; updates the latter
     gradients      backward: dmean = −a Σ dy, dvar = −a r² Σ dy (x − mean) / 2, gradients of affine and λ, summed over samples
     reduce         backward: dM = Σ w dmean, dV = Σ w′ dvar of each part of a cut; gradients of the parameters
     coefficients   forward: p = a, q = b + a (shift − mean);

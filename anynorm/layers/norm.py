@@ -220,7 +220,7 @@ class Norm(RunningStats):
         """Connect the layers of this class in a network, in the order of its modules; for norms that depend on other layers."""
 
     def set_total_steps(self, total_steps: int) -> None:
-        """Set the total number of training steps; only norms with a schedule use it, to scale the schedule."""
+        """Set the total number of forward passes in training; only norms with a schedule use it, to scale the schedule."""
 
     def _register_parameters(self, device: Any, dtype: Any) -> None:
         for name in ("weight", "bias", "class_weight", "class_bias"):
