@@ -3,8 +3,8 @@
     import anynorm
     norm = anynorm.make("hn:32", 64)
 
-Public names are imported at first use, so that `import anynorm` and `anynorm --help` do not load torch, and `anynorm.make` loads
-neither the trainer nor the plots.
+Public names are imported at first use: `import anynorm` and `anynorm --help` do not import torch, and `anynorm.make` imports
+neither the training nor the plotting code.
 """
 
 from importlib import import_module

@@ -1,27 +1,27 @@
-"""Exceptions raised by anynorm. Every message says what was requested, what was received, and what would work.
+"""Exceptions of anynorm. Each message says what was expected, what was received, and what would work.
 
-All derive from `AnynormError`, which is a `ValueError`: code that already handles the errors of torch's layers keeps working.
+All derive from `AnynormError`, a subclass of `ValueError`, so code that handles the errors of torch's layers keeps working.
 """
 
 
 class AnynormError(ValueError):
-    """Base class of all errors that anynorm raises on purpose."""
+    """Base class of all exceptions of anynorm."""
 
 
 class SpecError(AnynormError):
-    """Raised when a spec, or an option that completes it, is invalid."""
+    """Raised when a spec, or an argument of a norm or function, is invalid."""
 
 
 class ShapeError(AnynormError):
-    """Raised when the shape of a tensor does not fit the norm that receives it."""
+    """Raised when a norm does not support the shape of its input."""
 
 
 class ConditionError(AnynormError):
-    """Raised when a class, domain or style is missing or does not fit the layer or its input."""
+    """Raised when the condition of a norm (class, domain or style) is missing or invalid."""
 
 
 class StateError(AnynormError):
-    """Raised when a state_dict holds values that a norm cannot use."""
+    """Raised when a state_dict has invalid values, such as NaN."""
 
 
 class SurgeryError(AnynormError):
@@ -29,7 +29,7 @@ class SurgeryError(AnynormError):
 
 
 class FoldError(SurgeryError):
-    """Raised when a norm has no fixed (a, b), or no neighboring layer that can absorb them."""
+    """Raised when a norm cannot be folded: it has no fixed (a, b), or no neighboring layer to fold them into."""
 
 
 class DataError(AnynormError):
@@ -37,7 +37,7 @@ class DataError(AnynormError):
 
 
 class ReadError(DataError):
-    """Raised when images cannot be read while a run trains. The run can be resumed when they can be read again."""
+    """Raised when images cannot be read during training. The run can be resumed once they are readable."""
 
 
 class DiskError(DataError):

@@ -1,6 +1,6 @@
-"""From the text of a spec to a layer, and the list of all named norms.
+"""Construction of layers from specs, and the list of all registered norms.
 
-To register a norm of your own, subclass `anynorm.layers.registered.RegisteredNorm` as the classes of `anynorm.layers.algebra` do.
+To register your own norm, subclass `anynorm.layers.registered.RegisteredNorm`, as the classes in `anynorm.layers.algebra` do.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from anynorm.layers.registered import REGISTRY, RegisteredNorm
 
 
 def parse(spec: str, **arguments: Any) -> NormSpec:
-    """Return the definition of the norm that a spec names.
+    """Parse a spec into the definition of a norm.
 
     Args:
-        spec: the text; its grammar is in `anynorm.core.grammar`.
-        arguments: numbers that the spec leaves open: num_groups, num_classes, …; batch_size and num_features for bgn's rule.
+        spec: the spec string; see `anynorm.core.grammar` for its grammar.
+        arguments: arguments that are not in the spec string, such as num_groups or num_classes; batch_size and num_features are
+            used by bgn, which chooses its number of groups from them.
 
     Raises:
-        SpecError: if the text is not a spec or an argument is missing.
+        SpecError: if the spec is invalid, or an argument is missing or unknown.
 
     >>> parse("hn:32") == parse("bn/en:32")
     True
@@ -61,23 +62,24 @@ def make(
     dtype: Any = None,
     **arguments: Any,
 ) -> Norm:
-    """Return a layer for a spec.
+    """Make a normalization layer from a spec.
 
     Args:
-        spec: such as "bn", "hn:32", "bn/en:32", "in+ln+bn" or "sabn@10".
-        num_features: the number of channels.
-        eps: added to the variance.
-        momentum: the weight of the newest batch in the running statistics; None gives all batches the same weight.
+        spec: the spec string, such as "bn", "hn:32", "bn/en:32", "in+ln+bn" or "sabn@10".
+        num_features: number of channels.
+        eps: value added to the variance for numerical stability.
+        momentum: weight of the newest batch in the running statistics; None for a cumulative average over all batches.
         affine: whether to add learnable affine parameters.
-        track_running_stats: whether to have running statistics for inference.
-        update_rule: a rule of `anynorm.core.update_rules`, instead of `momentum`.
-        device: the device of parameters and buffers.
-        dtype: the dtype of parameters and buffers.
-        arguments: arguments of the named norms in the spec that it leaves open, such as num_groups, num_classes, num_domains or
-            num_samples; batch_size, from which bgn chooses its number of groups, is accepted by every spec.
+        track_running_stats: whether to track running statistics for inference.
+        update_rule: update rule of the running statistics (see `anynorm.core.update_rules`); replaces `momentum`.
+        device: device of parameters and buffers.
+        dtype: dtype of parameters and buffers.
+        arguments: arguments of the norms that are not in the spec string, such as num_groups, num_classes, num_domains or
+            num_samples, and hyperparameters of the norm. Every spec accepts batch_size, which only bgn uses, to choose its
+            number of groups.
 
     Raises:
-        SpecError: if the spec, the number of channels or an argument is not usable.
+        SpecError: if the spec, the number of channels or an argument is invalid.
 
     >>> make("hn:32", 64)
     HeteroNorm('hn:32', 64, eps=1e-05, momentum=0.1)
@@ -106,17 +108,18 @@ def make(
 
 
 def layer(spec: str, *, groups: str = "exact", **options: Any) -> Callable[..., Norm]:
-    """Return a function from the number of channels to a layer, for code that takes a class such as nn.BatchNorm2d.
+    """Return a function that makes a layer for a number of channels, for code that expects a class such as nn.BatchNorm2d.
 
-    This is `norm_layer=` of torchvision's and timm's networks, and `norm=` of detectron2's layers. The function can be pickled.
+    Pass it as `norm_layer=` to torchvision's and timm's networks, or as `norm=` to detectron2's layers. It can be pickled.
 
     Args:
-        spec: as in `make`.
-        groups: "exact" raises if a group number does not divide the channels; "nearest" takes the nearest number that does.
-        options: options of `make`. The caller of the function may override them by keywords, such as device.
+        spec: the spec string; see `make`.
+        groups: "exact" to raise an error if a number of groups does not divide the number of channels; "nearest" to use the
+            nearest number that does.
+        options: keyword arguments of `make`; keyword arguments of the returned function, such as device, override them.
 
     Raises:
-        SpecError: if groups is neither of the two. Other arguments are checked when the function is called.
+        SpecError: if `groups` is neither "exact" nor "nearest". Other arguments are checked when the function is called.
 
     >>> norm_layer = layer("gn:32", groups="nearest", eps=1e-3)
     >>> norm_layer(64), norm_layer(24)
@@ -133,7 +136,7 @@ def _make_layer(num_features: int, *, spec: str, groups: str, **options: Any) ->
 
 
 def nearest_spec(spec: str, channels: int) -> str:
-    """Return the spec with the nearest group numbers that divide the channels.
+    """Replace each number of groups in a spec by the nearest one that divides the number of channels.
 
     >>> nearest_spec("gn:32", 48), nearest_spec("bn/en:32", 24), nearest_spec("bgn:64", 48), nearest_spec("gbgn:4,32", 48)
     ('gn:24', 'bn/en:24', 'bgn:48', 'gbgn:4,24')
@@ -166,7 +169,7 @@ def _nearest_divisor(groups: int, channels: int) -> int:
 
 
 class Entry(NamedTuple):
-    """A norm of the zoo: a spec that can be constructed, its class, a description and its paper."""
+    """A norm of the zoo: a complete spec, its class, a description and its paper."""
 
     spec: str
     norm: type[Norm]
@@ -180,7 +183,7 @@ def summary(norm_class: type[RegisteredNorm]) -> str:
 
 
 def zoo() -> list[Entry]:
-    """Return every named norm and the papers' variants of it, each by a spec that can be constructed.
+    """Return all registered norms and the variants of their papers, each with a spec that `make` accepts.
 
     >>> [entry.spec for entry in zoo()][:4]
     ['bn', 'in', 'ln', 'gn:32']

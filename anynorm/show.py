@@ -1,4 +1,4 @@
-"""Descriptions of norms in words, formulas, numbers and pictures: the content of `anynorm list` and `anynorm show`."""
+"""Descriptions of norms: properties, formulas, parameter counts and diagrams, printed by `anynorm list` and `anynorm show`."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from anynorm.registry import make, parse, zoo
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 MAX_DRAWN = (3, 8, 16)
-"""At most this many samples, channels and positions are drawn."""
+"""Maximum number of samples, channels and positions in a diagram."""
 
 
 def list_norms() -> list[dict[str, str]]:
     """Describe every norm of the zoo.
 
     Returns:
-        One dictionary per norm: `spec`, `class`, `description`, `cuts` (samples·channels·space; mean / variance if they differ),
-        `running_statistics` (yes, no, or partly: for some of its cuts), `affine`, `paper`.
+        One dictionary per norm: `spec`, `class`, `description`, `cuts` (number of parts of samples·channels·space; mean /
+        variance if they differ), `running_statistics` ("yes", "no", or "partly" if only some cuts have them), `affine`, `paper`.
 
     >>> list_norms()[0]["spec"], list_norms()[0]["running_statistics"]
     ('bn', 'yes')
@@ -54,7 +54,7 @@ def _describe_cuts(norm_spec: NormSpec) -> str:
 
 
 def _describe_axes(cut: AnyCut) -> str:
-    """Return the number of parts of samples·channels·space; N, C and S stand for one part per index."""
+    """Return the number of parts of samples·channels·space, where N, C or S means one part per sample, channel or position."""
     if isinstance(cut, JointCut):
         return f"{cut.samples or 'N'}·{cut.groups}"
     samples = f"N/{cut.samples_per_part}" if cut.is_ghost else cut.samples or "N"
@@ -62,7 +62,7 @@ def _describe_axes(cut: AnyCut) -> str:
 
 
 def _describe_running_statistics(norm_spec: NormSpec) -> str:
-    """Return yes, no, or partly if only some cuts pool over samples; and the number of sets, if there are several."""
+    """Return "yes", "no", or "partly" if only some cuts pool over samples; with the number of domains or modes, if any."""
     pools_samples = [cut.pools_samples for cut in norm_spec.mean + norm_spec.var]
     if not any(pools_samples):
         return "no"
@@ -78,7 +78,7 @@ def _describe_affine(norm_spec: NormSpec) -> str:
 
 
 def formula(norm_spec: NormSpec) -> list[str]:
-    """Return the equations that define a norm: one string per line.
+    """Return the equations that define a norm, one string per line.
 
     >>> for line in formula(parse("hn:32")): print(line)
     mean = μ[bn]
@@ -107,14 +107,14 @@ def _mixture(cuts: tuple[AnyCut, ...], symbol: str, weight: str) -> str:
 
 
 class Counts(NamedTuple):
-    """Numbers of a layer, as in sn Table 1.
+    """Numbers of parameters and statistics of a layer, as in sn Table 1.
 
     Attributes:
-        num_parameters: Learned values.
-        parameter_terms: The same in terms of C, such as `2C + 6`.
-        num_statistics: Statistics computed from a batch; None for a norm outside the algebra (its formula lists them).
-        statistic_terms: The same in terms of N, C and S, such as `2CN + 2N + 2C`.
-        num_running_statistics: Values of the running statistics.
+        num_parameters: Number of learnable parameters.
+        parameter_terms: `num_parameters` in terms of C, such as `2C + 6`.
+        num_statistics: Number of statistics computed from a batch; None for a norm outside the algebra (see its formula).
+        statistic_terms: `num_statistics` in terms of N, C and S, such as `2CN + 2N + 2C`.
+        num_running_statistics: Number of values in the running statistics.
     """
 
     num_parameters: int
@@ -125,7 +125,7 @@ class Counts(NamedTuple):
 
 
 def count(norm: Norm, shape: tuple[int, ...]) -> Counts:
-    """Count a layer's parameters, the statistics of a batch of a shape, and the running statistics."""
+    """Count the parameters and running statistics of a layer, and the statistics that it computes for an input shape."""
     sizes = _sizes(shape)
     cuts = [norm.cuts[k] for k in norm.mean_cut_indices + norm.var_cut_indices]
     repeats: dict[str, int] = {}
@@ -149,7 +149,7 @@ def count(norm: Norm, shape: tuple[int, ...]) -> Counts:
 
 
 def _sizes(shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """Return the numbers of samples, channels and positions."""
+    """Return the number of samples, channels and positions of a shape (n, c, …)."""
     return shape[0], shape[1], math.prod(shape[2:])
 
 
@@ -169,15 +169,15 @@ def _multiply(times: int, term: str) -> str:
 
 
 def find_parts(cut: Cut, shape: tuple[int, ...], indices: Sequence[Sequence[int]]) -> dict[tuple[int, ...], tuple[int, ...]]:
-    """Return the part of a cut to which each value belongs; values of one part share a statistic.
+    """Find the part of a cut to which each value of an input belongs; all values of a part share a mean and a variance.
 
     Args:
-        cut: a cut for the number of channels of the shape.
+        cut: a cut that was resolved for the number of channels.
         shape: shape of the input, (n, c, …).
-        indices: samples, channels and flattened positions of the values.
+        indices: indices of the samples, channels and flattened positions to include.
 
     Returns:
-        From the index (sample, channel, position) of each value to the index of its part.
+        A dictionary from the index (sample, channel, position) of each value to the index of its part.
 
     >>> find_parts(make("gn:2", 4).cuts[0], (2, 4, 3), [[1], [1, 2], [0]])
     {(1, 1, 0): (1, 0, 0), (1, 2, 0): (1, 1, 0)}
@@ -187,10 +187,10 @@ def find_parts(cut: Cut, shape: tuple[int, ...], indices: Sequence[Sequence[int]
 
 
 def draw_cut(cut: Cut, shape: tuple[int, ...]) -> list[list[str]]:
-    """Draw which values share a statistic.
+    """Draw a diagram of a cut, in which values with the same letter share a mean and a variance.
 
     Returns:
-        One panel per drawn sample, one row per drawn channel, one letter per drawn position. Same letter = same statistic.
+        One panel per drawn sample, with one row per drawn channel and one letter per drawn position.
 
     >>> draw_cut(make("gn:2", 4).cuts[0], (2, 4, 3))
     [['AAA', 'AAA', 'BBB', 'BBB'], ['CCC', 'CCC', 'DDD', 'DDD']]
@@ -202,7 +202,7 @@ def draw_cut(cut: Cut, shape: tuple[int, ...]) -> list[list[str]]:
 
 
 def drawn_indices(shape: tuple[int, ...]) -> list[list[int]]:
-    """Choose the samples, channels and positions to draw: evenly spaced, at most `MAX_DRAWN`.
+    """Return the indices of the samples, channels and positions to draw: evenly spaced, at most `MAX_DRAWN`.
 
     >>> drawn_indices((2, 64, 2, 2))
     [[0, 1], [0, 8, 16, 24, 32, 40, 48, 56], [0, 1, 2, 3]]
@@ -212,21 +212,22 @@ def drawn_indices(shape: tuple[int, ...]) -> list[list[int]]:
 
 
 def describe(spec: str, shape: tuple[int, ...]) -> dict[str, Any]:
-    """Describe a norm for inputs of a shape, as JSON-compatible values.
+    """Describe a norm for inputs of a given shape.
 
     Args:
-        spec: A norm, such as `hn:32`.
+        spec: The spec string, such as `hn:32`.
         shape: Shape of the input, (n, c, …).
 
     Returns:
-        `spec`, `canonical` (the spec without aliases), `class`, `shape`, `formula`, `running_statistics`, `affine`, the fields of
-        `Counts`, `drawn` (the indices drawn), and `cuts`: for each cut its `axes`, `drawing` and `letters_repeat`.
+        A JSON-compatible dictionary: `spec`, `canonical` (the spec in terms of cuts), `class`, `shape`, `formula`,
+        `running_statistics`, `affine`, the fields of `Counts`, `drawn` (the indices in the diagrams), and `cuts`: `axes`,
+        `drawing` and `letters_repeat` (whether there are more parts than letters) of each cut.
 
     Raises:
         SpecError: if the spec is invalid.
-        ShapeError: if it does not fit the shape.
+        ShapeError: if the norm does not support the shape.
     """
-    norm = make(spec, shape[1], batch_size=shape[0], device="meta")  # numbers are counted without allocating memory
+    norm = make(spec, shape[1], batch_size=shape[0], device="meta")  # allocates no memory
     for cut in norm.cuts:
         try:
             cut.check_shape(_sizes(shape))

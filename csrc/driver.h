@@ -1,11 +1,11 @@
-// The choice between the kernels for vectors and for rows, float32 and bfloat16.
+// Selection of the implementation: VectorPass or Pass, for float32 or bfloat16.
 #pragma once
 #include "vectors.h"
 
 namespace anynorm {
 namespace ANYNORM_ISA {
 
-// Call f(pass) with the pass that fits the problem.
+// Call f(pass) with the implementation for the shape, dtype and norm of the problem.
 template <class F>
 void with_pass(const Problem& p, const Tensors& t, const Sync& sync, const F& f) {
   bool by_sample = p.is_vector() && p.affine_per_sample;

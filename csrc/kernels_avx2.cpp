@@ -1,4 +1,4 @@
-// The same kernels for processors with AVX2 and FMA. Headers come first: only our own code is compiled for these instructions.
+// The kernels for processors with AVX2 and FMA. Only our code may use these instructions, so other headers are included first.
 #include <ATen/Parallel.h>
 
 #include <algorithm>

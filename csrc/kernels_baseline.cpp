@@ -1,4 +1,4 @@
-// The kernels for any processor.
+// The kernels for all other processors.
 #define ANYNORM_ISA baseline
 #define ANYNORM_LANES 4
 #include "driver.h"

@@ -1,4 +1,4 @@
-// From the integers that describe a norm and a tensor x to a `Problem`: how the columns of x are divided.
+// Construction of a `Problem` from the integers that describe a norm and from the shape and memory layout of x.
 #pragma once
 #include <ATen/ATen.h>
 
@@ -8,8 +8,8 @@
 
 namespace anynorm {
 
-constexpr double MAX_SAVED = 0.05;  // of the bytes of x, in statistics
-constexpr double MIN_BYTES = 1e5;   // below, time counts more than memory
+constexpr double MAX_SAVED = 0.05;  // maximum size of saved statistics relative to x; larger ones are recomputed in backward
+constexpr double MIN_BYTES = 1e5;   // minimum size of x for recomputation; for smaller x, time matters more than memory
 
 inline int64_t num_positions(const at::Tensor& x) {
   int64_t positions = 1;
@@ -23,7 +23,7 @@ inline bool channels_last(const at::Tensor& x) {
   return x.dim() == 5 && x.is_contiguous(at::MemoryFormat::ChannelsLast3d);
 }
 
-// Read the integers of `ForwardSpec.encoded`.
+// Decode the integers of `ForwardSpec.encoded`.
 inline Problem read_problem(at::IntArrayRef spec, double eps) {
   size_t at = 0;
   auto next = [&] {
@@ -50,14 +50,15 @@ inline Problem read_problem(at::IntArrayRef spec, double eps) {
 }
 
 inline void assign_parts(const Problem& p, Cut& cut) {
-  if (cut.width == p.columns && (p.strips == 1 || !p.last)) return;  // each column is a part, in order
+  if (cut.width == p.columns && (p.strips == 1 || !p.last)) return;  // part j is column j
   cut.part.resize(p.columns);
   for (int64_t channel = 0; channel < p.channels; channel++)
     for (int64_t strip = 0, first = channel * cut.channels / p.channels * cut.strips; strip < p.strips; strip++)
       cut.part[p.last ? strip * p.channels + channel : channel * p.strips + strip] = int32_t(first + strip * cut.strips / p.strips);
 }
 
-// Divide the columns where the part of a local cut, other than the row cut, or the group of mixing weights changes.
+// Divide the columns into segments: a new segment begins where the part of a local cut (except the row cut) or the channel group
+// of mixing weights changes.
 inline void divide_columns(Problem& p) {
   bool is_divided = p.has_local || p.groups > 1;
   for (int64_t j = 0; j < (is_divided ? p.columns : 1); j++) {

@@ -1,4 +1,4 @@
-// The operator anynorm_native::normalize: checks of its arguments, and autograd.
+// The operator anynorm_native::normalize: argument checks and autograd.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -38,7 +38,7 @@ const Kernels& kernels() {
   return best;
 }
 
-// What autograd keeps until backward, besides tensors that receive gradients and statistics.
+// The data that autograd saves for backward, besides the inputs that receive gradients and the statistics.
 struct Plan : torch::CustomClassHolder {
   Problem p;
   std::vector<int64_t> spec;
@@ -48,16 +48,16 @@ struct Plan : torch::CustomClassHolder {
   Plan(const Tensor& x, at::IntArrayRef numbers, double eps, std::string group_name, Tensor given_labels)
       : p(read_problem(numbers, eps)), spec(numbers.vec()), group(std::move(group_name)), labels(std::move(given_labels)) {
     lay_out(p, x);
-    p.recompute &= group.empty();  // processes would have to exchange again, all or none of them
+    p.recompute &= group.empty();  // a recomputation would need another exchange, in which all processes must take part
   }
 };
 
-// One pass with its tensors. `stats` holds the means, variances and counts.
+// The tensors of a forward or backward pass. `stats` has the means and variances of all cuts, and the counts.
 struct Call {
   const Plan& plan;
   const Problem& p = plan.p;
   Tensor stats;
-  variable_list inputs{};  // parameters are float32 and contiguous, a style is repeated for each sample
+  variable_list inputs{};  // parameters are converted to contiguous float32; a style is expanded to one row per sample
 
   Call(const Plan& given_plan, Tensor given_stats) : plan(given_plan), stats(std::move(given_stats)) {
     if (stats.defined()) return;
@@ -151,7 +151,7 @@ variable_list run_backward(const variable_list& inputs, Call& call, Tensor dy, c
   return grads;
 }
 
-// Gradients that can be differentiated again, by the reference.
+// Compute gradients by the reference, so that they can be differentiated again.
 variable_list differentiable_backward(const variable_list& inputs, const Call& call, const Tensor& dy, const std::vector<bool>& needs) {
   static const auto reference = c10::Dispatcher::singleton().findSchemaOrThrow("anynorm::reference_backward", "");
   auto optional = [](const Tensor& tensor) { return tensor.defined() ? std::optional<Tensor>(tensor) : std::nullopt; };
@@ -172,14 +172,14 @@ variable_list differentiable_backward(const variable_list& inputs, const Call& c
   return grads;
 }
 
-// Return a tensor in the layout of x in the forward pass: a hook of saved tensors may return any view.
+// Return x in the memory layout that it had in the forward pass; hooks of saved tensors may have changed it.
 Tensor as_saved(const Tensor& x, bool last) {
   if (last == channels_last(x) && (last || x.is_contiguous())) return x;
   return x.contiguous(!last || x.dim() < 4 ? at::MemoryFormat::Contiguous : x.dim() == 4 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::ChannelsLast3d);
 }
 
 struct Normalize : torch::autograd::Function<Normalize> {
-  // `defined` are the inputs that autograd sees, `inputs` has an undefined tensor in place of those that the norm does not have.
+  // `defined` has the inputs that autograd tracks; `inputs` also has undefined tensors for the inputs that the norm does not use.
   static Tensor forward(AutogradContext* ctx, at::TensorList defined, const variable_list* inputs, c10::intrusive_ptr<Plan> plan, Call* call) {
     Tensor y = run_forward(*inputs, *call);
     variable_list saved = *inputs;
@@ -218,7 +218,7 @@ std::tuple<Tensor, Tensor> normalize(const Tensor& given, const OptionalTensors&
   TORCH_CHECK(given.scalar_type() == at::kFloat || given.scalar_type() == at::kBFloat16,
               "anynorm: the input must be float32 or bfloat16; got ", given.scalar_type());
   TORCH_CHECK(params.size() == NUM_INPUTS - 1, "anynorm: ", NUM_INPUTS - 1, " parameters are needed; got ", params.size());
-  bool ranks_may_differ = !group.empty() && !spec.empty() && spec.back() > 1;  // in the order of their columns
+  bool ranks_may_differ = !group.empty() && !spec.empty() && spec.back() > 1;  // in memory layout, and so in the order of columns
   Tensor x = given.is_contiguous() || (channels_last(given) && !ranks_may_differ) ? given : given.contiguous();
   variable_list inputs = {x};
   for (size_t i = 0; i < params.size(); i++) inputs.push_back(params.get(i).value_or(Tensor()));

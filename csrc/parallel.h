@@ -1,4 +1,4 @@
-// Threads and temporary memory.
+// Parallel loops, and temporary memory.
 #pragma once
 #include <ATen/Parallel.h>
 
@@ -11,10 +11,10 @@
 namespace anynorm {
 namespace ANYNORM_ISA {
 
-constexpr double MIN_WORK = 16384;    // values per thread
-constexpr size_t MAX_KEPT = 1 << 21;  // doubles that a thread keeps: 16 MB
+constexpr double MIN_WORK = 16384;    // minimum number of values per thread
+constexpr size_t MAX_KEPT = 1 << 21;  // maximum number of doubles that a thread keeps between passes (16 MB)
 
-// Memory for the tables of a pass, which the thread that starts it reuses for its next one.
+// Temporary memory of a pass. Each thread that starts passes keeps its memory for the next pass.
 class Arena {
   std::vector<std::unique_ptr<double[]>> blocks;
   size_t capacity = 0, used = 0;
@@ -27,7 +27,7 @@ class Arena {
   }
   template <class V>
   V* take(int64_t count) {  // uninitialized
-    size_t size = (size_t(count) * sizeof(V) + 63) / 64 * 8 + 24;  // rows of 2 or 4 KB would compete for the same lines of the cache
+    size_t size = (size_t(count) * sizeof(V) + 63) / 64 * 8 + 24;  // + 24, because arrays 2 or 4 KB apart would share cache lines
     if (used + size > capacity) {
       size_t larger = std::max(2 * capacity, size + 4096);
       blocks.emplace_back(new double[larger + 8]);
@@ -49,13 +49,13 @@ inline Arena& arena() {
   return memory;
 }
 
-// The number of chunks for `for_chunks`, one per useful thread.
+// Return the number of chunks for `for_chunks`: the number of threads that have at least MIN_WORK values each.
 inline int64_t num_chunks(int64_t items, double work_per_item) {
   if (is_forked || at::in_parallel_region()) return 1;
   int64_t useful = int64_t(double(items) * work_per_item / MIN_WORK);
   return std::max<int64_t>(1, std::min({int64_t(at::get_num_threads()), items, useful}));
 }
-// Call f(chunk, begin, end) for contiguous chunks of items, the same ones for the same number of threads.
+// Call f(chunk, begin, end) for contiguous chunks of items in parallel; the same number of threads always gives the same chunks.
 template <class F>
 void for_chunks(int64_t chunks, int64_t items, const F& f) {
   auto run = [&](int64_t chunk) { f(chunk, items * chunk / chunks, items * (chunk + 1) / chunks); };

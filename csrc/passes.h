@@ -5,7 +5,8 @@
 //   sums      read x, dy            g = sum of dy, h = sum of dy (x - k)
 //   spread    read x, dy, write dx  dx = a dy + p (x - k) + q
 //
-// Sums run in float32 vectors over blocks that stay in a cache, for moments around the block's own mean; blocks are merged in double.
+// Values are summed in float32 vectors over blocks that fit into a cache, and the sums of blocks are merged in double. Moments
+// are computed from deviations from the mean of each block.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -15,29 +16,29 @@
 namespace anynorm {
 namespace ANYNORM_ISA {
 
-constexpr int64_t BLOCK = 1024;       // values of a row that are summed in float32
-constexpr int64_t SHORT = 256;        // values of a row up to which LANES rows are summed at once
-constexpr int64_t TILE = 128;         // positions that are summed in float32, channels last
-constexpr int64_t BLOCK_VECTORS = 4;  // vectors of channels that are summed at once, channels last
+constexpr int64_t BLOCK = 1024;       // number of values of a row that are summed in float32
+constexpr int64_t SHORT = 256;        // maximum length of rows of which LANES are summed at once
+constexpr int64_t TILE = 128;         // number of positions that are summed in float32 (channels last)
+constexpr int64_t BLOCK_VECTORS = 4;  // number of vectors of channels that are summed at once (channels last)
 
 struct Moment {
   double mean, var;
 };
 
-// The moments of 1 / inverse_count values from the sums of their differences and squared differences from `centre`.
+// Return the moments of 1 / inverse_count values from the sums of their deviations and squared deviations from `centre`.
 INLINE Moment around(float centre, float first, float second, double inverse_count) {
   double residual = double(first) * inverse_count, var = double(second) * inverse_count - residual * residual;
-  return {double(centre) + residual, var < 0 ? 0 : var};  // NaN stays
+  return {double(centre) + residual, var < 0 ? 0 : var};  // keeps NaN
 }
-// Merge the moments of `n` further values into those of `done` values.
+// Merge the moments `block` of n values into `moment`, the moments of `done` values.
 INLINE void merge(Moment& moment, double done, Moment block, double n) {
   double delta = block.mean - moment.mean, fraction = n / (done + n);
   moment.var += fraction * (block.var - moment.var + delta * delta * (1 - fraction));
   moment.mean += delta * fraction;
 }
 
-// Call f(offset, i, count) for all vectors of n values, with i alternating between 0 and 1. The last vector overlaps the one before
-// it: only its last `count` lanes are new.
+// Call f(offset, i, count) for all vectors in n values, with i alternating between 0 and 1. The last vector overlaps the previous
+// one; only its last `count` lanes are new.
 template <class V, class F>
 INLINE void for_vectors(int64_t n, const F& f) {
   constexpr int64_t width = WIDTH<V>;
@@ -47,7 +48,8 @@ INLINE void for_vectors(int64_t n, const F& f) {
   if (j < n) f(n - width, 1, n - j);
 }
 
-// The sums of one row (a vector of one lane if V is float), or of LANES rows that are `stride` values apart.
+// Return the sum of the lanes of vector_sum(0) if ROWS is 1; otherwise a vector whose lane r is the sum of the lanes of
+// vector_sum(r).
 template <class V, int64_t ROWS, class F>
 INLINE auto row_totals(const F& vector_sum) {
   if constexpr (ROWS == 1) return sum(vector_sum(0));
@@ -60,7 +62,7 @@ INLINE auto row_totals(const F& vector_sum) {
 INLINE float lane(float value, int64_t) { return value; }
 INLINE float lane(const Vector& value, int64_t i) { return value[i]; }
 
-// The means and variances of blocks of n values, merged into those of `done` values before.
+// Compute the mean and variance of n values of each of ROWS rows, and merge them into those of the `done` values before them.
 template <class V, int64_t ROWS, class T>
 INLINE void block_moments(const T* x, int64_t stride, int64_t n, double done, double* mean, double* var) {
   double inverse_count = 1.0 / double(n);
@@ -83,7 +85,7 @@ INLINE void block_moments(const T* x, int64_t stride, int64_t n, double done, do
   auto second = row_totals<V, ROWS>([&](int64_t r) { return squares[r]; });
   for (int64_t r = 0; r < ROWS; r++) {
     Moment block = around(lane(centre, r), lane(first, r), lane(second, r), inverse_count), row = block;
-    if constexpr (ROWS == 1)  // several rows at once are short: one block
+    if constexpr (ROWS == 1)  // rows that are summed at once have only one block
       if (done > 0) row = {*mean, *var}, merge(row, done, block, double(n));
     mean[r] = row.mean, var[r] = row.var;
   }
@@ -95,7 +97,7 @@ INLINE void row_moments(const T* x, int64_t length, double* mean, double* var) {
     block_moments<V, ROWS>(x + start, length, std::min(BLOCK, length - start), double(start), mean, var);
 }
 
-// Add to g and h.
+// Add the sums over rows to g and h (see above).
 template <class V, int64_t ROWS, class T>
 INLINE void row_sums(const T* x, const T* dy, int64_t length, const float* k, double* g, double* h) {
   for (int64_t start = 0; start < length; start += BLOCK, x += BLOCK, dy += BLOCK) {
@@ -114,12 +116,12 @@ INLINE void row_sums(const T* x, const T* dy, int64_t length, const float* k, do
   }
 }
 
-// Rows of `length` contiguous values.
+// The passes over rows of `length` contiguous values.
 template <class T>
 struct Rows {
   int64_t length;
 
-  // Call f(row, offset, a vector, rows at once) for all rows.
+  // Call f(row, offset, a value of the vector type, number of rows) for groups of rows.
   template <int64_t AT_ONCE, class F>
   INLINE void each(int64_t rows, const F& f) const {
     int64_t r = 0;
@@ -158,7 +160,7 @@ struct Rows {
   }
 };
 
-// Moments and sums of `N` vectors of channels, down positions that are `stride` values apart, in tiles that stay in a cache.
+// Moments and sums of N vectors of channels over positions that are `stride` values apart, in tiles that fit into a cache.
 template <class V, int64_t N, class T>
 INLINE void column_moments(const T* x, int64_t positions, int64_t stride, double* mean, double* var) {
   constexpr int64_t width = N * WIDTH<V>;
@@ -197,7 +199,7 @@ INLINE void column_sums(const T* x, const T* dy, int64_t positions, int64_t stri
   }
 }
 
-// Channels last: the same passes over positions that are `stride` values apart, for the first `channels` values of each.
+// The passes over channels_last memory: positions are `stride` values apart, and the first `channels` values of each are used.
 template <class T>
 struct Positions {
   int64_t stride, channels;

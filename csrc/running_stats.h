@@ -1,4 +1,4 @@
-// Running statistics: read where a cut does not use the batch, and updated after it.
+// Running statistics: loaded for cuts that do not use the batch, and updated for cuts that do.
 #pragma once
 #include <ATen/ATen.h>
 
@@ -8,7 +8,7 @@ namespace anynorm {
 
 using OptionalTensors = c10::List<std::optional<at::Tensor>>;
 
-// Copy running statistics into the tables of statistics; a statistic that the norm does not use reads 0.
+// Copy running statistics into the tables of statistics; a statistic without a buffer is set to 0.
 inline void read_running(const Problem& p, const Tensors& t, const OptionalTensors& running) {
   for (size_t i = 0; i < p.cuts.size(); i++)
     for (int side = 0; side < 2 && !p.cuts[i].uses_batch; side++) {
@@ -24,7 +24,7 @@ inline void read_running(const Problem& p, const Tensors& t, const OptionalTenso
     }
 }
 
-// s <- (1 - momentum) s + momentum m for one row of a buffer.
+// Update one row of a buffer in place: s <- (1 - momentum) s + momentum m.
 inline void interpolate(at::Tensor& buffer, int64_t row, const std::vector<double>& values, double momentum) {
   int64_t width = int64_t(values.size());
   auto update = [&](auto* data) {
@@ -41,7 +41,8 @@ inline void interpolate(at::Tensor& buffer, int64_t row, const std::vector<doubl
   if (!buffer.is_inference()) buffer.unsafeGetTensorImpl()->bump_version();
 }
 
-// Update the statistics of every cut or of none: one value has no variance. Ghost batches are averaged.
+// Update the running statistics of all cuts, averaging over ghost batches. Nothing is updated if a statistic was computed from a
+// single value, which has no variance.
 inline void update_running(const Problem& p, const Tensors& t, const OptionalTensors& running, std::optional<at::Tensor> num_batches,
                            double momentum) {
   auto num_values = [&](const Cut& cut, int64_t row) {
@@ -50,7 +51,7 @@ inline void update_running(const Problem& p, const Tensors& t, const OptionalTen
   for (size_t i = 0; i < p.cuts.size(); i++)
     for (int64_t row = 0; p.cuts[i].uses_batch && (running.get(2 * i) || running.get(2 * i + 1)) && row < p.cuts[i].rows; row++)
       if (num_values(p.cuts[i], row) == 1) return;
-  for (size_t i = 0; i < running.size(); i++) {  // before anything is written
+  for (size_t i = 0; i < running.size(); i++) {  // check all buffers before writing to any of them
     const Cut& cut = p.cuts[i / 2];
     std::optional<at::Tensor> buffer = cut.uses_batch ? running.get(i) : std::nullopt;
     TORCH_CHECK(!buffer || (buffer->numel() == (cut.is_local ? 1 : cut.rows) * cut.width && buffer->is_contiguous() && buffer->device().is_cpu() &&
@@ -60,7 +61,7 @@ inline void update_running(const Problem& p, const Tensors& t, const OptionalTen
               num_batches->is_contiguous() && num_batches->device().is_cpu()), "anynorm: num_batches_tracked must hold one int64 per domain");
   for (size_t i = 0; i < p.cuts.size(); i++) {
     const Cut& cut = p.cuts[i];
-    int64_t parts = cut.is_local ? cut.rows : 1;  // of one running statistic
+    int64_t parts = cut.is_local ? cut.rows : 1;  // number of sample parts that are averaged
     for (int64_t d = 0; cut.uses_batch && parts && d < cut.rows / parts; d++)
       for (int side = 0; side < 2; side++) {
         std::optional<at::Tensor> buffer = running.get(2 * i + side);

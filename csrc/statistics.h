@@ -1,4 +1,4 @@
-// From x to the statistics of the cuts that use the batch: moments of rows, pooled by the law of total variance.
+// Computation of batch statistics from x: moments of rows, pooled by the law of total variance.
 #pragma once
 #include <numeric>
 
@@ -8,7 +8,7 @@
 namespace anynorm {
 namespace ANYNORM_ISA {
 
-// Call f(part, begin, end) for the runs of units that belong to one part of a cut. Units are columns, or larger blocks of channels.
+// Call f(part, begin, end) for the runs of units in the same part of a cut. Units are columns, or larger blocks of channels.
 template <class F>
 INLINE void for_runs(const Cut& cut, int64_t units, const F& f) {
   if (int64_t(cut.part.size()) != units) {
@@ -22,7 +22,7 @@ INLINE void for_runs(const Cut& cut, int64_t units, const F& f) {
   }
 }
 
-// Pool `rows` rows of `units` moments into the parts of a cut.
+// Pool the moments of `units` units, in each of `rows` rows, into the parts of a cut.
 inline void pool_rows(const Cut& cut, const double* mean, const double* var, int64_t rows, int64_t units, double* M, double* V) {
   if (rows == 1 && cut.width == units) {
     for_runs(cut, units, [&](int64_t part, int64_t u, int64_t) { M[part] = mean[u], V[part] = var[u]; });
@@ -52,12 +52,12 @@ struct Statistics {
   const T* x = static_cast<const T*>(t.x);
   const int64_t n = p.samples, columns = p.columns, domains = p.num_domains();
 
-  // Write the statistics of all cuts that use the batch, and the counts.
+  // Compute the statistics of all cuts that use the batch, and the counts.
   void compute() const {
     if (!p.pools_batch && !p.has_local) return;
     bool by_position = p.pools_batch && p.last && p.strips == 1 && !p.domains && n && (p.is_vector() || !p.has_local);
     bool needs_rows = p.has_local || !by_position;
-    int64_t units = columns;  // the fewest rows of a sample from which the cuts can be pooled
+    int64_t units = columns;  // minimum number of parts of a sample from which all cuts can be pooled
     if (p.is_vector() && by_position) units = common_parts(true);
     else if ((!p.last || p.is_vector()) && p.strips == 1 && !sync.merge) units = common_parts(false);
     double *mean = arena().take<double>(needs_rows ? n * units : columns), *var = arena().take<double>(needs_rows ? n * units : columns);
@@ -102,7 +102,7 @@ struct Statistics {
     }
   }
 
-  // Moments of the columns over all samples at once.
+  // Compute the moments of columns directly over all samples and positions (channels last), and pool them by each global cut.
   void pool_positions() const {
     double *mean = arena().take<double>(columns), *var = arena().take<double>(columns), count = double(n * p.length);
     int64_t blocks = (columns + BLOCK_VECTORS * LANES - 1) / (BLOCK_VECTORS * LANES);
@@ -113,7 +113,7 @@ struct Statistics {
     pool_global(columns, mean, var, &count);
   }
 
-  // Moments of the columns over the samples of each domain.
+  // Pool the moments of rows over the samples of each domain, and then by each global cut.
   void pool_samples(int64_t units, const double* row_mean, const double* row_var) const {
     double *mean = arena().filled(domains * units, 0.0), *var = arena().filled(domains * units, 0.0);
     double *counts = arena().filled(domains, 0.0), length = double(columns * p.length / units);

@@ -1,4 +1,4 @@
-// Exchanges of small tables between the processes of a group.
+// Communication of moments and gradients between the processes of a group.
 #pragma once
 #include <ATen/ATen.h>
 #ifdef USE_DISTRIBUTED

@@ -8,15 +8,15 @@
 //   dbeta = g    dgamma = r h    dmu = -a g    dvar = -a r^2 h / 2    dM_i = sum of w_i dmu    dV_i = sum of w'_i dvar
 //   dx = a dy + sum over the cuts that use the batch of (dM_i + 2 dV_i (x - M_i)) / count_i
 //
-// What is global is mixed once, into one row of columns per domain; to it each affine adds its local statistics, which are constant
-// within a segment of columns except for those of the row cut.
+// Global statistics are mixed once, into one row of columns per domain. Each affine then adds its local statistics, which are
+// constant within a segment of columns, except for those of the row cut.
 #pragma once
 #include "statistics.h"
 
 namespace anynorm {
 namespace ANYNORM_ISA {
 
-// The weights of the cuts of the mean or of the variance, (groups, all cuts), with 0 for a cut that is not among them.
+// Return the mixing weights for the mean or the variance, (groups, number of all cuts); 0 for a cut that is not in `side`.
 inline const double* mixing_weights(const Problem& p, const std::vector<int64_t>& side, const float* logits) {
   int64_t num_cuts = int64_t(p.cuts.size()), k = int64_t(side.size());
   double* weights = arena().filled(p.groups * num_cuts, 0.0);
@@ -50,9 +50,9 @@ inline void logits_gradient(const Problem& p, const std::vector<int64_t>& side, 
   }
 }
 
-// A run of columns of a table of statistics has one entry per column (step 1), or one for all (step 0).
+// Operations on a run of n columns, for which a table of statistics has one entry per column (step 1) or a single one (step 0).
 INLINE void add_run(double* __restrict row, double weight, const double* entries, int64_t step, int64_t n) {
-  if (weight == 0) return;  // nothing passes, not even NaN
+  if (weight == 0) return;  // 0 times NaN would be NaN
   if (step) for (int64_t j = 0; j < n; j++) row[j] += weight * entries[j];
   else for (int64_t j = 0; j < n; j++) row[j] += weight * entries[0];
 }
@@ -77,7 +77,7 @@ INLINE double dot(const double* row, const float* values, int64_t n) {
 }
 
 INLINE float inverse_std(double var, double eps) { return 1.0f / std::sqrt(float(var + eps)); }
-// A mean as a float32 and the rest, because the mean may be far larger than the deviation.
+// Split a mean into a float32 k and a remainder e, because the mean may be much larger than the deviation.
 INLINE void split(double mean, float& k, float& e) { k = float(mean), e = float(mean - double(k)); }
 
 template <class T>
@@ -90,11 +90,11 @@ struct Pass {
   const double* mean_weights = mixing_weights(p, p.mean, t.mean_logits);
   const double* var_weights = mixing_weights(p, p.var, t.var_logits);
   double *global_mean = nullptr, *global_var = nullptr;  // mixed over the global cuts, (domains, columns)
-  float *global_k = nullptr, *global_e = nullptr, *global_r = nullptr;  // the rows of a affine without local statistics
-  const float* origin = nullptr;  // from which the gradients of mixing weights measure the global means, (domains, columns); 0 if null
+  float *global_k = nullptr, *global_e = nullptr, *global_r = nullptr;  // of mixed global statistics, (domains, columns)
+  const float* origin = nullptr;  // offset of the global means in the gradients of mixing weights, (domains, columns); null for 0
   bool local_mean = false, local_var = false, has_global_cut = false;
-  bool mean_in_segments = true, var_in_segments = true;  // constant within a segment
-  const float *gamma1 = nullptr, *beta1 = nullptr, *gamma2 = nullptr, *beta2 = nullptr;  // of each column; gamma2, beta2 if neutral
+  bool mean_in_segments = true, var_in_segments = true;  // whether the mixed mean and variance are constant within a segment
+  const float *gamma1 = nullptr, *beta1 = nullptr, *gamma2 = nullptr, *beta2 = nullptr;  // by column; with a second affine, gamma2 is null
 
   const T* sample(const T* tensor, int64_t s) const { return tensor + s * columns * p.length; }
   int64_t affine_of(int64_t s) const { return p.affine_per_sample ? s : p.affines == 1 ? 0 : t.labels[s]; }
@@ -105,10 +105,10 @@ struct Pass {
     int64_t row = cut.samples_per_part == 1 ? affine : affine / cut.samples_per_part;
     return cut.offset + row * cut.width + part(cut, column);
   }
-  bool learns(double weight) const { return weight != 0 || p.mixing == Mixing::precomputed; }  // the gradient of a softmax of 0 is 0
+  bool learns(double weight) const { return weight != 0 || p.mixing == Mixing::precomputed; }  // a softmax weight of 0 has no gradient
   bool in_segments(int64_t i) const { return p.cuts[i].is_local && i != p.row_cut; }
 
-  // Call f(group, begin, end) for the segments within [lo, hi).
+  // Call f(group, begin, end) for the segments in the columns [lo, hi).
   template <class F>
   INLINE void for_segments(int64_t lo, int64_t hi, const F& f) const {
     auto end = std::upper_bound(p.segments.begin(), p.segments.end(), int32_t(lo));
@@ -142,21 +142,22 @@ struct Pass {
     return row;
   }
 
-  struct Scratch {  // rows that a thread writes
+  struct Scratch {  // temporary rows (one value per column) of a thread
     float *k, *e, *r, *a, *b, *c, *gamma2, *beta2;
   };
   Scratch* new_scratch(int64_t count) const {
     Scratch* all = arena().take<Scratch>(count);
     for (int64_t i = 0; i < count; i++) {
       Scratch& w = all[i];
-      if (i && !p.affine_per_sample) w = all[0];  // affines that samples inverse_count differ in a, b and c
+      if (i && !p.affine_per_sample) w = all[0];  // affines of several samples need separate rows only for a, b and c
       else for (float** row : {&w.k, &w.e, &w.r, &w.gamma2, &w.beta2}) *row = arena().take<float>(columns);
       for (float** row : {&w.a, &w.b, &w.c}) *row = arena().take<float>(columns);
     }
     return all;
   }
 
-  // The mixed mean k + e, r = 1 / sqrt(var + eps) and second affine of a affine, for columns [lo, hi): global rows, or written to `w`.
+  // Return the mixed mean k + e, r = 1 / sqrt(var + eps) and second affine of an affine for the columns [lo, hi). They are global
+  // rows, or written to `w`.
   struct Row {
     const float *k, *e, *r, *gamma2, *beta2;
   };
@@ -198,7 +199,7 @@ struct Pass {
     });
     return row;
   }
-  // The weighted sum of the local statistics that are constant within a segment.
+  // Return the weighted sum of the local statistics that are constant within a segment.
   double mix_segment(const double* weights, const double* table, int64_t affine, int64_t g, int64_t column) const {
     double total = 0;
     for (int64_t i = 0; i < num_cuts; i++)
@@ -208,7 +209,7 @@ struct Pass {
   double row_weight(const double* weights, int64_t g) const { return p.row_cut < 0 ? 0.0 : weights[g * num_cuts + p.row_cut]; }
   int64_t row_entry(int64_t affine) const { return p.row_cut < 0 ? 0 : entry(p.cuts[p.row_cut], affine, 0); }
 
-  // Write a and b of y = a (x - k) + b; b makes up for the rounding of k.
+  // Compute a and b of y = a (x - k) + b, where b compensates the rounding of k.
   Row coefficients(int64_t affine, int64_t lo, int64_t hi, Scratch& w) const {
     Row row = mix(affine, lo, hi, w);
     const float *g1 = gamma1, *b1 = beta1;
@@ -223,8 +224,9 @@ struct Pass {
 
   // Passes -------------------------------------------------------------------------------------------------------------------
 
-  // Compute the coefficients of every affine by prepare(affine, lo, hi, scratch), which returns k, then call run(scratch, k, offset in x,
-  // first column, count) for ranges of rows, or of positions of a strip. Maps that samples inverse_count are computed once.
+  // Compute the coefficients of every affine by prepare_affine(affine, lo, hi, scratch), which returns k, and call run(scratch,
+  // k, offset in x, first column, count) for ranges of rows, or of positions of a strip. Coefficients of several samples are
+  // computed once.
   template <class Prepare, class Run>
   void for_rows(const Prepare& prepare_affine, const Run& run) const {
     int64_t size = p.last ? p.length : columns, values = p.last ? p.channels : p.length, items = n * (p.last ? p.strips : 1) * size;
@@ -275,10 +277,10 @@ struct Pass {
              });
   }
 
-  // Write g and h (around k, the rounded mean) of each affine and column; threads take ranges of columns.
+  // Compute g and h of each affine and column, with k, the rounded mean, in place of mu. Each thread computes a range of columns.
   void compute_sums(double* g, double* h) const {
     int64_t block = p.last ? BLOCK_VECTORS * LANES : 1, width = p.last ? p.channels : columns, blocks = (width + block - 1) / block;
-    bool at_once = p.last && p.strips == 1 && p.affines == 1;  // all samples
+    bool at_once = p.last && p.strips == 1 && p.affines == 1;  // all samples in one call
     int64_t chunks = num_chunks(blocks, double(n * p.length * p.strips * block));
     Scratch* scratch = new_scratch(chunks);
     for_chunks(chunks, blocks, [&](int64_t chunk, int64_t begin, int64_t end) {
@@ -296,7 +298,7 @@ struct Pass {
     });
   }
 
-  // Gradients that several affines add to, in one block of memory; one per chunk of affines.
+  // Gradients to which several affines contribute, in one block of memory. There is one per chunk of affines.
   struct Sums {
     double *weight, *bias, *means, *vars, *mean_weights, *var_weights;
     int64_t size;
@@ -309,10 +311,10 @@ struct Pass {
     return {weight, weight + columns, means, means + domains * columns, weights, weights + p.groups * num_cuts, size,
             arena().filled(4 * columns, 0.0f), new_scratch(1)};
   }
-  // Call add(sums, begin, end) for chunks of affines, and return the sum of what they added.
+  // Call add(sums, begin, end) for chunks of affines, and return the total over all chunks.
   template <class F>
   Sums sum_chunks(const F& add) const {
-    int64_t unit = 1;  // consecutive samples that inverse_count a statistic
+    int64_t unit = 1;  // number of consecutive samples that share local statistics, which must be in the same chunk
     for (const Cut& cut : p.cuts)
       if (cut.is_local) unit = std::lcm(unit, cut.samples_per_part);
     int64_t items = p.affines / unit, chunks = p.affine_per_sample && !p.classes ? num_chunks(items, 8.0 * double(unit * columns)) : 1;
@@ -324,7 +326,7 @@ struct Pass {
     return sums[0];
   }
 
-  // Replace g and h by dmu and dvar, write the gradients of the local statistics, and return the sums of everything else.
+  // Replace g and h by dmu and dvar, compute the gradients of the local statistics, and return the sums for all other gradients.
   Sums gradients(double* g, double* h, double* d_means, double* d_vars) const {
     return sum_chunks([&](Sums& sums, int64_t begin, int64_t end) {
       for (int64_t affine = begin; affine < end; affine++) {
@@ -365,7 +367,7 @@ struct Pass {
     });
   }
 
-  // Add the gradients of the mean and variance of a segment to its local statistics.
+  // Add the gradients of the mean and variance of a segment to the gradients of its local statistics.
   void local_gradients(int64_t affine, int64_t group, int64_t column, double d_mu, double d_var, double* d_means, double* d_vars) const {
     for (int64_t cut = 0, i = group * num_cuts; cut < num_cuts; cut++, i++) {
       if (!in_segments(cut)) continue;
@@ -374,7 +376,7 @@ struct Pass {
       if (var_weights[i] != 0) d_vars[e] += var_weights[i] * d_var;
     }
   }
-  // Add to the gradients of the mixing weights of these statistics; means are measured from `centre`.
+  // Add to the gradients of the mixing weights of the local statistics of a segment; `centre` is subtracted from the means.
   void weights_gradients(int64_t affine, int64_t group, int64_t column, double d_mu, double d_var, double centre, Sums& sums) const {
     for (int64_t cut = 0, i = group * num_cuts; cut < num_cuts; cut++, i++) {
       if (!in_segments(cut)) continue;
@@ -383,7 +385,7 @@ struct Pass {
       if (learns(var_weights[i])) sums.var_weights[i] += d_var * t.vars[e];
     }
   }
-  // p and q of q + p x, summed over the local statistics of a segment, once `global_gradients` has replaced the gradients by them.
+  // Return p and q of q + p x, summed over the local statistics of a segment; d_vars and d_means hold p and q of each statistic.
   std::pair<double, double> local_slope(int64_t affine, int64_t column, const double* d_means, const double* d_vars) const {
     double slope = 0, offset = 0;
     for (int64_t i = 0; i < num_cuts; i++)
@@ -391,7 +393,8 @@ struct Pass {
     return {slope, offset};
   }
 
-  // Add the gradients of the global statistics; replace dM, dV of all cuts by q, p of q + p x, and the sums over affines by the mixed ones.
+  // Compute the gradients of the global statistics and of their mixing weights. Then replace dM, dV of all cuts by q, p of the
+  // term q + p x, and total.means, total.vars by the sums of q, p over the global cuts.
   void global_gradients(Sums& total, double* d_means, double* d_vars) const {
     for_global([&](int64_t, int64_t w, int64_t at, int64_t e, int64_t step, int64_t count) {
       if (learns(mean_weights[w])) total.mean_weights[w] += dot_run(total.means + at, t.means + e, step, count) - (origin ? dot(total.means + at, origin + at, count) : 0.0);
@@ -414,7 +417,8 @@ struct Pass {
       add_run(total.means + at, 1.0, d_means + e, step, count), add_run(total.vars + at, 1.0, d_vars + e, step, count);
     });
   }
-  // Call f(cut, weight, column of the tables, entry, step, count) for runs of columns of the global cuts, of each domain.
+  // Call f(cut, index of its mixing weight, index in (domains, columns), index of its statistic, step, count) for the runs of
+  // columns of each global cut and domain.
   template <class F>
   INLINE void for_global(const F& f) const {
     for (int64_t i = 0; i < num_cuts; i++) {
@@ -441,7 +445,7 @@ struct Pass {
     logits_gradient(p, p.var, var_weights, total.var_weights, t.d_var_logits);
   }
 
-  // Write a, p, q of dx = a dy + p (x - k) + q as a, b, c, and return k; `global` holds the sums over the global cuts.
+  // Compute a, p, q of dx = a dy + p (x - k) + q as w.a, w.b, w.c, and return k. `global` has the sums over the global cuts.
   const float* spread_coefficients(int64_t affine, int64_t lo, int64_t hi, const double* d_mu, const double* d_var, const double* d_means,
                            const double* d_vars, const Sums& global, Scratch& w) const {
     const float* k = coefficients(affine, lo, hi, w).k;

@@ -1,4 +1,4 @@
-// Vectors of the width of the processor, and values of float32 and bfloat16 as float32.
+// SIMD vectors of float32, and conversion between float32 and bfloat16.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -29,14 +29,14 @@ INLINE float load(BFloat16 value) {
   return result;
 }
 INLINE void store(float* out, float value) { *out = value; }
-INLINE void store(BFloat16* out, float value) {  // rounds to even
+INLINE void store(BFloat16* out, float value) {  // rounds to nearest even
   uint32_t bits;
   std::memcpy(&bits, &value, 4);
   uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   out->bits = uint16_t(value != value ? 0x7fc0u : rounded);
 }
 
-// The functions below take a Vector or, for what is shorter, a float: a vector of one lane.
+// V in the functions below is Vector, or float (a vector with one lane) for the values that do not fill a Vector.
 template <class V>
 constexpr int64_t WIDTH = sizeof(V) / sizeof(float);
 
@@ -66,7 +66,7 @@ INLINE void store(BFloat16* out, Vector value) {
   std::memcpy(out, &half, sizeof half);
 }
 
-// The last `count` lanes of a vector; the others are 0.
+// `keep_last` keeps the last `count` lanes of a vector and sets the others to 0.
 struct Masks {
   int32_t bits[2 * LANES] = {};
   constexpr Masks() {
@@ -98,7 +98,7 @@ INLINE float sum(Vector v) {
 
 INLINE float inverse_sqrt(float value) { return 1.0f / std::sqrt(value); }
 INLINE Vector inverse_sqrt(Vector value) {
-#ifdef ANYNORM_AVX2  // an estimate of 12 bits, and one step of third order, where it neither overflows nor underflows
+#ifdef ANYNORM_AVX2  // an estimate with 12 bits and one third-order step, unless a value might overflow or underflow
   Bits is_normal = (value > 1e-30f) & (value < 1e30f);
   if (_mm256_movemask_ps((__m256)is_normal) == 0xff) {
     Vector r = (Vector)_mm256_rsqrt_ps((__m256)value), error = 1.0f - value * r * r;
@@ -109,7 +109,7 @@ INLINE Vector inverse_sqrt(Vector value) {
   return value;
 }
 
-// The sums of LANES vectors, in a vector: neighbouring lanes are added, then pairs of lanes, and so on.
+// Return a vector with the sum of the lanes of each of LANES vectors: adjacent lanes are added, then pairs of lanes, and so on.
 #if defined(__clang__) || __GNUC__ >= 12
 template <int64_t H, size_t... I>
 INLINE Vector add_halves(Vector v, Vector w, std::index_sequence<I...>) {

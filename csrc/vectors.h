@@ -1,6 +1,7 @@
-// Vectors: x is (samples, columns), and each sample has its own coefficients. All of them are computed where they are used, so that no
-// table is as large as x. The deviation from the mean is mixed instead of the mean, in float32: with G and c the weighted means of the
-// global and of the local statistics, W their weights, and nothing for a cut whose mean is x itself,
+// The pass for x of shape (samples, columns), if each sample has its own coefficients. They are computed where they are used,
+// because tables of coefficients would be as large as x. Deviations from means are mixed in float32, instead of means. With G and
+// c the weighted averages of the global and of the local means, W_global and W_local the sums of their weights, and W_input the
+// weight of a cut whose mean is x itself,
 //
 //   u = x - mu = W_global (x - G) + W_local (x - c) + rest x        rest = 1 - W_global - W_local - W_input
 #pragma once
@@ -9,7 +10,7 @@
 namespace anynorm {
 namespace ANYNORM_ISA {
 
-constexpr int64_t FLUSH = 64;  // samples that are summed in float32
+constexpr int64_t FLUSH = 64;  // number of samples that are summed in float32
 
 template <class T>
 struct VectorPass : Pass<T> {
@@ -18,7 +19,7 @@ struct VectorPass : Pass<T> {
   using Base::columns, Base::domains, Base::dy, Base::n, Base::num_cuts, Base::p, Base::t, Base::x;
   using Base::gamma1, Base::gamma2, Base::beta1, Base::beta2, Base::mean_weights, Base::var_weights;
 
-  struct MeanWeights {  // of the mean, per group of mixing weights
+  struct MeanWeights {  // sums of the mixing weights of the mean for one channel group
     double global = 0, local = 0, input = 0;
     double rest() const { return 1.0 - global - local - input; }
   };
@@ -34,7 +35,7 @@ struct VectorPass : Pass<T> {
         (p.cuts[i].is_input ? group_weights[g].input : p.cuts[i].is_local ? group_weights[g].local : group_weights[g].global) += weight;
       }
     for (float** row : {&mean_k, &mean_e, &global_variance}) *row = arena().take<float>(domains * columns);
-    double* mean = arena().filled(domains * columns, 0.0);  // without a weight, G is any value near x
+    double* mean = arena().filled(domains * columns, 0.0);  // where the weight is 0, G can be any value near x
     this->for_global([&](int64_t, int64_t, int64_t at, int64_t e, int64_t step, int64_t count) {
       for (int64_t j = 0; j < count; j++)
         if (std::isfinite(t.means[e + step * j])) mean[at + j] = t.means[e + step * j];
@@ -46,12 +47,12 @@ struct VectorPass : Pass<T> {
     }
   }
 
-  // What is constant within a segment of a sample.
+  // The values of a sample that are constant within a segment, and pointers to rows.
   struct Segment {
-    const float *k, *e, *variance;  // of the global statistics, per column
+    const float *k, *e, *variance;  // global statistics by column
     const float *gamma2, *beta2;
     float global, local, rest;  // weights
-    float c, offset;            // the local mean, and what its rounding leaves
+    float c, offset;            // the local mean in float32, and its weighted rounding error
     float local_var, r;         // r is constant if all variances are local
 
     template <class V>
@@ -79,7 +80,7 @@ struct VectorPass : Pass<T> {
       f(segment, g, begin, end);
     });
   }
-  // Call f(offset, a vector, whether r is constant) for the vectors of a segment.
+  // Call f(offset, a value of the vector type, whether r is constant) for the vectors of a segment.
   template <class F>
   INLINE void for_columns(int64_t begin, int64_t end, const F& f) const {
     auto run = [&](auto constant) {
@@ -108,7 +109,7 @@ struct VectorPass : Pass<T> {
     });
   }
 
-  // Sums over samples in float32: weight, bias, and those of the global means and variances. They are added to `Sums` now and then.
+  // Sums of gradients over at most FLUSH samples in float32: weight, bias, global means and variances. `flush` adds them to Sums.
   struct FloatSums {
     float *weight, *bias, *means, *vars;
   };
@@ -118,7 +119,7 @@ struct VectorPass : Pass<T> {
     prepare();
     this->origin = mean_k;
     double *d_means = arena().filled(p.num_stats, 0.0), *d_vars = arena().filled(p.num_stats, 0.0);
-    float* direct = nullptr;  // the part of dx that comes from dy alone
+    float* direct = nullptr;  // the term of dx that is proportional to dy
     if (t.dx) direct = std::is_same_v<T, float> ? static_cast<float*>(t.dx) : arena().take<float>(n * columns);
     Sums total = this->sum_chunks([&](Sums& sums, int64_t first_sample, int64_t last_sample) {
       float* memory = sums.rows;
@@ -149,7 +150,7 @@ struct VectorPass : Pass<T> {
     float *d_weight2 = t.d_weight2 ? t.d_weight2 + this->affine2_row(s) * columns : nullptr;
     float *d_bias2 = t.d_bias2 ? t.d_bias2 + this->affine2_row(s) * columns : nullptr;
     for_sample(s, [&](const Segment& segment, int64_t g, int64_t begin, int64_t end) {
-      float direct_weight = float(1.0 - group_weights[g].input);  // the mean of a single value is x, whose gradient is that of dy
+      float direct_weight = float(1.0 - group_weights[g].input);  // includes the gradient through a mean that is x itself
       Vector totals[4] = {};
       float tails[4] = {};
       for_columns(begin, end, [&](int64_t j, auto v, auto constant) {
@@ -175,8 +176,8 @@ struct VectorPass : Pass<T> {
     });
   }
 
-  // Add to the gradients of the mixing weights. Means are measured from x, not from 0: the difference is the same for all of them, and
-  // cancels in a softmax. `from_local` and `from_global` are the sums of dmu (x - c) and dmu (x - k).
+  // Add to the gradients of the mixing weights. x is subtracted from all means: this adds the same term to the gradients of all
+  // weights, which cancels in a softmax. `from_local` and `from_global` are the sums of dmu (x - c) and dmu (x - k).
   void mixing_gradients(int64_t s, int64_t g, int64_t column, double d_mu, double d_var, double from_local, double from_global, double c,
                         Sums& sums) const {
     double sum_x = p.mixing == Mixing::precomputed ? from_local + c * d_mu : 0.0;
@@ -187,7 +188,7 @@ struct VectorPass : Pass<T> {
     }
   }
 
-  // dx = direct + p (x - k) + q over the global statistics + p (x - c) + q over the local ones
+  // Compute dx = direct + p (x - k) + q (global statistics) + p (x - c) + q (local statistics).
   void spread(const float* direct, const Sums& total, const double* d_means, const double* d_vars) const {
     float *slope = arena().take<float>(domains * columns), *offset = arena().take<float>(domains * columns);
     for (int64_t i = 0; i < domains * columns; i++)

@@ -4,8 +4,8 @@
     PerClass     γᵢ, βᵢ per class i and channel                              (CCBN)
     Style        γ = σ(y), β = μ(y), the moments of style features y         (AdaIN)
 
-A sandwich is a shared stage and then one per class: h = γᵢ (γ_sa x̂ + β_sa) + βᵢ   (sabn eq. 3, in the form of its eqs. 8 and 10).
-Without any stage, h = x̂. A stage names the parameters it needs; the layer holds them.
+A sandwich is a shared stage followed by one per class: h = γᵢ (γ_sa x̂ + β_sa) + βᵢ   (sabn eq. 3, in the form of eqs. 8 and 10).
+Without stages, h = x̂. `names` of a stage are the names of its parameters, which belong to the layer.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 
 Coefficients = tuple[Tensor, Tensor]
-"""γ and β, tables that broadcast to (n, c, t)."""
+"""γ and β, tensors that broadcast to (n, c, strips)."""
 
 
 @dataclass(frozen=True)
 class PerChannel:
-    """One scale and shift per channel, initialized to the identity."""
+    """One scale and shift per channel, initialized to γ = 1, β = 0."""
 
     names = ("weight", "bias")
 
@@ -46,8 +46,8 @@ class PerClass:
     """One scale and shift per class and channel.
 
     Args:
-        classes: the number of classes or domains.
-        init_std: the standard deviation of γ at initialization: 0.02 for classes and sandwiches (sabn), 0 for AuxBN.
+        classes: number of classes or domains.
+        init_std: standard deviation of γ at initialization: 0.02 for class-conditional and sandwich norms (sabn), 0 for AuxBN.
     """
 
     classes: int
@@ -59,28 +59,28 @@ class PerClass:
         return (self.classes, num_features)
 
     def reset(self, gamma: Tensor, beta: Tensor) -> None:
-        """Initialize γ ~ N(1, init_std), β = 0."""
+        """Initialize γ ~ N(1, init_std²), β = 0."""
         nn.init.normal_(gamma, 1.0, self.init_std)
         nn.init.zeros_(beta)
 
     def __call__(self, params: list[Tensor], condition: Any) -> Coefficients:
-        """Return γ and β of each sample's class as (n, c, 1)."""
+        """Return γ and β of the class of each sample as (n, c, 1)."""
         gamma, beta = (table.index_select(0, condition) for table in params)
         return gamma[..., None], beta[..., None]
 
 
 @dataclass(frozen=True)
 class Style:
-    """The standard deviation and mean of style features as scale and shift; has no parameters."""
+    """Scale and shift by the standard deviation and mean of style features; without parameters."""
 
     names = ()
 
     def shape(self, num_features: int) -> tuple[int, ...]:
-        """Return an empty shape."""
+        """Return an empty shape: a style has no parameters."""
         return ()
 
     def reset(self) -> None:
-        """Do nothing."""
+        """Do nothing: a style has no parameters."""
 
     def __call__(self, params: list[Tensor], condition: Any) -> Coefficients:
         """Return σ(y) and μ(y) as (n or 1, c, 1)."""

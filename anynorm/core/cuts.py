@@ -1,7 +1,7 @@
-"""How finely each axis is divided before averaging.
+"""Cuts: the sets of values over which means and variances are computed.
 
-x is (n samples, c channels, s positions). A cut gives the number of equal contiguous parts of each axis; `ALL` means that every
-index is a part of its own. One mean and one variance belong to each (sample part, channel part, space part):
+x has the shape (n samples, c channels, s positions). A cut divides each axis into a number of equal contiguous parts; `ALL` means
+one part per index. There is one mean and one variance per (sample part, channel part, space part):
 
               samples  channels  space
     BN        1        ALL       1
@@ -13,8 +13,9 @@ index is a part of its own. One mean and one variance belong to each (sample par
     GBGN:m,g  n/m      g         1       (m samples per part)
     BGN:G     1        the flattened (channels, space) in G parts jointly   (bgn, eqs. 8 and 9)
 
-G joint parts of c channels and s positions exist if G divides c·s, that is, if k = G/g divides s, where g = gcd(G, c): each of g
-channel parts, flattened, has k parts of c/g strips of s/k positions. Parts end inside channels unless k = 1 or g = c.
+Channels and positions can be divided jointly into G parts if G divides c·s, that is, if k = G/g divides s, where g = gcd(G, c):
+each of g channel parts, flattened, is divided into k parts of c/g strips of s/k positions. Each part is a set of whole channels
+if k = 1 and a strip of one channel if g = c; otherwise, parts may contain fractions of several channels.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from anynorm.core.moments import Moments, expand_parts, pool
 from anynorm.errors import ShapeError, SpecError
 
 ALL = 0
-"""As many parts as the axis is long; 0, so that `parts or length` is the number of parts."""
+"""One part per index of the axis. It is 0, so that `parts or length` is the number of parts."""
 
 
 def divisors(number: int) -> list[int]:
@@ -41,26 +42,26 @@ def divisors(number: int) -> list[int]:
 
 
 def format_numbers(numbers: list[int], limit: int = 12) -> str:
-    """Return the numbers as text; of more than `limit`, the first ones and the last."""
+    """Format a list of numbers; of more than `limit` numbers, only the first ones and the last."""
     text = " ".join(map(str, numbers[:limit]))
     return text if len(numbers) <= limit else f"{text} … {numbers[-1]}"
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Equal parts of each axis.
+    """A division of each axis into equal parts.
 
     Args:
-        samples: parts of the sample axis, 1 or `ALL`.
-        channels: parts of the channel axis, a number or `ALL`.
-        space: parts ("strips") of the flattened positions, a number or `ALL`.
-        samples_per_part: with `samples=ALL`, how many consecutive samples form a part (GBGN).
-        crosses_channels: whether `space` parts divide the flattened channels and positions of each channel part, so that they
-            end inside channels, instead of the positions alone.
+        samples: number of parts of the sample axis, 1 or `ALL`.
+        channels: number of parts of the channel axis, or `ALL`.
+        space: number of parts ("strips") of the flattened positions, or `ALL`.
+        samples_per_part: number of consecutive samples per part, with `samples=ALL` (GBGN).
+        crosses_channels: whether `space` divides the flattened channels and positions of each channel part, instead of the
+            positions only, so that parts may contain fractions of several channels.
         name: the name in specs and messages; ignored in comparisons.
 
     Attributes:
-        pools_samples: whether a statistic is taken over several samples, so that inference needs running statistics.
+        pools_samples: whether statistics are computed over several samples, so that inference needs running statistics.
         is_ghost: whether the batch is divided into parts of several samples ("ghost batches", GBGN).
     """
 
@@ -95,7 +96,7 @@ class Cut:
         return self.name or self.literal()
 
     def literal(self) -> str:
-        """Return the cut as a spec that needs no name.
+        """Return the cut in the bracket notation of specs.
 
         >>> Cut(ALL, 32, 1).literal()
         '[*,32,1]'
@@ -107,10 +108,10 @@ class Cut:
         return f"[{samples},{symbol.get(self.channels, self.channels)},{symbol.get(self.space, self.space)}]"
 
     def resolve(self, num_features: int) -> Cut:
-        """Return the cut for a number of channels.
+        """Return the cut for a given number of channels.
 
         Raises:
-            SpecError: if the channels cannot be divided into equal parts.
+            SpecError: if the number of channels is not divisible by the number of parts.
         """
         if self.channels != ALL and num_features % self.channels:
             raise SpecError(
@@ -120,13 +121,13 @@ class Cut:
         return self
 
     def parts(self, shape: tuple[int, int, int]) -> tuple[int, int, int]:
-        """Return the number of parts of each axis of an (n, c, s) shape."""
+        """Return the number of parts of each axis for a shape (n, c, s)."""
         n, c, s = shape
         samples = n // self.samples_per_part if self.samples == ALL else self.samples
         return samples, self.channels or c, self.space or s
 
     def part_of(self, index: tuple[int, ...], shape: tuple[int, int, int]) -> tuple[int, int, int]:
-        """Return the part of the value at an index (sample, channel, position) of an (n, c, s) shape."""
+        """Return the index of the part that has the value at index (sample, channel, position) of an input of shape (n, c, s)."""
         sizes, parts = shape, self.parts(shape)
         if self.crosses_channels:
             n, c, s = index
@@ -137,31 +138,35 @@ class Cut:
         return samples, channels, space
 
     def pool_moments(self, rows: Moments) -> Moments:
-        """Pool a table (n, c, strips) of moments into the parts of this cut."""
+        """Pool the moments (n, c, strips) of samples, channels and strips into the parts of this cut."""
         n, c, t = rows.mean.shape
         return pool(self._as_units(rows), self.parts((n, c, t)))
 
     def pool_channels(self, columns: Moments) -> Moments:
-        """Pool a table (domains or 1, c, strips), whose samples are pooled already, over channels and strips."""
+        """Pool moments (domains or 1, c, strips) that were already pooled over samples into the parts of channels and space."""
         domains, c, t = columns.mean.shape
         return pool(self._as_units(columns), (domains, *self.parts((1, c, t))[1:]))
 
     def _as_units(self, moments: Moments) -> Moments:
-        """Return a table (n, c, strips) in the shape in which parts are contiguous along the last axis."""
+        """Reshape moments (n, c, strips) so that each part of this cut is contiguous along the last axis."""
         if not self.crosses_channels:
             return moments
         shape = (moments.mean.shape[0], self.channels, -1)
         return Moments(*(table.expand_as(moments.mean).reshape(shape) for table in moments))
 
     def expand(self, table: Tensor, shape: tuple[int, int, int]) -> Tensor:
-        """Return for each (sample, channel, strip) the entry of its part; axes of one part may stay 1 and broadcast."""
+        """Expand a table with one entry per part to (n, c, strips); axes with one part may keep size 1 and broadcast."""
         if not self.crosses_channels:
             return expand_parts(table, shape)
         _, c, t = shape
         return expand_parts(table, (shape[0], self.channels, c // self.channels * t)).reshape(-1, c, t)
 
     def check_shape(self, shape: tuple[int, int, int], uses_batch: bool = True) -> None:
-        """Check that the samples, if statistics come from the batch, and the positions of an (n, c, s) shape can be divided.
+        """Check that the samples and positions of a shape (n, c, s) can be divided into equal parts.
+
+        Args:
+            shape: the shape.
+            uses_batch: whether the statistics are computed from the batch; if not, the samples are not checked.
 
         Raises:
             ShapeError: if they cannot.
@@ -190,11 +195,11 @@ class Cut:
 
 @dataclass(frozen=True)
 class JointCut:
-    """Equal parts of channels and space together (bgn). It becomes a `Cut` when the number of channels is known.
+    """A division of the flattened channels and positions into equal parts (bgn). `resolve` converts it to a `Cut`.
 
     Args:
-        groups: the number of parts.
-        samples: parts of the sample axis, 1 or `ALL`.
+        groups: number of parts.
+        samples: number of parts of the sample axis, 1 or `ALL`.
         name: the name in specs and messages; ignored in comparisons.
     """
 
@@ -205,18 +210,18 @@ class JointCut:
 
     @property
     def pools_samples(self) -> bool:
-        """Whether a statistic is taken over several samples."""
+        """Whether statistics are computed over several samples."""
         return self.samples != ALL
 
     def __str__(self) -> str:
         return self.name or self.literal()
 
     def literal(self) -> str:
-        """Return the cut as a spec that needs no name."""
+        """Return the cut in the bracket notation of specs."""
         return f"[{'1' if self.pools_samples else '*'},{self.groups}]"
 
     def resolve(self, num_features: int) -> Cut:
-        """Return the cut for a number of channels; whether the positions can be divided is known for an input only."""
+        """Return the cut for a given number of channels; `Cut.check_shape` checks the number of positions of each input."""
         units = math.gcd(self.groups, num_features)
         strips = self.groups // units
         if strips == 1:
@@ -230,7 +235,7 @@ AnyCut = Cut | JointCut
 
 
 def largest_usable_groups(groups: int, num_features: int) -> int:
-    """Return the largest number of BGN groups, at most `groups`, that do not end inside a channel.
+    """Return the largest number of BGN groups, at most `groups`, for which a group is a set of whole channels or a part of one.
 
     >>> largest_usable_groups(128, 48), largest_usable_groups(64, 96)
     (96, 48)

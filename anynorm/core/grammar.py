@@ -1,10 +1,10 @@
-"""From the text of a spec to a `NormSpec`, in one pass over its tokens.
+"""The grammar of specs, and a parser from spec strings to `NormSpec`.
 
-spec    =  side [ "/" side ] { "." suffix }            mean/variance; a single side serves for both
-side    =  term { ("+" | "-") term }                   sn-bn is sn without bn
+spec    =  side [ "/" side ] { "." suffix }            mean/variance; a single side defines both
+side    =  term { ("+" | "-") term }                   cuts to mix; sn-bn is sn without bn
 term    =  name [ ":" numbers ] [ "@" number ]         a registered norm: gn:32, gbgn:8,32, sabn@10
-        |  "[" samples "," channels "," space "]"      a cut: parts of each axis, * for all; samples also /m, m per part
-        |  "[" samples "," groups "]"                  channels and space cut jointly; samples is 1 or *
+        |  "[" samples "," channels "," space "]"      a cut: number of parts per axis, * for all; /m for m samples per part
+        |  "[" samples "," groups "]"                  channels and space divided jointly into groups; samples is 1 or *
 suffix  =  groups:k | hard | none | cc@k | sa@k | style | sastyle | dom@k | domnone@k | aux@k | saaux@k
 """
 
@@ -29,13 +29,13 @@ _JOINT_CUT = re.compile(r"\[(\*|1),(\d{1,9})\]")
 
 @dataclass(frozen=True)
 class ParsedSpec:
-    """The result of parsing.
+    """A parsed spec.
 
     Args:
         norm_spec: the definition of the norm.
-        norm_class: the registered class, if the spec is the name of a registered norm and nothing more; else None.
+        norm_class: the registered class, if the spec is the name of a registered norm; None for any other spec.
         arguments: the arguments of `norm_class`.
-        usable: the arguments that this spec can take beside its text.
+        usable: the names of the keyword arguments that this spec accepts.
     """
 
     norm_spec: NormSpec
@@ -48,12 +48,12 @@ def parse(text: str, registry: Mapping[str, Any], keywords: Mapping[str, Any]) -
     """Parse a spec.
 
     Args:
-        text: the spec.
+        text: the spec string.
         registry: the classes of the registered norms by name.
-        keywords: arguments that complete the spec, such as num_groups; batch_size and num_features for bgn's rule.
+        keywords: arguments that are not in the spec string, such as num_groups; batch_size and num_features for bgn.
 
     Raises:
-        SpecError: if the text is not a spec, or an argument is missing or given twice.
+        SpecError: if the spec is invalid, or an argument is missing or given twice.
     """
     if not isinstance(text, str):
         raise SpecError(f"A spec must be a string such as 'bn' or 'hn:32'; got {text!r}.")
@@ -61,7 +61,7 @@ def parse(text: str, registry: Mapping[str, Any], keywords: Mapping[str, Any]) -
 
 
 class _Parser:
-    """A recursive-descent parser: `position` is the next token."""
+    """A recursive-descent parser; `position` is the index of the next token."""
 
     def __init__(self, text: str, registry: Mapping[str, Any], keywords: Mapping[str, Any]) -> None:
         self.text, self.registry, self.keywords = text, registry, keywords
@@ -109,7 +109,7 @@ class _Parser:
         return self.tokens[self.position - 1]
 
     def _side(self) -> tuple[tuple[AnyCut, ...], tuple[AnyCut, ...]]:
-        """Parse one side and return the cuts that its terms have for the mean and for the variance."""
+        """Parse one side of a spec; return the cuts of the mean and the cuts of the variance of its terms."""
         mean: list[AnyCut] = []
         var: list[AnyCut] = []
         sign = "+"
@@ -178,7 +178,7 @@ class _Parser:
         return int(number)
 
     def _combine(self, mean: tuple[AnyCut, ...], var: tuple[AnyCut, ...]) -> NormSpec:
-        """Combine several terms; besides cuts, a term may bring channel groups of its mixing weights."""
+        """Combine several terms into a definition. Besides its cuts, a term may define the channel groups of mixing weights."""
         plain = Softmax()
         mixings = {term.norm_spec.mixing for term in self.terms} - {plain}
         for term in (term.norm_spec for term in self.terms):
@@ -193,7 +193,7 @@ class _Parser:
         return NormSpec(mean, var, mixing=mixing)
 
     def _suffix(self, norm_spec: NormSpec, kinds: list[str]) -> NormSpec:
-        """Parse one suffix and return the norm with it."""
+        """Parse one suffix and apply it to a definition."""
         token = self._next()
         match = _NAME.fullmatch(token)
         name, numbers, num_classes = match.groups() if match else ("", None, None)

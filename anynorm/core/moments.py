@@ -1,11 +1,11 @@
-"""Means and variances that can be pooled exactly.
+"""Exact pooling of means and variances.
 
-A table holds one (mean, var, count) per (sample, channel, strip). The moments of a union follow from those of its members (law of
-total variance), whether the members are samples, channels, strips, batches or processes:
+Moments have one mean, variance and count per (sample, channel, strip). The moments of a union of samples, channels, strips,
+batches or processes follow from the moments of its members i by the law of total variance:
 
     mean = Σ wᵢ meanᵢ        var = Σ wᵢ (varᵢ + (meanᵢ − mean)²)        wᵢ = countᵢ / Σ count
 
-never E[x²] − mean², which loses all digits of a variance that is small beside the squared mean.
+The formula E[x²] − mean² is not used: it loses all digits of a variance that is small compared to the squared mean.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 MIN_COUNT = 1e-9
-"""Lower bound of divisors: with soft assignments a sample may count as less than one value."""
+"""Lower bound of counts in divisions; with soft assignments, a count may be less than 1."""
 MIN_SHARE = 1e-3
-"""A domain or mode with fewer values than this in a batch is treated as absent."""
+"""Minimum count of a domain or mode in a batch; with a smaller count, it is treated as absent."""
 
 
 class Moments(NamedTuple):
-    """A table (n, c, t) of moments; `var` is biased, `count` is the number of values behind each entry."""
+    """Means, biased variances and numbers of values, each a tensor of shape (n, c, strips) or that broadcasts to it."""
 
     mean: Tensor
     var: Tensor
@@ -35,26 +35,26 @@ class Moments(NamedTuple):
 
 
 def bessel_correction(count: Tensor) -> Tensor:
-    """Return count / (count − 1), the factor of an unbiased variance; 1 for at most one value."""
+    """Return count / (count − 1), the factor between biased and unbiased variance; 1 if the count is at most 1."""
     return count.clamp(min=1) / (count - 1).clamp(min=1)
 
 
 def table_dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype of small tables: float64, so that a mean of 1e4·std costs no digits.
+    """Return the dtype of tables of statistics: float64, so that no digits are lost if the mean is 1e4 times the deviation.
 
-    Exported graphs and devices without float64 use float32.
+    It is float32 in exported graphs and on devices without float64, unless x has dtype float64.
     """
     no_float64 = torch.compiler.is_exporting() or x.device.type == "mps"
     return torch.float32 if no_float64 and x.dtype != torch.float64 else torch.float64
 
 
 def merge_moments(moments: Moments, sum_members: Callable[[Tensor], Tensor], expand: Callable[[Tensor], Tensor]) -> Moments:
-    """Return the moments of unions.
+    """Return the moments of unions from the moments of their members.
 
     Args:
         moments: the moments of the members.
-        sum_members: sums a table over the members of each union.
-        expand: returns for each member the entry of its union.
+        sum_members: a function that sums a table over the members of each union.
+        expand: a function that expands a table with one entry per union to one entry per member.
     """
     count = sum_members(moments.count)
     inverse = 1 / count.clamp(min=MIN_COUNT)
@@ -64,7 +64,7 @@ def merge_moments(moments: Moments, sum_members: Callable[[Tensor], Tensor], exp
 
 
 def pool(moments: Moments, parts: tuple[int, int, int]) -> Moments:
-    """Pool a table (n, c, t) into `parts` equal contiguous parts of each axis."""
+    """Pool moments (n, c, strips) into `parts` equal contiguous parts of each axis."""
     sizes = tuple(moments.mean.shape)
     if parts == sizes:
         return moments
@@ -81,7 +81,16 @@ def pool(moments: Moments, parts: tuple[int, int, int]) -> Moments:
 
 
 def pool_samples(moments: Moments, labels: Tensor | None = None, num_domains: int = 0) -> Moments:
-    """Pool a table (n, c, t) over all samples, or over the samples of each domain: (max(1, num_domains), c, t)."""
+    """Pool moments (n, c, strips) over all samples, or over the samples of each domain.
+
+    Args:
+        moments: the moments.
+        labels: the domain of each sample, (n,); None to pool all samples.
+        num_domains: number of domains.
+
+    Returns:
+        Moments (1 or num_domains, c, strips).
+    """
     n, c, t = moments.mean.shape
     if labels is None:
         return pool(moments, (1, c, t))
@@ -97,12 +106,12 @@ def pool_samples(moments: Moments, labels: Tensor | None = None, num_domains: in
 
 
 def pool_stacked(moments: Moments) -> Moments:
-    """Pool tables stacked along a first axis, such as one table per process."""
+    """Pool moments over a first axis, along which those of several processes or batches are stacked."""
     return merge_moments(moments, lambda table: table.sum(0), lambda table: table)
 
 
 def expand_parts(table: Tensor, shape: tuple[int, int, int]) -> Tensor:
-    """Return for each (sample, channel, strip) the entry of its part; axes of one part stay 1 and broadcast."""
+    """Repeat the entries of a table, one per part, to the shape (n, c, strips); axes with one part keep size 1 and broadcast."""
     for axis, length in enumerate(shape):
         num_parts = table.shape[axis]
         if num_parts not in (1, length):

@@ -1,9 +1,9 @@
-"""The code that touches the large tensor, and the dispatch between its implementations.
+"""The kernels, which compute y and the batch statistics from x, and the dispatch between their implementations.
 
 cpu         C++, for eager CPU tensors of float32 or bfloat16, contiguous or channels_last
 gpu         Triton, for eager CUDA and ROCm tensors of float32, float16 or bfloat16, contiguous or channels_last
-reference   the definition, and everything else: compile, export, vmap, forward-mode AD, other devices and dtypes, tensor
-            subclasses, positions mixed with other cuts, and machines where the C++ or Triton kernels are not available
+reference   plain torch operations, for all other cases: compile, export, vmap, forward-mode AD, other devices and dtypes, tensor
+            subclasses, cuts with a statistic per position mixed with others, and if C++ or Triton kernels are not available
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ _DTYPES = {"cpu": (torch.float32, torch.bfloat16), "gpu": (torch.float32, torch.
 def use(name: str) -> Iterator[None]:
     """Select the kernels inside a `with` block.
 
+    Compiled code always uses the reference.
+
     Args:
-        name: "auto" (the fastest that supports a pass), "reference", or "cpu" or "gpu", which raise for an eager pass that they
-            do not support; compiled code always uses the reference.
+        name: "auto" for the fastest kernels that support a forward pass; "reference"; or "cpu" or "gpu", with which an
+            unsupported forward pass raises an error.
 
     Raises:
         AnynormError: if `name` is not one of these.
@@ -53,22 +55,25 @@ def use(name: str) -> Iterator[None]:
 
 
 def describe() -> dict[str, str]:
-    """Return for each kind of kernels where it is used, or why it is not."""
+    """Return, by name of the kernels, a description of when they are used, or why they are not available."""
     texts = {name: backend.describe() for name, backend in _BACKENDS.items()}
     return {**texts, "reference": "plain torch operations, used for everything else"}
 
 
 def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
-    """Return y and the statistics of the batch, computed by the kernels that support this pass.
+    """Normalize x with the selected kernels, or with the fastest ones that support this forward pass.
 
     Args:
-        spec: what the pass does.
+        spec: the description of the forward pass.
         x: the input, (n, c, …).
-        params: the tensors that receive gradients, besides x.
-        buffers: running statistics and labels.
+        params: the parameters and the style, which receive gradients.
+        buffers: running statistics and labels, which receive no gradients.
+
+    Returns:
+        y, and the batch statistics.
 
     Raises:
-        AnynormError: if kernels were selected with `use` that do not support it.
+        AnynormError: if the kernels selected with `use` do not support this forward pass.
     """
     if torch.compiler.is_compiling() or (selected := _selected.get()) == "reference":
         return reference.normalize(spec, x, params, buffers)
@@ -87,7 +92,7 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
 
 
 def _normalize_positions(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
-    """Normalize the channels of each position as one vector."""
+    """Normalize the channels of each position as a separate sample (n · positions, c)."""
     vectors = x.movedim(1, -1)
     y, batch = normalize(spec, vectors.reshape(-1, x.shape[1]), params, buffers)
     y = y.reshape(vectors.shape).movedim(-1, 1)
@@ -95,7 +100,7 @@ def _normalize_positions(spec: ForwardSpec, x: Tensor, params: Params, buffers: 
 
 
 def _check_tensors(x: Tensor, params: Params, name: str) -> None:
-    """Check that kernels support these tensors, whatever their shape."""
+    """Raise UnsupportedError if the kernels do not support the types, dtypes or devices of the tensors."""
     if x.dtype not in _DTYPES[name]:
         raise UnsupportedError(f"the input has dtype {x.dtype}")
     for tensor in (x, *params):

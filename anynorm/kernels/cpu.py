@@ -1,4 +1,4 @@
-"""The C++ kernels for eager CPU tensors of float32 and bfloat16: loading the library, and a pass through its operator."""
+"""The C++ kernels for eager CPU tensors of float32 and bfloat16: loads the library and calls its operator."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class Library:
 
     Attributes:
         normalize: the operator; None if it is not available.
-        problem: why it is not available.
+        problem: the reason why it is not available.
+        is_loaded: whether `load` was called.
     """
 
     def __init__(self) -> None:
@@ -34,11 +35,11 @@ class Library:
         self.is_loaded = False
 
     def load(self) -> None:
-        """Load the library built for the installed torch; warn if there is none."""
+        """Load the library that was built for the installed version of torch; warn if there is none."""
         try:
             self._load()
         finally:
-            self.is_loaded = True  # last: another thread may look at the same time
+            self.is_loaded = True  # set last, because other threads read it
 
     def _load(self) -> None:
         version = torch.__version__.partition("+")[0]
@@ -65,7 +66,7 @@ library = Library()
 
 
 def describe() -> str:
-    """Return for which tensors the library is used, or why it is not available."""
+    """Return a description of when the kernels are used, or why they are not available."""
     if not library.is_loaded:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -76,7 +77,7 @@ def describe() -> str:
 
 
 def check_supported(spec: ForwardSpec, x: Tensor) -> None:
-    """Raise UnsupportedError if the kernels do not support a pass over x."""
+    """Raise UnsupportedError if the kernels do not support a forward pass with the input x."""
     if not library.is_loaded:
         library.load()
     if library.normalize is None:
@@ -93,7 +94,7 @@ def check_supported(spec: ForwardSpec, x: Tensor) -> None:
 
 
 def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
-    """Return y and the statistics of the batch; update the running statistics. Arguments: see `kernels.normalize`."""
+    """Return y and the batch statistics; update the running statistics in place. For the arguments, see `kernels.normalize`."""
     running = [buffer for pair in buffers.running_stats for buffer in pair or (None, None)]
     momentum = -1.0 if buffers.momentum is None else buffers.momentum
     y, stats = library.normalize(  # type: ignore[misc]
@@ -105,7 +106,13 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
 
 
 def _read_stats(spec: ForwardSpec, x: Tensor, stats: Tensor) -> BatchStats:
-    """Return the moments of the cuts that pooled samples of the batch, from the table of means, variances and counts."""
+    """Return the moments of the cuts that pooled samples of the batch.
+
+    Args:
+        spec: the description of the forward pass.
+        x: the input.
+        stats: the second output of the operator: means and variances of all cuts, followed by the counts of the domains.
+    """
     num_domains = max(spec.num_domains, 1)
     counts, stats = stats[-num_domains:], stats[:-num_domains].reshape(2, -1)
     n, c, positions = x.shape[0], x.shape[1], math.prod(x.shape[2:])
@@ -116,7 +123,7 @@ def _read_stats(spec: ForwardSpec, x: Tensor, stats: Tensor) -> BatchStats:
         is_local = uses_batch and cut.samples == ALL
         rows = parts[0] if is_local else num_domains
         if is_local and parts[:2] == (n, c) and positions == 1 and not skipped:
-            rows, skipped = 0, True  # its statistics are x itself
+            rows, skipped = 0, True  # its means are x itself and are not stored
         size = rows * parts[1] * parts[2]
         if not (uses_batch and cut.pools_samples):
             by_cut.append(None)
@@ -140,7 +147,7 @@ def _reference_backward(
     dy: Tensor,
     needed: list[bool],
 ) -> list[Tensor]:
-    """Return gradients that can be differentiated again."""
+    """Return the needed gradients, computed by the reference so that they can be differentiated again."""
     pairs = tuple(zip(running_stats[::2], running_stats[1::2], strict=True))
     decoded = ForwardSpec.decode(spec, Params(*params), x.shape[1], eps, group)
     grads = reference.gradients(decoded, x, Params(*params), Buffers(pairs, labels), dy, needed)

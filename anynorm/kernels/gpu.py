@@ -1,8 +1,8 @@
-"""The Triton kernels for eager CUDA and ROCm tensors: a pass through them, and a check of them at first use on a device.
+"""The Triton kernels for eager CUDA and ROCm tensors: launches them, and checks them at first use on a device.
 
 No GPU has run them yet: they are tested in Triton's interpreter (TRITON_INTERPRET=1, on CPU tensors) and compiled for three
-architectures. Besides x, y and dx there are tables with a few numbers per row (sample, channel, strip), small if rows are
-long, and a copy of dy if its strides or dtype are not those of x. No pass waits for the device.
+architectures. Besides x, y and dx, they need memory for a few numbers per row (sample, channel, strip), and for a copy of dy if
+its strides or dtype differ from those of x. No pass synchronizes with the device.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from anynorm.kernels import reference
 from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, Params, UnsupportedError
 
 TILE = 4096
-"""The number of bytes of a tile of x: 16 for each of 256 threads."""
+"""Size of a tile of x in bytes: 16 for each of 256 threads."""
 TILES = 8
-"""The number of tiles that one program reads: longer rows are split."""
+"""Maximum number of tiles that one program reads; longer rows are split."""
 COLUMNS, SAMPLES, TABLE = 16, 32, 512
-"""A tile of a table whose samples are pooled, and the number of entries of other tiles of tables."""
+"""Shape of the tiles of tables that are summed over samples, and maximum number of entries of all other tiles of tables."""
 BLOCK = 256
-"""The number of rows of which one program computes the coefficients."""
+"""Number of rows per program in the kernel `coefficients`."""
 MAX_ROWS = 2**28
 MIN_TRITON = (3, 7)
-"""The oldest Triton that compiles the kernels."""
+"""Minimum version of Triton that compiles the kernels."""
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 problems: dict[torch.device, str] = {}
-"""Why the kernels are not used on a device; empty if they are."""
+"""The reason why the kernels are not used, for each device that was checked; empty if they are used."""
 
 
 def triton_kernels() -> ModuleType:
-    """Import and return the kernels; `import anynorm` does not import Triton."""
+    """Import and return the module of the kernels, so that `import anynorm` does not import Triton."""
     from anynorm.kernels import gpu_kernels
 
     return gpu_kernels
 
 
 def describe() -> str:
-    """Return for which tensors the kernels are used, or why they are not."""
+    """Return a description of when the kernels are used, or why they are not."""
     if util.find_spec("triton") is None:
         return "not available: triton is not installed"
     failed = "; ".join(f"not used on {device}: {problem}" for device, problem in problems.items() if problem)
@@ -74,7 +74,7 @@ def _is_last(x: Tensor) -> bool:
 
 
 def check_supported(spec: ForwardSpec, x: Tensor) -> None:
-    """Raise UnsupportedError if the kernels do not support a pass over x."""
+    """Raise UnsupportedError if the kernels do not support a forward pass with the input x."""
     if not is_supported_device(x):
         raise UnsupportedError("they run on CUDA and ROCm tensors")
     if spec.has_positional_cut:
@@ -95,7 +95,7 @@ def check_supported(spec: ForwardSpec, x: Tensor) -> None:
 
 
 class Plan(NamedTuple):
-    """A pass over inputs of one shape: its description for the kernels, and the number of programs over x."""
+    """The description of a forward pass for one input shape, and the grid (number of programs) of the kernels that read x."""
 
     shape: Any
     norm: Any
@@ -103,30 +103,30 @@ class Plan(NamedTuple):
     grid: int
 
     def size(self, k: int) -> tuple[int, int]:
-        """Return the numbers of rows and columns of the statistics of a cut."""
+        """Return the number of rows and columns of the table of statistics of cut k."""
         cut = self.norm.cuts[k]
         return self.shape.n // cut.samples_per_part if cut.samples_per_part else self.num_domains, (
             cut.channels or self.shape.c
         ) * cut.strips
 
     def slice(self, k: int) -> slice:
-        """Return where the statistics of a cut are in the table of all of them."""
+        """Return the slice of the statistics of cut k in the table of the statistics of all cuts."""
         begin = sum(math.prod(self.size(i)) for i in range(k))
         return slice(begin, begin + math.prod(self.size(k)))
 
     def programs(self, k: int) -> int:
-        """Return the number of programs that compute the statistics of a cut."""
+        """Return the number of programs that compute the statistics of cut k."""
         rows, width = self.size(k)
         return rows * _blocks(width, int(self.norm.cuts[k].parts))
 
     @property
     def num_columns(self) -> int:
-        """The number of channels × strips."""
+        """Number of columns (channel, strip)."""
         return int(self.shape.c * self.norm.strips)
 
     @property
     def num_domains(self) -> int:
-        """The number of sets of statistics of a cut that pools samples."""
+        """Number of sets of statistics of a cut that pools samples: the number of domains, or 1."""
         return int(max(self.norm.domains, 1))
 
 
@@ -140,7 +140,15 @@ def _blocks(size: int, block: int) -> int:
 
 @lru_cache(maxsize=1024)
 def make_plan(spec: ForwardSpec, size: torch.Size, itemsize: int, last: bool, style_rows: int) -> Plan:
-    """Return the plan of a pass over an input, channels_last or contiguous, with a style of so many rows (0: none)."""
+    """Return the plan of a forward pass.
+
+    Args:
+        spec: the description of the forward pass.
+        size: the shape of x.
+        itemsize: bytes per value of x.
+        last: whether x is channels_last instead of contiguous.
+        style_rows: number of rows of the style, n or 1; 0 without a style.
+    """
     k = triton_kernels()
     n, c, strips = size[0], size[1], math.lcm(*(cut.space for cut in spec.cuts.distinct))
     length, norm = math.prod(size[2:]) // strips, spec.norm_spec
@@ -181,7 +189,7 @@ def _launch(kernel: Any, grid: int, *args: Any, **constants: Any) -> None:
 
 
 class _Pass:
-    """A forward pass, and the tensors besides x and the parameters that its backward needs."""
+    """A forward pass and its backward pass, with the tensors besides x and the parameters that backward needs."""
 
     def __init__(self, spec: ForwardSpec, plan: Plan, buffers: Buffers) -> None:
         self.spec, self.plan, self.buffers = spec, plan, buffers
@@ -269,7 +277,7 @@ class _Normalize(torch.autograd.Function):
         grads = {}
         for name, param, needed in zip(Params._fields, params, ctx.needs_input_grad[2:], strict=True):
             is_logits = name in ("mean_weight", "var_weight")
-            if needed and not (is_logits and isinstance(ctx.call.spec.norm_spec.mixing, Argmax)):  # a selection has no gradient
+            if needed and not (is_logits and isinstance(ctx.call.spec.norm_spec.mixing, Argmax)):  # argmax has no gradient
                 grads[name] = param.new_empty(param.shape[::-1] if is_logits else param.shape)
         dparams = Params(**grads)
         with _on_device(x):
@@ -283,7 +291,7 @@ def _on_device(x: Tensor) -> Any:
 
 
 def _kernel_params(params: Params) -> Any:
-    """Return parameters, or their gradients, in the order of the kernels; a style is a second affine like that of classes."""
+    """Convert parameters, or their gradients, to the `Params` of the kernels; a style takes the place of the affine per class."""
     is_style = params.class_weight is None and params.class_bias is None
     second = (params.style_std, params.style_mean) if is_style else (params.class_weight, params.class_bias)
     tensors = (params.weight, params.bias, *second, params.mean_weight, params.var_weight)
@@ -291,14 +299,14 @@ def _kernel_params(params: Params) -> Any:
 
 
 def _reference_backward(call: _Pass, x: Tensor, params: list[Any], dy: Tensor, needed: tuple[bool, ...]) -> list[Tensor | None]:
-    """Return gradients that can be differentiated again."""
+    """Return the needed gradients, computed by the reference so that they can be differentiated again."""
     tables = [call.stats[:, call.plan.slice(k)].unbind() for k in range(len(call.spec.uses_batch))]
     running = tuple(None if uses else (mean, var) for uses, (mean, var) in zip(call.spec.uses_batch, tables, strict=True))
     return reference.gradients(call.spec, x, Params(*params), Buffers(running, call.buffers.labels), dy, needed)
 
 
 def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
-    """Return y and the statistics of the batch; update the running statistics. Arguments: see `kernels.normalize`."""
+    """Return y and the batch statistics; update the running statistics in place. For the arguments, see `kernels.normalize`."""
     last = _is_last(x)
     x = x if last or x.is_contiguous() else x.contiguous()
     labels = None if buffers.labels is None else buffers.labels.contiguous()
@@ -307,7 +315,7 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
     y: Tensor = _Normalize.apply(call, x, *params)  # type: ignore[no-untyped-call]
     is_updated = buffers.momentum is not None
     if is_updated and (x.is_cuda or not (spec.num_domains or spec.sync_group.is_synchronized)):
-        return y, BatchStats([None for _ in spec.uses_batch], is_updated=True)  # the layer has nothing left to do or to read
+        return y, BatchStats([None for _ in spec.uses_batch], is_updated=True)  # the layer does not need the statistics
     return y, _read_stats(call)._replace(is_updated=is_updated)
 
 
@@ -328,7 +336,7 @@ def _read_stats(call: _Pass) -> BatchStats:
 
 
 def _check_device(device: torch.device) -> None:
-    """Compare a small pass of each kind with the reference; warn if they differ or Triton fails."""
+    """Compare the kernels with the reference on small inputs; warn if they differ or Triton raises an error."""
     from anynorm.kernels.gpu_check import find_difference
 
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
@@ -338,7 +346,7 @@ def _check_device(device: torch.device) -> None:
         is_new = tuple(int(number) for number in version.split(".")[:2]) >= MIN_TRITON
         too_old = f"they need Triton {MIN_TRITON[0]}.{MIN_TRITON[1]} or later; {version} is installed"
         problems[device] = find_difference(normalize, device) if is_new else too_old
-    except Exception as error:  # whatever Triton raises
+    except Exception as error:  # Triton raises many types
         problems[device] = f"Triton failed: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     if problems[device]:
         warnings.warn(f"anynorm runs without its Triton kernels on {device}: {problems[device]}.", stacklevel=2)

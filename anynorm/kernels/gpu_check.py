@@ -1,4 +1,4 @@
-"""A comparison of kernels with the reference on small inputs, for devices on which they were never tested."""
+"""Comparison of kernels with the reference on small inputs, for devices on which the kernels have not been tested."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ CASES = [
     (NormSpec(STRIPS, STRIPS, affine=AffineSpec((PerChannel(), PerClass(3)), 3)), torch.channels_last),
     (NormSpec(GN, GN, affine=AffineSpec((Style(),))), torch.contiguous_format),
 ]
-"""Mixed statistics; strips, domains and classes; groups and a style. Each forward and backward in float32."""
+"""Norms and memory formats to compare: mixed statistics; strips, domains and classes; groups and a style."""
 N, C, SIZE = 6, 8, (8, 6)
 
 
 def find_difference(normalize: Normalize, device: torch.device) -> str:
-    """Return how a backend differs from the reference; empty if it does not."""
+    """Return a description of the difference between a backend and the reference in float32; empty if there is none."""
     with torch.inference_mode(False), torch.enable_grad():
         for norm, memory_format in CASES:
             expected, actual = (_run(backend, norm, memory_format, device) for backend in (reference.normalize, normalize))
@@ -40,12 +40,12 @@ def find_difference(normalize: Normalize, device: torch.device) -> str:
 
 
 def _wave(device: torch.device, *shape: int) -> Tensor:
-    """Return values that look random; the state of random generators must not change."""
+    """Return irregular values without a random generator, whose state must not change."""
     return torch.arange(1, math.prod(shape) + 1, device=device, dtype=torch.float32).mul_(1.7).sin_().reshape(shape) + 0.5
 
 
 def _run(normalize: Normalize, norm: NormSpec, memory_format: torch.memory_format, device: torch.device) -> list[Tensor]:
-    """Return the output and the gradients of x and the parameters."""
+    """Run forward and backward; return the output and the gradients of x and of the parameters."""
     cuts = norm.resolve(C)
     shapes: dict[str, tuple[int, ...]] = {"mean_weight": (3,), "var_weight": (3,)} if len(cuts.mean) > 1 else {}
     shapes |= {name: stage.shape(C) for stage in norm.affine.stages for name in stage.names}

@@ -1,17 +1,17 @@
-"""The Triton kernels: two passes over x forward, two over x and dy backward, and between them passes over small tables.
+"""The Triton kernels: two passes over x in forward, two over x and dy in backward, and passes over small tables between them.
 
-x is seen as rows (sample, channel, strip) of `length` positions: row = (sample · c + channel) · strips + strip.
+x is divided into rows (sample, channel, strip) of `length` positions: row = (sample · c + channel) · strips + strip.
 
-    row_sums       k = mean of the first tile, Σ u, Σ u (x − k) of each row, with u = x − k forward and u = dy backward
-    pool_rows      forward: moments of each column (channel, strip) per domain; statistics of cuts that keep samples apart
-    pool_columns   forward: statistics of cuts that pool samples, from the columns or the running statistics, which are updated
+    row_sums       per row: k = mean of the first tile, Σ u and Σ u (x − k), with u = x − k in forward and u = dy in backward
+    pool_rows      forward: moments of each column (channel, strip) per domain; statistics of cuts that do not pool all samples
+    pool_columns   forward: statistics of cuts that pool all samples, from the columns or running statistics; updates the latter
     gradients      backward: dmean = −a Σ dy, dvar = −a r² Σ dy (x − mean) / 2, gradients of affine and λ, summed over samples
-    reduce         backward: dM = Σ w dmean, dV = Σ w′ dvar of each part of a cut; the gradients of the parameters
+    reduce         backward: dM = Σ w dmean, dV = Σ w′ dvar of each part of a cut; gradients of the parameters
     coefficients   forward: p = a, q = b + a (shift − mean);
                    backward: p = Σ 2 dV / count, q = p shift + Σ (dM − 2 dV M) / count, over the cuts that use the batch
     apply          forward: y = p (x − shift) + q; backward: dx = a dy + p (x − shift) + q
 
-Tables of rows are float32, the others float64. Grids depend on shapes only.
+Tables with one entry per row are float32, all other tables float64. The grids depend only on shapes, not on values.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 class Shape(NamedTuple):
-    """The sizes of a pass; a program reads `chunk` positions of a row, so that it has `num_splits` parts."""
+    """The sizes of a pass. A program reads `chunk` positions of a row; `num_splits` programs read a whole row."""
 
     n: int
     c: int
@@ -39,7 +39,10 @@ class Shape(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Whether x is channels_last, a divisor of its contiguous axis, and a tile (rows, positions)."""
+    """The memory layout of x: whether it is channels_last, a divisor `align` of the length of its contiguous axis, and its tiles.
+
+    A tile has the shape (rows, positions).
+    """
 
     last: bool
     align: int
@@ -49,9 +52,10 @@ class Layout(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """A cut: samples per part (0: all, or running statistics), parts of channels (0: all) and strips, and a tile of its table.
+    """A cut, and the shape (parts, members) of the tiles in which its table is computed.
 
-    `mean` and `var` are its index among the cuts of the mean and of the variance (−1: none); a tile is (parts, members).
+    `samples_per_part` is 0 if all samples are pooled or running statistics are used, `channels` is 0 for one part per channel.
+    `mean` and `var` are the index of the cut among the cuts of the mean and of the variance, −1 if it is not among them.
     """
 
     samples_per_part: int
@@ -65,10 +69,10 @@ class Cut(NamedTuple):
 
 
 class Norm(NamedTuple):
-    """A norm as plain values for the kernels.
+    """The definition of a norm as compile-time constants of the kernels.
 
-    `columns`, `channels`, `second` and `logits` are the cuts of the sums over samples and of the gradients of the parameters. The
-    row of the second affine is the "class", the "sample", or 0 ("").
+    `columns` is the cut of sums over samples; `channels`, `second` and `logits` are the cuts of the gradients of the affine, of
+    the second affine and of λ. The second affine has one row per "class" or "sample", or a single row (`second_affine` = "").
     """
 
     cuts: tuple[Cut, ...]
@@ -99,7 +103,11 @@ class Params(NamedTuple):
 
 @triton.jit
 def _tile(shape, LAYOUT: tl.constexpr):
-    """Return of a program: its rows, their slots in a table (splits, rows), which exist, where they start, positions, step."""
+    """Return the rows of a program and the positions that it reads.
+
+    In this order: the rows; their indices in a table (splits, rows); whether they exist; the offset of the program in x; the
+    offsets of the rows relative to it; the step between positions; the first position; the end of the positions; the length.
+    """
     pid, c, length = tl.program_id(0), shape.c, shape.length
     if LAYOUT.last:  # channels of one strip
         c = c // LAYOUT.align * LAYOUT.align
@@ -121,7 +129,7 @@ def _tile(shape, LAYOUT: tl.constexpr):
 
 @triton.jit
 def _positions(start, step, at, length, exists, LAYOUT: tl.constexpr):
-    """Return the offsets of a tile (rows, positions) and its mask."""
+    """Return the memory offsets of a tile (rows, positions), and its mask."""
     position = at + tl.arange(0, LAYOUT.positions)
     return start[:, None] + position[None, :] * step, exists[:, None] & (position < length)[None, :]
 
@@ -165,7 +173,7 @@ def apply(x, dy, out, table, shape, LAYOUT: tl.constexpr):
 
 @triton.jit
 def _size(shape, CUT: tl.constexpr, NORM: tl.constexpr):
-    """Return the numbers of rows and columns of a cut's table, and the number of columns of x per part."""
+    """Return the number of rows and columns of the table of a cut, and the number of columns of x per part."""
     channels = CUT.channels if CUT.channels else shape.c
     rows = shape.n // CUT.samples_per_part if CUT.samples_per_part else max(NORM.domains, 1)
     return rows, channels * CUT.strips, (shape.c // channels) * (NORM.strips // CUT.strips)
@@ -173,7 +181,10 @@ def _size(shape, CUT: tl.constexpr, NORM: tl.constexpr):
 
 @triton.jit
 def _members(at, num, part, width, c, CUT: tl.constexpr, STRIPS: tl.constexpr):
-    """Return row, channel and column of the next members of parts, of `num` rows of c · STRIPS columns, and which exist."""
+    """Return the row, channel and column of the next members of each part, and whether they exist.
+
+    The members of a part are the entries that belong to it in `num` rows of c · STRIPS columns.
+    """
     channels, strips = c // CUT.channels if CUT.channels else 1, STRIPS // CUT.strips
     m, part = at + tl.arange(0, CUT.members)[None, :], part[:, None]
     channel = part // CUT.strips * channels + m // strips % channels
@@ -183,7 +194,10 @@ def _members(at, num, part, width, c, CUT: tl.constexpr, STRIPS: tl.constexpr):
 
 @triton.jit
 def _pool(table, field, first, num, labels, label, part, width, shape, c, count, CUT: tl.constexpr, STRIPS: tl.constexpr):
-    """Return mean, variance and number of values of parts of `num` rows: of sums, or of moments of `count` values each."""
+    """Return the mean, variance and number of values of parts, pooled over `num` rows of a table.
+
+    The table has the sums of `row_sums` if `count` is None, otherwise moments of `count` values each.
+    """
     num_members = num * (c // CUT.channels if CUT.channels else 1) * (STRIPS // CUT.strips)
     mean, m2, total = part.to(tl.float64) * 0, part.to(tl.float64) * 0, part.to(tl.float64) * 0
     for split in range(shape.num_splits if count is None else 1):
@@ -212,7 +226,10 @@ def _pool(table, field, first, num, labels, label, part, width, shape, c, count,
 
 @triton.jit
 def _pool_rows(pid, table, out, field, counts, labels, rows, width, shape, CUT: tl.constexpr, STRIPS: tl.constexpr):
-    """Compute the statistics of a cut from the rows, if this is the program's job; return the program's number after this job."""
+    """Compute the statistics of a cut from the rows, if `pid` is one of the rows · blocks programs of this task.
+
+    Returns the index of the program relative to the next task; it is negative if the program had this task or an earlier one.
+    """
     blocks = tl.cdiv(width, CUT.parts)
     if (pid >= 0) & (pid < rows * blocks):
         row, part = pid // blocks, pid % blocks * CUT.parts + tl.arange(0, CUT.parts)
@@ -243,7 +260,7 @@ def pool_rows(table, columns, counts, stats, labels, shape, NORM: tl.constexpr):
 
 @triton.jit
 def _read(running, slot, mask):
-    """Return running statistics; those that the norm does not use read 0."""
+    """Load running statistics; return 0 if there is no buffer."""
     if running is None:
         return slot.to(tl.float64) * 0
     else:
@@ -259,7 +276,7 @@ def _update(running, slot, new, momentum, mask):
 
 @triton.jit
 def _average(table, field, num, part, width):
-    """Return the average means and variances of the `num` rows of a table of statistics."""
+    """Return the means and variances of a table of statistics, averaged over its `num` rows."""
     mean, var = part.to(tl.float64) * 0, part.to(tl.float64) * 0
     for row in range(num):
         mean += tl.load(table + row * width + part, mask=part < width, other=0.0) / num
@@ -272,7 +289,10 @@ def _pool_columns(
     pid, columns, counts, stats, running_mean, running_var, momentum, shape,
     CUT: tl.constexpr, NORM: tl.constexpr, UPDATE: tl.constexpr,
 ):  # fmt: skip
-    """Compute or read the statistics of a cut that pools samples and update its running statistics, as `_pool_rows` does."""
+    """Compute or load the statistics of a cut that pools samples, and update its running statistics.
+
+    `pid` and the returned value are as in `_pool_rows`.
+    """
     rows, width, per_part = _size(shape, CUT, NORM)
     blocks, domains = tl.cdiv(width, CUT.parts), max(NORM.domains, 1)
     if (pid >= 0) & (pid < domains * blocks):
@@ -314,7 +334,7 @@ def pool_columns(columns, counts, stats, running, num_batches, momentum, shape, 
 
 @triton.jit
 def _weight(logits, group, INDEX: tl.constexpr, NUM: tl.constexpr, NORM: tl.constexpr):
-    """Return the mixing weights of one cut."""
+    """Return the mixing weights of the cut INDEX in each channel group."""
     if logits is None:
         return 1.0
     else:
@@ -337,7 +357,7 @@ def _weight(logits, group, INDEX: tl.constexpr, NUM: tl.constexpr, NORM: tl.cons
 
 @triton.jit
 def _slot(sample, channel, strip, label, shape, K: tl.constexpr, NORM: tl.constexpr):
-    """Return for each row the slot of a cut's statistic in the table of all statistics."""
+    """Return, for each row, the index of the statistic of cut K in the table of all statistics."""
     CUT: tl.constexpr = NORM.cuts[K]
     offset = 0
     for k in tl.static_range(K):
@@ -351,7 +371,7 @@ def _slot(sample, channel, strip, label, shape, K: tl.constexpr, NORM: tl.conste
 
 @triton.jit
 def _mix(mixed, value, logits, group, INDEX: tl.constexpr, NUM: tl.constexpr, NORM: tl.constexpr):
-    """Return mixed statistics with those of one more cut."""
+    """Add the weighted statistics of one more cut to the mixed statistics; a weight of 0 discards NaN too."""
     if INDEX >= 0:
         weight = _weight(logits, group, INDEX, NUM, NORM)
         mixed += tl.where(weight == 0, 0.0, weight * value)
@@ -360,7 +380,7 @@ def _mix(mixed, value, logits, group, INDEX: tl.constexpr, NUM: tl.constexpr, NO
 
 @triton.jit
 def _affine(weight, bias, slot, mask):
-    """Return γ and β."""
+    """Load γ and β; return 1 and 0 without an affine."""
     if weight is None:
         return 1.0, 0.0
     else:
@@ -370,7 +390,7 @@ def _affine(weight, bias, slot, mask):
 
 @triton.jit
 def _row(row, mask, stats, labels, params, shape, eps, NORM: tl.constexpr):
-    """Return sample, channel, strip and label of rows, mean, variance and 1/sqrt(var + ε), and the two stages of the affine."""
+    """Return, for each row: sample, channel, strip, label, mean, variance, 1/sqrt(var + ε), and γ, β of both affine stages."""
     strip, channel, sample = row % NORM.strips, row // NORM.strips % shape.c, row // NORM.strips // shape.c
     label = sample * 0
     if labels is not None:
@@ -411,7 +431,7 @@ def coefficients(stats, grads, counts, labels, params, table, eps, shape, NORM: 
                 q += tl.load(grads + slot, mask=mask, other=0.0) / count
                 size += tl.abs(slope)
                 moment += tl.where(slope == 0, 0.0, slope * tl.load(stats + slot, mask=mask, other=0.0))
-        # the slopes' center as shift: a cut of one value has a huge slope, and x − M = 0
+        # The shift is the mean of M weighted by the slopes, since a part with a single value has a huge slope, and x − M = 0.
         shift = tl.where(tl.abs(p) > size / 2, moment / tl.where(p == 0, 1.0, p), mean).to(tl.float32).to(tl.float64)
         q += p * shift - moment
         tl.store(table + 3 * shape.num_rows + row, a, mask=mask)
@@ -422,7 +442,7 @@ def coefficients(stats, grads, counts, labels, params, table, eps, shape, NORM: 
 
 @triton.jit
 def _add(quantities, index, values):
-    """Return a table (quantities, columns) with the sums of values (columns, samples) added to one quantity."""
+    """Sum values (columns, samples) over samples and add the sums to the row `index` of a table (quantities, columns)."""
     here = tl.arange(0, quantities.shape[0])[:, None] == index
     return quantities + tl.where(here, tl.sum(values, 1)[None, :], 0.0)
 
@@ -432,7 +452,7 @@ def _add_logit(
     quantities, value, mixed, grad, mask, logits, group, FIRST: tl.constexpr, INDEX: tl.constexpr, NUM: tl.constexpr,
     NORM: tl.constexpr,
 ):  # fmt: skip
-    """Return quantities with the gradient of a cut's λ added, from that of the mixed statistic."""
+    """Add the gradient of the λ of one cut to the table of quantities; `grad` is the gradient of the mixed statistic."""
     if INDEX >= 0 and logits is not None:
         if NORM.mixing == "softmax":  # Σ w = 1
             value = (value - mixed) * _weight(logits, group, INDEX, NUM, NORM)
@@ -489,7 +509,10 @@ def _reduce(
     pid, table, out, rows, width, num, labels, logits, shape,
     CUT: tl.constexpr, INDEX: tl.constexpr, NUM: tl.constexpr, NORM: tl.constexpr,
 ):  # fmt: skip
-    """Sum parts of a table, times the mixing weights of one cut, as `_pool_rows` does; 0 if it has none."""
+    """Sum the entries of each part of a table, multiplied by the mixing weights of the cut INDEX; 0 if INDEX is negative.
+
+    `pid` and the returned value are as in `_pool_rows`.
+    """
     blocks = tl.cdiv(width, CUT.parts)
     if (pid >= 0) & (pid < rows * blocks):
         row, part = pid // blocks, pid % blocks * CUT.parts + tl.arange(0, CUT.parts)

@@ -1,4 +1,4 @@
-"""The inputs and outputs of a kernel: one forward pass as plain values.
+"""The interface of the kernels: the inputs and outputs of a forward pass.
 
 Every backend implements `normalize(spec, x, params, buffers) -> (y, batch statistics)`.
 """
@@ -23,15 +23,15 @@ from anynorm.errors import AnynormError
 from anynorm.kernels.sync import SyncGroup, sync_group_named
 
 BufferPair = tuple[Tensor | None, Tensor | None]
-"""The running mean and variance of a cut; None for a statistic that the norm does not use."""
+"""The buffers of the running mean and variance of a cut; None for a statistic without a buffer."""
 
 
 class UnsupportedError(AnynormError):
-    """Raised when a backend does not support a pass; the dispatch falls back to the reference."""
+    """Raised when a backend does not support a forward pass; `kernels.normalize` then uses the reference."""
 
 
 class Params(NamedTuple):
-    """The tensors that receive gradients, besides x: the parameters of the layer and the style (mean, std) of the condition."""
+    """The inputs besides x that receive gradients: the parameters of the layer, and the mean and std of a style."""
 
     weight: Tensor | None = None
     bias: Tensor | None = None
@@ -48,20 +48,20 @@ class Params(NamedTuple):
 
 
 MIXINGS = (Softmax, Argmax, Precomputed)
-"""The rules of mixing by their number in `ForwardSpec.encoded`."""
+"""The mixing rules, in the order of their indices in `ForwardSpec.encoded`."""
 NUM_LAYER_PARAMS = 6
-"""The number of leading `Params` that the layer holds; the others come with the condition."""
+"""Number of leading fields of `Params` that are parameters of the layer; the other fields are the style."""
 
 
 class Buffers(NamedTuple):
-    """The tensors that receive no gradients.
+    """The inputs that receive no gradients.
 
     Args:
-        running_stats: per cut the running mean and variance; read where the cut does not use the batch.
-        labels: the class or domain of each sample.
-        num_batches: the counter of batches.
-        momentum: update the running statistics and the counter: s ← (1 − momentum) s + momentum m. A backend that does not do it
-            leaves it to the layer: see `BatchStats.is_updated`.
+        running_stats: running mean and variance of each cut; read if the cut does not use batch statistics.
+        labels: class or domain of each sample, (n,).
+        num_batches: the buffer `num_batches_tracked`.
+        momentum: rate of the update s ← (1 − momentum) s + momentum m of the running statistics, which also increments
+            `num_batches`; None for no update. If a backend does not implement it, the layer does it (`BatchStats.is_updated`).
     """
 
     running_stats: tuple[BufferPair | None, ...]
@@ -72,24 +72,24 @@ class Buffers(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ForwardSpec:
-    """What a forward pass does, apart from its tensors. Layers reuse it, so checks are cached in it.
+    """The description of a forward pass, without its tensors. Layers reuse it; it also caches which inputs were validated.
 
     Args:
         norm_spec: the definition of the norm.
-        cuts: its cuts for this number of channels.
-        num_features: the number of channels.
-        eps: added to the variance.
-        uses_batch: per cut whether statistics come from the batch (True) or from running statistics.
-        sync_group: the processes whose samples are pooled.
-        validated_shapes: shapes and dtypes of x that were checked already.
+        cuts: the cuts of the norm for this number of channels.
+        num_features: number of channels.
+        eps: value added to the variance.
+        uses_batch: for each cut, whether it uses batch statistics (True) or running statistics (False).
+        sync_group: the processes over which statistics are synchronized.
+        validated_shapes: shapes and dtypes of x that have already been checked.
 
     Attributes:
-        num_domains: the number of domains with statistics of their own; 0 if all samples share them.
-        num_units: the fewest equal parts of the channels from which every cut that uses the batch can be pooled.
+        num_domains: number of domains with separate statistics; 0 if all samples share the same statistics.
+        num_units: minimum number of equal parts of the channels from which all cuts that use the batch can be pooled.
         pools_batch: whether a cut pools samples of the batch.
-        has_positional_cut: whether a cut has a statistic for each position.
+        has_positional_cut: whether a cut has one statistic per position.
         has_ghost_cut: whether a cut divides the batch into parts of several samples.
-        has_crossing_cut: whether parts of a cut end inside channels.
+        has_crossing_cut: whether parts of a cut may contain fractions of several channels (`Cut.crosses_channels`).
     """
 
     norm_spec: NormSpec
@@ -118,13 +118,13 @@ class ForwardSpec:
         object.__setattr__(self, "has_crossing_cut", any([cut.crosses_channels for cut in cuts]))
 
     def stats_shape(self, index: int) -> tuple[int, int, int]:
-        """Return the shape of a cut's running statistics: (domains or 1, channel parts, space parts)."""
+        """Return the shape of the running statistics of the cut `index`: (domains or 1, channel parts, space parts)."""
         _, channels, strips = self.cuts.distinct[index].parts((1, self.num_features, 1))
         return self.num_domains or 1, channels, strips
 
     @cached_property
     def encoded(self) -> list[int]:
-        """The pass as integers for C++: cuts, mean, var, mixing, groups, domains, classes, style, strips."""
+        """The forward pass encoded as integers for C++: cuts, mean, var, mixing, groups, domains, classes, style, strips."""
         numbers = [len(self.cuts.distinct)]
         for cut, uses_batch in zip(self.cuts.distinct, self.uses_batch, strict=True):
             numbers += [cut.channels, cut.space, cut.samples_per_part if cut.samples == ALL else 0, int(uses_batch)]
@@ -136,14 +136,14 @@ class ForwardSpec:
 
     @classmethod
     def decode(cls, numbers: list[int], params: Params, num_features: int, eps: float, group: str) -> ForwardSpec:
-        """Return the pass whose `encoded` are these integers.
+        """Decode the integers of `encoded`.
 
         Args:
             numbers: the integers.
-            params: the parameters, from which the affine stages follow.
-            num_features: the number of channels.
-            eps: added to the variance.
-            group: the name of the process group whose samples are pooled; empty for this process alone.
+            params: the parameters, which determine the affine stages.
+            num_features: number of channels.
+            eps: value added to the variance.
+            group: name of the process group over which statistics are synchronized; empty without synchronization.
         """
         rest = iter(numbers)
         cuts, uses_batch = [], []
@@ -162,7 +162,7 @@ class ForwardSpec:
 
     @cached_property
     def by_position(self) -> ForwardSpec | None:
-        """The same pass over vectors (n · positions, c), one per position, if every cut keeps samples and positions separate."""
+        """The same pass for x reshaped to (n · positions, c); None if a cut pools samples or positions, or with a condition."""
         cuts = self.cuts.distinct
         if self.norm_spec.num_classes or self.norm_spec.takes_style or any(cut.space != ALL or cut.pools_samples for cut in cuts):
             return None
@@ -170,18 +170,18 @@ class ForwardSpec:
         return replace(self, cuts=vectors, validated_shapes=set())
 
     def num_strips(self, x: Tensor) -> int:
-        """Return the number of strips into which positions are divided, fine enough for every cut."""
+        """Return the number of strips of the positions from which the space parts of all cuts can be pooled."""
         spaces = [cut.space for cut in self.cuts.distinct]
         return math.prod(x.shape[2:]) if ALL in spaces else math.lcm(*spaces)
 
 
 class BatchStats(NamedTuple):
-    """The statistics of x that a forward pass computed.
+    """The batch statistics of a forward pass.
 
     Args:
-        by_cut: the moments of each cut's parts; None for a cut whose statistics the layer does not need.
-        channel_moments: the moments per channel and strip over all samples of each domain; None if they were not computed.
-        num_values: the number of values of one channel, (domains or 1, 1, 1); None if no cut pooled samples.
+        by_cut: moments of the parts of each cut; None for a cut whose statistics the layer does not need.
+        channel_moments: moments per channel and strip over all samples of each domain; None if they were not computed.
+        num_values: number of values per channel, (domains or 1, 1, 1); None if no cut pooled samples.
         is_updated: whether the running statistics have been updated.
     """
 
@@ -196,12 +196,12 @@ class BatchStats(NamedTuple):
         return self.num_values is not None
 
     def has_single_value(self, index: int) -> bool:
-        """Whether a cut took a statistic over a single value; False if that cannot be read without synchronization."""
+        """Whether the cut `index` computed a statistic over a single value; False if the counts cannot be read."""
         moments = self.by_cut[index]
         return moments is not None and can_read_values(moments.count) and bool((moments.count == 1).any())
 
     def stats(self, index: int) -> Stats:
-        """Return the means and unbiased variances of a cut, (sample parts, channel parts, space parts)."""
+        """Return the means and unbiased variances of the cut `index`, (sample parts, channel parts, space parts)."""
         moments = self.by_cut[index]
         assert moments is not None  # called only for cuts that used the batch
         return Stats(moments.mean, moments.unbiased_var())

@@ -1,4 +1,4 @@
-"""The definition of every norm in plain torch operations, for any device and dtype and for everything that traces.
+"""The reference: all norms in plain torch operations, for any device and dtype, and for tracing.
 
 moments   one mean and variance per (sample, channel, strip)
 scale     y = a (x − mean) + b
@@ -18,13 +18,13 @@ from anynorm.core.moments import Moments, expand_parts, pool_samples, table_dtyp
 from anynorm.core.update_rules import as_tables
 from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, Params
 
-_is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)  # torch 2.6 does not tell them apart
+_is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)  # torch 2.6 has no is_exporting
 
 
 def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
-    """Return y and the statistics of the batch. Arguments: see `kernels.normalize`.
+    """Return y and the batch statistics. For the arguments, see `kernels.normalize`.
 
-    Of the size of x, one tensor is saved for backward: x − shift; two with a statistic for each position.
+    One tensor of the size of x is saved for backward, x − shift; two for norms with one statistic per position.
     """
     if any(spec.uses_batch):
         shift = _row_means(x, spec.num_units, spec.num_strips(x))
@@ -37,7 +37,7 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
         shift = mean.detach()
         centered = _subtract(x, shift)
     r, stages = inverse_std(var, spec.eps), _stages(spec, params, buffers)
-    if spec.has_positional_cut:  # the product of a table of positions and one of channels would be as large as x
+    if spec.has_positional_cut:  # a = γ r, with r per position and γ per channel, would be as large as x
         normalized = scale(centered, shift, mean, (r, torch.zeros_like(r)), x)
         return _apply(_chain(stages, torch.ones_like(r[:1, :1, :1])), normalized).to(x.dtype), batch
     return scale(centered, shift, mean, _chain(stages, r), x).to(x.dtype), batch
@@ -46,15 +46,15 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
 def gradients(
     spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers, dy: Tensor, needed: Sequence[bool]
 ) -> list[Tensor | None]:
-    """Return the gradients of x and of each of `params` that is needed, which can be differentiated again; None for the others.
+    """Return the gradients of x and `params`, which can be differentiated again; None for gradients that are not needed.
 
     Args:
         spec, x, params, buffers: see `kernels.normalize`.
-        dy: the gradient of y.
-        needed: whether each gradient is needed, that of x first.
+        dy: the gradient with respect to y.
+        needed: whether the gradient of x and of each of `params` is needed.
     """
     with torch.enable_grad():
-        # Aliases: an input may be a function of another one, whose gradient would then count twice.
+        # Aliases of the inputs: if one input is a function of another, autograd must not add its gradient to that of the other.
         inputs = [None if tensor is None else tensor.view_as(tensor) for tensor in (x, *params)]
         aliased, *rest = inputs
         assert aliased is not None
@@ -65,7 +65,7 @@ def gradients(
 
 
 def coefficients(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, Coefficients]:
-    """Return mean and (a, b) of y = a (x − mean) + b. Arguments: see `kernels.normalize`."""
+    """Return mean and (a, b) of y = a (x − mean) + b. For the arguments, see `kernels.normalize`."""
     batch = BatchStats([None for _ in spec.uses_batch])
     if any(spec.uses_batch):
         batch = _batch_stats(spec, moments(x, spec.num_strips(x)), buffers)
@@ -74,7 +74,7 @@ def coefficients(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers)
 
 
 def _batch_stats(spec: ForwardSpec, sample_moments: Moments, buffers: Buffers) -> BatchStats:
-    """Pool the moments of rows by each cut."""
+    """Pool the moments (n, units, strips) of the samples into the statistics of each cut that uses the batch."""
     used = [cut for cut, use in zip(spec.cuts.distinct, spec.uses_batch, strict=True) if use]
     channel_moments = None
     if any([cut.pools_samples for cut in used]):
@@ -95,14 +95,14 @@ def _batch_stats(spec: ForwardSpec, sample_moments: Moments, buffers: Buffers) -
 
 
 def _stats_by_cut(spec: ForwardSpec, x: Tensor, batch: BatchStats, buffers: Buffers) -> list[tuple[Tensor, Tensor]]:
-    """Return mean and variance of each cut, from the batch or the running statistics, broadcastable to (n, c, strips)."""
+    """Return the mean and variance of each cut, from the batch or from running statistics; they broadcast to (n, c, strips)."""
     stats = []
     shape = (x.shape[0], x.shape[1], spec.num_strips(x))
     for index, (cut, running, new) in enumerate(zip(spec.cuts.distinct, buffers.running_stats, batch.by_cut, strict=True)):
         if new is not None:
             mean, var = new.mean, new.var
         else:
-            assert running is not None  # a cut uses the batch or has running statistics
+            assert running is not None  # a cut that does not use the batch has running statistics
             mean, var = as_tables(running, spec.stats_shape(index), table_dtype(x))
         if spec.num_domains and buffers.labels is not None and cut.pools_samples:
             mean, var = mean.index_select(0, buffers.labels), var.index_select(0, buffers.labels)
@@ -111,7 +111,7 @@ def _stats_by_cut(spec: ForwardSpec, x: Tensor, batch: BatchStats, buffers: Buff
 
 
 def _mix(spec: ForwardSpec, by_cut: list[tuple[Tensor, Tensor]], params: Params) -> tuple[Tensor, Tensor]:
-    """Return the mixed mean and the mixed variance."""
+    """Return the mean and the variance, mixed over the cuts."""
     mixing = spec.norm_spec.mixing
     mixed = []
     for side, (cuts, logits) in enumerate(((spec.cuts.mean, params.mean_weight), (spec.cuts.var, params.var_weight))):
@@ -122,13 +122,13 @@ def _mix(spec: ForwardSpec, by_cut: list[tuple[Tensor, Tensor]], params: Params)
 
 
 def _stages(spec: ForwardSpec, params: Params, buffers: Buffers) -> list[Coefficients]:
-    """Return γ and β of each affine stage."""
+    """Return (γ, β) of each affine stage."""
     condition = (params.style_mean, params.style_std) if spec.norm_spec.takes_style else buffers.labels
     return [stage(params.of(stage), condition) for stage in spec.norm_spec.affine.stages]
 
 
 def _chain(stages: list[Coefficients], r: Tensor) -> Coefficients:
-    """Return (a, b) of the stages after a multiplication by r."""
+    """Return (a, b) of a multiplication by r followed by the affine stages."""
     coefficients = (r, torch.zeros_like(r))
     for gamma, beta in stages:
         coefficients = chain(coefficients, (gamma.to(r.dtype), beta.to(r.dtype)))
@@ -136,34 +136,34 @@ def _chain(stages: list[Coefficients], r: Tensor) -> Coefficients:
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype to compute in: float32 for half types, because 300² overflows float16."""
+    """Return the dtype of the computation: float32 for half-precision x, because 300² overflows float16."""
     return x.dtype if x.dtype in (torch.float32, torch.float64) else torch.float32
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """Return x in the dtype to compute in."""
+    """Convert x to the dtype of the computation, float32 or float64."""
     return x.to(compute_dtype(x))
 
 
 def moments(x: Tensor, strips: int) -> Moments:
-    """Return the moments of each sample, channel and strip of the flattened positions: a table (n, c, strips)."""
+    """Return the moments of each sample, channel and strip of the flattened positions, (n, c, strips)."""
     shift = _row_means(x, x.shape[1], strips)
     return _centered_moments(_subtract(x, shift), shift, x)
 
 
 def _row_means(x: Tensor, units: int, strips: int) -> Tensor:
-    """Return the means of x in equal parts of channels and positions: a table (n, units, strips) without gradient."""
+    """Return the means of x over equal parts of channels and positions, (n, units, strips), without gradient."""
     return _as_rows(at_least_float32(x.detach()), units, strips).mean((2, 4))
 
 
 def _centered_moments(centered: Tensor, shift: Tensor, x: Tensor) -> Moments:
-    """Return the moments of x from x − shift, so that float32 sums stay accurate if the mean is far from zero."""
+    """Return the moments of x, computed from `centered` = x − shift so that float32 sums are accurate if the mean is large."""
     rows = _as_rows(centered, *shift.shape[1:])
     if _is_exporting():  # var_mean is not a core ATen operator
         var, residual = rows.var((2, 4), correction=0), rows.mean((2, 4))
     elif rows.shape[0]:
         var, residual = torch.var_mean(rows, (2, 4), correction=0)
-    else:  # var_mean warns
+    else:  # var_mean would warn about an empty batch
         var = residual = rows.mean((2, 4))
     dtype = table_dtype(x)
     count = torch.full((1, 1, 1), rows.shape[2] * rows.shape[4], dtype=dtype, device=x.device)
@@ -175,10 +175,10 @@ def scale(centered: Tensor, shift: Tensor, mean: Tensor, affine: Coefficients, x
 
     Args:
         centered: x − shift.
-        shift: a table without gradient, close to the mean.
-        mean: a table that broadcasts to (n, c, strips).
-        affine: the tables (a, b).
-        x: gives the shape.
+        shift: values close to the mean, without gradient, (n or 1, parts of channels, strips).
+        mean: the mean; broadcasts to (n, c, strips).
+        affine: a and b; each broadcasts to (n, c, strips).
+        x: the input, used for its shape.
     """
     a, b = affine
     shift = expand_parts(shift, (x.shape[0], x.shape[1], shift.shape[2]))
@@ -186,26 +186,26 @@ def scale(centered: Tensor, shift: Tensor, mean: Tensor, affine: Coefficients, x
 
 
 def _apply(coefficients: Coefficients, values: Tensor) -> Tensor:
-    """Return a values + b for tables a and b that broadcast to (n, c, strips)."""
+    """Return a · values + b; a and b broadcast to (n, c, strips)."""
     a, b = (_expand(table.to(values.dtype), values) for table in coefficients)
     return values * a + b  # values first: the result has the memory format of the first operand
 
 
 def _subtract(x: Tensor, table: Tensor) -> Tensor:
-    """Return x − table in the dtype to compute in and the memory format of x."""
+    """Return x − table in the dtype of the computation and the memory format of x."""
     values = at_least_float32(x)
     table = expand_parts(table, (x.shape[0], x.shape[1], table.shape[2]))
     return values - _expand(table.to(values.dtype), x)
 
 
 def _as_rows(x: Tensor, units: int, strips: int) -> Tensor:
-    """Return x as (n, units, channels of a unit, strips, positions of a strip)."""
+    """Reshape x to (n, units, channels per unit, strips, positions per strip)."""
     n, c = x.shape[:2]
     return x.reshape(n, units, c // units, strips, math.prod(x.shape[2:]) // strips)
 
 
 def _expand(table: Tensor, x: Tensor) -> Tensor:
-    """Return a table that broadcasts to (n, c, t) as a tensor that broadcasts with x."""
+    """Reshape a table that broadcasts to (n, c, strips) to a tensor that broadcasts to x."""
     space = x.shape[2:]
     if table.shape[-1] == 1:
         return table.reshape(*table.shape[:2], *(1 for _ in space))

@@ -1,10 +1,10 @@
-"""Statistics over several processes.
+"""Synchronization of statistics over several processes.
 
-Every cut that pools over samples starts from one small table: the moments of this process's samples per channel and strip. That
-table alone is exchanged, once per layer and forward pass (twice for `brn` and `gbgn`), and pooled exactly: ranks may hold
-different numbers of samples, or none.
+Each process computes the moments of its samples per channel and strip. Only these moments are exchanged, once per layer and
+forward pass (twice for `brn` and `gbgn`), and pooled exactly, so that ranks may have different numbers of samples, or none.
 
-    forward   all_gather: every rank receives all tables     backward   each rank receives the sum of its table's gradients
+    forward    all_gather: every rank receives the moments of all ranks
+    backward   all_reduce: every rank receives the sum of the gradients with respect to its moments
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from anynorm.errors import AnynormError
 
 
 class SyncGroup(Protocol):
-    """The processes whose samples are pooled."""
+    """The processes over which statistics are synchronized."""
 
     @property
     def is_synchronized(self) -> bool:
@@ -30,21 +30,21 @@ class SyncGroup(Protocol):
 
     @property
     def name(self) -> str:
-        """The name by which torch finds the process group; empty if nothing is exchanged."""
+        """Name of the process group in torch; empty without synchronization."""
 
     def all_reduce(self, moments: Moments) -> Moments:
-        """Return the moments of the samples of all processes."""
+        """Return the moments over the samples of all processes."""
 
     def sum(self, table: Tensor) -> Tensor:
         """Return the sum of a table over all processes, without gradients."""
 
     def average(self, tables: list[Tensor], weight: Tensor) -> list[Tensor]:
-        """Return the weighted average of tables over all processes, without gradients."""
+        """Return the weighted averages of tables over all processes, without gradients."""
 
 
 @dataclass(frozen=True)
 class NoSync:
-    """Pools the samples of this process alone."""
+    """No synchronization: statistics are computed over the samples of this process."""
 
     is_synchronized = False
     name = ""
@@ -63,7 +63,7 @@ class NoSync:
 
 
 class _Gather(torch.autograd.Function):
-    """Stacks the tables of all ranks; its adjoint is `_SumOwn`."""
+    """Stack the tables of all ranks; its backward is `_SumOwn`."""
 
     @staticmethod
     def forward(ctx: Any, table: Tensor, group: Any) -> Tensor:
@@ -78,7 +78,7 @@ class _Gather(torch.autograd.Function):
 
 
 class _SumOwn(torch.autograd.Function):
-    """Sums over all ranks the gradients of this rank's table; its adjoint is `_Gather`."""
+    """Sum the gradients with respect to this rank's table over all ranks; its backward is `_Gather`."""
 
     @staticmethod
     def forward(ctx: Any, grad: Tensor, group: Any) -> Tensor:
@@ -99,10 +99,10 @@ _sum_own: Callable[[Tensor, Any], Tensor] = _SumOwn.apply
 
 @dataclass(frozen=True, eq=False)
 class AllReduce:
-    """Pools the samples of all processes of a group.
+    """Synchronization over the processes of a group.
 
     Args:
-        group: the process group; None is the default group.
+        group: the process group; None for the default group.
     """
 
     group: Any = None
@@ -113,11 +113,11 @@ class AllReduce:
 
     @property
     def name(self) -> str:
-        """The name by which torch finds the process group; empty if nothing is exchanged."""
+        """Name of the process group in torch; empty without other processes."""
         return "" if self._is_single_process() else str((self.group or dist.distributed_c10d._get_default_group()).group_name)
 
     def all_reduce(self, moments: Moments) -> Moments:
-        """Return the moments of the samples of all ranks, with gradients, in one exchange."""
+        """Return the moments over the samples of all ranks, with gradients, in one exchange."""
         if self._is_single_process():
             return moments
         packed = torch.stack([table.expand_as(moments.mean) for table in moments])
@@ -132,7 +132,7 @@ class AllReduce:
         return total
 
     def average(self, tables: list[Tensor], weight: Tensor) -> list[Tensor]:
-        """Return the average of tables over ranks, each with its own weight, without gradients."""
+        """Return the averages of tables over ranks, weighted by the `weight` of each rank, without gradients."""
         if self._is_single_process():
             return tables
         total = torch.stack([*(weight * table for table in tables), weight.expand_as(tables[0])])
@@ -152,5 +152,5 @@ class AllReduce:
 
 
 def sync_group_named(name: str) -> SyncGroup:
-    """Return the group that has a name."""
+    """Return the synchronization over the process group of a given name; none if the name is empty."""
     return AllReduce(_resolve_process_group(name)) if name else NoSync()

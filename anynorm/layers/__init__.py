@@ -1,1 +1,1 @@
-"""The layers: `norm` and `running_stats` hold the one class of all norms, `algebra` and `baselines` the named classes."""
+"""Normalization layers: the base class `norm.Norm`, and the registered norms in `algebra` and `baselines`."""

@@ -1,7 +1,7 @@
-"""BatchNorm, GroupNorm, SwitchNorm and the other named norms that are made of cuts and an affine, one class per norm.
+"""BatchNorm, GroupNorm, SwitchNorm and all other registered norms that are defined by cuts and an affine, one class per norm.
 
-A new norm is one class: `name`, `paper`, the arguments of its spec, and `define`, which returns its definition. The name then
-works in specs, on the command line, in configurations and in reports.
+To add a norm, add a class with `name`, `paper`, the arguments of its spec, and `define`, a function that returns its definition.
+The name can then be used in specs, on the command line, in configurations and in reports.
 """
 
 from __future__ import annotations
@@ -53,22 +53,22 @@ class InstanceNorm(RegisteredNorm):
 class LayerNorm(RegisteredNorm):
     """Statistics per sample, over all channels and positions.
 
-    As torch.nn.GroupNorm(1, c), with an affine per channel; torch.nn.LayerNorm normalizes trailing axes instead.
+    Equal to torch.nn.GroupNorm(1, c), with an affine per channel; torch.nn.LayerNorm normalizes trailing axes instead.
     """
 
     name, paper = "ln", "Ba et al. 2016"
-    use = "Recurrent networks, and any batch size. In convolutional networks gn is the usual choice among norms of each sample."
+    use = "Recurrent networks, and any batch size. In convolutional networks, gn is the usual norm without batch statistics."
     define = staticmethod(lambda: same_cut(LN))
 
 
 class GroupNorm(GroupedNorm):
     """Statistics per sample and group of channels.
 
-    The order of arguments is (num_features, num_groups); that of torch.nn.GroupNorm is (num_groups, num_channels).
+    The order of arguments is (num_features, num_groups), whereas torch.nn.GroupNorm has (num_groups, num_channels).
     """
 
     name, paper, example = "gn", "Wu & He 2018", "gn:32"
-    use = "The usual answer when few samples fit on a device. Its output for a sample does not depend on the others."
+    use = "The usual choice if few samples fit on a device. The output of a sample does not depend on other samples."
     arguments = {"num_groups": 32}
     define = staticmethod(lambda num_groups: same_cut(Cut(ALL, num_groups, 1)))
 
@@ -82,23 +82,24 @@ class PositionalNorm(RegisteredNorm):
 
 
 class ExtendedNorm(GroupedNorm):
-    """Statistics of the whole batch, or per group of its channels."""
+    """Statistics over the batch, per group of channels or over all channels."""
 
     name, paper, example = "en", _HN, "en:32"
-    use = "The standard deviation inside hn; alone, for batches that are too small for statistics of each channel."
+    use = "Part of hn, which uses its standard deviation; alone, for batches that are too small for statistics per channel."
     arguments = {"num_groups": 1}
-    variants = {"en": "EN: the statistics of the whole batch"}
+    variants = {"en": "EN: one mean and one variance for the whole batch"}
     define = staticmethod(lambda num_groups: same_cut(Cut(1, num_groups, 1)))
 
 
 class BatchGroupNorm(RegisteredNorm):
-    """Statistics over the batch of channels × positions cut into G groups.
+    """Statistics over the batch, per group of the flattened channels and positions, which are divided into G groups.
 
-    Without a number, G follows the batch size as in the paper; if that G does not fit the channels, the largest usable G below.
+    Without `num_groups`, G is chosen from the batch size as in the paper; if that G does not fit the number of channels, the
+    largest smaller G that does is used.
 
     Args:
-        num_groups: G; None chooses it from `batch_size`.
-        batch_size: the number of samples per device in training.
+        num_groups: number of groups G; None to choose it from `batch_size`.
+        batch_size: number of samples per device in training.
     """
 
     name, paper, example = "bgn", _BGN, "bgn:512"
@@ -127,7 +128,9 @@ class BatchGroupNorm(RegisteredNorm):
 
     @classmethod
     def default_argument(cls, argument: str, keywords: Mapping[str, Any]) -> int:
-        """Return the paper's number of groups for the largest tabled batch size that is at most this one (bgn sec. 4.1).
+        """Return the number of groups that the paper uses for a batch size (bgn sec. 4.1).
+
+        For a batch size that is not in `GROUPS_BY_BATCH_SIZE`, the next smaller one in it is used.
 
         Raises:
             SpecError: if the batch size is not given.
@@ -143,15 +146,15 @@ class BatchGroupNorm(RegisteredNorm):
 
 
 class GeneralBatchGroupNorm(RegisteredNorm):
-    """Statistics per group of channels and per part of the batch; each part has a few consecutive samples.
+    """Statistics per group of channels and part of the batch, where each part has a few consecutive samples.
 
     Args:
-        num_samples: the number of samples per part.
-        num_groups: the number of groups of channels.
+        num_samples: number of samples per part.
+        num_groups: number of groups of channels.
     """
 
     name, paper, example = "gbgn", "Summers & Dinneen 2020", "gbgn:8,32"
-    use = "To study statistics of m samples, whatever the batch size (ghost batches)."
+    use = "Studies of statistics over m samples, independent of the batch size (ghost batches)."
     arguments = {"num_samples": None, "num_groups": None}
 
     def __init__(
@@ -175,28 +178,28 @@ class GeneralBatchGroupNorm(RegisteredNorm):
 
 
 class HeteroNorm(GroupedNorm):
-    """The mean of BN, with a standard deviation of a group of channels or of the whole batch."""
+    """The mean of BN, with the standard deviation over groups of channels or over all channels of the batch."""
 
     name, paper, example = "hn", _HN, "hn:32"
-    use = "Small batches, if inference should be that of BN: the mean is BN's, and the standard deviation fluctuates less."
+    use = "Small batches, with inference as in BN: the mean is that of BN, and the standard deviation fluctuates less."
     arguments = {"num_groups": 1}
     variants = {
         "hn": "HN: the standard deviation of the whole batch",
-        "bn/bn+en": "HN+SN: a learned mixture of BN's and EN's variance",
+        "bn/bn+en": "HN+SN: BN's mean, a learned mixture of BN's and EN's variance",
         "bn/bn+ln+in": "HN+SN: BN's mean, SN's variance",
     }
     define = staticmethod(lambda num_groups: NormSpec((BN,), ExtendedNorm.named_spec({"num_groups": num_groups}).var))
 
 
 class SwitchNorm(GroupedNorm):
-    """A learned mixture of the statistics of IN, LN and BN; with several groups, each group of channels has its own weights."""
+    """A learned mixture of the statistics of IN, LN and BN, optionally with separate mixing weights per group of channels."""
 
     name, paper = "sn", _SN
     use = "To let each layer learn which statistics suit it; sn-bn with one sample per device."
     arguments = {"num_groups": 1}
     variants = {
         "sn:2": "group SN: two groups of channels with their own mixing weights",
-        "sn.hard": "sparse SN: the cut with the largest weight alone",
+        "sn.hard": "sparse SN: only the cut with the largest weight",
         "sn-bn": "SN for one sample per device: without BN",
         "ln+gn": "SN's cuts in an LSTM",
     }
@@ -212,15 +215,15 @@ class ConditionalBatchNorm(ClassNorm):
 
 
 class SandwichBatchNorm(ClassNorm):
-    """BN with a shared affine, then one per class."""
+    """BN with a shared affine followed by an affine per class."""
 
     name, paper, example = "sabn", _SABN, "sabn@10"
-    use = "As ccbn, with an affine that all classes train."
+    use = "Class-conditional generators: as ccbn, with an additional affine shared by all classes."
     define = staticmethod(lambda num_classes: same_cut(BN).with_affine("sa", num_classes))
 
 
 class AuxBatchNorm(DomainNorm):
-    """A separate BN, statistics and affine, per domain."""
+    """BN with separate statistics and a separate affine per domain."""
 
     name, paper, example = "auxbn", "Xie et al. 2020", "auxbn@2"
     use = "Data of several domains whose statistics differ, such as clean and adversarial images."
@@ -228,15 +231,15 @@ class AuxBatchNorm(DomainNorm):
 
 
 class SandwichAuxBatchNorm(DomainNorm):
-    """Statistics per domain, then a shared affine, then one per domain."""
+    """BN with separate statistics per domain, a shared affine, and an affine per domain."""
 
     name, paper, example = "saauxbn", _SABN, "saauxbn@2"
-    use = "As auxbn, with an affine that all domains train."
+    use = "As auxbn, with an additional affine shared by all domains."
     define = staticmethod(lambda num_domains: same_cut(BN).with_affine("saaux", num_domains))
 
 
 class AdaIN(RegisteredNorm):
-    """IN, then the moments of a style."""
+    """IN, scaled and shifted by the standard deviation and mean of a style."""
 
     name, paper = "adain", "Huang & Belongie 2017"
     use = "Style transfer with any style."
@@ -244,8 +247,8 @@ class AdaIN(RegisteredNorm):
 
 
 class SandwichAdaIN(RegisteredNorm):
-    """IN, a shared affine, then the moments of a style."""
+    """IN with a shared affine, scaled and shifted by the standard deviation and mean of a style."""
 
     name, paper = "saadain", _SABN
-    use = "As adain, with an affine that all styles train."
+    use = "As adain, with an additional affine shared by all styles."
     define = staticmethod(lambda: same_cut(IN).with_affine("sastyle"))

@@ -1,11 +1,11 @@
 """The condition of a norm: the class or domain of each sample, or a style.
 
-    norm(x, 3)                  every sample has class 3
-    norm(x, labels)             an integer tensor (n,): classes or domains, mixed in one batch
-    norm(x, features)           a style: features (n or 1, c, …), whose moments are taken
-    norm(x, (mean, std))        a style: its moments, each (n or 1, c)
+    norm(x, 3)                  class or domain 3 for all samples
+    norm(x, labels)             the class or domain of each sample: an integer tensor (n,)
+    norm(x, features)           a style, by its features (n or 1, c, …), from which mean and standard deviation are computed
+    norm(x, (mean, std))        a style, by its mean and standard deviation, each (n or 1, c)
 
-Inside models that pass x alone, `with condition(model, value):` sets the condition of every layer that takes one.
+For models that call their norms with x only, `with condition(model, value):` sets the condition of all conditional norms.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 
 @contextmanager
 def condition(model: nn.Module, value: Any, *, strict: bool = True) -> Iterator[None]:
-    """Set the condition of every layer of a model that takes one, for the forward passes inside the block.
+    """Set the condition of all conditional norms of a model inside a `with` block; restore the previous one on exit.
 
-    A condition passed to a layer directly takes precedence. With activation checkpointing, call `backward` inside the block too:
-    the recomputation needs the condition again.
+    A condition passed to a layer directly takes precedence. With activation checkpointing, call `backward` inside the block too,
+    because the recomputation uses the condition again.
 
     Args:
         model: the model.
-        value: a class or domain, a tensor of them, style features, or a style's (mean, std).
-        strict: whether a model without layers that take a condition is an error; if not, it runs as it is.
+        value: a class or domain, an integer tensor (n,) of them, style features, or the (mean, std) of a style.
+        strict: whether to raise an error if the model has no conditional norm.
 
     Raises:
-        ConditionError: if no layer of the model takes a condition, and `strict`.
+        ConditionError: if `strict` and the model has no conditional norm.
 
     >>> import anynorm
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), anynorm.make("sabn@10", 8), nn.ReLU())
@@ -67,10 +67,18 @@ def condition(model: nn.Module, value: Any, *, strict: bool = True) -> Iterator[
 
 
 def read_condition(norm: Norm, x: Tensor, condition: Any) -> Any:
-    """Return the condition of a forward pass as labels (n,) or as a style (mean, std), for a norm that takes one.
+    """Check and convert the condition of a forward pass.
+
+    Args:
+        norm: a conditional norm.
+        x: its input, (n, c, …).
+        condition: the condition.
+
+    Returns:
+        Labels (n,), or a style (mean, std).
 
     Raises:
-        ConditionError: if the condition is missing or does not fit the norm or x.
+        ConditionError: if the condition is missing or invalid.
     """
     try:
         if condition is None:
@@ -94,10 +102,10 @@ def _missing_condition_message(norm: Norm) -> str:
 
 
 def read_labels(condition: Any, x: Tensor, num_classes: int) -> Tensor:
-    """Return a class or domain condition as labels (n,).
+    """Convert a class or domain, or a tensor of them, to labels (n,).
 
     Raises:
-        ConditionError: if the condition is not one label in [0, num_classes), or one per sample.
+        ConditionError: if the condition is neither a label in [0, num_classes) nor a tensor of one label per sample.
     """
     n = x.shape[0]
     usable = f"Pass an int from 0 to {num_classes - 1}, or an integer tensor of {n} of them."
@@ -126,10 +134,10 @@ def _check_label(value: int, num_classes: int, usable: str) -> None:
 
 
 def read_style(condition: Any, x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Return style features or moments as (mean, std), each (n or 1, c); std = sqrt(var + ε), as for x itself.
+    """Convert style features, or the (mean, std) of a style, to (mean, std), each (n or 1, c), with std = sqrt(var + ε).
 
     Raises:
-        ConditionError: if the condition is not a style for x.
+        ConditionError: if the condition is not a style, or its shape does not match x.
     """
     is_pair = isinstance(condition, tuple | list)
     tensors = list(condition) if is_pair else [condition]

@@ -1,4 +1,4 @@
-"""What happens before a state_dict is loaded into a layer: old checkpoints are completed, unusable values raise."""
+"""Preparation of a state_dict before it is loaded into a layer: missing entries of old checkpoints, and checks of values."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 def prepare_state_dict(norm: Norm, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any]) -> None:
-    """Complete the entries of a layer in a state_dict, in place, and check them.
+    """Add missing entries of a layer to a state_dict, in place, and check the others.
 
     Args:
         norm: the layer.
-        state_dict: of a model; changed in place.
-        prefix: the layer's prefix in it.
-        metadata: the version of the layer that saved it.
+        state_dict: the state_dict of a model.
+        prefix: prefix of the layer's entries.
+        metadata: metadata of the layer in the state_dict, with the version of the layer that saved it.
 
     Raises:
-        ShapeError: if an entry has another shape than the layer's tensor.
+        ShapeError: if the shape of an entry is not that of the layer's tensor.
         StateError: if an entry has NaN values.
     """
     num_batches = norm.num_batches_tracked
-    if num_batches is not None and (metadata.get("version") or 0) < 2:  # checkpoints of torch before 0.4.1 have none
+    if num_batches is not None and (metadata.get("version") or 0) < 2:  # torch before 0.4.1 did not save it
         device = "cpu" if num_batches.is_meta else num_batches.device
         state_dict.setdefault(prefix + "num_batches_tracked", torch.zeros_like(num_batches, device=device))
     for name, tensor in {**norm._parameters, **norm._buffers}.items():

@@ -1,12 +1,14 @@
-"""The layer: x ─▶ moments ─▶ pooled by each cut ─▶ running statistics ─▶ mixed ─▶ affine ─▶ y = a (x − mean) + b.
+"""The base class of all norms.
 
-Parameters, with torch's names where torch has them (buffers: see `RunningStats`):
+    x ─▶ moments ─▶ pooled by each cut ─▶ running statistics ─▶ mixed ─▶ affine ─▶ y = a (x − mean) + b
+
+Parameters, named as in torch if torch has them (for buffers, see `RunningStats`):
 
     weight, bias                  the shared affine                        (c,)
-    class_weight, class_bias      one row per class                        (classes, c)
+    class_weight, class_bias      the affine of each class                 (classes, c)
     mean_weight, var_weight       λ, the logits of the mixing weights      (k,) or (groups, k)
 
-Only the kernels at the two ends touch x; everything between works on tables (n or 1, c, strips).
+Only the first and the last step read x; all other steps use tensors that broadcast to (n, c, strips).
 """
 
 from __future__ import annotations
@@ -38,26 +40,26 @@ NO_SYNC = NoSync()
 
 
 class CustomNorm:
-    """Marker of norms that override `_compute_output` or its inputs, so that their `NormSpec` alone does not define them."""
+    """Mixin of norms outside the algebra, which override `_compute_output` or its inputs; their `NormSpec` is incomplete."""
 
 
 class Norm(RunningStats):
-    """A layer that normalizes an input (n, c, …) with at least 2 dimensions as its `NormSpec` defines.
+    """A normalization layer for inputs (n, c, …) with at least 2 dimensions, defined by a `NormSpec`.
 
-    `anynorm.make` builds one from the text of a spec.
+    Use `anynorm.make` to construct a layer from a spec string.
 
     Args:
-        norm_spec: the definition.
-        num_features: the number of channels.
-        eps: added to the variance.
-        momentum: the weight of the newest batch in the running statistics; None gives all batches the same weight.
-        track_running_stats: whether to have running statistics for inference.
-        update_rule: a rule of `anynorm.core.update_rules`, instead of `momentum`.
-        device: the device of parameters and buffers.
-        dtype: the dtype of parameters and buffers.
+        norm_spec: the definition of the norm.
+        num_features: number of channels.
+        eps: value added to the variance for numerical stability.
+        momentum: weight of the newest batch in the running statistics; None for a cumulative average over all batches.
+        track_running_stats: whether to track running statistics for inference.
+        update_rule: update rule of the running statistics (see `anynorm.core.update_rules`); replaces `momentum`.
+        device: device of parameters and buffers.
+        dtype: dtype of parameters and buffers.
 
     Raises:
-        SpecError: if an argument is out of range or the definition does not fit the number of channels.
+        SpecError: if an argument is invalid, or the definition does not support the number of channels.
 
     >>> import anynorm
     >>> norm = anynorm.make("hn:4", 16)
@@ -69,13 +71,13 @@ class Norm(RunningStats):
 
     _version = 2
     schedule_enabled = True
-    """Whether norms with a schedule advance it in training."""
+    """Whether training advances the schedule of a norm that has one."""
     is_connected = False
-    """Whether its statistics depend on those of another layer (BKN)."""
+    """Whether the statistics of this layer depend on another layer (BKN)."""
     one_cut_per_channel = False
-    """Whether each channel uses a single one of the mixed cuts (IBN)."""
+    """Whether each channel uses only one of the mixed cuts (IBN)."""
     post_modules: tuple[str, ...] = ()
-    """Names of child modules applied to the output, such as a fused activation of the module that this layer replaced."""
+    """Names of child modules that are applied to the output, such as the fused activation of a replaced module."""
 
     weight: nn.Parameter | None
     bias: nn.Parameter | None
@@ -123,11 +125,11 @@ class Norm(RunningStats):
 
         Args:
             x: (n, c), (n, c, length), (n, c, h, w) or (n, c, t, h, w).
-            condition: see `anynorm.layers.conditioning`; ignored by norms that take none, so any spec fits any model.
+            condition: class, domain or style (see `anynorm.layers.conditioning`); ignored by norms without a condition.
 
         Raises:
-            ShapeError: if x does not fit the norm.
-            ConditionError: if the condition is missing or does not fit.
+            ShapeError: if the norm does not support the shape or dtype of x.
+            ConditionError: if the condition is missing or invalid.
         """
         y = self.normalize(x, condition)
         for name in self.post_modules:
@@ -147,11 +149,11 @@ class Norm(RunningStats):
         return y
 
     def _compute_output(self, spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
-        """Return y and the statistics of the batch; custom norms override this step."""
+        """Return y and the batch statistics. Subclasses of `CustomNorm` may override this method."""
         return kernels.normalize(spec, x, params, buffers)
 
     def _forward_spec(self) -> ForwardSpec:
-        """Return what a forward pass does in the current mode of the layer."""
+        """Return the forward spec for the current mode of the layer."""
         sync_group, uses_batch = self.sync_group if self.training else NO_SYNC, self.uses_batch
         mode = (self.training, uses_batch, sync_group, self.eps)
         spec = None if torch.compiler.is_compiling() else self._forward_specs.get(mode)
@@ -166,8 +168,8 @@ class Norm(RunningStats):
         return ForwardSpec(self.norm_spec, cuts, self.num_features, self.eps, uses_batch, sync_group)
 
     def _derived_spec(self, spec: ForwardSpec, **changes: Any) -> ForwardSpec:
-        """Return a forward spec with changes; the same object each time, because checks are cached in it."""
-        key = (spec, *changes)  # a class derives at most one spec with the same fields
+        """Return a forward spec with changed fields. The object is cached, since it caches the shapes that were validated."""
+        key = (spec, *changes)  # a class uses at most one set of values for the same fields
         derived = None if torch.compiler.is_compiling() else self._forward_specs.get(key)
         if derived is None:
             derived = replace(spec, validated_shapes=set(), **changes)
@@ -176,13 +178,13 @@ class Norm(RunningStats):
         return derived
 
     def _params(self, condition: Any) -> Params:
-        """Return the tensors that receive gradients."""
-        params = self._parameters  # a parametrized tensor is an attribute, not an entry
+        """Return the parameters and the style as inputs of the kernels."""
+        params = self._parameters  # does not contain parametrized tensors (torch.nn.utils.parametrize)
         tensors = [params[name] if name in params else getattr(self, name) for name in Params._fields[:NUM_LAYER_PARAMS]]
         return Params(*tensors, *(condition if self.norm_spec.takes_style else ()))
 
     def _read_buffers(self, spec: ForwardSpec, condition: Any) -> Buffers:
-        """Return the running statistics and labels that a forward pass reads."""
+        """Return the running statistics and labels as inputs of the kernels."""
         stats = tuple([self.running_stats(index) for index in range(len(spec.uses_batch))])
         labels = condition if self.norm_spec.num_classes else None
         if not isinstance(self._update_rule, Running) or not self.updates_running_stats or is_recomputing():
@@ -191,34 +193,34 @@ class Norm(RunningStats):
 
     @property
     def spec(self) -> str:
-        """The text of the spec."""
+        """The spec string."""
         return str(self.norm_spec)
 
     @property
     def splits_batch(self) -> bool:
-        """Whether domains or processes divide the samples, so that the shape of x does not give the counts."""
+        """Whether the number of values per statistic depends on domains or on other processes, and not only on the shape of x."""
         return bool(self.norm_spec.affine.num_domains) or self.sync_group.is_synchronized
 
     @property
     def takes_condition(self) -> bool:
-        """Whether `forward` needs a class, domain or style."""
+        """Whether `forward` requires a class, domain or style."""
         return bool(self.norm_spec.num_classes) or self.norm_spec.takes_style
 
     @property
     def affine(self) -> bool:
-        """Whether there is a learned affine."""
+        """Whether the layer has learnable affine parameters."""
         return any(stage.names for stage in self.norm_spec.affine.stages)
 
     def set_condition(self, condition: Any) -> None:
-        """Set the condition of later forward passes; a parameter passed as a style is not registered."""
+        """Set the condition of subsequent forward passes; a style that is a parameter is not registered as one of this layer."""
         object.__setattr__(self, "_condition", condition)
 
     @classmethod
     def connect(cls, norms: Sequence[Norm]) -> None:
-        """Connect layers of this class in a network, in the order of its modules; for norms that use statistics of others."""
+        """Connect the layers of this class in a network, in the order of its modules; for norms that depend on other layers."""
 
     def set_total_steps(self, total_steps: int) -> None:
-        """Set the number of forward passes of the whole training; norms with a schedule scale it to that length."""
+        """Set the total number of forward passes in training; only norms with a schedule use it, to scale the schedule."""
 
     def _register_parameters(self, device: Any, dtype: Any) -> None:
         for name in ("weight", "bias", "class_weight", "class_bias"):
@@ -233,7 +235,7 @@ class Norm(RunningStats):
             self.register_parameter(name, nn.Parameter(logits, mixing.is_trainable) if len(cuts) > 1 else None)
 
     def reset_parameters(self) -> None:
-        """Reset running statistics, affine and λ to their initial values."""
+        """Reset the running statistics, the affine and λ to their initial values."""
         self.reset_running_stats()
         for stage in self.norm_spec.affine.stages:
             stage.reset(*[getattr(self, name) for name in stage.names])
@@ -242,10 +244,13 @@ class Norm(RunningStats):
                 nn.init.ones_(logits)
 
     def mixing_weights(self, side: str) -> Tensor | None:
-        """Return the mixing weights of the cuts of the "mean" or the "var": (1, k), or (c, k) with channel groups.
+        """Return the mixing weights of the cuts of the mean or the variance.
+
+        Args:
+            side: "mean" or "var".
 
         Returns:
-            None if there is a single cut.
+            Weights (1, k), or (c, k) with channel groups; None if there is only one cut.
 
         Raises:
             SpecError: if `side` is neither "mean" nor "var".
@@ -256,7 +261,7 @@ class Norm(RunningStats):
         return None if logits is None else self.norm_spec.mixing.weights_by_channel(logits, self.num_features)
 
     def used_cuts(self) -> list[Cut]:
-        """Return the cuts with a positive mixing weight in the mean or the variance."""
+        """Return the cuts with a positive mixing weight for the mean or the variance."""
         used: set[int] = set()
         for side, cuts in (("mean", self.mean_cut_indices), ("var", self.var_cut_indices)):
             weights = self.mixing_weights(side)
@@ -264,7 +269,7 @@ class Norm(RunningStats):
         return [self.cuts[index] for index in sorted(used)]
 
     def not_foldable_reason(self) -> str | None:
-        """Return why inference is not a fixed y = A x + B per channel and condition; None if it is."""
+        """Return why the layer cannot be folded; None if inference is a fixed y = A x + B per channel and condition."""
         per_input = [str(cut) for cut in self.used_cuts() if not cut.pools_samples]
         if per_input or not self.has_running_stats:
             return f"the statistics of {per_input[0] if per_input else self.spec} come from each input, so no fixed (a, b) exists"
@@ -274,13 +279,13 @@ class Norm(RunningStats):
 
     @torch.no_grad()
     def fixed_affine(self, condition: Any = None) -> tuple[Tensor, Tensor]:
-        """Return A and B of inference, y = A x + B per channel, in float64.
+        """Return A and B of inference, y = A x + B per channel, each (c,) in float64.
 
         Args:
-            condition: the class or domain, for a norm that takes one.
+            condition: the class or domain of a conditional norm.
 
         Raises:
-            FoldError: if inference is not of this form (see `not_foldable_reason`).
+            FoldError: if inference does not have this form (see `not_foldable_reason`).
 
         >>> import anynorm
         >>> scale, shift = anynorm.make("hn:4", 8, eps=0.0).fixed_affine()
@@ -291,7 +296,7 @@ class Norm(RunningStats):
         if reason:
             raise FoldError(f"{self.spec} has no fixed affine: {reason}.")
         like = next(iter([*self.buffers(), *self.parameters()]))
-        strips = math.lcm(*(cut.space or 1 for cut in self.cuts))  # cuts without weight are computed too
+        strips = math.lcm(*(cut.space or 1 for cut in self.cuts))  # includes cuts whose mixing weight is 0
         x = torch.zeros(1, self.num_features, strips, dtype=torch.float64, device=like.device)
         condition = read_condition(self, x, condition) if self.takes_condition else None
         spec = self._make_forward_spec(tuple([not cut.pools_samples for cut in self.cuts]), NO_SYNC)
@@ -301,12 +306,12 @@ class Norm(RunningStats):
         return scale.expand(1, self.num_features, 1).flatten(), shift.expand(1, self.num_features, 1).flatten()
 
     def merge(self) -> Norm:
-        """Return an equivalent layer, without `post_modules`, whose sandwich is merged into one affine per class (sabn).
+        """Return an equivalent layer with the shared affine merged into the affine per class (sabn); `post_modules` are dropped.
 
             γ'ᵢ = γᵢ γ_sa        β'ᵢ = γᵢ β_sa + βᵢ
 
         Raises:
-            SpecError: if the affine is not a shared stage followed by one per class.
+            SpecError: if the affine is not a sandwich (a shared stage followed by one per class).
 
         >>> import anynorm
         >>> anynorm.make("sabn@10", 64).merge().spec
@@ -342,11 +347,11 @@ class Norm(RunningStats):
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the condition of a `with condition(…)` block, which a copy is outside of, and cached forward specs."""
+        """Return the state without the condition of an enclosing `with condition(…)` block and without cached forward specs."""
         return {**self.__dict__, "_condition": None, "_forward_specs": {}}
 
     def extra_repr(self) -> str:
-        """Return spec, channels and options."""
+        """Return the spec, the number of channels and the options."""
         has_momentum = isinstance(self.update_rule, Running | Cumulative)
         rule = f"momentum={self.momentum}" if has_momentum else f"update_rule={self.update_rule}"
         tracked = rule if self.track_running_stats else "track_running_stats=False"

@@ -1,7 +1,7 @@
-"""Registered norms: classes with a name for specs, the arguments of that name, and a definition.
+"""Base classes of registered norms, which can be used by name in specs.
 
-Subclassing `RegisteredNorm` with a `name` registers the class. The subclasses below add the arguments that several norms share,
-so that every class has an explicit signature.
+Subclassing `RegisteredNorm` with a `name` registers the class. `GroupedNorm`, `ClassNorm` and `DomainNorm` add an argument that
+several norms share, so that every class has an explicit signature.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ AFTER_AT = ("num_classes", "num_domains")
 
 
 class RegisteredNorm(Norm):
-    """A norm with a name.
+    """Base class of registered norms.
 
     Args:
-        num_features: the number of channels.
-        eps: added to the variance.
-        momentum: the weight of the newest batch in the running statistics; None gives all batches the same weight.
+        num_features: number of channels.
+        eps: value added to the variance for numerical stability.
+        momentum: weight of the newest batch in the running statistics; None for a cumulative average over all batches.
         affine: whether to add learnable affine parameters.
-        track_running_stats: whether to have running statistics for inference.
-        device: the device of parameters and buffers.
-        dtype: the dtype of parameters and buffers.
-        update_rule: a rule of `anynorm.core.update_rules`, instead of `momentum`.
+        track_running_stats: whether to track running statistics for inference.
+        device: device of parameters and buffers.
+        dtype: dtype of parameters and buffers.
+        update_rule: update rule of the running statistics (see `anynorm.core.update_rules`); replaces `momentum`.
 
     Attributes:
         name: the name in specs.
-        paper: where the norm comes from.
-        use: when to use it, in one or two sentences, for its page in the documentation.
-        define: returns the definition for the arguments.
-        arguments: the numbers in the spec with their defaults; None if there is no default.
-        example: the spec that lists of norms show; the bare name if empty.
-        variants: further specs of the same paper, with a description.
-        hyperparameters: numbers that are not written in a spec, with their defaults.
-        stat_sets_arg: the argument that gives the number of sets of statistics with soft assignment.
-        formula: what is computed, if the definition does not say it.
+        paper: the source of the norm.
+        use: when to use the norm, in one or two sentences, for its page in the documentation.
+        define: a function of `arguments` that returns the definition of the norm.
+        arguments: names and defaults of the numbers in a spec; None if there is no default.
+        example: the spec that lists of norms show; if empty, the name.
+        variants: further specs of the same paper, with descriptions.
+        hyperparameters: names and defaults of numbers that are not part of a spec.
+        stat_sets_arg: name of the argument that is the number of sets of statistics with soft assignment; empty without one.
+        formula: the equations of a norm outside the algebra.
     """
 
     name: ClassVar[str]
@@ -117,22 +117,22 @@ class RegisteredNorm(Norm):
 
     @classmethod
     def check_channels(cls, num_features: int) -> None:
-        """Check a number of channels beyond what the cuts check.
+        """Check a number of channels; for norms with requirements beyond those of their cuts.
 
         Raises:
-            SpecError: if the norm is not defined for it.
+            SpecError: if the norm does not support this number of channels.
         """
 
     @classmethod
     def default_argument(cls, argument: str, keywords: Mapping[str, Any]) -> int:
-        """Return the value of an argument that was not given.
+        """Return the default value of an argument.
 
         Args:
-            argument: its name.
+            argument: the name of the argument.
             keywords: the other arguments, with num_features and batch_size if they are known.
 
         Raises:
-            SpecError: if it has no default.
+            SpecError: if the argument has no default.
         """
         default = cls.arguments[argument]
         if default is None:
@@ -141,10 +141,15 @@ class RegisteredNorm(Norm):
 
     @classmethod
     def bind(cls, numbers: list[int], num_classes: int | None, keywords: Mapping[str, Any]) -> dict[str, int]:
-        """Return all arguments, from the numbers in a spec and from the keyword arguments beside it.
+        """Return the values of all arguments of this norm.
+
+        Args:
+            numbers: the numbers after the colon of a spec.
+            num_classes: the number after @ of a spec; None without one.
+            keywords: keyword arguments that were passed in addition to the spec.
 
         Raises:
-            SpecError: if an argument is missing, out of range, given twice, or not one of this norm.
+            SpecError: if an argument is missing, out of range, or given twice, or if there are too many numbers.
         """
         if len(numbers) > len(cls._after_colon) or (num_classes is not None and not cls._after_at):
             token = cls.name + (":" + ",".join(map(str, numbers)) if numbers else "")
@@ -168,9 +173,10 @@ class RegisteredNorm(Norm):
 
     @classmethod
     def named_spec(cls, arguments: Mapping[str, int]) -> NormSpec:
-        """Return the definition with its name, which is also that of its cut if it is a single one without a name.
+        """Return the definition of the norm, named by its spec string.
 
-        A single argument of 1 is left out of the name if it is the default: en, not en:1.
+        If the norm has a single cut without a name, the cut gets the same name. A single argument that is equal to its default
+        of 1 is omitted from the name: en, not en:1.
         """
         values = [arguments[name] for name in cls._after_colon]
         text = cls.name
@@ -187,7 +193,7 @@ class RegisteredNorm(Norm):
 
     @classmethod
     def usage(cls) -> str:
-        """Return how the name is written with its arguments.
+        """Return the notation of the norm with its arguments in a spec.
 
         >>> from anynorm.layers.algebra import HeteroNorm, SandwichBatchNorm
         >>> HeteroNorm.usage(), SandwichBatchNorm.usage()
@@ -200,10 +206,10 @@ class RegisteredNorm(Norm):
 
 
 class GroupedNorm(RegisteredNorm):
-    """A registered norm with a number of groups; the other arguments are those of `RegisteredNorm`.
+    """Base class of registered norms with groups of channels. For all other arguments, see `RegisteredNorm`.
 
     Args:
-        num_groups: the number of groups; None is the default of the norm.
+        num_groups: number of groups; None for the default of the norm.
     """
 
     def __init__(
@@ -224,10 +230,10 @@ class GroupedNorm(RegisteredNorm):
 
 
 class ClassNorm(RegisteredNorm):
-    """A registered norm with an affine per class; the other arguments are those of `RegisteredNorm`.
+    """Base class of registered norms with an affine per class. For all other arguments, see `RegisteredNorm`.
 
     Args:
-        num_classes: the number of classes.
+        num_classes: number of classes.
     """
 
     arguments = {"num_classes": None}
@@ -250,10 +256,10 @@ class ClassNorm(RegisteredNorm):
 
 
 class DomainNorm(RegisteredNorm):
-    """A registered norm with statistics and affine per domain; the other arguments are those of `RegisteredNorm`.
+    """Base class of registered norms with statistics and an affine per domain. For all other arguments, see `RegisteredNorm`.
 
     Args:
-        num_domains: the number of domains.
+        num_domains: number of domains.
     """
 
     arguments = {"num_domains": None}

@@ -1,9 +1,9 @@
-"""The running statistics of a layer: buffers, their names, and their update after a batch.
+"""The running statistics of a layer: buffers, their names, and their update after each batch.
 
-running_mean, running_var     one entry per statistic                          (parts,) or (domains, parts)
-running_mean_2, …             of further cuts that pool over samples
-num_batches_tracked           the number of batches so far                     () or (domains,)
-num_values_tracked            the number of positions so far, for `Pooled`     () or (domains,)
+running_mean, running_var     mean and unbiased variance of each part of a cut                  (parts,) or (domains, parts)
+running_mean_2, …             the same for further cuts that pool over samples
+num_batches_tracked           number of batches tracked                                         () or (domains,)
+num_values_tracked            number of values per channel tracked; only for `Pooled`           () or (domains,)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from anynorm.kernels.interface import BatchStats, BufferPair
 from anynorm.kernels.sync import NoSync, SyncGroup
 
 STAT_PREFIXES = ("running_", "num_batches_", "num_values_")
-"""The prefixes of the buffers of running statistics; other buffers belong to subclasses."""
+"""Prefixes of the names of the buffers of running statistics; other buffers belong to subclasses."""
 
 
 class RunningStats(nn.Module):
@@ -31,17 +31,17 @@ class RunningStats(nn.Module):
 
     Args:
         norm_spec: the definition of the norm.
-        num_features: the number of channels.
-        track_running_stats: whether to have running statistics.
-        update_rule: how they follow the batches.
-        device: of the buffers.
-        dtype: of the buffers.
+        num_features: number of channels.
+        track_running_stats: whether to track running statistics.
+        update_rule: update rule of the running statistics.
+        device: device of the buffers.
+        dtype: dtype of the buffers.
 
     Attributes:
         cuts: the distinct cuts of the norm.
-        mean_cut_indices: the indices in `cuts` of the cuts of the mean.
-        var_cut_indices: the indices in `cuts` of the cuts of the variance.
-        sync_group: the processes whose samples are pooled in training.
+        mean_cut_indices: indices of the cuts of the mean in `cuts`.
+        var_cut_indices: indices of the cuts of the variance in `cuts`.
+        sync_group: the processes over which statistics are synchronized in training.
     """
 
     _update_rule: UpdateRule
@@ -70,17 +70,17 @@ class RunningStats(nn.Module):
 
     @property
     def pools_samples(self) -> bool:
-        """Whether a statistic is taken over several samples."""
+        """Whether a cut of the norm pools over samples."""
         return any([cut.pools_samples for cut in self.cuts])
 
     @property
     def update_rule(self) -> UpdateRule:
-        """How running statistics follow the batches; can be set at any time."""
+        """The update rule of the running statistics; can be set at any time."""
         return self._update_rule
 
     @update_rule.setter
     def update_rule(self, update_rule: UpdateRule) -> None:
-        if self._stat_names and not self.has_running_stats:  # the buffers were set to None; they stay so
+        if self._stat_names and not self.has_running_stats:  # keep buffers that were set to None
             self._check_rule(update_rule)
             self._update_rule = update_rule
             return
@@ -90,9 +90,9 @@ class RunningStats(nn.Module):
 
     @property
     def momentum(self) -> float | None:
-        """The weight of the newest batch in the running statistics, as in torch; None for every rule except `Running`.
+        """Weight of the newest batch in the running statistics, as in torch; None for all update rules except `Running`.
 
-        Setting it replaces the update rule: by `Running`, or for None by `Cumulative`.
+        Setting a number sets the update rule to `Running`; setting None sets it to `Cumulative`.
         """
         return self._update_rule.rate if isinstance(self._update_rule, Running) else None
 
@@ -102,7 +102,7 @@ class RunningStats(nn.Module):
 
     @property
     def tracked_cuts(self) -> list[int]:
-        """The indices of the cuts that have running statistics."""
+        """Indices of the cuts that have running statistics."""
         return list(self._stat_names) if self.has_running_stats else []
 
     @property
@@ -121,16 +121,16 @@ class RunningStats(nn.Module):
 
     @property
     def uses_batch(self) -> bool:
-        """Whether cuts that pool over samples use the batch; otherwise they use the running statistics."""
+        """Whether cuts that pool over samples use batch statistics instead of running statistics."""
         return not self.has_running_stats or (self.training and self._update_rule.updates)
 
     def running_stats(self, index: int) -> BufferPair:
-        """Return the buffers of a cut's running mean and variance; None for a statistic that the norm does not use."""
+        """Return the buffers of the running mean and variance of the cut `index`; None for a statistic without a buffer."""
         mean, var = self._stat_names.get(index, (None, None))
         return self._buffers[mean] if mean else None, self._buffers[var] if var else None
 
     def reset_running_stats(self) -> None:
-        """Reset to mean 0, variance 1 and no batch so far."""
+        """Reset the running means to 0, the running variances to 1 and the counters to 0."""
         for name, buffer in self._buffers.items():
             if buffer is not None and name.startswith(STAT_PREFIXES):
                 buffer.fill_(1 if name.startswith("running_var") else 0)
@@ -144,7 +144,7 @@ class RunningStats(nn.Module):
             )
 
     def _register_stats(self, update_rule: UpdateRule, like: Tensor) -> None:
-        """Register the buffers that an update rule needs and remove the others; the values of existing buffers stay."""
+        """Register the buffers that an update rule needs and remove the others; existing buffers keep their values."""
         self._check_rule(update_rule)
         self._update_rule = update_rule
         self._stat_names = self._name_stats() if self.track_running_stats else {}
@@ -161,7 +161,10 @@ class RunningStats(nn.Module):
                 self.register_buffer(name, needed.get(name))
 
     def _name_stats(self) -> dict[int, tuple[str | None, str | None]]:
-        """Return the buffer names of each cut's mean and variance; `Pooled` needs both of every cut, the unused ones last."""
+        """Return the buffer names of the mean and variance of each cut.
+
+        `Pooled` needs both statistics of every cut; those that the norm does not use come last in the numbering.
+        """
         pooling = [index for index, cut in enumerate(self.cuts) if cut.pools_samples]
         names: list[dict[int, str]] = []
         for side, used in (("mean", self.mean_cut_indices), ("var", self.var_cut_indices)):
@@ -175,17 +178,17 @@ class RunningStats(nn.Module):
         return channels, strips
 
     def update_running_stats(self, batch: BatchStats) -> None:
-        """Update the running statistics by one batch, all or none of them; those of a domain without samples stay."""
+        """Update the running statistics by one batch, all or none; those of a domain without samples are not changed."""
         if not batch.is_updated and batch.pooled_samples and self.updates_running_stats and not is_recomputing():
             self._update(batch)
 
     @torch.no_grad()
     def _update(self, batch: BatchStats) -> None:
-        """Update by the update rule without reading any value, so that it traces and does not synchronize."""
+        """Apply the update rule without reading tensor values, so that it can be traced and does not synchronize devices."""
         new_values = batch.num_values
-        assert new_values is not None  # samples were pooled
+        assert new_values is not None  # `pooled_samples` was checked
         if self.num_batches_tracked is None and not isinstance(self._update_rule, Running):
-            return  # as torch: without a counter, an average of all batches is not updated
+            return  # as in torch: without a counter, a cumulative average is not updated
         present = new_values > MIN_SHARE
         if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
             present = present & ~recomputing(new_values)
@@ -209,9 +212,9 @@ class RunningStats(nn.Module):
             buffer.copy_(new.reshape(buffer.shape))
 
     def _batch_moments(self, index: int, batch: BatchStats) -> Moments:
-        """Return the moments of all values of a cut's channel parts, per domain."""
+        """Return the moments of a cut over all samples of each domain, including the samples of all ghost batches."""
         moments = batch.by_cut[index]
-        assert moments is not None  # every cut with running statistics uses the batch while they are updated
+        assert moments is not None  # a cut uses the batch whenever its running statistics are updated
         if not self.cuts[index].is_ghost:
             return moments
         if batch.channel_moments is not None:
@@ -219,7 +222,7 @@ class RunningStats(nn.Module):
         return pool_samples(moments)
 
     def _average(self, index: int, batch: BatchStats) -> Stats:
-        """Return the average statistics of a cut's sample parts, over all processes; except for GBGN there is one part."""
+        """Return the statistics of a cut, averaged over its sample parts and over all processes (one part, except for GBGN)."""
         average = batch.stats(index)
         if not self.cuts[index].is_ghost:
             return average

@@ -1,6 +1,6 @@
-"""Checks of a forward pass: `check_input` before anything is computed, `check_batch` before statistics are updated.
+"""Checks of a forward pass: `check_input` before the computation, `check_batch` before the update of running statistics.
 
-Messages are built only when a check fails, so that the checks cost little and can be traced.
+Messages are formatted only when a check fails, so the checks are fast and can be traced.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Shape = tuple[int, int, int]
 
 
 def check_input(norm: Norm, spec: ForwardSpec, x: Tensor) -> None:
-    """Check that a norm can be applied to x.
+    """Check that a norm supports the input x.
 
     Raises:
-        ShapeError: if it cannot.
+        ShapeError: if it does not.
     """
     if not isinstance(x, Tensor):
         raise ShapeError(f"The input must be a tensor (n, c, …); got a {type(x).__name__}. Layer {norm.spec!r}.")
@@ -58,7 +58,7 @@ def _check_dimensions(norm: Norm, x: Tensor) -> None:
 
 
 def _check_parts(norm: Norm, spec: ForwardSpec, shape: Shape) -> None:
-    """Check that samples and positions can be divided, and that no statistic is taken over a single value in training."""
+    """Check that samples and positions can be divided into equal parts, and in training that statistics have several values."""
     using = [cut for cut, uses_batch in zip(norm.cuts, spec.uses_batch, strict=True) if uses_batch]
     if shape[2] == 0 and using:
         raise ShapeError(f"{using[0]} takes statistics over positions; got an input without any. No axis may have length 0.")
@@ -69,9 +69,9 @@ def _check_parts(norm: Norm, spec: ForwardSpec, shape: Shape) -> None:
 
 
 def _check_counts(norm: Norm, spec: ForwardSpec, shape: Shape) -> None:
-    """Check that no statistic over a single value enters the running statistics, or is all that the mean or variance has.
+    """Check that statistics are computed over more than one value.
 
-    One such cut among several, which does not pool samples, is harmless: SN on 1×1 maps.
+    A cut with one value per statistic is allowed if it does not pool samples and is mixed with other cuts, as in SN on 1×1 maps.
     """
     single = [
         uses_batch and _num_values(norm, cut, shape) == 1 for cut, uses_batch in zip(norm.cuts, spec.uses_batch, strict=True)
@@ -85,19 +85,20 @@ def _check_counts(norm: Norm, spec: ForwardSpec, shape: Shape) -> None:
 
 
 def _num_values(norm: Norm, cut: Cut, shape: Shape) -> int:
-    """Return the number of values behind one statistic; 0 if domains or processes divide them, see `check_batch`."""
+    """Return the number of values per statistic; 0 if it depends on domains or other processes (see `check_batch`)."""
     if norm.splits_batch and cut.pools_samples and not cut.is_ghost:
         return 0
     return math.prod([length // part if part else 0 for length, part in zip(shape, cut.parts(shape), strict=True)])
 
 
 def check_batch(norm: Norm, batch: BatchStats) -> None:
-    """Check the statistics of norms whose samples domains or processes divide: the shape of x does not give their counts.
+    """Check that batch statistics were computed over more than one value; for norms with domains or synchronized statistics.
 
-    Compiled code, and devices that would have to synchronize, are not checked; a variance of 0 can enter the statistics there.
+    In compiled code, and on devices where reading a value requires synchronization, nothing is checked, so that a variance of 0
+    can enter the running statistics.
 
     Raises:
-        ShapeError: if a statistic was taken over a single value.
+        ShapeError: if a statistic was computed over a single value.
     """
     for index, cut in enumerate(norm.cuts):
         if cut.pools_samples and batch.has_single_value(index):

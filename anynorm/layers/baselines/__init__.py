@@ -1,7 +1,7 @@
-"""Norms that the papers compare with and that are not made of cuts and an affine alone, one file per norm.
+"""Baselines of the papers that cuts and an affine cannot define, one file per norm.
 
-Each starts from a definition in the algebra and overrides the step in which it differs. Checks, running statistics,
-synchronization and surgery are those of every norm.
+Each class has a definition in the algebra and overrides the step in which it differs. Checks, running statistics,
+synchronization and surgery are the same as for all norms.
 """
 
 from anynorm.layers.baselines import batch_renorm, group_whitening, ibn, ilm, kalman, modenorm, sparse_switch

@@ -1,10 +1,11 @@
-"""Batch renormalization (Ioffe 2017; in sn sec. 4.1): training normalizes nearly as inference will.
+"""Batch renormalization (Ioffe 2017; in sn sec. 4.1): training normalizes nearly in the same way as inference.
 
     r = clip(σ_batch / σ_running, 1/r_max, r_max)      d = clip((μ_batch − μ_running) / σ_running, −d_max, d_max)
     y = γ (r (x − μ_batch)/σ_batch + d) + β            no gradient through r and d
 
-With unlimited r and d, y is that of inference; with r_max = 1, d_max = 0 it is BN. Training starts as BN, then the limits rise
-gradually. Limits and schedule are buffers, so that a resumed training continues with them.
+Without clipping, y in training is equal to y in inference; with r_max = 1 and d_max = 0, the norm is BN. Training starts with the
+limits of BN, which then increase gradually to r_max and d_max. r_max, d_max and the schedule are buffers, so a checkpoint
+contains them.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from anynorm.layers.algebra import BN, same_cut
 from anynorm.layers.baselines.schedule import ScheduledNorm
 
 HISTORY = 4
-"""The number of past forward passes that activation checkpointing may recompute."""
+"""Number of past forward passes that activation checkpointing can recompute."""
 
 
 class Snapshot(NamedTuple):
-    """A forward pass: the mean of its batch, which identifies it, and the running statistics and pass counter before it."""
+    """The running statistics and the pass counter before a forward pass, which is identified by the mean of its batch."""
 
     batch_mean: Tensor
     stats: Stats
@@ -37,17 +38,17 @@ class Snapshot(NamedTuple):
 
 
 class BatchRenorm(ScheduledNorm):
-    """BN corrected towards the running statistics, within limits that rise in training.
+    """BN whose output is corrected towards the running statistics, within limits that increase during training.
 
-    A pass that activation checkpointing recomputes is corrected as the first time, except in compiled code, which cannot detect
-    it. The other arguments are those of `RegisteredNorm`.
+    With activation checkpointing, a recomputed pass uses the same correction as the original pass, except in compiled code,
+    which cannot detect a recomputation. For all other arguments, see `RegisteredNorm`.
 
     Args:
-        r_max: the final limit of r; sn uses 1.5.
-        d_max: the final limit of d; sn uses 0.5.
+        r_max: final limit of r; sn uses 1.5.
+        d_max: final limit of d; sn uses 0.5.
 
-    The limits rise between the passes `r_ramp` and `d_ramp` (buffers): 5 000 to 40 000 for r, 5 000 to 25 000 for d, until
-    `set_total_steps` is called.
+    The limits increase linearly between the first and last pass in the buffers `r_ramp` and `d_ramp`: from pass 5 000 to 40 000
+    for r, and from 5 000 to 25 000 for d. `set_total_steps` changes them.
     """
 
     name, paper = "brn", "Ioffe 2017, in sn sec. 4.1"
@@ -82,17 +83,17 @@ class BatchRenorm(ScheduledNorm):
         self.set_hyperparameters(r_max=r_max, d_max=d_max)
 
     def set_hyperparameters(self, **values: float) -> None:
-        """Set the limits.
+        """Set r_max and d_max.
 
         Raises:
-            SpecError: if a limit is out of range.
+            SpecError: if a value is out of range.
         """
         if isinstance(values.get("r_max"), int | float) and 0 <= values["r_max"] < 1:
             raise SpecError(f"r_max of brn must be at least 1, because r is clipped to [1/r_max, r_max]; got {values['r_max']}.")
         super().set_hyperparameters(**values)
 
     def set_total_steps(self, total_steps: int) -> None:
-        """Scale the ramps: r reaches its limit after a quarter of training (our choice), d in the paper's proportion to it."""
+        """Scale the schedule: r reaches r_max after a quarter of training (our choice), d reaches d_max at 25/40 of that time."""
         last = self.RAMPS["r_ramp"][1]
         for name, ramp in self.RAMPS.items():
             self._set_ramp(name, *(at * total_steps // (4 * last) for at in ramp))
@@ -110,7 +111,7 @@ class BatchRenorm(ScheduledNorm):
 
     @torch.no_grad()
     def _correction(self, spec: ForwardSpec, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return r and d per channel; in synchronized training this is a second exchange."""
+        """Return r and d, each (c,). In synchronized training, this requires a second exchange between processes."""
         batch = spec.sync_group.all_reduce(pool_samples(kernels.moments(x.detach(), 1)))
         _, stats, passes = self._snapshot(batch)
         r_limit, d_limit = self.limits(passes, stats.mean.dtype)
@@ -122,7 +123,7 @@ class BatchRenorm(ScheduledNorm):
         return r.flatten().to(dtype), d.flatten().to(dtype)
 
     def _snapshot(self, batch: Moments) -> Snapshot:
-        """Return the state before this batch; a recomputation must not see the updates that came after its first pass."""
+        """Return the state before this batch; for a recomputation, the state before the original pass."""
         if is_recomputing():
             matching = [snapshot for snapshot in self._history if torch.equal(snapshot.batch_mean, batch.mean)]
             if matching:
@@ -134,10 +135,10 @@ class BatchRenorm(ScheduledNorm):
         return snapshot
 
     def limits(self, passes: Tensor, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
-        """Return the limits of r and d after a number of passes."""
+        """Return the limits of r and d after a given number of passes."""
         r_limit = 1 + (self.r_max.to(dtype) - 1) * self.progress("r_ramp", passes, dtype)
         return r_limit, self.d_max.to(dtype) * self.progress("d_ramp", passes, dtype)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the history, which only a recomputation needs."""
+        """Return the state without the history, which is only needed for recomputation."""
         return {**super().__getstate__(), "_history": []}

@@ -1,13 +1,13 @@
-"""Group whitening (Huang et al. 2021; the batch-free norm of xbn sec. 5.2.2): groups of channels of a sample, decorrelated.
+"""Group whitening (Huang et al. 2021; the batch-free norm of xbn sec. 5.2.2): decorrelates the groups of channels of each sample.
 
-Each sample is seen as g rows: a row is a group of channels at all positions, with m values. With μ the means of the rows,
+Each sample is reshaped to a matrix X of shape (g, m): a row has the m values of one group. With μ the means of the rows,
 
     Σ = (X − μ)(X − μ)ᵀ / m + ε I        x̂ = Σ^(−½) (X − μ)        y = γ x̂ + β
 
-so that the rows have variance 1 and are uncorrelated. ε is added to the covariance: a constant sample gives β. One group is LN.
+so that the rows have variance 1 and are uncorrelated, up to ε. The output of a constant sample is β. With one group, it is LN.
 
-    GroupWhitening        Σ^(−½) by five Newton iterations, as published: not fully white if Σ is ill-conditioned
-    GroupWhiteningZCA     Σ^(−½) by eigenvalues, exact; ONNX has no operator for that, so export gw
+    GroupWhitening        Σ^(−½) by five Newton iterations, as published; inexact if Σ is ill-conditioned
+    GroupWhiteningZCA     Σ^(−½) by eigendecomposition, exact; cannot be exported to ONNX, which has no such operator
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ def _define(num_groups: int) -> NormSpec:
 
 
 class Whitening(CustomNorm, GroupedNorm):
-    """A norm that whitens the groups of channels of each sample."""
+    """Base class of norms that whiten the groups of channels of each sample."""
 
     arguments = {"num_groups": 32}
     define = staticmethod(_define)
     formula = ("Σ = cov of the g groups + ε I", "x̂ = Σ^(−½) (x − μ[g])", "y = γ x̂ + β")
 
     def to_compute_dtype(self, x: Tensor) -> Tensor:
-        """Return x (at least float32) in the dtype to compute in."""
+        """Convert x, which is float32 or float64, to the dtype of the computation."""
         return x
 
     def inverse_sqrt(self, cov: Tensor) -> Tensor:
-        """Return Σ^(−½) of matrices (n, g, g)."""
+        """Return Σ^(−½) of covariance matrices (n, g, g)."""
         raise NotImplementedError
 
     def _compute_output(self, spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
@@ -54,7 +54,7 @@ class Whitening(CustomNorm, GroupedNorm):
         means = spec.cuts.distinct[0].pool_moments(kernels.moments(values, 1)).mean  # (n, g, 1)
         groups = means.shape[1]
         size = c // groups * math.prod(x.shape[2:])
-        shift = means.detach().to(values.dtype)  # the mean rounded to x's precision; the remainder is small
+        shift = means.detach().to(values.dtype)  # the mean in the precision of x; the remainder is small
         centered = values.reshape(n, groups, size) - shift - (means - shift).to(values.dtype)
         with torch.autocast(x.device.type if torch.amp.is_autocast_available(x.device.type) else "cpu", enabled=False):
             cov = centered @ centered.transpose(1, 2) / size
@@ -67,14 +67,14 @@ class Whitening(CustomNorm, GroupedNorm):
 
 
 class GroupWhitening(Whitening):
-    """Groups of channels of each sample decorrelated by Newton's iteration."""
+    """Whitening of the groups of channels of each sample, by Newton's iteration."""
 
     name, paper, example = "gw", _PAPER, "gw:32"
     use = "A batch-free norm for XBNBlocks: as gn, with decorrelated groups."
     NUM_ITERATIONS = 5
 
     def inverse_sqrt(self, cov: Tensor) -> Tensor:
-        """Iterate P ← (3 P − P³ Σ/tr Σ)/2 from the identity."""
+        """Return P/√(tr Σ) after five iterations P ← (3 P − P³ Σ/tr Σ)/2 from the identity."""
         trace = cov.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
         scaled = cov / trace
         p = torch.eye(cov.shape[-1], dtype=cov.dtype, device=cov.device).expand_as(cov)
@@ -85,20 +85,21 @@ class GroupWhitening(Whitening):
 
 
 class GroupWhiteningZCA(Whitening):
-    """Groups of channels of each sample decorrelated exactly."""
+    """Whitening of the groups of channels of each sample, by eigendecomposition."""
 
     name, paper, example = "gwzca", _PAPER, "gwzca:32"
     use = "As gw, exact, for comparison; it cannot be exported to ONNX."
 
     def to_compute_dtype(self, x: Tensor) -> Tensor:
-        """Return x in float64: with fewer values than groups Σ is singular except for ε, which float32 cannot resolve."""
+        """Convert x to float64: with fewer values than groups, Σ − ε I is singular, and float32 is too inexact for a small ε."""
         return x.to(table_dtype(x))
 
     def inverse_sqrt(self, cov: Tensor) -> Tensor:
-        """Return the root from eigenvalues, with gradients from the equation W Σ W = 1 that it solves.
+        """Return W = Σ^(−½) by eigendecomposition, with gradients from the equation W Σ W = I.
 
-        Eigenvectors have no derivative where eigenvalues coincide, but the root has one. A Newton step on W Σ W − 1, with the
-        derivative taken at the solution, keeps the value and corrects one order of derivatives: two steps, two orders.
+        W is differentiable even where eigenvalues coincide and eigenvectors are not. So the eigendecomposition is computed
+        without gradients, followed by Newton steps on W Σ W − I = 0 with the derivative at the solution. Each step keeps the
+        value and makes one more order of derivatives exact; two steps give exact first and second derivatives.
         """
         values, vectors = torch.linalg.eigh(cov.detach())
         roots = values.clamp(min=torch.finfo(values.dtype).tiny).sqrt()
@@ -112,7 +113,7 @@ class GroupWhiteningZCA(Whitening):
 
 
 def _in_format_of(x: Tensor, y: Tensor) -> Tensor:
-    """Return y in the memory format of x; under vmap the format is not known."""
+    """Convert y to the memory format of x; under vmap, where the format is unknown, return y unchanged."""
     if not torch.compiler.is_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(x):
         return y
     for dims, channels_last in ((4, torch.channels_last), (5, torch.channels_last_3d)):

@@ -1,6 +1,7 @@
-"""Half IN, half BN (Pan et al. 2018, IBN-a; in xbn Table 2): the first half of the channels loses its style, the second keeps it.
+"""IBN (Pan et al. 2018, IBN-a; in xbn Table 2): IN for the first half of the channels, BN for the second half.
 
-In the algebra: IN and BN mixed per group of channels, with fixed one-hot weights: IN in the first group, BN in the second.
+IN removes the style of an image from the first half. In the algebra, this is a mixture of IN and BN with two channel groups and
+fixed one-hot weights.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ class InstanceBatchNorm(CustomNorm, RegisteredNorm):
     """IN for the first half of the channels, BN for the second."""
 
     name, paper = "ibn", "Pan et al. 2018, in xbn Table 2"
-    use = "Models that are tested on other domains than those of the training."
+    use = "Models that are evaluated on other domains than they were trained on."
     define = staticmethod(lambda: NormSpec((IN, BN), (IN, BN), mixing=Argmax(2)))
     formula = ("c < C/2:  mean, var = μ, σ² [in]", "c ≥ C/2:  mean, var = μ, σ² [bn]", "y = γ (x − mean)/√(var + ε) + β")
     one_cut_per_channel = True
 
     @classmethod
     def check_channels(cls, num_features: int) -> None:
-        """Check that the channels can be halved.
+        """Check that the number of channels is even.
 
         Raises:
-            SpecError: if their number is odd.
+            SpecError: if it is odd.
         """
         if num_features % 2:
             raise SpecError(
@@ -37,7 +38,7 @@ class InstanceBatchNorm(CustomNorm, RegisteredNorm):
             )
 
     def reset_parameters(self) -> None:
-        """Reset, with one cut per half."""
+        """Reset the running statistics, the affine, and λ, which selects IN for the first group and BN for the second."""
         super().reset_parameters()
         for logits in (self.mean_weight, self.var_weight):
             assert logits is not None  # two cuts are mixed

@@ -1,16 +1,16 @@
-"""Instance-level meta normalization (Jia et al. 2019; in sabn sec. 5.2): the affine is predicted from the statistics.
+"""Instance-level meta normalization (Jia et al. 2019; in sabn sec. 5.2): predicts the affine of each sample from its statistics.
 
-Channels are divided into key groups of about 16. An encoder of the groups' moments, shared by mean and variance, and two decoders
-predict one scale and one shift per sample and key group:
+Channels are divided into key groups of about 16 channels. An encoder E, applied to the means and to the variances of the key
+groups, and two decoders D predict one scale and one shift per sample and key group:
 
     γ_n = γ + sigmoid(D_γ relu(E var_n))        β_n = β + tanh(D_β relu(E mean_n))        y_n = γ_n x̂_n + β_n
 
-x̂ is IN's or GN's. With a style s, as a baseline of sabn sec. 5.2, the predictions are added to its moments. Neither paper says
-how ILM+IN gets the style; this form is ours. It starts as AdaIN, because the decoders start at 0:
+x̂ is the output of IN or GN. With a style s (a baseline of sabn sec. 5.2), the predictions are added to the moments of the style.
+Neither paper specifies how ILM+IN uses the style; this form is ours. The decoders are initialized to 0, so it is AdaIN at first:
 
     γ_n = σ(s) + sigmoid(D_γ relu(E var_n)) − 1/2        β_n = μ(s) + tanh(D_β relu(E mean_n))
 
-Any number of channels is possible: key groups may differ in size by one channel.
+The number of channels is arbitrary: key groups may differ in size by one channel.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KEY_GROUPS_PER_HIDDEN_UNIT = 16
 
 
 class MetaNorm(CustomNorm, RegisteredNorm):
-    """A norm whose scale and shift are predicted from the statistics of each sample."""
+    """Base class of norms with a scale and shift that are predicted from the statistics of each sample."""
 
     encoder: nn.Parameter
     scale_decoder: nn.Parameter
@@ -53,7 +53,7 @@ class MetaNorm(CustomNorm, RegisteredNorm):
         self.shift_decoder = nn.Parameter(torch.empty(num_keys, hidden_size, **options))
 
     def reset_parameters(self) -> None:
-        """Reset; encoder and decoders are initialized as torch's linear layers."""
+        """Reset all parameters; the encoder and the decoders are initialized as nn.Linear."""
         super().reset_parameters()
         for weight in (self.encoder, self.scale_decoder, self.shift_decoder):
             nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
@@ -66,11 +66,11 @@ class MetaNorm(CustomNorm, RegisteredNorm):
         return kernels.normalize(with_style, x, Params(style_mean=beta, style_std=gamma), buffers)
 
     def key_groups(self, device: torch.device) -> Tensor:
-        """Return the key group of each channel."""
+        """Return the index of the key group of each channel, (c,)."""
         return torch.arange(self.num_features, device=device) * self.encoder.shape[1] // self.num_features
 
     def predict(self, rows: Moments) -> tuple[Tensor, Tensor]:
-        """Return scale and shift per sample and channel, (n, c), from the moments (n, c, 1) of the samples."""
+        """Predict scale and shift, each (n, c), from the moments (n, c, 1) of the samples."""
         groups = self.key_groups(rows.mean.device)
         by_channel = Moments(*(table.expand_as(rows.mean).transpose(0, 1) for table in rows))
         keys = pool_samples(by_channel, groups, self.encoder.shape[1])
@@ -93,13 +93,13 @@ class MetaGroupNorm(MetaNorm, GroupedNorm):
     """GN with an affine predicted from each sample's statistics (ILM+GN)."""
 
     name, paper, example = "ilmgn", "Jia et al. 2019, in sabn sec. 5.2", "ilmgn:32"
-    use = "As gn, if the affine should follow each sample."
+    use = "As gn, if the affine should depend on the sample."
     arguments = {"num_groups": 32}
     define = staticmethod(lambda num_groups: GroupNorm.named_spec({"num_groups": num_groups}))
 
 
 class MetaAdaIN(MetaNorm):
-    """AdaIN whose style moments are changed by predictions from each sample's statistics (ILM+IN with a style; form ours)."""
+    """AdaIN with predictions from each sample's statistics added to the moments of the style (ILM+IN with a style; form ours)."""
 
     name, paper = "ilmadain", "form ours, for the ILM+IN of sabn sec. 5.2"
     use = "A baseline of style transfer with any style."
@@ -111,13 +111,13 @@ class MetaAdaIN(MetaNorm):
     define = staticmethod(lambda: same_cut(IN).with_affine("style"))
 
     def reset_parameters(self) -> None:
-        """Reset; the decoders are 0, so that the layer starts as AdaIN."""
+        """Reset all parameters; the decoders are initialized to 0, so that the layer is AdaIN at first."""
         super().reset_parameters()
         nn.init.zeros_(self.scale_decoder)
         nn.init.zeros_(self.shift_decoder)
 
     def _compute_output(self, spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
         scale, shift = self.predict(kernels.moments(x, 1))
-        style: Any = params  # its moments are not None: the condition has been checked
+        style: Any = params  # the moments of the style are not None: the condition was checked
         changed = params._replace(style_mean=style.style_mean + shift, style_std=style.style_std + (scale - 0.5))
         return kernels.normalize(spec, x, changed, buffers)

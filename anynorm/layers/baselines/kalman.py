@@ -1,23 +1,23 @@
 """Batch Kalman normalization (Wang et al. 2018, arXiv 1802.03133; in sn sec. 4.1): statistics estimated along a chain of layers.
 
-The estimate of layer k combines a prediction from the estimate of the layer before it with the batch statistics m, S (mean and
-covariance matrix over samples and positions), by a gain q in (0, 1]; p = 1 − q:
+The estimate of layer k combines a prediction from the estimate of layer k−1 with the batch statistics m, S (mean and covariance
+matrix over samples and positions), with a gain q in (0, 1] and p = 1 − q:
 
     μ⁻ = A μ[k−1]        Σ⁻ = A Σ[k−1] Aᵀ                                prediction; A: learned transition matrix, (c[k], c[k−1])
     μ  = p μ⁻ + q m      Σ  = p Σ⁻ + q S + p q (m − μ⁻)(m − μ⁻)ᵀ         estimate: moments of a mixture with the weights p and q
     y  = γ (x − μ)/√(diag Σ + ε) + β
 
-The first layer of a chain has no prediction: it is BN, and so is a layer outside of a chain. Inference uses running averages of μ
-and diag Σ. Gradients pass through the predictions to earlier layers.
+The first layer of a chain has no prediction and is BN; so is a layer that is not in a chain. Inference uses running averages of μ
+and diag Σ. Gradients flow through the predictions to earlier layers.
 
-What is certain about the source, and what is not. The combination, BN in the first layer, and batch statistics alone where the
-predicted variances are on average 100 times the batch's or more are those of the authors' code (github.com/wanggrun), which has
-q = 0.95 for batches of 128 samples and q = 0.1 for batches of 2. A learned C × C matrix A, and covariance matrices, are those of
-sn Table 1. The equations of the prediction are those of a Kalman filter; we could not compare them with the paper's own text. The
-authors' code does not have A: it predicts by passing normal random numbers with the moments μ, diag Σ through the ReLU and the
-convolution between two norms, which differs from network to network. Open in the sources at hand: the initial value of A (here
-channel i is predicted by channel i of the layer before, or by the nearest one if that has another number of channels), the
-covariance of the noise of the prediction (here 0), and the order of layers in networks with branches (here that of the modules).
+Sources. From the authors' code (github.com/wanggrun): the equations of the estimate, BN in the first layer, and the use of batch
+statistics only, if the predicted variances are on average at least 100 times those of the batch. It has q = 0.95 for batches of
+128 samples and q = 0.1 for batches of 2. From sn Table 1: a learned C × C matrix A, and covariance matrices. The equations of the
+prediction are those of a Kalman filter; we could not compare them with the text of the paper. The authors' code has no A: it
+draws normal random numbers with the moments μ, diag Σ and passes them through the ReLU and the convolution between two norms,
+which depend on the network. Not specified in these sources: the initial value of A (here, channel i is predicted from channel i
+of the previous layer, or from the nearest one if the numbers of channels differ), the covariance of the prediction noise (here
+0), and the order of layers in networks with branches (here, the order of the modules).
 """
 
 from __future__ import annotations
@@ -39,32 +39,32 @@ from anynorm.layers.norm import CustomNorm, Norm
 from anynorm.layers.registered import RegisteredNorm
 
 MAX_RATIO = 100.0
-"""The average ratio of predicted to batch variances from which on a prediction is not used."""
+"""Average ratio of predicted to batch variances; from this ratio on, the prediction is not used."""
 
 
 class Estimate(NamedTuple):
-    """The mean (c,) and covariance matrix (c, c) of the inputs of a layer."""
+    """An estimate of the mean (c,) and the covariance matrix (c, c) of the input of a layer."""
 
     mean: Tensor
     cov: Tensor
 
 
 class BatchKalmanNorm(CustomNorm, RegisteredNorm):
-    """BN with statistics predicted from those of the previous norm as well.
+    """BN whose batch statistics are combined with a prediction from the statistics of the previous norm.
 
-    `anynorm.convert` connects the layers that it places in the order of the modules; `connect` does so for layers in any order.
-    A layer that is not connected is BN. Every layer of a chain must run once per forward pass, after the one before it. The other
-    arguments are those of `RegisteredNorm`.
+    `anynorm.convert` connects the layers that it inserts, in the order of the modules; use `connect` for any other order. A layer
+    that is not connected is BN. Every layer of a chain must run exactly once per forward pass, after the previous layer. For all
+    other arguments, see `RegisteredNorm`.
 
     Args:
-        gain: q, the weight of the batch statistics, in (0, 1].
+        gain: weight q of the batch statistics, in (0, 1].
 
     Attributes:
-        transition: A; None for a layer without a previous one.
+        transition: transition matrix A; None for a layer without a previous layer.
     """
 
     name, paper = "bkn", "Wang et al. 2018, in sn sec. 4.1"
-    use = "A baseline for small batches. Its module's docstring says which parts of the source are uncertain."
+    use = "A baseline for small batches. The docstring of its module lists the parts that the sources do not specify."
     define = staticmethod(lambda: same_cut(BN))
     hyperparameters = {"gain": 0.95}
     formula = (
@@ -92,7 +92,7 @@ class BatchKalmanNorm(CustomNorm, RegisteredNorm):
             raise SpecError(f"gain of bkn must be in (0, 1]; got {gain!r}. It is the weight of the batch statistics.")
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, update_rule=update_rule)
         self.gain = float(gain)
-        self._previous: tuple[BatchKalmanNorm, ...] = ()  # a tuple is not registered as a child
+        self._previous: tuple[BatchKalmanNorm, ...] = ()  # in a tuple, so that it is not registered as a child module
         self._has_next = False
         self._estimate: Estimate | None = None
 
@@ -101,7 +101,7 @@ class BatchKalmanNorm(CustomNorm, RegisteredNorm):
         self.register_parameter("transition", None)
 
     def reset_parameters(self) -> None:
-        """Reset; the transition matrix predicts each channel by the one at the same place in the previous layer."""
+        """Reset all parameters; A initially predicts each channel from the channel at the same place in the previous layer."""
         super().reset_parameters()
         self._reset_transition()
 
@@ -114,13 +114,13 @@ class BatchKalmanNorm(CustomNorm, RegisteredNorm):
 
     @classmethod
     def connect(cls, norms: Sequence[Norm]) -> None:
-        """Connect layers to a chain: each gets a transition matrix from the one before it, the first has none.
+        """Connect layers to a chain; each layer except the first gets a transition matrix.
 
         Args:
-            norms: the layers in the order in which a forward pass runs them.
+            norms: the layers, in the order in which they run in a forward pass.
 
         Raises:
-            SpecError: if one of them is of another class or is there twice.
+            SpecError: if a layer is of another class or occurs twice.
 
         >>> import anynorm
         >>> layers = [anynorm.make("bkn", 8), anynorm.make("bkn", 16)]
@@ -137,7 +137,7 @@ class BatchKalmanNorm(CustomNorm, RegisteredNorm):
 
     @property
     def is_connected(self) -> bool:  # type: ignore[override]
-        """Whether the layer is part of a chain of several."""
+        """Whether the layer is part of a chain of several layers."""
         return bool(self._previous) or self._has_next
 
     def _set_previous(self, previous: BatchKalmanNorm | None) -> None:
@@ -171,9 +171,9 @@ class BatchKalmanNorm(CustomNorm, RegisteredNorm):
         return y.to(x.dtype), BatchStats([moments], moments, batch.count[:, :1].detach())
 
     def _predict(self, dtype: torch.dtype) -> Estimate:
-        """Return the prediction from the estimate of the previous layer, which is used once."""
+        """Return the prediction from the estimate of the previous layer; the estimate is then deleted."""
         (previous,) = self._previous
-        assert self.transition is not None  # every layer with a previous one has a transition matrix
+        assert self.transition is not None  # every layer with a previous layer has a transition matrix
         if previous.uses_batch:
             estimate, previous._estimate = previous._estimate, None
         else:  # a frozen layer
@@ -189,23 +189,26 @@ class BatchKalmanNorm(CustomNorm, RegisteredNorm):
         return Estimate(transition @ mean, transition @ cov @ transition.T)
 
     def extra_repr(self) -> str:
-        """Return spec, channels, options and the gain."""
+        """Return the spec, the number of channels, the options and the gain."""
         return f"{super().extra_repr()}, gain={self.gain:g}"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the estimate, which belongs to a forward pass."""
+        """Return the state without the estimate of the current forward pass."""
         return {**super().__getstate__(), "_estimate": None}
 
 
 def measure(x: Tensor, moments: Moments) -> Estimate:
-    """Return the mean and the covariance matrix of the channels of x over samples and positions."""
+    """Return the mean and the covariance matrix of the channels of x (n, c, …) over samples and positions."""
     mean = moments.mean.flatten().to(x.dtype)
     centered = x.transpose(0, 1).flatten(1) - mean[:, None]
     return Estimate(mean, centered @ centered.T / centered.shape[1])
 
 
 def combine(predicted: Estimate, measured: Estimate, gain: float) -> Estimate:
-    """Return the moments of a mixture with the weights 1 − gain and gain; those measured if the prediction is far too wide."""
+    """Return the moments of the mixture of a prediction and a measurement, with the weights 1 − gain and gain.
+
+    If the predicted variances are on average at least `MAX_RATIO` times the measured ones, return the measurement.
+    """
     difference = measured.mean - predicted.mean
     weight = 1 - gain
     mean = weight * predicted.mean + gain * measured.mean

@@ -1,12 +1,12 @@
-"""Mode normalization (Deecke et al. 2019; in sabn Tables 3 and 4): BN over K modes; a gate assigns each sample by fractions.
+"""Mode normalization (Deecke et al. 2019; in sabn Tables 3 and 4): BN with K modes, to which a gate softly assigns each sample.
 
-    g_n = softmax(V x̄_n + v)                         x̄_n the spatial mean of sample n; K fractions
+    g_n = softmax(V x̄_n + v)                         x̄_n: spatial mean of sample n; g_n: its K weights
     μ_k = Σ_n w_nk x̄_n                               w_nk = g_nk / Σ_n g_nk
     σ²_k = Σ_n w_nk (var(x_n) + (x̄_n − μ_k)²)
     y_n = γ Σ_k g_nk (x_n − μ_k)/√(σ²_k + ε) + β
 
-Only the moments of samples are weighted, never x: memory grows by n·c numbers per mode. y = a x + b per sample and channel. The
-kernels compute that as an IN followed by the style (mean, std) that makes the product of both equal to (a, b).
+Only the moments of samples are weighted, not x, so each mode needs n·c numbers of additional memory. The result is y = a x + b
+per sample and channel. The kernels compute it as IN followed by the style (mean, std) for which the composition is a x + b.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from anynorm.layers.registered import RegisteredNorm
 IN_WITH_STYLE = {
     "norm_spec": same_cut(IN).with_affine("style"),
     "cuts": ResolvedCuts((IN,), (0,), (0,)),
-    "eps": 1e-5,  # cancels in the product of IN and style
+    "eps": 1e-5,  # cancels in the composition of IN and style
     "uses_batch": (True,),
     "sync_group": NoSync(),
 }
 
 
 class ModeNorm(CustomNorm, RegisteredNorm):
-    """BN statistics of K modes; a gate on the spatial mean assigns each sample to them by fractions.
+    """BN with separate statistics for K modes; a learned gate softly assigns each sample to the modes by its spatial mean.
 
-    The other arguments are those of `RegisteredNorm`.
+    For all other arguments, see `RegisteredNorm`.
 
     Args:
-        num_modes: K.
+        num_modes: number of modes K.
     """
 
     name, paper, example = "modenorm", "Deecke et al. 2019, in sabn Tables 3, 4", "modenorm:2"
-    use = "Data of several domains whose labels are not known."
+    use = "Data of several domains without domain labels."
     arguments = {"num_modes": 2}
-    define = staticmethod(lambda num_modes: same_cut(BN))  # noqa: ARG005  # the sets of statistics follow from `stat_sets_arg`
+    define = staticmethod(lambda num_modes: same_cut(BN))  # noqa: ARG005  # `stat_sets_arg` sets the number of sets of statistics
     stat_sets_arg = "num_modes"
     formula = (
         "g[k] = softmax(V mean(x) + v)",
@@ -82,13 +82,13 @@ class ModeNorm(CustomNorm, RegisteredNorm):
         self.gate_bias = nn.Parameter(torch.empty(num_modes, **options))
 
     def reset_parameters(self) -> None:
-        """Reset; the gate is initialized as torch's linear layers."""
+        """Reset all parameters; the gate is initialized as nn.Linear."""
         super().reset_parameters()
         nn.init.kaiming_uniform_(self.gate_weight, a=math.sqrt(5))
         nn.init.uniform_(self.gate_bias, -1 / math.sqrt(self.num_features), 1 / math.sqrt(self.num_features))
 
     def not_foldable_reason(self) -> str | None:
-        """Return that the gate depends on each input."""
+        """Return why the layer cannot be folded: the gate depends on the input."""
         return "its gate depends on each input, so no fixed (a, b) exists"
 
     def _compute_output(self, spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
@@ -107,13 +107,13 @@ class ModeNorm(CustomNorm, RegisteredNorm):
         return y, batch
 
     def gates(self, rows: Moments) -> Tensor:
-        """Return the fractions of each sample in the modes: (n, k)."""
+        """Return the weights of the modes for each sample, (n, k)."""
         means = rows.mean[..., 0]
         weight, bias = self.gate_weight.to(means.dtype), self.gate_bias.to(means.dtype)
         return (means @ weight.T + bias).softmax(-1)
 
     def _modes(self, spec: ForwardSpec, rows: Moments, gates: Tensor, buffers: Buffers) -> tuple[Moments, BatchStats]:
-        """Return the moments of each mode, (k, c, 1), from the batch or the running statistics, and the batch statistics."""
+        """Return the moments of each mode, (k, c, 1), from the batch or from running statistics, and the batch statistics."""
         running = buffers.running_stats[0]
         if running is not None and not spec.uses_batch[0]:
             mean, var = as_tables(running, (self.norm_spec.num_stat_sets, self.num_features, 1), rows.mean.dtype)
@@ -122,13 +122,13 @@ class ModeNorm(CustomNorm, RegisteredNorm):
         return modes, BatchStats([modes], modes, modes.count[:, :1].detach())
 
     def moments_of(self, x: Tensor) -> Moments:
-        """Return the moments of each mode's share of x: (k, c, 1)."""
+        """Return the moments of x for each mode, (k, c, 1)."""
         rows = kernels.moments(x, 1)
         return pool_by_fractions(rows, self.gates(rows))
 
 
 def pool_by_fractions(rows: Moments, gates: Tensor) -> Moments:
-    """Pool the moments of samples, (n, c, 1), weighted by their fractions in the modes, (n, k): (k, c, 1)."""
+    """Pool the moments (n, c, 1) of samples into moments (k, c, 1) of modes, with the weights `gates` (n, k)."""
     n, c, _ = rows.mean.shape
     count = (rows.count * gates.T[..., None, None]).expand(-1, n, c, 1)
     mean, var = (table.expand_as(count) for table in rows[:2])

@@ -1,4 +1,4 @@
-"""Norms that change in the course of training: a counter of forward passes, and ramps between two of them."""
+"""Base class of norms with a schedule: a counter of training passes, and linear ramps between two passes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from anynorm.layers.registered import RegisteredNorm
 
 
 class ScheduledNorm(CustomNorm, RegisteredNorm):
-    """A norm that counts its forward passes in training; counter, ramps and hyperparameters are buffers.
+    """A norm that counts its forward passes in training. The counter, the ramps and the hyperparameters are buffers.
 
     Attributes:
-        RAMPS: the (first, last) pass of each ramp until `set_total_steps` is called.
-        schedule_enabled: whether forward passes are counted; surgery that runs a norm in train mode disables it.
+        RAMPS: the default (first, last) pass of each ramp, before `set_total_steps` is called.
+        schedule_enabled: whether to count forward passes; disabled by surgery that runs a norm in train mode.
     """
 
     RAMPS: ClassVar[Mapping[str, tuple[int, int]]] = {}
@@ -37,7 +37,7 @@ class ScheduledNorm(CustomNorm, RegisteredNorm):
         self.register_buffer("num_passes", torch.zeros((), dtype=torch.long, device=device))
 
     def reset_parameters(self) -> None:
-        """Reset, the schedule included."""
+        """Reset all parameters, the counter, the ramps and the hyperparameters."""
         super().reset_parameters()
         self.num_passes.zero_()
         for name, value in self._initial.items():
@@ -46,7 +46,7 @@ class ScheduledNorm(CustomNorm, RegisteredNorm):
             self._set_ramp(name, *ramp)
 
     def set_hyperparameters(self, **values: float) -> None:
-        """Set hyperparameters that are not part of the spec: all of them, or none if one is invalid.
+        """Set hyperparameters, which are not part of the spec; if one is invalid, none is changed.
 
         Raises:
             SpecError: if a name is unknown, or a value is not a finite number of at least 0.
@@ -61,7 +61,7 @@ class ScheduledNorm(CustomNorm, RegisteredNorm):
             self.get_buffer(name).fill_(value)
 
     def extra_repr(self) -> str:
-        """Return spec, channels, options and hyperparameters."""
+        """Return the spec, the number of channels, the options and the hyperparameters."""
         buffers = {name: self.get_buffer(name) for name in self.hyperparameters}
         values = {name: self._initial[name] if buffer.is_meta else float(buffer) for name, buffer in buffers.items()}
         return ", ".join([super().extra_repr(), *(f"{name}={value:g}" for name, value in values.items())])
@@ -76,12 +76,12 @@ class ScheduledNorm(CustomNorm, RegisteredNorm):
         return self.training and self.schedule_enabled and self.update_rule.updates
 
     def progress(self, name: str, passes: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the fraction of a ramp after a number of passes, from 0 to 1."""
+        """Return the progress of a ramp after a given number of passes, from 0 to 1."""
         first, last = self.get_buffer(name).unbind()
         return ((passes - first).to(dtype) / (last - first)).clamp(0, 1)
 
     def update_running_stats(self, batch: BatchStats) -> None:
-        """Update the running statistics and count the pass."""
+        """Update the running statistics and increment the counter of passes."""
         super().update_running_stats(batch)
         if self.advances_schedule and not is_recomputing():
             step: Any = 1

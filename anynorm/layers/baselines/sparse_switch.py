@@ -1,14 +1,14 @@
-"""Sparse switchable normalization (Shao et al. 2019): SN whose mixing weights become one-hot by construction.
+"""Sparse switchable normalization (Shao et al. 2019): SN with mixing weights that become one-hot during training.
 
-SparsestMax projects λ onto the simplex (sparsemax) and then, if the result p is closer to the center u than the radius r,
-outwards onto the circle of radius r around u:
+SparsestMax projects λ onto the simplex (sparsemax). If the result p is closer to the center u of the simplex than a radius r, it
+is projected outwards onto the circle of radius r around u:
 
     p = sparsemax(λ)        ‖p − u‖ < r:  p ← u + r (p − u)/‖p − u‖
 
-A point that leaves the simplex is projected onto the face it left through, and the same step is repeated there, with the center
-of the face and the remaining radius √(r² − ‖u_face − u‖²). r rises from 0 to √((k − 1)/k), where only the corners of the simplex
-remain. At the center itself all directions are equal: the first largest λ determines it, and the gradient is that of p. So the
-weights are on the simplex and at least r from its center for any λ, equal λ included.
+A point outside the simplex is projected back onto one of its faces, and the same step is repeated there, with the center of the
+face and the remaining radius √(r² − ‖u_face − u‖²). r increases from 0 to √((k − 1)/k), where only the corners remain.
+At the center itself the direction is undefined: the first of the largest λ determines it, and the gradient is that of p. So for
+all λ, including equal ones, the weights are on the simplex at a distance of at least r from its center.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from anynorm.layers.baselines.schedule import ScheduledNorm
 from anynorm.layers.registered import GroupedNorm
 
 TOLERANCE = 1e-9
-"""Points closer than this are equal, and a smaller weight is 0."""
+"""Points at a smaller distance are considered equal, and smaller weights are set to 0."""
 
 
 def sparsemax(logits: Tensor) -> Tensor:
-    """Return the projection of (…, k) onto the simplex: max(z − τ, 0), which sums to 1 (Martins & Astudillo 2016).
+    """Project logits z (…, k) onto the simplex: max(z − τ, 0), with τ such that the sum is 1 (Martins & Astudillo 2016).
 
     >>> sparsemax(torch.tensor([1.0, 0.5, -1.0]))
     tensor([0.7500, 0.2500, 0.0000])
@@ -46,7 +46,7 @@ def sparsemax(logits: Tensor) -> Tensor:
 
 
 def sparsestmax(logits: Tensor, radius: Tensor) -> Tensor:
-    """Return weights (…, k) on the simplex with a distance of at least `radius` from its center.
+    """Map logits (…, k) to weights (…, k) on the simplex at a distance of at least `radius` from its center.
 
     >>> sparsestmax(torch.ones(3), torch.tensor(0.0)), sparsestmax(torch.ones(3), torch.tensor(6 / 9).sqrt())
     (tensor([0.3333, 0.3333, 0.3333]), tensor([1., 0., 0.]))
@@ -67,17 +67,17 @@ def sparsestmax(logits: Tensor, radius: Tensor) -> Tensor:
 
 
 def _length(vectors: Tensor) -> Tensor:
-    """Return the lengths of vectors; the derivative of the length of 0 is 0."""
+    """Return the Euclidean norms of vectors, with a gradient of 0 for zero vectors."""
     squares = vectors.square().sum(-1, keepdim=True)
     return torch.where(squares > 0, squares, 1.0).sqrt() * (squares > 0)
 
 
 class SparseSwitchNorm(ScheduledNorm, GroupedNorm):
-    """SN whose mixing weights become sparse in training, until one cut remains for the mean and one for the variance.
+    """SN with mixing weights that become sparse in training, until one cut remains for the mean and one for the variance.
 
-    The radius rises between the passes `ramp` (a buffer); `set_total_steps` scales it to a whole training. A pass that activation
-    checkpointing recomputes has the radius of the latest pass: if several passes wait for one backward, the radius of the earlier
-    ones is off by as many passes as came after them.
+    The radius increases linearly between the first and last pass in the buffer `ramp`; `set_total_steps` scales it to the length
+    of training. With activation checkpointing, a recomputed pass uses the radius of the latest pass. This is inexact for the
+    earlier passes if several forward passes precede one backward pass.
     """
 
     name, paper = "ssn", "Shao et al. 2019 (after sn)"
@@ -93,23 +93,23 @@ class SparseSwitchNorm(ScheduledNorm, GroupedNorm):
     RAMPS = {"ramp": (0, 50_000)}
 
     def set_total_steps(self, total_steps: int) -> None:
-        """Scale the ramp: the radius rises after the first twentieth of training (our choice)."""
+        """Scale the ramp: the radius increases from the first twentieth of training (our choice) until the end."""
         self._set_ramp("ramp", total_steps // 20, total_steps - 1)
 
     def radius(self) -> Tensor:
-        """Return the radius of the next pass, from 0 to that of the corners."""
+        """Return the radius of the next pass, from 0 to √((k − 1)/k), the distance of the corners from the center."""
         num_cuts = len(self.mean_cut_indices)
         again = is_recomputing() and self.advances_schedule
         passes = self.num_passes - 1 if again else self.num_passes
         return self.progress("ramp", passes, torch.float64) * math.sqrt((num_cuts - 1) / num_cuts)
 
     def sparse_weights(self, side: str) -> Tensor:
-        """Return the mixing weights of the cuts of the "mean" or the "var", in the shape of λ."""
+        """Return the mixing weights of the cuts of the mean or the variance (`side` "mean" or "var"), in the shape of λ."""
         logits: Tensor = getattr(self, f"{side}_weight")
         return sparsestmax(logits.double(), self.radius()).to(logits.dtype)
 
     def mixing_weights(self, side: str) -> Tensor:
-        """Return the mixing weights of the cuts of the "mean" or the "var": (1, k), or (c, k) with channel groups."""
+        """Return the mixing weights of the cuts of the mean or the variance; see `Norm.mixing_weights`."""
         return Precomputed(self.norm_spec.mixing.groups).weights_by_channel(self.sparse_weights(side), self.num_features)
 
     def _make_forward_spec(self, uses_batch: tuple[bool, ...], sync_group: SyncGroup) -> ForwardSpec:
