@@ -16,6 +16,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from anynorm.core.tracing import is_exporting
+
 MIN_COUNT = 1e-9
 """Lower bound of counts in divisions; with soft assignments, a count may be less than 1."""
 MIN_SHARE = 1e-3
@@ -44,7 +46,7 @@ def table_dtype(x: Tensor) -> torch.dtype:
 
     It is float32 in exported graphs and on devices without float64, unless x has dtype float64.
     """
-    no_float64 = torch.compiler.is_exporting() or x.device.type == "mps"
+    no_float64 = is_exporting() or x.device.type == "mps"
     return torch.float32 if no_float64 and x.dtype != torch.float64 else torch.float64
 
 

@@ -12,6 +12,11 @@ def can_read_values(tensor: Tensor) -> bool:
     return type(tensor) in (Tensor, nn.Parameter) and tensor.device.type == "cpu" and not traced
 
 
+def is_exporting() -> bool:
+    """Whether torch.export traces the code; always False with torch versions that cannot tell it from torch.compile."""
+    return hasattr(torch.compiler, "is_exporting") and torch.compiler.is_exporting()
+
+
 def is_recomputing() -> bool:
     """Whether activation checkpointing recomputes a forward pass during backward; False while compiling (see `recomputing`)."""
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1

@@ -15,10 +15,9 @@ from torch import Tensor
 from anynorm.core.affine import Coefficients, chain, inverse_std
 from anynorm.core.mixing import mix
 from anynorm.core.moments import Moments, expand_parts, pool_samples, table_dtype
+from anynorm.core.tracing import is_exporting
 from anynorm.core.update_rules import as_tables
 from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, Params
-
-_is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)  # torch 2.6 has no is_exporting
 
 
 def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
@@ -159,7 +158,7 @@ def _row_means(x: Tensor, units: int, strips: int) -> Tensor:
 def _centered_moments(centered: Tensor, shift: Tensor, x: Tensor) -> Moments:
     """Return the moments of x, computed from `centered` = x − shift so that float32 sums are accurate if the mean is large."""
     rows = _as_rows(centered, *shift.shape[1:])
-    if _is_exporting():  # var_mean is not a core ATen operator
+    if is_exporting():  # var_mean is not a core ATen operator
         var, residual = rows.var((2, 4), correction=0), rows.mean((2, 4))
     elif rows.shape[0]:
         var, residual = torch.var_mean(rows, (2, 4), correction=0)

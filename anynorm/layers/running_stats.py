@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from anynorm.core.moments import MIN_SHARE, Moments, pool_samples
 from anynorm.core.spec import NormSpec
-from anynorm.core.tracing import is_recomputing, recomputing
+from anynorm.core.tracing import is_exporting, is_recomputing, recomputing
 from anynorm.core.update_rules import Observation, Running, Stats, UpdateRule, as_tables, from_momentum
 from anynorm.errors import SpecError
 from anynorm.kernels.interface import BatchStats, BufferPair
@@ -190,7 +190,7 @@ class RunningStats(nn.Module):
         if self.num_batches_tracked is None and not isinstance(self._update_rule, Running):
             return  # as in torch: without a counter, a cumulative average is not updated
         present = new_values > MIN_SHARE
-        if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+        if torch.compiler.is_compiling() and not is_exporting():
             present = present & ~recomputing(new_values)
         updated: dict[str, Tensor] = {}
         num_batches = num_values = new_values

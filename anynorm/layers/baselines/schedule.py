@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from anynorm.core.tracing import is_recomputing, recomputing
+from anynorm.core.tracing import is_exporting, is_recomputing, recomputing
 from anynorm.errors import SpecError
 from anynorm.kernels.interface import BatchStats
 from anynorm.layers.norm import CustomNorm
@@ -85,6 +85,6 @@ class ScheduledNorm(CustomNorm, RegisteredNorm):
         super().update_running_stats(batch)
         if self.advances_schedule and not is_recomputing():
             step: Any = 1
-            if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+            if torch.compiler.is_compiling() and not is_exporting():
                 step = 1 - recomputing(self.num_passes).long()
             self.num_passes.add_(step)
