@@ -1,4 +1,4 @@
-"""Pages of tasks: one per name of `anynorm.tasks.TASKS`, generated from docstrings, options and the guides that mention it."""
+"""Generate one page per task in `anynorm.tasks.TASKS` from docstrings, options, and links to guides that mention the task."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ DOCS = Path(__file__).parent
 
 
 def task_pages() -> dict[str, str]:
-    """Return the list of tasks and one page per task by file name."""
+    """Return the text of the index page and of the page of each task, by file name."""
     return {"tasks/index.md": index_page(), **{f"tasks/{name}.md": task_page(name) for name in TASKS}}
 
 
 def index_page() -> str:
-    """Return the list of tasks."""
+    """Return the index page, which lists the tasks."""
     lines = [
         "# List of tasks",
         "",
@@ -56,9 +56,9 @@ def _options(task: type[Task]) -> list[str]:
 
 
 def option_descriptions(task: type[Task]) -> dict[str, str]:
-    """Return the description of each setting: the section Options of the class, or of the class that it inherits from.
+    """Return the description of each option, from the section Options of the class or of a base class.
 
-    Names that share an entry share its text.
+    An entry may describe several options: "a, b: text".
     """
     descriptions: dict[str, str] = {}
     for each in reversed(task.__mro__):
@@ -70,7 +70,7 @@ def option_descriptions(task: type[Task]) -> dict[str, str]:
 
 
 def _guides(name: str) -> list[str]:
-    """Return links to the guides that have a command or a paragraph about the task."""
+    """Return links to the guides that mention the task in text or in a command."""
     mentions = re.compile(rf"`{name}`|--task {name}\b")
     found = [path for path in sorted((DOCS / "guide").glob("*.md")) if mentions.search(path.read_text())]
     links = ", ".join(f"[{path.read_text().partition('# ')[2].splitlines()[0]}](../guide/{path.name})" for path in found)
