@@ -30,7 +30,7 @@ PACKAGES = {
     "models": "networks",
     "io": "checkpoints, inputs and pictures",
     "training": "the trainer, runs and sweeps",
-    "tasks": "what is trained",
+    "tasks": "classification, detection, generation and other tasks",
     "comparison": "training the same network with many norms",
     "report": "report pages",
     "stylization": "pictures in the style of another",

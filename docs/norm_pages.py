@@ -63,7 +63,7 @@ def example(norm: type[RegisteredNorm]) -> str:
 
 def gallery_page(names: list[str]) -> str:
     """Return the page with the pictures of all norms."""
-    lines = ["# Norms", "", "One page per norm: what it computes, when to use it, what it costs, who measured it."]
+    lines = ["# Norms", "", "One page per norm: definition, when to use it, cost, and records that measured it."]
     lines += ["Values of one color share a statistic; pictures have small numbers, such as `gn:2` for `gn:32`."]
     lines += [
         "[Specs](../guide/specs.md) combines all of these.",

@@ -22,7 +22,7 @@ def index_page() -> str:
     lines = [
         "# List of tasks",
         "",
-        "A task is what is trained: networks, data, loss and metric. `anynorm compare --task NAME` compares norms on it;",
+        "A task defines what is trained: networks, data, loss and metric. `anynorm compare --task NAME` compares norms on it;",
     ]
     lines += ["[Tasks](../guide/tasks.md) shows how to write one.", "", "```{toctree}", ":hidden:", "", *TASKS, "```", ""]
     lines += ["| task | what is trained | compared by |", "|---|---|---|"]
@@ -46,11 +46,11 @@ def task_page(name: str) -> str:
 
 def _options(task: type[Task]) -> list[str]:
     if not task.default_options:
-        return ["It has no settings of its own; [Training](../guide/training.md) has those of all tasks."]
+        return ["This task has no options; [Training](../guide/training.md) lists the settings that all tasks share."]
     described = option_descriptions(task)
     rows = "\n".join(f"| `{name}` | {_format(value)} | {described[name]} |" for name, value in task.default_options.items())
     return [
-        "`--set NAME=VALUE` changes these, and [those of all tasks](../guide/training.md):",
+        "`--set NAME=VALUE` changes one of these options, or one of the [settings of all tasks](../guide/training.md):",
         f"| setting | default | |\n|---|---|---|\n{rows}",
     ]
 

@@ -20,7 +20,7 @@ PROBE = "import torch; torch.nn.Linear(64, 64).bfloat16()(torch.ones(16, 64).bfl
 
 
 def has_broken_amx() -> bool:
-    """Whether a matrix product in bfloat16 kills a process; False in workers of pytest-xdist, since the main process has checked."""
+    """Whether a matrix product in bfloat16 kills a process; False in workers of pytest-xdist, whose main process has checked."""
     if "PYTEST_XDIST_WORKER" in os.environ or "ONEDNN_MAX_CPU_ISA" in os.environ:
         return False
     return subprocess.run([sys.executable, "-c", PROBE], check=False, capture_output=True).returncode == -signal.SIGILL

@@ -143,7 +143,7 @@ def set_num_classes(norms: str, num_classes: int | None) -> str:
     """
     if "@K" in norms and num_classes is None:
         raise SpecError(
-            f"@K in {norms} stands for the number of classes of a task that conditions norms on classes; this one does not. "
+            f"@K in {norms} stands for the number of classes on which a task conditions its norms; this task has no conditions. "
             f"Write a number: {norms.replace('@K', '@10')}."
         )
     return norms.replace("@K", f"@{num_classes}")
