@@ -1,7 +1,8 @@
-"""Compare norms: train norms × batch sizes × seeds with equal settings, and rank them by the metric of the task.
+"""Compare norms: train norms × batch sizes × seeds with equal settings, and rank the norms by the metric of the task.
 
-A comparison is a `Sweep` whose cells are runs of a store: finished runs are read, interrupted runs resume, the rest is trained.
-The learning rate is that of batch size 32 and follows the batch size by a rule, linear by default (Goyal et al. 2017, sec. 2.1).
+A comparison is a `Sweep` whose cells are runs of a store: finished runs are read, interrupted runs resume, and all others are
+trained. The learning rate is given for batch size 32 and scaled with the batch size, linearly by default (Goyal et al. 2017,
+sec. 2.1).
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ SEEDS = 3
 
 @dataclass(frozen=True)
 class Comparison:
-    """Norms to compare on one model and data set.
+    """A comparison of norms with one model and data set.
 
     Args:
-        base: every setting of the runs except norm, batch size, seed; `base.lr` belongs to `base.batch_size`.
+        base: the settings of all runs except norm, batch size and seed; `base.lr` is the learning rate at `base.batch_size`.
         norms: norm specs, or layouts such as "gn:4~bn" (see `anynorm.training.norm_layout`).
-        batch_sizes: samples per batch.
+        batch_sizes: numbers of samples per batch.
         seeds: number of seeds.
-        lr_scaling: how the learning rate follows the batch size: linear, sqrt or none.
+        lr_scaling: how the learning rate is scaled with the batch size: linear, sqrt or none.
         root: the folder of the store.
-        hardware: where the runs are trained.
+        hardware: the hardware to train on.
     """
 
     base: Config
@@ -67,18 +68,18 @@ class Comparison:
         object.__setattr__(self, "batch_sizes", list(dict.fromkeys(self.batch_sizes)))
 
     def config(self, norm: str, batch_size: int, seed: int = 0) -> Config:
-        """Return the configuration of a run."""
+        """Return the configuration of the run with this norm, batch size and seed."""
         lr = self.base.lr * LR_SCALINGS[self.lr_scaling](batch_size / self.base.batch_size)
         return replace(self.base, norm=norm, batch_size=batch_size, seed=seed, lr=lr)
 
     @property
     def sweep(self) -> Sweep:
-        """The runs, seed by seed, so that every norm has a first result early."""
+        """The sweep over all runs, sorted by seed, so that each norm has a first result early."""
         cells = grid(self.seeds, batch_size=self.batch_sizes, norm=self.norms)
         return Sweep(sorted(cells, key=lambda cell: cell["seed"]), self.measure)
 
     def measure(self, cell: Row) -> Row:
-        """Train the run of a cell, unless the store has its record, and return its metrics."""
+        """Return the metrics of the run of a cell; train the run first if the store does not have its record."""
         return row_from_record(get_or_train(self.config(**cell), self.root, self.hardware))
 
     @property
@@ -87,35 +88,35 @@ class Comparison:
         return task_class(self.base.task).metric_for(self.base)
 
     def rows(self) -> list[Row]:
-        """Return the rows of all runs that have finished."""
+        """Return the rows of all finished runs."""
         store = Store(self.root)
         ids = [self.config(**cell).id for cell in self.sweep.cells]
         return [row_from_record(store.record(run)) for run in ids if store.is_valid(run)]
 
     def run(self, processes: int | None = None, executor: str = "local") -> Iterator[Row]:
-        """Train the runs that have not finished and yield the row of each when it ends.
+        """Train all runs that are not finished, and yield the row of each when it ends.
 
         Args:
-            processes: number of runs at a time; None for one per GPU, or one per core with one thread each on the CPU.
-            executor: where they run: local or ray.
+            processes: number of runs trained in parallel; None for one per GPU, or on the CPU one per core, with one thread each.
+            executor: the executor of the runs, local or ray.
         """
         finished = self.rows()
         check_task(self)
-        # The processes of several devices train one run together.
+        # with several devices, all processes train the same run
         limit = 1 if self.base.devices > 1 else processes or num_gpus(self.hardware) or cpu_count()
         workers = max(1, min(limit, len(self.sweep.missing(finished))))
         yield from self.sweep.run(make_executor(executor, workers), finished)
 
     def table(self) -> Table:
-        """Return the results of the runs that have finished, the cost of each norm, and the recommendation."""
+        """Return the table of results of the finished runs and costs of each norm, with the recommendation."""
         return summary(self.rows(), self.norms, self.batch_sizes, self.step_seconds())
 
     def fit_budget(self, minutes: float, processes: int | None = None) -> Comparison:
-        """Return this comparison with as many epochs as all runs together can train in `minutes`, the same for each.
+        """Return a copy of this comparison with the number of epochs with which all runs together take about `minutes`.
 
         Args:
             minutes: wall-clock time for all runs.
-            processes: the number of runs at a time; None for one per GPU, or one per core on the CPU.
+            processes: number of runs trained in parallel; None for one per GPU, or on the CPU one per core.
 
         Raises:
             SpecError: if `minutes` is not positive.
@@ -128,14 +129,14 @@ class Comparison:
             steps_per_epoch = Trainer(timed_config(self.config(norm, size)), hardware=self.hardware).steps_per_epoch
             seconds += step_time * steps_per_epoch * self.seeds
         epochs = int(60 * minutes * (processes or num_gpus(self.hardware) or cpu_count()) / seconds) if seconds else 1
-        if self.base.devices > 1:  # all processes take the number of the first
+        if self.base.devices > 1:  # all processes use the number of epochs of the main process
             make_fabric(self.base, self.hardware)
             group = Processes(self.base.devices)
             epochs = int(group.sum([float(epochs) if group.is_main else 0.0])[0])
         return replace(self, base=replace(self.base, epochs=max(1, epochs)))
 
     def step_seconds(self) -> dict[tuple[str, int], float]:
-        """Return the seconds per training step by norm and batch size, where a step succeeds; kept in the store once measured."""
+        """Return the seconds per training step by norm and batch size; the store caches them. Norms that fail are left out."""
         seconds: dict[tuple[str, int], float] = {}
         for size in self.batch_sizes:
             configs = [timed_config(self.config(norm, size)) for norm in self.norms]
@@ -168,37 +169,38 @@ def compare(
 ) -> Table:
     """Train a model with each norm at each batch size and recommend which norm to use.
 
-    Scripts that use several processes must call this under `if __name__ == "__main__":`. Where an argument is None, the task has
-    a default (`Task.comparison_defaults`).
+    A script that uses several processes must call this function under `if __name__ == "__main__":`. Arguments that are None have
+    the defaults of the task (`Task.comparison_defaults`), unless stated otherwise.
 
     Args:
         norms: norm specs; "gn:4~bn" alternates gn:4 and bn, "xbn=gn:64" makes XBN blocks.
-        batch_sizes: samples per batch.
-        seeds: number of seeds; a significance test needs 3.
+        batch_sizes: numbers of samples per batch.
+        seeds: number of seeds; a significance test needs at least 3.
         task: name of a task or "package.module:Task" (see `anynorm.tasks`).
         data: name of a data set, "folder:PATH", "stream:PATH", "hf:NAME" or "package.module:factory" (see `anynorm.data`).
         model: name of a model or "package.module:factory" (see `anynorm.models`).
-        epochs: passes over the training images per run.
-        minutes: time for all runs together, from which `epochs` is computed.
-        num_train: number of training images, drawn by the seed; None for all.
-        width: width multiplier of the model; None for its default.
+        epochs: number of epochs per run.
+        minutes: wall-clock time for all runs together; if given, `epochs` is computed from it.
+        num_train: number of training images, a random subset that depends on the seed; None for all.
+        width: width multiplier of the model; None for the model's default.
         lr: learning rate at batch size 32.
-        lr_scaling: how the learning rate follows the batch size: linear, sqrt or none.
-        attack: comma-separated attacks on the trained networks, such as "pgd:4" or "fgsm,pgd:10"; the table then has errors on
-            adversarial images, attacked with norms in eval and in train mode. None for those of the task.
+        lr_scaling: how the learning rate is scaled with the batch size: linear, sqrt or none; None for linear.
+        attack: comma-separated attacks on the trained networks, such as "pgd:4" or "fgsm,pgd:10". The table then has errors on
+            adversarial images, for attacks with norms in eval mode and in train mode. None for the attacks of the task.
         config: other fields of `anynorm.training.config.Config`, such as `{"weight_decay": 0.0}`, and options of the task.
         device: auto, cpu, cuda or mps.
         num_workers: number of processes per run that decode streamed images.
-        processes: number of runs at a time; None for one per GPU, or one per core with one thread each on the CPU.
-        executor: where they run: local or ray.
+        processes: number of runs trained in parallel; None for one per GPU, or on the CPU one per core, with one thread each.
+        executor: the executor of the runs, local or ray.
         runs: the folder of the store; finished runs are not trained again.
 
     Returns:
-        One row per norm with test error, estimation shift, step time and saved memory at each batch size, and the recommendation.
+        A table with one row per norm: test metric, estimation shift, step time and memory at each batch size. Its `finding` has
+        the recommendation.
 
     Raises:
-        SpecError: if an argument has no meaning.
-        DataError: if the data or the model cannot be loaded or do not fit each other.
+        SpecError: if an argument is not valid.
+        DataError: if the data or the model cannot be loaded, or the model cannot process the data.
     """
     settings = {"task": task, "data": data, "model": model, "epochs": epochs, "num_train": num_train, "width": width, "lr": lr}
     settings["attack"] = attack
@@ -214,16 +216,16 @@ def compare(
 
 
 def make_comparison(settings: Mapping[str, Any], root: Path, hardware: Hardware) -> Comparison:
-    """Return a comparison.
+    """Make a comparison from settings.
 
     Args:
-        settings: norms, batch_sizes, seeds and lr_scaling of `Comparison`, fields of `Config`, and options of the task; where one
-            is missing or None, the default of the task (`Task.comparison_defaults`).
+        settings: norms, batch_sizes, seeds and lr_scaling of `Comparison`, fields of `Config`, and options of the task. Settings
+            that are missing or None have the defaults of the task (`Task.comparison_defaults`).
         root: the folder of the store.
-        hardware: where the runs are trained.
+        hardware: the hardware to train on.
 
     Raises:
-        SpecError: if a setting does not exist or has no meaning.
+        SpecError: if a setting does not exist or its value is not valid.
     """
     task = task_class(str(settings.get("task", Config.task)))
     values = {
@@ -236,10 +238,10 @@ def make_comparison(settings: Mapping[str, Any], root: Path, hardware: Hardware)
 
 
 def make_base(settings: Mapping[str, Any]) -> Config:
-    """Return the configuration that the runs of a comparison share, with a hash of its sources.
+    """Return the configuration that all runs of a comparison share, including the hash of its sources.
 
     Raises:
-        SpecError: if a setting does not exist or is one that a comparison varies.
+        SpecError: if a setting does not exist, or differs between the runs of a comparison (norm, batch_size, seed).
     """
     for name, argument in {"norm": "norms", "batch_size": "batch_sizes", "seed": "seeds"}.items():
         if name in settings:
@@ -259,14 +261,14 @@ def make_base(settings: Mapping[str, Any]) -> Config:
 
 
 def check_task(comparison: Comparison) -> None:
-    """Make one batch of each size and run the task on it, so that a task that cannot work is reported before the first run.
+    """Run the task on one batch of each size, so that errors in the task or its data are reported before the first run.
 
-    A norm that cannot be used does not stop a comparison: the task is checked with BN or, if it does not take BN, with the first
-    norm that it takes.
+    The task is checked with BN, or with the first norm of the comparison that it supports if it does not support BN. Other norms
+    are not checked: a norm that cannot be used must not stop a comparison.
 
     Raises:
-        DataError: if the task finds its networks unfit for the data (`Task.check`).
-        SpecError: if no norm can be used.
+        DataError: if the networks cannot process the data (`Task.check`).
+        SpecError: if none of the norms can be used.
     """
     base = replace(comparison.base, devices=1, sync=False, compile=False)
     for size in comparison.batch_sizes:

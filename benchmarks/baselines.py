@@ -2,8 +2,8 @@
 
     python benchmarks/baselines.py [--minutes 1] [--specs brn,ibn] [--json out.json]
 
-All layers take turns, on one thread. Times are the best of all rounds, relative to nn.BatchNorm2d; bytes are relative to those
-of x.
+All layers are timed alternately, on one thread. Times are the minimum over all rounds, relative to nn.BatchNorm2d; bytes are
+relative to the bytes of x.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SHAPES = ((32, 64, 32, 32), (4, 64, 32, 32), (32, 256, 8, 8))
 
 
 def measure(shape: tuple[int, ...], specs: list[str], seconds: float) -> dict[str, tuple[float, float]]:
-    """Return for each norm its time relative to nn.BatchNorm2d, and the bytes saved for backward relative to those of x."""
+    """Return the time of each norm relative to nn.BatchNorm2d, and the bytes saved for backward relative to the bytes of x."""
     x, dy = torch.randn(shape).requires_grad_(), torch.randn(shape)
     norms: dict[str, nn.Module] = {BASE: nn.BatchNorm2d(shape[1])} | {spec: anynorm.make(spec, shape[1]) for spec in specs}
     calls = {name: step(norm, x, dy, MODES[2]) for name, norm in norms.items()}

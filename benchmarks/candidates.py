@@ -1,4 +1,4 @@
-"""What benchmarks/layers.py times: the shapes, our norms, torch's layers, the published SN, and the memory traffic."""
+"""The candidates of benchmarks/layers.py: input shapes, our norms, torch's layers, the published SN, and memory traffic."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MODES = ("inference", "training forward", "forward + backward")
 
 
 def shapes() -> list[tuple[int, ...]]:
-    """Return the shapes of the norm inputs of ResNet-50 (224 px) and CIFAR ResNet-20, of a video network, and of vectors."""
+    """Return input shapes of the norms of ResNet-50 (224 px), CIFAR ResNet-20 and a video network, and a shape (n, c)."""
     listed: list[tuple[int, ...]] = [(n, c, s, s) for n in (2, 8, 32) for c, s in RESNET50 if n * c * s * s < 2**24]
     listed += [(n, c, s, s) for n in (4, 128) for c, s in RESNET20]
     return [*listed, (2, 64, 8, 28, 28), (256, 512)]
@@ -56,7 +56,7 @@ class ReferenceKernels(nn.Module):
 
 
 class PublishedSwitchNorm(nn.Module):
-    """SN in its published formulation: eqs. 3 and 4 of the paper in tensor operations, with the statistics of IN, LN and BN."""
+    """SN as published: eqs. 3 and 4 of the paper in tensor operations, with the statistics of IN, LN and BN."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class PublishedSwitchNorm(nn.Module):
 
 
 def candidates(shape: tuple[int, ...], *, compiled: bool = False) -> dict[str, nn.Module]:
-    """Return the modules to time at a shape; specs that do not fit it are left out."""
+    """Return the modules to time at a shape, by name; specs that do not support the shape are left out."""
     c = shape[1]
     batch_norm: dict[int, Any] = {2: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
     modules = {
@@ -110,7 +110,7 @@ def candidates(shape: tuple[int, ...], *, compiled: bool = False) -> dict[str, n
 
 
 def step(module: nn.Module, x: Tensor, dy: Tensor, mode: str) -> Callable[[], None]:
-    """Return the function to time: one pass through a module."""
+    """Return a function that runs one pass through a module; `mode` is one of `MODES`."""
     condition = [0] if getattr(module, "takes_condition", False) else []
     inputs = x.detach().clone().requires_grad_(mode == MODES[2])
 
@@ -127,7 +127,7 @@ def step(module: nn.Module, x: Tensor, dy: Tensor, mode: str) -> Callable[[], No
 
 
 def traffic(x: Tensor, dy: Tensor, mode: str) -> Callable[[], None]:
-    """Return a function that performs the reads and writes no norm can avoid."""
+    """Return a function that performs only the memory reads and writes that every norm needs."""
     flat_x, flat_dy = x.flatten(), dy.flatten()
 
     def run() -> None:

@@ -2,8 +2,9 @@
 
     python benchmarks/conditional.py [--minutes 4] [--classes 10,1000] [--batch-size 16] [--width 0.25] [--json out.json]
 
-A step is forward and backward of the generator for 32 × 32 images; the update by Adam, which grows with the number of classes, is
-timed apart. All norms take turns, on one thread, and the best CPU time of each counts. Only ratios within one run are meaningful.
+A step is a forward and backward pass of the generator for 32 × 32 images. The update by Adam, whose time grows with the number of
+classes, is timed separately. All norms are timed alternately, on one thread; the result is the minimum CPU time of each. Only
+ratios within one run are meaningful.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from anynorm.progress import track
 
 BASE = "nn.BatchNorm2d + nn.Embedding"
 NORMS = (BASE, "ccbn", "sabn", "hn.sa", "nn.BatchNorm2d", "bn")
-"""Norms of the generator's blocks; those with a class affine get the number of classes."""
+"""Norms of the generator's blocks; the number of classes is appended to specs with a class affine."""
 
 
 class EmbeddingNorm(nn.Module):
-    """CCBN as public code has it: BatchNorm without affine, then scale and shift from embeddings."""
+    """CCBN as implemented in public code: BatchNorm without affine, then scale and shift from embeddings."""
 
     takes_condition = True
 
@@ -54,7 +55,7 @@ class EmbeddingNorm(nn.Module):
 
 
 def make_generator(norm: str, num_classes: int, width: float) -> nn.Module:
-    """Build the generator with a norm in its blocks; the last norm is BatchNorm."""
+    """Build the generator with a norm in its blocks; the output norm is always a BatchNorm."""
     torch.manual_seed(0)
     generator = build_gan("sngan", DataShape(3, 32, 32, num_classes), width).generator
     blocks = generator.get_submodule("blocks")
@@ -70,7 +71,7 @@ def make_generator(norm: str, num_classes: int, width: float) -> nn.Module:
 
 
 def step(generator: nn.Module, z: Tensor, labels: Tensor) -> Callable[[], None]:
-    """Return forward and backward of a generator."""
+    """Return a function that runs a forward and backward pass of a generator."""
 
     def run() -> None:
         generator.zero_grad(set_to_none=True)
@@ -81,7 +82,7 @@ def step(generator: nn.Module, z: Tensor, labels: Tensor) -> Callable[[], None]:
 
 
 def measure(num_classes: int, batch_size: int, width: float, seconds: float) -> dict[str, Any]:
-    """Time a step and an update with each norm for one number of classes."""
+    """Time a step and an optimizer update with each norm for one number of classes."""
     z, labels = torch.randn(batch_size, 128), torch.randint(0, num_classes, (batch_size,))
     generators = {norm: make_generator(norm, num_classes, width) for norm in NORMS}
     times = best_times(

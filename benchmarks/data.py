@@ -2,7 +2,7 @@
 
     ANYNORM_DATA=… python benchmarks/data.py [--rounds 15]
 
-CIFAR-10 with every augmentation (random crops, flips, cutout, mixup), one thread, best of several rounds.
+CIFAR-10 with all augmentations (random crops, flips, cutout, mixup), on one thread; times are the minimum over several rounds.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from anynorm.training.config import Config
 from anynorm.training.trainer import Trainer
 
 CASES = [("small", 1.0, 2), ("small", 1.0, 32), ("small", 1.0, 128), ("resnet18", 0.25, 32)]
-"""Model, width, batch size."""
+"""Tuples of model, width and batch size."""
 
 
 def best_time(call: Callable[[], object], rounds: int) -> float:
-    """Return the shortest time of a call, in milliseconds."""
+    """Return the minimum time of a call over several rounds, in milliseconds."""
     times = []
     for _ in range(rounds):
         start = time.perf_counter()
@@ -32,7 +32,7 @@ def best_time(call: Callable[[], object], rounds: int) -> float:
 
 
 def main() -> None:
-    """Print one line per case."""
+    """Measure, and print one line per case."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15, help="number of rounds (default: 15)")
     rounds = parser.parse_args().rounds

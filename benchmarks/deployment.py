@@ -2,9 +2,9 @@
 
     ANYNORM_DATA=… python benchmarks/deployment.py [--minutes 2] [--batch-sizes 1] [--json out.json]
 
-The runtimes are eager torch, torch.compile, AOTInductor, ONNX Runtime, and ExecuTorch with XNNPACK if `pip install executorch`
-succeeded. All of them take turns on one thread, and the best CPU time of each counts. Only ratios within one run are
-meaningful. With CIFAR-10 and the weights under $ANYNORM_DATA, the accuracy in int8 is measured too (docs/guide/quantize.py).
+The runtimes are eager torch, torch.compile, AOTInductor, ONNX Runtime, and, if it is installed, ExecuTorch with XNNPACK. All of
+them are timed alternately on one thread; the result is the minimum CPU time of each. Only ratios within one run are meaningful.
+If $ANYNORM_DATA has CIFAR-10 and the weights, the accuracy in int8 is measured too (docs/guide/quantize.py).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Call = Callable[[], object]
 
 
 def network(variant: str) -> nn.Module:
-    """Build a ResNet-20 with random weights and running statistics of random images."""
+    """Build a ResNet-20 with random weights, and running statistics from one batch of random images; `variant` of `VARIANTS`."""
     torch.manual_seed(0)
     model = CifarResNet(20, norm=nn.BatchNorm2d)
     model(torch.randn(64, 3, 32, 32))
@@ -50,12 +50,12 @@ def network(variant: str) -> nn.Module:
 
 
 def eager(model: nn.Module, x: Tensor, _: Path) -> Call:
-    """Return a forward pass of the module."""
+    """Return a function that runs a forward pass in eager mode."""
     return lambda: model(x)
 
 
 def compiled(model: nn.Module, x: Tensor, _: Path) -> Call:
-    """Return a forward pass under torch.compile, which traces each model anew."""
+    """Return a function that runs a forward pass under torch.compile; earlier compiled models are discarded."""
     torch.compiler.reset()
     function = torch.compile(model, fullgraph=True)
     function(x)
@@ -63,7 +63,7 @@ def compiled(model: nn.Module, x: Tensor, _: Path) -> Call:
 
 
 def aot_inductor(model: nn.Module, x: Tensor, folder: Path) -> Call:
-    """Return a forward pass of the library that AOTInductor compiles ahead of time."""
+    """Return a function that runs a forward pass of the library that AOTInductor compiles ahead of time."""
     program = torch.export.export(model, (x,))
     path = torch._inductor.aoti_compile_and_package(program, package_path=str(folder / "model.pt2"))
     runner = torch._inductor.aoti_load_package(path)
@@ -71,7 +71,7 @@ def aot_inductor(model: nn.Module, x: Tensor, folder: Path) -> Call:
 
 
 def onnx_runtime(model: nn.Module, x: Tensor, _: Path) -> Call:
-    """Return a forward pass in ONNX Runtime."""
+    """Return a function that runs a forward pass in ONNX Runtime."""
     program: Any = torch.onnx.export(model, (x,), dynamo=True, verbose=False)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -81,7 +81,7 @@ def onnx_runtime(model: nn.Module, x: Tensor, _: Path) -> Call:
 
 
 def executorch(model: nn.Module, x: Tensor, folder: Path) -> Call:
-    """Return a forward pass in ExecuTorch, with everything that XNNPACK supports delegated to it.
+    """Return a function that runs a forward pass in ExecuTorch, with all supported operators delegated to XNNPACK.
 
     Raises:
         ImportError: if ExecuTorch is not installed.
@@ -107,7 +107,7 @@ RUNTIMES: dict[str, Callable[[nn.Module, Tensor, Path], Call]] = {
 
 
 def prepare(models: dict[str, nn.Module], x: Tensor, folder: Path) -> Iterator[tuple[tuple[str, str], Call]]:
-    """Yield a forward pass for each runtime that is installed and each model that it can run; check its output."""
+    """Yield ((runtime, variant), call) for each installed runtime and each model that it can run, after checking the output."""
     for runtime, make in RUNTIMES.items():
         for variant, model in models.items():
             place = folder / f"{runtime}-{variant}-{len(x)}".replace(":", "")
@@ -118,7 +118,7 @@ def prepare(models: dict[str, nn.Module], x: Tensor, folder: Path) -> Iterator[t
             except ImportError as error:
                 sys.stdout.write(f"{runtime} is left out: {error}\n")
                 break
-            except Exception as error:  # each exporter has exceptions of its own
+            except Exception as error:  # each exporter raises its own exceptions
                 sys.stdout.write(f"{runtime} cannot run {variant}: {error}\n")
                 continue
             output = output[0] if isinstance(output, list) else output
@@ -127,7 +127,7 @@ def prepare(models: dict[str, nn.Module], x: Tensor, folder: Path) -> Iterator[t
 
 
 def measure(batch_size: int, seconds: float, folder: Path) -> dict[str, Any]:
-    """Time all runtimes and variants at one batch size, in turns."""
+    """Time all runtimes and variants alternately at one batch size."""
     x = torch.randn(batch_size, 3, 32, 32)
     calls = dict(prepare({variant: network(variant) for variant in VARIANTS}, x, folder))
     times = best_times({"/".join(key): call for key, call in calls.items()}, seconds, clock=process_time)
@@ -138,7 +138,7 @@ def measure(batch_size: int, seconds: float, folder: Path) -> dict[str, Any]:
 
 
 def measure_quantization() -> dict[str, Any]:
-    """Return accuracies in float32 and int8; nothing without data or torchao."""
+    """Return accuracies in float32 and int8; an empty dictionary without the data or torchao."""
     if "ANYNORM_DATA" not in os.environ:
         return {}
     sys.path.insert(0, str(GUIDE))
@@ -151,7 +151,7 @@ def measure_quantization() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the runtimes that are installed."""
+    """Return the versions of the installed packages of `PACKAGES`."""
     found = {}
     for name in PACKAGES:
         try:
@@ -169,7 +169,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write all numbers to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore")  # those of the exporters
+    warnings.simplefilter("ignore")  # warnings of the exporters
     sizes = [int(size) for size in arguments.batch_sizes.split(",")]
     with tempfile.TemporaryDirectory() as name, torch.no_grad():
         seconds = arguments.minutes * 60 / len(sizes)

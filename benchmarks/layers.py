@@ -1,11 +1,11 @@
-"""Time every norm against torch's layers, the published formulation of SN, and the memory traffic that no norm can avoid.
+"""Time every norm against torch's layers, the published formulation of SN, and the memory traffic that every norm needs.
 
     python benchmarks/layers.py [--minutes 8] [--threads 1,2] [--compile] [--json out.json] [--plot out.png]
 
-All candidates take turns at a shape, and the best time of each counts. Only ratios within one run are meaningful.
-Outputs and gradients are newly allocated, as in a network. The traffic limit is what four passes read and write (read x; read x,
-write y; read x, dy; read x, dy, write dx), performed by torch's sum, copy, dot and add. Memory is counted in bytes saved for
-backward, and as the peak memory of a separate process during a training step.
+At each shape, all candidates are timed alternately; the result is the minimum time of each. Only ratios within one run are
+meaningful. Outputs and gradients are newly allocated, as in a network. Memory traffic means the reads and writes of four passes
+(read x; read x, write y; read x, dy; read x, dy, write dx), performed by torch's sum, copy, dot and add. Memory is measured as
+the number of bytes saved for backward, and as the peak memory of a separate process during a training step.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ FORMATS = (
     (torch.float32, torch.channels_last),
     (torch.bfloat16, torch.channels_last),
 )
-"""The dtypes and memory formats of the extra table."""
+"""Pairs (dtype, memory format) of the additional table."""
 FORMAT_NAMES = ("nn.BatchNorm", "nn.GroupNorm", "bn", "gn:32", "hn:32", "sn", "bgn:32", "sabn@10")
 
 
 def measure(shape: tuple[int, ...], threads: int, seconds: float, *, compiled: bool) -> dict[str, Any]:
-    """Time all candidates at one shape in float32, `seconds` per mode."""
+    """Time all candidates at one shape in float32, for `seconds` per mode."""
     torch.set_num_threads(threads)
     x, dy = torch.randn(shape), torch.randn(shape)
     modules = candidates(shape, compiled=compiled)
@@ -56,7 +56,7 @@ def measure(shape: tuple[int, ...], threads: int, seconds: float, *, compiled: b
 def measure_format(
     shape: tuple[int, ...], threads: int, dtype: torch.dtype, memory_format: torch.memory_format, seconds: float
 ) -> dict[str, Any]:
-    """Time forward + backward in another dtype and memory format; the parameters stay in float32."""
+    """Time forward + backward in another dtype and memory format; parameters stay float32."""
     torch.set_num_threads(threads)
     x, dy = (torch.randn(shape).to(dtype, memory_format=memory_format) for _ in range(2))
     modules = {name: module for name, module in candidates(shape).items() if name in FORMAT_NAMES}
@@ -68,13 +68,13 @@ def measure_format(
 
 
 def peak_megabytes(name: str, shape: tuple[int, ...]) -> float:
-    """Return the peak memory of a training step of eight such layers in sequence, beyond x, measured in a separate process."""
+    """Return the peak memory of a training step of eight equal layers in sequence, without x, measured in a separate process."""
     command = [sys.executable, __file__, "--peak", name, "--shape", "x".join(map(str, shape))]
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 def print_peak(name: str, shape: tuple[int, ...]) -> None:
-    """Run and measure the training step of `peak_megabytes` in this process."""
+    """Run the training step of `peak_megabytes` in this process, and print its peak memory in MiB."""
     torch.set_num_threads(1)
     layers = [candidates(shape)[name] for _ in range(8)]
     condition = condition_of(layers[0])
@@ -96,7 +96,7 @@ def _peak_kilobytes() -> int:
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """Plot the time relative to nn.BatchNorm against the size of x: one dot per layer and shape, one panel per thread count."""
+    """Plot the time relative to nn.BatchNorm over the size of x: one dot per layer and shape, one panel per number of threads."""
     from matplotlib.figure import Figure
 
     counts = sorted({row["threads"] for row in rows})
@@ -116,7 +116,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Return the options of the command."""
+    """Parse the command-line options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=8.0, help="time for the complete run (default: 8)")
     parser.add_argument("--threads", default="1,2", help="comma-separated numbers of threads (default: 1,2)")

@@ -1,6 +1,7 @@
-"""How the benchmarks measure time and saved memory, and the file that each of them writes.
+"""Measure time and saved memory, and write the results of a benchmark to a file.
 
-Candidates take turns and the best time of each counts: the machine is shared, so that only ratios within one run are meaningful.
+Candidates are timed alternately, and the result is the minimum time of each. The machine may be shared with other processes, so
+only ratios within one run are meaningful.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ def best_times(
     min_rounds: int = 3,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, float]:
-    """Return the best time of each call in seconds; calls take turns, in another order in each round.
+    """Return the minimum time of each function in seconds. In each round, every function is called once, in random order.
 
     Args:
         calls: the functions to time, by name.
-        seconds: start new rounds for this long.
-        min_rounds: the number of rounds, if `seconds` are over before.
-        clock: what is measured; `time.process_time` for the CPU time of one thread, which other processes disturb less.
+        seconds: time after which no new round is started.
+        min_rounds: minimum number of rounds.
+        clock: the clock; `time.process_time` measures CPU time, which depends less on other processes.
     """
     for call in calls.values():
         call()
@@ -49,14 +50,14 @@ def best_times(
 
 
 class SavedTensor:
-    """A tensor saved for backward; it lives as long as autograd needs it."""
+    """A wrapper of a tensor saved for backward; autograd deletes it when the tensor is no longer needed."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
 
 
 def saved_bytes(module: nn.Module, x: Tensor, *condition: object) -> int:
-    """Return the number of bytes saved for backward: each storage once, without parameters and buffers."""
+    """Return the number of bytes saved for backward, without parameters and buffers; each storage is counted once."""
     alive: weakref.WeakSet[SavedTensor] = weakref.WeakSet()
 
     def pack(tensor: Tensor) -> SavedTensor:
@@ -67,19 +68,19 @@ def saved_bytes(module: nn.Module, x: Tensor, *condition: object) -> int:
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved.tensor):
         y = module(x.detach().requires_grad_(), *condition)
     state = {tensor.untyped_storage().data_ptr() for tensor in [*module.parameters(), *module.buffers()]}
-    storages = [saved.tensor.untyped_storage() for saved in alive]  # read while y, and so its graph, is alive
+    storages = [saved.tensor.untyped_storage() for saved in alive]  # read while y keeps the graph alive
     sizes = {storage.data_ptr(): storage.nbytes() for storage in storages if storage.data_ptr() not in state}
     del y
     return sum(sizes.values())
 
 
 def condition_of(module: nn.Module) -> list[int]:
-    """Return the condition to call a module with: class or domain 0, or nothing."""
+    """Return the condition with which to call a module: [0] (class or domain 0) for conditional norms, or else []."""
     return [0] if getattr(module, "takes_condition", False) else []
 
 
 def environment() -> dict[str, Any]:
-    """Return what the numbers depend on: the command, processor, cores, versions of Python and torch, and the kernels."""
+    """Return the command, processor, number of cores, versions of Python and torch, and the kernels of a measurement."""
     source = provenance()
     script = f"python benchmarks/{Path(sys.argv[0]).name}"
     return {
@@ -92,7 +93,7 @@ def environment() -> dict[str, Any]:
 
 
 def _options(arguments: list[str]) -> list[str]:
-    """Return the options of a command without those that say where to write."""
+    """Return the options of a command without output paths (--json and --plot)."""
     kept, skip = [], False
     for argument in arguments:
         if not skip and argument not in ("--json", "--plot"):
@@ -102,7 +103,7 @@ def _options(arguments: list[str]) -> list[str]:
 
 
 def write_results(path: Path | None, results: dict[str, Any]) -> None:
-    """Write the results with their environment as JSON; do nothing without a path."""
+    """Write the results and their environment as JSON; do nothing if `path` is None."""
     if path is None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

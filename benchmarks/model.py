@@ -2,8 +2,8 @@
 
     python benchmarks/model.py [--minutes 20] [--networks resnet50,mobilenetv2,resnet20] [--threads 2] [--json out.json]
 
-A training step is forward, cross-entropy and backward; inference is forward in eval mode. All networks have the same convolution
-weights and take turns; the best time of each counts. Only ratios within one run are meaningful.
+A training step is forward, cross entropy and backward; inference is a forward pass in eval mode. All networks have the same
+convolution weights and are timed alternately; the result is the minimum time of each. Only ratios within one run are meaningful.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MODES = ("training step", "inference")
 
 
 def network(name: str, norm: str) -> nn.Module:
-    """Build a network with a norm in the place of nn.BatchNorm2d."""
+    """Build a network in which nn.BatchNorm2d is replaced by a norm."""
     size, classes, _ = NETWORKS[name]
     torch.manual_seed(0)
     if name == "resnet20":
@@ -50,7 +50,7 @@ def network(name: str, norm: str) -> nn.Module:
 
 
 def step(model: nn.Module, x: Tensor, target: Tensor, mode: str) -> Callable[[], None]:
-    """Return the function to time: a training step or inference."""
+    """Return a function that runs a training step or inference; `mode` is one of `MODES`."""
     training = mode == MODES[0]
 
     def run() -> None:
@@ -65,7 +65,7 @@ def step(model: nn.Module, x: Tensor, target: Tensor, mode: str) -> Callable[[],
 
 
 def measure(name: str, batch_size: int, mode: str, seconds: float) -> dict[str, Any]:
-    """Time a network with each norm at one batch size, in turns."""
+    """Time a network with each norm alternately, at one batch size."""
     size, classes, _ = NETWORKS[name]
     x, target = torch.randn(batch_size, 3, size, size), torch.randint(0, classes, (batch_size,))
     calls = {norm: step(network(name, norm), x, target, mode) for norm in NORMS}

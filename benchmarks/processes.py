@@ -2,8 +2,9 @@
 
     ANYNORM_DATA=… python benchmarks/processes.py [--rounds 5]
 
-One run per core, with the same number of steps either way: all runs at once in single-threaded processes, or one after the
-other in a multi-threaded process. The two ways take turns; best of several rounds (CIFAR-10).
+There is one run on CIFAR-10 per core. The runs are trained in parallel in single-threaded processes, or one after the other in a
+multi-threaded process, with the same number of steps. The two ways are timed alternately; the result is the minimum over several
+rounds.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ CASES = [
     ("resnet26 at 16 px, batch 32", BOTTLENECK, 32, 20),
     ("resnet18 at 32 px, batch 128", TRAIN | {"data": "cifar10", "model": "resnet18"}, 128, 1),
 ]
-"""Name, training settings, batch size, number of steps."""
+"""Tuples of name, training settings, batch size and number of steps."""
 
 
 def run_steps(case: int) -> None:
-    """Run the steps of one run of a case."""
+    """Run all steps of one run of a case."""
     trainer = _make_trainer(case)
     for _ in range(CASES[case][3]):
         trainer.training_step()
@@ -45,7 +46,7 @@ def _make_trainer(case: int) -> Trainer:
 
 
 def time_runs(pool: ProcessPoolExecutor, case: int) -> float:
-    """Return the time of one run per core, in seconds."""
+    """Submit one run per core to a pool, and return the time until all have finished, in seconds."""
     start = time.perf_counter()
     for future in [pool.submit(run_steps, case) for _ in range(cpu_count())]:
         future.result()
@@ -53,7 +54,7 @@ def time_runs(pool: ProcessPoolExecutor, case: int) -> float:
 
 
 def main() -> None:
-    """Print one line per case."""
+    """Measure, and print one line per case."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="number of rounds (default: 5)")
     rounds = parser.parse_args().rounds

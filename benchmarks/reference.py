@@ -1,12 +1,12 @@
-"""Count what the reference kernels save and how often they pass over x, in eager mode and under torch.compile.
+"""Count the bytes that the reference kernels save and their passes over x, in eager mode and under torch.compile.
 
     python benchmarks/reference.py [--shape 8,64,16,16] [--json out.json]
 
 saved      bytes saved for backward / bytes of x, without parameters
-eager      operators that read or write a tensor as large as x, as recorded by torch.profiler; views do not count
-compiled   fused loops of inductor on the CPU that read or write a buffer as large as x; one may read a row of x several times
+eager      number of operators that read or write a tensor as large as x, as recorded by torch.profiler; without views
+compiled   number of fused loops of inductor on the CPU that access a buffer as large as x; a loop may read a row several times
 
-All are counts, so that they do not depend on the machine.
+The results are counts, so they do not depend on the machine.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SPECS = ("bn", "in", "ln", "gn:32", "hn:32", "sn", "bgn:32", "sabn@10", "pn")
 
 def is_view(name: str) -> bool:
     """Whether an operator returns a view of its input or only allocates memory."""
-    if name.startswith(("aten::empty", "aten::_unsafe_view")):  # the schema of the latter does not declare a view
+    if name.startswith(("aten::empty", "aten::_unsafe_view")):  # the schema of _unsafe_view does not declare a view
         return True
     schemas = torch._C._jit_get_schemas_for_operator(name) if "::" in name else []
     aliases = [output.alias_info for schema in schemas for output in schema.returns]
@@ -49,7 +49,7 @@ def is_view(name: str) -> bool:
 def count_operators(call: Callable[[], object], numel: int) -> int:
     """Count the operators of a call that read or write a tensor of `numel` elements.
 
-    An operator that calls others of this kind counts through them.
+    If an operator calls others that are counted, only the inner operators are counted.
     """
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True, acc_events=True) as profiler:
         call()
@@ -65,7 +65,7 @@ def count_operators(call: Callable[[], object], numel: int) -> int:
 
 
 def count_eager(norm: nn.Module, x: Tensor) -> tuple[int, int]:
-    """Return the number of operators over x of the reference kernels, forward and backward."""
+    """Return the number of operators of the reference kernels that read or write x, forward and backward."""
     module, condition = ReferenceKernels(norm), condition_of(norm)
     x = x.detach().requires_grad_()
     outputs: list[Tensor] = []
@@ -75,13 +75,13 @@ def count_eager(norm: nn.Module, x: Tensor) -> tuple[int, int]:
 
 
 def trainable(module: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters that receive gradients."""
+    """Return the parameters that require gradients."""
     return [parameter for parameter in module.parameters() if parameter.requires_grad]
 
 
 @contextmanager
 def record_kernels() -> Iterator[list[dict[str, int]]]:
-    """Record the fused loops that inductor generates, each as the bytes it accesses in every buffer; caches are not used."""
+    """Record the fused loops that inductor generates in a `with` block, each as accessed bytes by buffer; disable its caches."""
     kernels: list[dict[str, int]] = []
     count_bytes = GraphLowering.count_bytes
 
@@ -104,7 +104,7 @@ def count_compiled(norm: nn.Module, x: Tensor) -> tuple[int, int]:
     """Return the number of fused loops over x that inductor generates, forward and backward.
 
     Raises:
-        RuntimeError: if inductor reports none, which no norm can need.
+        RuntimeError: if inductor reports no loop over x, since every norm needs at least one.
     """
     counts = {False: 0, True: 0}
     size = x.numel() * x.element_size()
@@ -126,7 +126,7 @@ def count_compiled(norm: nn.Module, x: Tensor) -> tuple[int, int]:
 
 
 def measure(spec: str, shape: tuple[int, ...]) -> dict[str, Any]:
-    """Return the counts of one norm in training."""
+    """Return the counts of one norm in train mode."""
     x = torch.randn(shape)
     norm = anynorm.make(spec, shape[1])
     saved = saved_bytes(ReferenceKernels(norm), x, *condition_of(norm)) / (x.numel() * x.element_size())

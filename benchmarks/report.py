@@ -3,8 +3,8 @@
     python benchmarks/report.py
 
 The scripts layers, model, startup, reference, baselines, stream, conditional and deployment write these files (`--json`); `make
-bench` runs all and then this one. A section is left out if its file does not exist. A test fails if a page differs from what the
-files give.
+bench` runs all of them and then this script. A section is left out if its file does not exist. A test fails if a page differs
+from the text generated from the files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FOLDER = Path(__file__).parent
 GUIDE = FOLDER.parent / "docs" / "guide"
 QUESTIONS = FOLDER.parent / "docs" / "questions.md"
 GUIDES = {"conditional": GUIDE / "generation.md", "deployment": GUIDE / "deployment.md"}
-"""The guides that show the section of a file."""
+"""The guides that show the section of a results file, by the name of the file."""
 START, END = "<!-- results -->", "<!-- end of results -->"
 SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "layers": ("Layers", sections.layers_section),
@@ -37,7 +37,7 @@ SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
 
 
 def read_results(folder: Path) -> Results:
-    """Return the contents of the JSON files that exist."""
+    """Return the contents of the existing JSON files, by name."""
     paths = {name: folder / f"{name}.json" for name in SECTIONS}
     return {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
 
@@ -54,7 +54,7 @@ def report(results: Results) -> str:
 
 
 def insert(content: str, text: str) -> str:
-    """Return a text with new content between its two markers.
+    """Replace the content between the two markers of a text, and return the new text.
 
     Raises:
         ValueError: if the text does not have both markers.

@@ -1,6 +1,6 @@
-"""The sections of benchmarks/README.md: one function per file of results, which returns its tables as Markdown.
+"""The sections of benchmarks/README.md: one function per results file, which returns its tables as Markdown.
 
-Ratios are time / time of torch's layer: below 1 is faster.
+Ratios are the time divided by the time of torch's layer; below 1 is faster than torch.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ LAYER_COLUMNS = (
     "sabn@10",
 )
 SIZES = (0.1, 0.5, 2, 6, 20, 100)
-"""Limits of the classes of sizes of x, in MB."""
+"""Boundaries of the ranges of the size of x, in MB."""
 
 
 def layers_section(results: dict[str, Any]) -> str:
-    """Return the layers by size of x, the complete tables, other formats, and the peak memory."""
+    """Return tables of the time of layers by size of x, by shape, and in other formats, and of peak memory."""
     threads = sorted({row["threads"] for row in results["rows"]})
     parts = [f"By the size of x, in {MODE} (median, and largest in parentheses):", _sizes_table(results)]
     for count in threads:
@@ -86,7 +86,7 @@ def _formats_table(formats: list[dict[str, Any]]) -> str:
 
 
 def model_section(results: dict[str, Any]) -> str:
-    """Return the time of networks relative to nn.BatchNorm2d."""
+    """Return a table of the time of networks relative to nn.BatchNorm2d."""
     base, *norms = results["norms"]
     rows = [["network", "batch size", "mode", f"{base} (ms)", *norms]]
     for row in results["rows"]:
@@ -97,13 +97,13 @@ def model_section(results: dict[str, Any]) -> str:
 
 
 def startup_section(results: dict[str, Any]) -> str:
-    """Return the times of new processes."""
+    """Return a table of the start times of new processes."""
     rows = [["process", "seconds"], *([name, f"{seconds:.2f}"] for name, seconds in results["seconds"].items())]
     return f"From the start of a process to its first output:\n\n{table(rows)}\n"
 
 
 def reference_section(results: dict[str, Any]) -> str:
-    """Return what the reference kernels save, and their passes over x."""
+    """Return a table of the bytes that the reference kernels save, and their passes over x."""
     header = ["norm", "saved / x", "eager, forward", "eager, backward", "compiled, forward", "compiled, backward"]
     rows = [[f"`{row['spec']}`", f"{row['saved']:.2f}", *map(str, [*row["eager"], *row["compiled"]])] for row in results["rows"]]
     text = f"Training at {_times(results['shape'])}, float32: bytes saved for backward / bytes of x, and passes over x."
@@ -111,7 +111,7 @@ def reference_section(results: dict[str, Any]) -> str:
 
 
 def baselines_section(results: dict[str, Any]) -> str:
-    """Return the times of the baselines outside the algebra, and what they save."""
+    """Return a table of the times of the baselines outside the algebra, and the bytes that they save."""
     shapes = results["shapes"]
     rows = [["norm", *map(_times, shapes)]]
     for row in results["rows"]:
@@ -122,7 +122,7 @@ def baselines_section(results: dict[str, Any]) -> str:
 
 
 def stream_section(results: dict[str, Any]) -> str:
-    """Return the speed of training from streamed images."""
+    """Return a table of the speed of training from streamed images."""
     header = ["images", "threads", "images/s (best)", "of memory, best", "of memory, median round", "CPU time of memory / of it"]
     rows = [[*header, "MB per worker"]]
     for row in results["rows"]:
@@ -142,7 +142,7 @@ def stream_section(results: dict[str, Any]) -> str:
 
 
 def conditional_section(results: dict[str, Any]) -> str:
-    """Return the cost of conditional norms in the generator of SNGAN."""
+    """Return a table of the cost of conditional norms in the generator of SNGAN."""
     base = results["base"]
     rows = [
         ["classes", "norm", "step (ms)", "step, relative", "Adam update (ms)", "parameters (million)", "saved for backward (MB)"]
@@ -174,7 +174,7 @@ def conditional_section(results: dict[str, Any]) -> str:
 
 
 def deployment_section(results: dict[str, Any]) -> str:
-    """Return the latency of inference by runtime, and the accuracy in int8."""
+    """Return tables of the latency of inference by runtime, and of the accuracy in int8."""
     base, *others = results["variants"]
     names = [name if name == "folded" else f"`{name}`" for name in others]
     rows = [["batch size", "runtime", f"{base} (ms)", *names, "`gn:8` / folded"]]
@@ -196,7 +196,7 @@ def deployment_section(results: dict[str, Any]) -> str:
 
 
 def table(rows: list[list[str]]) -> str:
-    """Return rows as a table in Markdown; the first is its header."""
+    """Return rows as a Markdown table; the first row is the header."""
     lines = [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
 

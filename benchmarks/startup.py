@@ -2,7 +2,7 @@
 
     python benchmarks/startup.py [--rounds 10] [--json out.json]
 
-Processes take turns; the best time of each counts. The target is at most 0.3 s more than torch alone.
+The processes are timed alternately; the result is the minimum time of each. The target is at most 0.3 s more than torch alone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def run_program(program: str) -> None:
 
 
 def main() -> None:
-    """Measure, and print the times and their target."""
+    """Measure, and print the times and the result of the target."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=10, help="processes of each kind (default: 10)")
     parser.add_argument("--json", type=Path, help="write the numbers to this file")

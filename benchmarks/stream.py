@@ -1,13 +1,15 @@
-"""Train ResNet-18 at 64 pixels from images in memory and from a streamed folder, in turns.
+"""Compare the speed of training ResNet-18 at 64 pixels from images in memory and from a streamed folder.
 
     python benchmarks/stream.py [--minutes 6] [--images 20000] [--batch-size 32] [--json out.json]
 
-The folder has JPEGs of 64 to 100 pixels (smooth colors with noise), generated in a temporary folder. Images in memory are cropped
-and flipped as a batch by the process that trains; streamed images are decoded, cropped, resized and flipped by worker processes.
-A turn is a number of training steps; before it, batches that workers prepared while others had their turn are dropped. The target
-is 90 % of the images per second of the same number of threads from memory, with at most 600 MB per worker.
+The images are JPEGs of 64 to 100 pixels (smooth colors with noise), generated in a temporary folder. Images in memory are cropped
+and flipped in batches by the training process; streamed images are decoded, cropped, resized and flipped by worker processes. The
+candidates are timed alternately. A turn of a candidate is a few training steps; batches that its workers prepared during turns of
+other candidates are dropped first. The target is 90 % of the images per second from memory with the same number of threads, and
+at most 600 MB per worker.
 
-On a machine that others use, seconds depend on them; CPU seconds of the process that trains and of its workers do so much less.
+On a shared machine, seconds depend on other processes; CPU seconds of the training process and its workers depend on them much
+less.
 """
 
 from __future__ import annotations
@@ -42,11 +44,11 @@ IMAGE_SIZE = 64
 NUM_CLASSES = 10
 STEPS_PER_TURN = 2
 Batches = Callable[[], Iterator[tuple[Tensor, Tensor]]]
-"""Returns the batches of a turn, with standardized images."""
+"""A function that returns the batches of a turn: standardized images and labels."""
 
 
 class Candidate(NamedTuple):
-    """A way to train: threads of the process that trains, and worker processes (None: images in memory)."""
+    """A way to train: number of threads of the training process, and of worker processes (None: images in memory)."""
 
     threads: int
     workers: int | None
@@ -60,7 +62,7 @@ CANDIDATES = [Candidate(1, None), Candidate(1, 1), Candidate(1, 2), Candidate(2,
 
 
 def write_images(root: Path, count: int) -> None:
-    """Write JPEGs that are about as hard to decode as photographs: smooth colors and noise."""
+    """Write JPEGs of smooth colors with noise, which take about as long to decode as photographs."""
     generator = np.random.default_rng(0)
     for label in range(NUM_CLASSES):
         for split in ("train", "test"):
@@ -76,7 +78,7 @@ def write_images(root: Path, count: int) -> None:
 
 
 def memory_batches(name: str, batch_size: int) -> Batches:
-    """Return batches of images in memory, cropped and flipped."""
+    """Return a function that returns batches of images in memory, cropped and flipped."""
     data = load_dataset(name, IMAGE_SIZE)
     images, labels = data.train
     generator = torch.Generator().manual_seed(0)
@@ -91,7 +93,7 @@ def memory_batches(name: str, batch_size: int) -> Batches:
 
 
 def streamed_batches(data: Any, loader: StepLoader) -> Batches:
-    """Return batches of a loader, without those that were prepared while others had their turn."""
+    """Return a function that returns batches of a loader; it first drops batches that were prepared before its turn."""
     number = 0
 
     def read() -> tuple[Tensor, Tensor]:
@@ -110,7 +112,7 @@ def streamed_batches(data: Any, loader: StepLoader) -> Batches:
 def time_turn(
     model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterator[tuple[Tensor, Tensor]]
 ) -> tuple[float, float]:
-    """Return the seconds and the CPU seconds of this process per step of a turn."""
+    """Run the steps of a turn; return the seconds and the CPU seconds of this process per step."""
     start, cpu_start = time.perf_counter(), time.process_time()
     for x, labels in itertools.islice(batches, STEPS_PER_TURN):
         optimizer.zero_grad()
@@ -120,19 +122,19 @@ def time_turn(
 
 
 def peak_megabytes(pid: int) -> float:
-    """Return the peak resident memory of a process (Linux), including what it shares with others."""
+    """Return the peak resident memory of a process in MB (Linux), including shared memory."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1000
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the CPU seconds of a process so far (Linux)."""
+    """Return the CPU seconds that a process has used (Linux)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def time_decoding(data: StreamedDataset, samples: Samples) -> float:
-    """Return the CPU seconds of a worker per batch."""
+    """Return the CPU seconds per batch of one worker that decodes images."""
     with StepLoader(data.train, TrainTransform(IMAGE_SIZE), samples, num_workers=1) as loader:
         loader.batch(0)
         (pid,) = loader.worker_pids
@@ -143,7 +145,7 @@ def time_decoding(data: StreamedDataset, samples: Samples) -> float:
 
 
 def measure(root: Path, batch_size: int, minutes: float) -> dict[str, Any]:
-    """Let the candidates take turns; return their times, the memory of their workers, and the CPU seconds of decoding."""
+    """Time the candidates alternately; return their times, the memory of their workers, and the CPU seconds of decoding."""
     data = load_stream(f"stream:{root}", IMAGE_SIZE)
     memory = memory_batches(f"folder:{root}", batch_size)
     torch.manual_seed(0)
@@ -178,7 +180,7 @@ def measure(root: Path, batch_size: int, minutes: float) -> dict[str, Any]:
 def make_row(
     candidate: Candidate, times: dict[Candidate, list[tuple[float, float]]], peaks: list[float], batch_size: int
 ) -> dict[str, Any]:
-    """Return the numbers of a candidate: its speed relative to memory in the best turns, and the median over the rounds."""
+    """Return the results of a candidate, with its speed relative to memory in the best turns and in the median round."""
     seconds, cpu = map(list, zip(*times[candidate], strict=True))
     in_memory, cpu_in_memory = map(list, zip(*times[candidate._replace(workers=None)], strict=True))
     return candidate._asdict() | {

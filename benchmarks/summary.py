@@ -1,6 +1,6 @@
-"""The first part of benchmarks/README.md: what is faster and what is slower than torch, and the targets.
+"""The first part of benchmarks/README.md: times relative to torch, and the targets.
 
-The same table answers a question in docs/questions.md.
+The table of times is also shown in docs/questions.md.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from sections import table
 from targets import MODE, Results, Target
 
 NORMS = ("bn", "in", "ln", "gn", "hn", "bgn", "sn", "sabn", "auxbn")
-"""Columns: specs of the benchmarks without their numbers."""
+"""The columns of the table: specs of the benchmarks without their numbers."""
 Case = list[tuple[dict[str, float], str]]
-"""Times by the name of a layer, and the layer of torch to which they are relative."""
+"""Pairs of times by the name of a layer, and the name of the torch layer to which they are relative."""
 
 
 def summary_section(results: Results) -> str:
@@ -35,7 +35,7 @@ def summary_section(results: Results) -> str:
 
 
 def _layer_cases(results: dict[str, Any]) -> dict[str, Case]:
-    """Return the kinds of inputs of benchmarks/layers.py."""
+    """Return the times of benchmarks/layers.py by kind of input."""
 
     def select(condition: Any) -> Case:
         return [(row["seconds"][MODE], "nn.BatchNorm") for row in results["rows"] if condition(row["shape"])]
@@ -55,7 +55,7 @@ def _layer_cases(results: dict[str, Any]) -> dict[str, Case]:
 
 
 def _model_cases(results: dict[str, Any]) -> dict[str, Case]:
-    """Return the networks of benchmarks/model.py."""
+    """Return the times of benchmarks/model.py by mode."""
     modes = {f"network, {mode}": mode for mode in ("training step", "inference")}
     return {
         name: [(row["seconds"], results["norms"][0]) for row in results["rows"] if row["mode"] == mode]
@@ -64,7 +64,7 @@ def _model_cases(results: dict[str, Any]) -> dict[str, Case]:
 
 
 def _of_norm(case: Case, norm: str) -> list[float]:
-    """Return the time of a norm, with any numbers in its spec, relative to the layer of torch."""
+    """Return the times of a norm, with any numbers in its spec, relative to the torch layer."""
     return [
         seconds / times[base]
         for times, base in case
@@ -86,7 +86,7 @@ def _median_and_largest(ratios: list[float]) -> str:
 
 
 def targets_section(targets: list[Target]) -> str:
-    """Return how many targets are met, and a table of all."""
+    """Return the number of targets that are met, and a table of all targets."""
     rows = [["quantity", "median", "target", "worst", "target", "result"]]
     for target in targets:
         worst = "" if len(target.values) == 1 else f"{target.worst:.3f}"

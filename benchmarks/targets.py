@@ -1,7 +1,7 @@
-"""The targets of the kernels and of streamed data: a ratio, its median and worst value over shapes and norms, and their limits.
+"""The performance targets of kernels and streamed data: limits of the median and worst value of a ratio over shapes and norms.
 
-Layers count in float32, forward + backward, with 1 and 2 threads, where x has at least 0.1 MB; 4×64×8×8 (0.07 MB) has a target
-of its own.
+Targets of layers are for float32, forward + backward, 1 and 2 threads, and inputs of at least 0.1 MB; there is a separate target
+for the shape 4×64×8×8 (0.07 MB).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ MIN_MEGABYTES = 0.1
 LARGE_MEGABYTES = 6
 SMALL_SHAPE = [4, 64, 8, 8]
 Results = dict[str, dict[str, Any]]
-"""The contents of the JSON files by the name of the script."""
+"""The contents of the JSON files, by the name of the script that wrote them."""
 
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit of a value: at most `most`, or at least `least`."""
+    """A limit of a value: maximum `most`, or minimum `least`."""
 
     most: float | None = None
     least: float | None = None
@@ -35,7 +35,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Target:
-    """A measured quantity, and the limits of its median and of its worst value (None: no limit)."""
+    """A target: the measured values of a quantity, and limits of their median and worst value (None for no limit)."""
 
     name: str
     values: list[float]
@@ -49,13 +49,13 @@ class Target:
 
     @property
     def worst(self) -> float:
-        """The value that is farthest on the wrong side."""
+        """The worst value: the maximum, or the minimum if the limit is a minimum."""
         limit = self.median_limit or self.worst_limit
         return max(self.values) if limit is not None and limit.least is None else min(self.values)
 
     @property
     def is_met(self) -> bool:
-        """Whether median and worst value are within their limits."""
+        """Whether the median and the worst value are within their limits."""
         pairs = ((self.median_limit, self.median), (self.worst_limit, self.worst))
         return all(limit is None or limit.is_met(value) for limit, value in pairs)
 
@@ -109,7 +109,7 @@ def startup_targets(results: dict[str, Any]) -> list[Target]:
 
 
 def stream_targets(results: dict[str, Any]) -> list[Target]:
-    """Return the targets of benchmarks/stream.py; the speed is that of the median round, in which the candidates take turns."""
+    """Return the targets of benchmarks/stream.py; the speed is the median over rounds of the ratio to memory."""
     streamed = [row for row in results["rows"] if row["workers"]]
     peaks = [peak for row in streamed for peak in row["worker_megabytes"]]
     return [
@@ -119,11 +119,11 @@ def stream_targets(results: dict[str, Any]) -> list[Target]:
 
 
 def all_targets(results: Results) -> list[Target]:
-    """Return the targets of all results that exist, in the order of the scripts."""
+    """Return the targets of all existing results, in the order layers, model, startup, stream."""
     functions = {"layers": layer_targets, "model": model_targets, "startup": startup_targets, "stream": stream_targets}
     return [target for name, function in functions.items() if name in results for target in function(results[name])]
 
 
 def _ratios(cells: list[tuple[dict[str, Any], dict[str, float], str]], name: str) -> list[float]:
-    """Return the time of the norm / the time of a candidate, for each cell."""
+    """Return the time of the norm divided by the time of the candidate `name`, for each cell."""
     return [times[spec] / times[name] for _, times, spec in cells]

@@ -1,1 +1,1 @@
-"""The guides, and the tool that fills in what their commands print."""
+"""The documentation: its pages, and the modules that build the site and run the code of pages."""

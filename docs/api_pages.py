@@ -1,4 +1,4 @@
-"""Pages of the API reference: the public names of `anynorm`, one page per package, and the command line."""
+"""Generate the pages of the API reference: the public names of `anynorm`, one page per package, and the command line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GROUPS = {
     "Classes of norms": ("layers.algebra",),
     "Errors": ("errors",),
 }
-"""The parts of the page of public names, with the modules whose names they show."""
+"""The sections of the page of public names, with the prefixes of the modules whose names they list."""
 PACKAGES = {
     "registry": "from a spec to a layer",
     "core": "cuts, moments, mixing, affine, specs",
@@ -30,7 +30,7 @@ PACKAGES = {
     "models": "networks",
     "io": "checkpoints, inputs and pictures",
     "training": "the trainer, runs and sweeps",
-    "tasks": "what is trained",
+    "tasks": "classification, detection, generation and other tasks",
     "comparison": "training the same network with many norms",
     "report": "report pages",
     "stylization": "pictures in the style of another",
@@ -40,17 +40,17 @@ PACKAGES = {
     "progress": "progress bars",
     "errors": "exceptions",
 }
-"""What is behind each package. Packages that are not listed are shown without this text."""
+"""Short descriptions of the packages, in the order of the index. Other packages follow without a description."""
 HIDDEN = {"cli", "__main__"}
-"""The command line has a page of its own."""
+"""Packages without a page. The command line has a separate page."""
 MODULES_ONLY = {"recipes", "report", "tasks"}
-"""Packages whose modules are described and their members are not: tasks have pages of their own, others serve commands."""
+"""Packages of which only module docstrings are shown: tasks have their own pages, and the others are internals of commands."""
 NOT_IMPORTED = {"anynorm.kernels.gpu_kernels"}
-"""Triton's own language: needs Triton at import."""
+"""Modules that cannot be imported here, because they need Triton."""
 
 
 def api_pages() -> dict[str, str]:
-    """Return the pages of the reference by file name."""
+    """Return the text of all pages of the API reference, by file name."""
     names = [module.name for module in pkgutil.iter_modules(anynorm.__path__) if module.name not in HIDDEN]
     order = [*PACKAGES, *names]
     packages = sorted(names, key=order.index)
@@ -59,7 +59,7 @@ def api_pages() -> dict[str, str]:
 
 
 def index_page(packages: list[str]) -> str:
-    """Return the list of packages."""
+    """Return the index page, which lists the packages."""
     lines = [
         *_title("API reference", "="),
         "All pages here are generated from docstrings. The command line has :doc:`a page of its own <cli>`.",
@@ -74,7 +74,7 @@ def index_page(packages: list[str]) -> str:
 
 
 def public_page() -> str:
-    """Return the page of all names of `anynorm.__all__`."""
+    """Return the page that describes all names of `anynorm.__all__`."""
     lines = [*_title("anynorm: public names", "="), "Names that ``import anynorm`` has; each is imported at first use.", ""]
     modules = anynorm._MODULE_OF
     remaining = dict.fromkeys(anynorm.__all__)
@@ -99,7 +99,7 @@ def public_page() -> str:
 
 
 def package_page(name: str) -> str:
-    """Return the page of a package: one section per module. A name that a package exports is described once."""
+    """Return the page of a package, with one section per module; names that the package exports are described only once."""
     package = f"anynorm.{name}"
     exported = set(getattr(import_module(package), "__all__", ()))
     lines = _title(package + (f": {PACKAGES[name]}" if name in PACKAGES else ""), "=")
@@ -108,7 +108,7 @@ def package_page(name: str) -> str:
         hidden = [*public, *(exported if module != package else ())]
         lines += [] if module == package else _title(module, "-")
         lines += [f".. automodule:: {module}"]
-        lines += ["   :no-index:"] if module.removeprefix(f"{package}.") in exported else []  # a function has this name too
+        lines += ["   :no-index:"] if module.removeprefix(f"{package}.") in exported else []  # a function has the same name
         lines += [] if name in MODULES_ONLY else ["   :members:", "   :show-inheritance:"]
         lines += [f"   :exclude-members: {', '.join(sorted(hidden))}"] if hidden else []
         links = ", ".join(f":py:obj:`anynorm.{item}`" for item in public)
@@ -117,7 +117,7 @@ def package_page(name: str) -> str:
 
 
 def modules_of(package: str) -> list[str]:
-    """Return a module or package and all modules in it that can be imported."""
+    """Return the names of a module or package and of all modules in it, without private modules and `NOT_IMPORTED`."""
     module = import_module(package)
     if not hasattr(module, "__path__"):
         return [package]
@@ -126,7 +126,7 @@ def modules_of(package: str) -> list[str]:
 
 
 def command_page() -> str:
-    """Return the page of the command line: the help of every command."""
+    """Return the page of the command line: the output of `--help` of every command."""
     import typer
     from typer.testing import CliRunner
 

@@ -1,9 +1,8 @@
 """Build the documentation site: `make docs`, or `python -m docs.build`.
 
-Pages come from three places: Markdown files of the repository (docs/, and the pages of records, benchmarks, changelog and
-contributing), pages generated from the registry, the tasks and the records, and docstrings. All are written to one folder, with
-links that work on GitHub changed to the place of their target on the site. Sphinx then reads this folder; every warning is an
-error.
+The pages are Markdown files of the repository (docs/, records, benchmarks, changelog and contributing), pages generated from the
+registry, the tasks and the records, and the API reference generated from docstrings. All pages are written to one folder, and
+links that work on GitHub are changed to the path of their target on the site. Sphinx then reads this folder; warnings are errors.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ OUTSIDE = {
     "benchmarks/README.md": "benchmarks/index.md",
     "records/README.md": "records/index.md",
 }
-"""Pages outside docs/, and their place on the site; a link to the README is one to the home page."""
+"""Pages outside docs/, with their paths on the site; links to the README become links to the home page."""
 CONTENTS = {
     "Start": ["install", "tutorial", "questions", "migration"],
     "Norms": ["norms/index", "guide/specs", "guide/add_a_norm"],
@@ -48,14 +47,14 @@ CONTENTS = {
     "Results": ["tasks/index", "papers/index", "records/index", "benchmarks/index", "interop"],
     "Reference": ["api/index", "api/cli", "glossary", "changelog", "contributing"],
 }
-"""The navigation. Pages that do not exist are left out; pages of docs/guide that are not listed follow the others."""
+"""The navigation: glob patterns of pages by section. Patterns without a match are ignored; each page is listed once."""
 ON_SITE = re.compile(r"<!-- site: (.*?) -->", re.S)
-"""Text that GitHub does not show, with links to generated pages; their targets are paths on the site."""
+"""Text that is shown on the site but not on GitHub. It may have links to generated pages, with paths on the site."""
 LINK = re.compile(r"(?P<before>!?\[(?:[^][]|\[[^]]*\])*\]\()(?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")
 
 
 def site_path(path: str) -> str:
-    """Return the place on the site of a file of the repository.
+    """Return the path on the site of a file of the repository.
 
     >>> site_path("docs/papers/README.md"), site_path("records/README.md"), site_path("anynorm/recipes/hn_grid.py")
     ('papers/index.md', 'records/index.md', 'anynorm/recipes/hn_grid.py')
@@ -66,23 +65,23 @@ def site_path(path: str) -> str:
 
 
 def pages() -> list[str]:
-    """Return the Markdown files of the repository that are pages of the site, except the README."""
+    """Return the paths of the Markdown files in the repository that are pages of the site, except the README."""
     written = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))]
     return [*written, *(path for path in OUTSIDE if path != "README.md")]
 
 
 def move_links(text: str, page: str) -> tuple[str, list[str]]:
-    """Change the relative links of a page to the place of their targets on the site.
+    """Change the relative links of a page to the paths of their targets on the site.
 
     Args:
-        text: the page.
-        page: its path in the repository.
+        text: the text of the page.
+        page: the path of the page in the repository.
 
     Returns:
-        The page with changed links, and the files of the repository that it links to or shows and that are not pages.
+        The text with changed links, and the paths in the repository of all targets that are not pages, such as pictures.
 
     Raises:
-        FileNotFoundError: if the targets of links do not exist; it names all of them.
+        FileNotFoundError: if targets of links do not exist; the message names all of them.
 
     >>> move_links("[a](../../records/README.md#hn)", "docs/papers/hn.md")
     ('[a](../records/index.md#hn)', [])
@@ -110,10 +109,10 @@ def move_links(text: str, page: str) -> tuple[str, list[str]]:
 
 
 def stage(folder: Path) -> None:
-    """Write all pages of the site, and the files that they show, to a folder.
+    """Write all pages of the site, and the files that they link to, to a folder.
 
     Raises:
-        FileNotFoundError: if the targets of links do not exist; it names all of them.
+        FileNotFoundError: if targets of links do not exist; the message names all of them.
     """
     shutil.rmtree(folder, ignore_errors=True)
     problems = []
@@ -140,7 +139,7 @@ def stage(folder: Path) -> None:
 
 
 def expand_contents(folder: Path) -> dict[str, list[str]]:
-    """Return the pages of each part of the navigation that exist, each page once."""
+    """Return the existing pages of each section of the navigation, each page once."""
     contents: dict[str, list[str]] = {}
     listed: set[str] = set()
     for title, patterns in CONTENTS.items():
@@ -162,7 +161,7 @@ def append(path: Path, *texts: str) -> None:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a page, with its folder."""
+    """Write a page; create its folder if necessary."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
 
@@ -171,7 +170,7 @@ def build(out: Path) -> int:
     """Build the site, and return the exit code of Sphinx.
 
     Args:
-        out: folder for `source`, `cache` and `html`.
+        out: the folder in which `source`, `cache` and `html` are written.
     """
     stage(out / "source")
     shutil.rmtree(out / "html", ignore_errors=True)

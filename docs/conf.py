@@ -1,9 +1,9 @@
-"""The documentation site: Sphinx, the theme furo, and MyST for Markdown.
+"""Sphinx configuration of the documentation site, with the theme furo and MyST for Markdown.
 
-Sphinx is the conservative choice. It reads docstrings by itself, builds without a network, checks every link, and its search
-works on files without a server. mkdocs-material, the usual alternative, ends in May 2027.
+Sphinx was chosen because it reads docstrings without plug-ins, builds without a network, checks every link, and its search works
+on local files without a server. Support of mkdocs-material, the usual alternative, ends in May 2027.
 
-`python -m docs.build` copies the pages of the repository and generates the others before Sphinx reads them with this file.
+`python -m docs.build` copies the pages of the repository and generates all other pages before it runs Sphinx with this file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ html_css_files = ["site.css"]
 html_copy_source = False
 html_show_copyright = False
 
-smartquotes_action = "D"  # dashes; quotes stay as they are written
+smartquotes_action = "D"  # convert dashes, but not quotes
 myst_heading_anchors = 4
 myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist"]
 
@@ -38,8 +38,8 @@ autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"
 python_maximum_signature_line_length = 88
-suppress_warnings = ["ref.python"]  # classes of one name in two modules, as types in signatures
-toc_object_entries = False  # with them, the navigation takes two thirds of the time of a build
+suppress_warnings = ["ref.python"]  # ambiguous types in signatures: two modules have classes of the same name
+toc_object_entries = False  # with object entries, the navigation takes two thirds of the build time
 napoleon_numpy_docstring = False
 napoleon_custom_sections = [("Options", "params_style")]
 napoleon_use_ivar = True
@@ -50,16 +50,16 @@ copybutton_only_copy_prompt_lines = True
 
 
 def setup(app: Sphinx) -> None:
-    """Convert docstrings before napoleon reads their sections, and leave out members that are described in these sections."""
+    """Register the conversion of docstrings, which must run before napoleon, and the filter of members."""
     app.connect("autodoc-process-docstring", convert_docstring, priority=400)
     app.connect("autodoc-skip-member", skip_fields)
 
 
 def convert_docstring(app: Sphinx, kind: str, name: str, item: object, options: object, lines: list[str]) -> None:  # noqa: ARG001
-    """Replace the lines of a docstring by reStructuredText; the options of a task have a table on its page."""
+    """Convert the lines of a docstring to reStructuredText, in place; the section Options of a task is a table on its page."""
     lines[:] = to_rst(without_options(lines) if name.startswith("anynorm.tasks.") else lines)
 
 
 def skip_fields(app: Sphinx, kind: str, name: str, item: object, skip: bool, options: object) -> bool | None:  # noqa: ARG001
-    """Leave out the fields of named tuples: the section Attributes of their class has them."""
+    """Leave out the fields of named tuples, which are described in the section Attributes or Args of the class."""
     return True if str(getattr(item, "__doc__", "")).startswith("Alias for field number") else None

@@ -1,6 +1,6 @@
 """Write docs/demo.json, docs/demo.png, docs/cuts.svg and the first table of README.md and docs/index.md: `python docs/demo.py`.
 
-The results are the runs of `make demo`, if they are there; else those of docs/demo.json as it is.
+The results are read from the runs of `make demo` if all of them are finished, and otherwise from the existing docs/demo.json.
 """
 
 import json
@@ -22,7 +22,7 @@ COMMAND = "anynorm compare"
 
 
 def collect(comparison: Comparison, rows: list[Row]) -> dict[str, Any]:
-    """Return the results as the README needs them: the table, the recommendation, every test error, and the provenance."""
+    """Return the contents of docs/demo.json: the table, the recommendation, all test errors, and the provenance."""
     legend, recommendation = comparison.table().finding.split("\n")
     store = Store(comparison.root)
     records = [store.record(comparison.config(**cell).id) for cell in comparison.sweep.cells]
@@ -46,7 +46,7 @@ def collect(comparison: Comparison, rows: list[Row]) -> dict[str, Any]:
 
 
 def format_markdown(comparison: Comparison, rows: list[Row], recommendation: str) -> str:
-    """Return the test errors as a Markdown table, with those that are lowest or not significantly higher in bold."""
+    """Return the test errors as a Markdown table; the lowest is bold, and those not significantly higher are marked with *."""
     rankings = {size: rank(rows, size) for size in comparison.batch_sizes}
     lines = [f"| norm | {' | '.join(f'batch size {size}' for size in rankings)} |", "|---" * (1 + len(rankings)) + "|"]
     for norm in comparison.norms:
@@ -61,7 +61,7 @@ def format_markdown(comparison: Comparison, rows: list[Row], recommendation: str
 
 
 def fill_page(path: Path, markdown: str) -> None:
-    """Replace the text between the two demo comments of a page."""
+    """Replace the text of a page between the comments `demo` and `end of demo`."""
     start, _, rest = path.read_text().partition("<!-- demo -->\n")
     _, _, end = rest.partition("<!-- end of demo -->")
     path.write_text(f"{start}<!-- demo -->\n{markdown}\n<!-- end of demo -->{end}")
@@ -90,7 +90,7 @@ def draw(comparison: Comparison, rows: list[Row]) -> Figure:
 
 
 def draw_cuts(path: Path) -> None:
-    """Draw the cuts of the best known norms side by side, for pages that introduce them."""
+    """Draw the cuts of five common norms side by side."""
     specs = ("bn", "in", "ln", "gn:2", "bgn:12")
     fig = Figure(figsize=(14, 3.6), facecolor="none")
     for ax, spec in zip(fig.subplots(1, len(specs)), specs, strict=True):
@@ -101,7 +101,7 @@ def draw_cuts(path: Path) -> None:
 
 
 def main() -> None:
-    """Write the files."""
+    """Write all files."""
     path = FOLDER / "demo.json"
     comparison = Comparison(make_base({}), root=FOLDER.parent / "runs" / "demo")
     rows = comparison.rows()

@@ -1,8 +1,8 @@
-"""Docstrings as reStructuredText, which Sphinx reads.
+"""Convert docstrings to reStructuredText for Sphinx.
 
-Docstrings here are plain text for `help()`: code in single backticks, formulas and tables as indented or aligned lines.
-reStructuredText has other marks for both, and would read `*`, `|` and a final `_` as marks of its own. Aligned lines stay as they
-are, in a font of fixed width; with code among them, which that font cannot show, they become a table.
+Docstrings of anynorm are plain text for `help()`: code in single backticks, formulas and tables as indented or aligned lines.
+reStructuredText has other markup for both, and would interpret `*`, `|` and a final `_` as markup. Aligned lines become a literal
+block, or a table if they contain code, because a literal block cannot contain markup.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OBJECT = re.compile(r"anynorm(?:\.\w+)+")
 
 
 def to_rst(lines: list[str]) -> list[str]:
-    r"""Return the lines of a docstring as reStructuredText.
+    r"""Convert the lines of a docstring to reStructuredText.
 
     >>> print("\n".join(to_rst(["Return `x * y`:", "", "    x * y_"])))
     Return ``x * y``:
@@ -55,7 +55,7 @@ def _indent(line: str) -> int:
 
 
 def _paragraphs(lines: list[str]) -> Iterator[list[str]]:
-    """Split a docstring at blank lines and where an indented block starts or ends; a section is one paragraph."""
+    """Split a docstring into paragraphs: at blank lines, and where an indented block starts or ends; a section is not split."""
     paragraph: list[str] = []
     for line in lines:
         in_section = bool(paragraph) and bool(SECTION.match(paragraph[0]))
@@ -78,7 +78,7 @@ def _paragraphs(lines: list[str]) -> Iterator[list[str]]:
 
 
 def _as_list(section: list[str]) -> list[str]:
-    """Make a list of the lines of a section that follow a blank line and are indented more than its entries."""
+    """Convert lines of a section that follow a blank line and are indented more than its entries to a list."""
     converted: list[str] = []
     entry, base = _indent(section[1]) if len(section) > 1 else 0, 0
     for before, line in zip(["", *section], section, strict=False):
@@ -94,7 +94,7 @@ def _as_list(section: list[str]) -> list[str]:
 
 
 def _literal(paragraph: list[str]) -> list[str]:
-    """Return aligned or indented lines: with code a table or a list if they are one, else as they are."""
+    """Convert aligned or indented lines to a literal block; lines with code to a table or a list if they have this form."""
     indent = _indent(paragraph[0])
     if any(CODE.search(line) for line in paragraph):
         rows = _columns(paragraph)
@@ -106,9 +106,9 @@ def _literal(paragraph: list[str]) -> list[str]:
 
 
 def _columns(lines: list[str]) -> list[list[str]]:
-    """Return the cells of aligned lines; none if they have a single column.
+    """Split aligned lines into rows of cells; return no rows if the lines have a single column.
 
-    A column starts where all lines have two blanks before it; a line whose first cell is empty continues the one before.
+    A column starts where all lines have two spaces before it. A line whose first cell is empty continues the previous row.
 
     >>> _columns(["cells       generated", "coco128     a packed data set,", "            see `archives`"])
     [['cells', 'generated'], ['coco128', 'a packed data set, see `archives`']]
@@ -145,7 +145,7 @@ def _strip_end(paragraph: list[str]) -> list[str]:
 
 
 def _is_literal(paragraph: list[str]) -> bool:
-    """Whether a paragraph is a formula or a table: indented, or with several lines in columns."""
+    """Whether a paragraph is a formula or a table: it is indented, or several of its lines are aligned in columns."""
     if _indent(paragraph[0]) > 0:
         return True
     is_text = SECTION.match(paragraph[0]) or paragraph[0].startswith(">>>")
@@ -153,7 +153,7 @@ def _is_literal(paragraph: list[str]) -> bool:
 
 
 def _mark_up(text: str) -> str:
-    """Return text with its code marked and all other marks escaped."""
+    """Convert code in backticks to reStructuredText, and escape all other markup characters."""
     pieces: list[str] = []
     end = 0
     for match in CODE.finditer(text):

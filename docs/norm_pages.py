@@ -1,4 +1,4 @@
-"""Pages of norms: one per registered norm, generated from its class, the benchmarks and the records."""
+"""Generate one page per registered norm from its class, the benchmarks and the records."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from tools.markdown import anchor, recipe_heading
 
 ROOT = Path(__file__).parent.parent
 SMALL = 2
-"""The largest numbers of groups, samples per part, domains and modes in pictures."""
+"""Maximum number of groups, samples per part, domains and modes in pictures."""
 CHANNELS, SHAPE = 64, (8, 64, 16, 16)
-"""The channels of examples, and the input whose statistics are counted."""
+"""Number of channels in examples, and the input shape for which statistics are counted."""
 ORDER = ("nn.BatchNorm", "nn.GroupNorm")
 
 
 def norm_pages() -> dict[str, str]:
-    """Return the gallery and the page of every registered norm by file name."""
+    """Return the text of the gallery and of the page of each registered norm, by file name."""
     names = list(REGISTRY)
     return {"norms/index.md": gallery_page(names), **{f"norms/{name}.md": norm_page(name) for name in names}}
 
 
 def draw_pictures(folder: Path) -> None:
-    """Write the pictures of all pages."""
+    """Write the pictures of all pages as SVG files."""
     for norm in REGISTRY.values():
         for spec in drawn_specs(norm):
             save_cuts(spec, folder / f"{file_name(spec)}.svg", (4, 6, 4) if norm.name == "bgn" else None)
 
 
 def file_name(spec: str) -> str:
-    """Return a spec as the name of a file, without the marks of its grammar."""
+    """Return a spec as a file name, with special characters replaced by "-"."""
     return re.sub(r"\W", "-", spec)
 
 
 def drawn_specs(norm: type[RegisteredNorm]) -> list[str]:
-    """Return the specs to draw, with small numbers; of joint cuts also strips, and groups that end inside channels."""
+    """Return the specs to draw, with small numbers; for joint cuts, also with strips and with groups that split channels."""
     shown = grammar.parse(example(norm), REGISTRY, {}).arguments
     numbers = {name: value if name == "num_classes" else min(value, SMALL) for name, value in shown.items()}
     norm_spec = norm.named_spec(numbers)
@@ -57,13 +57,13 @@ def drawn_specs(norm: type[RegisteredNorm]) -> list[str]:
 
 
 def example(norm: type[RegisteredNorm]) -> str:
-    """Return the spec that stands for a norm."""
+    """Return the spec that is the example of a norm."""
     return norm.example or norm.name
 
 
 def gallery_page(names: list[str]) -> str:
     """Return the page with the pictures of all norms."""
-    lines = ["# Norms", "", "One page per norm: what it computes, when to use it, what it costs, who measured it."]
+    lines = ["# Norms", "", "One page per norm: definition, when to use it, cost, and records that measured it."]
     lines += ["Values of one color share a statistic; pictures have small numbers, such as `gn:2` for `gn:32`."]
     lines += [
         "[Specs](../guide/specs.md) combines all of these.",
@@ -109,7 +109,7 @@ def _pictures(norm: type[RegisteredNorm]) -> str:
 
 
 def advise(norm: type[RegisteredNorm]) -> list[str]:
-    """Return when to use a norm: its own advice, then what follows from its definition."""
+    """Return sentences on when to use a norm: the advice of its class, then consequences of its definition."""
     norm_spec = parse(example(norm), batch_size=8)
     pools = [cut.pools_samples for cut in norm_spec.mean + norm_spec.var]
     sentences = [norm.use] if norm.use else []
@@ -145,7 +145,7 @@ def _has_strips(norm_spec: NormSpec) -> bool:
 
 
 def _counts(norm: type[RegisteredNorm]) -> str:
-    """Return a table of the norm and its variants with their numbers of parameters and statistics."""
+    """Return a table of the norm and its variants with the number of parameters and statistics of each."""
     described = {entry["spec"]: entry for entry in list_norms()}
     lines = [f"For an input {'×'.join(map(str, SHAPE))}:", ""]
     lines += [
@@ -163,7 +163,7 @@ def _counts(norm: type[RegisteredNorm]) -> str:
 
 
 def code(norm: type[RegisteredNorm]) -> str:
-    """Return an example that constructs the layer and passes a batch through it."""
+    """Return example code that makes the layer and passes a batch through it."""
     spec = example(norm)
     layer = make(spec, CHANNELS)
     lines = ["import torch", "", "import anynorm", "", f'norm = anynorm.make("{spec}", {CHANNELS})']
@@ -185,7 +185,7 @@ def _benchmark() -> dict[str, Any]:
 
 
 def cost(norm: type[RegisteredNorm]) -> str:
-    """Return the time of a norm relative to torch's layers: the median over the shapes of the benchmark, and the worst shape."""
+    """Return a table of the time of a norm relative to torch's layers: median and maximum over the shapes of the benchmark."""
     result = _benchmark()
     specs = [spec for spec in result["specs"] if grammar.parse(spec, REGISTRY, {}).norm_class is norm or spec in norm.variants]
     if not specs:
@@ -211,7 +211,7 @@ def cost(norm: type[RegisteredNorm]) -> str:
 
 @lru_cache
 def specs_of_records() -> dict[str, set[str]]:
-    """Return the specs that the settings and rows of each record name, by the name of its file."""
+    """Return the specs in the settings and rows of each record, by the file name of the record."""
     return {path.name: _find_specs(json.loads(path.read_text())) for path in sorted((ROOT / "records").glob("*.json"))}
 
 
@@ -233,7 +233,7 @@ def _is_spec(text: str) -> bool:
 
 
 def records(name: str) -> str:
-    """Return a table of the records that measured a norm, alone or as a part of another."""
+    """Return a table of the records that measured a norm, alone or as a part of another spec."""
     lines = []
     for file, specs in specs_of_records().items():
         used = sorted(spec for spec in specs if name in re.findall(r"[a-z]+", spec))

@@ -1,17 +1,17 @@
-"""Run the code of a page the way a reader would paste it, and compare it with what the page says.
+"""Run the code blocks of a page as a reader would, and compare their output with the page.
 
     python -m docs.run docs/guide/diagnose.md              report every difference; exit code 1 if there is one
-    python -m docs.run --update docs/guide/diagnose.md     also write the actual outputs, and the pictures it shows, into the page
+    python -m docs.run --update docs/guide/diagnose.md     also write the actual outputs into the page, and update its pictures
 
-All blocks of a page run from top to bottom, in one temporary directory that has copies of the .py files the page links to:
+All blocks of a page run from top to bottom in one temporary directory, which has copies of the .py files that the page links to:
 
-    ```python     runs in one namespace; warnings are errors. `print(…)  # text`: if one line is printed, it must be that text.
-    ```           or ```text, right after a python block: the output of that block
-    ```console    each `$ command` runs in a shell; the lines after it are its output
+    ```python     runs in one namespace; warnings are errors. If `print(…)  # text` prints one line, it must match the text.
+    ```           or ```text, right after a python block: the expected output of that block
+    ```console    each `$ command` runs in a shell; the lines after it are its expected output
     ```bash       not run (installation)
 
 Numbers may differ by 5 % or 0.02. In an expected output, a line `…` stands for any number of lines, and a word `…` for any number
-of words. A command that fails must show the last line that it prints. Two comments control a page:
+of words. The expected output of a command that fails must end with the last line that it prints. Two comments control a page:
 
     <!-- not run: reason -->            right before a block: do not run it
     <!-- needs data: NAME NAME -->      the page needs these data sets under $ANYNORM_DATA
@@ -55,7 +55,7 @@ class Block(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """An output that is not the expected one; `offset` is the position of the expected one in the page."""
+    """An output that differs from the expected output; `offset` is the position of the expected output in the page."""
 
     offset: int
     source: str
@@ -88,7 +88,7 @@ def read_data_names(text: str) -> list[str]:
 
 
 def matches(expected: str, actual: str) -> bool:
-    r"""Whether an output is the expected one, up to white space, the tolerance of numbers, and `…`.
+    r"""Whether an output matches the expected output, up to white space, the tolerance of numbers, and `…`.
 
     >>> matches("error 2.31 %", "error  2.30 %"), matches("error 2.31 %", "error 9.99 %")
     (True, False)
@@ -113,7 +113,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _sequences_match(expected: list[str], actual: list[str], match: Callable[[str, str], bool]) -> bool:
-    """Match entry by entry; an entry `…` matches any number of entries."""
+    """Whether two sequences match entry by entry; an expected entry `…` matches any number of entries."""
     if not expected:
         return not actual
     if expected[0] == ANY:
@@ -122,7 +122,7 @@ def _sequences_match(expected: list[str], actual: list[str], match: Callable[[st
 
 
 def check_console(block: Block) -> Iterator[Difference]:
-    """Run the commands of a block in the current directory."""
+    """Run the commands of a console block in the current directory, and yield the differences."""
     for match in COMMAND.finditer(block.code):
         done = subprocess.run(match["command"], shell=True, capture_output=True, text=True, check=False)
         expected, actual = match["output"], done.stdout + (done.stderr if done.returncode else "")
@@ -134,13 +134,21 @@ def check_console(block: Block) -> Iterator[Difference]:
 def check_python(
     block: Block, first_line: int, output: Block | None, page: Path, namespace: dict[str, Any]
 ) -> Iterator[Difference]:
-    """Run a python block statement by statement; compare comments after print calls, and the expected output of the block."""
+    """Run a python block and yield the differences from comments after print calls and from its expected output.
+
+    Args:
+        block: the python block.
+        first_line: the line of the page on which the code starts, for tracebacks.
+        output: the block with the expected output; None if the page has none.
+        page: the path of the page, for tracebacks.
+        namespace: the namespace in which the block runs.
+    """
     tokens = tokenize.generate_tokens(io.StringIO(block.code).readline)
     comments = {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
     printed = ""
     for statement in ast.parse(block.code).body:
         source, comment = ast.unparse(statement), comments.get(statement.end_lineno or 0, "")
-        ast.increment_lineno(statement, first_line - 1)  # a traceback shows the line of the page
+        ast.increment_lineno(statement, first_line - 1)  # so that tracebacks show line numbers of the page
         with contextlib.redirect_stdout(io.StringIO()) as stdout:
             exec(compile(ast.Module([statement], []), str(page), "exec"), namespace)
         text = stdout.getvalue()
@@ -152,7 +160,7 @@ def check_python(
 
 
 def check_page(page: Path) -> Iterator[Difference]:
-    """Run all blocks of a page in the current directory."""
+    """Run all blocks of a page in the current directory, and yield the differences."""
     text = page.read_text()
     module = types.ModuleType("__main__")  # so that classes of the page can be pickled
     sys.modules["__main__"] = module
@@ -167,7 +175,7 @@ def check_page(page: Path) -> Iterator[Difference]:
 
 
 def update_page(page: Path, differences: list[Difference]) -> None:
-    """Write actual outputs into a page, except where the page has `…`, and copy the pictures that it shows beside it."""
+    """Write actual outputs into a page, except where the page has `…`, and copy the pictures that it shows to its folder."""
     text = page.read_text()
     for difference in reversed(differences):
         end = difference.offset + len(difference.expected)
@@ -180,11 +188,12 @@ def update_page(page: Path, differences: list[Difference]) -> None:
 
 
 def run_in_sandbox(page: Path, *arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run this module for one page in a new process and a temporary directory.
+    """Run this module for one page in a new process, in a temporary directory.
 
     Args:
-        arguments: options of this module.
-        env: environment variables to add.
+        page: the path of the page.
+        arguments: further command-line options of this module.
+        env: additional environment variables.
     """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])  # `python` and `anynorm` of this venv
     python_path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])

@@ -103,7 +103,7 @@ def index_page() -> str:
     lines = [
         "# List of tasks",
         "",
-        "A task is what is trained: networks, data, loss and metric. `anynorm compare --task NAME` compares norms on it;",
+        "A task defines what is trained: networks, data, loss and metric. `anynorm compare --task NAME` compares norms on it;",
     ]
     lines += ["[Tasks](../guide/tasks.md) shows how to write one.", "", "```{toctree}", ":hidden:", "", *TASKS, "```", ""]
     lines += ["| task | | compared by |", "|---|---|---|"]

@@ -1,7 +1,7 @@
 """Your model is good in train mode and bad in eval mode: find out whether its running statistics are wrong, and fix them.
 
-Here the weights are an average over the end of training (`torch.optim.swa_utils.AveragedModel`). No batch has ever passed through
-the averaged network, so its running statistics are those of other weights.
+Here the weights are an average over the end of training (`torch.optim.swa_utils.AveragedModel`). The averaged network has not
+processed any batch, so its running statistics belong to other weights.
 
 python examples/averaged_weights.py
 """

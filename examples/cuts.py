@@ -1,7 +1,7 @@
-"""Show what each norm does to the moments of a batch of real digits.
+"""Show the effect of each norm on the mean and standard deviation of a batch of digits.
 
-A norm brings each set of values that shares a statistic to mean 0 and standard deviation 1. The table reports, per sample and per
-channel, the largest absolute mean and the smallest and largest standard deviation of the output.
+A norm transforms each set of values that share a statistic to mean 0 and standard deviation 1. The table shows, per sample and
+per channel, the largest absolute mean and the smallest and largest standard deviation of the output.
 
     python examples/cuts.py
 """
@@ -20,7 +20,7 @@ SPECS = ["bn", "in", "ln", "gn:4", "pn", "en", "en:4", "bgn:32", "gbgn:8,4", "hn
 
 
 def features(num_samples: int = 32, num_channels: int = 16) -> torch.Tensor:
-    """Return the output of a convolution on the digits: fixed random 3 × 3 filters, of increasing scale, on 8 × 8 images."""
+    """Return the output of a convolution of 8 × 8 digits with fixed random 3 × 3 filters of increasing scale, (n, c, 8, 8)."""
     images = torch.tensor(load_digits().images[:num_samples], dtype=torch.float32)[:, None] / 16
     generator = torch.Generator().manual_seed(0)
     filters = torch.randn(num_channels, 1, 3, 3, generator=generator) * torch.linspace(0.5, 4, num_channels)[:, None, None, None]
@@ -28,7 +28,7 @@ def features(num_samples: int = 32, num_channels: int = 16) -> torch.Tensor:
 
 
 def measure(y: torch.Tensor) -> list[float]:
-    """Return max |mean|, min std and max std, per sample and then per channel."""
+    """Return max |mean|, min std and max std over samples, then over channels."""
     by_sample, by_channel = y.flatten(1), y.transpose(0, 1).flatten(1)
     numbers = []
     for rows in (by_sample, by_channel):
@@ -38,7 +38,7 @@ def measure(y: torch.Tensor) -> list[float]:
 
 
 def main() -> None:
-    """List all norms, normalize, and print the table."""
+    """List all norms, normalize the features with each of `SPECS`, and print the table."""
     console = Console(width=None if Console().is_terminal else 110)
     names = [norm["spec"] for norm in list_norms() if norm["class"] != "not implemented"]
     console.print(f"{len(names)} norms (details: `anynorm list`): {'  '.join(names)}\n", highlight=False)

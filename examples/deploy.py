@@ -1,6 +1,6 @@
-"""You deploy: fold the norms into the convolutions, export, and check that every step kept the predictions.
+"""You deploy a model: fold its norms into the convolutions, export it, and check that the predictions stay the same.
 
-A norm whose statistics come from each input (here gn:8) cannot be folded. It stays, and the report says why.
+A norm whose statistics come from each input (here gn:8) cannot be folded. It is kept, and the report states the reason.
 
 python examples/deploy.py
 """

@@ -1,7 +1,7 @@
-"""You train one network on two domains, each batch from one of them: give every domain its own running statistics.
+"""You train one network on two domains, with each batch from one domain: use separate running statistics per domain.
 
-The domains are digits, and dim digits in negative with noise. In training, BatchNorm uses the statistics of one domain at a time.
-Its running statistics mix both, so they fit neither. One `condition` sets the domain of all norms of the model.
+The domains are digits, and negatives of the digits with less contrast and noise. In training, BatchNorm uses the statistics of
+one domain per batch. Its running statistics mix both domains and fit neither. `condition` sets the domain of all norms.
 
 python examples/domains.py
 """
@@ -23,7 +23,7 @@ train, test = order[:1000], order[1000:]
 
 
 def train_model(norm: str) -> nn.Module:
-    """Train a small network with batches of both domains in turns."""
+    """Train a small network with alternating batches of both domains."""
     torch.manual_seed(0)
     layers: list[nn.Module] = []
     for inputs, outputs in ((1, 16), (16, 32)):

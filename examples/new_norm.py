@@ -1,7 +1,7 @@
-"""You study normalization: define a norm as one class, and use it wherever a spec is used.
+"""You study normalization: define a norm as a class, and use it wherever a spec is used.
 
-`bgv:g` takes the mean of BatchNorm and the variance of GroupNorm. It needs neither a forward nor a backward pass of its own: the
-cuts of mean and variance are its definition, and it runs in the same kernels as every other norm.
+`bgv:g` has the mean of BatchNorm and the variance of GroupNorm. It is defined by the cuts of mean and variance, and needs no
+forward or backward method: it runs on the same kernels as all other norms.
 
 python examples/new_norm.py
 """
@@ -19,7 +19,7 @@ from anynorm.layers.registered import GroupedNorm
 
 
 class GroupVarianceNorm(GroupedNorm):
-    """The mean of each channel over the batch, the variance of each sample and group of channels."""
+    """A norm with the mean of each channel over the batch, and the variance of each sample and group of channels."""
 
     name, paper, example = "bgv", "this example", "bgv:4"
     arguments = {"num_groups": 4}
@@ -35,7 +35,7 @@ if __name__ == "__main__":
 
     anynorm.make("bgv:2.sa@10", 8)  # with a sandwich affine for ten classes
     anynorm.make("bgv:2+ln", 8)  # mixed with ln by learned weights
-    with tempfile.TemporaryDirectory() as folder:  # the norms of `anynorm compare`, recipes and benchmarks are specs too
+    with tempfile.TemporaryDirectory() as folder:  # compare takes specs too, as do recipes and benchmarks
         table = anynorm.compare(["bn", "bgv:4"], [8], seeds=1, num_train=200, epochs=2, processes=1, runs=folder)
     for row in table:
         print(f"{row['norm']:6} {100 - float(row['error %, batch 8']):.1f} % correct after 50 steps")

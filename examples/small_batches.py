@@ -1,6 +1,7 @@
-"""You train with two samples per step, and BatchNorm fails: replace it, and see what each norm reaches.
+"""You train with two samples per step, and BatchNorm fails: replace it, and compare the accuracy of other norms.
 
-The result of BatchNorm depends on rounding errors (41 or 44 % correct): its statistics in the last layer are those of two values.
+The result of BatchNorm depends on rounding errors (41 or 44 % correct), since its statistics in the last layer are computed from
+two values.
 
 python examples/small_batches.py
 """
@@ -17,7 +18,7 @@ BATCH_SIZE = 2
 
 
 def build_model() -> nn.Sequential:
-    """Build your model, as it is: with nn.BatchNorm2d."""
+    """Build your model, with nn.BatchNorm2d."""
     layers: list[nn.Module] = []
     for inputs, outputs in ((1, 32), (32, 32), (32, 64)):
         layers += [nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
@@ -25,7 +26,7 @@ def build_model() -> nn.Sequential:
 
 
 def accuracy(norm: str | None) -> float:
-    """Train one epoch with a norm in the place of BatchNorm (None: as it is), and return the accuracy in percent."""
+    """Train for one epoch with BatchNorm replaced by a norm (None to keep BatchNorm), and return the accuracy in percent."""
     torch.manual_seed(0)
     images, labels = (torch.tensor(array) for array in load_digits(return_X_y=True))
     images = images.float().reshape(-1, 1, 8, 8) / 16
@@ -33,7 +34,7 @@ def accuracy(norm: str | None) -> float:
     train, test = order[:1000], order[1000:]
     model = build_model()
     if norm is not None:
-        anynorm.convert(model, norm, batch_size=BATCH_SIZE)  # batch_size: bgn chooses its number of groups by it
+        anynorm.convert(model, norm, batch_size=BATCH_SIZE)  # bgn chooses its number of groups from batch_size
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     for batch in train.split(BATCH_SIZE):
         optimizer.zero_grad()

@@ -1,12 +1,12 @@
-"""One thread per test process, hypothesis without deadlines (the machine is shared), and slow tests first.
+"""Configuration of the tests: one thread per process, hypothesis without deadlines (the machine may be shared), slow tests first.
 
-With the long tests at the end one of the two processes would wait for the other. Triton kernels run in Triton's interpreter,
-which reads the variable when Triton is imported first. Features of images are cached in the temporary directory. The tests in
-tests/interop need the environment of `make interop`, which sets ANYNORM_INTEROP: there a package that cannot be imported is a
-failure, which a skip would hide.
+Slow tests run first so that no test process is idle at the end. Triton kernels run in Triton's interpreter; its environment
+variable must be set before the first import of Triton. Features of images are cached in the temporary directory. The tests in
+tests/interop are collected only if ANYNORM_INTEROP is set, as `make interop` does: in its environment, a package that cannot be
+imported is a failure, which a skip would hide.
 
-Some virtual machines report AMX instructions that they do not execute, and oneDNN uses them for bfloat16: a process would die by
-SIGILL. Then oneDNN is limited to AVX-512, here and in the processes that tests start.
+Some virtual machines report AMX instructions but cannot execute them. oneDNN uses them for bfloat16, and the process would be
+killed by SIGILL. On such machines, oneDNN is limited to AVX-512, here and in the processes that tests start.
 """
 
 import os
@@ -20,7 +20,7 @@ PROBE = "import torch; torch.nn.Linear(64, 64).bfloat16()(torch.ones(16, 64).bfl
 
 
 def has_broken_amx() -> bool:
-    """Whether a product in bfloat16 kills a process; in a worker, the process that started it has looked."""
+    """Whether a matrix product in bfloat16 kills a process; False in workers of pytest-xdist, whose main process has checked."""
     if "PYTEST_XDIST_WORKER" in os.environ or "ONEDNN_MAX_CPU_ISA" in os.environ:
         return False
     return subprocess.run([sys.executable, "-c", PROBE], check=False, capture_output=True).returncode == -signal.SIGILL

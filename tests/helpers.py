@@ -1,4 +1,4 @@
-"""What the tests share: the rows to run through the battery, conditions for them, and comparisons that assert."""
+"""Helpers of the tests: the specs of the common tests, norms and conditions for them, random data, and assertions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CONDITIONED = ["hn.sa@3", "gn:4.cc@3", "bn.dom@3", "bgn:32.saaux@3", "sn.aux@3",
 
 
 def rows() -> list[str]:
-    """Every row of the zoo at a size that fits 16 channels, and combinations of their parts."""
+    """Return the spec of every norm of the zoo with numbers that fit 16 channels, and combinations of norms."""
     small = {"gn:32": "gn:8", "en:32": "en:8", "bgn:512": "bgn:64", "gbgn:8,32": "gbgn:4,8", "hn:32": "hn:8", "ln+gn": "ln+gn:4"}
     small |= {"ilmgn:32": "ilmgn:4", "gw:32": "gw:4", "gwzca:32": "gwzca:4"}
     listed = [small.get(entry.spec, entry.spec).replace("@10", "@3") for entry in anynorm.zoo()]
@@ -45,19 +45,19 @@ ROWS = rows()
 
 
 def make(spec: str, **options) -> Any:
-    """Make a norm whose affine, λ and statistics are not at their neutral start."""
+    """Make a norm whose parameters (γ, β and mixing weights λ) differ from their initial values."""
     generator = torch.Generator().manual_seed(1)
     torch.manual_seed(0)
     norm = anynorm.make(spec, options.pop("channels", CHANNELS), **options)
     with torch.no_grad():
         for tensor in norm.parameters():
             tensor.add_(0.3 * torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor))
-    norm.set_total_steps(4)  # norms with a schedule are in the midst of it after a batch
+    norm.set_total_steps(4)  # so that norms with a schedule are in the middle of it after one batch
     return norm
 
 
 def condition_for(norm: Norm, x: Tensor):
-    """A condition that mixes classes, or a style of another size."""
+    """Return a condition for a norm: two alternating classes or domains, a style of another spatial size, or None."""
     if norm.norm_spec.num_classes:
         return torch.arange(len(x)) % min(norm.norm_spec.num_classes, 2)
     if norm.norm_spec.takes_style:
@@ -67,7 +67,7 @@ def condition_for(norm: Norm, x: Tensor):
 
 
 def data(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32, mean: float = 0.7, std: float = 1.8) -> Tensor:
-    """Random data away from zero, each channel with a size of its own."""
+    """Return normally distributed random data with nonzero mean and a different standard deviation per channel."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(shape, generator=generator, dtype=torch.float64)
     size = torch.linspace(0.5, 2, shape[1], dtype=torch.float64).reshape(1, -1, *(1 for _ in shape[2:]))
@@ -80,7 +80,7 @@ def same(actual, expected, **tolerance) -> None:
 
 
 def same_state(actual: nn.Module, expected: nn.Module) -> None:
-    """Assert that two modules have the same keys and values."""
+    """Assert that the state dicts of two modules have the same keys and values."""
     assert list(actual.state_dict()) == list(expected.state_dict())
     for key, value in expected.state_dict().items():
         same(actual.state_dict()[key], value)

@@ -1,6 +1,7 @@
-"""Norms written naively in float64: for each set of pixels that share a statistic, a mask, a mean and a variance.
+"""Naive float64 implementations of norms: the mean and variance of each set of pixels that share a statistic.
 
-Imports nothing of the library. A cut is a function (n, c, s, sizes) -> the name of the set that a pixel belongs to.
+This module imports nothing from anynorm. A cut assigns each pixel (n, c, s) to a set, see `set_of`. Inputs have the shape
+(N, C, S): samples, channels, space.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from torch import Tensor
 
 
 def set_of(cut: str, n: int, c: int, s: int, sizes: tuple[int, int, int]):
-    """Name the set of pixel (n, c, s): what it shares a statistic with, and the sample part of that name."""
+    """Return the key of the set of pixels that share a statistic with pixel (n, c, s).
+
+    The key is (sample part, rest); the sample part is None if the set has pixels of all samples. `sizes` is (N, C, S).
+    """
     _, C, S = sizes
     name, _, numbers = cut.partition(":")
     k = [int(number) for number in numbers.split(",")] if numbers else [1]
@@ -31,7 +35,10 @@ def set_of(cut: str, n: int, c: int, s: int, sizes: tuple[int, int, int]):
 
 
 def statistics(x: Tensor, cut: str, domain: list[int] | None = None) -> tuple[Tensor, Tensor, dict[Any, Any]]:
-    """Mean and biased variance at every pixel of x (N, C, S), and {(domain, part): [(mean, unbiased var, count), …]}."""
+    """Return the mean and biased variance at every pixel of x, (N, C, S), and the statistics of each set.
+
+    The statistics are {(domain, part): [(mean, unbiased var, count), …]}, with one entry of the list per sample part.
+    """
     sizes = (x.shape[0], x.shape[1], x.shape[2])
     members: dict[Any, Any] = {}
     for n, c, s in itertools.product(*map(range, sizes)):
@@ -52,7 +59,10 @@ def statistics(x: Tensor, cut: str, domain: list[int] | None = None) -> tuple[Te
 
 
 def kept_average(x: Tensor, cut: str, domain: list[int] | None = None, domains: int = 1) -> tuple[Tensor, Tensor]:
-    """What a batch adds to running statistics: mean and unbiased variance of each part, averaged over sample parts."""
+    """Return the mean and unbiased variance of a batch for the update of running statistics, averaged over sample parts.
+
+    Both have the shape (domains, parts); they are NaN for domains that are not in the batch.
+    """
     _, _, kept = statistics(x, cut, domain)
     parts = sorted({part for _, part in kept})
     table = torch.full((domains, len(parts), 2), float("nan"), dtype=torch.float64)
@@ -63,7 +73,7 @@ def kept_average(x: Tensor, cut: str, domain: list[int] | None = None, domains: 
 
 
 def weighted(tables: list[Tensor], weights: Tensor | None) -> Tensor:
-    """Σ wₖ tₖ; weights (k,) or (groups, k)."""
+    """Return Σ wₖ tₖ over tables (N, C, S), with weights (k,) or, per group of channels, (groups, k)."""
     if weights is None:
         return tables[0]
     C = tables[0].shape[1]
@@ -73,7 +83,7 @@ def weighted(tables: list[Tensor], weights: Tensor | None) -> Tensor:
 
 
 def normalize(x: Tensor, mean: Tensor, var: Tensor, affine: list[tuple[Tensor, Tensor]], eps: float = 1e-5) -> Tensor:
-    """(x − mean)/sqrt(var + ε), then γ h + β for each pair, at the shape (N, C, S)."""
+    """Return h = (x − mean) / sqrt(var + ε), then γ h + β for each pair of `affine`; all tensors broadcast to (N, C, S)."""
     h = (x - mean) / (var + eps) ** 0.5
     for gamma, beta in affine:
         h = gamma * h + beta
@@ -81,5 +91,5 @@ def normalize(x: Tensor, mean: Tensor, var: Tensor, affine: list[tuple[Tensor, T
 
 
 def running(old: Tensor, new: Tensor, momentum: float) -> Tensor:
-    """Torch's running average, leaving what a batch says nothing about."""
+    """Return torch's running average; entries for which `new` is NaN keep their old value."""
     return torch.where(new.isnan(), old, (1 - momentum) * old + momentum * new)

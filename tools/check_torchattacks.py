@@ -1,10 +1,10 @@
-"""Compare `anynorm.attacks` with torchattacks: adversarial images must be equal to the bit, without a random start.
+"""Compare `anynorm.attacks` with torchattacks: without a random start, adversarial images must be bit-identical.
 
     pip install --no-deps --target build/torchattacks torchattacks==3.5.1
     PYTHONPATH=build/torchattacks python -m tools.check_torchattacks
 
-torchattacks is installed separately and without its dependencies: it asks for torchvision and an old requests, which these
-attacks do not use. Random starts are not compared, because the two draw their random numbers from different generators.
+torchattacks is installed separately and without its dependencies: it requires torchvision and an old version of requests, which
+these attacks do not use. Random starts are not compared, because the two packages use different random generators.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ NORMS = ("bn", "gn:4", "sn", "modenorm:2")
 
 
 def largest_differences(torchattacks: Any) -> dict[str, float]:
-    """Return the largest difference of adversarial images by norm, mode of the norms and attack.
+    """Return the largest absolute difference of adversarial images by norm, mode of the norms, and attack.
 
     Args:
-        torchattacks: the package.
+        torchattacks: the imported package torchattacks.
     """
     generator = torch.Generator().manual_seed(0)
     images, labels = torch.rand(16, 3, 16, 16, generator=generator), torch.randint(0, 10, (16,), generator=generator)
@@ -50,7 +50,7 @@ def largest_differences(torchattacks: Any) -> dict[str, float]:
 
 
 def _model(norm: str) -> torch.nn.Module:
-    """Return a network whose running statistics are those of one batch."""
+    """Return a network with a norm, after one forward pass in train mode that updates the running statistics."""
     torch.manual_seed(0)
     model = apply_norms(build_model("small", DataShape(3, 16, 16, 10), 0.5), norm, 16)
     with torch.no_grad():
@@ -59,7 +59,7 @@ def _model(norm: str) -> torch.nn.Module:
 
 
 def _attack_by_torchattacks(make: Any, model: torch.nn.Module, images: Tensor, labels: Tensor, norm_mode: str) -> Tensor:
-    """Return the images of torchattacks, which sets the mode by itself, and in train mode changes running statistics."""
+    """Return the adversarial images of torchattacks, which sets the mode itself and changes running statistics in train mode."""
     model.train(norm_mode == "train")
     attack = make(model)
     attack.set_model_training_mode(model_training=norm_mode == "train", batchnorm_training=norm_mode == "train")

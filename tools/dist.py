@@ -7,7 +7,7 @@
 3. `smoke.py` runs there, `mypy --strict` checks `typed_client.py` against the installed wheel, and the extras are installed and
    imported.
 
-The files are left in dist/. The complete run takes a few minutes, most of them to install torch.
+The files are written to dist/. A complete run takes a few minutes, most of them for the installation of torch.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ ROOT = Path(__file__).parents[1]
 TOOLS = ROOT / "tools"
 CONSTRAINTS = ROOT / "constraints.txt"
 EXTRAS = ("lab", "generation", "video", "export", "cluster", "tensorboard", "hf")
-"""The extras for users; `dev` is tested by `make test`."""
+"""The extras to test; the extra `dev` is tested by `make test`."""
 IN_SDIST = ("csrc/operator.cpp", "csrc/driver.h", "setup.py", "constraints.txt", "LICENSE", "CITATION.cff", "anynorm/py.typed")
 IN_WHEEL = ("anynorm/py.typed", "anynorm/report/page.html", "anynorm/report/page.js", "anynorm/report/page.css")
 NOT_IN_WHEEL = ("tests/", "docs/", "tools/", "benchmarks/", "examples/", "csrc/")
 
 
 def build(folder: Path) -> tuple[Path, Path]:
-    """Build the sdist, and the wheel from it; return their paths."""
+    """Build the sdist, then the wheel from the sdist; return both paths."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     build_sdist = f"from setuptools import build_meta; build_meta.build_sdist({str(folder)!r}, {{'--global-option': '--quiet'}})"
@@ -46,7 +46,7 @@ def build(folder: Path) -> tuple[Path, Path]:
 
 
 def check_contents(sdist: Path, wheel: Path) -> None:
-    """Check that both files have what they need, and the wheel nothing else.
+    """Check that the sdist and the wheel have all required files, and that the wheel has no files outside the package.
 
     Raises:
         SystemExit: if a file is missing, or the wheel has files that do not belong to the package.
@@ -64,7 +64,7 @@ def check_contents(sdist: Path, wheel: Path) -> None:
 
 
 def create_environment(folder: Path, wheel: Path) -> str:
-    """Create a virtual environment with the pinned torch and the wheel; return its Python."""
+    """Create a virtual environment with the pinned torch and the wheel; return the path of its Python."""
     run([sys.executable, "-m", "venv", str(folder)])
     python = str(folder / ("Scripts" if os.name == "nt" else "bin") / "python")
     torch = next(line for line in CONSTRAINTS.read_text().splitlines() if line.startswith("torch=="))
@@ -74,7 +74,7 @@ def create_environment(folder: Path, wheel: Path) -> str:
 
 
 def test_environment(python: str, folder: Path, wheel: Path, extras: Iterable[str]) -> None:
-    """Run the tests of an environment in a folder outside the clone."""
+    """Test an environment in a folder outside the clone: the smoke test, mypy, and the extras."""
     for name in ("smoke.py", "typed_client.py"):
         shutil.copy(TOOLS / name, folder)
     run([python, "-W", "error", "-c", "import anynorm"], cwd=folder)
@@ -88,17 +88,17 @@ def test_environment(python: str, folder: Path, wheel: Path, extras: Iterable[st
 
 
 def install(python: str, *packages: str) -> None:
-    """Install packages under the constraints."""
+    """Install packages with the versions of constraints.txt."""
     run([*pip(python), "install", "-c", str(CONSTRAINTS), *packages])
 
 
 def pip(python: str) -> list[str]:
-    """Return the start of a pip command."""
+    """Return the beginning of a pip command."""
     return [python, "-m", "pip", "--quiet", "--disable-pip-version-check"]
 
 
 def run(command: list[str], cwd: Path | None = None) -> None:
-    """Print a command and run it, without the clone on the path; exit if it fails."""
+    """Print a command and run it, without PYTHONPATH and similar variables; exit if it fails."""
     sys.stdout.write(f"$ {' '.join(command)}\n")
     sys.stdout.flush()
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
@@ -108,7 +108,7 @@ def run(command: list[str], cwd: Path | None = None) -> None:
 
 
 def main() -> None:
-    """Build and test."""
+    """Build the sdist and the wheel, and test them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--extras", default=",".join(EXTRAS), help="comma-separated extras to test (default: all for users)")
     extras = [name for name in parser.parse_args().extras.split(",") if name]

@@ -1,4 +1,4 @@
-"""The measured part of a guide: the table of a record and some of its claims."""
+"""Generate the results in a guide: the first table of a record and some of its claims."""
 
 from __future__ import annotations
 
@@ -15,11 +15,17 @@ VERDICTS = {
     "not significant": ("is not significant", "are not significant"),
     "failed": ("could not be measured", "could not be measured"),
 }
-"""The verdicts, in the singular and in the plural."""
+"""The text of each verdict, for one claim and for several."""
 
 
 class Results(NamedTuple):
-    """What a guide shows of a record: columns of its first table, and the claims that contain one of some texts."""
+    """The results that a guide shows.
+
+    Attributes:
+        record: name of the record, "RECIPE.PRESET".
+        columns: columns of the first table of the record.
+        claims: texts; a claim is shown if its statement contains one of them.
+    """
 
     record: str
     columns: tuple[str, ...]
@@ -46,11 +52,11 @@ GUIDES = {
         ("`bn`", "`sn`"),
     ),
 }
-"""The results in each page of docs/guide/."""
+"""The results of each page of docs/guide/ that shows results."""
 
 
 def guide_block(page: str, folder: Path) -> str:
-    """Return the results of a page as Markdown; a sentence if the record does not exist."""
+    """Return the results of a page as Markdown; if the record does not exist, a sentence that says so."""
     results = GUIDES[page]
     name = results.record.partition(".")[0]
     path = folder / f"{results.record}.json"

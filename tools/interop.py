@@ -2,7 +2,7 @@
 
     python -m tools.interop        (or: make interop-results, which measures missing models first)
 
-A test fails if one of them differs from what the results give.
+A test fails if one of the pages differs from the text generated from the results.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tools.results import insert
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE, GUIDE = (ROOT / "docs" / name for name in ("interop.json", "interop.md", "guide/surgery.md"))
 MARKER = "interop"
-"""Name of the markers in docs/guide/surgery.md."""
+"""Name of the two markers in docs/guide/surgery.md between which the counts are inserted."""
 NAMES = {"timm": "timm", "torchvision": "torchvision", "smp": "segmentation_models_pytorch"}
 OPERATIONS = {"bn": "`bn`", "hn": "`hn`", "gn": "`gn:8`", "xbn": "`xbn`", "fold": "`fold`", "recalibrate": "`recalibrate`"}
 INTRODUCTION = """# Surgery on real models
@@ -59,18 +59,18 @@ class Notes:
         self.numbers: dict[str, int] = {}
 
     def refer(self, reasons: list[str]) -> str:
-        """Return the numbers of reasons in brackets; empty without reasons."""
+        """Return the numbers of reasons in brackets; "" without reasons."""
         texts = dict.fromkeys(_general(reason) for reason in reasons)
         numbers = sorted(self.numbers.setdefault(text, len(self.numbers) + 1) for text in texts)
         return f" [{', '.join(map(str, numbers))}]" if numbers else ""
 
     def lines(self) -> list[str]:
-        """Return the list of reasons."""
+        """Return the numbered list of all reasons."""
         return [f"{number}. {text}" for text, number in self.numbers.items()]
 
 
 def _general(reason: str) -> str:
-    """Return a reason without the class of the model, numbers of channels, and the start of a list of norms.
+    """Remove the class of the model, numbers of channels, and the introduction of a list of norms from a reason.
 
     >>> _general("No norm of this ConvNeXt pools over samples. where='all' converts these norms:")
     'No norm of this model pools over samples.'
@@ -94,7 +94,7 @@ def interop_page(results: dict[str, Any]) -> str:
 
 
 def interop_counts(results: dict[str, Any]) -> str:
-    """Return a sentence with the numbers of models, for docs/guide/surgery.md."""
+    """Return a sentence with the number of models per package and of failures, for docs/guide/surgery.md."""
     rows = results["models"]
     counts = [f"{sum(1 for row in rows if row['package'] == package)} models of {name}" for package, name in NAMES.items()]
     failures = [name for row in rows for name, outcome in row.get("operations", {}).items() if outcome["result"] == "failed"]
@@ -106,7 +106,7 @@ def interop_counts(results: dict[str, Any]) -> str:
 
 
 def _summary(rows: list[dict[str, Any]]) -> list[str]:
-    """Return the table of the numbers of models per package, of those with BatchNorm, and of those that pass."""
+    """Return a table with one row per package: the number of models, with BatchNorm, and that pass each operation."""
     table = [["package", "models", "with BatchNorm", *OPERATIONS.values(), "BatchNorms folded"]]
     for package, name in NAMES.items():
         of_package = [row for row in rows if row["package"] == package]
@@ -140,7 +140,7 @@ def _cell(operation: str, outcome: dict[str, Any], batch_norms: int, notes: Note
         return str(count) if count == outcome["blocks"] else f"{count} of {outcome['blocks']}"
     if count == batch_norms and batch_norms:
         return "✓"
-    reasons = [note for note in outcome.get("notes", {}) if "come from each input" not in note]  # those of other norms
+    reasons = [note for note in outcome.get("notes", {}) if "come from each input" not in note]  # reasons of other norms
     return f"{count} of {batch_norms}{notes.refer(reasons)}" if batch_norms else str(count)
 
 

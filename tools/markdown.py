@@ -1,4 +1,4 @@
-"""Tables, headings and anchors of Markdown."""
+"""Helpers for Markdown pages: tables, headings and anchors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def markdown_table(rows: list[list[str]]) -> list[str]:
 
 
 def anchor(heading: str) -> str:
-    """Return the anchor of a heading on GitHub and on the documentation site.
+    """Return the anchor of a heading, which is the same on GitHub and on the documentation site.
 
     >>> anchor("hn Figs. 6 and 7: `hn:32`, at batch size 2")
     'hn-figs-6-and-7-hn32-at-batch-size-2'

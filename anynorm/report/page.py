@@ -1,8 +1,8 @@
-"""Write a store of runs as one HTML page: recommendation, results, curves, pictures, estimation shift, and so on.
+"""Write one HTML page with the runs of a store: recommendation, results, curves, pictures, estimation shift, and more.
 
-The page is `page.html` with `page.css`, `page.js` and the data as JSON inside, so it needs no other file and no network. Runs
-that differ only in norm, batch size, seed and the learning rate that follows from the batch size are one comparison; each
-comparison is a section, the newest first.
+The page is `page.html` with `page.css`, `page.js` and the data as JSON embedded, so it needs no other file and no network. A
+comparison is a group of runs that differ only in norm, batch size, seed, and learning rate scaled with the batch size. Each
+comparison is one section of the page, the newest first.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def write_page(root: Path, path: Path) -> tuple[int, list[str]]:
 
     Args:
         root: the folder of the store.
-        path: the page to write.
+        path: the path of the HTML file.
 
     Returns:
-        The number of runs on the page, and for each run that was omitted a sentence with its id and the reason.
+        The number of runs on the page, and one sentence per omitted run with its id and the reason.
 
     Raises:
-        DataError: if the store, a finished run or the folder to write into is missing.
+        DataError: if the store or the folder of `path` does not exist, or the store has no finished run.
     """
     if not root.is_dir():
         raise DataError(f"{root} must be a folder of runs; it does not exist. Run `anynorm compare` first.")
@@ -58,7 +58,7 @@ def write_page(root: Path, path: Path) -> tuple[int, list[str]]:
 
 
 def _read_records(store: Store) -> tuple[list[Record], list[str]]:
-    """Return the records of the finished runs, the oldest first, and why the other runs have none."""
+    """Return the records of the finished runs, the oldest first, and one sentence per other run with the reason."""
     records, omitted = [], []
     for row in store.rows():
         if row["status"] not in ENDED:
@@ -72,10 +72,10 @@ def _read_records(store: Store) -> tuple[list[Record], list[str]]:
 
 
 def group_records(records: Iterable[Record]) -> list[list[Record]]:
-    """Group runs into comparisons, the comparison with the newest run first.
+    """Group the records of runs into comparisons; the comparison with the newest run is first.
 
     Args:
-        records: the oldest first.
+        records: the records of the runs, the oldest first.
     """
     groups: list[list[Record]] = []
     for record in records:
@@ -87,7 +87,7 @@ def group_records(records: Iterable[Record]) -> list[list[Record]]:
 
 
 def _is_one_comparison(records: Sequence[Record]) -> bool:
-    """Whether runs share all settings but those that vary, and one rule gives their learning rates."""
+    """Whether runs differ only in `VARIED`, and one rule of `LR_SCALINGS` explains their learning rates."""
     configs = [record["config"] for record in records]
     shared = [{name: value for name, value in config.items() if name not in VARIED} for config in configs]
     if any(settings != shared[0] for settings in shared):
@@ -100,9 +100,9 @@ def _is_one_comparison(records: Sequence[Record]) -> bool:
 
 
 def _inline(data: str) -> str:
-    """Return the page with its style, script and data inside."""
+    """Return the HTML page with style, script and data embedded."""
     folder = Path(__file__).parent
     page = (folder / "page.html").read_text(encoding="utf-8")
     page = page.replace("/*STYLE*/", (folder / "page.css").read_text(encoding="utf-8"))
     page = page.replace("/*SCRIPT*/", (folder / "page.js").read_text(encoding="utf-8"))
-    return page.replace("/*DATA*/", data.replace("<", "\\u003c"))  # no text in the data can end the script element
+    return page.replace("/*DATA*/", data.replace("<", "\\u003c"))  # so that no text in the data closes the script element

@@ -1,6 +1,6 @@
-"""Pictures that tasks write as artifacts, for the report page: PNG files as `data:` URIs, in series over evaluations.
+"""Pictures that tasks write as artifacts, for the report page: PNG files as `data:` URIs, grouped into series over evaluations.
 
-samples/step-00000500.png  samples/step-00001000.png  …    the series samples/step, in the order of the numbers
+samples/step-00000500.png  samples/step-00001000.png  …    the series samples/step, sorted by number
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 from anynorm.training.store import Store
 
 MAX_BYTES = 2_000_000
-"""Size up to which a file is embedded. The pictures of a series are so few that together they are not larger."""
+"""Maximum size of a file, and of all files of a series together, that are embedded."""
 MAX_PICTURES = 8
-"""Number of pictures of a series on the page, at most."""
+"""Maximum number of pictures of a series on the page."""
 _STEP = re.compile(r"(?:(?<=step)|(?<=epoch))[-_. ]?(\d+)")
 _LAST_NUMBER = re.compile(r"[-_. ]?(\d+)(?!.*\d)")
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -25,17 +25,19 @@ _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 def find_pictures(
     records: Sequence[dict[str, Any]], norms: Iterable[str], sizes: Iterable[int], store: Store
 ) -> list[dict[str, Any]]:
-    """Return the series of a comparison: by name, then batch size, then norm.
+    """Return the series of pictures of a comparison, sorted by name, batch size and norm.
+
+    For each norm and batch size, the pictures are those of the run with the smallest seed that has pictures.
 
     Args:
-        records: its runs with their ids. A norm at a batch size has the pictures of its run with the first seed that has any.
+        records: the records of the runs, with ids.
         norms: the norms, in the order of the page.
         sizes: the batch sizes, in the order of the page.
         store: the store of the runs.
 
     Returns:
-        Per series `kind` (its name), `batch_size`, `title` (norm, batch size, seed) and `pictures`: `name`, and either `uri`,
-        `width` and `height` or `note`, why the file is not embedded.
+        One dictionary per series: `kind` (the name of the series), `batch_size`, `title` (norm, batch size, seed) and `pictures`.
+        Each picture has `name`, and either `uri`, `width` and `height`, or `note` with the reason why it is not embedded.
     """
     first: dict[tuple[str, int], tuple[int, str, Path, dict[str, list[str]]]] = {}
     for record in sorted(records, key=lambda record: -record["config"]["seed"]):
@@ -59,9 +61,10 @@ def find_pictures(
 
 
 def group_names(names: Iterable[str]) -> dict[str, list[str]]:
-    """Return the names of PNG files by series, each in the order of its numbers.
+    """Group the names of PNG files into series, and sort each series by number.
 
-    The number is that after "step" or "epoch", else the last one of the name; a name without a number is a series of one.
+    The number is the one after "step" or "epoch", or else the last number in the name. A name without a number is a series of its
+    own.
 
     >>> group_names(["grid/step-9.png", "grid/step-10.png", "epoch-2/map-4.png", "final.png", "loss.txt"])
     {'grid/step': ['grid/step-9.png', 'grid/step-10.png'], 'epoch/map-4': ['epoch-2/map-4.png'], 'final': ['final.png']}
@@ -77,7 +80,7 @@ def group_names(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _read_series(folder: Path, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return pictures of a series, evenly spaced with the first and the last; only the last if only one can be embedded."""
+    """Return evenly spaced pictures of a series, including the first and the last; only the last if one can be embedded."""
     largest = max((size for name in names if (size := _size(folder / name)) <= MAX_BYTES), default=0)
     count = min(len(names), MAX_PICTURES, MAX_BYTES // max(largest, 1))
     if count == 1:
@@ -100,7 +103,7 @@ def _read(folder: Path, name: str) -> dict[str, Any]:
         content = path.read_bytes()
     except OSError as error:
         return {"name": name, "note": f"cannot be read: {error.strerror}"}
-    width, height = (int.from_bytes(content[start : start + 4], "big") for start in (16, 20))  # of the IHDR chunk, the first
+    width, height = (int.from_bytes(content[start : start + 4], "big") for start in (16, 20))  # in IHDR, the first chunk
     if not content.startswith(_SIGNATURE) or not width * height:
         return {"name": name, "note": "not embedded: not a PNG file"}
     uri = f"data:image/png;base64,{base64.b64encode(content).decode()}"

@@ -1,10 +1,10 @@
-"""From the records of runs to rows, and from rows to a recommendation.
+"""Convert the records of runs to rows, rank the norms, and write a recommendation.
 
     record ── row_from_record ──▶ row ── rank ──▶ Ranking ── sentence ──▶ "At batch size 2 use sn: …"
 
-At one batch size the norm with the best mean of the task's metric is the best: for classification, the lowest test error. Every
-other norm is compared with it seed by seed by the paired t-test, corrected for several tests (see `anynorm.training.statistics`).
-A norm of which a run failed is not recommended.
+At each batch size, the best norm is the one with the best mean of the task's metric: for classification, the lowest test error.
+Every other norm is compared with the best by a paired t-test over seeds, with Holm's correction (see
+`anynorm.training.statistics`). A norm with a failed run is not recommended.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from anynorm.training.task import Metric
 
 Row = dict[str, Any]
 MIN_SEEDS = 3
-"""With fewer seeds no difference is called significant."""
+"""Minimum number of seeds for a significance test."""
 ERROR = Metric("error", "%")
-"""The metric of runs whose record does not name one: those of classification."""
+"""The metric of runs whose record names no metric: old records of classification."""
 USUAL_NORM = "bn"
-"""The norm that most models have: it need not be replaced where it is not significantly worse than the best."""
+"""The norm of most models. No other norm is recommended if it is not significantly worse than the best norm."""
 
 
 def row_from_record(record: dict[str, Any]) -> Row:
-    """Return the numbers of a run that comparisons need: its cell (norm, batch size, seed) and its metrics.
+    """Return the row of a run for comparisons: its cell (norm, batch size, seed) and its metrics.
 
     >>> row_from_record({"config": {"norm": "bn", "batch_size": 2, "seed": 0}, "status": "done", "test_error": 2.5})["value"]
     2.5
@@ -55,38 +55,38 @@ def metric_of(record: Mapping[str, Any]) -> Metric:
 
 
 def common_metric(rows: Iterable[Row]) -> Metric:
-    """Return the metric of the rows of one comparison; runs that failed before they were built may not have one."""
+    """Return the metric of the rows of one comparison; rows of failed runs may have none."""
     return next((metric_of(row) for row in rows if "metric" in row), ERROR)
 
 
 def select(rows: Iterable[Row], norm: str, batch_size: int) -> list[Row]:
-    """Return the rows of one norm at one batch size, in the order of their seeds."""
+    """Return the rows of one norm at one batch size, sorted by seed."""
     return sorted((row for row in rows if (row["norm"], row["batch_size"]) == (norm, batch_size)), key=lambda row: row["seed"])
 
 
 def format_values(rows: Sequence[Row]) -> str:
-    """Return the metric of rows as "mean ± sd" with the number of failed runs; "" without rows."""
+    """Format the metric of rows as "mean ± sd", with the number of failed runs; "" without rows."""
     metric = common_metric(rows)
     return mean_sd([row["value"] for row in rows], metric.format_spec, ".1f" if metric.unit == "%" else ".2g")
 
 
 def mean_of(rows: Iterable[Row], name: str) -> float | None:
-    """Return the mean of a metric over the rows that have it; None if none has."""
+    """Return the mean of a column over the rows in which it is not None; None if there are no such rows."""
     values = [row[name] for row in rows if row[name] is not None]
     return statistics.fmean(values) if values else None
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """The norms of a comparison at one batch size.
+    """A ranking of the norms of a comparison at one batch size.
 
     Attributes:
-        batch_size: samples per batch.
-        means: mean of the metric of every norm whose runs all succeeded, the best first.
-        worse: the norms that are significantly worse than the best.
-        failed: the norms of which a run failed.
+        batch_size: number of samples per batch.
+        means: mean of the metric by norm, for norms without failed runs; the best first.
+        worse: norms that are significantly worse than the best norm.
+        failed: norms with a failed run.
         seeds: number of seeds of the best norm.
-        metric: the metric.
+        metric: the metric by which the norms are ranked.
     """
 
     batch_size: int
@@ -98,21 +98,21 @@ class Ranking:
 
     @property
     def best(self) -> str | None:
-        """The norm with the best mean."""
+        """The norm with the best mean; None if every norm has a failed run or there are no runs."""
         return next(iter(self.means), None)
 
     @property
     def alike(self) -> list[str]:
-        """The best norm and those that are not significantly worse."""
+        """The best norm, and all norms that are not significantly worse."""
         return [norm for norm in self.means if norm not in self.worse]
 
     @property
     def is_tested(self) -> bool:
-        """Whether the seeds are enough for a significance test."""
+        """Whether there are enough seeds for a significance test."""
         return self.seeds >= MIN_SEEDS
 
     def sentence(self) -> str:
-        """Return the recommendation."""
+        """Return the recommendation for this batch size."""
         start = f"At batch size {self.batch_size}"
         if self.best is None:
             return f"{start} every norm failed." if self.failed else f"{start} no run has finished."
@@ -166,7 +166,7 @@ def rank(rows: Iterable[Row], batch_size: int) -> Ranking:
 
 
 def _p_value(worse: dict[int, float], better: dict[int, float], metric: Metric) -> float:
-    """Return the p-value of the paired test over the seeds that both have."""
+    """Return the p-value of the paired test over the seeds that both norms have; 1.0 if they are fewer than `MIN_SEEDS`."""
     seeds = sorted(worse.keys() & better.keys())
     if len(seeds) < MIN_SEEDS:
         return 1.0
@@ -175,7 +175,7 @@ def _p_value(worse: dict[int, float], better: dict[int, float], metric: Metric) 
 
 
 def recommend(rows: Iterable[Row], batch_sizes: Iterable[int]) -> str:
-    """Return one sentence per batch size: which norm to use there; and a warning where the mode of norms in attacks matters."""
+    """Return one sentence per batch size with the norm to use, and a warning where robust errors depend on the norms' mode."""
     rows, sizes = list(rows), list(batch_sizes)
     warning = mode_warning(rows, dict.fromkeys(row["norm"] for row in rows), sizes)
     return " ".join([*(rank(rows, size).sentence() for size in sizes), *([warning] if warning else [])])
@@ -184,10 +184,10 @@ def recommend(rows: Iterable[Row], batch_sizes: Iterable[int]) -> str:
 def summary(
     rows: Sequence[Row], norms: Sequence[str], batch_sizes: Sequence[int], step_seconds: Mapping[tuple[str, int], float]
 ) -> Table:
-    """Return the table of a comparison: one line per norm, and the recommendation.
+    """Return the table of a comparison: one line per norm, with the recommendation as the finding.
 
     Args:
-        rows: the rows of its runs.
+        rows: the rows of the runs.
         norms: the norms, in the order of the table.
         batch_sizes: the batch sizes, in the order of the table.
         step_seconds: seconds per training step by norm and batch size.

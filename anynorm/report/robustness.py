@@ -1,7 +1,7 @@
 """Errors on adversarial images in the results of a comparison: two columns per attack, and a warning where they differ.
 
-A row of a run has `robust_errors`: the error in percent by attack, such as "pgd4", with norms in eval mode and in train mode
-during the attack. Adversarial images are always classified in eval mode.
+The row of a run has `robust_errors`: by attack, such as "pgd4", the error in percent for attacks with norms in eval mode and in
+train mode. Adversarial images are always classified in eval mode.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class RobustErrors(NamedTuple):
 
 
 def read_robust_errors(record: Mapping[str, Any]) -> dict[str, RobustErrors]:
-    """Return the errors of a run by attack, and by branch of the norms where a task has several.
+    """Return the robust errors of a run by attack, or by attack and branch if the norms of a task have several branches.
 
     >>> read_robust_errors({"test_error": 10.0, "test_robust_error_pgd4": 60.0, "test_robust_error_pgd4_train_mode": 55.0})
     {'pgd4': RobustErrors(eval_mode=60.0, train_mode=55.0)}
@@ -42,17 +42,17 @@ def read_robust_errors(record: Mapping[str, Any]) -> dict[str, RobustErrors]:
 
 
 def attacks_of(rows: Iterable[Row]) -> list[str]:
-    """Return the attacks of rows, in their order."""
+    """Return the names of all attacks in rows, in the order of their first use."""
     return list(dict.fromkeys(attack for row in rows for attack in row.get("robust_errors", {})))
 
 
 def robust_columns(rows: Sequence[Row], attacks: Iterable[str], batch_size: int) -> dict[str, str]:
-    """Return the columns of one norm at one batch size, as "mean ± sd".
+    """Return the columns of robust errors of one norm at one batch size, formatted as "mean ± sd".
 
     Args:
-        rows: the rows of that cell.
-        attacks: see `attacks_of`.
-        batch_size: part of the names of the columns.
+        rows: the rows of this norm and batch size.
+        attacks: the names of the attacks, see `attacks_of`.
+        batch_size: the batch size, for the names of the columns.
     """
     columns = {}
     for attack in attacks:
@@ -64,9 +64,9 @@ def robust_columns(rows: Sequence[Row], attacks: Iterable[str], batch_size: int)
 
 
 def mode_warning(rows: Sequence[Row], norms: Iterable[str], batch_sizes: Iterable[int]) -> str:
-    """Return a warning that names the norms whose errors in the two modes differ by more than the standard error; "" if none do.
+    """Return a warning that names the norms whose robust errors differ between the two modes of the attack; "" if none do.
 
-    The standard error is that of the mean difference over seeds; with one seed, any difference counts.
+    A difference counts if its mean over seeds exceeds the standard error of this mean; with one seed, any difference counts.
     """
     found = []
     for norm in norms:
@@ -86,7 +86,7 @@ def mode_warning(rows: Sequence[Row], norms: Iterable[str], batch_sizes: Iterabl
 
 
 def exceeds_standard_error(differences: Sequence[float]) -> bool:
-    """Whether the mean of differences is larger in size than its standard error.
+    """Whether the absolute mean of differences is larger than its standard error.
 
     >>> exceeds_standard_error([0.0, 0.0]), exceeds_standard_error([1.0, 2.0]), exceeds_standard_error([-1.0, 1.2])
     (False, True, False)

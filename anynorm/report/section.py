@@ -1,4 +1,7 @@
-"""One comparison as data for the report page: tables as cells with text, sort value and mark; charts as points."""
+"""The data of one comparison for the report page.
+
+A cell of a table has a text, a value to sort by, and a mark such as "best". A chart has lines of points.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +38,13 @@ Cell = dict[str, Any]
 
 
 def make_section(records: Sequence[Record], varied: Sequence[str], step_times: StepTimes, store: Store) -> dict[str, Any]:
-    """Return the data of one comparison.
+    """Return the data of the section of one comparison.
 
     Args:
-        records: its runs with their ids.
-        varied: the settings in which they differ.
+        records: the records of the runs, with ids.
+        varied: the settings in which the runs differ.
         step_times: the step times of the store.
-        store: the store of the runs, with their pictures.
+        store: the store of the runs, which has their pictures.
     """
     configs = [config_from_dict(record["config"]) for record in records]
     norms = sorted(dict.fromkeys(config.norm for config in configs), key=lambda norm: norm != USUAL_NORM)
@@ -104,7 +107,7 @@ def _text(value: Any) -> str:
 
 
 def _results(rows: list[Row], norms: list[str], rankings: dict[int, Ranking]) -> dict[str, Any]:
-    """Return the test metric and largest estimation shift by norm and batch size."""
+    """Return the table of test metric, robust errors and largest estimation shift by norm and batch size."""
     columns = {"norm": [_cell(norm) for norm in norms]}
     for size, ranking in rankings.items():
         columns[f"test {ranking.metric.label}, batch {size}"] = [
@@ -121,7 +124,7 @@ def _results(rows: list[Row], norms: list[str], rankings: dict[int, Ranking]) ->
 
 
 def _leading_number(text: str) -> float | None:
-    """Return the mean of a text "mean ± sd"; None if there is none."""
+    """Return the mean in a text "mean ± sd"; None if the text is empty or "failed"."""
     first = text.partition(" ")[0].rstrip(",")
     return float(first) if first and first != "failed" else None
 
@@ -143,7 +146,7 @@ def _significance(rankings: Iterable[Ranking], metric: Metric) -> str:
 def _cost(
     rows: list[Row], configs: Sequence[Config], norms: list[str], sizes: list[int], step_times: StepTimes
 ) -> dict[str, Any]:
-    """Return milliseconds per training step and megabytes saved for backward by norm and batch size, where they are measured."""
+    """Return the table of milliseconds per step and megabytes saved for backward; columns without values are left out."""
     by_cell = {(config.norm, config.batch_size): config for config in configs}
     columns = {"norm": [_cell(norm) for norm in norms]}
     for size in sizes:
@@ -158,7 +161,14 @@ def _cost(
 def _charts(
     records: Sequence[Record], norms: list[str], sizes: list[int], points: Callable[[Record], list[tuple[float, float]]]
 ) -> list[dict[str, Any]]:
-    """Return one chart per batch size; each of its lines has points (x, mean, sd) over the seeds of one norm."""
+    """Return one chart per batch size, with one line per norm; a line has points (x, mean, sd) over seeds.
+
+    Args:
+        records: the records of the runs.
+        norms: the norms, in the order of the page.
+        sizes: the batch sizes, in the order of the page.
+        points: a function that returns the points (x, y) of a record.
+    """
     charts = []
     for size in sizes:
         lines = []
@@ -179,7 +189,7 @@ def _charts(
 
 
 def _curves(records: Sequence[Record], norms: list[str], sizes: list[int], metric: Metric) -> list[dict[str, Any]]:
-    """Return the charts of every recorded metric: that of the comparison first, then the others of evaluation and of training."""
+    """Return the charts of every metric: first the test metric of the comparison, then other test metrics, then train metrics."""
     names = {name: None for record in records for point in record["curve"] for name in point if _is_metric(name)}
     own = (f"test_{metric.name}", f"train_{metric.name}")
     curves = []
@@ -197,7 +207,7 @@ def _is_metric(name: str) -> bool:
 
 
 def _curve_points(name: str, record: Record) -> list[tuple[float, float]]:
-    """Return epoch and value at the evaluations that have a metric."""
+    """Return pairs (epoch, value) of a metric, for the evaluations that have it."""
     return [(point["epoch"], point[name]) for point in record["curve"] if point.get(name) is not None]
 
 
@@ -206,7 +216,7 @@ def _shift_points(record: Record) -> list[tuple[float, float]]:
 
 
 def _mixing_weights(records: Sequence[Record], norms: list[str], sizes: list[int]) -> list[dict[str, Any]]:
-    """Return the learned weights of mixed norms, layer by layer, in the run of the first seed."""
+    """Return the learned mixing weights of each layer, from the run with the smallest seed of each norm and batch size."""
     first: dict[tuple[str, int], Record] = {}
     for record in sorted(records, key=lambda record: -record["config"]["seed"]):
         if record.get("importance"):
@@ -230,7 +240,7 @@ def _weights(layer: dict[str, Any], prefix: str) -> dict[str, float]:
 
 
 def _runs(records: Sequence[Record], metric: Metric) -> dict[str, Any]:
-    """Return the table of all runs; it has the metric in training if a run has it."""
+    """Return the table of all runs, with a column of the training metric if a run has it."""
     configs = [record["config"] for record in records]
     columns: dict[str, list[Any]] = {
         "run": [record["id"] for record in records],
@@ -249,7 +259,7 @@ def _runs(records: Sequence[Record], metric: Metric) -> dict[str, Any]:
 
 
 def _provenance(records: Sequence[Record]) -> dict[str, str]:
-    """Return versions and hardware of the runs; where runs differ, all values."""
+    """Return the provenance of the runs; if runs differ in an entry, all values, separated by commas."""
     values: dict[str, dict[str, None]] = {}
     for record in records:
         for name, value in record["provenance"].items():

@@ -1,6 +1,7 @@
-"""Seconds per training step of a comparison's norms, measured once and kept in the store.
+"""Seconds per training step of the norms of a comparison, read from the cache in the store.
 
-`anynorm.training.timing.step_times` measures them and writes `timings/*.json` beside the runs; the report page reads these files.
+`anynorm.training.timing.step_times` measures the times and writes them to `timings/*.json` in the store; the report page reads
+these files.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from anynorm.training.config import Config
 
 
 def timed_config(config: Config) -> Config:
-    """Return the run whose steps are timed for `config`: in one process, whatever the number of epochs and the seed."""
+    """Return the configuration that is timed in place of `config`: one device, one epoch, seed 0."""
     return replace(config, epochs=1, stop_epoch=None, seed=0, devices=1, sync=False)
 
 
@@ -29,10 +30,10 @@ class StepTimes:
         for path in sorted((root / "timings").glob("*.json"), key=lambda path: path.stat().st_mtime):
             try:
                 content = json.loads(path.read_text())
-                self._by_run |= dict.fromkeys(content["ids"], content["seconds"])  # the latest measurement counts
+                self._by_run |= dict.fromkeys(content["ids"], content["seconds"])  # the latest measurement overrides earlier ones
             except (OSError, ValueError, KeyError, TypeError):
-                continue  # a damaged file is measured again by the next comparison
+                continue  # a damaged file is ignored; the next comparison measures again
 
     def get(self, config: Config) -> float | None:
-        """Return the seconds per step of a run; None if they were not measured."""
+        """Return the seconds per step of a run; None if the time was not measured."""
         return self._by_run.get(timed_config(config).id, {}).get(config.norm)

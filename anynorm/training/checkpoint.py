@@ -1,4 +1,4 @@
-"""The state of a run on disk, written atomically."""
+"""Checkpoints of runs: files with the state of a training, written atomically."""
 
 from __future__ import annotations
 
@@ -12,13 +12,17 @@ from anynorm.io.atomic import atomic_write
 
 
 def save_checkpoint(state: dict[str, Any], path: Path) -> None:
-    """Write a state; a crash or a full disk leaves the previous file intact (DiskError)."""
+    """Write a checkpoint atomically: if writing fails, the previous file is left intact.
+
+    Raises:
+        DiskError: if the file cannot be written.
+    """
     with atomic_write(path) as part:
         torch.save(state, part)
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a state onto the CPU.
+    """Read a checkpoint; tensors are loaded onto the CPU.
 
     Raises:
         DiskError: if the file is damaged.

@@ -1,4 +1,4 @@
-"""The configuration of a run: every value its result depends on. Equal configurations are one run."""
+"""The configuration of a run: all settings that its result depends on. Runs with equal configurations are the same run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _steps(*milestones: float) -> Callable[[float], float]:
 
 
 LR_SCALINGS: dict[str, Callable[[float], float]] = {"linear": lambda ratio: ratio, "sqrt": math.sqrt, "none": lambda _: 1.0}
-"""The factor of the learning rate, by the ratio of the batch size to the one that the learning rate belongs to."""
+"""Rules that scale the learning rate: functions of the ratio of the batch size to the base batch size."""
 SCHEDULES: dict[str, Callable[[float], float]] = {
     "constant": lambda _: 1.0,
     "step": _steps(0.5, 0.75),
@@ -38,14 +38,14 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
     "poly": lambda progress: (1 - progress) ** 0.9,
     "inverse": lambda progress: 1 / (1 + 8 * progress),  # AdaIN's 1/(1 + 5e-5 step) over its 160 000 steps
 }
-"""Factor of the learning rate as a function of progress, the finished fraction of the training."""
+"""Learning rate schedules: functions from the finished fraction of the training to a factor of the learning rate."""
 OPTIMIZERS = ("sgd", "adam", "adamw")
 PRECISIONS = ("32", "bf16-mixed", "16-mixed")
 _OLD_PRECISIONS = {"float32": "32", "bfloat16": "bf16-mixed"}
 FOLDERS = (
     "folder:", "stream:", "coco:", "voc:", "yolo:", "masks:", "camvid:", "cityscapes:", "ade20k:", "frames:", "videos:",
 )  # fmt: skip
-"""Prefixes of the names of data sets that are folders."""
+"""Prefixes of data set names that refer to a folder."""
 RENAMED = {
     "images": "num_train",
     "accumulate": "grad_accum_steps",
@@ -60,47 +60,48 @@ RENAMED = {
     "points": "num_evals",
     "until": "stop_epoch",
 }
-"""Fields as anynorm 0.1 named them, for the error message."""
+"""New names of the fields of anynorm 0.1, for error messages."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that determines the result of a training run.
+    """The settings that determine the result of a training run.
 
-    The defaults are part of the identity of every run (see `id`): changing one makes old runs pass for new ones, so it needs a
-    new `anynorm.training.record.VERSION`. Adding a field does not.
+    The id of a run depends only on fields that differ from their defaults. If a default changes, a stored run of the old default
+    has the same id as a run of the new one, so `anynorm.training.record.VERSION` must be increased. A new field needs no new
+    version.
 
     Args:
         data: name of a data set, `folder:PATH`, `stream:PATH`, `hf:NAME` or `package.module:factory`; see `anynorm.data`.
         model: name of a network or `package.module:factory`; see `anynorm.models`.
-        norm: a spec, or a layout of several; see `anynorm.training.norm_layout`.
+        norm: a spec, or a layout of several specs; see `anynorm.training.norm_layout`.
         width: width multiplier of the model; None for the model's default.
-        num_train: number of training images, chosen by the seed; None for all.
-        batch_size: samples per forward pass and device.
-        grad_accum_steps: forward passes per optimizer step.
+        num_train: number of training images, a random subset that depends on the seed; None for all.
+        batch_size: number of samples per forward pass and device.
+        grad_accum_steps: number of forward passes per optimizer step.
         schedule: a key of `SCHEDULES`.
-        warmup_epochs: epochs over which the learning rate rises linearly from 0.
-        mixup: parameter of the beta distribution of mixup; 0 for none.
+        warmup_epochs: number of epochs over which the learning rate increases linearly from 0.
+        mixup: parameter of the beta distribution of mixup; 0 for no mixup.
         crop: padding of random crops, in pixels.
-        flip: whether images are flipped horizontally at random.
-        cutout: side of the square that cutout erases, in pixels.
+        flip: whether to flip images horizontally at random.
+        cutout: side length of the square that cutout erases, in pixels.
         precision: 32, bf16-mixed or 16-mixed: data type of most of the forward pass; parameters stay float32.
-        ema_decay: decay of the exponential moving average of the parameters, which is then evaluated; 0 for none.
-        devices: number of processes that train together on all machines, each with its own `batch_size` samples.
-        sync: whether norms synchronize their statistics over the devices. If not, the running statistics of the first are kept.
-        image_size: side that images of a folder are resized to.
-        source_hash: `hash_sources` of a user's model or data, so that a change of them makes another run.
-        num_test: number of test images, the first ones; None for all.
-        num_evals: number of evaluations over a full run, at most.
-        stop_epoch: epoch after which the run ends, with the schedule of the full run; None for the last.
+        ema_decay: decay of the exponential moving average of the parameters; if it is not 0, the averages are evaluated.
+        devices: number of processes, over all machines, that train the run together, each with `batch_size` samples.
+        sync: whether norms synchronize their statistics over the devices; if not, running statistics are those of the first.
+        image_size: height and width to which images of a folder are resized.
+        source_hash: `hash_sources` of a user's model, data and task: if their code or files change, the run is a new one.
+        num_test: number of test images, from the start of the test set; None for all.
+        num_evals: maximum number of evaluations over a full run.
+        stop_epoch: epoch after which the run stops; the schedule is still that of all `epochs`. None to train all epochs.
         task: name of a task or `package.module:Task`; see `anynorm.tasks`.
-        options: settings of the task that are not fields here; see `Task.default_options`.
+        options: settings of the task that are not fields of `Config`; see `Task.default_options`.
         nesterov: whether SGD uses Nesterov momentum.
         decay_norms: whether weight decay applies to biases and the parameters of norms, such as γ and β.
-        min_area: smallest part of a streamed image that a random resized crop keeps, in (0, 1]; 0 for no random resized crop.
-        color_jitter: range of the random change of brightness, contrast and saturation of streamed images; 0 for none.
-        skip_unreadable: leave out image files that cannot be decoded instead of raising.
-        compile: whether networks are compiled by `torch.compile`.
+        min_area: minimum area of a random resized crop of a streamed image, as a fraction in (0, 1]; 0 for no such crop.
+        color_jitter: range of the random change of brightness, contrast and saturation of streamed images; 0 for no change.
+        skip_unreadable: whether to leave out image files that cannot be decoded instead of raising an error.
+        compile: whether to compile networks with `torch.compile`.
 
     Raises:
         SpecError: if a value is outside its range.
@@ -168,32 +169,33 @@ class Config:
 
     @property
     def id(self) -> str:
-        """Twelve hexadecimal digits that identify the run: a hash of the fields that differ from their defaults."""
+        """The id of the run: twelve hexadecimal digits, a hash of the fields that differ from their defaults."""
         changed = {}
         for each in fields(self):
             value = getattr(self, each.name)
             default = {} if each.default is MISSING else each.default
-            if value != default:  # lr=1 and lr=1.0 are one run
+            if value != default:  # lr=1 and lr=1.0 are the same run
                 changed[each.name] = float(value) if "float" in str(each.type) else value
         return hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:12]
 
     def lr_at(self, progress: float, lr: float | None = None) -> float:
-        """Return the learning rate after a fraction of the training, from 0 to 1.
+        """Return the learning rate at a point of the training.
 
         Args:
-            progress: the finished fraction.
-            lr: the learning rate that the schedule multiplies; None for that of the configuration.
+            progress: the finished fraction of the training, from 0 to 1.
+            lr: the base learning rate that is multiplied by warmup and schedule; None for `self.lr`.
         """
         warmup = 1.0
-        if self.warmup_epochs:  # 1e-3: the rate of the first step is not 0
+        if self.warmup_epochs:  # 1e-3: the learning rate of the first step is not 0
             warmup = min(1.0, (progress * self.epochs + 1e-3) / self.warmup_epochs)
         return (self.lr if lr is None else lr) * warmup * SCHEDULES[self.schedule](progress)
 
 
 def hash_sources(config: Config) -> str:
-    """Return a hash of a user's model, data and task, '' if all are built in; options of the task may name data too.
+    """Return a hash of a user's model, data and task; "" if all of them are built in.
 
-    It covers the source file of a factory or task, and the names, sizes and modification times of files and of those in a folder.
+    The hash covers the source file of each factory or task, and the name, size and modification time of each data file, including
+    files and factories that are values of `config.options`.
     """
     from anynorm.data.download import find_path  # data sets import models, which need no configuration
     from anynorm.models.search import parse_space
@@ -215,7 +217,7 @@ def hash_sources(config: Config) -> str:
 
 
 def _names_factory(text: str) -> bool:
-    """Whether an option is `package.module:factory` of something that can be imported; other options may have colons too."""
+    """Whether an option is `package.module:factory` and can be imported; other options may contain colons too."""
     if not all(part.isidentifier() for part in text.replace(":", ".", 1).split(".")):
         return False
     try:
@@ -226,14 +228,14 @@ def _names_factory(text: str) -> bool:
 
 
 def config_from_dict(values: dict[str, Any], known: Iterable[str] = ()) -> Config:
-    """Return the configuration with these values; fields that are not given have their defaults.
+    """Make a configuration from a dictionary; missing fields have their defaults.
 
     Args:
-        values: fields of `Config`.
+        values: values of fields of `Config`, by name.
         known: further names that an error message may suggest, such as the options of a task.
 
     Raises:
-        SpecError: if a name is not a field of `Config`; the message has the nearest one, or the new name of a renamed one.
+        SpecError: if a name is not a field of `Config`; the message suggests a similar name, or the new name of a renamed field.
     """
     names = [each.name for each in fields(Config)]
     for name in values:

@@ -1,6 +1,6 @@
-"""The metrics of a run over its steps, and the check that they are finite.
+"""Curves of a run's metrics, with a check that all metrics are finite.
 
-On a GPU the metrics of a step stay on the device until several steps have been queued, so that training never waits for them.
+On a GPU, metrics stay on the device and are read every `GPU_STEPS` steps, so that the CPU does not wait for the GPU in each step.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from anynorm.errors import DataError
 from anynorm.training.distributed import Processes
 
 GPU_STEPS = 10
-"""Number of steps after which metrics are read on a GPU; on the CPU they are read after each."""
+"""Number of steps after which metrics are read on a GPU; on the CPU, metrics are read after each step."""
 
 
 class DivergedError(Exception):
@@ -24,15 +24,15 @@ class DivergedError(Exception):
 
 
 class Curve:
-    """The metrics of a run.
+    """The metrics of a run over its steps.
 
     Args:
-        device: the device of the metrics of a step.
+        device: the device on which training steps compute their metrics.
         processes: the processes of the run.
 
     Attributes:
-        points: one dictionary per evaluation: step, epoch, `train_…` (means since the evaluation before, over the steps that have
-            the metric, of this process) and `test_…`.
+        points: one dictionary per evaluation: step, epoch, `train_…` (means in this process over the steps since the previous
+            evaluation that have the metric) and `test_…`.
     """
 
     def __init__(self, device: torch.device, processes: Processes) -> None:
@@ -44,11 +44,15 @@ class Curve:
         self._counts: dict[str, int] = {}
 
     def add(self, step: int, metrics: dict[str, Tensor]) -> None:
-        """Add the metrics of a training step, scalars.
+        """Add the metrics of a training step.
+
+        Args:
+            step: number of the step.
+            metrics: scalar tensors by name.
 
         Raises:
             DataError: if a metric is not a scalar.
-            DivergedError: if a metric that has been read is not finite, in any process.
+            DivergedError: if a metric is not finite in any process; on a GPU, this is checked every `GPU_STEPS` steps.
         """
         self._pending.append((step, {name: scalar(name, value) for name, value in metrics.items()}))
         if len(self._pending) >= self._interval:
@@ -56,14 +60,14 @@ class Curve:
 
     @property
     def is_checked(self) -> bool:
-        """Whether the metrics of all steps have been read, at the same steps in every process."""
+        """Whether the metrics of all steps have been read; the same in all processes."""
         return not self._pending
 
     def check(self) -> None:
-        """Read the metrics of the last steps.
+        """Read the metrics that have been added since the last check.
 
         Raises:
-            DivergedError: if a metric is not finite, in any process.
+            DivergedError: if a metric is not finite in any process.
         """
         pending, self._pending = self._pending, []
         names = [(step, name) for step, metrics in pending for name in metrics]
@@ -79,11 +83,16 @@ class Curve:
             self._raise_in_all(failure, f"a metric is not finite in another process in step {pending[-1][0]}")
 
     def add_evaluation(self, step: int, epoch: float, metrics: dict[str, float]) -> None:
-        """Add a point: the means of the metrics of training since the last one, and those of an evaluation.
+        """Add a point with the metrics of an evaluation and the means of the training metrics since the previous point.
+
+        Args:
+            step: number of finished steps.
+            epoch: number of finished epochs.
+            metrics: metrics of the evaluation by name.
 
         Raises:
             DataError: if a metric is not a number.
-            DivergedError: if a metric is not finite, in any process.
+            DivergedError: if a metric is not finite in any process.
         """
         self.check()
         values = {name: _number(name, value) for name, value in metrics.items()}
@@ -95,25 +104,25 @@ class Curve:
         self._sums, self._counts = {}, {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the points and the sums since the last one; the state is complete if `is_checked`."""
+        """Return the points, and the sums of metrics since the last point; the state is complete only if `is_checked`."""
         return {"points": self.points, "sums": self._sums, "counts": self._counts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state."""
+        """Restore a state returned by `state_dict`."""
         self.points, self._sums, self._counts = state["points"], state["sums"], state["counts"]
         self._pending = []
 
     def _raise_in_all(self, failure: str, elsewhere: str) -> None:
-        """Raise DivergedError in every process if one has a failure."""
+        """Raise DivergedError in all processes if one has a failure; `elsewhere` is the message in processes without one."""
         if not self.processes.all_true(not failure):
             raise DivergedError(failure or elsewhere)
 
 
 def scalar(name: str, value: Any) -> Tensor:
-    """Return a metric of a training step as a scalar without a graph.
+    """Return a metric of a training step as a detached float32 scalar.
 
     Raises:
-        DataError: if it is not a tensor with one value.
+        DataError: if the metric is not a tensor with one element.
     """
     if isinstance(value, Tensor) and value.numel() == 1:
         return value.detach().reshape(()).float()

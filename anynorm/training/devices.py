@@ -1,7 +1,7 @@
-"""The device, precision and processes of a run, by Lightning Fabric.
+"""The device, precision and processes of a run, set up by Lightning Fabric.
 
-A run of one device needs nothing more. For several, the processes are those of torchrun or of a cluster's scheduler, or
-`launch_processes` starts the same command once per device.
+A run on several devices has one process per device. The processes are started by torchrun, by the scheduler of a cluster, or by
+`launch_processes`, which starts the same command once per device.
 """
 
 from __future__ import annotations
@@ -26,19 +26,21 @@ if TYPE_CHECKING:
 DEVICES = ("auto", "cpu", "cuda", "mps")
 LOGGERS = ("tensorboard",)
 WORKER_VARIABLE = "ANYNORM_WORKER"
-"""The number of a worker process: on a machine with several GPUs, each worker uses its own."""
+"""Environment variable with the index of a worker process; on a machine with several GPUs, it selects the GPU of the worker."""
 _PRECISIONS: dict[str, Any] = {"32": "32-true"}
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """Where runs are trained. It is not part of a run's identity; the record of a run has it among its provenance.
+    """The hardware on which runs are trained, and their logger.
+
+    It is not part of a run's configuration and does not change its id; the provenance in the record names the device.
 
     Args:
         device: auto (cuda, else mps, else cpu), cpu, cuda or mps.
         nodes: number of machines that train one run together.
         num_workers: number of processes per run that decode streamed images.
-        logger: "tensorboard" writes event files into the folder of a run; None for none.
+        logger: "tensorboard" to write event files into the folder of a run; None for no logger.
 
     Raises:
         SpecError: if a value is outside its range.
@@ -73,21 +75,21 @@ class Hardware:
 
 
 def available_devices() -> list[str]:
-    """Return the types of devices of this machine, the preferred first."""
+    """Return the device types of this machine, in order of preference."""
     found = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     return [name for name, is_available in found.items() if is_available]
 
 
 def num_gpus(hardware: Hardware) -> int:
-    """Return the number of GPUs that runs can use side by side; 0 on the CPU."""
+    """Return the number of GPUs on which runs can be trained in parallel; 0 on the CPU."""
     return torch.cuda.device_count() if hardware.kind == "cuda" else int(hardware.kind == "mps")
 
 
 def launch_processes(config: Config, hardware: Hardware) -> None:
-    """Start the command of this process once more for every other device of a run, unless torchrun or a scheduler did.
+    """Start this command again for each further device of a run, unless torchrun or a scheduler has started all processes.
 
     Raises:
-        DataError: if torchrun started another number of processes, or this machine has fewer GPUs.
+        DataError: if torchrun started a number of processes other than `config.devices`, or this machine has fewer GPUs.
     """
     if config.devices == 1 or "WORLD_SIZE" in os.environ:
         check_processes(config, hardware)
@@ -97,19 +99,19 @@ def launch_processes(config: Config, hardware: Hardware) -> None:
 
 
 def make_fabric(config: Config, hardware: Hardware) -> Fabric:
-    """Return the Fabric of a run, which joins its processes.
+    """Return the Fabric of a run; with several devices, initialize the process group.
 
     Raises:
-        DataError: if the number of processes is not `config.devices`, or the device does not have the precision.
+        DataError: if the number of processes is not `config.devices`, or the device does not support the precision.
     """
     if config.precision == "16-mixed" and hardware.kind == "cpu":
         raise DataError("precision 16-mixed needs a GPU. Use bf16-mixed or 32 on the CPU.")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about packages and clusters that anynorm does not use
+        warnings.simplefilter("ignore")  # warnings about packages and clusters that anynorm does not use
         from lightning_fabric import Fabric
 
         logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
-        nodes = hardware.nodes if config.devices > 1 else 1  # steps are timed on one device
+        nodes = hardware.nodes if config.devices > 1 else 1  # step times are measured on one device, whatever `nodes` is
         devices: Any = config.devices // nodes
         if hardware.kind == "cuda" and config.devices == 1:
             devices = [int(os.environ.get(WORKER_VARIABLE, "0")) % torch.cuda.device_count()]
@@ -129,16 +131,16 @@ def make_fabric(config: Config, hardware: Hardware) -> Fabric:
 
 
 def _destroy_process_group() -> None:
-    """End the threads of the process group; an interpreter that ends before they do may abort (gloo, on a busy machine)."""
+    """Destroy the process group at exit: with gloo, the interpreter may abort if threads of the group are still running."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def check_processes(config: Config, hardware: Hardware) -> None:
-    """Check that a run can have as many processes as it needs.
+    """Check that the number of processes is `config.devices`, and that the machines have enough GPUs.
 
     Raises:
-        DataError: if torchrun started another number, or this machine has fewer GPUs.
+        DataError: if the number of processes differs, or this machine has fewer GPUs.
     """
     started = dist.get_world_size() if dist.is_available() and dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
     if started != config.devices:
@@ -150,10 +152,10 @@ def check_processes(config: Config, hardware: Hardware) -> None:
 
 
 def check_gpus(config: Config, hardware: Hardware) -> None:
-    """Check that the machines have as many GPUs as a run has processes.
+    """Check that every process of a run has a GPU, unless it runs on the CPU.
 
     Raises:
-        DataError: if they do not.
+        DataError: if this machine has fewer GPUs than processes, or `config.devices` is not a multiple of `hardware.nodes`.
     """
     if config.devices % hardware.nodes:
         raise DataError(f"devices must be a multiple of nodes; got devices={config.devices} and nodes={hardware.nodes}.")
@@ -163,5 +165,5 @@ def check_gpus(config: Config, hardware: Hardware) -> None:
 
 
 def describe_device(device: torch.device) -> str:
-    """Return the name of a device, with its model for a GPU."""
+    """Return the type of a device, with the name of the model for a CUDA GPU."""
     return f"cuda ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else device.type

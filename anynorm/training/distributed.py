@@ -1,8 +1,7 @@
-"""Collectives of the processes that train one run together. For a run of one process every method is the trivial case.
+"""Collective operations of the processes that train one run together. With a single process, they do not communicate.
 
-Gradients are averaged here, when an optimizer updates its parameters, and not by `DistributedDataParallel`: that reduces in the
-backward pass and expects one backward pass per forward pass of a network, which the two losses of a GAN, or a bilevel search, do
-not have.
+Gradients are averaged here before an optimizer step, not by `DistributedDataParallel`, which averages in the backward pass and
+expects one backward pass per forward pass of a network. A GAN with two losses and a bilevel search do not satisfy this.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ class Processes:
     """The processes of a run.
 
     Args:
-        count: their number; if larger than 1, the default process group must have been initialized.
+        count: number of processes; if larger than 1, the default process group must have been initialized.
     """
 
     count: int = 1
 
     @property
     def rank(self) -> int:
-        """The number of this process, from 0."""
+        """Rank of this process, from 0."""
         return dist.get_rank() if self.count > 1 else 0
 
     @property
     def is_main(self) -> bool:
-        """Whether this process is the one that writes results."""
+        """Whether this is the process with rank 0, which writes results."""
         return self.rank == 0
 
     def broadcast_bool(self, value: bool) -> bool:
@@ -61,7 +60,7 @@ class Processes:
         return [float(value) for value in tensor.tolist()]
 
     def sum_tensor(self, tensor: Tensor) -> Tensor:
-        """Return the sum of a tensor on the CPU over the processes."""
+        """Return the sum of a CPU tensor over the processes, on the CPU."""
         if self.count == 1:
             return tensor
         total = tensor.to(_device())
@@ -69,7 +68,7 @@ class Processes:
         return total.cpu()
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the values of all processes, by rank; they can be of any type that pickle takes."""
+        """Return the values of all processes in the order of their ranks; the values must be picklable."""
         if self.count == 1:
             return [value]
         values: list[Any] = [None] * self.count
@@ -77,12 +76,12 @@ class Processes:
         return values
 
     def barrier(self) -> None:
-        """Wait until every process is here."""
+        """Wait until all processes have called this method."""
         if self.count > 1:
             dist.barrier()
 
     def average_gradients(self, parameters: Iterable[Tensor]) -> None:
-        """Replace gradients by their means over the processes, which must have gradients for the same parameters."""
+        """Average gradients over the processes, in place. All processes must have gradients of the same parameters."""
         if self.count == 1:
             return
         for gradients in _by_dtype(parameter.grad for parameter in parameters if parameter.grad is not None):
@@ -91,7 +90,7 @@ class Processes:
             _copy_parts(flat, gradients)
 
     def broadcast_tensors(self, tensors: Iterable[Tensor]) -> None:
-        """Overwrite tensors by those of the main process."""
+        """Copy the tensors of the main process to all processes, in place."""
         if self.count == 1:
             return
         for group in _by_dtype(tensor.detach() for tensor in tensors):
@@ -101,12 +100,12 @@ class Processes:
 
 
 def _flatten(tensors: list[Tensor]) -> Tensor:
-    """Return the values of tensors as one vector, so that processes exchange one message."""
+    """Concatenate tensors into one vector, so that a single collective operation transfers them."""
     return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
 def _copy_parts(flat: Tensor, tensors: list[Tensor]) -> None:
-    """Copy the parts of a vector made by `_flatten` back into the tensors."""
+    """Copy a vector made by `_flatten` back into the tensors, in place."""
     for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):  # type: ignore[no-untyped-call]
         tensor.copy_(part.view_as(tensor))
 
@@ -119,5 +118,5 @@ def _by_dtype(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
 
 
 def _device() -> str:
-    """Return the device of the backend's tensors: NCCL takes only CUDA tensors."""
+    """Return the device that the backend requires: NCCL supports only CUDA tensors."""
     return "cuda" if dist.get_backend() == "nccl" else "cpu"

@@ -1,9 +1,9 @@
 """Executors: run independent jobs in processes of this machine, or on a Ray cluster.
 
-A job is a picklable function of one plain value that returns a plain value. Each runs in a single-threaded process, and results
-are yielded as they arrive. The job of a worker that dies (killed, out of memory, machine lost) is started again, up to
-`MAX_ATTEMPTS` times in total; one that trains a stored run resumes from its checkpoint. A job that fails in every attempt is
-reported after the others are done.
+A job is a picklable function of one picklable argument. Each call runs in a single-threaded process, and results are yielded as
+they arrive. If a worker dies (killed, out of memory, machine lost), its job is started again, up to `MAX_ATTEMPTS` attempts in
+total; a job that trains a run resumes from the checkpoint of the run. A job whose worker died in all attempts is reported after
+all other jobs have finished.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Job = Callable[[Any], Any]
 
 
 class WorkerError(DataError):
-    """The worker process of a job died in every attempt."""
+    """The worker process of a job died in all attempts."""
 
     def __init__(self, item: Any, reason: str) -> None:
         super().__init__(
@@ -45,25 +45,25 @@ class WorkerError(DataError):
 
 
 class Executor(Protocol):
-    """Runs jobs."""
+    """An object that runs jobs in worker processes."""
 
     @property
     def workers(self) -> int:
-        """Number of jobs that run at the same time."""
+        """Maximum number of jobs that run at the same time."""
 
     def map_unordered(self, job: Job, items: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
         """Yield (item, job(item)) for every item, as results arrive.
 
-        An exception of a job is raised at once, and the other jobs are stopped.
+        If a job raises an exception, it is raised at once, and all other jobs are stopped.
 
         Raises:
-            WorkerError: at the end, if the worker of a job died in every attempt.
+            WorkerError: after all other results, if the worker of a job died in all attempts.
         """
 
 
 @dataclass(frozen=True)
 class LocalExecutor:
-    """Runs jobs in processes of this machine; with one worker, in this process."""
+    """Executor that runs jobs in processes of this machine; with one worker, in this process."""
 
     workers: int
 
@@ -71,7 +71,7 @@ class LocalExecutor:
         """Yield (item, job(item)) for every item, as results arrive.
 
         Raises:
-            WorkerError: after all other results, if jobs killed their worker again and again.
+            WorkerError: after all other results, if the worker of a job died in all attempts.
         """
         if self.workers <= 1:
             yield from _map_in_process(job, items)
@@ -98,9 +98,10 @@ class LocalExecutor:
 
 
 class _Workers:
-    """Single-threaded processes, each in its own pool: a process that dies breaks its pool, and must not take other jobs with it.
+    """Single-threaded worker processes, each in its own pool: a process that dies breaks its pool, but no other jobs.
 
-    They exit when the parent's end of a pipe is closed: by `__exit__` after an error or Ctrl-C, or because the parent was killed.
+    The workers exit when the parent's end of a pipe is closed: by `__exit__` after an error or Ctrl-C, or because the parent was
+    killed.
     """
 
     def __init__(self, count: int) -> None:
@@ -147,7 +148,7 @@ class _Workers:
 
 
 def _start_worker(lifeline: Connection, number: int) -> None:
-    """Prepare a worker process: Ctrl-C is the parent's to handle, and the process does not outlive the parent."""
+    """Initialize a worker process: ignore Ctrl-C, which the parent handles, use one thread, and exit if the parent exits."""
     os.environ[WORKER_VARIABLE] = str(number)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
@@ -156,12 +157,12 @@ def _start_worker(lifeline: Connection, number: int) -> None:
 
 def _exit_when_closed(lifeline: Connection) -> None:
     with suppress(EOFError, OSError):
-        lifeline.recv_bytes()  # nothing is ever sent: it returns when the parent's end is closed
+        lifeline.recv_bytes()  # nothing is sent, so this blocks until the parent's end is closed
     os._exit(1)
 
 
 def _map_in_process(job: Job, items: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """Run jobs with one thread, as worker processes do: the last bits of a result depend on the number of threads."""
+    """Run jobs in this process, with one thread as in workers: the last bits of a result depend on the number of threads."""
     threads = torch.get_num_threads()
     for item in items:
         torch.set_num_threads(1)
@@ -174,10 +175,10 @@ def _map_in_process(job: Job, items: Sequence[Any]) -> Iterator[tuple[Any, Any]]
 
 @dataclass(frozen=True)
 class RayExecutor:
-    """Runs jobs on a Ray cluster: the one of RAY_ADDRESS, or a temporary one on the cores of this machine.
+    """Executor that runs jobs on the Ray cluster at RAY_ADDRESS, or on a temporary cluster on the cores of this machine.
 
-    Workers import the same code and write to the same paths, so code, data and runs must be on a disk that all machines mount
-    under the same path and that can lock files.
+    Workers import the same code and write to the same paths, so code, data and runs must be on a disk that supports file locks
+    and that all machines mount under the same path.
     """
 
     workers: int
@@ -216,7 +217,7 @@ class RayExecutor:
 
 
 def _run_on_cluster(folder: str, environment: dict[str, str], job: Job, item: Any) -> Any:
-    """Run a job in the working directory and with the ANYNORM_ variables of the process that submitted it."""
+    """Run a job with the working directory and the ANYNORM_ environment variables of the process that submitted it."""
     try:
         os.chdir(folder)
     except OSError:
@@ -230,12 +231,12 @@ def _run_on_cluster(folder: str, environment: dict[str, str], job: Job, item: An
 
 
 def _environment() -> dict[str, str]:
-    """Return the user's variables, such as ANYNORM_DATA: Ray does not pass them on to workers."""
+    """Return the environment variables that start with ANYNORM_, which Ray does not pass on to workers."""
     return {name: value for name, value in os.environ.items() if name.startswith("ANYNORM_")}
 
 
 def _ray_options(workers: int) -> dict[str, Any]:
-    """Return the options of `ray.init` that connect to the cluster of RAY_ADDRESS, or start one."""
+    """Return the arguments of `ray.init` to connect to the cluster at RAY_ADDRESS, or to start a cluster."""
     paths = os.pathsep.join(path for path in sys.path if path)
     variables = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     options: dict[str, Any] = {"log_to_driver": False, "runtime_env": {"env_vars": variables}}
@@ -256,14 +257,14 @@ EXECUTORS: dict[str, Callable[[int], Executor]] = {"local": LocalExecutor, "ray"
 
 
 def make_executor(name: str = "local", workers: int | None = None) -> Executor:
-    """Return an executor.
+    """Return an executor by name.
 
     Args:
         name: "local" or "ray".
         workers: number of workers; None for one per core.
 
     Raises:
-        DataError: if there is no such executor.
+        DataError: if the name is unknown.
     """
     if name not in EXECUTORS:
         raise DataError(f"executor must be one of {' '.join(EXECUTORS)}; got {name!r}.")

@@ -1,4 +1,4 @@
-"""Curves for other programs: event files that TensorBoard reads."""
+"""Loggers of training curves: TensorBoard event files."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any, Protocol
 
 
 class Logger(Protocol):
-    """Receives the points of a curve."""
+    """An object that writes the points of a curve; see `anynorm.training.curve.Curve.points`."""
 
     def add(self, point: dict[str, float]) -> None:
         """Write a point."""
 
     def close(self) -> None:
-        """Write what is buffered."""
+        """Flush buffered points and close the files."""
 
 
 class NoLogger:
-    """Writes nothing."""
+    """A logger that writes nothing."""
 
     def add(self, point: dict[str, float]) -> None:
         """Do nothing."""
@@ -27,11 +27,11 @@ class NoLogger:
 
 
 class TensorBoardLogger:
-    """Writes the points of a curve as event files.
+    """A logger that writes the points of a curve to TensorBoard event files.
 
     Args:
-        folder: of the event files.
-        step: the step that training resumes from; later events of an interrupted training are hidden.
+        folder: the folder of the event files.
+        step: the step from which training resumes; TensorBoard hides later events that an interrupted training wrote.
     """
 
     def __init__(self, folder: Path, step: int) -> None:
@@ -40,12 +40,12 @@ class TensorBoardLogger:
         self._writer: Any = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
 
     def add(self, point: dict[str, float]) -> None:
-        """Write a point of a curve: train_loss as train/loss, and so on."""
+        """Write each metric of a point as a scalar: train_loss as train/loss, and so on."""
         for name, value in point.items():
             kind, _, metric = name.partition("_")
             if metric:
                 self._writer.add_scalar(f"{kind}/{metric}", value, int(point["step"]))
 
     def close(self) -> None:
-        """Write what is buffered and close the file."""
+        """Flush buffered points and close the file."""
         self._writer.close()

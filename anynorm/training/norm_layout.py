@@ -1,13 +1,14 @@
-"""Which norm goes where in a model, as one text.
+"""Norm layouts: one string that assigns norms to the layers of a model.
 
 gn:8            every norm
 gn:4~bn         alternating in the order of the modules: gn:4 first, then bn, then gn:4 …
 xbn=gn:64       the second norm of each residual block, as in `anynorm.xbn`
-xbn.p3.d2=in    the third norm, of every second block
-sabn@K          every norm, with as many classes as the data set of a task has
-sn;heads=gn:8   gn:8 in the submodule `heads`, sn in the rest; a layout per part, such as backbone=xbn=gn:64;heads=gn:8
+xbn.p3.d2=in    the third norm of every second residual block
+sabn@K          every norm; K stands for the number of classes of the task's data set
+sn;heads=gn:8   gn:8 in the submodule `heads`, sn in the rest; a layout per submodule, such as backbone=xbn=gn:64;heads=gn:8
 
-Parts follow the layout of the rest, `bn` if there is none. They are replaced in their order: a part of a part comes later.
+A submodule is called a part here. The layout of the rest comes first and is `bn` if it is omitted. Parts are replaced in the
+given order, so a submodule of another part must come after that part.
 """
 
 from __future__ import annotations
@@ -31,18 +32,20 @@ _CLASSES = re.compile(r"\.(?:cc|sa|aux|saaux)@\w+|(?:cc|sa|aux|saaux)(?=bn@)|(?<
 def apply_norms(
     model: nn.Module, norms: str, batch_size: int, num_classes: int | None = None, fit: Calibration | None = None
 ) -> nn.Module:
-    """Replace the norms of a model by those of a layout; a number of groups becomes the nearest divisor of a layer's channels.
+    """Replace the norms of a model according to a layout.
+
+    If a number of groups does not divide the channels of a layer, the nearest divisor is used.
 
     Args:
         model: a network with norms.
         norms: the layout.
-        batch_size: samples per device in training, from which `bgn` without a number chooses its groups.
-        num_classes: what "@K" stands for; None if there are no classes.
-        fit: calibration batches on which γ and β are fitted, as in `anynorm.convert`; None to copy them.
+        batch_size: number of samples per device in training, from which `bgn` without a number chooses its number of groups.
+        num_classes: the number that replaces "K" in "@K"; None if there are no classes.
+        fit: calibration batches on which γ and β are fitted, as in `anynorm.convert`; None to copy γ and β.
 
     Raises:
-        SpecError: if the model or a part has no norm, there is no such part, "@K" stands for nothing, or XBN blocks should be
-            fitted.
+        SpecError: if the model or a part has no norm, a part does not exist, the layout has "@K" without `num_classes`, or `fit`
+            is given for an XBN layout.
     """
     network = model
     for part, layout in split_parts(set_num_classes(norms, num_classes)):
@@ -56,10 +59,10 @@ def apply_norms(
 
 
 def _find_part(model: nn.Module, path: str, part: str) -> nn.Module:
-    """Return a submodule.
+    """Return the submodule at a path; `part` is the name in the error message.
 
     Raises:
-        SpecError: if the model does not have it.
+        SpecError: if the model does not have the submodule.
     """
     try:
         return model.get_submodule(path)
@@ -70,7 +73,7 @@ def _find_part(model: nn.Module, path: str, part: str) -> nn.Module:
 
 
 def _apply_layout(model: nn.Module, norms: str, batch_size: int, fit: Calibration | None) -> nn.Module:
-    """Replace the norms of a model by those of a layout without parts."""
+    """Replace the norms of a model according to a layout without parts."""
     if match := _XBN.fullmatch(norms):
         if fit is not None:
             raise SpecError(f"the norms of XBN blocks cannot be fitted; got {norms}. Usable: the spec of a norm, such as gn:8.")
@@ -84,10 +87,10 @@ def _apply_layout(model: nn.Module, norms: str, batch_size: int, fit: Calibratio
 
 
 def validate_norms(norms: str, batch_size: int = 1) -> None:
-    """Check that a layout of norms can be read.
+    """Check that a layout is valid.
 
     Raises:
-        SpecError: if it cannot.
+        SpecError: if the layout or one of its specs is not valid.
     """
     for _, layout in split_parts(norms):
         match = _XBN.fullmatch(layout)
@@ -101,10 +104,10 @@ def validate_norms(norms: str, batch_size: int = 1) -> None:
 
 
 def split_parts(norms: str) -> list[tuple[str, str]]:
-    """Split a layout into pairs of a part and its layout; the first part is "", the rest of the network.
+    """Split a layout into pairs (part, layout); the first pair has the part "" and is the layout of the rest of the network.
 
     Raises:
-        SpecError: if a later entry does not name a part.
+        SpecError: if an entry after the first does not have the form PART=LAYOUT.
 
     >>> split_parts("sn;heads=gn:8"), split_parts("backbone=xbn=gn:64"), split_parts("xbn.d2=gn:4")
     ([('', 'sn'), ('heads', 'gn:8')], [('', 'bn'), ('backbone', 'xbn=gn:64')], [('', 'xbn.d2=gn:4')])
@@ -119,7 +122,7 @@ def split_parts(norms: str) -> list[tuple[str, str]]:
 
 
 def split_layout(norms: str, num_classes: int | None) -> list[str]:
-    """Return the specs of a layout, with the number of classes in the place of "@K".
+    """Return the specs of a layout, with "K" in "@K" replaced by the number of classes.
 
     >>> split_layout("ccbn@K~sabn@K", 10), split_layout("xbn.d2=gn:4", None)
     (['ccbn@10', 'sabn@10'], ['gn:4'])
@@ -130,24 +133,24 @@ def split_layout(norms: str, num_classes: int | None) -> list[str]:
 
 
 def set_num_classes(norms: str, num_classes: int | None) -> str:
-    """Replace "@K" by the number of classes.
+    """Replace "K" in "@K" by the number of classes.
 
     Raises:
-        SpecError: if a layout has "@K" and there are no classes.
+        SpecError: if the layout has "@K" and `num_classes` is None.
 
     >>> set_num_classes("sabn@K", 10)
     'sabn@10'
     """
     if "@K" in norms and num_classes is None:
         raise SpecError(
-            f"@K in {norms} stands for the number of classes of a task that conditions norms on classes; this one does not. "
+            f"@K in {norms} stands for the number of classes on which a task conditions its norms; this task has no conditions. "
             f"Write a number: {norms.replace('@K', '@10')}."
         )
     return norms.replace("@K", f"@{num_classes}")
 
 
 def without_classes(norms: str) -> str:
-    """Return a layout whose norms have one affine and one set of statistics for all classes or domains.
+    """Remove the parts of specs that depend on classes or domains, so that all share one affine and one set of statistics.
 
     >>> without_classes("gn:8.cc@2"), without_classes("bn.aux@2~sabn@K"), without_classes("hn:4")
     ('gn:8', 'bn~bn', 'hn:4')
@@ -156,7 +159,7 @@ def without_classes(norms: str) -> str:
 
 
 def split_norms(text: str) -> list[str]:
-    """Split a comma-separated list of layouts; commas inside a spec do not separate.
+    """Split a comma-separated list of layouts; commas inside a spec are not separators.
 
     >>> split_norms("bn,gbgn:8,32,[1,*,1]/[*,9],gn:4~bn")
     ['bn', 'gbgn:8,32', '[1,*,1]/[*,9]', 'gn:4~bn']

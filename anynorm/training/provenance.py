@@ -14,7 +14,7 @@ PACKAGES = ("torch", "numpy")
 
 
 def provenance() -> dict[str, Any]:
-    """Return commit, versions of Python and of the installed packages among `PACKAGES`, processor and number of cores."""
+    """Return the commit, the versions of Python and of the installed `PACKAGES`, the processor and the number of cores."""
     versions = {}
     for name in PACKAGES:
         try:
@@ -37,7 +37,7 @@ def cpu_count() -> int:
 
 @lru_cache
 def _commit(folder: Path) -> str:
-    """Return the commit of the code, with + if files differ from it; cached, because loaded code does not change later."""
+    """Return the commit of the code, with "+" if there are uncommitted changes; cached, since loaded code does not change."""
     try:
         described = subprocess.run(
             ["git", "describe", "--always", "--dirty=+", "--exclude=*"], cwd=folder, capture_output=True, text=True, check=True

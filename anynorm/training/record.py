@@ -13,7 +13,7 @@ from anynorm.io.atomic import atomic_write
 from anynorm.table import json_safe
 
 VERSION = 2
-"""Version 1 had an SQLite index (anynorm 0.1)."""
+"""Version of the file format. Version 1 (anynorm 0.1) had an SQLite index."""
 
 
 class DamagedRecordError(DataError):
@@ -32,7 +32,7 @@ def read_record(path: Path) -> dict[str, Any]:
 
     Raises:
         DamagedRecordError: if the file is incomplete or does not match its checksum.
-        DataError: if it is of another version.
+        DataError: if the record has another version.
     """
     try:
         content = json.loads(path.read_text())
@@ -53,7 +53,15 @@ def _checksum(record: dict[str, Any]) -> str:
 
 
 class Summary(NamedTuple):
-    """What a list of runs shows of a record."""
+    """The part of a record that lists of runs show.
+
+    Attributes:
+        status: "done" or "failed".
+        metric: name and unit of the metric.
+        value: value of the metric in the last evaluation; None if the run failed.
+        note: why the run failed; "" if it did not.
+        config: fields of `anynorm.training.config.Config`.
+    """
 
     status: str
     metric: str
@@ -63,7 +71,7 @@ class Summary(NamedTuple):
 
 
 def read_summary(path: Path) -> Summary:
-    """Read a record, or return what was read from the same version of the file before: a store may have hundreds."""
+    """Read the summary of a record; cached as long as the file does not change, because a store may have hundreds of runs."""
     stat = path.stat()
     return _read_summary(path, stat.st_mtime_ns, stat.st_ino, stat.st_size)
 
@@ -71,6 +79,6 @@ def read_summary(path: Path) -> Summary:
 @lru_cache(maxsize=10_000)
 def _read_summary(path: Path, *_file_version: int) -> Summary:
     record = read_record(path)
-    metric = record.get("metric", {"name": "error", "unit": "%"})  # records of classification had none
+    metric = record.get("metric", {"name": "error", "unit": "%"})  # old records of classification have no metric
     label = f"{metric['name']} {metric['unit']}".rstrip()
     return Summary(record["status"], label, record.get(f"test_{metric['name']}"), record.get("note", ""), record["config"])

@@ -1,4 +1,4 @@
-"""One run from configuration to record: train, measure the trained network, store."""
+"""Run a configuration: train the networks, measure them, and write the record to the store."""
 
 from __future__ import annotations
 
@@ -36,16 +36,17 @@ def run(
     hardware: Hardware | None = None,
     callback: Callable[[Trainer], None] | None = None,
 ) -> bool:
-    """Train a run and store its record, unless the store has the record or another process trains the run.
+    """Train a run and store its record, unless the store has the record or another process is training the run.
 
-    A run that diverges or cannot be built is recorded as failed, with the reason. An interrupted run resumes at the next call.
+    If the run diverges or its networks cannot be built, its record has the status "failed" and the reason. An interrupted run
+    resumes in the next call.
 
     Args:
-        config: the run.
+        config: the configuration of the run.
         root: the folder of the store.
-        task: what is trained; None for the task of `config.task`.
-        hardware: where it is trained; the CPU by default.
-        callback: called with the trainer after every step.
+        task: the task to train; None for the task of `config.task`.
+        hardware: the hardware to train on; the CPU by default.
+        callback: a function that is called with the trainer after every step.
 
     Returns:
         Whether this call trained the run.
@@ -53,7 +54,7 @@ def run(
     hardware = hardware or Hardware("cpu")
     check_processes(config, hardware)
     if config.devices > 1:
-        make_fabric(config, hardware)  # joins the processes
+        make_fabric(config, hardware)  # initializes the process group
     processes, store = Processes(config.devices), Store(root)
     if not processes.broadcast_bool(processes.is_main and store.begin(config)):
         return False
@@ -103,7 +104,7 @@ def _train_and_measure(
 
 
 def _metric_of_failed_run(config: Config, task: Task | None) -> Metric:
-    """Return the metric of a run that may have failed because of its settings; then `Task.metric`."""
+    """Return the metric of a run; the default of the task if the settings of a failed run do not determine it."""
     kind: type[Task] = import_object("anynorm.tasks:task_class")(config.task) if task is None else type(task)
     try:
         return kind.metric_for(config)
@@ -117,11 +118,11 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def load_run(root: Path, name: str) -> Task:
-    """Return the task of a run with its trained networks, in eval mode.
+    """Load the task of a run with its trained networks, in eval mode.
 
     Args:
         root: the folder of the store.
-        name: the id of the run, or its beginning.
+        name: the id of the run, or a prefix of it.
     """
     store = Store(root)
     config = store.config(name)
@@ -135,13 +136,18 @@ def load_run(root: Path, name: str) -> Task:
 
 
 def own_state(task: Task) -> dict[str, Tensor]:
-    """Return the parameters and buffers of a task that are not those of its networks."""
+    """Return the parameters and buffers of a task that do not belong to one of its networks."""
     networks = {name for name, _ in task.named_children()}
     return {name: value for name, value in task.state_dict().items() if name.partition(".")[0] not in networks}
 
 
 def summarize(trainer: Trainer, *, failed: bool) -> dict[str, Any]:
-    """Return the results of a training that has ended: curve, final metrics, memory, statistics of its norms."""
+    """Return the results of a finished training: curve, final metrics, memory, estimation shift and mixing weights.
+
+    Args:
+        trainer: the trainer after the last step.
+        failed: whether the training diverged; test metrics are then None, and norms are not measured.
+    """
     task, points = trainer.task, trainer.curve.points
     last = {name: value for name, value in points[-1].items() if name.startswith(("train_", "test_"))} if points else {}
     results: dict[str, Any] = {
@@ -160,7 +166,7 @@ def summarize(trainer: Trainer, *, failed: bool) -> dict[str, Any]:
 
 
 def _estimation_shift(task: Task) -> list[dict[str, Any]] | None:
-    """Return the estimation shift per norm, with its position among all norms; None if no norm has running statistics."""
+    """Return the estimation shift of each norm, with the position of the norm; None if no norm has running statistics."""
     batches = task.eval_batches(SHIFT_BATCH_SIZE)
     if batches is None:
         return None
@@ -174,7 +180,7 @@ def _estimation_shift(task: Task) -> list[dict[str, Any]] | None:
 
 
 def _first_samples(batches: Iterable[Any], count: int) -> Iterator[Any]:
-    """Yield batches until they have a number of samples."""
+    """Yield batches until they have at least `count` samples in total."""
     for batch in batches:
         if count <= 0:
             return
@@ -183,7 +189,7 @@ def _first_samples(batches: Iterable[Any], count: int) -> Iterator[Any]:
 
 
 def _mixing_weights(model: nn.Module) -> list[dict[str, Any]] | None:
-    """Return the learned weights per mixed norm; None if the model has none."""
+    """Return the learned mixing weights of each norm that has any; None if no norm has."""
     try:
         return importance(model).rows
     except DiagnosticError:
@@ -191,9 +197,10 @@ def _mixing_weights(model: nn.Module) -> list[dict[str, Any]] | None:
 
 
 def saved_bytes(trainer: Trainer) -> int | None:
-    """Return the bytes that a forward pass saves for backward besides the parameters; tensors that share storage count once.
+    """Return the number of bytes that a forward pass saves for backward, without parameters; shared storage counts once.
 
-    None for a task without a `loss`, whose training step may have several forward passes.
+    Returns:
+        The number of bytes; None for a task that does not define `loss`, whose step may have several forward passes.
     """
     task = trainer.task
     if type(task).loss is Task.loss:
@@ -210,5 +217,5 @@ def saved_bytes(trainer: Trainer) -> int | None:
     batch = task.training_batch(0)
     with preserve_buffers(task), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), trainer.autocast():
         metrics = task.train().loss(batch)
-    del metrics  # not earlier: freed memory would be reused, and two tensors would have one address
+    del metrics  # the graph must live until here: freed memory would be reused, and two tensors would have the same address
     return sum(sizes.values())

@@ -1,4 +1,4 @@
-"""Which samples a training step uses, and its random numbers: functions of the seed and the number of the step alone."""
+"""The samples and random numbers of each training step, as functions of the seed and the step number only."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from anynorm.errors import DataError
 from anynorm.training.config import Config
 
 _ORDER, _AUGMENTATION, _DROPOUT = 1, 2, 3
-"""Independent streams of random numbers."""
+"""Numbers of the independent random streams; see `derive_seed`."""
 
 
 class Sampler:
-    """The order of the samples: every epoch a new permutation, divided into steps, passes of a step, and processes.
+    """A sampler that permutes the samples in every epoch and divides them into steps, passes of a step, and processes.
 
     Args:
         config: the run.
         num_samples: number of training samples.
-        passes_per_step: batches per step and process.
-        rank: the number of this process.
+        passes_per_step: number of batches per step and process.
+        rank: rank of this process.
 
     Raises:
-        DataError: if a step takes more samples than there are.
+        DataError: if a step needs more samples than `num_samples`.
     """
 
     def __init__(self, config: Config, num_samples: int, passes_per_step: int, rank: int = 0) -> None:
@@ -37,11 +37,11 @@ class Sampler:
         self._order: tuple[int, Tensor] = (-1, torch.empty(0))
 
     def indices(self, step: int, number: int = 0) -> Tensor:
-        """Return the samples of one pass of this process.
+        """Return the indices of the samples of one pass in this process, shape (batch_size,).
 
         Args:
             step: number of the step.
-            number: number of the pass, below `passes_per_step`.
+            number: number of the pass within the step, below `passes_per_step`.
         """
         epoch, index = divmod(step, self.steps_per_epoch)
         if self._order[0] != epoch:
@@ -51,23 +51,23 @@ class Sampler:
         return self._order[1][start : start + self.config.batch_size]
 
     def seed(self, step: int, number: int = 0) -> int:
-        """Return the seed of the random numbers of one pass of this process."""
+        """Return the seed of the augmentation of one pass in this process."""
         passes_before = step * self.passes_per_step * self.config.devices
         return derive_seed(self.config.seed, _AUGMENTATION, passes_before + self._pass_of_step(number))
 
     def generator(self, step: int, number: int = 0) -> torch.Generator:
-        """Return a generator with the seed of one pass of this process."""
+        """Return a CPU generator for the augmentation of one pass in this process."""
         return torch.Generator().manual_seed(self.seed(step, number))
 
     def dropout_seed(self, step: int) -> int:
-        """Return the seed of the global generators in a step of this process."""
+        """Return the seed of torch's global generators for a step of this process, such as for dropout."""
         return derive_seed(self.config.seed, _DROPOUT, step * self.config.devices + self.rank)
 
     def _pass_of_step(self, number: int) -> int:
-        """Return the number of a pass of this process among those of all processes."""
+        """Return the number of a pass of this process, counted over the passes of all processes in a step."""
         return number * self.config.devices + self.rank
 
 
 def derive_seed(seed: int, stream: int, number: int) -> int:
-    """Return a seed that differs for every run, stream and number."""
+    """Derive a seed from the seed of a run, the number of a random stream and a counter."""
     return (seed * 1_000_003 + stream) * 2_147_483_647 % (1 << 40) + number

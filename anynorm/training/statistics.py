@@ -1,13 +1,13 @@
 """Statistics over seeds: mean ± sd as text, the paired t-test, and Holm's correction for several tests.
 
-Two configurations are compared seed by seed, because runs of one seed share their data order and initialization. With
-differences d_1 … d_n between them, Student's paired one-sided test asks how likely a mean difference of at least this size is if
-the true mean is not positive:
+Two configurations are compared by a paired test over seeds, because runs with the same seed share their data order and
+initialization. With d_1 … d_n the differences per seed, the p-value of Student's one-sided paired t-test is the probability of a
+t at least this large if the true mean difference is 0:
 
     t = mean(d) / (sd(d) / √n),    p = P(T_{n-1} ≥ t)
 
-Of k tests at level α, Holm (1979) rejects the smallest p if it is below α / k, the next if it is below α / (k − 1), and so on
-until the first that is not.
+For k tests at level α, Holm (1979) sorts the p-values, rejects the null hypothesis of the smallest if it is below α / k, of the
+next if it is below α / (k − 1), and so on, and stops at the first that is not.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ LEVEL = 0.05
 
 
 def mean_sd(values: Sequence[float | None], mean_format: str = ".4g", sd_format: str = ".2g") -> str:
-    """Format values as "mean ± sd" with the number of failed runs.
+    """Format values as "mean ± sd", with the number of failed runs if there are any.
 
     Args:
         values: one value per seed; None where the run failed.
         mean_format: format specification of the mean.
-        sd_format: format specification of the sample standard deviation, which needs two values or more.
+        sd_format: format specification of the sample standard deviation, which is left out for a single value.
 
     Returns:
-        "" without values, "failed" if all are None.
+        The text; "" if `values` is empty, "failed" if all values are None.
 
     >>> mean_sd([30.0, 32.0, None])
     '31 ± 1.4, 1 of 3 failed'
@@ -54,7 +54,7 @@ def paired_t_test(larger: Sequence[float], smaller: Sequence[float]) -> float:
         smaller: one value per seed, in the same order of seeds.
 
     Returns:
-        1.0 if there are fewer than two pairs or a value is not finite, since nothing can be said then.
+        The p-value; 1.0 if there are fewer than two pairs or a value is not finite.
 
     >>> round(paired_t_test([3.1, 2.9, 3.4], [2.0, 2.8, 2.1]), 3)
     0.077
@@ -63,7 +63,7 @@ def paired_t_test(larger: Sequence[float], smaller: Sequence[float]) -> float:
     if len(differences) < 2 or not all(map(math.isfinite, differences)):
         return 1.0
     if max(differences) - min(differences) <= 1e-12 * max(map(abs, differences)):
-        # sd = 0 but for rounding: t is infinite, or 0 / 0, which scipy turns into NaN and a warning
+        # sd = 0 up to rounding: t is infinite or 0 / 0, for which scipy returns NaN with a warning
         return 0.0 if max(differences) > 0 else 1.0
     from scipy.stats import ttest_rel
 
@@ -71,9 +71,9 @@ def paired_t_test(larger: Sequence[float], smaller: Sequence[float]) -> float:
 
 
 def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
-    """Return p-values adjusted by Holm's step-down method, in the order of the input.
+    """Return p-values adjusted for multiple tests by Holm's step-down method, in the order of the input.
 
-    A test is significant at level α, among all of them, if its adjusted p-value is below α.
+    A test is significant at the family-wise level α if its adjusted p-value is below α.
 
     >>> holm({"gn": 0.04, "sn": 0.01, "bn": 0.03})
     {'gn': 0.06, 'sn': 0.03, 'bn': 0.06}

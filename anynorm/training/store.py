@@ -1,20 +1,21 @@
-"""Runs on disk: one folder per run, without an index. The files of a run are its status.
+"""A store of runs on disk: one folder per run, without an index. The status of a run follows from its files.
 
     runs/ID/config.json     the configuration, written when the run begins
     runs/ID/lock            held by the process that trains the run; the system releases it when the process ends or is killed
-    runs/ID/checkpoint.pt   the state that an interrupted run resumes from
-    runs/ID/record.json     the outcome with its version and checksum, written when the run ends
+    runs/ID/checkpoint.pt   the state from which an interrupted run resumes
+    runs/ID/record.json     the results, with a version and a checksum, written when the run ends
     runs/ID/NETWORK.pt      a trained network, by the name of its attribute: model.pt for classification
     runs/ID/task.pt         parameters and buffers of the task itself, if it has any
-    runs/ID/artifacts/      files of the task, such as pictures
+    runs/ID/artifacts/      files written by the task, such as pictures
     runs/ID/tensorboard/    event files, with --logger tensorboard
 
-    done, failed            the record says so
+    done, failed            the status in the record
     running                 the lock is held, and no record exists
     stopped                 the lock is free, and no record exists
-    unreadable              the record is damaged or of another version; the others can be read
+    unreadable              the record is damaged or has another version; other runs are not affected
 
-Files are written atomically. Several processes may use a store at once, on several machines if their disk can lock files.
+Files are written atomically. Several processes may use a store at the same time, also on several machines if the disk supports
+file locks.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from anynorm.training.record import DamagedRecordError, read_record, read_summar
 ENDED = ("done", "failed")
 _ID = re.compile("[0-9a-f]{12}")
 _PROBE_SECONDS = 0.2
-"""How long `begin` waits for a lock, because `rows` in another process takes every lock for a moment."""
+"""Seconds that `begin` waits for a lock, because `rows` in another process acquires each lock for a moment."""
 
 
 class Store:
@@ -46,7 +47,7 @@ class Store:
         root: the folder; created if it does not exist.
 
     Raises:
-        DataError: if the folder cannot be created, or is a store of anynorm 0.1.
+        DataError: if the folder cannot be created or is a store of anynorm 0.1.
     """
 
     def __init__(self, root: Path) -> None:
@@ -67,10 +68,10 @@ class Store:
         return self.root / "runs" / run
 
     def begin(self, config: Config) -> bool:
-        """Lock a run until `release`, `finish`, or the end of this object.
+        """Lock a run until `release` or `finish` is called, or this object is deleted.
 
         Returns:
-            Whether the lock is held; not if the run has ended or another process holds it.
+            Whether this object holds the lock; False if the run has ended or another process holds the lock.
         """
         run = config.id
         if run in self._locks:
@@ -88,10 +89,10 @@ class Store:
         return run in self._locks
 
     def _mark_running(self, config: Config) -> bool:
-        """Write the configuration of a run whose lock is held, unless the run has ended; return whether it has not."""
+        """Write the configuration of a run whose lock is held; return False, without writing, if the run has ended."""
         if self.is_valid(config.id):
             return False
-        for part in self.folder(config.id).glob("*.part"):  # of a process that was killed while it wrote
+        for part in self.folder(config.id).glob("*.part"):  # left by a process that was killed while writing
             part.unlink(missing_ok=True)
         path = self.folder(config.id) / "config.json"
         if path.exists():
@@ -102,7 +103,7 @@ class Store:
         return True
 
     def release(self, config: Config) -> None:
-        """Release the lock of a run; one that has not ended is stopped and can be resumed."""
+        """Release the lock of a run. If the run has not ended, its status is "stopped", and it can be resumed."""
         lock = self._locks.pop(config.id, None)
         if lock is not None:
             lock.release()
@@ -111,15 +112,15 @@ class Store:
         """Write the record of a run, delete its checkpoint and release its lock.
 
         Args:
-            config: the run.
-            outcome: its results; `status` must be "done" or "failed". Infinite and NaN values are stored as null.
+            config: the configuration of the run.
+            outcome: the results; `status` must be "done" or "failed". Infinite and NaN values are stored as null.
         """
         write_record({"config": asdict(config), **outcome}, self.folder(config.id) / "record.json")
         (self.folder(config.id) / "checkpoint.pt").unlink(missing_ok=True)
         self.release(config)
 
     def is_valid(self, run: str) -> bool:
-        """Whether a run, by its full id, has a record that can be read."""
+        """Whether the run with this full id has a readable record."""
         try:
             read_summary(self.folder(run) / "record.json")
         except (OSError, DamagedRecordError):
@@ -127,17 +128,17 @@ class Store:
         return True
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one dictionary per run, the newest last.
+        """Return one dictionary per run, in the order of their last update.
 
         Returns:
-            `id`, `status`, `metric` (its name), `value` (of the evaluation), `note` (why the run failed or cannot be read),
-            `updated` (seconds since the epoch), `config` (a dictionary).
+            Dictionaries with `id`, `status`, `metric` (name and unit), `value` (of the metric in the last evaluation), `note`
+            (why the run failed or cannot be read), `updated` (Unix time in seconds) and `config` (a dictionary).
         """
         rows = [row for folder in (self.root / "runs").iterdir() if (row := self._read_row(folder)) is not None]
         return sorted(rows, key=lambda row: float(row["updated"]))
 
     def _read_row(self, folder: Path) -> dict[str, Any] | None:
-        """Return the row of a run; None if it was killed before its configuration was written."""
+        """Return the dictionary of a run for `rows`; None if its process was killed before it wrote the configuration."""
         record, path = folder / "record.json", folder / "config.json"
         status, note = "stopped", ""
         try:
@@ -167,10 +168,10 @@ class Store:
         """Return the record of a run.
 
         Args:
-            run: its id, or the beginning of it.
+            run: the id of the run, or a prefix of it.
 
         Raises:
-            DataError: if the run has not ended, or its record is damaged or of another version.
+            DataError: if the run has not ended, or its record is damaged or has another version.
         """
         path = self.folder(self.find(run)) / "record.json"
         try:
@@ -179,15 +180,15 @@ class Store:
             raise DataError(f"run {run} has no record: it has not ended, or {path} was deleted.") from None
 
     def artifacts(self, run: str) -> list[str]:
-        """Return the names of the files that the task of a run has written, by its id or the beginning of it."""
+        """Return the names of the files that the task of a run has written; `run` is the id, or a prefix of it."""
         folder = self.folder(self.find(run)) / "artifacts"
         return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
     def find(self, run: str) -> str:
-        """Return the full id of a run from the beginning of it.
+        """Return the full id of the run whose id starts with `run`.
 
         Raises:
-            DataError: if no run or several match.
+            DataError: if the id of no run, or of several runs, starts with `run`.
         """
         if _ID.fullmatch(run) and self.folder(run).is_dir() and self._read_row(self.folder(run)) is not None:
             return run
@@ -201,10 +202,10 @@ class Store:
         return matches[0]
 
     def config(self, run: str) -> Config:
-        """Return the configuration of a run, by its id or the beginning of it.
+        """Return the configuration of a run; `run` is the id, or a prefix of it.
 
         Raises:
-            DataError: if no run or several match, or another version configured it.
+            DataError: if no run or several match, or the configuration is from an incompatible version of anynorm.
         """
         full = self.find(run)
         row = self._read_row(self.folder(full))
@@ -214,10 +215,10 @@ class Store:
             raise DataError(f"run {full} was configured by another version of anynorm: {error}") from None
 
     def remove(self, run: str) -> str:
-        """Delete a run, by its id or the beginning of it, and return its id.
+        """Delete a run and return its full id; `run` is the id, or a prefix of it.
 
         Raises:
-            DataError: if no run or several match, or a process trains it.
+            DataError: if no run or several match, or a process is training the run.
         """
         full = self.find(run)
         if self._is_held(full):
@@ -229,7 +230,7 @@ class Store:
         return FileLock(self.folder(run) / "lock", thread_local=False)
 
     def _is_held(self, run: str) -> bool:
-        """Whether a process trains a run."""
+        """Whether a process is training a run, that is, holds its lock."""
         if run in self._locks or not (self.folder(run) / "lock").exists():
             return run in self._locks
         lock = self._make_lock(run)
@@ -239,7 +240,11 @@ class Store:
 
 
 def _acquire(lock: FileLock, seconds: float) -> bool:
-    """Whether a lock could be taken; DataError if the disk has no locks that end with their process."""
+    """Try to acquire a lock within some seconds and return whether it was acquired.
+
+    Raises:
+        DataError: if the disk does not support locks that are released when their process ends.
+    """
     acquired, reason = False, ""
     try:
         lock.acquire(timeout=seconds, poll_interval=0.02)
@@ -248,7 +253,7 @@ def _acquire(lock: FileLock, seconds: float) -> bool:
         pass
     except OSError as error:
         reason = str(error)
-    if isinstance(lock, SoftFileLock):  # filelock's substitute: a process that is killed would hold it forever
+    if isinstance(lock, SoftFileLock):  # filelock's fallback: it is not released if the process is killed
         lock.release()
         reason = "flock is not implemented"
     if reason:

@@ -1,12 +1,12 @@
-"""What is trained, separate from how: the base class of tasks.
+"""The base class of tasks, which define what is trained; `anynorm.training.trainer` defines how.
 
-A `Task` holds networks, data, the loss of a step, optimizers and metrics; `anynorm.training.trainer.Trainer` holds the loop,
-seeds, device, precision, processes, gradient accumulation, moving averages, checkpoints and curves.
+A `Task` has networks, data, a loss, optimizers and metrics. `anynorm.training.trainer.Trainer` has the training loop, seeds,
+device, precision, processes, moving averages, checkpoints and curves.
 
     training_step(step) = for each pass of the step: loss(training_batch(step, pass)) ── backward;  then step.update(optimizer)
 
 A task with one loss defines `num_samples`, `batch`, `loss` and `evaluate`. A task with several networks or optimizers (a GAN, a
-bilevel search) overrides `training_step` and `configure_optimizers` too.
+bilevel search) also overrides `training_step` and `configure_optimizers`.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from anynorm.training.sampler import Sampler
 Metrics = dict[str, Tensor]
 Optimizers = dict[str, torch.optim.Optimizer]
 FUSED = True
-"""Whether optimizers update all parameters in one kernel; read at each call, because a device may not have it."""
+"""Default of the argument `fused` of torch's optimizers. Read in each call: tests set it to False for devices without support."""
 
 
 class Metric(NamedTuple):
-    """The metric by which norms are compared: one of those that `Task.evaluate` returns.
+    """The metric by which norms are compared, one of the metrics that `Task.evaluate` returns.
 
     Args:
-        name: its name, as in `Task.evaluate`.
-        unit: its unit, such as "%".
-        higher_is_better: whether a larger value is a better result.
+        name: name of the metric, a key of the dictionary that `Task.evaluate` returns.
+        unit: unit of the metric, such as "%".
+        higher_is_better: whether a larger value is better.
     """
 
     name: str = "loss"
@@ -49,16 +49,16 @@ class Metric(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The name with the unit, as the header of a column."""
+        """Name and unit, for the header of a column."""
         return f"{self.name} {self.unit}".rstrip()
 
     @property
     def format_spec(self) -> str:
-        """The format specification of a value: one decimal for percent, four digits for other units."""
+        """Format specification of a value: one decimal for percent, four significant digits for other units."""
         return ".1f" if self.unit == "%" else ".4g"
 
     def format(self, value: float) -> str:
-        """Return a value with its unit.
+        """Format a value with its unit.
 
         >>> Metric("error", "%").format(2.25)
         '2.2 %'
@@ -66,7 +66,7 @@ class Metric(NamedTuple):
         return f"{value:{self.format_spec}} {self.unit}".rstrip()
 
     def describe(self, value: float, prefix: str = "") -> str:
-        """Return a value with the name of the metric.
+        """Format a value with its unit and the name of the metric.
 
         >>> Metric("error", "%").describe(2.25, "test ")
         '2.2 % test error'
@@ -78,11 +78,11 @@ class Metric(NamedTuple):
 
 
 class Step(Protocol):
-    """A training step as its task sees it."""
+    """The interface of the trainer that `Task.training_step` uses."""
 
     @property
     def number(self) -> int:
-        """The number of finished steps."""
+        """Number of finished steps, which is the number of the current step, from 0."""
 
     @property
     def progress(self) -> float:
@@ -90,42 +90,42 @@ class Step(Protocol):
 
     @property
     def averages(self) -> Mapping[str, nn.Module]:
-        """The moving averages of networks by name, for parameters that are assigned instead of updated; empty if none."""
+        """Moving averages of the networks by name; empty if the run has none. A task that assigns parameters sets both."""
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Return the context of the run's precision, for forward passes."""
+        """Return a context manager for forward passes that sets the precision of the run."""
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradients of a loss, scaled in 16-bit precision."""
+        """Compute gradients of a loss and accumulate them; with 16-mixed precision, the loss is scaled first."""
 
     def update(self, name: str = "main") -> None:
         """Average the gradients of an optimizer over the processes, update its parameters, and reset the gradients."""
 
 
 class Task(nn.Module):
-    """What is trained.
+    """Base class of tasks.
 
-    The modules that a subclass assigns in `__init__` are its networks; parameters and buffers of its own are saved and resumed
-    too. The global random generator has been seeded with `config.seed` when `__init__` is called.
+    Modules that a subclass assigns in `__init__` are its networks. Parameters and buffers of the task itself are saved in
+    checkpoints too. torch's global generator is seeded with `config.seed` before `__init__` is called.
 
     Args:
-        config: the run.
+        config: the configuration of the run.
 
     Attributes:
-        metric: the metric by which runs are compared; see `metric_for` if it depends on the run.
+        metric: the metric by which runs are compared; override `metric_for` if it depends on the run.
         default_options: the settings of the task besides the fields of `Config`, with their default values.
-        comparison_defaults: the norms, batch sizes and settings of `anynorm.compare` for this task, where none are given; the
-            learning rate belongs to batch size 32.
-        options: the values of these settings in this run.
-        sampler: which samples a training step uses; set by the trainer.
-        device: where batches are moved to; set by the trainer.
+        comparison_defaults: default norms, batch sizes and settings of `anynorm.compare` for this task; the learning rate is
+            that of batch size 32.
+        options: the options of this run: `default_options`, updated by `config.options`.
+        sampler: the sampler of the training samples; set by the trainer.
+        device: the device of the networks and batches; set by the trainer.
         num_workers: number of processes that may decode data; set by the trainer.
         processes: the processes that train the run; set by the trainer.
-        is_trained: whether the run has no further step, so that an evaluation is the last one; set by the trainer after each
-            step. True for a task that is not in training, such as that of `anynorm.training.run.load_run`.
+        is_trained: whether all steps are finished, so that the next evaluation is the last one; set by the trainer after each
+            step. True for a task that is not in training, such as one returned by `anynorm.training.run.load_run`.
 
     Raises:
-        SpecError: if `config.options` has a setting that the task does not have, or of another type.
+        SpecError: if `config.options` has an unknown option, or a value of the wrong type.
     """
 
     metric: ClassVar[Metric] = Metric()
@@ -148,56 +148,56 @@ class Task(nn.Module):
         self.is_trained = True
         self.sampler: Sampler
 
-    # What a subclass defines --------------------------------------------------------------------------------------------------
+    # Methods that a subclass defines ------------------------------------------------------------------------------------------
 
     @property
     def num_samples(self) -> int:
-        """The number of training samples, one epoch."""
+        """Number of training samples per epoch."""
         raise self._undefined("num_samples")
 
     def batch(self, indices: Tensor, generator: torch.Generator) -> Any:
-        """Return a batch of training samples, of any type; the generator is the only source of randomness.
+        """Return a batch of training samples, of any type; all random numbers must be drawn from the generator.
 
         Args:
-            indices: numbers of the samples, below `num_samples`.
-            generator: on the CPU; its seed depends on the run and the pass alone.
+            indices: indices of the samples, below `num_samples`, shape (batch_size,).
+            generator: a CPU generator whose seed depends only on the seed of the run and the number of the pass.
         """
         raise self._undefined("batch")
 
     def loss(self, batch: Any) -> Metrics:
-        """Return the metrics of a batch as scalars, means over its samples; "loss" is minimized."""
+        """Return metrics of a batch as scalar tensors, each a mean over the samples; the metric "loss" is minimized."""
         raise self._undefined("loss")
 
     def evaluate(self) -> dict[str, float]:
-        """Return the metrics of the networks, which are in eval mode; gradients are disabled."""
+        """Return metrics of the networks on test data; called in eval mode with gradients disabled."""
         raise self._undefined("evaluate")
 
     def _undefined(self, name: str) -> DataError:
         return DataError(f"{type(self).__name__} must define {name}; see anynorm.Task.")
 
-    # What a subclass may change -----------------------------------------------------------------------------------------------
+    # Methods that a subclass may override -------------------------------------------------------------------------------------
 
     @classmethod
     def metric_for(cls, config: Config) -> Metric:
-        """Return the metric by which a run is compared: `metric`, unless a subclass derives it from the settings of the run.
+        """Return the metric by which a run is compared; override it if the metric depends on the settings of the run.
 
-        `config.options` has the options that are not default; `merge_options(cls, config.options)` has all.
+        `config.options` has only options that differ from their defaults; `merge_options(cls, config.options)` has all options.
         """
         return cls.metric
 
     @classmethod
     def prepare(cls, config: Config) -> None:
-        """Load or download the data of a run; an error here is not a result of the run, and stops its sweep."""
+        """Load or download the data of a run. An error here is raised and stops a sweep; it is not recorded as a failed run."""
 
     @property
     def passes_per_step(self) -> int:
-        """The number of batches per step and process."""
+        """Number of batches per step and process."""
         return self.config.grad_accum_steps
 
     def configure_optimizers(self) -> torch.optim.Optimizer | Optimizers:
-        """Return the optimizer, or several by name.
+        """Return the optimizer, or a dictionary of optimizers by name.
 
-        Their learning rates follow `config.schedule`, except those of parameter groups with `"constant_lr": True`.
+        Learning rates follow `config.schedule`, except in parameter groups with `"constant_lr": True`.
         """
         return make_optimizer(self.config, [self])
 
@@ -220,59 +220,68 @@ class Task(nn.Module):
 
         Args:
             step: number of the step.
-            number: number of the pass, below `passes_per_step`.
+            number: number of the pass within the step, below `passes_per_step`.
         """
         return self.to_device(self.batch(self.sampler.indices(step, number), self.sampler.generator(step, number)))
 
     @property
     def has_tiny_inputs(self) -> bool:
-        """Whether convolutions are so small that oneDNN takes longer than plain matrix products, on the CPU."""
+        """Whether inputs are so small that convolutions on the CPU are faster without oneDNN."""
         return False
 
     @property
     def network(self) -> nn.Module:
-        """The network whose norms are diagnosed: the first one."""
+        """The network whose norms are measured after training; by default the first network of the task."""
         return next(self.children())
 
     def eval_batches(self, batch_size: int) -> Iterator[Any] | None:
-        """Return test batches as `network` takes them, x or (x, labels), for diagnostics; None if the task has none."""
+        """Return test batches for diagnostics, inputs of `network` or pairs (inputs, labels); None if the task has none."""
         return None
 
     def artifacts(self) -> dict[str, bytes]:
-        """Return files to keep with the run, by name; called after each evaluation, while the networks are in eval mode."""
+        """Return the contents of files to store with the run, by name; called after each evaluation, in eval mode."""
         return {}
 
     def check(self) -> None:
-        """Raise DataError if the networks cannot work on the data; called before runs start, on a task that is then discarded."""
+        """Check that the networks can process the data; called before the first run, on a task that is discarded afterwards.
+
+        Raises:
+            DataError: if the networks cannot process the data.
+        """
         if type(self).loss is not Task.loss:
             check_metrics(f"{type(self).__name__}.loss", self.loss(self.training_batch(0)), "loss")
 
     def close(self) -> None:
-        """Stop worker processes, if the task has any; called when the training ends, however it ends."""
+        """Stop the worker processes of the task, if any; called when training ends, also after an error."""
 
     # Helpers ------------------------------------------------------------------------------------------------------------------
 
     def apply_norms(self, network: nn.Module, num_classes: int | None = None) -> nn.Module:
-        """Replace the norms of a network by those of the run, `config.norm`.
+        """Replace the norms of a network by the norms of the run, `config.norm`.
 
         Args:
             network: a network with norms.
-            num_classes: what "@K" in a spec stands for; None if the task has no classes.
+            num_classes: the number that replaces "K" in "@K" of a spec; None if the task has no classes.
         """
         return apply_norms(network, self.config.norm, self.config.batch_size, num_classes)
 
     def to_device(self, batch: Any) -> Any:
-        """Return a batch with its tensors on the device of the run, copied without waiting."""
+        """Return a batch with all tensors on the device of the run; copies are asynchronous (`non_blocking=True`)."""
         if self.device.type == "cpu":
             return batch
         return tree_map_only(Tensor, lambda tensor: tensor.to(self.device, non_blocking=True), batch)
 
 
 def check_metrics(source: str, metrics: Any, name: str = "") -> None:
-    """Check that what a method of a task returned is a dictionary, with a metric if one is named.
+    """Check that a method of a task has returned a dictionary of metrics.
+
+    Args:
+        source: name of the method, for the error message.
+        metrics: the returned value.
+        name: a metric that the dictionary must have; "" for none.
 
     Raises:
-        DataError: if it is not.
+        DataError: if `metrics` is not a dictionary or lacks the metric.
     """
     if not isinstance(metrics, dict) or (name and name not in metrics):
         got = " ".join(metrics) or "no metric" if isinstance(metrics, dict) else f"an object of type {type(metrics).__name__}"
@@ -280,10 +289,11 @@ def check_metrics(source: str, metrics: Any, name: str = "") -> None:
 
 
 def merge_options(task: type[Task], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the default options of a task with those of a run in their place.
+    """Return the default options of a task, updated by the options of a run.
 
     Raises:
-        SpecError: if the task does not have an option, its default is of another type, or it has the name of a field of `Config`.
+        SpecError: if the task does not have an option, a value is not of the type of the default, or a default option has the
+            name of a field of `Config`.
     """
     defaults = task.default_options
     if clash := {each.name for each in fields(Config)} & set(defaults):
@@ -301,24 +311,24 @@ def merge_options(task: type[Task], options: Mapping[str, Any]) -> dict[str, Any
 
 
 def make_optimizer(config: Config, modules: Iterable[nn.Module]) -> torch.optim.Optimizer:
-    """Return the optimizer of a configuration for the parameters of modules that require gradients."""
+    """Make the optimizer of a configuration for all parameters of modules that require gradients."""
     modules = list(modules)
     parameters = [parameter for module in modules for parameter in module.parameters() if parameter.requires_grad]
     return make_optimizer_of_groups(config, parameter_groups(config, parameters, modules))
 
 
 def make_optimizer_for(config: Config, parameters: Sequence[nn.Parameter], *, fused: bool | None = None) -> torch.optim.Optimizer:
-    """Return the optimizer of a configuration for parameters; see `parameter_groups`."""
+    """Make the optimizer of a configuration for a list of parameters, grouped by `parameter_groups`."""
     return make_optimizer_of_groups(config, parameter_groups(config, parameters), fused=fused)
 
 
 def parameter_groups(
     config: Config, parameters: Sequence[nn.Parameter], modules: Iterable[nn.Module] = ()
 ) -> list[dict[str, Any]]:
-    """Return parameters as one group of an optimizer, or two with `config.decay_norms=False`.
+    """Return parameters as one parameter group of an optimizer, or as two groups if `config.decay_norms` is False.
 
-    The second has no weight decay: parameters of one dimension (biases, and γ and β of norms), and those of the `Norm` layers of
-    `modules`, because γ and β per class or domain have two dimensions.
+    The second group has no weight decay. It has all one-dimensional parameters (biases, and γ and β of norms) and all parameters
+    of `Norm` layers in `modules`, because γ and β per class or domain have two dimensions.
     """
     if config.decay_norms:
         return [{"params": list(parameters)}]
@@ -333,7 +343,7 @@ def parameter_groups(
 
 
 def make_optimizer_of_groups(config: Config, groups: list[dict[str, Any]], *, fused: bool | None = None) -> torch.optim.Optimizer:
-    """Return the optimizer of a configuration for groups of parameters, whose own settings have priority."""
+    """Make the optimizer of a configuration for parameter groups; settings of a group override the configuration."""
     options: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": FUSED if fused is None else fused}
     if config.optimizer in ("adam", "adamw"):
         return (torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW)(groups, **options)

@@ -1,4 +1,7 @@
-"""Time per training step of several configurations, measured in turn because the machine may be shared, and cached."""
+"""Time per training step of several configurations, with a cache on disk.
+
+The configurations are measured alternately, so that changes in the load of the machine affect all of them alike.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +27,17 @@ SECONDS = 0.05
 
 
 def step_times(configs: list[Config], root: Path | None = None, hardware: Hardware | None = None) -> dict[str, float]:
-    """Return the seconds per step of each configuration's norm: the best of several rounds, on one thread.
+    """Measure the seconds per training step of each configuration, on one thread: the minimum over several rounds.
 
     Args:
-        configs: runs that differ in their norm. One that cannot be built or diverges is left out.
-        root: the folder of a store. Results are cached in its folder `timings`, by the configurations, the versions of the code
-            and its packages, and the hardware: a second call does not train. All configurations of a call are one entry, because
-            only times that were measured together can be compared. None for no cache.
-        hardware: where the steps are timed; the CPU by default, on one thread.
+        configs: configurations that differ only in their norm.
+        root: the folder of a store; None for no cache. Results are cached in the subfolder `timings`. The key of the cache is
+            made of all configurations of a call, the versions of the code and its packages, and the hardware, because only times
+            that were measured together can be compared.
+        hardware: the hardware to measure on; the CPU by default.
+
+    Returns:
+        Seconds per step by norm. Norms whose networks cannot be built or diverge are left out.
     """
     hardware = hardware or Hardware("cpu")
     path = None if root is None else root / "timings" / f"{_cache_key(configs, hardware)}.json"
@@ -56,7 +62,7 @@ def _cache_key(configs: list[Config], hardware: Hardware) -> str:
 
 
 def _read_cache(path: Path) -> dict[str, float] | None:
-    """Return cached times; None if there are none, or the file is damaged."""
+    """Return cached times; None if the file does not exist or is damaged."""
     try:
         content: Any = json.loads(path.read_text())
         return {str(norm): float(seconds) for norm, seconds in content["seconds"].items()}
@@ -88,11 +94,11 @@ def _measure(configs: list[Config], hardware: Hardware) -> dict[str, float]:
 
 
 def _time_step(trainer: Trainer) -> float:
-    """Return the mean seconds of the steps that fit into `SECONDS`, at least one."""
+    """Return the mean seconds per step over at least one step and at least `SECONDS`."""
     start, count = time.perf_counter(), 0
     while count == 0 or time.perf_counter() - start < SECONDS:
         trainer.step %= trainer.steps
         trainer.training_step()
         count += 1
-    trainer.curve.check()  # waits for the steps that a GPU has not finished
+    trainer.curve.check()  # waits until a GPU has finished all steps
     return (time.perf_counter() - start) / count

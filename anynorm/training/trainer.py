@@ -1,7 +1,7 @@
-"""The training loop. It can be stopped at any step and resumed to the bit-identical end.
+"""The training loop. A run that is interrupted and resumed has results that are bit-identical to those of an uninterrupted run.
 
-Samples, augmentation and dropout masks of a step depend on the seed and the number of the step alone. So the state of a run is
-small: networks, optimizers, number of the step, curve.
+The samples, augmentation and dropout masks of a step depend only on the seed and the step number. The state of a run therefore
+consists of its networks, optimizers, step number and curve.
 """
 
 from __future__ import annotations
@@ -35,22 +35,24 @@ CHECKPOINT_VERSION = 2
 
 
 class Trainer:
-    """A task in training.
+    """A trainer of one task.
 
     Args:
-        config: the run.
-        task: what is trained; None for the task of `config.task`.
-        hardware: where it is trained.
+        config: the configuration of the run.
+        task: the task to train; None for the task of `config.task`.
+        hardware: the hardware to train on; the CPU by default.
 
     Attributes:
-        task: the networks and their data.
-        averages: the exponential moving average of each network, if the run has one.
+        task: the task, with networks and data.
+        averages: exponential moving averages of the networks by name; empty if `config.ema_decay` is 0.
         optimizers: the optimizers of the task by name.
-        step: number of finished steps, out of `steps` of the full run and `end` of this one (`Config.stop_epoch`).
-        curve: the metrics at every evaluation.
+        step: number of finished steps.
+        steps: number of steps of all epochs, on which schedules depend.
+        end: number of steps after which training stops; smaller than `steps` if `config.stop_epoch` is set.
+        curve: the metrics of each evaluation.
 
     Raises:
-        DataError: if a step takes more samples than the task has.
+        DataError: if a step needs more samples than the task has.
     """
 
     def __init__(self, config: Config, task: Task | None = None, hardware: Hardware | None = None) -> None:
@@ -84,11 +86,11 @@ class Trainer:
         self.step = 0
         self.curve = Curve(self.fabric.device, self.processes)
 
-    # The step as the task sees it (`anynorm.training.task.Step`) ------------------------------------------------------------
+    # The interface for tasks (`anynorm.training.task.Step`) -----------------------------------------------------------------
 
     @property
     def number(self) -> int:
-        """The number of finished steps."""
+        """Number of finished steps."""
         return self.step
 
     @property
@@ -97,11 +99,11 @@ class Trainer:
         return self.step / self.steps
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Return the context of the run's precision, for forward passes."""
+        """Return a context manager for forward passes that sets the precision of the run."""
         return self.fabric.autocast()
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradients of a loss, scaled in 16-bit precision."""
+        """Compute gradients of a loss and accumulate them; with 16-mixed precision, the loss is scaled first."""
         self.fabric.backward(loss)
 
     def update(self, name: str = "main") -> None:
@@ -112,16 +114,16 @@ class Trainer:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         self.processes.average_gradients(parameters)
         self.fabric.strategy.optimizer_step(optimizer)
-        for parameter in parameters:  # `zero_grad` does the same in five times the time
+        for parameter in parameters:  # `zero_grad` does the same, but takes five times as long
             parameter.grad = None
 
     # The loop ---------------------------------------------------------------------------------------------------------------
 
     def training_step(self) -> None:
-        """Update the parameters once.
+        """Run one training step.
 
         Raises:
-            DivergedError: if a metric is not finite, in any process. On a GPU that is noticed a few steps later.
+            DivergedError: if a metric is not finite in any process. On a GPU, it is raised a few steps later.
         """
         _seed_generators(self.task.sampler.dropout_seed(self.step), self.fabric.device)
         for optimizer in self.optimizers.values():
@@ -130,7 +132,7 @@ class Trainer:
                     group["lr"] = self.config.lr_at(self.progress, group["initial_lr"])
         self.processes.broadcast_tensors(self.task.buffers())
         for parameter in self.task.parameters():
-            parameter.grad = None  # a step depends on no gradients but its own, so that a resumed run is exact
+            parameter.grad = None  # a step must not depend on earlier gradients, so that a resumed run is exact
         with _onednn(enabled=self._uses_onednn):
             metrics: Metrics = self.task.training_step(self)
         check_metrics(f"{type(self.task).__name__}.training_step", metrics)
@@ -141,10 +143,10 @@ class Trainer:
         self.task.is_trained = self.step >= self.end
 
     def evaluate(self) -> dict[str, bytes]:
-        """Add a point to the curve: metrics of training since the last one, and of the evaluation; return the artifacts.
+        """Evaluate the networks, add a point to the curve, and return the artifacts of the task by file name.
 
         Raises:
-            DivergedError: if a metric is not finite, in any process.
+            DivergedError: if a metric is not finite in any process.
         """
         networks = [self.task, *self.averages.values()]
         self.processes.broadcast_tensors(buffer for network in networks for buffer in network.buffers())
@@ -157,7 +159,7 @@ class Trainer:
 
     @contextmanager
     def evaluation_networks(self) -> Iterator[Task]:
-        """Switch the task to eval mode inside a `with` block, with the moving averages in place of its networks."""
+        """Set the task to eval mode inside a `with` block, with networks replaced by their moving averages; restore on exit."""
         networks = {name: self.task.get_submodule(name) for name in self.averages}
         try:
             for name, average in self.averages.items():
@@ -169,23 +171,23 @@ class Trainer:
             self.task.train()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything the rest of the run depends on."""
+        """Return the state from which training can be resumed."""
         return {
             "version": CHECKPOINT_VERSION,
             "config": self.config.id,
             "task": self.task.state_dict(),
             "averages": {name: average.state_dict() for name, average in self.averages.items()},
             "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
-            "precision": self.fabric.strategy.precision.state_dict(),  # the scale of the gradients in 16 bit
+            "precision": self.fabric.strategy.precision.state_dict(),  # with 16-mixed, the state of the gradient scaler
             "step": self.step,
             "curve": self.curve.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from a state.
+        """Restore a state returned by `state_dict`.
 
         Raises:
-            DiskError: if the state is that of another run, or was written by another version of anynorm.
+            DiskError: if the state belongs to another run or was written by an incompatible version of anynorm.
         """
         if state.get("version") != CHECKPOINT_VERSION:
             version = state.get("version", 1)
@@ -210,7 +212,7 @@ def _named(optimizers: torch.optim.Optimizer | Optimizers) -> Optimizers:
 
 @contextmanager
 def _onednn(*, enabled: bool) -> Iterator[None]:
-    """Turn oneDNN on or off inside a `with` block; `torch.backends.mkldnn.flags` does the same with a warning about TF32."""
+    """Disable oneDNN inside a `with` block unless `enabled`; `torch.backends.mkldnn.flags` would warn about TF32."""
     backend: Any = torch.backends.mkldnn
     before = backend.enabled
     backend.enabled = before and enabled
@@ -221,7 +223,7 @@ def _onednn(*, enabled: bool) -> Iterator[None]:
 
 
 def _seed_generators(seed: int, device: torch.device) -> None:
-    """Seed the generators of the CPU and of the device; `torch.manual_seed` would initialize every other device as well."""
+    """Seed the generators of the CPU and the device; `torch.manual_seed` would also seed all other devices."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.default_generators[device.index or 0].manual_seed(seed)
@@ -230,7 +232,7 @@ def _seed_generators(seed: int, device: torch.device) -> None:
 
 
 def _make_averages(task: Task, decay: float) -> dict[str, nn.Module]:
-    """Return a copy of each network that is trained."""
+    """Return a copy of each network with trainable parameters, by name; no copies if `decay` is 0."""
     averages: dict[str, nn.Module] = {}
     for name, network in task.named_children() if decay else ():
         if any(parameter.requires_grad for parameter in network.parameters()):
@@ -240,9 +242,9 @@ def _make_averages(task: Task, decay: float) -> dict[str, nn.Module]:
 
 @torch.no_grad()
 def update_average(average: nn.Module, network: nn.Module, decay: float) -> None:
-    """Update a moving average: θ' ← decay θ' + (1 − decay) θ for parameters; buffers are copied.
+    """Update a moving average in place: θ' ← decay θ' + (1 − decay) θ for parameters; buffers are copied.
 
-    `torch.optim.swa_utils.AveragedModel` does the same, but waits for a GPU at every update.
+    `torch.optim.swa_utils.AveragedModel` does the same, but synchronizes with the GPU in every update.
     """
     torch._foreach_lerp_(list(average.parameters()), list(network.parameters()), 1 - decay)
     for copied, buffer in zip(average.buffers(), network.buffers(), strict=True):
@@ -250,7 +252,7 @@ def update_average(average: nn.Module, network: nn.Module, decay: float) -> None
 
 
 class TrainResult(NamedTuple):
-    """A training that has ended, and the reason if it diverged ('' if not)."""
+    """The result of `train`: the trainer, and the reason why training diverged ("" if it did not)."""
 
     trainer: Trainer
     failure: str
@@ -265,15 +267,16 @@ def train(
     seconds: float = 20.0,
     callback: Callable[[Trainer], None] | None = None,
 ) -> TrainResult:
-    """Train to the end of the run, or until it diverges.
+    """Train until the last step, or until the run diverges.
 
     Args:
-        config: the run.
-        folder: of the checkpoint and the artifacts; training resumes from the checkpoint if it exists. None for no files.
-        task: what is trained; None for the task of `config.task`.
-        hardware: where it is trained; the CPU by default.
-        seconds: time between checkpoints.
-        callback: called with the trainer after every step.
+        config: the configuration of the run.
+        folder: the folder of the checkpoint and artifacts; training resumes from the checkpoint if it exists. None to write no
+            files.
+        task: the task to train; None for the task of `config.task`.
+        hardware: the hardware to train on; the CPU by default.
+        seconds: minimum time between checkpoints.
+        callback: a function that is called with the trainer after every step.
     """
     trainer = Trainer(config, task, hardware)
     checkpoint = None if folder is None else folder / "checkpoint.pt"
@@ -310,7 +313,7 @@ def _make_logger(trainer: Trainer, folder: Path | None) -> Logger:
 
 
 def _write_artifacts(artifacts: dict[str, bytes], folder: Path | None) -> None:
-    """Write the files of a task into the folder `artifacts` of a run, each atomically."""
+    """Write the artifacts of a task to the subfolder `artifacts` of a run, each file atomically."""
     for name, content in artifacts.items():
         if folder is not None:
             path = folder / "artifacts" / name

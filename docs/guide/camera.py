@@ -1,7 +1,7 @@
 """The example of domains.md: a small network for scikit-learn's digits, and the same digits from a new camera.
 
-Images of the new camera have less contrast, are brighter, and have noise. All in float64, so that the numbers of the page do not
-depend on the machine.
+Images of the new camera have less contrast, are brighter, and have noise. All computations are in float64, so that the numbers on
+the page do not depend on the machine.
 """
 
 import torch
@@ -15,19 +15,19 @@ BATCH_SIZE = 60
 
 
 def standardize(images: Tensor) -> Tensor:
-    """Return images as the network takes them."""
+    """Standardize images for the network."""
     x: Tensor = DIGITS.standardize(images).double()
     return x
 
 
 def new_camera(images: Tensor, seed: int) -> Tensor:
-    """Return images, with values from 0 to 255, as the new camera takes them."""
+    """Simulate the new camera for images with values from 0 to 255."""
     noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(seed))
     return (0.4 * images.float() + 60 + 25 * noise).clamp(0, 255)
 
 
 def network(norm: str = "bn") -> nn.Module:
-    """Train a network on images of the old camera: about a second."""
+    """Train a network on images of the old camera; this takes about a second."""
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1, bias=False), anynorm.make(norm, 16), nn.ReLU(),
@@ -46,7 +46,7 @@ def network(norm: str = "bn") -> nn.Module:
 
 
 def split(x: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Return batches."""
+    """Split images and labels into batches of `BATCH_SIZE`."""
     return list(zip(torch.split(x, BATCH_SIZE), torch.split(labels, BATCH_SIZE), strict=True))
 
 
@@ -57,7 +57,7 @@ def old_test() -> list[tuple[Tensor, Tensor]]:
 
 
 def new_test() -> list[tuple[Tensor, Tensor]]:
-    """Return test images of the new camera with labels, which only measure the accuracy."""
+    """Return test images of the new camera with labels, which are used only to measure accuracy."""
     images, labels = DIGITS.test
     return split(standardize(new_camera(images, seed=0)), labels)
 

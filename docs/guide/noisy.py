@@ -38,7 +38,7 @@ def load_batches(split: str, *, dark: bool) -> list[tuple[Tensor, Tensor]]:
 
 
 def day() -> list[tuple[Tensor, Tensor]]:
-    """Return the test images as they are."""
+    """Return the unchanged test images."""
     return load_batches("test", dark=False)
 
 

@@ -32,7 +32,7 @@ def quantize(model: nn.Module, batches: list[Tensor]) -> Any:
 
 
 def measure(num_images: int = 1000) -> dict[str, dict[str, float]]:
-    """Return for each version its accuracy on test images, and how often it predicts what float32 does, in percent."""
+    """Return the accuracy of each version on test images, and the percentage of predictions that agree with float32."""
     noisy.NUM_IMAGES = num_images
     calibration = [x for x, _ in noisy.load_batches("train", dark=False)[:3]]
     model = noisy.network().eval()

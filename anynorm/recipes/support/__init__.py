@@ -1,1 +1,1 @@
-"""What recipes share: the `Recipe` itself, records, claims, presets, and two common grids of training runs."""
+"""Code shared by recipes: the class `Recipe`, records, claims, presets, and two common grids of training runs."""

@@ -18,15 +18,15 @@ PAPER = {
     "Table 3": {"BN": 97.33, "GN": 94.78, "PN": 94.41, "BGN": 97.40},
     "Table 4": {"BN": 97.18, "GN": 95.52, "BGN": 97.15},
 }
-"""Accuracies in the paper; the other norms fail to converge."""
+"""Accuracies in the paper in %; norms that are not listed fail to converge."""
 CHANCE = 10.0
-"""Accuracy in % of a constant class on CIFAR-10."""
+"""Accuracy in % on CIFAR-10 of a classifier that always predicts the same class."""
 POLICY_PART = "policies"
-"""The part of the recipe beside both tables."""
+"""Name of the part of the recipe that compares search policies, in addition to the two tables of the paper."""
 
 
 def tables(record: Record) -> list[Table]:
-    """Return the accuracies of each table by norm, and those of the policies."""
+    """Return one table of accuracies by norm per table of the paper, and one of accuracies by policy."""
     result = []
     for part, table in record.settings["tables"].items():
         rows = [_row(record, part, norm) for norm in table["norms"]]
@@ -57,7 +57,7 @@ def _row(record: Record, part: str, norm: str) -> Row:
 
 
 def draw(record: Record, path: Path) -> list[Path]:
-    """Plot the accuracy of every run by norm, and of every policy."""
+    """Plot the accuracies of all runs by norm and by policy."""
     panels: list[tuple[str, str, list[str], str]] = [
         (part, "norm", list(table["norms"]), "test accuracy (%)") for part, table in record.settings["tables"].items()
     ]

@@ -4,7 +4,7 @@ The docstring of a recipe starts with "PAPER TABLE: what is measured." and has o
 
         desk   18 min   5000 images of CIFAR-10 …
 
-that is, four spaces, the preset, its running time and what it does, separated by at least two spaces.
+that is, four spaces, then the preset, its running time and a description, separated by at least two spaces.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from anynorm.recipes.support.recipe import Recipe
 
 PRESETS = ("smoke", "desk", "paper")
-"""The presets that every recipe has or may have; `evening` is a further one of a few, between desk and paper."""
+"""The common presets of recipes. A few recipes also have `evening`, a preset between desk and paper."""
 _PRESET_LINE = re.compile(rf"^    ({'|'.join((*PRESETS, 'evening'))})  +(\S.*?)  +(\S.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Header:
-    """What the docstring of a recipe says about it.
+    """The contents of the docstring of a recipe.
 
     Attributes:
-        source: the table or figure, such as "bgn Table 1".
-        title: what is measured.
-        times: running time by preset, such as "18 min"; "not run" if it was never measured.
+        source: the table or figure of the paper, such as "bgn Table 1".
+        title: a description of the measurements.
+        times: running time by preset, such as "18 min"; "not run" if the preset has never been run.
     """
 
     source: str
@@ -64,7 +64,7 @@ def read_header(name: str) -> Header:
 
 
 def recipe_table() -> Table:
-    """Return one row per recipe: its name, the table or figure, what it measures, and the running time of each preset."""
+    """Return a table with one row per recipe: name, table or figure of the paper, description, running time of each preset."""
     rows = []
     for name in recipe_names():
         header = read_header(name)
@@ -81,7 +81,7 @@ def load_recipe(name: str) -> Recipe:
     """Import a recipe.
 
     Raises:
-        DataError: if no recipe has this name, or a package that recipes need is not installed.
+        DataError: if no recipe has this name, or a package that the recipe needs is not installed.
     """
     _check_name(name)
     try:

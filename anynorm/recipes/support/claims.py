@@ -1,12 +1,12 @@
-"""Claims of a paper as data, tested with the measurements of a record.
+"""Claims of a paper, tested with the measurements of a record.
 
 A claim states that one quantity is larger than another. Both are measured with the same seeds and compared by Student's paired
-one-sided t-test at 5 %:
+one-sided t-test at level 5 %:
 
-    holds              significantly larger
-    does not hold      significantly smaller
-    not significant    neither: it would take more seeds or a larger effect to decide
-    failed             a run behind one of the two quantities diverged or could not be trained
+    holds              the first quantity is significantly larger
+    does not hold      the first quantity is significantly smaller
+    not significant    neither of the two; a decision would need more seeds or a larger effect
+    failed             a run of one of the two quantities diverged or could not be trained
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from anynorm.training.sweep import Row
 
 @dataclass(frozen=True)
 class Claim:
-    """The claim that `larger` is larger than `smaller`.
+    """The claim that one quantity is larger than another.
 
     Args:
         statement: the claim as a sentence.
-        paper: the paper's own numbers as printed, "LARGER and SMALLER", or the place that says so.
-        larger: returns one value per seed from the rows of a record.
-        smaller: the same for the other quantity, in the same order of seeds.
+        paper: the numbers in the paper as "LARGER and SMALLER", or the place in the paper that makes the claim.
+        larger: a function of the rows of a record that returns the first quantity, one value per seed.
+        smaller: a function of the rows of a record that returns the second quantity, in the same order of seeds.
     """
 
     statement: str
@@ -38,13 +38,13 @@ class Claim:
     smaller: Values
 
     def judge(self, rows: list[Row]) -> dict[str, Any]:
-        """Test the claim seed by seed.
+        """Test the claim by a paired test over seeds.
 
         Returns:
             A row of the table of claims: claim, paper, larger and smaller as mean ± sd, number of seeds n, p-value and verdict.
 
         Raises:
-            DataError: if the two sides do not have the same number of values, or have none.
+            DataError: if the two quantities do not have the same number of values, or have no values.
         """
         larger, smaller = self.larger(rows), self.smaller(rows)
         if len(larger) != len(smaller) or not larger:
@@ -71,7 +71,7 @@ def verdict(larger: Sequence[float], smaller: Sequence[float]) -> str:
 
 
 def more_accurate(norm: str, other: str, paper: str, **cell: Any) -> Claim:
-    """Return the claim that a norm is more accurate than another one in the same cell."""
+    """Return the claim that a norm is more accurate than another norm with the same `cell`, such as `batch_size=2`."""
     conditions = ", ".join(f"{key.replace('batch_size', 'batch')} {value}" for key, value in cell.items())
     statement = f"`{norm}` is more accurate than `{other}`" + (f" ({conditions})" if conditions else "")
     return Claim(statement, paper, accuracy_of(norm=norm, **cell), accuracy_of(norm=other, **cell))

@@ -1,13 +1,13 @@
-"""What the recipes of detection share: detectors with variants of norms, their pretrained backbones, their metrics and plots.
+"""Functions shared by the recipes of detection: train detectors with variants of norms and pretrained backbones, and plot them.
 
-A variant says which norms a detector has and how its samples are divided:
+A variant is a dictionary that defines the norms of a detector and the division of samples over devices:
 
     norm         layout of the norms, such as "bn;fpn=gn:8;heads=gn:8"
-    devices      devices and samples per device; those of the settings if it is missing
-    sync         whether the samples of all devices are pooled; simulated devices are then one with all samples
-    pretrained   norms of the classifier whose stages are the backbone at the start; trained from scratch if it is missing
-    frozen       the part whose norms do not change in training; none if it is missing
-    masks        whether it is Mask R-CNN; Faster R-CNN if it is missing
+    devices      number of devices and of samples per device; default: `devices` of the settings
+    sync         whether norms pool the samples of all devices; simulated devices are then replaced by one with all samples
+    pretrained   norms of the classifier from which the backbone is initialized; default: train from scratch
+    frozen       the part of the detector whose norms are frozen; default: none
+    masks        whether the detector is Mask R-CNN instead of Faster R-CNN; default: false
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ METRICS = {
     "AP, batch statistics": "ap_batch_statistics",
     "AP, recalibrated": "ap_recalibrated",
 }
-"""Columns of a row by metric of the task."""
+"""The column of a row for each metric of the task."""
 
 
 def measure_detector(settings: Settings, cell: Row, runs: Path) -> Row:
-    """Train the detector of a cell and return its metrics, the estimation shift of its norms and, for the first seed, a picture.
+    """Train the detector of a cell and return its metrics, the estimation shift of its norms and, for seed 0, a picture.
 
     Args:
-        settings: `train`, `options`, `base_batch_size` (see `make_config`), `devices`, `devices_are` (the field of `Config` with
-            their number), `variants` by name, and `pretraining` if a variant needs it.
+        settings: `train`, `options`, `base_batch_size` (see `make_config`), `devices`, `devices_are` (the field of `Config` that
+            is set to the number of devices), `variants` by name, and `pretraining` if a variant is pretrained.
         cell: `norm`, the name of a variant, and `seed`.
         runs: the folder of the run store.
     """
@@ -72,15 +72,15 @@ def measure_detector(settings: Settings, cell: Row, runs: Path) -> Row:
 
 
 def divide_samples(settings: Settings, variant: dict[str, Any]) -> tuple[int, int]:
-    """Return the number of devices of a variant, and of samples per forward pass on each."""
+    """Return the number of devices of a variant and the number of samples per forward pass and device."""
     devices, samples = variant.get("devices") or settings["devices"]
     if variant.get("sync", False) and settings["devices_are"] != "devices":
-        return 1, devices * samples  # simulated devices that pool their samples are one
+        return 1, devices * samples  # simulated devices that pool their samples are equivalent to one device
     return devices, samples
 
 
 def train_backbone(settings: Settings, norm: str, runs: Path) -> str:
-    """Train a classifier with the backbone of a detector, unless the store has it, and return the path of its weights.
+    """Return the path of the weights of a classifier that initializes the backbone of a detector; train it if it is not stored.
 
     All seeds of a detector start from the same classifier, as in the papers.
 
@@ -95,12 +95,12 @@ def train_backbone(settings: Settings, norm: str, runs: Path) -> str:
 
 
 def metrics_row(record: Record, norm: str, columns: dict[str, str]) -> Row:
-    """Return metrics of a variant as mean ± sd over seeds.
+    """Return metrics of a variant, by title, formatted as mean ± sd over seeds.
 
     Args:
-        record: rows of `measure_detector`.
+        record: a record with rows of `measure_detector`.
         norm: the name of the variant.
-        columns: columns of the rows by title.
+        columns: the columns of the rows, by title.
     """
     titles = {}
     for title, column in columns.items():
@@ -111,14 +111,14 @@ def metrics_row(record: Record, norm: str, columns: dict[str, str]) -> Row:
 
 
 MODES = {"ap": "running statistics", "ap_recalibrated": "recalibrated", "ap_batch_statistics": "batch statistics"}
-"""The statistics of a detector in a plot, by column."""
+"""The label in plots of each column: the statistics that the norms use in evaluation."""
 
 
 def draw_modes(record: Record, path: Path, titles: dict[str, str], shifts: dict[str, str]) -> list[Path]:
     """Plot the AP of variants with running, recalibrated and batch statistics, and their estimation shift by layer.
 
     Args:
-        record: rows of `measure_detector`.
+        record: a record with rows of `measure_detector`.
         path: the path without the extension.
         titles: the label of each variant in the plot of AP.
         shifts: the label of each variant in the plot of estimation shift.

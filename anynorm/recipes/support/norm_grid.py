@@ -1,4 +1,4 @@
-"""Recipes that train one network with each norm (`norms` of the settings) at each batch size (`batch_sizes`)."""
+"""Recipes that train one network with each norm (setting `norms`) at each batch size (setting `batch_sizes`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def norm_grid_recipe(name: str, presets: dict[str, Settings], claims: Callable[[
     Args:
         name: the name of the recipe's module.
         presets: settings by preset.
-        claims: returns the claims that can be tested with given settings.
+        claims: a function that returns the claims that can be tested with given settings.
         title: the title of the plot.
     """
     return Recipe(name, presets, cells, measure, claims, partial(draw, title=title), tables)
@@ -34,18 +34,18 @@ def cells(settings: Settings) -> list[Row]:
 
 
 def measure(settings: Settings, cell: Row, runs: Path) -> Row:
-    """Train a network and return its accuracy."""
+    """Train the network of a cell and return its accuracy."""
     return train_cell(settings, runs, **cell)
 
 
 def order_claims(settings: Settings, pairs: list[tuple[str, str]], accuracies: dict[str, float], batch_size: int) -> list[Claim]:
-    """Return one claim per pair of norms that the settings have: the first is more accurate than the second.
+    """Return one claim per pair of norms: the first is more accurate than the second.
 
     Args:
-        settings: their `norms` are compared.
-        pairs: norms as in `accuracies`.
-        accuracies: the paper's accuracies in %. "gn:" stands for GN with any number of groups.
-        batch_size: the batch size of both.
+        settings: settings with `norms`; pairs with a norm that is not among them are left out.
+        pairs: pairs of keys of `accuracies`.
+        accuracies: accuracies in the paper in %, by norm. "gn:" stands for GN with any number of groups.
+        batch_size: the batch size of both norms.
     """
     specs = {norm.partition(":")[0] + ":" * (":" in norm): norm for norm in settings["norms"]}
     return [
@@ -56,7 +56,7 @@ def order_claims(settings: Settings, pairs: list[tuple[str, str]], accuracies: d
 
 
 def tables(record: Record) -> list[Table]:
-    """Return the accuracy by norm and batch size."""
+    """Return the table of accuracies by norm and batch size."""
     sizes = record.settings["batch_sizes"]
     rows = [
         {"norm": norm, **{f"batch {size}": accuracy_mean_sd(record.rows, norm=norm, batch_size=size) for size in sizes}}

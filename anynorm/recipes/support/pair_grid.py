@@ -24,7 +24,7 @@ def pair_grid_recipe(name: str, presets: dict[str, Settings], claims: Callable[[
     Args:
         name: the name of the recipe's module.
         presets: settings by preset.
-        claims: returns the claims that can be tested with given settings.
+        claims: a function that returns the claims that can be tested with given settings.
     """
     return Recipe(name, presets, cells, measure, claims, draw, tables)
 
@@ -36,19 +36,19 @@ def cells(settings: Settings) -> list[Row]:
 
 
 def measure(settings: Settings, cell: Row, runs: Path) -> Row:
-    """Train a network with the spec "mean/std" and return its accuracy."""
+    """Train the network of a cell with the spec "MEAN/STD" and return its accuracy."""
     norm = cell["mean"] if cell["mean"] == cell["std"] else f"{cell['mean']}/{cell['std']}"
     return train_cell(settings, runs, norm, cell["batch_size"], cell["seed"])
 
 
 def more_accurate_pair(pair: tuple[str, str], other: tuple[str, str], batch_size: int, paper: str) -> Claim:
-    """Return the claim that a pair (mean, std) is more accurate than another one.
+    """Return the claim that a pair (mean, std) is more accurate than another pair.
 
     Args:
         pair: the more accurate pair.
         other: the less accurate pair.
-        batch_size: the batch size of both.
-        paper: the paper's own numbers.
+        batch_size: the batch size of both pairs.
+        paper: the numbers in the paper, see `Claim`.
     """
     statement = f"({', '.join(pair)}) is more accurate than ({', '.join(other)}) (batch {batch_size})"
     larger, smaller = (accuracy_of(mean=mean, std=std, batch_size=batch_size) for mean, std in (pair, other))
@@ -56,7 +56,7 @@ def more_accurate_pair(pair: tuple[str, str], other: tuple[str, str], batch_size
 
 
 def tables(record: Record) -> list[Table]:
-    """Return one grid per batch size, laid out as in the paper: one column per mean, one row per standard deviation."""
+    """Return one table per batch size, laid out as in the paper: one column per mean, one row per standard deviation."""
     norms = record.settings["norms"]
     result = []
     for size in record.settings["batch_sizes"]:
@@ -70,7 +70,7 @@ def tables(record: Record) -> list[Table]:
 
 
 def draw(record: Record, path: Path) -> list[Path]:
-    """Plot the grid of each batch size."""
+    """Plot the accuracies as one grid per batch size."""
     norms, sizes = record.settings["norms"], record.settings["batch_sizes"]
     fig = Figure(figsize=(6 * len(sizes), 5), layout="constrained")
     for ax, size in zip(fig.subplots(1, len(sizes), squeeze=False)[0], sizes, strict=True):

@@ -1,7 +1,7 @@
-"""Pictures of trained networks in a record.
+"""Pictures made by trained networks, stored in a record.
 
-They are kept in the record itself, as JPEG files in base64: the plot of a record needs nothing else. Images of data sets whose
-license does not allow to pass them on are not shown.
+Pictures are stored in the record itself as base64-encoded JPEG files, so that plots need only the record. Images of data sets
+whose license does not allow redistribution are not shown.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from anynorm.training.store import Store
 
 QUALITY = 85
 WIDE = 1.5
-"""Width over height from which pictures are drawn in two columns."""
+"""Minimum ratio of width to height of pictures that are drawn in two columns."""
 
 
 def encode_picture(picture: torch.Tensor) -> str:
-    """Return a uint8 image (3, h, w) as a JPEG file in base64."""
+    """Return a uint8 image (3, h, w) as a base64-encoded JPEG file."""
     from PIL import Image
 
     buffer = io.BytesIO()
@@ -33,15 +33,15 @@ def encode_picture(picture: torch.Tensor) -> str:
 
 
 def last_artifact(runs: Path, run: str, prefix: str) -> str:
-    """Return the last picture that a run wrote, as a JPEG file in base64.
+    """Return the last picture that a run wrote, as a base64-encoded JPEG file.
 
     Args:
         runs: the folder of the run store.
         run: the id of the run.
-        prefix: the beginning of the names of its pictures; the last one is that of the last evaluation.
+        prefix: the prefix of the names of the pictures; the last name in sorted order is the picture of the last evaluation.
 
     Returns:
-        The picture; "" if there is none.
+        The picture; "" if the run has none.
     """
     from PIL import Image
 
@@ -54,12 +54,12 @@ def last_artifact(runs: Path, run: str, prefix: str) -> str:
 
 
 def draw_pictures(record: Record, path: Path, norms: list[str] | None = None) -> list[Path]:
-    """Draw the pictures of norms beside each other, those of the first seed; no file if the record has none.
+    """Draw the pictures of the first seed of each norm side by side; write no file if the record has no pictures.
 
     Args:
-        record: rows with `picture`.
+        record: a record whose rows have `picture`.
         path: the path without the extension.
-        norms: which norms; None for all.
+        norms: the norms to draw; None for all.
     """
     from PIL import Image
 

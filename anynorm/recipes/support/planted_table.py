@@ -1,4 +1,7 @@
-"""A table of NAS-Bench-201 with made-up accuracies, sums of one number per operation, for presets that need no data."""
+"""A table in the format of NAS-Bench-201 with made-up accuracies, for presets that need no data.
+
+The accuracy of a cell is the sum of one number per operation.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ from anynorm.io.atomic import atomic_write
 from anynorm.models.search.cells import EDGES
 
 GAINS = {"none": 0.0, "skip_connect": 6.0, "nor_conv_1x1": 10.0, "nor_conv_3x3": 13.0, "avg_pool_3x3": 5.0}
-"""Points of accuracy per edge with an operation; a cell without operations has 10 %."""
+"""Percentage points of accuracy that each edge with an operation adds to 10 %."""
 NAME = "planted"
-"""What stands for the path of this table in the settings of a recipe."""
+"""The value that stands for the path of this table in the settings of a recipe."""
 
 
 def write_planted_table(path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""A recipe: one table or figure of a paper as settings, cells to measure, claims and plots."""
+"""A recipe reproduces one table or figure of a paper: settings, cells to measure, claims and plots."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from anynorm.training.sweep import Row, Sweep
 Settings = dict[str, Any]
 Measure = Callable[[Settings, Row, Path], Row]
 SMOKE = "smoke"
-"""The preset that runs in seconds and only checks that the code works."""
+"""The preset that takes seconds and only checks that the code works."""
 RUNS = Path("runs/recipes")
 """Default folder of the run store."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is measured, with which settings, and what the paper claims about it.
+    """A recipe: the measurements of one table or figure, and the claims of the paper about them.
 
     Args:
-        name: the name of the module.
-        presets: settings by preset. `seeds`, the number of seeds, is one of them.
-        cells: returns the cells to measure with given settings: dictionaries of plain values, see `anynorm.training.sweep`.
-        measure: `measure(settings, cell, runs)` returns the metrics of a cell. `runs` is the folder of the run store. The
-            function runs in a worker process, so it must be picklable.
-        claims: returns the claims that can be tested with given settings.
-        draw: `draw(record, path)` writes plots to `path` plus an extension and returns their paths.
-        tables: returns the tables of a record.
+        name: the name of the recipe's module.
+        presets: settings by preset. The settings must have `seeds`, the number of seeds.
+        cells: a function that returns the cells to measure with given settings, see `anynorm.training.sweep`.
+        measure: a function `measure(settings, cell, runs)` that returns the metrics of a cell; `runs` is the folder of the run
+            store. It is called in worker processes, so it must be picklable.
+        claims: a function that returns the claims that can be tested with given settings.
+        draw: a function `draw(record, path)` that writes plots to `path` plus an extension and returns their paths.
+        tables: a function that returns the tables of a record.
     """
 
     name: str
@@ -50,35 +50,35 @@ class Recipe:
     tables: Callable[[Record], list[Table]] = lambda _: []
 
     def run(self, preset: str, folder: Path, executor: Executor | None = None, runs: Path = RUNS) -> Record:
-        """Measure every cell that the record in `folder` does not have yet.
+        """Measure all cells that are not in the record in `folder`.
 
-        The record is written after every cell, so an interrupted run resumes where it stopped.
+        The record is written after every cell, so that an interrupted call can be resumed.
 
         Args:
             preset: the name of a preset.
-            folder: where the record `NAME.PRESET.json` is.
-            executor: where cells are measured; by default in this process.
-            runs: the folder of the run store. Recipes that need the same training run share it.
+            folder: the folder of the record `NAME.PRESET.json`.
+            executor: the executor that measures the cells; by default, they are measured in this process.
+            runs: the folder of the run store, in which recipes share training runs.
 
         Returns:
             The complete record, with rows in the order of the cells.
 
         Raises:
-            DataError: if the preset does not exist, or the record was measured with other settings.
+            DataError: if the preset does not exist, or the settings of the record differ from those of the preset.
         """
         executor = executor or LocalExecutor(1)
         path = folder / f"{self.name}.{preset}.json"
         record = self._open_record(path, preset)
         sweep = Sweep(self.cells(record.settings), partial(_measure, self.measure, record.settings, runs))
         start, minutes_before = time.perf_counter(), record.minutes
-        # provenance of the code that is loaded now, even if files change while it runs
+        # the provenance of the code that is loaded now: files may change during the run
         source = provenance() | {"processes": executor.workers, "threads": 1}
         commits = set(record.provenance.get("commit", "").split())
         num_missing = len(sweep.missing(record.rows))
         for row in track(sweep.run(executor, tuple(record.rows)), self.name, num_missing):
             record.rows.append(row)
             record.minutes = round(minutes_before + (time.perf_counter() - start) / 60, 2)
-            if all("seconds" in entry for entry in record.rows):  # runs taken from the store count with their own time
+            if all("seconds" in entry for entry in record.rows):  # runs read from the store count with their training time
                 record.minutes = round(sum(entry["seconds"] for entry in record.rows) / 60 / executor.workers, 2)
             commits.add(row.get("commit", source["commit"]))
             record.provenance = source | {"commit": " ".join(sorted(commits))}
@@ -88,7 +88,7 @@ class Recipe:
         return record
 
     def judge(self, record: Record) -> Table:
-        """Test the paper's claims with a record and return one row per claim (see `Claim.judge`)."""
+        """Test the claims of the paper with a record and return a table with one row per claim (see `Claim.judge`)."""
         rows = [claim.judge(record.rows) for claim in self.claims(record.settings)]
         num_holding = sum(row["verdict"] == "holds" for row in rows)
         commit = record.provenance.get("commit", "unknown")
@@ -98,7 +98,11 @@ class Recipe:
         return Table(rows, " ".join(filter(None, (summary, record.failure_summary, smoke))))
 
     def _open_record(self, path: Path, preset: str) -> Record:
-        """Return the record at a path, or a new one; raise if it has other settings than the preset."""
+        """Return the record at a path, or a new record if the file does not exist.
+
+        Raises:
+            DataError: if the preset does not exist, or the settings of the record differ from those of the preset.
+        """
         if preset not in self.presets:
             raise DataError(f"recipe {self.name!r} has no preset {preset!r}. Usable: {' '.join(self.presets)}.")
         settings = self.presets[preset]
@@ -114,5 +118,5 @@ class Recipe:
 
 
 def _measure(measure: Measure, settings: Settings, runs: Path, cell: Row) -> Row:
-    """Call `measure`; a `partial` of this function with all but the cell can be pickled."""
+    """Call `measure`; unlike a lambda, a `partial` of this function can be pickled."""
     return measure(settings, cell, runs)

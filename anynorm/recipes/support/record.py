@@ -1,4 +1,4 @@
-"""A record: the measurements of a recipe as JSON, with everything needed to repeat them."""
+"""The record of a recipe: its measurements as a JSON file, with the settings and provenance needed to repeat them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from anynorm.io.atomic import atomic_write
 from anynorm.training.sweep import Row
 
 VERSION = 2
-"""Version of the file format. Version 1 (anynorm 0.1) had no `version` key and other names for settings."""
+"""Version of the file format. Version 1 (anynorm 0.1) had no key `version` and different names of settings."""
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Record:
         recipe: name of the recipe.
         preset: name of the preset.
         settings: the settings of the preset.
-        rows: one per cell: the cell and its metrics.
+        rows: one row per cell: the cell and its metrics.
         minutes: wall-clock time of the measurements.
         provenance: commit, versions, hardware and number of processes.
     """
@@ -39,13 +39,13 @@ class Record:
 
     @property
     def failure_summary(self) -> str:
-        """Why runs failed and how many, one sentence per reason; "" if none failed."""
+        """The number of failed runs and the reason, one sentence per reason; "" if no run failed."""
         failures = [row["failure"] for row in self.rows if row.get("failure")]
         reasons = Counter(re.split(r"\. | in step | after step | at step ", failure)[0] for failure in failures)
         return " ".join(f"{count} of {len(self.rows)} runs failed: {reason.rstrip('.')}." for reason, count in reasons.items())
 
     def write(self, path: Path) -> None:
-        """Write the record as JSON, one line per row. A write that fails leaves the previous file intact."""
+        """Write the record as JSON, one line per row; if writing fails, the previous file is left intact."""
         path.parent.mkdir(parents=True, exist_ok=True)
         rows = ",\n".join("    " + json.dumps(row) for row in self.rows)
         text = json.dumps({"version": VERSION, **asdict(self), "rows": []}, indent=2)

@@ -1,6 +1,6 @@
 """Recipes of adversarial training: accuracies on clean and adversarial images, by norm and by the mode of norms in the attack.
 
-`norms` of the settings maps a label to a norm, the options of its runs, or both: {"bn": {"norm": "bn"}}.
+The setting `norms` maps a label to a dictionary with the norm and options of the task: {"bn": {"norm": "bn"}}.
 """
 
 from __future__ import annotations
@@ -26,7 +26,12 @@ ROBUST = "robust_accuracy_"
 
 
 def variants(*norms: str, train_mode: tuple[str, ...] = ()) -> Settings:
-    """Return `norms` of settings: norms by their own names, and some once more with train-mode attacks in training."""
+    """Return a value of the setting `norms`.
+
+    Args:
+        norms: specs that are trained with the default attack of the settings, labeled by the spec.
+        train_mode: specs that are also trained with train-mode attacks, labeled by `train_mode_label`.
+    """
     plain: Settings = {norm: {"norm": norm} for norm in norms}
     return plain | {train_mode_label(norm): {"norm": norm, "attack_norm_mode": "train"} for norm in train_mode}
 
@@ -42,7 +47,7 @@ def cells(settings: Settings) -> list[Row]:
 
 
 def measure(settings: Settings, cell: Row, runs: Path) -> Row:
-    """Train a network and return its accuracies."""
+    """Train the network of a cell and return its accuracies on clean and adversarial images."""
     variant = dict(settings["norms"][cell["norm"]])
     options = settings["options"] | {name: value for name, value in variant.items() if name != "norm"}
     record = train_run(make_config(settings, variant["norm"], settings["batch_size"], cell["seed"], options=options), runs)
@@ -53,7 +58,7 @@ def measure(settings: Settings, cell: Row, runs: Path) -> Row:
 
 
 def branches(settings: Settings) -> list[str]:
-    """Return the ends of the names of columns: that of the clean branch, and of the adversarial branch where there is one."""
+    """Return the suffixes of column names: "" for the clean branch, and the suffix of the adversarial branch of AdvProp."""
     return ["", "_adversarial_branch"] if settings["train"]["task"] == "advprop" else [""]
 
 
@@ -62,25 +67,32 @@ def _accuracy(record: dict[str, Any], metric: str) -> float | None:
 
 
 def higher(column: str, norms: tuple[str, str], quantity: str, paper: str) -> Claim:
-    """Return the claim that a column of one norm is higher than that of another."""
+    """Return the claim that a column is higher for one norm than for another.
+
+    Args:
+        column: the column of the record.
+        norms: the labels of the two norms, the one with the higher value first.
+        quantity: the name of the column in the statement.
+        paper: the numbers in the paper, see `Claim`.
+    """
     norm, other = norms
     statement = f"the {quantity} of `{norm}` is higher than that of `{other}`"
     return Claim(statement, paper, values_of(column, norm=norm), values_of(column, norm=other))
 
 
 def eval_mode_is_stronger(norm: str, column: str, quantity: str) -> Claim:
-    """Return the claim that attacks with norms in eval mode leave a lower accuracy than those in train mode."""
+    """Return the claim that accuracy is lower under attacks with norms in eval mode than under attacks in train mode."""
     statement = f"the {quantity} of `{norm}` is higher against train-mode attacks than against eval-mode attacks"
     train_mode = column.replace("_adversarial", f"{TRAIN_MODE}_adversarial") if "branch" in column else column + TRAIN_MODE
     return Claim(statement, "not in the paper", values_of(train_mode, norm=norm), values_of(column, norm=norm))
 
 
 def accuracy_rows(record: Record, columns: dict[str, str]) -> list[Row]:
-    """Return the lines of a table: one per entry of `norms`, with mean ± sd of each column.
+    """Return the rows of a table, one per label of `norms`, with the mean ± sd of each column.
 
     Args:
-        record: the measurements.
-        columns: column of the record by its title in the table.
+        record: the record of the recipe.
+        columns: the columns of the record, by their title in the table.
     """
     return [
         {"norm": norm, **{title: mean_sd(select(record.rows, key, norm=norm), ".1f", ".1f") for title, key in columns.items()}}
@@ -92,9 +104,9 @@ def draw(record: Record, path: Path, panels: Callable[[Settings], dict[str, dict
     """Plot accuracies by norm: every seed as a dot, the mean as a line.
 
     Args:
-        record: the measurements.
+        record: the record of the recipe.
         path: the path without the extension.
-        panels: returns, by the title of a panel, the column of the record by its label.
+        panels: a function of the settings that returns, for each panel title, the columns of the record by label.
     """
     norms, parts = list(record.settings["norms"]), panels(record.settings)
     fig = Figure(figsize=(0.8 * len(norms) * len(parts) + 3, 4.4), layout="constrained")

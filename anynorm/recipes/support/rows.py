@@ -1,4 +1,4 @@
-"""Values selected from the rows of a record, for claims, tables and plots."""
+"""Select values from the rows of a record, for claims, tables and plots."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from anynorm.training.statistics import mean_sd
 from anynorm.training.sweep import Row
 
 Values = Callable[[list[Row]], Sequence[float | None]]
-"""A function of a record's rows that returns one value per seed, in the order of the seeds; None where the run failed."""
+"""A function of the rows of a record that returns one value per seed, sorted by seed; None where the run failed."""
 
 
 def select(rows: list[Row], column: str, **cell: Any) -> list[Any]:
-    """Return a column of the rows that match a cell, in the order of the seeds.
+    """Return a column of the rows that match a cell, sorted by seed.
 
     >>> rows = [{"norm": "bn", "seed": 1, "accuracy": 91.0}, {"norm": "bn", "seed": 0, "accuracy": 90.0}]
     >>> select(rows, "accuracy", norm="bn")
@@ -25,7 +25,7 @@ def select(rows: list[Row], column: str, **cell: Any) -> list[Any]:
 
 
 def successful(rows: list[Row], column: str = "accuracy", **cell: Any) -> list[float]:
-    """Return a column of the runs of a cell that did not fail."""
+    """Return a column of the rows that match a cell, without None (failed runs)."""
     return [value for value in select(rows, column, **cell) if value is not None]
 
 
@@ -45,7 +45,7 @@ def accuracy_of(**cell: Any) -> Values:
 
 
 def accuracy_drop(large: int, small: int, **cell: Any) -> Values:
-    """Return a function that computes how many points of accuracy a cell loses from a large batch size to a small one."""
+    """Return a function that computes the drop of accuracy, in points, from a large batch size to a small one."""
 
     def drop(rows: list[Row]) -> list[float | None]:
         before, after = (select(rows, "accuracy", batch_size=size, **cell) for size in (large, small))

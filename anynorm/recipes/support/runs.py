@@ -1,7 +1,7 @@
-"""Cells that are training runs: from the settings of a recipe to a configuration, its run in a store, and the metrics of a row.
+"""Measure cells by training runs: make a configuration from the settings of a recipe, train it, and return the metrics of a row.
 
-Runs are kept in a store, so recipes that need the same run share it, and an interrupted one resumes. They are trained on a GPU if
-the machine has one. A run of several devices is trained by as many processes, which torchrun starts for it.
+Runs are kept in a store, so that recipes share equal runs and interrupted runs can be resumed. Runs are trained on a GPU if the
+machine has one. A run on several devices has one process per device, started by torchrun.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from anynorm.training.store import Store
 from anynorm.training.sweep import Row, get_or_train
 
 _hash_sources = lru_cache(hash_sources)
-"""Hashed once per process: a folder of images may hold a million files."""
+"""`hash_sources`, cached because a folder of images may have a million files."""
 
 
 def make_config(settings: dict[str, Any], norm: str, batch_size: int, seed: int, **overrides: Any) -> Config:
     """Return the configuration of a cell.
 
     Args:
-        settings: `train` holds fields of `Config`. Its `lr` belongs to `base_batch_size` samples per optimizer step and is
-            scaled linearly to those of the cell: batch size × devices × accumulated passes.
-        norm: the norms of the network, see `anynorm.training.norm_layout`.
-        batch_size: samples per forward pass and device.
+        settings: `train` has fields of `Config`. Its `lr` is given for `base_batch_size` samples per optimizer step and is scaled
+            linearly to the samples per step of the cell: batch size × devices × gradient accumulation steps.
+        norm: the layout of the norms, see `anynorm.training.norm_layout`.
+        batch_size: number of samples per forward pass and device.
         seed: seed of initialization, data selection and data order.
-        overrides: fields of `Config` that differ from `settings["train"]` in this cell.
+        overrides: fields of `Config` that override `settings["train"]` in this cell.
     """
     values = {**settings["train"], **overrides, "norm": norm, "batch_size": batch_size, "seed": seed}
     config = config_from_dict(values)
@@ -49,7 +49,7 @@ def make_config(settings: dict[str, Any], norm: str, batch_size: int, seed: int,
 
 
 def find_folder(data: str) -> str:
-    """Return the name of a data set; a folder that only the data directory has, with its path there.
+    """Return the name of a data set, with the full path if it is a folder that exists only in the data directory.
 
     Args:
         data: `Config.data`. The path of a folder is relative to the working directory or to `anynorm.data.download.data_dir`.
@@ -61,7 +61,7 @@ def find_folder(data: str) -> str:
 
 
 def train_cell(settings: dict[str, Any], runs: Path, norm: str, batch_size: int, seed: int, **overrides: Any) -> Row:
-    """Train the network of a cell, unless the store has it, and return its metrics.
+    """Return the metrics of a cell; train its network first if the store does not have the record.
 
     Args:
         settings: see `make_config`; `median_of_last` is optional, see `run_metrics`.
@@ -73,20 +73,20 @@ def train_cell(settings: dict[str, Any], runs: Path, norm: str, batch_size: int,
 
 
 def train_run(config: Config, runs: Path) -> dict[str, Any]:
-    """Return the record of a run, training it first if the store has no record of it.
+    """Return the record of a run; train the run first if the store does not have its record.
 
     Args:
-        config: the run.
+        config: the configuration of the run.
         runs: the folder of the run store.
 
     Raises:
-        DataError: if data are missing, this machine has fewer GPUs than the run has devices, or one of its processes fails.
+        DataError: if data are missing, this machine has fewer GPUs than the run has devices, or a process of the run fails.
     """
-    # every device decodes the images that it streams; one core per device is left to training
+    # each device has its own workers that decode streamed images; one core per device is left for training
     hardware = Hardware(num_workers=max(1, cpu_count() // config.devices - 1))
     if config.devices > 1 and not Store(runs).is_valid(config.id):
         check_gpus(config, hardware)
-        task_class(config.task).prepare(config)  # missing data are reported here, once
+        task_class(config.task).prepare(config)  # reports missing data once, not in each process
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(config.devices)]
         arguments = [json.dumps(asdict(config)), str(runs.absolute()), str(hardware.num_workers)]
         done = subprocess.run([sys.executable, *torchrun, "-m", __name__, *arguments], check=False)
@@ -97,14 +97,14 @@ def train_run(config: Config, runs: Path) -> dict[str, Any]:
 
 
 def run_metrics(record: dict[str, Any], median_of_last: int = 1) -> Row:
-    """Return the metrics of a run for the row of a recipe.
+    """Return the metrics of a run for a row of a recipe.
 
     Args:
-        record: the record of the run in its store.
-        median_of_last: the test accuracy is the median of this many last evaluations.
+        record: the record of the run in the run store.
+        median_of_last: number of last evaluations over which the median of the test accuracy is taken.
 
     Returns:
-        Accuracies in percent (None if the run failed), the reason of a failure ("" if there is none), seconds, and the commit.
+        Accuracies in percent (None if the run failed), the reason of the failure ("" if it did not fail), seconds, and commit.
     """
     done = record["status"] == "done"
     errors = [point["test_error"] for point in record["curve"][-median_of_last:]]
@@ -117,6 +117,6 @@ def run_metrics(record: dict[str, Any], median_of_last: int = 1) -> Row:
     }
 
 
-if __name__ == "__main__":  # one of the processes of a run of several devices
+if __name__ == "__main__":  # a process of a run on several devices, started by `train_run`
     torch.set_num_threads(1)
     get_or_train(config_from_dict(json.loads(sys.argv[1])), Path(sys.argv[2]), Hardware(num_workers=int(sys.argv[3])))

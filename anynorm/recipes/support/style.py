@@ -1,6 +1,6 @@
-"""What the recipes of style transfer share: losses of a run, freely usable images, curves.
+"""Functions shared by the recipes of style transfer: losses of a run, images to stylize, and plots of curves.
 
-Only the images that `pictures` of the settings lists are shown; the images of training sets may not be passed on.
+Only images listed in the setting `pictures` are shown, because the images of the training sets may not be redistributed.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from anynorm.training.sweep import Row
 
 
 def loss_metrics(record: dict[str, Any], losses: list[str]) -> Row:
-    """Return the losses of a run for the row of a recipe.
+    """Return the losses of a run for a row of a recipe.
 
     Args:
-        record: the record of the run in its store.
-        losses: names of metrics without train_ or test_.
+        record: the record of the run in the run store.
+        losses: names of metrics without the prefix train_ or test_.
 
     Returns:
-        Per loss its last value, in training (mean since the evaluation before) and on held-out images; the curves of the run;
-        the mean training loss of all steps; the reason of a failure, seconds, and the commit. Losses are None if the run failed.
+        The last value of each loss, in training (mean since the previous evaluation) and on held-out images; the curves of the
+        run; the mean training loss; the reason of a failure, seconds, and commit. Losses are None if the run failed.
     """
     done, curve = record["status"] == "done", record["curve"]
     names = [f"{split}_{loss}" for split in ("train", "test") for loss in losses]
@@ -47,7 +47,7 @@ def loss_metrics(record: dict[str, Any], losses: list[str]) -> Row:
 
 
 def read_pictures(files: list[str], size: int) -> torch.Tensor:
-    """Return the central squares of image files, (n, 3, size, size) in [0, 1]; paths may be relative to the data directory."""
+    """Return center crops of image files, (n, 3, size, size) in [0, 1]; paths may be relative to the data directory."""
     from PIL import Image
 
     crop, generator = CenterCrop(size, size), np.random.default_rng(0)
@@ -59,10 +59,10 @@ def read_pictures(files: list[str], size: int) -> torch.Tensor:
 
 
 def draw_losses(record: Record, path: Path, panels: dict[str, str]) -> list[Path]:
-    """Plot curves of losses by norm, mean over the seeds with every seed behind it.
+    """Plot the curves of losses by norm: the mean over seeds, and each seed as a thin line.
 
     Args:
-        record: rows with `curves`.
+        record: a record whose rows have `curves`.
         path: the path without the extension.
         panels: the label of the y axis by the name of a curve.
     """

@@ -22,7 +22,10 @@ NUM_SHOWN_LAYERS = 6
 
 
 def tables(record: Record) -> list[Table]:
-    """Return the test error by training set size, and by initialization, learning rate and iterations at the smallest size."""
+    """Return the table of test errors by training set size, and one by initialization, learning rate and iterations.
+
+    The second table is for the smallest training set.
+    """
     rows, settings = record.rows, record.settings
     sizes, smallest = settings["train_sizes"], min(settings["train_sizes"])
     by_size: list[Row] = []
@@ -53,7 +56,7 @@ def tables(record: Record) -> list[Table]:
 
 
 def draw(record: Record, path: Path) -> list[Path]:
-    """Plot Figs. 2 and 4 in one picture, Figs. 3 and 5 in another."""
+    """Write two plots: one of Figs. 2 and 4, one of Figs. 3 and 5."""
     pictures = {"figs24": _draw_curves(record), "figs35": _draw_subsets(record)}
     return [
         file for suffix, fig in pictures.items() for file in save_figure(fig, path.with_name(f"{path.name}.{suffix}"), dpi=110)
@@ -77,7 +80,7 @@ def _draw_curves(record: Record) -> Figure:
 
 
 def _draw_errors(ax: Any, runs: list[dict[str, Any]]) -> None:
-    """Plot the error curves of each seed, thin, and their mean."""
+    """Plot the error curve of each seed as a thin line, and the mean."""
     for label, color in (("train", plot.COLORS[0]), ("test", plot.COLORS[1])):
         curves = [run[f"{label}_error"] for run in runs]
         for curve in curves:
@@ -87,7 +90,7 @@ def _draw_errors(ax: Any, runs: list[dict[str, Any]]) -> None:
 
 
 def _draw_shift(ax: Any, esm: torch.Tensor, depth: int) -> None:
-    """Plot the ESM of about six batch norms, spread over the depth; `esm` is iterations × batch norms."""
+    """Plot the ESM of about six batch norms, evenly spaced over the depth; `esm` has shape (iterations, batch norms)."""
     step = depth // esm.shape[1]  # GNBN has a batch norm on every second layer
     wanted = [round(1 + k * (depth - 1) / (NUM_SHOWN_LAYERS - 1)) for k in range(NUM_SHOWN_LAYERS)]
     for layer in range(step, depth + 1, step):
@@ -96,7 +99,7 @@ def _draw_shift(ax: Any, esm: torch.Tensor, depth: int) -> None:
 
 
 def _draw_subsets(record: Record) -> Figure:
-    """Plot the ESM over the layers and the test error, for each size of S (Figs. 3, 5)."""
+    """Plot the ESM by layer and the test error, for each size of the training set S (Figs. 3, 5)."""
     rows, settings = record.rows, record.settings
     sizes = settings["train_sizes"]
     fig = Figure(figsize=(13, 4.2), layout="constrained")
