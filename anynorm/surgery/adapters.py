@@ -97,7 +97,7 @@ def _with_post_modules(module: nn.Module, base: type, info: NormInfo) -> NormInf
     post_modules = {name: child for name, child in module.named_children() if name in _POST_MODULE_NAMES}
     if forward is base.forward or (post_modules and _is_norm_then(module, base, info, post_modules)):  # type: ignore[attr-defined]
         return replace(info, post_modules=post_modules)
-    raise UnsupportedNormError(f"{type(module).__name__} has its own forward, and what it does besides normalizing would be lost")
+    raise UnsupportedNormError(f"{type(module).__name__} has its own forward, which may do more than normalize")
 
 
 @torch.no_grad()

@@ -184,7 +184,7 @@ def choose(sites: list[NormSite], where: Where) -> list[NormSite]:
         return sites
     where = list(where) if isinstance(where, Iterable) and not isinstance(where, str) else where
     if where == []:
-        raise SurgeryError("where must select at least one norm; got []. Leave it out to select by default.")
+        raise SurgeryError("where must select at least one norm; got []. Omit where= to use the default.")
     for selector in where if isinstance(where, list) else [where]:
         if not any(_matches(site, path, selector) for site in sites for path in site.paths):
             raise SurgeryError(_no_match(selector, sites))

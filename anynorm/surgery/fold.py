@@ -222,7 +222,7 @@ def _check_layer(plan: FoldPlan) -> None:
     if plan.position == "before" or isinstance(layer, nn.Linear):
         return
     if layer.transposed:
-        raise FoldError("the layer after it is a transposed convolution, whose borders see the shift less often")
+        raise FoldError("the layer after it is a transposed convolution, whose output at the borders depends on fewer inputs")
     pads = layer.padding != "valid" if isinstance(layer.padding, str) else any(layer.padding)
     if pads and layer.padding_mode == "zeros" and bool(plan.shift.any()):
         raise FoldError("the convolution after it pads with zeros, and the padding would have to be the shift of the norm")
