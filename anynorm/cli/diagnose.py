@@ -19,7 +19,7 @@ def diagnose(
     data: Annotated[
         str | None,
         typer.Option(
-            help="A folder of images, a file of inputs (and labels), or package.module:factory; by default the test set of run:ID.",
+            help="Folder of images, file of inputs (and labels), or package.module:factory; by default the test set of run:ID.",
         ),
     ] = None,
     checkpoint: Checkpoint = None,
