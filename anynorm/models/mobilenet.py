@@ -30,7 +30,7 @@ def conv_norm_act(
 
 
 class InvertedResidual(nn.Module):
-    """1 × 1 convolution to more channels, depthwise 3 × 3, 1 × 1 to fewer; with a shortcut if input and output shape are equal."""
+    """1 × 1 convolution to more channels, depthwise 3 × 3, 1 × 1 to fewer; with a shortcut if input and output have one shape."""
 
     def __init__(self, in_channels: int, out_channels: int, *, stride: int, expansion: int) -> None:
         super().__init__()
