@@ -22,8 +22,8 @@ class Call:
 
     Attributes:
         module: the module.
-        input: its first input.
-        output: its output.
+        input: the first argument of the call.
+        output: the output of the call.
         product: the output of the function that has the weight of the module as an argument, such as `F.conv2d`. It differs from
             `output` if the module then applies a norm or an activation, as a convolution of detectron2 does.
     """

@@ -132,9 +132,9 @@ def check_model(model: Any) -> None:
         if wrapper is not None:
             wrapped = f"'{path}'" if path else "The model"
             raise SurgeryError(
-                f"{wrapped} is wrapped in {wrapper}, which holds references to the old parameters: new ones would not be "
-                "synchronized. Change the model first and wrap it afterwards. An operation that adds no parameters, such as "
-                "recalibrate, takes the model inside: model.module, or accelerator.unwrap_model(model)."
+                f"{wrapped} is wrapped in {wrapper}, which keeps references to the old parameters: new parameters would not be "
+                "synchronized. Change the model first and wrap it afterwards. For an operation that adds no parameters, such as "
+                "recalibrate, pass the inner model: model.module, or accelerator.unwrap_model(model)."
             )
         if "ScriptModule" in names:
             raise SurgeryError(f"'{path}' is TorchScript; its modules cannot be replaced. Change the model before scripting it.")
