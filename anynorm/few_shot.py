@@ -1,11 +1,11 @@
-"""Classes added to a trained classifier from a few images (Qi et al. 2018, "imprinted weights").
+"""Addition of classes to a trained classifier from a few images (Qi et al. 2018, "imprinted weights").
 
-With the features f_1 … f_K of the K images of a class, the inputs of the last layer, its weights are
+For a class with K images, whose features f_1 … f_K are the inputs of the last layer, the weights of the class are
 
     w = v/‖v‖,   v = mean of f_k/‖f_k‖
 
-A cosine classifier takes them as they are. In an `nn.Linear` they get the mean norm of the rows and the mean bias of the classes
-that it has, so that no class is favored by its scale.
+A cosine classifier uses w directly. In an `nn.Linear`, w is multiplied by the mean norm of the rows of the old classes, and the
+bias is the mean bias of the old classes, so that no class is favored by its scale.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ def imprint(model: nn.Module, images: Tensor, labels: Tensor | Sequence[Any], *,
     Args:
         model: a model whose last layer is an `nn.Linear` or a `CosineLinear`; its mode and running statistics are unchanged.
         images: a batch of inputs of the model, a few per new class.
-        labels: one label per image, numbers or names. Images of a label are one new class. Classes are appended in the order of
-            the sorted labels, after those that the classifier has, whatever their numbers are.
+        labels: one label per image, numbers or names. Each distinct label is a new class, even if a number is the index of an old
+            class. The new classes are appended after the old classes, in the order of the sorted labels.
         classifier: path of the last layer, such as "fc"; None for the last `nn.Linear` or `CosineLinear` of the model.
 
     Returns:
-        A report with one row per new class: its label, its output index, its number of images, and the output of the nearest
-        class that the classifier had, with the cosine. `undo()` removes the classes. An optimizer that was made before holds the
-        old parameters.
+        A report with one row per new class: its label, its output index, its number of images, and the output index of the
+        nearest old class with the cosine to it. `undo()` removes the classes. An optimizer created before this call still has
+        the old parameters.
 
     Raises:
-        SurgeryError: if the model has no such layer, the layer cannot be extended, images and labels do not fit, or features
-            depend on the batch or are 0. The model is unchanged.
+        SurgeryError: if the model has no such layer, the layer cannot be extended, the numbers of images and labels differ, or
+            the features of an image depend on its batch or are 0. The model is unchanged.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
     >>> report = imprint(model, torch.eye(4).reshape(4, 1, 2, 2), ["cat", "cat", "dog", "dog"])
@@ -66,22 +66,22 @@ def imprint(model: nn.Module, images: Tensor, labels: Tensor | Sequence[Any], *,
 def reimprint(
     model: nn.Module, images: Tensor, labels: Tensor | Sequence[int], *, classifier: str | None = None
 ) -> SurgeryReport:
-    """Replace the weights of classes that a classifier has by imprints of images, in place.
+    """Replace the weights of existing classes of a classifier by weights imprinted from images, in place.
 
-    Features of all classes have a component in common. Imprinted weights contain it, trained ones need not, so next to trained
-    classes imprinted ones are predicted too often. With images of the old classes, all weights can be made in the same way.
+    The features of all classes have a common component, which imprinted weights contain and trained weights need not contain. So
+    imprinted classes are predicted too often beside trained ones. With images of the old classes, all weights can be imprinted.
 
     Args:
         model: see `imprint`.
         images: a few images per class.
-        labels: the output of the class of each image. Other outputs are unchanged.
+        labels: the output index of the class of each image. The weights of other outputs are unchanged.
         classifier: see `imprint`.
 
     Returns:
-        A report with one row per class; `cosine` is that of its old and new weights. `undo()` restores the old weights.
+        A report with one row per class; `cosine` is the cosine of its old and new weights. `undo()` restores the old weights.
 
     Raises:
-        SurgeryError: as `imprint`, and if a label is not an output of the classifier. The model is unchanged.
+        SurgeryError: in the cases listed in `imprint`, and if a label is not an output index. The model is unchanged.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2, bias=False))
     >>> reimprint(model, torch.eye(4)[:1].reshape(1, 1, 2, 2), [1]).finding
@@ -110,16 +110,16 @@ def class_weights(features: Tensor, labels: Tensor, num_classes: int) -> Tensor:
     """Return the imprinted weights of classes: the normalized means of normalized features, (…, num_classes, c).
 
     Args:
-        features: (…, n, c).
-        labels: the class of each feature, (n,), below `num_classes`.
-        num_classes: the number of classes; the weights of one without features are 0.
+        features: feature vectors, (…, n, c).
+        labels: the class of each feature vector, (n,), from 0 to `num_classes` − 1.
+        num_classes: number of classes; the weights of a class without features are 0.
     """
     one_hot = nn.functional.one_hot(labels.to(features.device), num_classes).to(features.dtype)
     return nn.functional.normalize(one_hot.T @ nn.functional.normalize(features, dim=-1), dim=-1)
 
 
 def _number_labels(images: Tensor, labels: Tensor | Sequence[Any]) -> tuple[list[Any], Tensor]:
-    """Return the sorted distinct labels, and the position of the label of each image among them."""
+    """Return the sorted distinct labels, and the index of the label of each image in this list."""
     values = [_plain_label(label) for label in labels]
     if len(values) != len(images) or not values:
         raise SurgeryError(
@@ -134,7 +134,7 @@ def _number_labels(images: Tensor, labels: Tensor | Sequence[Any]) -> tuple[list
 
 
 def _plain_label(label: Any) -> Any:
-    """Return a scalar of torch or an integer of NumPy as a number of Python."""
+    """Convert a scalar tensor or a NumPy integer to a Python number."""
     if isinstance(label, Tensor) and label.dim() == 0:
         return label.item()
     return int(label) if isinstance(label, Integral) else label
@@ -157,7 +157,7 @@ def _describe(layer: nn.Linear | CosineLinear, weights: Tensor, names: list[Any]
 
 
 def _imprinted_weights(model: nn.Module, layer: Classifier, images: Tensor, numbers: Tensor, names: list[Any]) -> Tensor:
-    """Return the imprinted weights of classes with the scale of the rows of a classifier; check that both can be used."""
+    """Return the imprinted weights of classes, scaled for the classifier, after checking the classifier and the features."""
     if hasattr(layer.module, "parametrizations"):
         raise SurgeryError(
             f"the weights of '{layer.path}' are parametrized (torch.nn.utils.parametrize) and cannot be replaced. "
@@ -201,7 +201,7 @@ def _set_parameter(layer: nn.Module, name: str, value: Tensor, undo_log: UndoLog
 
 
 def _undo(layer: Classifier, undo_log: UndoLog) -> Any:
-    """Return a function that reverts an imprint, unless the classifier has been changed since."""
+    """Return a function that reverts an imprint; it raises SurgeryError if the weights have been replaced again."""
     imprinted = layer.module.weight
 
     def undo() -> None:

@@ -1,4 +1,4 @@
-"""Progress bars with rate and time left on a terminal (rich); no output elsewhere, or while another display is active."""
+"""Progress bars with rate and remaining time (rich); no output if stderr is not a terminal, or if another display is active."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _active_displays: list[object] = []
-"""The active displays of all threads: a terminal has room for one."""
+"""The active displays of all threads; at most one is drawn at a time."""
 
 
 @contextmanager
 def reserve_display() -> Iterator[None]:
-    """Reserve the terminal for another display: progress bars inside the block are not drawn."""
+    """Reserve the terminal for another display: progress bars inside the `with` block are not drawn."""
     token = object()
     _active_displays.append(token)
     try:
@@ -31,9 +31,10 @@ def track(items: Iterable[T], description: str, total: int | None = None) -> Ite
     """Yield items and draw a progress bar on a terminal.
 
     Args:
-        items: What to iterate over. Without `total`, the bar has a length if `len(items)` exists.
-        description: Text in front of the bar.
-        total: Stop after this many items; also the length of the bar.
+        items: Iterable of items.
+        description: Text before the bar.
+        total: Maximum number of items to yield, and the total of the bar; None for all items, with `len(items)` as the total if
+            it is defined.
 
     >>> list(track("abcd", "reading", total=3))
     ['a', 'b', 'c']
@@ -49,7 +50,7 @@ def track(items: Iterable[T], description: str, total: int | None = None) -> Ite
 
 
 class ByteProgress:
-    """A bar that counts bytes, with the attributes of a tqdm bar that `pooch.HTTPDownloader(progressbar=…)` needs."""
+    """Progress bar of bytes, with the part of the tqdm interface that `pooch.HTTPDownloader(progressbar=…)` needs."""
 
     def __init__(self, progress: Progress, description: str) -> None:
         self._progress = progress
@@ -57,7 +58,7 @@ class ByteProgress:
 
     @property
     def total(self) -> float | None:
-        """Number of bytes to expect."""
+        """Total number of bytes."""
         return self._progress.tasks[0].total
 
     @total.setter
@@ -73,12 +74,12 @@ class ByteProgress:
         self._progress.update(self._task, completed=0)
 
     def close(self) -> None:
-        """Do nothing: `track_bytes` removes the bar, also after an error."""
+        """Do nothing; `track_bytes` removes the bar, even after an error."""
 
 
 @contextmanager
 def track_bytes(description: str) -> Iterator[ByteProgress | None]:
-    """Draw a progress bar for a download while the block runs; yield None where no bar can be drawn."""
+    """Draw a progress bar for a download inside a `with` block; yield None if no bar can be drawn."""
     progress = _make_progress(_byte_columns)
     if progress is None:
         yield None
@@ -88,7 +89,7 @@ def track_bytes(description: str) -> Iterator[ByteProgress | None]:
 
 
 def _make_progress(make_columns: Callable[[], list[ProgressColumn]]) -> Progress | None:
-    """Return a bar on stderr, or None if stderr is not a terminal, another display is active, or rich is not installed."""
+    """Return a progress bar on stderr; None if stderr is not a terminal, another display is active, or rich is not installed."""
     if _active_displays or not sys.stderr.isatty():
         return None
     try:

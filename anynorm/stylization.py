@@ -1,4 +1,4 @@
-"""Stylize a picture with a trained run of `style_transfer` or `single_style_transfer`."""
+"""Stylization of an image by a trained run of `style_transfer` or `single_style_transfer`."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ def stylize(
     runs: str | os.PathLike[str] = "runs",
     image_size: int | None = None,
 ) -> Path:
-    """Write a picture of a content in a style, as PNG.
+    """Stylize a content image with the style of another image, and write the result as PNG.
 
     Args:
-        content: an image file of any size.
-        style: an image file of any size; None for a run of `single_style_transfer`, which has its own style.
+        content: the content image, a file of any size.
+        style: the style image, a file of any size; None for a run of `single_style_transfer`, which was trained for one style.
         out: the file to write, with the suffix .png; an existing file is replaced.
-        model: the id of a trained run, or its beginning.
-        alpha: the weight of the style, from 0 to 1.
-        runs: the folder of the run store.
-        image_size: the shorter side to which both images are resized first; None for their own sizes.
+        model: id of a trained run, or its first characters.
+        alpha: weight of the style, from 0 to 1.
+        runs: folder of the run store.
+        image_size: size in pixels to which the shorter side of both images is resized first; None for no resizing.
 
     Returns:
-        The path of the picture.
+        The path of the stylized image.
 
     Raises:
-        DataError: if an image cannot be read, the run does not exist or is not one of style transfer, alpha is not in [0, 1], or
+        DataError: if an image cannot be read, the run does not exist or is not a style transfer run, alpha is not in [0, 1], or
             `out` does not end in .png.
         ShapeError: if an image is too small for the encoder.
         DiskError: if the folder of `out` does not exist or cannot be written to.
@@ -86,10 +86,10 @@ def _read(path: Path, image_size: int | None) -> Tensor:
 
 
 def _load_stylizer(runs: Path, model: str) -> Any:
-    """Return the task of a trained run that can stylize.
+    """Return the style transfer task of a trained run.
 
     Raises:
-        DataError: if the run is of another task, or has not been trained to its end.
+        DataError: if the run has another task, or did not finish training.
     """
     from anynorm.tasks import TASKS, task_class
     from anynorm.training.run import load_run

@@ -1,4 +1,4 @@
-"""Results as a table: rows and a finding, printed for a person or as JSON for a program."""
+"""Table of results with a finding, printed as aligned text or as JSON."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from anynorm.errors import AnynormError
 
 @dataclass
 class Table:
-    """Rows of results and the conclusion drawn from them.
+    """Table of results with a finding.
 
     Attributes:
-        rows: One dictionary per row, from column to value. The value of the first column names the row (e.g. a layer's path).
+        rows: One dictionary from column to value per row. The value of the first column is the name of the row, such as the path
+            of a layer.
         finding: The conclusion, printed as the last line.
 
     >>> print(Table([{"layer": "bn1", "shift": 0.123456}, {"layer": "bn2", "shift": None}], "bn1 shifts most."))
@@ -46,11 +47,11 @@ class Table:
         raise AnynormError(f"no row is named {name!r}.{hint}")
 
     def json(self) -> str:
-        """Return rows and finding as JSON; non-finite numbers are null."""
+        """Return the rows and the finding as JSON; non-finite numbers are null."""
         return json.dumps(json_safe({"rows": self.rows, "finding": self.finding}), indent=2, allow_nan=False)
 
     def table(self) -> str:
-        """Return rows and finding as aligned text; numbers have three significant digits."""
+        """Return the rows and the finding as aligned text; numbers have three significant digits."""
         columns = list(dict.fromkeys(column for row in self.rows for column in row))
         lines = [columns, *([_format(row.get(column)) for column in columns] for row in self.rows)]
         widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
@@ -72,7 +73,7 @@ def _format(value: Any) -> str:
 
 
 def json_safe(value: Any) -> Any:
-    """Return a copy of nested dictionaries and sequences in which non-finite floats are None: JSON has no NaN.
+    """Return a copy of nested dictionaries and sequences with None in place of non-finite floats, because JSON has no NaN.
 
     >>> json_safe({"loss": [float("nan"), 1.5]})
     {'loss': [None, 1.5]}

@@ -1,6 +1,6 @@
-"""The command line: parse, call, print.
+"""The command line interface.
 
-Commands print a table for people, or JSON with --json. They import torch when they run, so that --help is fast.
+Commands print a table, or JSON with --json. They import torch only when they run, so that --help is fast.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ app.add_typer(runs.app, name="runs")
 
 
 def main() -> None:
-    """Run the command line; an error of the user is printed to stderr and exits with code 2."""
+    """Run the command line interface; print a user error to stderr and exit with code 2."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # print ? where the encoding has no γ
+        sys.stdout.reconfigure(errors="replace")  # print ? for characters, such as γ, that the encoding does not have
     try:
         app()
     except AnynormError as error:

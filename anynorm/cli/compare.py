@@ -1,4 +1,4 @@
-"""`anynorm compare` and `anynorm report`: which norm to use, as a table and as a page."""
+"""`anynorm compare` and `anynorm report`: comparison of norms, as a table and as an HTML page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def compare(
     task: Annotated[
         str,
         typer.Option(
-            help="What is trained: classification, adversarial, advprop, few_shot, generation, style_transfer, "
+            help="Task to train: classification, adversarial, advprop, few_shot, generation, style_transfer, "
             "single_style_transfer, darts, darts_second_order, manas_exp3, manas_least_squares, random_search, "
             "architecture_evaluation, controller_search, source_only, adabn, dsbn, can, can_all_classes, "
             "detection, segmentation, video or package.module:Task."
@@ -46,22 +46,21 @@ def compare(
     norms: Annotated[
         str | None,
         typer.Option(
-            help="Norm specs, comma-separated; gn:4~bn alternates gn:4 and bn, xbn=gn:64 makes XBN blocks, and K in sabn@K "
-            "is the number of classes. bn,gn:8,sn,hn,bgn by default; for generation ccbn@K,sabn@K."
+            help="Norm specs, comma-separated; gn:4~bn alternates gn:4 and bn, xbn=gn:64 converts residual blocks to XBNBlocks, "
+            "and K in sabn@K is the number of classes. bn,gn:8,sn,hn,bgn by default; for generation ccbn@K,sabn@K."
         ),
     ] = None,
     batch_sizes: Annotated[
         str | None, typer.Option(help="Samples per batch, comma-separated; 2,32 by default, 32 for generation.")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; a significance test needs 3.")] = 3,
-    epochs: Annotated[
-        int | None, typer.Option(min=1, help="Passes over the training images per run; 2 by default, 20 for generation.")
-    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; at least 3 for a significance test.")] = 3,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Number of epochs per run; 2 by default, 20 for generation.")] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="Approximate time for all runs together, in minutes; replaces --epochs.")
+        float | None,
+        typer.Option(help="Approximate total time of all runs, in minutes; sets the number of epochs instead of --epochs."),
     ] = None,
     num_train: Annotated[
-        int | None, typer.Option(min=1, help="Number of training images, drawn by the seed; all of them by default.")
+        int | None, typer.Option(min=1, help="Number of training images, a random subset given by the seed; all by default.")
     ] = None,
     width: Annotated[float | None, typer.Option(help="Width multiplier of the model.")] = None,
     lr: Annotated[
@@ -69,34 +68,39 @@ def compare(
     ] = None,
     lr_scaling: Annotated[
         str | None,
-        typer.Option(help="How the learning rate follows the batch size: linear (the default), sqrt, or none (for generation)."),
+        typer.Option(
+            help="Scaling of the learning rate with the batch size: linear (the default), sqrt, or none (for generation)."
+        ),
     ] = None,
     attack: Annotated[
         list[str] | None,
-        typer.Option(help="Attack on the trained networks, fgsm or pgd:STEPS, with norms in both modes; can be repeated."),
+        typer.Option(
+            help="Attack on the trained networks, fgsm or pgd:STEPS, with norms in eval and train mode; can be repeated."
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="Another setting of the runs or of the task, such as weight_decay=0; can be repeated."),
     ] = None,
     device: Device = "auto",
-    devices: Annotated[int, typer.Option(min=1, help="Number of devices per machine that train each run together.")] = 1,
-    nodes: Annotated[int, typer.Option(min=1, help="Number of machines that train each run together.")] = 1,
+    devices: Annotated[int, typer.Option(min=1, help="Number of devices per machine for each run (data parallel).")] = 1,
+    nodes: Annotated[int, typer.Option(min=1, help="Number of machines for each run (data parallel).")] = 1,
     precision: Annotated[str, typer.Option(help="32, bf16-mixed or 16-mixed.")] = "32",
-    num_workers: Annotated[int, typer.Option(min=0, help="Processes per run that decode streamed images.")] = 1,
+    num_workers: Annotated[int, typer.Option(min=0, help="Number of processes per run that decode streamed images.")] = 1,
     processes: Annotated[
         int | None,
-        typer.Option(min=1, help="Number of runs at a time; one per GPU, or one per core with one thread each, by default."),
+        typer.Option(min=1, help="Number of parallel runs; by default one per GPU, or one per core with one thread each."),
     ] = None,
     logger: Logger = None,
     executor: Executor = "local",
     skip_unreadable: Annotated[
-        bool, typer.Option("--skip-unreadable", help="Leave out image files that cannot be decoded, instead of stopping.")
+        bool,
+        typer.Option("--skip-unreadable", help="Skip image files that cannot be decoded, instead of stopping with an error."),
     ] = False,
     root: RunsDir = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Train a model with each norm at each batch size, recommend which to use, and write report.html beside the runs.
+    """Train a model with each norm at each batch size, recommend a norm, and write report.html into the folder of the runs.
 
     Finished runs are not trained again; run the command again to resume an interrupted comparison.
     """
@@ -152,7 +156,7 @@ def report(
     root: Annotated[Path, typer.Argument(help="The folder of the runs.")] = Path("runs"),
     out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
 ) -> None:
-    """Write the runs of a folder as one HTML page that needs no other file and no network."""
+    """Write a report of the runs of a folder: one self-contained HTML page."""
     _write_report(root, out, file=sys.stdout)
 
 
@@ -166,7 +170,7 @@ def _write_report(root: Path, path: Path, file: Any) -> None:
 
 
 def _parse_settings(texts: list[str], task: str) -> dict[str, Any]:
-    """Parse NAME=VALUE texts, each value as the type of its `Config` field or of the task's default option."""
+    """Parse NAME=VALUE strings; the type of each value is that of its `Config` field or of the default of the task's option."""
     from anynorm.tasks import task_class
     from anynorm.training.config import Config, config_from_dict
 
@@ -178,7 +182,7 @@ def _parse_settings(texts: list[str], task: str) -> dict[str, Any]:
         if not equals:
             raise SpecError(f"--set must be NAME=VALUE, such as flip=true; got {text!r}.")
         if name not in types:
-            config_from_dict({name: value}, types)  # raises, naming the setting that is nearest
+            config_from_dict({name: value}, types)  # raises an error that names the nearest setting
         parse = types[name]
         try:
             settings[name] = _BOOLS[value.lower()] if parse is bool else _parse_float(value) if parse is float else parse(value)

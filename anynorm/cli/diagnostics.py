@@ -1,6 +1,6 @@
-"""The diagnostics of `anynorm diagnose --what NAME`: calls with what a command line has, a model and its batches.
+"""The diagnostics of `anynorm diagnose --what NAME`: calls of `anynorm.diagnostics` with a model and batches.
 
-Separate from `diagnose.py`, which must not import torch before a command runs.
+This module is separate from `diagnose.py`, which must not import torch before a command runs.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from anynorm.errors import AnynormError, DiagnosticError
 from anynorm.surgery.batches import call
 
 SAMPLES_PER_CLASS = 8
-"""Samples of each class in one draw of gradients."""
+"""Number of samples of each class per draw of `gradient_balance`."""
 
 
 @dataclass
 class DiagnoseArgs:
-    """A model, its batches (None without --data), and options.
+    """Arguments of a diagnostic.
 
     Args:
-        batches: iterator over batches.
+        batches: iterator over batches; None without --data.
         num_batches: number of batches to use; None for all.
         trial_samples: as in `estimation_shift`.
         deltas, per, seeds: as in `perturbation_curve`.
-        unlabeled: batches from which `adaptation` estimates statistics; None for those of `batches`.
+        unlabeled: batches from which `adaptation` estimates statistics; None to estimate them from `batches`.
         source_weight: as in `adaptation`.
         corruptions, severities, mean, std: as in `corruption_targets`.
     """
@@ -67,7 +67,7 @@ class DiagnoseArgs:
         """Return the batches.
 
         Raises:
-            DiagnosticError: if there are none.
+            DiagnosticError: if --data was not given.
         """
         if self.batches is None:
             raise DiagnosticError("This diagnostic needs data: pass --data.")
@@ -85,7 +85,7 @@ class DiagnoseArgs:
 
 
 def run_diagnostic(what: str, args: DiagnoseArgs) -> DiagnosticReport:
-    """Run the diagnostic with the name `what`.
+    """Run a diagnostic by name.
 
     Raises:
         DiagnosticError: if the name is unknown or the model fails on the data.
@@ -108,7 +108,7 @@ def _estimation_shift(args: DiagnoseArgs) -> DiagnosticReport:
 
 
 def _perturbation(args: DiagnoseArgs) -> DiagnosticReport:
-    """Score by accuracy, or by agreement with the unperturbed model if the data has no labels."""
+    """Run `perturbation_curve`; the score is the accuracy, or the agreement with the unperturbed model without labels."""
     has_labels = args.has_labels()
     batches = list(args.data())
     if not batches:
@@ -136,7 +136,7 @@ def _perturbation(args: DiagnoseArgs) -> DiagnosticReport:
 
 
 def _gradient_balance(args: DiagnoseArgs) -> DiagnosticReport:
-    """Use the cross entropy of a classifier on draws with a few samples of each class."""
+    """Run `gradient_balance` with the cross entropy of a classifier, on draws with a few samples of each class."""
     if not args.has_labels():
         raise DiagnosticError("Gradients are compared between classes: --data must have integer labels beside x.")
     pairs = [(batch[0], batch[1]) for batch in args.data()]
@@ -158,7 +158,7 @@ def _gradient_balance(args: DiagnoseArgs) -> DiagnosticReport:
 
 
 def _adaptation(args: DiagnoseArgs) -> DiagnosticReport:
-    """Adapt to the data, or to the data with corruptions; without other unlabeled data, to the test images themselves."""
+    """Run `adaptation` on the data or on corrupted data; without --unlabeled, statistics come from the test images themselves."""
     if not args.has_labels():
         raise DiagnosticError(
             "Accuracy needs labels: --data must have integer labels beside x. --unlabeled takes data without them."

@@ -1,4 +1,4 @@
-"""`anynorm info`: versions, devices, and which kernels run."""
+"""`anynorm info`: versions, devices and available kernels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from anynorm.cli.options import AsJson, make_console, print_json
 
 
 def info(as_json: AsJson = False) -> None:
-    """Print versions, devices, the number of threads, and which kernels run (and if not, why)."""
+    """Print versions, devices, the number of threads, and which kernels are available (or why not)."""
     rows = describe()
     if as_json:
         print_json(rows)
@@ -20,7 +20,7 @@ def info(as_json: AsJson = False) -> None:
 
 
 def describe() -> dict[str, Any]:
-    """Return what `anynorm info` prints, by name."""
+    """Return the output of `anynorm info` as a dictionary."""
     import platform
     from importlib.metadata import PackageNotFoundError, version
 

@@ -1,6 +1,6 @@
-"""The results of a comparison on the screen: a table that fills while it runs, and the final table.
+"""Terminal output of a comparison: a live table during training, and the final table.
 
-Where stderr is not a terminal, one line per finished run takes the place of the live table.
+If stderr is not a terminal, one line per finished run is printed instead of the live table.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from anynorm.table import Table
 
 WIDE = 100
-"""Columns of a terminal from which on the memory is shown too."""
+"""Minimum width of a terminal, in columns, for the table to include the memory."""
 
 
 def watch(comparison: Comparison, new_rows: Iterable[Row]) -> None:
-    """Show the rows of a comparison as they come.
+    """Show the results of a comparison as its runs finish.
 
     Args:
-        comparison: what is compared.
-        new_rows: yields the row of each run when it ends.
+        comparison: the comparison.
+        new_rows: an iterable that yields the row of each run when the run ends.
     """
     rows = comparison.rows()
     missing = len(comparison.sweep.missing(rows))
@@ -67,7 +67,7 @@ def _print_lines(new_rows: Iterable[Row], missing: int) -> None:
 
 
 def _metric_table(comparison: Comparison, rows: Sequence[Row]) -> RichTable:
-    """Return the table of the metric as far as runs have finished."""
+    """Return the table of the metric of all finished runs."""
     table = RichTable(box=None, pad_edge=False, header_style="bold")
     for title in ("norm", *(f"test {comparison.metric.label}\nbatch {size}" for size in comparison.batch_sizes)):
         table.add_column(title)
@@ -82,7 +82,7 @@ def _progress(cell: Sequence[Row], seeds: int) -> str:
 
 
 def print_comparison(comparison: Comparison, table: Table) -> None:
-    """Print the results of a comparison, then what the columns mean, then the recommendation."""
+    """Print the results of a comparison, then the meaning of the columns, then the recommendation."""
     console = make_console()
     rows = comparison.rows()
     tested = {size: ranking for size in comparison.batch_sizes if (ranking := rank(rows, size)).is_tested}

@@ -1,4 +1,4 @@
-"""Options and printing shared by the commands."""
+"""Common options of the commands, and functions that print results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Model = Annotated[str, typer.Option("--model", help="package.module:factory, called without arguments.")]
+Model = Annotated[str, typer.Option("--model", help="Model factory, package.module:factory, called without arguments.")]
 Checkpoint = Annotated[Path | None, typer.Option(help="A state_dict to load: a .safetensors or torch file.")]
 Out = Annotated[Path | None, typer.Option(help="Write the changed state_dict to this .safetensors file.")]
 Data = Annotated[
@@ -22,11 +22,13 @@ Executor = Annotated[
     str,
     typer.Option("--executor", help="local: processes on this machine; ray: the Ray cluster at RAY_ADDRESS, or a new local one."),
 ]
-Device = Annotated[str, typer.Option("--device", help="auto (a GPU if there is one), cpu, cuda or mps.")]
-Logger = Annotated[str | None, typer.Option("--logger", help="tensorboard: write event files into the folder of each run.")]
-RunsDir = Annotated[Path, typer.Option("--runs", help="Directory of the runs.")]
+Device = Annotated[str, typer.Option("--device", help="auto (a GPU if available), cpu, cuda or mps.")]
+Logger = Annotated[
+    str | None, typer.Option("--logger", help="tensorboard: write TensorBoard event files into the folder of each run.")
+]
+RunsDir = Annotated[Path, typer.Option("--runs", help="Folder of the runs.")]
 NormPaths = Annotated[
-    list[str] | None, typer.Option("--where", help="Pattern of norm paths, such as 'layer3.*'; can be given several times.")
+    list[str] | None, typer.Option("--where", help="Pattern of norm paths, such as 'layer3.*'; can be repeated.")
 ]
 
 

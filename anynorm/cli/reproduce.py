@@ -1,4 +1,4 @@
-"""`anynorm reproduce`: measure a table or figure of a paper and test the paper's claims."""
+"""`anynorm reproduce`: reproduction of a table or figure of a paper, and tests of the paper's claims."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def reproduce(
     preset: Annotated[str, typer.Option(help="smoke (seconds), desk (minutes) or paper (the published setting).")] = "smoke",
     processes: Annotated[
         int | None,
-        typer.Option(min=1, help="Number of runs at a time; one per GPU, or one per core with one thread each, by default."),
+        typer.Option(min=1, help="Number of parallel runs; by default one per GPU, or one per core with one thread each."),
     ] = None,
     executor: Executor = "local",
     runs: Annotated[Path, typer.Option(help="Folder of the run store; recipes share training runs.")] = Path("runs/recipes"),
     records: Annotated[Path, typer.Option(help="Folder for records (JSON) and plots.")] = Path("records"),
     as_json: AsJson = False,
 ) -> None:
-    """Run a recipe, test the paper's claims and plot; exit 1 if a claim does not hold or its runs failed."""
+    """Run a recipe, test the paper's claims and plot the results; exit with code 1 if a claim does not hold or runs failed."""
     if list_:
         from anynorm.recipes.support.catalog import recipe_table
 
@@ -40,7 +40,7 @@ def reproduce(
 
     recipe = load_recipe(name)
     devices = recipe.presets.get(preset, {}).get("train", {}).get("devices", 1)
-    workers = 1 if devices > 1 else processes or num_gpus(Hardware()) or None  # a run of several devices uses all of them
+    workers = 1 if devices > 1 else processes or num_gpus(Hardware()) or None  # a run on several devices uses all devices
     try:
         record = recipe.run(preset, records, make_executor(executor, workers), runs)
     except KeyboardInterrupt:

@@ -73,7 +73,7 @@ def diff(first: str, second: str, root: RunsDir = Path("runs"), as_json: AsJson 
 
 @app.command()
 def rm(runs: list[str], root: RunsDir = Path("runs")) -> None:
-    """Delete runs by their ids or the first characters of them; none is deleted if one does not exist."""
+    """Delete runs, given by their ids or the first characters of their ids; if one does not exist, none is deleted."""
     store = _open(root)
     for run in [store.find(name) for name in runs]:
         sys.stdout.write(f"Deleted run {store.remove(run)}.\n")

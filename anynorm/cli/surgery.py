@@ -1,4 +1,4 @@
-"""Surgery from the command line: `anynorm inspect`, `convert`, `xbn`, `fold`, `recalibrate`."""
+"""Commands that list or change the norms of a model: `anynorm inspect`, `convert`, `xbn`, `fold`, `recalibrate`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import typer
 import anynorm
 from anynorm.cli.options import AsJson, Checkpoint, Data, Model, Out, print_report
 
-Fit = Annotated[str | None, typer.Option(help="Calibration inputs, as for --data, on which γ and β of the new norms are fitted.")]
+Fit = Annotated[
+    str | None,
+    typer.Option(help="Calibration inputs, to which γ and β of the new norms are fitted: a folder, a file or a factory."),
+]
 
 
 def inspect(model: Model, checkpoint: Checkpoint = None, as_json: AsJson = False) -> None:
@@ -34,13 +37,17 @@ def convert(
     fit: Fit = None,
     groups: Annotated[
         str,
-        typer.Option(help="If a group number does not divide the channels: exact stops, nearest takes the nearest that does."),
+        typer.Option(
+            help="If a number of groups does not divide the channels: exact for an error, nearest to use the nearest that does."
+        ),
     ] = "exact",
-    batch_size: Annotated[int | None, typer.Option(help="Samples per device in training, for bgn without a number.")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Number of samples per device in training, for bgn without a number of groups.")
+    ] = None,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replace the norms of a model and keep what the new ones can use: γ, β, running statistics."""
+    """Replace the norms of a model; γ, β and running statistics are transferred if possible."""
     from anynorm.io.checkpoints import load_model
 
     options: dict[str, Any] = {} if batch_size is None else {"batch_size": batch_size}
@@ -51,9 +58,9 @@ def convert(
 def xbn(
     model: Model,
     norm: Annotated[str, typer.Option(help="Spec of the new norm, one that does not pool over samples.")] = "gn:64",
-    position: Annotated[int, typer.Option(help="Which norm of each block: 1, 2 or 3.")] = 2,
-    every: Annotated[int, typer.Option(help="Change every nth block: 1, 2, 4 or 8.")] = 1,
-    stem: Annotated[bool, typer.Option(help="Also change the norm before the first block.")] = False,
+    position: Annotated[int, typer.Option(help="Which norm of each block to replace: 1, 2 or 3.")] = 2,
+    every: Annotated[int, typer.Option(help="Replace a norm in every nth block: 1, 2, 4 or 8.")] = 1,
+    stem: Annotated[bool, typer.Option(help="Also replace the norm before the first block.")] = False,
     checkpoint: Checkpoint = None,
     fit: Fit = None,
     out: Out = None,
@@ -74,7 +81,7 @@ def fold(
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fold norms with fixed statistics into the layers beside them; the first samples of --data are the example."""
+    """Fold norms with fixed statistics into the layers before or after them; the first samples of --data are the example."""
     from anynorm.io.checkpoints import load_model
     from anynorm.io.inputs import read_first_batch
     from anynorm.surgery.batches import call
@@ -86,15 +93,15 @@ def fold(
 def recalibrate(
     model: Model,
     data: Data,
-    batches: Annotated[int | None, typer.Option(help="Number of batches.", show_default="all")] = None,
+    batches: Annotated[int | None, typer.Option(help="Number of batches to use.", show_default="all")] = None,
     batch_size: Annotated[int, typer.Option(help="Samples per batch, if --data is a file or a folder.")] = 64,
-    estimator: Annotated[str, typer.Option(help="pooled: exact; averaged: equal weight for every batch.")] = "pooled",
-    source_weight: Annotated[float, typer.Option(help="Weight of the present statistics, 0 to 1; 0 replaces them.")] = 0.0,
+    estimator: Annotated[str, typer.Option(help="pooled: moments of all samples; averaged: mean over the batches.")] = "pooled",
+    source_weight: Annotated[float, typer.Option(help="Weight of the current statistics, from 0 to 1; 0 replaces them.")] = 0.0,
     checkpoint: Checkpoint = None,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Estimate the running statistics of a model again, from data."""
+    """Re-estimate the running statistics of a model from data."""
     from anynorm.io.checkpoints import load_model
     from anynorm.io.inputs import read_batches
 

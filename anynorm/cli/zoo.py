@@ -1,4 +1,4 @@
-"""`anynorm list` and `anynorm show`: the available norms, and what each computes."""
+"""`anynorm list` and `anynorm show`: the available norms, and the definition of each."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def list_(as_json: AsJson = False) -> None:
 
 
 def show(
-    spec: Annotated[str, typer.Argument(help="A norm, such as bn, hn:32, in+ln+bn or sabn@10.")],
+    spec: Annotated[str, typer.Argument(help="Spec of a norm, such as bn, hn:32, in+ln+bn or sabn@10.")],
     shape: Annotated[
         str | None,
         typer.Option(
-            help="Shape of the input: N,C,H,W (or N,C; N,C,L; N,C,T,H,W). By default 8,32,8,8, and a smaller one for --svg.",
+            help="Shape of the input: N,C,H,W (or N,C; N,C,L; N,C,T,H,W). By default 8,32,8,8, and a smaller shape for --svg.",
             show_default=False,
         ),
     ] = None,

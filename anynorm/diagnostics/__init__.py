@@ -1,9 +1,9 @@
-"""What normalization does to a network: one file per question, each answered by a `DiagnosticReport`.
+"""Diagnostics of the normalization in a network: one module per question, each answered by a `DiagnosticReport`.
 
-adaptation           what do statistics of new data do to the accuracy?                (Schneider et al. 2020)
+adaptation           does adapting statistics to new data improve the accuracy?        (Schneider et al. 2020)
 estimation_shift     good in train mode, bad in eval mode: which norm causes it?       (xbn Def. 2)
 fluctuation          how much do batch statistics fluctuate during training?           (hn Figs. 6, 7)
-gradient_balance     do classes pull the weights equally, in different directions?     (sabn eqs. 4, 5)
+gradient_balance     do gradients of classes have equal norms and similar directions?  (sabn eqs. 4, 5)
 importance           which cut does each mixed norm use after training?                (sn Figs. 1, 4, 7)
 perturb              how sensitive is a model to wrong running statistics?             (xbn eq. 5)
 """

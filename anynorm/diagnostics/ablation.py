@@ -1,9 +1,9 @@
-"""The effect of one norm's estimation shift: its running statistics are corrected, those of all other norms stay.
+"""The effect of correcting the running statistics of one norm while those of all other norms are unchanged.
 
-output_error     ‖y′ − y‖₂ / ‖y‖₂ of the model's output y
-shift_removed    the part of the summed shift of all norms that disappears: 1 − Σ shift′ / Σ shift
-max_remaining    the largest shift of any norm that remains
-score            the score of the output
+output_error     ‖y′ − y‖₂ / ‖y‖₂ for the outputs y before and y′ after the correction
+shift_removed    fraction of the summed shift of all norms that is removed: 1 − Σ shift′ / Σ shift
+max_remaining    maximum shift of any norm after the correction
+score            score of the output after the correction
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from anynorm.surgery.batches import Forward
 
 
 class Result(NamedTuple):
-    """The outputs of a model, the shift of each norm, and the score (None without one)."""
+    """The outputs of a model, the shift of each norm, and the score (None without a score function)."""
 
     outputs: list[Tensor]
     shifts: list[float]
@@ -33,10 +33,13 @@ class Result(NamedTuple):
 
 @dataclass
 class Ablation:
-    """A model and a few batches on which single norms are corrected.
+    """A model and the batches on which the running statistics of one norm at a time are corrected.
 
     Args:
-        score: of (output, batch), or None.
+        model: the model.
+        batches: the batches to run.
+        forward: a function `forward(model, batch)` that calls the model.
+        score: a function `score(output, batch)`, or None.
     """
 
     model: nn.Module
@@ -45,7 +48,7 @@ class Ablation:
     score: Score | None
 
     def run(self, accumulators: list[StatAccumulator]) -> Result:
-        """Run the batches with the running statistics as they are."""
+        """Run the batches with the current running statistics."""
         outputs: list[Tensor] = []
         scores: list[tuple[float, int]] = []
 
@@ -63,10 +66,10 @@ class Ablation:
         return Result(outputs, [compute_esm(accumulator)["shift"] for accumulator in measurement.accumulators], score)
 
     def ablate_each(self, accumulators: list[StatAccumulator]) -> tuple[list[dict[str, float]], float | None]:
-        """Correct the statistics of one norm at a time.
+        """Correct the running statistics of one norm at a time and measure the effect.
 
         Returns:
-            The columns of each norm, and the score of the model before any correction.
+            The columns for each norm, and the score of the model before any correction.
         """
         before = self.run(accumulators)
         rows = []

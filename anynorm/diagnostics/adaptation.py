@@ -1,12 +1,12 @@
-"""What adapting running statistics to new data does to the accuracy (test-time adaptation without labels).
+"""Accuracy on new data before and after its statistics replace the running statistics (test-time adaptation without labels).
 
-    source          the running statistics as they are
-    recalibrated    those of the new data                                    (AdaBN, Li et al. 2016)
+    source          the running statistics of the model
+    recalibrated    the statistics of the new data                           (AdaBN, Li et al. 2016)
     mixed           α source + (1 − α) new, see `anynorm.recalibrate`        (Schneider et al. 2020)
-    per_batch       those of each test batch                                 (Nado et al. 2020)
+    per_batch       the statistics of each test batch                        (Nado et al. 2020)
 
-`shift` is the largest estimation shift of a norm on the new data before adaptation (see `esm`). Statistics are estimated from
-unlabeled data; labels only measure the accuracy.
+`shift` is the maximum estimation shift of any norm on the new data before adaptation (see `esm`). Statistics are estimated from
+unlabeled data; labels are used only to measure the accuracy.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from anynorm.surgery.recalibrate import has_running_stats, recalibrate
 
 VARIANTS = ("source", "recalibrated", "mixed", "per_batch")
 MARGIN = 1.0
-"""Differences of scores in percent that the finding does not count."""
+"""Maximum difference of two scores, in percentage points, that the finding treats as equal."""
 
 
 class Target(NamedTuple):
@@ -39,7 +39,7 @@ class Target(NamedTuple):
 
     Attributes:
         name: name of the row in the report.
-        unlabeled: batches from which statistics are estimated; labels beside x are not used. A tensor is one batch.
+        unlabeled: batches from which statistics are estimated; labels, if present, are ignored. A tensor is one batch.
         labeled: batches (x, labels) on which the accuracy is measured.
     """
 
@@ -58,18 +58,19 @@ def adaptation(
 ) -> DiagnosticReport:
     """Measure the accuracy of a model on new data before and after its running statistics are adapted.
 
-    The model runs in eval mode, and is left as it was.
+    The model runs in eval mode and is not changed.
 
     Args:
-        model: a classifier with anynorm's or torch's norms.
-        targets: new data. The batches of one target at a time are held in memory.
+        model: a classifier with norms of anynorm or torch.
+        targets: the new data sets. The batches of one target at a time are kept in memory.
         source_weight: α of the column `mixed`.
-        forward: `forward(model, batch)` calls the model, if it needs more of a batch than its inputs.
-        score: `score(output, batch)` in percent; the mean over batches is weighted by their sizes.
+        forward: a function `forward(model, batch)` that calls the model, if the call in `anynorm.surgery.batches` does not suit
+            it.
+        score: a function `score(output, batch)` that returns percent; the mean over batches is weighted by batch size.
 
     Returns:
         A report with one row per target: `data samples shift source recalibrated mixed per_batch`. `samples` is the number of
-        unlabeled samples. The columns are equal if no norm has running statistics to adapt; the finding says so.
+        unlabeled samples. If no norm has running statistics, all scores are equal, and the finding says so.
 
     Raises:
         DiagnosticError: if there is no target, a target has no sample, or the output cannot be scored.
@@ -102,7 +103,7 @@ def adaptation(
 
 
 class _Measurement:
-    """Scores of one model."""
+    """Measurement of the scores of one model."""
 
     def __init__(self, model: nn.Module, source_weight: float, forward: Forward, score: Score) -> None:
         self.model, self.source_weight, self.forward, self.score = model, source_weight, forward, score
@@ -110,7 +111,7 @@ class _Measurement:
         self.one_class_batches = 0
 
     def row(self, target: Target) -> dict[str, Any]:
-        """Return the row of a target."""
+        """Return the row of the report for a target."""
         unlabeled, labeled = list(as_batches(target.unlabeled)), list(target.labeled)
         for name, batches in (("unlabeled", unlabeled), ("labeled", labeled)):
             if not batches:
@@ -156,13 +157,13 @@ def _check_labels(batch: Any) -> None:
 
 
 def _count_one_class(labeled: list[Any]) -> int:
-    """Return the number of batches with one class, if the data have several; a batch of one sample counts too."""
+    """Return the number of batches with a single class (including batches of one sample); 0 if all data have the same class."""
     classes = [set(batch[1].flatten().tolist()) for batch in labeled]
     return sum(len(group) == 1 for group in classes) if len(set().union(*classes)) > 1 else 0
 
 
 def _finding(rows: list[dict[str, Any]], source_weight: float) -> str:
-    """Return the means over targets, and which statistics to use: the first that are within `MARGIN` of the best."""
+    """Return the mean scores over targets, and recommend the first kind of statistics that is within `MARGIN` of the best."""
     means = {name: statistics.fmean(row[name] for row in rows) for name in VARIANTS}
     where = f"'{rows[0]['data']}'" if len(rows) == 1 else f"{len(rows)} data sets (means)"
     finding = f"Score in percent on {where}: {means['source']:.1f} with the source statistics, {means['recalibrated']:.1f} "

@@ -1,4 +1,4 @@
-"""The finding of a profile of estimation shift: the cause, and in its last sentence what to do."""
+"""The finding of an estimation shift report: the cause of the shift, and a recommendation in the last sentence."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from typing import Any
 from anynorm.errors import DiagnosticError
 
 MIN_SHIFT = 0.3
-"""Smaller shifts are normal: a healthy ResNet-20 has 0.23 on test images, which are not cropped like those of training
-(docs/guide/diagnose.md)."""
+"""Shifts below this value are normal: a well-trained ResNet-20 has 0.23 on test images, which are not cropped like the training
+images (docs/guide/diagnose.md)."""
 
 MIN_NORMS_FOR_TREND = 6
-"""With fewer norms a trend over depth cannot be distinguished from chance."""
+"""Minimum number of norms for a trend over depth; with fewer norms, it cannot be distinguished from chance."""
 
 
 def advise(rows: list[dict[str, Any]], num_samples: int, score: float | None) -> str:
-    """Return the finding for the rows of an estimation shift report, which are in the order the norms run.
+    """Return the finding of an estimation shift report.
 
     Args:
-        score: score of the model as it is, or None.
+        rows: the rows of the report, in the order of execution of the norms.
+        num_samples: number of samples on which the shift was measured.
+        score: score of the model before any correction, or None.
     """
     measured = [row for row in rows if "shift" in row]
     worst = max(measured, key=lambda row: row["shift"])
@@ -70,7 +72,7 @@ def _cause_and_action(rows: list[dict[str, Any]], threshold: float) -> tuple[str
 
 
 def _depth_correlation(rows: list[dict[str, Any]]) -> float:
-    """Return Spearman's rank correlation of shift and position."""
+    """Return Spearman's rank correlation of the shift and the position of a norm."""
     try:
         from scipy.stats import spearmanr
     except ImportError:

@@ -1,4 +1,4 @@
-"""Batch statistics at test time, "prediction-time batch normalization" (Nado et al. 2020)."""
+"""Normalization by batch statistics at test time, "prediction-time batch normalization" (Nado et al. 2020)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from anynorm.surgery.find import NormSite, find_norms
 
 @contextmanager
 def batch_statistics(model: nn.Module) -> Iterator[None]:
-    """Normalize by the statistics of each batch inside a `with` block; running statistics and modes stay as they are.
+    """Normalize by batch statistics inside a `with` block; running statistics and modes are restored on exit.
 
-    Only norms are switched to train mode, so dropout stays off in a model in eval mode. Frozen norms keep their running
-    statistics. Processes do not exchange statistics, because they may have different numbers of batches. The prediction for a
-    sample depends on the others of its batch, which should be large and contain all classes.
+    Only norms are switched to train mode, so dropout stays off in a model in eval mode. Frozen norms still use their running
+    statistics. Statistics are not synchronized between processes, because processes may have different numbers of batches. The
+    prediction for a sample depends on the other samples of its batch, so batches should be large and contain all classes.
 
     >>> import torch
     >>> model = nn.BatchNorm1d(2).eval()
@@ -48,6 +48,6 @@ def batch_statistics(model: nn.Module) -> Iterator[None]:
 
 
 def _own_modules(site: NormSite) -> list[nn.Module]:
-    """Return a norm and its submodules, without those it applies to its output, such as dropout."""
+    """Return a norm and its submodules, except the modules that it applies to its output, such as dropout."""
     after = {child for module in ({} if site.unsupported else site.info.post_modules).values() for child in module.modules()}
     return [module for module in site.module.modules() if module not in after]

@@ -1,7 +1,7 @@
-"""Replacing buffers of a model for the length of a `with` block.
+"""Temporary replacement of the buffers of a model inside a `with` block.
 
-The original tensor is taken out and put back, and never written to. So a graph that waits for its backward pass, and any other
-reference to the tensor, keeps its values.
+The buffer is assigned another tensor and then the original tensor again, which is never written to. So an autograd graph before
+its backward pass, and any other reference to the original tensor, keeps its values.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ class BufferRef(NamedTuple):
 
     @property
     def tensor(self) -> Tensor:
-        """The tensor that the module holds now."""
+        """The current tensor of the buffer."""
         tensor = self.module._buffers[self.name]
         assert tensor is not None  # references are made from buffers that are not None
         return tensor
 
 
 StatBuffers = dict[Cut, tuple[BufferRef | None, BufferRef | None]]
-"""The buffers of the running mean and variance of each cut; None for a side without running statistics."""
+"""The buffers of the running mean and the running variance of each cut; None for a statistic that is not tracked."""
 
 
 def running_stat_buffers(site: NormSite) -> StatBuffers:
-    """Return references to the running statistics of the norm at a site.
+    """Return references to the buffers of the running statistics of a norm.
 
     Raises:
         DiagnosticError: if a running statistic is not a buffer of the norm.
@@ -56,7 +56,7 @@ def running_stat_buffers(site: NormSite) -> StatBuffers:
 
 @contextmanager
 def swap_buffers(values: Mapping[BufferRef, Tensor]) -> Iterator[None]:
-    """Replace buffers by copies of `values` inside a `with` block, and put the original tensors back afterwards."""
+    """Replace buffers by copies of `values` inside a `with` block; restore the original tensors on exit."""
     originals = {ref: ref.tensor for ref in values}
     try:
         for ref, value in values.items():
@@ -69,7 +69,7 @@ def swap_buffers(values: Mapping[BufferRef, Tensor]) -> Iterator[None]:
 
 @contextmanager
 def preserve_buffers(model: nn.Module) -> Iterator[None]:
-    """Restore afterwards what a forward pass in train mode changes: the buffers and torch's random state.
+    """Restore all buffers of a model and torch's random state on exit, such as after a forward pass in train mode.
 
     >>> model = nn.BatchNorm1d(2)
     >>> with preserve_buffers(model):

@@ -1,16 +1,16 @@
-"""The estimation shift of one norm (xbn Def. 2), from the inputs it received.
+"""Magnitude of the estimation shift (ESM) of one norm (xbn Def. 2).
 
     ESM_μ = ‖μ̂ − μ̃‖₂        ESM_σ = ‖σ̂ − σ̃‖₂
 
-hat: the running statistics; tilde: the statistics of the norm's input over the data with the model in eval mode, so the errors of
-the norms before it are included. Both variances are unbiased. `relative_mean` and `relative_std` divide by ‖μ̃‖ and ‖σ̃‖, where
-channels with a large scale hide those with a small one. `shift` gives every channel the same weight, and measures how far the
-norm's output is from being standardized:
+μ̂ and σ̂ are the running statistics; μ̃ and σ̃ are the statistics of the norm's inputs over the data, with the model in eval mode,
+so the errors of earlier norms are included. Both variances are unbiased. `relative_mean` and `relative_std` are the ESM divided
+by ‖μ̃‖ and ‖σ̃‖; they are dominated by channels with a large scale. `shift` weights all channels equally, and measures how far
+the output of the norm is from being standardized:
 
     shift = max( rms of (μ̂ − μ̃) / σ̃,  rms of ln(σ̂ / σ̃) )
 
-0 is exact; 1 is a mean that is off by one standard deviation, or a standard deviation that is wrong by a factor e. Channels
-without variance are left out.
+It is 0 for exact statistics, and 1 for means that are off by one standard deviation, or standard deviations that are off by a
+factor e. Channels without variance are ignored.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from anynorm.surgery.find import NormSite
 
 @dataclass
 class Measurement:
-    """The input statistics of each norm, in the order the norms first ran.
+    """The input statistics of each norm, in the order of their first execution.
 
     Attributes:
-        copied_batches: copies of the first batches, as many as `copy_samples` of `measure` says.
+        copied_batches: copies of the first batches; see `copy_samples` of `measure`.
     """
 
     accumulators: list[StatAccumulator] = field(default_factory=list)
@@ -59,7 +59,11 @@ def measure(
     """Run batches through a model and accumulate the input statistics of its norms.
 
     Args:
-        copy_samples: copy the first batches until they hold this many samples.
+        model: the model.
+        sites: the norms to measure, and the buffers of their running statistics.
+        batches: the batches to run.
+        forward: a function `forward(model, batch)` that calls the model.
+        copy_samples: number of samples to copy: the first batches are copied until they have this many.
 
     Raises:
         DiagnosticError: if a batch has no tensor, all batches are empty, or the input of a norm is not finite.
@@ -100,7 +104,7 @@ def measure(
 
 
 def compute_esm(accumulator: StatAccumulator) -> dict[str, float]:
-    """Return the columns `esm_mean esm_std relative_mean relative_std shift` of a norm; domains without samples are left out."""
+    """Return the columns `esm_mean esm_std relative_mean relative_std shift` of a norm; domains without samples are ignored."""
     mean_errors, means, mean_shifts = [], [], []
     std_errors, stds, std_shifts = [], [], []
     for cut, refs in accumulator.buffers.items():
@@ -139,7 +143,7 @@ def _ratio(numerator: float, denominator: float) -> float:
 
 
 def expected_statistics(accumulator: StatAccumulator) -> dict[BufferRef, Tensor]:
-    """Return the correct values of a norm's running statistics: those of its inputs, for domains that had samples."""
+    """Return the correct values of the running statistics: those of the norm's inputs, except for domains without samples."""
     values = {}
     for cut, refs in accumulator.buffers.items():
         moments = accumulator.moments[cut]

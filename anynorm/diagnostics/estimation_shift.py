@@ -1,7 +1,7 @@
-"""Which norm is at fault when a model is good in train mode and bad in eval mode.
+"""Diagnosis of a model that is good in train mode and bad in eval mode: which norm causes the difference.
 
-Measures the estimation shift of every norm with running statistics (`esm`) and the effect of each one alone (`ablation`), and
-recommends what to do (`advice`).
+Measures the estimation shift of every norm with running statistics (`esm`) and the effect of correcting each norm separately
+(`ablation`), and recommends a remedy (`advice`).
 """
 
 from __future__ import annotations
@@ -36,26 +36,28 @@ def estimation_shift(
     trial_samples: int = 256,
     score: Score | None = None,
 ) -> DiagnosticReport:
-    """Measure the estimation shift of every norm with running statistics, anynorm's or torch's.
+    """Measure the estimation shift of every norm with running statistics, of anynorm or torch.
 
-    The model runs in eval mode, and is left as it was. A norm that runs several times per pass is measured over all its runs
-    together; its note says so.
+    The model runs in eval mode and is not changed. If a norm runs several times per forward pass, its statistics are pooled over
+    these runs, and its row has a note.
 
     Args:
+        model: the model.
         loader: batches: tensors, (x, …), dictionaries, or lists of images; see `anynorm.surgery.batches`. A tensor is one batch.
         batches: number of batches to use; None for all.
-        forward: `forward(model, batch)` calls the model, if it needs more of a batch than its inputs.
-        where: which norms, as in `anynorm.convert`; None for all.
-        trial_samples: the first batches, up to this many samples, are copied, and each norm alone is corrected on them (columns
-            `output_error shift_removed max_remaining score`); 0 leaves these columns out.
-        score: `score(output, batch)`, such as `anynorm.diagnostics.scores.accuracy`; reported for each correction.
+        forward: a function `forward(model, batch)` that calls the model, if the call in `anynorm.surgery.batches` does not suit
+            it.
+        where: which norms to measure, as in `anynorm.convert`; None for all.
+        trial_samples: number of samples on which each norm is corrected separately (columns `output_error shift_removed
+            max_remaining score`). The first batches are copied until they have this many samples. 0 omits these columns.
+        score: a function `score(output, batch)`, such as `anynorm.diagnostics.scores.accuracy`, reported for each correction.
 
     Returns:
-        A report with one row per norm, in the order they run: `path norm channels esm_mean esm_std relative_mean relative_std
-        shift` and the columns above. The last sentence of its finding says what to do.
+        A report with one row per norm, in the order of execution: `path norm channels esm_mean esm_std relative_mean
+        relative_std shift` and the columns above. The last sentence of its finding is a recommendation.
 
     Raises:
-        DiagnosticError: if no norm has running statistics, no sample reaches one, or values are NaN or infinite.
+        DiagnosticError: if no norm has running statistics, no batch reaches such a norm, or values are NaN or infinite.
 
     >>> import torch
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8))

@@ -1,8 +1,8 @@
-"""How much batch statistics fluctuate during training (hn sec. 4.6, Figs. 6 and 7).
+"""Fluctuation of batch statistics during training (hn sec. 4.6, Figs. 6 and 7).
 
-At each step the mean and standard deviation of every norm's input are recorded by the cuts of BN (one statistic per channel) and
-EN (one per layer), or by other cuts that pool over samples, whatever the norm itself uses. The fluctuation of a statistic is the
-standard deviation of its series over the last steps, averaged over the channels.
+At each step, the mean and standard deviation of every norm's input are recorded for the cuts of BN (one statistic per channel)
+and EN (one per layer), or for other cuts that pool over samples, independent of the cuts of the norm itself. The fluctuation of
+a statistic is the standard deviation of its series over the last steps, averaged over the channels.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from anynorm.surgery.find import NormSite, Where
 
 
 class Recorder:
-    """The statistics of each norm's input over the last steps."""
+    """Recorder of the statistics of each norm's input over the last steps."""
 
     def __init__(self, sites: list[NormSite], last: int, specs: Sequence[str]) -> None:
         if last < 2:
@@ -39,7 +39,7 @@ class Recorder:
         self.history: dict[NormSite, deque[list[tuple[Tensor, Tensor]]]] = {site: deque(maxlen=last) for site in sites}
 
     def update(self, site: NormSite, x: Tensor, labels: Tensor | None = None) -> None:
-        """Record an input of a norm in train mode; each run counts as one step."""
+        """Record the statistics of an input of a norm in train mode; each run of the norm counts as one step."""
         if site.module.training:
             moments = pooled_moments(x, self.cuts[site])
             self.history[site].append(
@@ -47,7 +47,7 @@ class Recorder:
             )
 
     def series(self, path: str) -> dict[str, Tensor]:
-        """Return the series of the norm at `path`: tensors (steps, parts) under `bn_mean`, `bn_std`, `en_mean`, `en_std`.
+        """Return the series of a norm by the keys `bn_mean`, `bn_std`, `en_mean`, `en_std`: tensors of shape (steps, parts).
 
         Raises:
             DiagnosticError: if no norm at `path` was recorded.
@@ -63,7 +63,7 @@ class Recorder:
         return series
 
     def report(self) -> DiagnosticReport:
-        """Return the fluctuation of each statistic, with one row per norm; `details` has the series by path.
+        """Return a report of the fluctuation of each statistic, with one row per norm; `details` has the series by path.
 
         Raises:
             DiagnosticError: if no norm ran twice in train mode, or if an input was NaN or infinite.
@@ -96,7 +96,7 @@ class Recorder:
 
 
 def compute_fluctuation(series: dict[str, Tensor]) -> dict[str, float]:
-    """Return the standard deviation of each series over its steps, averaged over its parts."""
+    """Return the standard deviation of each series (steps, parts) over the steps, averaged over the parts."""
     return {name: float(steps.std(0).mean()) for name, steps in series.items()}
 
 
@@ -118,12 +118,13 @@ def _resolve_cuts(specs: list[str], channels: int) -> list[Cut]:
 def fluctuation(
     model: nn.Module, last: int = 200, *, cuts: Sequence[str] = ("bn", "en"), where: Where = None
 ) -> Iterator[Recorder]:
-    """Record input statistics of every norm while the body of the `with` block trains the model.
+    """Record the input statistics of every norm while the model is trained inside a `with` block.
 
     Args:
-        last: number of steps to keep.
+        model: the model.
+        last: number of last steps to keep.
         cuts: specs of the cuts to record; each must pool over samples.
-        where: which norms, as in `anynorm.convert`; None for all.
+        where: which norms to record, as in `anynorm.convert`; None for all.
 
     Returns:
         A context manager that yields a `Recorder`; call its `report()` or `series(path)`.
@@ -152,20 +153,22 @@ def batch_fluctuation(
     forward: Forward | None = None,
     where: Where = None,
 ) -> DiagnosticReport:
-    """Measure how much statistics fluctuate between batches in train mode, at fixed parameters; the model is left as it was.
+    """Measure how much batch statistics fluctuate between batches in train mode, at fixed parameters; the model is not changed.
 
     Args:
+        model: the model.
         loader: batches: tensors, (x, …), dictionaries, or lists of images; see `anynorm.surgery.batches`. A tensor is one batch.
         batches: number of batches to use; None for all.
-        last: number of batches to keep.
-        forward: `forward(model, batch)` calls the model, if it needs more of a batch than its inputs.
-        where: which norms, as in `anynorm.convert`; None for all.
+        last: number of last batches to keep.
+        forward: a function `forward(model, batch)` that calls the model, if the call in `anynorm.surgery.batches` does not suit
+            it.
+        where: which norms to record, as in `anynorm.convert`; None for all.
 
     Returns:
         A report with one row per norm: `path norm steps bn_mean bn_std en_mean en_std`.
 
     Raises:
-        DiagnosticError: if there are fewer than 2 batches, or for the reasons of `fluctuation`.
+        DiagnosticError: if there are fewer than 2 batches, and in the cases listed in `fluctuation`.
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8))
     >>> list(batch_fluctuation(model, torch.randn(64, 4).split(16)).rows[0])

@@ -1,13 +1,12 @@
-"""Whether classes pull a network's weights equally hard, and in different directions (sabn sec. 3.1, eqs. 4 and 5).
+"""Balance of the gradients of classes: the spread of their norms and the cosine between them (sabn sec. 3.1, eqs. 4 and 5).
 
-For draws z_i of inputs and classes y_j, g_ij = ∇_θ L(model, z_i, y_j) is the gradient of the convolutions right before the norms
-of one stage:
+For draws z_i of inputs and classes y_j, g_ij = ∇_θ L(model, z_i, y_j) is the gradient with respect to the weights θ of the layers
+that produce the inputs of the norms of one stage (convolutions or linear layers):
 
     grad_norm_std    standard deviation over classes j of mean_i ‖g_ij‖₂
     g_inter          mean_i of the mean cosine of g_ij and g_ik over pairs j ≠ k
 
-Lower is better for both. "Right before" means the convolution or linear layer that produces the norm's input. For a weight that
-is computed, as by spectral norm, the gradients of the parameters behind it are used.
+Lower is better for both. For a parametrized weight, such as one with spectral norm, θ are the original parameters.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ Weights = dict[str, list[nn.Parameter]]
 
 
 def stage_of(path: str) -> str:
-    """Return the stage of a layer: the first part of its path, with the number that follows.
+    """Return the stage of a layer: the first part of its path, with the second if this is a number and not the last part.
 
     >>> stage_of("layer1.0.conv2"), stage_of("blocks.3.conv"), stage_of("conv1")
     ('layer1.0', 'blocks.3', 'conv1')
@@ -51,21 +50,23 @@ def gradient_balance(
     stage: Callable[[str], str] = stage_of,
     where: Where = None,
 ) -> DiagnosticReport:
-    """Compare the gradients of classes, in the current mode of the model; running statistics and `.grad` stay unchanged.
+    """Compare the gradients of classes, in the current mode of the model; running statistics and `.grad` are not changed.
 
     Args:
-        draws: a mapping from class to batch, or several of them. For a generator, use the same latents for every class of a draw.
-        loss: `loss(model, batch, class)` runs the model and returns a scalar tensor.
-        stage: maps the path of a layer to its stage; `str` keeps layers separate.
-        where: which norms, as in `anynorm.convert`; None for all.
+        model: the model.
+        draws: a mapping from class to batch, or several mappings, one per draw. For a generator, use the same latents for every
+            class of a draw.
+        loss: a function `loss(model, batch, class)` that runs the model and returns a scalar tensor.
+        stage: a function that returns the stage of a layer, given its path; pass `str` for one stage per layer.
+        where: which norms to use, as in `anynorm.convert`; None for all.
 
     Returns:
         A report with one row per stage: `stage layers grad_norm_mean grad_norm_std relative_std g_inter`, where `relative_std`
         is `grad_norm_std / grad_norm_mean`.
 
     Raises:
-        DiagnosticError: if draws differ in their classes, the loss is not a differentiable finite scalar, or no layer with a
-            trainable weight precedes any norm.
+        DiagnosticError: if the draws have different classes, the loss is not a differentiable finite scalar, or no norm has a
+            layer with a trainable weight before it.
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
     >>> def loss(model, x, label):
@@ -115,7 +116,7 @@ class StageGradients:
         self.cosines: list[Tensor] = []
 
     def update(self, gradients: list[Tensor]) -> None:
-        """Add the flat gradients of one draw, one per class."""
+        """Add the flattened gradients of one draw, one per class."""
         table = torch.stack(gradients).double()
         norms = table.norm(dim=1)
         unit = table / norms.clamp(min=torch.finfo(table.dtype).tiny)[:, None]
@@ -125,7 +126,7 @@ class StageGradients:
         self.cosines.append((cosines.sum() - cosines.trace()) / num_pairs)
 
     def compute(self) -> dict[str, float]:
-        """Return the columns of a row."""
+        """Return the columns of the row of this stage."""
         by_class = torch.stack(self.norms).mean(0)
         mean, std = float(by_class.mean()), float(by_class.std())
         return {
@@ -177,7 +178,7 @@ def _check_loss(loss: Any, label: Any) -> Tensor:
 
 
 def _gradients(loss: Tensor, weights: Weights) -> dict[str, Tensor]:
-    """Return the flat gradient of each layer by path; zero if the loss does not depend on it."""
+    """Return the flattened gradient of each layer by path; zero if the loss does not depend on the layer."""
     parameters = [parameter for group in weights.values() for parameter in group]
     grads = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
     flat = {parameter: grad.flatten() for parameter, grad in zip(parameters, grads, strict=True)}

@@ -1,4 +1,4 @@
-"""Which cut each mixed norm of a network uses after training, layer by layer (sn Figs. 1, 4 and 7)."""
+"""Learned mixing weights of each mixed norm of a network (sn Figs. 1, 4 and 7)."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from anynorm.surgery.find import Where
 
 @torch.no_grad()
 def importance(model: nn.Module, *, where: Where = None) -> DiagnosticReport:
-    """Read the mixing weights of every mixed norm, such as `sn`.
+    """Return the mixing weights of every mixed norm of a model, such as `sn`.
 
     Args:
-        where: which norms, as in `anynorm.convert`; None for all.
+        model: the model.
+        where: which norms to report, as in `anynorm.convert`; None for all.
 
     Returns:
         A report with one row per mixed norm: the weight of each cut for the mean (`mean_in`, `mean_ln`, …) and the variance
-        (`var_in`, …), averaged over channel groups that have their own weights, and the largest of them, `max_weight`.
-        `details["means"]` has the average of each column over the norms that have it.
+        (`var_in`, …), averaged over the channel groups if each has its own weights, and the largest of these weights,
+        `max_weight`. `details["means"]` has the mean of each column over the norms that have this column.
 
     Raises:
         DiagnosticError: if no norm of the model mixes cuts.
@@ -58,7 +59,7 @@ def importance(model: nn.Module, *, where: Where = None) -> DiagnosticReport:
 
 
 def mixing_weights(norm: Norm) -> dict[str, float]:
-    """Return the mixing weights of a norm under `mean_<cut>` and `var_<cut>`; empty if it does not mix."""
+    """Return the mixing weights of a norm by the keys `mean_<cut>` and `var_<cut>`; empty if it mixes no cuts."""
     columns: dict[str, float] = {}
     for side, cuts in (("mean", norm.mean_cut_indices), ("var", norm.var_cut_indices)):
         weights = norm.mixing_weights(side)

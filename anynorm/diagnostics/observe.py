@@ -1,8 +1,8 @@
-"""Observing a model while it runs: the only file that registers hooks. None remains, whatever is raised.
+"""Hooks that observe a model while it runs; they are removed on exit, even after an error.
 
-observe_inputs     calls a function with every input of chosen norms
+observe_inputs     calls a function with every input of the given norms
 record_inputs      collects every input of one module
-find_producers     returns the layers whose outputs the norms receive
+find_producers     returns the layers that produce the inputs of norms
 eval_mode          eval mode, no gradients, no compiled code; restores the mode of every module
 """
 
@@ -22,14 +22,14 @@ from anynorm.layers.norm import Norm
 from anynorm.surgery.find import NormSite
 
 InputCallback = Callable[[NormSite, Tensor, Tensor | None], None]
-"""Arguments: the site of the norm, its input, and the domain of each sample (None for norms without domains)."""
+"""A function of the site of a norm, its input, and the domain of each sample (None for norms without domains)."""
 
 
 @contextmanager
 def observe_inputs(sites: Iterable[NormSite], callback: InputCallback) -> Iterator[None]:
-    """Call `callback` each time one of the norms runs inside the block.
+    """Call `callback` each time one of the norms runs inside the `with` block.
 
-    Forward passes that activation checkpointing repeats are skipped.
+    Forward passes repeated by activation checkpointing are skipped.
     """
 
     def make_hook(site: NormSite) -> Any:
@@ -48,7 +48,7 @@ def observe_inputs(sites: Iterable[NormSite], callback: InputCallback) -> Iterat
 
 @contextmanager
 def record_inputs(module: nn.Module) -> Iterator[list[Tensor]]:
-    """Append the first argument of every call of a module to a list inside the block, with its graph.
+    """Yield a list to which the first argument of every call of a module is appended; tensors are not detached.
 
     >>> layer = nn.Linear(3, 2)
     >>> with record_inputs(layer) as inputs:
@@ -67,14 +67,15 @@ def record_inputs(module: nn.Module) -> Iterator[list[Tensor]]:
 
 
 def find_producers(layers: Iterable[nn.Module], norms: Iterable[nn.Module], run: Callable[[], Any]) -> list[nn.Module]:
-    """Return the layers that produce the inputs of norms, in the order they run.
+    """Return the layers that produce the inputs of norms, in the order of execution.
 
-    The producer is the nearest of `layers` behind the norm's input in the autograd graph. Where the graph does not show it, as
-    inside a checkpoint, it is the layer that ran last.
+    The producer is the nearest of `layers` on the way back from the norm's input in the autograd graph. If the graph has none, as
+    inside activation checkpointing, it is the layer that ran last.
 
     Args:
         layers: candidates, such as all convolutions of the model.
-        run: runs the model once; gradients are enabled.
+        norms: the norms.
+        run: a function that runs the model once; gradients are enabled.
     """
     producer_of: dict[Any, nn.Module] = {}
     ran: list[nn.Module] = []
@@ -99,7 +100,7 @@ def find_producers(layers: Iterable[nn.Module], norms: Iterable[nn.Module], run:
 
 
 def _nearest(node: Any, producer_of: dict[Any, nn.Module]) -> nn.Module | None:
-    """Search an autograd graph backward, breadth first, for the output of a layer."""
+    """Return the layer whose output is nearest to a node of the autograd graph (breadth-first search); None without one."""
     queue, visited = deque([node]), {node}
     while queue:
         node = queue.popleft()
@@ -114,7 +115,7 @@ def _nearest(node: Any, producer_of: dict[Any, nn.Module]) -> nn.Module | None:
 
 @contextmanager
 def _removed_handles() -> Iterator[list[Any]]:
-    """Yield a list for hook handles, and remove these hooks at the end of the block."""
+    """Yield a list for hook handles; remove these hooks on exit."""
     handles: list[Any] = []
     try:
         yield handles
@@ -139,7 +140,7 @@ def _domain_labels(module: nn.Module, x: Tensor, condition: Any) -> Tensor | Non
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Switch a model to eval mode, without gradients and without compiled code, which would skip the hooks.
+    """Run a model in eval mode inside a `with` block, without gradients and without compiled code, which would skip hooks.
 
     >>> model = nn.Dropout()
     >>> with eval_mode(model):

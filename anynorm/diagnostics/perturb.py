@@ -1,4 +1,4 @@
-"""How sensitive a model is to wrong running statistics (xbn eq. 5).
+"""Sensitivity of a model to errors of its running statistics, measured by random perturbations (xbn eq. 5).
 
 μ̂ (1 + δ_μ)        σ̂² (1 + δ_σ)        δ_μ, δ_σ ~ uniform(−Δ, Δ), one per layer or one per channel
 """
@@ -28,10 +28,12 @@ PER = ("layer", "channel")
 
 @dataclass
 class Draws:
-    """The draws of a perturbation. Iterating writes one after the other into the model, inside the block of `perturb`.
+    """Random draws of a perturbation. Iterate over them inside the block of `perturb` to apply one after the other.
 
     Args:
         originals: the unperturbed running statistics.
+        delta, per, seeds: see `perturb`.
+        closed: whether the block has ended.
     """
 
     originals: dict[BufferRef, Tensor]
@@ -47,7 +49,7 @@ class Draws:
 
     @torch.no_grad()
     def apply(self, seed: int) -> None:
-        """Write the draw of a seed; a seed draws the same direction for every Δ.
+        """Apply the draw of a seed to the model; for a given seed, the noise is proportional to Δ.
 
         Raises:
             DiagnosticError: if the block of the perturbation has ended.
@@ -63,14 +65,15 @@ class Draws:
 
 @contextmanager
 def perturb(model: nn.Module, delta: float, layers: Where = None, *, per: str = "layer", seeds: int = 5) -> Iterator[Draws]:
-    """Perturb the running statistics of a model inside a `with` block, and restore them afterwards.
+    """Perturb the running statistics of a model inside a `with` block; restore them on exit.
 
-    Only eval mode is affected: train mode uses batch statistics. The first draw is applied at once.
+    Only eval mode is affected: train mode uses batch statistics. The first draw is applied on entry.
 
     Args:
-        delta: Δ, the largest relative noise, from 0 to 1.
-        layers: which norms, as `where` of `anynorm.convert`; None for all with running statistics.
-        per: `layer` for one δ per layer, `channel` for one δ per channel.
+        model: the model.
+        delta: Δ, the maximum relative noise, from 0 to 1.
+        layers: which norms to perturb, as `where` of `anynorm.convert`; None for all with running statistics.
+        per: "layer" for one δ per layer, "channel" for one δ per channel.
         seeds: number of draws.
 
     Returns:
@@ -116,18 +119,19 @@ def perturbation_curve(
     per: str = "layer",
     seeds: int = 5,
 ) -> DiagnosticReport:
-    """Score a model in eval mode under perturbations of increasing size.
+    """Measure the score of a model in eval mode for several sizes of perturbation.
 
     Args:
-        score: `score(model)`, such as the accuracy on test data.
+        model: the model.
+        score: a function `score(model)`, such as the accuracy on test data.
         deltas: sizes Δ of the perturbation.
-        layers: which norms, as `where` of `anynorm.convert`; None for all with running statistics.
-        per: `layer` for one δ per layer, `channel` for one δ per channel.
+        layers: which norms to perturb, as `where` of `anynorm.convert`; None for all with running statistics.
+        per: "layer" for one δ per layer, "channel" for one δ per channel.
         seeds: number of draws for each Δ.
 
     Returns:
-        A report with one row per Δ: `delta score sd score_drop scores` (mean and standard deviation over draws, the loss against
-        the unperturbed model, and the score of each draw).
+        A report with one row per Δ: `delta score sd score_drop scores` (mean and standard deviation of the score over draws, the
+        decrease relative to the unperturbed model, and the score of each draw).
 
     Raises:
         DiagnosticError: if an argument is out of range, no norm has running statistics, or the unperturbed score is not finite.

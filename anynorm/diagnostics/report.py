@@ -1,4 +1,4 @@
-"""The result of a diagnostic: rows, a finding, and the rows that matter most."""
+"""The result of a diagnostic: rows of measurements and a finding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anynorm.table import Table
 
 @dataclass
 class DiagnosticReport(Table):
-    """Rows of measurements and a finding in one line.
+    """Table of measurements with a one-line finding.
 
     Attributes:
         kind: name of the diagnostic; the function of `anynorm.plot` that plots the report has the same name.
@@ -28,7 +28,7 @@ class DiagnosticReport(Table):
     details: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def worst(self, k: int = 5) -> DiagnosticReport:
-        """Return a report with the k rows that have the largest value in `sort_column`; unmeasured rows come last."""
+        """Return a report with the k rows that have the largest values in `sort_column`; rows without a value are last."""
 
         def sort_key(row: dict[str, Any]) -> float:
             value = row.get(self.sort_column)

@@ -1,4 +1,4 @@
-"""Scores of a model's output, in percent: against labels, or against another output."""
+"""Scores of the output of a model, in percent: accuracy, and agreement with another output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 Score = Callable[[Any, Any], float | None]
-"""A score of (output, batch); None if the output cannot be scored."""
+"""A function of (output, batch) that returns a score, or None if the output cannot be scored."""
 
 
 def accuracy(output: Any, batch: Any) -> float | None:
@@ -28,7 +28,7 @@ def accuracy(output: Any, batch: Any) -> float | None:
 
 
 def agreement(reference: Tensor, output: Tensor) -> float:
-    """Return the percentage of samples for which two outputs (n, classes) have the same largest entry.
+    """Return the percentage of samples for which two outputs (n, classes) predict the same class.
 
     >>> agreement(torch.eye(2), torch.ones(2, 2).triu())
     100.0

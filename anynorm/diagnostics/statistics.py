@@ -1,4 +1,4 @@
-"""Statistics of the inputs of norms, by cut, pooled exactly over any number of batches."""
+"""Statistics of the inputs of norms for each cut, pooled exactly over any number of batches."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from anynorm.surgery.find import NormSite
 
 
 def pooled_moments(x: Tensor, cuts: Iterable[Cut], labels: Tensor | None = None, num_domains: int = 0) -> dict[Cut, Moments]:
-    """Return the moments of x for each cut, pooled over all samples, or over those of each domain if labels are given.
+    """Return the moments of x for each cut, pooled over all samples, or over the samples of each domain if labels are given.
 
     Args:
-        x: (n, c, …).
-        cuts: the cuts; they divide channels and positions, not samples.
-        labels: the domain of each sample.
-        num_domains: the number of domains; 0 without labels.
+        x: tensor of shape (n, c, …).
+        cuts: cuts of channels and positions; samples are pooled.
+        labels: the domain of each sample, (n,).
+        num_domains: number of domains; 0 without labels.
     """
     cuts = list(cuts)
     rows = kernels.moments(x, math.lcm(*(cut.space or 1 for cut in cuts)))
@@ -36,7 +36,7 @@ def pooled_moments(x: Tensor, cuts: Iterable[Cut], labels: Tensor | None = None,
 
 @dataclass
 class StatAccumulator:
-    """The moments of all inputs of one norm so far; memory does not grow with the number of batches."""
+    """Accumulator of the moments of the inputs of one norm; memory does not grow with the number of batches."""
 
     site: NormSite
     buffers: StatBuffers
@@ -44,9 +44,9 @@ class StatAccumulator:
     moments: dict[Cut, Moments] = field(default_factory=dict)
 
     def update(self, x: Tensor, labels: Tensor | None = None) -> None:
-        """Pool the moments of one more input with those so far."""
+        """Pool the moments of an input into the accumulated moments."""
         info = self.site.info
-        if info.norm_spec.soft_assignment:  # only the norm itself can compute the share of each mode in x
+        if info.norm_spec.soft_assignment:  # only the norm itself can compute the weights of the modes
             norm: Any = self.site.module
             batch = {cut: norm.moments_of(x) for cut in info.running_stats}
         else:
@@ -66,7 +66,7 @@ def iterate_tensors(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
         return
-    # not torch.utils._pytree: it takes dataclasses, and subclasses of dict and list that are not registered, for leaves
+    # not torch.utils._pytree, which treats dataclasses and unregistered subclasses of dict and list as leaves
     entries: Iterable[Any] = ()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         entries = [getattr(value, entry.name) for entry in dataclasses.fields(value)]
@@ -79,7 +79,7 @@ def iterate_tensors(value: Any) -> Iterator[Tensor]:
 
 
 def num_samples(batch: Any) -> int | None:
-    """Return the number of images, or the length of the first tensor of a batch that has a dimension; None if there is none."""
+    """Return the number of images of a batch, or else the length of its first tensor with a dimension; None without either."""
     images = image_list(batch)
     if images is not None:
         return len(images)

@@ -1,4 +1,4 @@
-"""Checks before and during a diagnostic: norms that can be measured, batches, and finite values."""
+"""Checks before and during a diagnostic: supported norms, valid batches, and finite values."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from anynorm.surgery.find import NormSite, Where, choose, find_norms
 
 
 def find_readable_norms(model: Any, where: Where = None) -> list[NormSite]:
-    """Return the norms of a model that anynorm can read.
+    """Return the norms of a model that anynorm supports.
 
     Args:
-        where: which norms, as in `anynorm.convert`; None for all.
+        model: the model.
+        where: which norms to return, as in `anynorm.convert`; None for all.
 
     Raises:
-        DiagnosticError: if there is none, or if the model cannot be observed.
+        DiagnosticError: if the model has no supported norm, or if hooks cannot observe it.
     """
     if not isinstance(model, nn.Module):
         raise DiagnosticError(f"The model must be an nn.Module; got a {type(model).__name__}.")
@@ -45,13 +46,14 @@ def find_readable_norms(model: Any, where: Where = None) -> list[NormSite]:
 
 
 def find_tracking_norms(model: nn.Module, where: Where = None) -> dict[NormSite, StatBuffers]:
-    """Return the norms with running statistics, and the buffers that hold them.
+    """Return the norms of a model with running statistics, each with the buffers of these statistics.
 
     Args:
-        where: which norms, as in `anynorm.convert`; None for all.
+        model: the model.
+        where: which norms to return, as in `anynorm.convert`; None for all.
 
     Raises:
-        DiagnosticError: if there is none.
+        DiagnosticError: if no norm has running statistics.
     """
     sites = find_readable_norms(model, where)
     tracking = [site for site in sites if site.info.running_stats]
@@ -64,7 +66,7 @@ def find_tracking_norms(model: nn.Module, where: Where = None) -> dict[NormSite,
 
 
 def unreadable_rows(model: nn.Module, where: Where = None) -> list[dict[str, Any]]:
-    """Return a row for each norm that cannot be read, with the reason as its note."""
+    """Return a row for each unsupported norm, with the reason as its note."""
     chosen = choose(find_norms(model), where)
     return [{"path": site.path, "norm": site.label, "note": site.unsupported} for site in chosen if site.unsupported]
 
@@ -88,10 +90,10 @@ def as_batches(loader: Any) -> Iterable[Any]:
 
 
 def check_finite_stats(sites: Mapping[NormSite, StatBuffers]) -> None:
-    """Check that no running statistic is NaN or infinite: its effect needs no measurement.
+    """Check that all running statistics are finite.
 
     Raises:
-        DiagnosticError: if one is.
+        DiagnosticError: if one is NaN or infinite.
     """
     for site, buffers in sites.items():
         for tensor in (ref.tensor for pair in buffers.values() for ref in pair if ref is not None):
@@ -104,7 +106,7 @@ def check_finite_stats(sites: Mapping[NormSite, StatBuffers]) -> None:
 
 
 class FiniteCheck:
-    """Raises at the first norm whose input has NaN or infinite values."""
+    """Check that the inputs of norms are finite, with an error message that names the first norm where they are not."""
 
     def __init__(self) -> None:
         self.batch: Any = None
@@ -112,7 +114,7 @@ class FiniteCheck:
         self.previous_path = ""
 
     def start_batch(self, batch: Any) -> Any:
-        """Remember the next batch for the error message, and return it."""
+        """Store the next batch for the error message, and return it."""
         self.batch, self.index, self.previous_path = batch, self.index + 1, ""
         return batch
 
@@ -120,9 +122,9 @@ class FiniteCheck:
         """Check that x, an input of the norm at `path`, is finite.
 
         Raises:
-            DiagnosticError: if it is not.
+            DiagnosticError: if x has NaN or infinite values.
         """
-        # NaN and infinity stay in a sum, which takes a thirtieth of the time of isfinite on all values
+        # a sum with NaN or infinite terms is not finite; it takes a thirtieth of the time of isfinite on all values
         count = 0 if bool(torch.isfinite(x.sum())) else int((~torch.isfinite(x)).sum())
         if count:
             before = (

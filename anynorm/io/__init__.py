@@ -1,1 +1,1 @@
-"""Files and objects named by text: checkpoints, inputs, factories; atomic writing."""
+"""Loading of checkpoints, inputs and factories by path or name, and atomic writing of files."""

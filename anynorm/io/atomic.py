@@ -1,6 +1,7 @@
-"""Atomic file writing: a reader sees the previous file or the complete new one, never a part.
+"""Atomic file writing: a reader sees the previous file or the complete new file, never a partial one.
 
-The content goes to a temporary file in the same directory, is flushed to disk (fsync), and is renamed over the target.
+The content is written to a temporary file in the same directory and flushed to disk (fsync); then the file is renamed to the
+target path.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from anynorm.errors import DiskError
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Replace a file when the block ends, or leave it as it is when the block raises.
+    """Replace a file at the end of a `with` block; if the block raises, the file is not changed.
 
     Args:
         path: The file to write. Its directory must exist.
 
     Yields:
-        A temporary path in the same directory, named `<name>.<random>.part`. Write the content there. The suffix is not that of
-        `path`: functions that derive a file format from it (`np.savez`, `savefig`) must be given the format.
+        A temporary path in the same directory, named `<name>.<random>.part`, to which the content must be written. Its suffix
+        differs from that of `path`: pass the format to functions that derive it from the suffix (`np.savez`, `savefig`).
 
     Raises:
         DiskError: if the block or the final rename raises OSError or RuntimeError (`torch.save` reports a full disk as

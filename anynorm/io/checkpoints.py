@@ -1,4 +1,4 @@
-"""Models and checkpoints named by text: `package.module:factory`, .safetensors files and torch files."""
+"""Loading of models by name, `package.module:factory`, and of checkpoints: .safetensors files and torch files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def call_factory(name: str) -> Any:
     """Import the function named by `package.module:factory` and return the result of calling it without arguments.
 
     Raises:
-        DataError: if it cannot be imported, or cannot be called without arguments.
+        DataError: if the function cannot be imported, or cannot be called without arguments.
     """
     factory = import_object(name)
     check_callable(factory, name, {})
@@ -53,14 +53,14 @@ def call_factory(name: str) -> Any:
 
 
 def check_callable(factory: Any, name: str, keywords: Mapping[str, Any]) -> None:
-    """Check that a factory can be called with keyword arguments.
+    """Check that a factory can be called with the given keyword arguments.
 
     Raises:
-        DataError: if it is not callable or requires other arguments.
+        DataError: if the factory is not callable or requires other arguments.
     """
     try:
         inspect.signature(factory).bind(**keywords)
-    except ValueError:  # builtins have no signature; calling them tells
+    except ValueError:  # builtins have no signature and cannot be checked
         return
     except TypeError as error:
         accepted = f"with {', '.join(keywords)} alone" if keywords else "without arguments"
@@ -68,7 +68,7 @@ def check_callable(factory: Any, name: str, keywords: Mapping[str, Any]) -> None
 
 
 def call_with_known(name: str, factory: Any, keywords: Mapping[str, Any]) -> Any:
-    """Return the result of calling a factory with those keyword arguments that it has.
+    """Call a factory with those of the keyword arguments that its signature has, and return the result.
 
     Raises:
         DataError: if the factory is not callable or requires other arguments.
@@ -104,7 +104,7 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
     A state_dict stored under the key 'state_dict' or 'model' is unwrapped, and the prefix 'module.' (DataParallel) is removed.
 
     Raises:
-        DataError: if the file does not exist, cannot be read, or does not hold a state_dict.
+        DataError: if the file does not exist, cannot be read, or does not contain a state_dict.
     """
     if not path.exists():
         raise DataError(f"checkpoint not found: {path}.")
@@ -130,7 +130,7 @@ def save_model(model: nn.Module, path: Path) -> None:
 
     Raises:
         DataError: if the path does not end in .safetensors.
-        DiskError: if the file cannot be written; a previous file is then intact.
+        DiskError: if the file cannot be written; an existing file is then unchanged.
     """
     if path.suffix != ".safetensors":
         raise DataError(f"checkpoints are written as safetensors: the path must end in .safetensors; got {path}.")
@@ -139,7 +139,7 @@ def save_model(model: nn.Module, path: Path) -> None:
     with atomic_write(path) as part:
         try:
             safetensors.save_file(tensors, part)
-        except import_module("safetensors").SafetensorError as error:  # its own type for a full disk, for example
+        except import_module("safetensors").SafetensorError as error:  # raised for a full disk, for example
             raise OSError(error) from None
 
 

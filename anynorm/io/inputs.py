@@ -1,4 +1,4 @@
-"""Input batches named by text. A batch is x, or (x, labels) if there are labels.
+"""Input batches by name. A batch is x, or (x, labels) if there are labels.
 
 images/                  a folder of images, with one subfolder per class, or without subfolders and labels
 x.npz x.npy x.pt x.pth   a file of tensors: inputs (n, c, …) first, then labels (n,) if any
@@ -26,7 +26,7 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class ImageTransform:
-    """Crop an image to its central square, resize it, and standardize its values in [0, 1] per channel.
+    """Transform of an image file: central square crop, resizing, and standardization of the values in [0, 1] per channel.
 
     Args:
         image_size: Height and width of the result.
@@ -66,12 +66,12 @@ class ImageTransform:
 
 
 def read_batches(name: str, batch_size: int = 64, transform: ImageTransform | None = None) -> Iterator[Any]:
-    """Yield the batches named by a text.
+    """Yield the batches of a folder, a file or a factory.
 
     Args:
-        name: A folder of images, a file of tensors, or `package.module:factory`; see the module's documentation.
-        batch_size: Samples per batch. A factory that returns an iterable chooses its own.
-        transform: How images of a folder become tensors; `ImageTransform()` by default.
+        name: A folder of images, a file of tensors, or `package.module:factory`; see `anynorm.io.inputs`.
+        batch_size: Number of samples per batch; ignored if a factory returns an iterable of batches.
+        transform: Transform of the images of a folder; `ImageTransform()` by default.
 
     Yields:
         x, or (x, labels) if there are labels.
@@ -91,7 +91,7 @@ def read_batches(name: str, batch_size: int = 64, transform: ImageTransform | No
 
 
 def read_first_batch(name: str, num_samples: int = 2) -> Any:
-    """Return the first batch named by a text, with `num_samples` samples (a factory's iterable chooses its own number).
+    """Return the first batch of `read_batches`, with `num_samples` samples unless a factory returns an iterable of batches.
 
     Raises:
         DataError: if the data are empty or cannot be read.
@@ -121,7 +121,7 @@ def _split(tensors: list[Tensor], batch_size: int) -> Iterator[Any]:
 
 
 def _read_folder(folder: Path, batch_size: int, transform: ImageTransform) -> Iterator[Any]:
-    """Read images batch by batch; subfolders are classes, numbered in alphabetical order."""
+    """Read the images of a folder batch by batch; the subfolders are the classes, numbered in alphabetical order."""
     files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
     if not files:
         raise DataError(f"the folder {folder} must contain images ({' '.join(IMAGE_SUFFIXES)}); got none.")
@@ -134,7 +134,7 @@ def _read_folder(folder: Path, batch_size: int, transform: ImageTransform) -> It
 
 
 def _read_file(path: Path) -> list[Tensor]:
-    """Read inputs and, if the second entry has one integer per sample, labels."""
+    """Read the inputs of a file, and its labels if the second entry has one integer per sample."""
     if not path.exists():
         raise DataError(f"file not found: {path}.")
     try:

@@ -1,4 +1,4 @@
-"""Tensors as PNG files."""
+"""Conversion of image tensors to PNG files."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from anynorm.errors import DataError
 
 
 def encode_png(image: Tensor) -> bytes:
-    """Return an image as a PNG file.
+    """Return the content of a PNG file of an image.
 
     Args:
-        image: (c, h, w) of uint8, with 1 channel (gray) or 3 (RGB).
+        image: tensor (c, h, w) of uint8, with 1 channel (gray) or 3 channels (RGB).
 
     Raises:
         DataError: if the image has another dtype, shape or number of channels.
@@ -30,15 +30,15 @@ def encode_png(image: Tensor) -> bytes:
 
 
 def image_grid(images: Tensor, columns: int, *, padding: int = 1) -> Tensor:
-    """Arrange images of one size in rows, with white lines between them.
+    """Arrange images of equal size in a grid, with white lines between them.
 
     Args:
-        images: (n, c, h, w) of uint8.
+        images: tensor (n, c, h, w) of uint8.
         columns: number of images per row.
         padding: width of the lines, in pixels.
 
     Returns:
-        One image (c, H, W) of uint8; missing images of the last row are white.
+        One image, a tensor (c, H, W) of uint8; empty places in the last row are white.
 
     >>> image_grid(torch.zeros(3, 1, 4, 4, dtype=torch.uint8), columns=2).shape
     torch.Size([1, 9, 9])

@@ -1,11 +1,11 @@
-"""The features of a residual network at several resolutions, for detectors and segmentation.
+"""Backbones: residual networks that return features at several resolutions, for detection and segmentation.
 
     image ─▶ stem ─▶ stage 1 ─▶ stage 2 ─▶ stage 3 ─▶ stage 4
                         │          │          │          │
                         ▼          ▼          ▼          ▼
                      features of the stages, finest first
 
-A backbone is a classifier of `anynorm.models` without its last entry, so it takes the weights of a trained one.
+A backbone is a classifier of `anynorm.models` without its head, so it can load the weights of a trained classifier.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from anynorm.models.shape import DataShape
 
 
 class Backbone(nn.Sequential):
-    """Stem and stages of a residual network.
+    """The stem and stages of a residual network.
 
     Args:
         modules: the stem and the stages.
@@ -61,8 +61,8 @@ def make_backbone(name: str, in_channels: int, width: float | None, image_size: 
         name: a ResNet or ResNeXt of `anynorm.models.MODELS`, or `package.module:factory` of a model built like these.
         in_channels: number of channels of the images.
         width: multiplier of the number of channels; None for the default of the model.
-        image_size: side of the images of the classifier. Up to 64 pixels, the first convolution has stride 1 and no pooling
-            follows (see `anynorm.models.resnet`), so that a classifier of small images can be its pretraining.
+        image_size: height and width of the images of the classifier. Up to 64 pixels, the first convolution has stride 1 and no
+            pooling follows (see `anynorm.models.resnet`), so that the weights of a classifier of small images can be loaded.
 
     Raises:
         DataError: if the model is not a residual network with stages.
@@ -81,12 +81,12 @@ def make_backbone(name: str, in_channels: int, width: float | None, image_size: 
 
 
 def load_backbone(backbone: nn.Module, weights: Mapping[str, Tensor], source: str = "the weights") -> None:
-    """Load the weights of a classifier into a backbone with the same norms; those of its last layer are left out.
+    """Load the weights of a classifier into a backbone with the same norms; the weights of its last layer are ignored.
 
     Args:
         backbone: a `Backbone`.
         weights: the state dict of the classifier.
-        source: where the weights come from, for the error message.
+        source: name of the source of the weights, for the error message.
 
     Raises:
         DataError: if a tensor is missing or has another shape, or belongs to norms that the backbone does not have.
@@ -114,7 +114,7 @@ def _is_stage(module: nn.Module) -> bool:
 
 
 def _stride(module: nn.Module) -> int:
-    """Return the stride of a stem or stage: the product over its layers, without those of shortcuts."""
+    """Return the stride of a stem or stage: the product of the strides of its layers, except layers of shortcuts."""
     stride = 1
     for name, layer in module.named_modules():
         if isinstance(layer, nn.Conv2d | nn.MaxPool2d) and "downsample" not in name:
@@ -123,5 +123,5 @@ def _stride(module: nn.Module) -> int:
 
 
 def _out_channels(stage: Any) -> int:
-    """Return the number of channels that the last block of a stage returns."""
+    """Return the number of output channels of the last block of a stage."""
     return [layer for layer in stage[-1].children() if isinstance(layer, nn.Conv2d)][-1].out_channels

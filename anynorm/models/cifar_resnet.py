@@ -1,6 +1,6 @@
 """ResNets of depth 6n + 2 for CIFAR images (He et al. 2016, sec. 4.2): three stages of basic blocks with zero-padded shortcuts.
 
-The state_dict keys are those of the common pretrained networks for CIFAR-10.
+The state_dict has the keys of the common pretrained networks for CIFAR-10.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NormFactory = Callable[[int], nn.Module]
 
 
 def norm_factory(norm: str | NormFactory) -> NormFactory:
-    """Return a function from the number of channels to a layer; a spec becomes one, a function or class is returned unchanged."""
+    """Convert a spec to a function that returns a norm for a number of channels; a function or class is returned unchanged."""
     return layer(norm) if isinstance(norm, str) else norm
 
 
@@ -43,7 +43,7 @@ class CifarResNet(nn.Module):
 
     Args:
         depth: Number of layers with weights: 20, 32, 44, 56 or 110.
-        norm: A spec, or a function from the number of channels to a layer.
+        norm: A spec, or a function that returns a norm for a number of channels.
         width: Number of channels of the first stage.
         in_channels: Number of channels of the images.
         num_classes: Number of logits.

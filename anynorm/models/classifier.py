@@ -1,4 +1,4 @@
-"""The last layer of a classifier (an `nn.Linear` or a cosine classifier) and the features that it gets."""
+"""The last layer of a classifier (an `nn.Linear` or a cosine classifier), and the features that are its input."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from anynorm.models.cosine import CosineLinear
 
 BATCH_SIZE = 256
 TOLERANCE = 1e-3
-"""By how much, relative to the largest value, features of an image may differ between two batches because of rounding."""
+"""Maximum difference of the features of an image between two batches due to rounding, relative to their largest value."""
 
 
 class Classifier(NamedTuple):
-    """The last layer of a model, and its path."""
+    """The last layer of a model and its path."""
 
     path: str
     module: nn.Linear | CosineLinear
 
 
 def find_classifier(model: nn.Module, path: str | None = None) -> Classifier:
-    """Return the last layer of a model: the one at a path, or the last `nn.Linear` or `CosineLinear` among its modules.
+    """Return the last layer of a model: the module at `path`, or by default the last `nn.Linear` or `CosineLinear`.
 
     Raises:
-        SurgeryError: if there is none, or the module at the path is of another type.
+        SurgeryError: if the model has no such layer, or the module at `path` has another type.
     """
     modules = dict(model.named_modules())
     if path is not None:
@@ -45,7 +45,7 @@ def find_classifier(model: nn.Module, path: str | None = None) -> Classifier:
 
 
 def extract_features(model: nn.Module, images: Tensor, *, classifier: str | None = None, batch_size: int = BATCH_SIZE) -> Tensor:
-    """Return the features of images, the inputs of the last layer in eval mode, (n, c); the model is unchanged.
+    """Return the features of images, (n, c): the inputs of the last layer in eval mode. The model is not changed.
 
     Args:
         model: the model.
@@ -54,7 +54,7 @@ def extract_features(model: nn.Module, images: Tensor, *, classifier: str | None
         batch_size: maximum number of images per forward pass.
 
     Raises:
-        SurgeryError: if the last layer does not get one vector per image.
+        SurgeryError: if the input of the last layer is not one vector per image.
     """
     layer = find_classifier(model, classifier)
     with eval_mode(model):
@@ -62,12 +62,13 @@ def extract_features(model: nn.Module, images: Tensor, *, classifier: str | None
 
 
 def batch_dependence(model: nn.Module, image: Tensor, *, classifier: str | None = None) -> float:
-    """Return by how much the features of an image change with its batch in eval mode, relative to the largest value.
+    """Return the relative change of the features of an image, in eval mode, when the other images of its batch change.
 
-    The batches are the image twice, and the image with zeros. More than `TOLERANCE` is not rounding.
+    The features are compared in a batch of the image twice, and in a batch of the image and zeros. The change is relative to the
+    largest value. A change larger than `TOLERANCE` is not due to rounding.
 
     Args:
-        model: the model; it is unchanged.
+        model: the model; it is not changed.
         image: a batch of one input of the model.
         classifier: path of the last layer; see `find_classifier`.
     """
@@ -77,10 +78,10 @@ def batch_dependence(model: nn.Module, image: Tensor, *, classifier: str | None 
 
 
 def features_and_logits(model: nn.Module, layer: Classifier, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the features of images, (n, c), and the output of the model, from one forward pass in the mode that it is in.
+    """Return the features of images, (n, c), and the output of the model, from one forward pass in the current mode.
 
     Raises:
-        SurgeryError: if the last layer does not get one vector per image.
+        SurgeryError: if the input of the last layer is not one vector per image.
     """
     with record_inputs(layer.module) as inputs:
         logits: Tensor = model(images)

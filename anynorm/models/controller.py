@@ -1,14 +1,14 @@
-"""The controller of ENAS: an LSTM that chooses the operations of a cell one after another (Pham et al. 2018, sec. 2.4).
+"""The controller of ENAS: an LSTM that samples the operations of a cell one after another (Pham et al. 2018, sec. 2.4).
 
     h_e, c_e = LSTM(embedding of the operation of edge e − 1; h, c)            a learned vector before the first edge
     p_e      = softmax(t · tanh(W h_e / T))                                    t: tanh constant, T: temperature
 
-The policy is autoregressive, p(cell) = ∏ p_e(operation of e | operations before it), and the space small enough to evaluate it
-exactly: `log_policy` runs the LSTM once per prefix, not once per cell.
+The policy is autoregressive, p(cell) = ∏ p_e(operation of e | operations of earlier edges), and the space is small enough to
+evaluate it exactly: `log_policy` runs the LSTM once per prefix, not once per cell.
 
-Of the published controller for micro cells this has the LSTM without bias, the initialization U(−0.1, 0.1) and the logits of
-operations. The fixed and learned biases that favor the first two operations there, and the attention that chooses input nodes,
-have no counterpart: the edges of a cell of NAS-Bench-201 are fixed.
+As in the published controller for micro cells, the LSTM has no bias, and the initialization is U(−0.1, 0.1). The published
+controller also has fixed and learned biases that favor the first two operations, which are omitted here, and attention that
+chooses input nodes, which is not needed: the edges of a cell of NAS-Bench-201 are fixed.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from anynorm.models.lstm import NormLSTMCell
 
 INIT = 0.1
 PLACES = ("input", "hidden", "cell")
-"""Where norms may be: on W_x x, on W_h h and on c."""
+"""Possible positions of norms: on W_x x, on W_h h and on c."""
 
 
 class Samples(NamedTuple):
-    """Cells of a policy.
+    """Cells with their probabilities under a policy.
 
     Attributes:
         ops: the operation of each edge, (n, edges).
         log_probs: the log-probability of each cell, (n,).
-        entropies: the sum over edges of the entropy of the distribution that the operation was drawn from, (n,).
+        entropies: the entropies of the distributions of the operations, summed over edges, (n,).
     """
 
     ops: Tensor
@@ -45,15 +45,15 @@ class Controller(nn.Module):
     """A policy over cells with a fixed number of edges.
 
     Args:
-        num_edges: the number of choices per cell.
-        num_ops: the number of operations.
-        hidden_size: the size of the LSTM and of the embeddings.
+        num_edges: number of edges per cell.
+        num_ops: number of operations per edge.
+        hidden_size: size of the LSTM state and of the embeddings.
         tanh_constant: t; the probabilities of two operations differ by a factor of at most exp(2 t).
         temperature: T.
-        norms: the spec of the norm at each of some `PLACES`.
+        norms: mapping from some of `PLACES` to the spec of the norm there; None for no norms.
 
     Raises:
-        SpecError: if a number is not positive, or there is no such place.
+        SpecError: if t or T is not positive, or a key of `norms` is not one of `PLACES`.
 
     >>> controller = Controller(6, 5, norms={"input": "ln", "hidden": "ln", "cell": "ln"})
     >>> controller.log_policy().exp().sum()
@@ -95,12 +95,12 @@ class Controller(nn.Module):
         nn.init.zeros_(self.classifier.bias)
 
     def log_probs(self, h: Tensor) -> Tensor:
-        """Return the log-probabilities of the operations of an edge, (n, operations)."""
+        """Return the log-probabilities of the operations of an edge, (n, operations), given the hidden state h."""
         logits: Tensor = self.classifier(h)
         return (self.tanh_constant * (logits / self.temperature).tanh()).log_softmax(1)
 
     def _unroll(self, count: int, choose: Callable[[int, Tensor], Tensor]) -> Samples:
-        """Run the LSTM over the edges; `choose` returns the operations of an edge from their log-probabilities."""
+        """Run the LSTM over the edges; `choose(edge, log_probs)` returns the operations of an edge, (n,)."""
         x, state = self.start.expand(count, -1), None
         ops, log_probs, entropies = [], torch.zeros((), device=x.device), torch.zeros((), device=x.device)
         for edge in range(self.num_edges):
@@ -113,10 +113,10 @@ class Controller(nn.Module):
         return Samples(torch.stack(ops, 1), log_probs, entropies)
 
     def sample(self, uniform: Tensor) -> Samples:
-        """Draw cells.
+        """Sample cells by inverse transform sampling.
 
         Args:
-            uniform: random numbers in [0, 1), (n, edges); an operation is the inverse of the distribution function at such a one.
+            uniform: uniform random numbers in [0, 1), (n, edges), one per operation.
         """
 
         def choose(edge: int, log_probs: Tensor) -> Tensor:
@@ -126,7 +126,7 @@ class Controller(nn.Module):
         return self._unroll(len(uniform), choose)
 
     def score(self, ops: Tensor) -> Samples:
-        """Return cells (n, edges) with their log-probabilities and entropies."""
+        """Return the log-probabilities and entropies of given cells (n, edges)."""
         return self._unroll(len(ops), lambda edge, _: ops[:, edge])
 
     def log_policy(self) -> Tensor:

@@ -2,8 +2,8 @@
 
     logit_c = s · cos(f, w_c) = s · f/‖f‖ · w_c/‖w_c‖
 
-The scale s is learned; there is no bias. The weights of a class are a direction, so a class can be added by setting it to the
-normalized mean feature of a few images; see `anynorm.few_shot`.
+The scale s is learned; there is no bias. Only the direction of the weights of a class matters, so a class can be added by setting
+its weights to the normalized mean feature of a few images; see `anynorm.few_shot`.
 """
 
 from __future__ import annotations
@@ -41,5 +41,5 @@ class CosineLinear(nn.Module):
         return self.scale * nn.functional.linear(nn.functional.normalize(x, dim=-1), nn.functional.normalize(self.weight, dim=1))
 
     def extra_repr(self) -> str:
-        """Return the sizes."""
+        """Return the sizes as text."""
         return f"in_features={self.in_features}, out_features={self.out_features}"

@@ -1,4 +1,4 @@
-"""DenseNet-121 (Huang et al. 2017): the input of a layer is the outputs of all earlier layers of its block."""
+"""DenseNet-121 (Huang et al. 2017): the input of a layer is the concatenated outputs of all earlier layers of its block."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class DenseLayer(nn.Module):
         self.bn2, self.conv2 = nn.BatchNorm2d(4 * growth), nn.Conv2d(4 * growth, growth, 3, 1, 1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the input and the new channels, concatenated."""
+        """Return the concatenation of the input and the new channels."""
         return torch.cat([x, self.conv2(self.bn2(self.conv1(self.bn1(x).relu())).relu())], dim=1)
 
 

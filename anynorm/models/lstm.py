@@ -1,10 +1,10 @@
-"""An LSTM cell with norms, placed as in the layer-normalized LSTM (Ba et al. 2016, eqs. 20 to 22).
+"""An LSTM cell with norms at the positions of the layer-normalized LSTM (Ba et al. 2016, eqs. 20 to 22).
 
     i, f, g, o = N_x(W_x x) + N_h(W_h h) + b
     c' = σ(f) ⊙ c + σ(i) ⊙ tanh(g)
     h' = σ(o) ⊙ tanh(N_c(c'))
 
-N_x and N_h normalize the 4H values of the four gates together: `gn:4` has the statistics of each gate, `ln` those of all four.
+The inputs of N_x and N_h are the 4H values of all four gates: `gn:4` normalizes each gate separately, `ln` all four together.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ from anynorm.registry import make
 
 
 class NormLSTMCell(nn.Module):
-    """An LSTM cell whose two products and cell state may be normalized; without norms it equals `torch.nn.LSTMCell`.
+    """An LSTM cell with optional norms; without norms it equals `torch.nn.LSTMCell`.
 
-    Norms that pool over samples (`bn`) have one set of running statistics for all time steps, which inference uses. Early steps
-    differ from later ones, so such norms are less accurate in an LSTM than in a network without recurrence.
+    In inference, norms that pool over samples (`bn`) use one set of running statistics for all time steps. The statistics of
+    early steps differ from those of later steps, so these norms are less accurate in an LSTM than in a network without
+    recurrence.
 
     Args:
-        input_size: the number of values of x.
-        hidden_size: the number of values of h and c.
+        input_size: number of features of x.
+        hidden_size: number of features of h and c.
         input_norm: the spec of N_x; None for no norm.
         hidden_norm: the spec of N_h; None for no norm.
         cell_norm: the spec of N_c; None for no norm.
-        bias: whether there is b, as the sum of `bias_ih` and `bias_hh`.
+        bias: whether to add b, the sum of `bias_ih` and `bias_hh`.
 
     Raises:
-        SpecError: if a size is smaller than 1, a spec does not fit its number of values, or a norm takes a class or style.
+        SpecError: if a size is smaller than 1, a spec does not fit its number of features, or a norm needs a class or style.
 
     >>> cell = NormLSTMCell(8, 16, input_norm="ln", hidden_norm="ln", cell_norm="gn:4")
     >>> h, c = cell(torch.randn(5, 8))
@@ -68,7 +69,7 @@ class NormLSTMCell(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw weights and biases from U(−1/√H, 1/√H), as `torch.nn.LSTMCell` does; reset the norms."""
+        """Initialize weights and biases from U(−1/√H, 1/√H), as `torch.nn.LSTMCell` does, and reset the norms."""
         bound = 1 / math.sqrt(self.hidden_size)
         for parameter in (self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh):
             if parameter is not None:
@@ -100,7 +101,7 @@ class NormLSTMCell(nn.Module):
         return o.sigmoid() * self.cell_norm(c).tanh(), c
 
     def extra_repr(self) -> str:
-        """Return the sizes."""
+        """Return the sizes as text."""
         return f"{self.input_size}, {self.hidden_size}, bias={self.bias_ih is not None}"
 
 

@@ -15,7 +15,7 @@ def mlp(in_features: int, out_features: int, *, norms: Sequence[str], width: int
     Args:
         in_features: Number of values per sample; inputs are flattened.
         out_features: Number of outputs.
-        norms: The spec of each hidden layer's norm; `none` for a layer without.
+        norms: The spec of the norm of each hidden layer; "none" for a layer without a norm.
         width: Number of neurons of each hidden layer.
 
     >>> [str(module).partition("(")[0] for module in mlp(4, 2, norms=["gn:4", "none"], width=8)]

@@ -19,8 +19,8 @@ def conv_norm_act(
     """Build a convolution (same padding, no bias), a BatchNorm and an activation.
 
     Args:
-        in_channels, out_channels, kernel_size, stride, groups: as of nn.Conv2d.
-        activation: the class of the activation; None for none.
+        in_channels, out_channels, kernel_size, stride, groups: as in nn.Conv2d.
+        activation: class of the activation; None for no activation.
     """
     layers: list[nn.Module] = [
         nn.Conv2d(in_channels, out_channels, kernel_size, stride, kernel_size // 2, groups=groups, bias=False),
@@ -30,7 +30,7 @@ def conv_norm_act(
 
 
 class InvertedResidual(nn.Module):
-    """1 × 1 convolution to more channels, depthwise 3 × 3, 1 × 1 to fewer; with a shortcut where the shape stays the same."""
+    """1 × 1 convolution to more channels, depthwise 3 × 3, 1 × 1 to fewer; with a shortcut if input and output have one shape."""
 
     def __init__(self, in_channels: int, out_channels: int, *, stride: int, expansion: int) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class InvertedResidual(nn.Module):
 
 
 def mobilenetv2(shape: DataShape, width: float = 1.0) -> nn.Module:
-    """Build a MobileNetV2; for small images three of its five strides are 1."""
+    """Build a MobileNetV2; for small images, three of its five strides of 2 are 1."""
     #       expansion, channels, blocks, stride, stride for small images
     stages = [
         (1, 16, 1, 1, 1),

@@ -1,6 +1,7 @@
 """Residual networks: ResNet (He et al. 2016), ResNeXt (Xie et al. 2017), Wide ResNet (Zagoruyko & Komodakis 2016).
 
-Small images (up to 64 pixels) get a stem of one 3 × 3 convolution; larger ones the stem of the papers (7 × 7 and pooling).
+For small images (up to 64 pixels) the stem is one 3 × 3 convolution; for larger images it is that of the papers (a 7 × 7
+convolution and pooling).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from anynorm.models.shape import DataShape, scale_channels
 
 
 class BasicBlock(nn.Module):
-    """Two 3 × 3 convolutions with a shortcut; `groups` and `inner` are those of Bottleneck and are ignored."""
+    """Two 3 × 3 convolutions with a shortcut; `groups` and `inner` (see `Bottleneck`) are ignored."""
 
     expansion = 1
 
@@ -59,14 +60,14 @@ class Bottleneck(nn.Module):
 
 
 def shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Module:
-    """Build a shortcut: the identity, or a 1 × 1 convolution and a norm where the shape changes."""
+    """Build a shortcut: the identity, or a 1 × 1 convolution and a norm if the shape changes."""
     if stride == 1 and in_channels == out_channels:
         return nn.Identity()
     return nn.Sequential(nn.Conv2d(in_channels, out_channels, 1, stride, bias=False), nn.BatchNorm2d(out_channels))
 
 
 def stem(shape: DataShape, width: int) -> nn.Sequential:
-    """Build the first layers: a 3 × 3 convolution for small images; else 7 × 7 and pooling, each of stride 2."""
+    """Build the first layers: a 3 × 3 convolution for small images, else a 7 × 7 convolution and pooling, each with stride 2."""
     if shape.is_small:
         return nn.Sequential(nn.Conv2d(shape.channels, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
     conv = nn.Conv2d(shape.channels, width, 7, 2, 3, bias=False)
@@ -82,15 +83,16 @@ def resnet(
     groups: int = 1,
     width_per_group: int = 0,
 ) -> nn.Sequential:
-    """Build a residual network; each stage after the first halves the image and doubles the width.
+    """Build a residual network; each stage after the first halves the resolution and doubles the width.
 
     Args:
         shape: Shape of the images, and the number of classes.
-        block: The kind of block.
+        block: Class of the blocks.
         num_blocks: Number of blocks of each stage.
-        width: Width of the first stage, in channels.
+        width: Width of the first stage: the argument `width` of its blocks.
         groups: Number of groups of the inner convolutions (ResNeXt).
-        width_per_group: Channels per group of the inner convolutions in the first stage (ResNeXt); 0 for the width of the stage.
+        width_per_group: Number of channels per group of the inner convolutions in the first stage (ResNeXt); 0 for `width`
+            channels in total.
     """
     stages: list[nn.Module] = []
     in_channels = width
@@ -151,7 +153,7 @@ def resnext101(shape: DataShape, width: float = 1.0) -> nn.Module:
 
 
 class WideBlock(nn.Module):
-    """Pre-activation block: norm, ReLU, convolution, twice; the shortcut starts after the first ReLU if the shape changes."""
+    """Pre-activation block: twice norm, ReLU and convolution; the shortcut starts after the first ReLU if the shape changes."""
 
     def __init__(self, in_channels: int, width: int, stride: int) -> None:
         super().__init__()
@@ -169,9 +171,9 @@ class WideBlock(nn.Module):
 
 
 def preactivation_resnet(shape: DataShape, in_channels: int, widths: Sequence[int], blocks_per_stage: int) -> nn.Sequential:
-    """Build a network of pre-activation blocks (He et al. 2016b); each stage after the first halves the image.
+    """Build a network of pre-activation blocks (He et al. 2016b); each stage after the first halves the resolution.
 
-    The last block is followed by a norm and a ReLU before the pooling, as in the paper, so that what is pooled is activated.
+    As in the paper, a norm and a ReLU follow the last block, before the pooling.
 
     Args:
         shape: Shape of the images, and the number of classes.
@@ -190,7 +192,7 @@ def preactivation_resnet(shape: DataShape, in_channels: int, widths: Sequence[in
 
 
 def wrn_10_2(shape: DataShape, width: float = 1.0) -> nn.Module:
-    """Build a Wide ResNet-10-2: three blocks, twice as wide as those of a CIFAR ResNet."""
+    """Build a Wide ResNet-10-2: three blocks, twice as wide as in a CIFAR ResNet."""
     base = scale_channels(16, width)
     return preactivation_resnet(shape, base, [2 * base, 4 * base, 8 * base], blocks_per_stage=1)
 

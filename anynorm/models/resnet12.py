@@ -1,8 +1,8 @@
 """ResNet-12, the usual network of few-shot learning (Oreshkin et al. 2018), with a cosine classifier.
 
-Four blocks of three 3 × 3 convolutions, each with a norm; a shortcut of a 1 × 1 convolution and a norm; 2 × 2 max-pooling after
-the sum; 64, 128, 256 and 512 channels; the mean over all positions. The last block has no activation after the sum: after a ReLU
-the cosine of any two features would be positive (Gidaris & Komodakis 2018).
+It has four blocks with 64, 128, 256 and 512 channels, and then the mean over all positions. A block has three 3 × 3 convolutions,
+each with a norm, a shortcut of a 1 × 1 convolution and a norm, and 2 × 2 max pooling after the sum. The last block has no
+activation after the sum: after a ReLU, the cosine of any two features would be positive (Gidaris & Komodakis 2018).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Block(nn.Module):
     Args:
         in_channels: number of input channels.
         width: number of output channels.
-        activation: what follows the sum.
-        pool: 2, or 1 for maps that are too small to be halved.
+        activation: the activation after the sum.
+        pool: size of the max pooling: 2, or 1 for maps that are too small to be halved.
     """
 
     def __init__(self, in_channels: int, width: int, *, activation: nn.Module, pool: int = 2) -> None:

@@ -4,9 +4,9 @@
                                              └──▶ auxiliary head ─▶ auxiliary logits, in training
 
 Heads: pyramid pooling (PSPNet, Zhao et al. 2017) and atrous spatial pyramid pooling (DeepLab v3, Chen et al. 2017). A norm
-follows every convolution except those of the last layer and of maps pooled to 1 × 1: there, a statistic of the batch has as few
-values as the batch has samples (one value with one sample per device, which BN cannot normalize in training), and one of a group
-as few as it has channels. These convolutions have a bias instead. The published networks have norms there, at batches of 16.
+follows every convolution except the last layer and the convolutions of maps pooled to 1 × 1, which have a bias instead. For a map
+of 1 × 1, a batch statistic is computed from one value per sample (with one sample per device, from one value, which BN rejects in
+training), and a group statistic from one value per channel. The published networks have norms there, with batches of 16.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from anynorm.errors import SpecError
 from anynorm.models.backbone import Backbone
 
 BINS = (1, 2, 3, 6)
-"""Sides of the pooled maps of PSPNet."""
+"""Height and width of the pooled maps of PSPNet."""
 RATES = (12, 24, 36)
-"""Dilations of DeepLab v3 at stride 8; where one exceeds the map, its convolution acts as one of 1 × 1."""
+"""Dilations of DeepLab v3 at stride 8; if a dilation exceeds the size of the map, its convolution acts as a 1 × 1 convolution."""
 
 
 def dilate(backbone: Backbone, num_stages: int = 2) -> Backbone:
-    """Turn the strides of the last stages into dilation, in place; weights stay as they are.
+    """Replace the strides of the last stages by dilation, in place; weights are not changed.
 
-    A convolution of stride 2 gets stride 1, and those after it twice the dilation. On the grid of the strided network, the
-    features are the same.
+    A convolution of stride 2 gets stride 1, and the dilation of all later convolutions is doubled. At the positions of the
+    strided network, the features are the same.
 
     Args:
         backbone: a residual network.
-        num_stages: number of stages, from the last.
+        num_stages: number of last stages to dilate.
 
     Returns:
-        The backbone, with its new `strides`.
+        The same backbone, with new `strides`.
 
     >>> from anynorm.models.backbone import make_backbone
     >>> dilate(make_backbone("resnet10", 3, 0.5, image_size=128)).strides
@@ -53,7 +53,7 @@ def dilate(backbone: Backbone, num_stages: int = 2) -> Backbone:
             if not isinstance(layer, nn.Conv2d):
                 continue
             stride, layer.stride = layer.stride[0], (1, 1)
-            if "downsample" in name:  # of 1 × 1, beside the convolution with the stride
+            if "downsample" in name:  # the 1 × 1 convolution of the shortcut, parallel to the convolution with the stride
                 continue
             layer.dilation = (dilation, dilation)
             layer.padding = (dilation * (layer.kernel_size[0] // 2),) * 2
@@ -66,13 +66,13 @@ class SegmentationNetwork(nn.Module):
     """A dilated backbone with a head and an auxiliary head.
 
     Args:
-        backbone: a residual network, which is dilated in place.
+        backbone: a residual network; it is dilated in place.
         num_classes: number of classes.
         head: name of the head, a key of `HEADS`.
         dropout: probability of dropping a channel before the last convolutions.
 
     Raises:
-        SpecError: if there is no such head.
+        SpecError: if `head` is not a key of `HEADS`.
     """
 
     def __init__(self, backbone: Backbone, num_classes: int, head: str = "psp", dropout: float = 0.1) -> None:
@@ -85,11 +85,11 @@ class SegmentationNetwork(nn.Module):
 
     @property
     def stride(self) -> int:
-        """Pixels of the image per position of the last features."""
+        """Number of pixels of the image per position of the last features."""
         return self.backbone.strides[-1]
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """Return logits (n, num_classes, h, w) for images (n, c, h, w); in train mode, a pair of them and the auxiliary ones."""
+        """Return logits (n, num_classes, h, w) for images (n, c, h, w); in train mode, a pair of logits and auxiliary logits."""
         *_, before, last = self.backbone(x)
         logits = resize(self.head(last), x.shape[-2:])
         if not self.training:
@@ -98,7 +98,7 @@ class SegmentationNetwork(nn.Module):
 
 
 class PyramidPooling(nn.Module):
-    """The head of PSPNet: features beside their means over the cells of coarse grids.
+    """The head of PSPNet: features, concatenated with their means over the cells of coarse grids.
 
     Args:
         in_channels: number of channels of the features.
@@ -124,7 +124,7 @@ class PyramidPooling(nn.Module):
 
 
 class AtrousPyramid(nn.Module):
-    """The head of DeepLab v3: convolutions of several dilations beside the mean of the map.
+    """The head of DeepLab v3: convolutions with several dilations, concatenated with the mean over the map.
 
     Args:
         in_channels: number of channels of the features.
@@ -156,7 +156,7 @@ class AuxiliaryHead(nn.Sequential):
 
 
 HEADS: dict[str, Callable[[int, int, float], nn.Module]] = {"psp": PyramidPooling, "aspp": AtrousPyramid}
-"""Heads by name; called with the number of channels, the number of classes, and the dropout."""
+"""Heads by name: functions of the number of channels, the number of classes and the dropout probability."""
 
 
 def resize(x: Tensor, size: Sequence[int]) -> Tensor:
@@ -167,7 +167,7 @@ def resize(x: Tensor, size: Sequence[int]) -> Tensor:
 
 
 def _branch(in_channels: int, width: int, kernel_size: int = 1, dilation: int = 1, *, has_norm: bool = True) -> nn.Sequential:
-    """Build a convolution that keeps the size, a norm and a ReLU; without a norm, the convolution has a bias."""
+    """Build a convolution with same padding, a norm and a ReLU; without a norm, the convolution has a bias."""
     padding = dilation * (kernel_size // 2)
     conv = nn.Conv2d(in_channels, width, kernel_size, padding=padding, dilation=dilation, bias=not has_norm)
     return nn.Sequential(conv, nn.BatchNorm2d(width), nn.ReLU()) if has_norm else nn.Sequential(conv, nn.ReLU())

@@ -1,4 +1,4 @@
-"""The shape of the data a model has to fit, and channel counts that norms can divide into groups."""
+"""The shape of the data of a model, and numbers of channels that norms can divide into groups."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class DataShape(NamedTuple):
-    """Shape of the images (channels, height, width), and the number of classes."""
+    """Shape of the images (channels, height, width), and number of classes."""
 
     channels: int
     height: int

@@ -1,4 +1,4 @@
-"""ShuffleNetV2 (Ma et al. 2018): units of two branches whose channels are interleaved."""
+"""ShuffleNetV2 (Ma et al. 2018): blocks of two branches whose channels are shuffled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHANNELS = {0.5: (48, 96, 192, 1024), 1.0: (116, 232, 464, 1024), 1.5: (176, 352
 
 
 class ShuffleUnit(nn.Module):
-    """Two branches of half the output channels each, interleaved.
+    """Two branches, each with half of the output channels, which are interleaved (channel shuffle).
 
     At stride 1 the channels are split and the left branch is the identity; at stride 2 both branches receive all channels.
     """
@@ -35,14 +35,14 @@ class ShuffleUnit(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the channels of both branches, alternating."""
+        """Return the interleaved channels of both branches."""
         a, b = x.chunk(2, dim=1) if self.splits_channels else (x, x)
         both = torch.stack([self.left(a), self.right(b)], dim=2)
         return both.flatten(1, 2)
 
 
 def shufflenetv2(shape: DataShape, width: float = 1.5) -> nn.Module:
-    """Build a ShuffleNetV2; the default ×1.5 is that of hn Table 3. Widths not in `CHANNELS` scale the channels of ×1.5."""
+    """Build a ShuffleNetV2, by default ×1.5 as in hn Table 3; for a width not in `CHANNELS`, the channels of ×1.5 are scaled."""
     scaled = (*(scale_channels(size, width / 1.5, 16) for size in CHANNELS[1.5][:3]), 1024)
     *stages, last = CHANNELS.get(width, scaled)
     stem = conv_norm_act(shape.channels, 24, 3, stride=1 if shape.is_small else 2)

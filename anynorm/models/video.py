@@ -1,17 +1,18 @@
 """Inflated 3-D residual networks (I3D, Carreira & Zisserman 2017), as in the baseline of Wang et al. (2018).
 
-A 2-D network becomes one of videos (n, c, t, h, w): convolutions get a third axis of length 1, or of length k > 1, whose weights
-are those of the 2-D kernel divided by k in each frame. So a video of equal frames has the features of the frame, except near its
-ends, where frames are padded with zeros.
+A 2-D network is converted to a network of videos (n, c, t, h, w): the kernels of convolutions get a temporal axis of length k,
+and their weights are those of the 2-D kernel divided by k. So the features of a video of equal frames are those of the frame,
+except near its ends, where frames are padded with zeros.
 
-    stem           k = 5 for the 7 × 7 convolution, k = 3 for the 3 × 3 convolution of small images
-    every second   residual block, from the first one on: k = 3 in its first convolution; 3 × 1 × 1 in a bottleneck, and
-                   3 × 3 × 3 in a basic block, whose first convolution is 3 × 3
-    the rest       k = 1
+    stem             k = 5 for the 7 × 7 convolution, k = 3 for the 3 × 3 convolution of small images
+    blocks           k = 3 in the first convolution of every second residual block, starting with the first: 3 × 1 × 1 in a
+                     bottleneck, and 3 × 3 × 3 in a basic block, whose first convolution is 3 × 3
+    other layers     k = 1
 
-Time is reduced, by 2 each, in the stem's convolution, in its pooling (if it has one), and by a 3 × 1 × 1 max pooling after the
-first stage. Wang et al. reduce it in all three places, 32 frames to 4. Their public code has other blocks with k = 3 (all of the
-first stage, the first, third, … of the next two, the second of the last), and pools pairs of frames.
+The number of frames can be halved at three places: by the convolution of the stem, by its pooling (if it has one), and by a
+3 × 1 × 1 max pooling after the first stage. Wang et al. use all three places, from 32 frames to 4. In their public code, other
+blocks have k = 3 (all of the first stage, the first, third, … of the next two, the second of the last), and pairs of frames are
+pooled.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ def make_video_model(
     temporal_stride: int = 1,
     dropout: float = 0.0,
 ) -> nn.Module:
-    """Build the inflated network of a 2-D network by its name.
+    """Build the inflated network of a 2-D network by name.
 
     Args:
-        name: a residual network of `anynorm.models.MODELS`, or `package.module:factory` of one like these.
+        name: a residual network of `anynorm.models.MODELS`, or `package.module:factory` of a model built like these.
         shape: shape of a frame, and the number of classes.
         width: multiplier of the number of channels; None for the default of the model.
         temporal_blocks, temporal_stride: see `inflate`.
-        dropout: probability with which features are set to 0 before the last layer.
+        dropout: dropout probability of the features before the last layer.
 
     Raises:
         DataError: if the network cannot be inflated.
@@ -64,25 +65,26 @@ def make_video_model(
 
 
 class _DropoutLinear(nn.Linear):
-    """A linear layer whose inputs are set to 0 at random in training; its parameters have the names of `nn.Linear`."""
+    """A linear layer with dropout of its inputs; its parameters have the same names as in `nn.Linear`."""
 
     def __init__(self, layer: Any, probability: float) -> None:
         super().__init__(layer.in_features, layer.out_features)
         self.weight, self.bias, self.probability = layer.weight, layer.bias, probability
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the layer's output for inputs with dropout."""
+        """Apply dropout to x, then the linear layer."""
         return super().forward(nn.functional.dropout(x, self.probability, self.training))
 
 
 def inflate(model: nn.Module, *, temporal_blocks: int = 2, temporal_stride: int = 1) -> nn.Module:
-    """Return the 3-D network of a 2-D residual network, with its weights; the 2-D network is unchanged.
+    """Convert a 2-D residual network, with its weights, to a 3-D network; the 2-D network is not changed.
 
     Args:
-        model: a sequence of stem, stages of residual blocks, and head, such as `resnet18`. Norms of anynorm stay as they are,
-            because they take inputs of any number of dimensions.
-        temporal_blocks: every how many blocks one has a kernel of length 3 in time; 0 for none, also in the stem (C2D).
-        temporal_stride: the number of frames per frame of the features: 1, 2 or 4; with the stem of large images also 8.
+        model: a sequence of stem, stages of residual blocks, and head, such as `resnet18`. Norms of anynorm are kept, because
+            they support any number of dimensions.
+        temporal_blocks: period of the blocks with temporal kernels of length 3, such as 2 for every second block; 0 for no
+            temporal kernels, neither in blocks nor in the stem (C2D).
+        temporal_stride: number of input frames per frame of the features: 1, 2 or 4; with the stem of large images also 8.
 
     Raises:
         DataError: if the model is not a residual network with stages, or has a layer that cannot be inflated.
@@ -113,7 +115,7 @@ def inflate(model: nn.Module, *, temporal_blocks: int = 2, temporal_stride: int 
 
 
 def _split_stride(stride: int, places: int) -> list[int]:
-    """Return the temporal stride of each place, the first places first.
+    """Return the temporal stride, 1 or 2, of each place, such that their product is `stride`; the first places have stride 2.
 
     >>> _split_stride(4, 3)
     [2, 2, 1]
@@ -125,7 +127,7 @@ def _split_stride(stride: int, places: int) -> list[int]:
 
 
 def _inflate_layer(path: str, layer: nn.Module, length: int, stride: int) -> nn.Module:
-    """Return the 3-D form of a layer; the layer itself if it has no number of dimensions."""
+    """Return the 3-D equivalent of a layer, or the layer itself if it supports any number of dimensions."""
     if isinstance(layer, nn.Conv2d):
         options: dict[str, Any] = {
             "kernel_size": (length, *layer.kernel_size),
@@ -156,17 +158,17 @@ def _pair(value: Any) -> tuple[int, int]:
 
 
 def _inflate_weight(weight: Tensor, length: int) -> Tensor:
-    """Return a 2-D kernel (o, i, h, w) as (o, i, length, h, w), divided by the length; other tensors as they are."""
+    """Expand a 2-D kernel (o, i, h, w) to (o, i, length, h, w) and divide it by `length`; return other tensors unchanged."""
     return weight.unsqueeze(2).repeat(1, 1, length, 1, 1) / length if weight.dim() == 4 else weight
 
 
 def load_inflated(model: nn.Module, weights: Mapping[str, Tensor], source: str = "the weights") -> None:
-    """Load the weights of a 2-D classifier into its inflated network; those of its last layer are left out.
+    """Load the weights of a 2-D classifier into its inflated network; the weights of its last layer are ignored.
 
     Args:
         model: an inflated network with the norms of the classifier.
         weights: the state dict of the classifier.
-        source: where the weights come from, for the error message.
+        source: name of the source of the weights, for the error message.
 
     Raises:
         DataError: if a tensor is missing or has another shape, or belongs to norms that the network does not have.

@@ -5,9 +5,9 @@
     series      batch statistics of one channel over the last training steps
     curves      score against the size of a perturbation, for one or several models
     lines       mean and standard deviation of values against a setting
-    heat        a table of numbers as colors
-    grid        a table of numbers as colors, with the numbers written in
-    cuts        the values that share a statistic of a norm, as a block of samples × channels × positions; `save_cuts` writes it
+    heat        a heat map of a matrix
+    grid        a heat map of a matrix, with its values as text
+    cuts        the values that share a statistic of a norm, in a block of samples × channels × positions; see also `save_cuts`
 
 Only this package imports matplotlib.
 """
@@ -53,17 +53,18 @@ PLOTS: dict[str, Callable[[DiagnosticReport], FigureAndAxes]] = {
     "importance": importance,
     "perturbation": perturbation,
 }
-"""The plot of each kind of report."""
+"""The plot function of each kind of report."""
 
 
 def draw(report: DiagnosticReport, path: Path | str) -> None:
     """Write the plot of a report to a file.
 
     Args:
-        path: file to write; its suffix is the format, such as .png, .pdf or .svg.
+        report: the report.
+        path: file to write; its suffix determines the format, such as .png, .pdf or .svg.
 
     Raises:
-        DataError: if matplotlib is missing, or if it cannot write such a file there.
+        DataError: if matplotlib is not installed, the suffix is not a picture format, or the folder does not exist.
 
     >>> import tempfile, torch, anynorm.diagnostics
     >>> report = anynorm.diagnostics.estimation_shift(torch.nn.BatchNorm1d(4), torch.randn(64, 4))
@@ -76,10 +77,10 @@ def draw(report: DiagnosticReport, path: Path | str) -> None:
 
 
 def check_picture(path: Path | str) -> None:
-    """Raise if matplotlib cannot write a picture to `path`; call it before a long computation.
+    """Check that matplotlib can write a picture to `path`; call this function before a long computation.
 
     Raises:
-        DataError: if matplotlib is missing, the suffix is not a picture format, or the folder does not exist.
+        DataError: if matplotlib is not installed, the suffix is not a picture format, or the folder does not exist.
 
     >>> check_picture("shift.doc")  # doctest: +ELLIPSIS
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""Axes, colors, ticks and legends that the plots share."""
+"""Axes, colors, ticks and legends of all plots."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def get_axes(ax: Any, size: tuple[float, float] = (7, 4)) -> FigureAndAxes:
 
 
 def cycle_colors(count: int) -> list[str]:
-    """Return `count` colors, repeated after the last.
+    """Return `count` colors; the colors repeat if `count` is larger than the number of colors.
 
     >>> cycle_colors(7)[6] == COLORS[0]
     True
@@ -50,7 +50,7 @@ def wide_size(num_bars: float) -> tuple[float, float]:
 
 
 def set_names(ax: Any, names: Sequence[str], label: str) -> None:
-    """Label an x axis of bars with their names, at most about 60 of them, and with the meaning of the names."""
+    """Set the tick labels of an x axis of bars to their names (a subset if there are many), and set its label."""
     step = max(1, len(names) // 60)
     ax.set_xticks(np.arange(0, len(names), step), names[::step], rotation=90 if len(names) > 6 else 0, fontsize=8)
     ax.set_xlim(-0.6, len(names) - 0.4)

@@ -1,8 +1,8 @@
-"""Which values of a block samples × channels × positions share a statistic: the content of a drawing of a norm's cuts.
+"""The content of a drawing of the cuts of a norm: which values of a block samples × channels × positions share a statistic.
 
-A norm has one block for mean and variance, one for each where they differ (`hn`), and several for a mixture of cuts (`sn`). Where
-the norm has statistics of each domain, the samples of the block are divided among the domains. Of a large input, a few evenly
-spaced samples, channels and positions are drawn, or neighboring ones if a part would otherwise have none.
+A norm has one block for mean and variance, two if their cuts differ (`hn`), and several for a mixture of cuts (`sn`). If the norm
+has separate statistics per domain, the samples of the block are divided among the domains. Of a large input, a few evenly spaced
+samples, channels and positions are drawn, or the first few if there are too many parts to draw them all.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from anynorm.registry import make, parse
 from anynorm.show import find_parts
 
 MAX_DRAWN = (4, 8, 6)
-"""At most this many samples, channels and positions are drawn."""
+"""Maximum number of samples, channels and positions to draw."""
 Index = tuple[int, ...]
 
 
@@ -27,11 +27,11 @@ class Block(NamedTuple):
     """The parts of one cut.
 
     Attributes:
-        statistics: the statistics that are taken over these parts: "mean", "variance" or "mean and variance".
+        statistics: the statistics that are computed over these parts: "mean", "variance" or "mean and variance".
         cut: the name of the cut.
-        words: how many statistics there are, such as "one per channel".
-        joined_by: the sign before the block, in a mixture: "+", "or"; empty for the first block.
-        parts: from the index (sample, channel, position) of a drawn value to the index of its part.
+        words: the number of statistics in words, such as "one per channel".
+        joined_by: the text before the block in a mixture, "+" or "or"; empty for the first block.
+        parts: mapping from the index (sample, channel, position) of a drawn value to the index of its part.
     """
 
     statistics: str
@@ -42,14 +42,14 @@ class Block(NamedTuple):
 
 
 class Drawing(NamedTuple):
-    """What is drawn of a norm.
+    """The content of the drawing of a norm.
 
     Attributes:
-        spec: the norm.
-        shape: samples, channels and positions of the input.
-        indices: the samples, channels and positions that are drawn.
-        blocks: one per cut of the mean and of the variance.
-        notes: what the blocks do not show.
+        spec: the spec of the norm.
+        shape: number of samples, channels and positions of the input.
+        indices: indices of the drawn samples, channels and positions.
+        blocks: one block per cut of the mean and of the variance.
+        notes: remarks for the caption, on properties that the blocks do not show.
     """
 
     spec: str
@@ -60,15 +60,15 @@ class Drawing(NamedTuple):
 
 
 def find_blocks(spec: str, shape: tuple[int, ...] | None = None) -> Drawing:
-    """Return the blocks of a norm.
+    """Return the blocks to draw for a norm.
 
     Args:
-        spec: a norm, such as `hn:32`.
-        shape: shape of the input, (n, c, …); None chooses a small one to which the norm applies.
+        spec: spec of a norm, such as `hn:32`.
+        shape: shape of the input, (n, c, …); None for a small shape to which the norm applies.
 
     Raises:
         SpecError: if the spec is invalid.
-        ShapeError: if it does not fit the shape.
+        ShapeError: if the spec does not fit the shape.
 
     >>> [(block.statistics, block.cut, block.words) for block in find_blocks("hn:2").blocks]
     [('mean', 'bn', 'one per channel'), ('variance', 'en:2', 'one per group of channels')]
@@ -98,7 +98,7 @@ def find_blocks(spec: str, shape: tuple[int, ...] | None = None) -> Drawing:
 
 def _block(norm: Norm, statistics: str, cut: Cut, sizes: Index, indices: list[list[int]], sign: str) -> Block:
     parts = find_parts(cut, sizes, indices)
-    if cut.crosses_channels:  # one number per group, which has neither channels nor positions of its own
+    if cut.crosses_channels:  # one group index, not one index each for channels and positions
         parts = {index: (part[0], part[1] * cut.space + part[2], 0) for index, part in parts.items()}
     num_domains = norm.norm_spec.affine.num_domains
     if num_domains:
@@ -119,7 +119,7 @@ def _divided_block(cuts: tuple[Cut, ...], sizes: Index, indices: list[list[int]]
 
 
 def describe_parts(cut: Cut, num_domains: int = 0) -> str:
-    """Return how many statistics a cut has, in words.
+    """Return the number of statistics of a cut in words.
 
     >>> from anynorm.core.cuts import ALL
     >>> describe_parts(Cut(ALL, 32, 1)), describe_parts(Cut(1, 1, 1))
@@ -150,7 +150,7 @@ def _notes(norm_spec: NormSpec) -> list[str]:
 
 
 def small_shape(norm_spec: NormSpec) -> tuple[int, int, int]:
-    """Return a small shape in which every kind of part has several values, where that is possible.
+    """Return a small shape in which each part has several values, if possible.
 
     >>> small_shape(parse("bn")), small_shape(parse("gn:32")), small_shape(parse("bgn:12"))
     ((4, 6, 4), (4, 64, 4), (4, 6, 4))
@@ -172,7 +172,7 @@ def _num_strips(cut: AnyCut, channels: int) -> int:
 
 
 def drawn_indices(cuts: tuple[Cut, ...], sizes: tuple[int, int, int]) -> list[list[int]]:
-    """Choose the samples, channels and positions to draw.
+    """Return the indices of the samples, channels and positions to draw.
 
     >>> from anynorm.core.cuts import ALL
     >>> drawn_indices((Cut(ALL, 2, 1),), (2, 12, 3))
@@ -185,12 +185,12 @@ def drawn_indices(cuts: tuple[Cut, ...], sizes: tuple[int, int, int]) -> list[li
 
 
 def _num_groups(cut: Cut, sizes: tuple[int, int, int]) -> tuple[int, ...]:
-    """Return the number of parts of each axis, 1 where every index is a part of its own."""
+    """Return the number of parts along each axis; 1 if every index is a separate part."""
     return tuple(1 if parts == size else parts for parts, size in zip(cut.parts(sizes), sizes, strict=True))
 
 
 def _choose(size: int, limit: int, num_parts: int) -> list[int]:
-    """Return at most `limit` indices: evenly spaced, or neighbors if there are too many parts for that."""
+    """Return at most `limit` indices: evenly spaced over the axis, or the first ones if there are too many parts."""
     if 2 * num_parts <= limit or size <= limit:
         count = min(size, limit)
         return [k * size // count for k in range(count)]

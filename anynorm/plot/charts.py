@@ -1,4 +1,4 @@
-"""Plots of values: profiles over layers, series over steps, curves, lines with their spread, and tables."""
+"""Plots of values: profiles over layers, series over steps, curves, lines with standard deviations, and heat maps."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def profiles(reports: Mapping[str, Rows], column: str = "esm_std", ax: Any = None) -> FigureAndAxes:
-    """Plot a column of several reports over the layers.
+    """Plot a column of several reports against the layer.
 
     Args:
-        reports: label to report, or to its rows. A row is plotted at its entry `layer`, or else at its position from 1.
-        column: the column to plot; rows without it are left out.
+        reports: mapping from label to a report or its rows. The x value of a row is its entry `layer`, or else its position,
+            starting at 1.
+        column: the column to plot; rows without this column are omitted.
         ax: matplotlib axes; None makes a new figure.
 
     Returns:
@@ -45,9 +46,9 @@ def series(report: DiagnosticReport, path: str, part: int = 0, ax: Any = None) -
     """Plot the batch statistics of one channel over the last training steps (hn Fig. 7).
 
     Args:
-        report: of `anynorm.diagnostics.fluctuation`.
+        report: a report of `anynorm.diagnostics.fluctuation`.
         path: path of the norm.
-        part: index of the channel; a statistic with fewer parts shows its last.
+        part: index of the channel; for a statistic with fewer parts, its last part is plotted.
         ax: matplotlib axes; None makes a new figure.
 
     Returns:
@@ -76,10 +77,10 @@ def series(report: DiagnosticReport, path: str, part: int = 0, ax: Any = None) -
 
 
 def curves(models: Mapping[str, Rows], ax: Any = None) -> FigureAndAxes:
-    """Plot the score of several models against the size of the perturbation, with the spread over draws (xbn Fig. 8).
+    """Plot the score of several models against the size of the perturbation, with its standard deviation over draws (xbn Fig. 8).
 
     Args:
-        models: label to the rows of a `perturbation_curve` (columns `delta score sd`).
+        models: mapping from label to the rows of a `perturbation_curve` (columns `delta score sd`).
         ax: matplotlib axes; None makes a new figure.
 
     Returns:
@@ -103,7 +104,8 @@ def lines(values: Mapping[str, Mapping[Any, Sequence[float]]], ax: Any = None, *
     """Plot mean and standard deviation of values against a setting, such as the batch size, with one line per label.
 
     Args:
-        values: label to setting to values, such as one per seed; settings are equally spaced on the x axis.
+        values: mapping from label to a mapping from setting to values, such as one value per seed; settings are equally spaced on
+            the x axis.
         ax: matplotlib axes; None makes a new figure.
         **labels: properties of the axes, such as `xlabel`, `ylabel` (with the unit) and `title`.
 
@@ -133,10 +135,10 @@ def lines(values: Mapping[str, Mapping[Any, Sequence[float]]], ax: Any = None, *
 
 
 def heat(table: Any, ax: Any = None, **labels: str) -> FigureAndAxes:
-    """Plot a table as colors, with its first row at the bottom.
+    """Plot a matrix as a heat map, with its first row at the bottom.
 
     Args:
-        table: rows of numbers, such as layers × steps.
+        table: matrix of numbers, such as layers × steps.
         ax: matplotlib axes; None makes a new figure.
         **labels: properties of the axes, such as `xlabel`, and `label`, the label of the color bar.
 
@@ -154,10 +156,10 @@ def heat(table: Any, ax: Any = None, **labels: str) -> FigureAndAxes:
 
 
 def grid(table: Any, names: tuple[Sequence[str], Sequence[str]], ax: Any = None, **labels: str) -> FigureAndAxes:
-    """Plot a table as colors with its numbers written in; NaN is shown as a dash.
+    """Plot a matrix as a heat map with its values as text; NaN is shown as a dash.
 
     Args:
-        table: rows of numbers.
+        table: matrix of numbers.
         names: names of the rows, and names of the columns.
         ax: matplotlib axes; None makes a new figure.
         **labels: properties of the axes, such as `title`, and `label`, the label of the color bar.

@@ -1,8 +1,8 @@
-"""Drawings of cuts: a block in which values that share a statistic have one color (Wu & He 2018, Fig. 2).
+"""Drawings of cuts: a block in which values that share a statistic have the same color (Wu & He 2018, Fig. 2).
 
 The block of samples × channels × positions is drawn in isometric projection, with three faces: the first sample (left), the last
-channel (right) and the first position (top). The background is transparent and text is gray, so that a picture can be read on
-light and on dark pages.
+channel (right) and the first position (top). The background is transparent and the text is gray, so that a picture is readable
+on light and on dark pages.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ CHANNEL, SAMPLE, POSITION = (0.87, -0.42), (0.87, 0.42), (0.0, -0.72)
 GAP = 2.6
 """Space between two blocks."""
 UNIT = 0.3
-"""Inches of a figure."""
+"""Inches of the figure per unit of the drawing."""
 Point = tuple[float, float]
 
 
 def cuts(spec: str, shape: tuple[int, ...] | None = None, *, ax: Any = None) -> FigureAndAxes:
-    """Draw which values share a statistic: values of one color are normalized by the same mean or variance.
+    """Draw which values share a statistic: values of the same color are normalized by the same mean or variance.
 
     Args:
-        spec: a norm, such as `hn:32`.
-        shape: shape of the input, (n, c, …), of which at most 4 samples, 8 channels and 6 positions are drawn; None chooses a
-            small one.
-        ax: axes to draw into; None makes a figure with a transparent background.
+        spec: spec of a norm, such as `hn:32`.
+        shape: shape of the input, (n, c, …), of which at most 4 samples, 8 channels and 6 positions are drawn; None for a small
+            shape.
+        ax: axes to draw into; None for a new figure with a transparent background.
 
     Raises:
         SpecError: if the spec is invalid.
-        ShapeError: if it does not fit the shape.
-        DataError: if matplotlib is missing.
+        ShapeError: if the spec does not fit the shape.
+        DataError: if matplotlib is not installed.
 
     >>> fig, ax = cuts("hn:2")
     """
@@ -75,17 +75,17 @@ def cuts(spec: str, shape: tuple[int, ...] | None = None, *, ax: Any = None) -> 
 
 
 def save_cuts(spec: str, path: Path | str, shape: tuple[int, ...] | None = None) -> None:
-    """Write the drawing of a norm's cuts to a file; the same spec and shape give the same file.
+    """Write the drawing of the cuts of a norm to a file; equal arguments produce identical files.
 
     Args:
-        spec: a norm, such as `hn:32`.
-        path: file to write; its suffix is the format, such as .svg or .png.
-        shape: shape of the input; None chooses a small one.
+        spec: spec of a norm, such as `hn:32`.
+        path: file to write; its suffix determines the format, such as .svg or .png.
+        shape: shape of the input; None for a small shape.
 
     Raises:
         SpecError: if the spec is invalid.
-        ShapeError: if it does not fit the shape.
-        DataError: if matplotlib is missing, or if it cannot write such a file there.
+        ShapeError: if the spec does not fit the shape.
+        DataError: if matplotlib is not installed, the suffix is not a picture format, or the folder does not exist.
     """
     from anynorm.plot import check_picture
 
@@ -108,7 +108,7 @@ def _transparent_axes(size: tuple[float, float]) -> Any:
 
 
 def _extent(drawing: Drawing) -> tuple[float, float, float]:
-    """Return the width and height of a block, and its lowest point; the left corner of the top face is at 0."""
+    """Return the width and height of a block, and the y of its lowest point; the left corner of the top face is at (0, 0)."""
     samples, channels, positions = map(len, drawing.indices)
     width = samples * SAMPLE[0] + channels * CHANNEL[0]
     lowest = channels * CHANNEL[1] + positions * POSITION[1]
@@ -116,13 +116,13 @@ def _extent(drawing: Drawing) -> tuple[float, float, float]:
 
 
 def _project(point: Sequence[float], corner: Point) -> Point:
-    """Return the place of a point (sample, channel, position) of a block."""
+    """Return the coordinates (x, y) in the drawing of a point (sample, channel, position) of a block."""
     steps = list(zip(point, (SAMPLE, CHANNEL, POSITION), strict=True))
     return corner[0] + sum(count * step[0] for count, step in steps), corner[1] + sum(count * step[1] for count, step in steps)
 
 
 def _faces(sizes: Index) -> Iterator[tuple[str, Index, list[Index]]]:
-    """Yield face, index and corners of every visible side of a value."""
+    """Yield the face, index and corners of each visible side of a value."""
     samples, channels, positions = sizes
     for c in range(channels):
         for s in range(positions):
@@ -154,14 +154,14 @@ def _draw_block(ax: Any, block: Block, indices: list[list[int]], corner: Point) 
         "left": (0, 0, 0, 0),
         "right": (0, 0, 0, 0.14),
         "top": (1, 1, 1, 0.14),
-    }  # over the colors, which stay those of the parts
+    }  # a second layer: the colors of the first are exactly those of the parts
     ax.add_collection(PolyCollection(polygons, facecolors=[shades[side] for side in sides], linewidths=0))
 
 
 def color_parts(parts: dict[Index, Index]) -> dict[Index, str]:
-    """Return a color of its own for every part.
+    """Return a distinct color for each part.
 
-    The first of channels, samples and positions in which parts differ determines the hue, the others determine its tone.
+    The first of channels, samples and positions in which parts differ determines the hue; the other two determine the tone.
 
     >>> color_parts({(0, 0, 0): (0, 0, 0), (1, 0, 0): (0, 0, 0)})
     {(0, 0, 0): '#2f6db5'}
@@ -186,7 +186,7 @@ def _hue(number: int) -> str:
 
 
 def _tone(color: str, number: int, count: int) -> str:
-    """Return a color mixed with white: the first tone is the color itself, the last one is pale."""
+    """Return a color mixed with white: tone 0 is the color itself, the last tone is the palest."""
     white = 0.68 * number / max(1, count - 1)
     channels = (int(color[k : k + 2], 16) for k in (1, 3, 5))
     return "#" + "".join(f"{round(value + (255 - value) * white):02x}" for value in channels)
@@ -199,7 +199,7 @@ def _label_axes(ax: Any, drawing: Drawing, corner: Point) -> None:
         text if count == size else f"{count} of {size} {text}"
         for text, count, size in zip(("samples", "channels", "positions"), map(len, drawing.indices), drawing.shape, strict=True)
     ]
-    angle = 25.8  # of the edges, as drawn
+    angle = 25.8  # of the drawn edges, in degrees
     style = {"ha": "center", "va": "center", "fontsize": 8.5, "color": TEXT, "rotation_mode": "anchor"}
     x, y = _project((samples / 2, channels, positions), corner)
     ax.text(x + 0.26, y - 0.5, texts[0], rotation=angle, **style)
@@ -210,7 +210,7 @@ def _label_axes(ax: Any, drawing: Drawing, corner: Point) -> None:
 
 
 def _label_statistics(ax: Any, drawing: Drawing, width: float, top: float) -> None:
-    """Write above the blocks which statistics are taken over them."""
+    """Write the names of the statistics above their blocks."""
     names = [block.statistics for block in drawing.blocks]
     for name in dict.fromkeys(names):
         first, last = names.index(name), len(names) - 1 - names[::-1].index(name)

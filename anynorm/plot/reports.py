@@ -1,4 +1,4 @@
-"""The plot of each kind of `DiagnosticReport`; the function has the name of the kind."""
+"""Plots of `DiagnosticReport`s: one function per kind of report, with the name of the kind."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from anynorm.plot.charts import curves
 
 
 def estimation_shift(report: DiagnosticReport, ax: Any = None) -> FigureAndAxes:
-    """Plot the shift of each norm as bars, and as dots the change of the output when that norm alone is corrected.
+    """Plot the shift of each norm as bars, and the change of the output when only this norm is corrected as dots.
 
     Args:
-        report: of `anynorm.diagnostics.estimation_shift`.
+        report: a report of `anynorm.diagnostics.estimation_shift`.
         ax: matplotlib axes; None makes a new figure.
 
     Returns:
@@ -46,7 +46,7 @@ def fluctuation(report: DiagnosticReport, ax: Any = None) -> FigureAndAxes:
     """Plot the fluctuation of each statistic in each norm as bars (hn Fig. 6).
 
     Args:
-        report: of `anynorm.diagnostics.fluctuation` or `batch_fluctuation`.
+        report: a report of `anynorm.diagnostics.fluctuation` or `batch_fluctuation`.
         ax: matplotlib axes; None makes a new figure.
 
     Returns:
@@ -65,10 +65,10 @@ def fluctuation(report: DiagnosticReport, ax: Any = None) -> FigureAndAxes:
 
 
 def gradient_balance(report: DiagnosticReport, ax: Any = None) -> FigureAndAxes:
-    """Plot how unequal and how similar the gradients of classes are, per stage.
+    """Plot the relative standard deviation of the gradient norms of classes, and the mean cosine between classes, per stage.
 
     Args:
-        report: of `anynorm.diagnostics.gradient_balance`.
+        report: a report of `anynorm.diagnostics.gradient_balance`.
         ax: matplotlib axes; None makes a new figure.
 
     Returns:
@@ -88,7 +88,7 @@ def adaptation(report: DiagnosticReport, ax: Any = None) -> FigureAndAxes:
     """Plot the score on each data set with each kind of statistics as bars.
 
     Args:
-        report: of `anynorm.diagnostics.adaptation`.
+        report: a report of `anynorm.diagnostics.adaptation`.
         ax: matplotlib axes; None makes a new figure.
 
     Returns:
@@ -105,7 +105,7 @@ def adaptation(report: DiagnosticReport, ax: Any = None) -> FigureAndAxes:
 
 
 def _bars(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], ax: Any, xlabel: str) -> FigureAndAxes:
-    """Plot a group of bars per row, one bar per column; the first entry of a row is its name."""
+    """Plot one group of bars per row, with one bar per column; the first entry of a row is its name."""
     fig, ax = get_axes(ax, wide_size(len(rows) * len(columns) / 2))
     width = 0.8 / len(columns)
     for k, (column, color) in enumerate(zip(columns, cycle_colors(len(columns)), strict=True)):
@@ -116,10 +116,10 @@ def _bars(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], ax: Any, xl
 
 
 def importance(report: DiagnosticReport, ax: Any = None) -> FigureAndAxes:
-    """Plot the mixing weights of each norm as stacked bars, for the mean and, hatched, for the variance (sn Fig. 7).
+    """Plot the mixing weights of each norm as stacked bars, one for the mean and one, hatched, for the variance (sn Fig. 7).
 
     Args:
-        report: of `anynorm.diagnostics.importance`.
+        report: a report of `anynorm.diagnostics.importance`.
         ax: matplotlib axes; None makes a new figure.
 
     Returns:
@@ -150,7 +150,7 @@ def perturbation(report: DiagnosticReport, ax: Any = None) -> FigureAndAxes:
     """Plot the score of a model against the size of the perturbation.
 
     Args:
-        report: of `anynorm.diagnostics.perturbation_curve`.
+        report: a report of `anynorm.diagnostics.perturbation_curve`.
         ax: matplotlib axes; None makes a new figure.
 
     Returns:

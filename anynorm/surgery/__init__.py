@@ -1,1 +1,1 @@
-"""Replacement, folding and recalibration of norms in a model: in place, with a report, and with undo."""
+"""Replacement, folding, freezing and recalibration of the norms of a model, in place; the report of each function can undo it."""

@@ -1,9 +1,9 @@
-"""Description of a norm layer of any library as a spec, its tensors and its settings.
+"""Readers of norm layers of torch and other libraries: each returns the spec, tensors and settings of a layer as a `NormInfo`.
 
     nn.BatchNorm1d/2d/3d, SyncBatchNorm, FrozenBatchNorm   bn
     nn.InstanceNorm1d/2d/3d                                in
     nn.GroupNorm                                           gn:g
-    nn.LayerNorm over (c, …), all axes of a sample         ln
+    nn.LayerNorm over (c, …), all axes except the batch    ln
     LayerNorm2d of torchvision and timm                    pn
     anynorm layers                                         their own spec
 
@@ -46,7 +46,7 @@ def register(name: str, reader: Reader) -> None:
 
     Args:
         name: name of the class, with or without its module.
-        reader: function that takes the module and returns its `NormInfo`, or raises `UnsupportedNormError` with the reason.
+        reader: a function that takes the module and returns its `NormInfo`, or raises `UnsupportedNormError` with the reason.
 
     >>> class ScaledBatchNorm(nn.Module):
     ...     def __init__(self):
@@ -70,10 +70,10 @@ def read_norm(module: nn.Module) -> NormInfo | None: ...
 
 
 def read_norm(module: nn.Module) -> NormInfo | None:
-    """Return the description of a norm layer; None for any other module.
+    """Return the `NormInfo` of a norm layer; None for any other module.
 
     Raises:
-        UnsupportedNormError: if the module is a norm that no spec describes.
+        UnsupportedNormError: if the module is a norm that cannot be described by a spec.
 
     >>> read_norm(nn.GroupNorm(4, 8)).spec
     'gn:4'
@@ -92,20 +92,20 @@ def read_norm(module: nn.Module) -> NormInfo | None:
 
 
 def _with_post_modules(module: nn.Module, base: type, info: NormInfo) -> NormInfo:
-    """Check that a subclass does no more than apply a dropout or activation, and add these to the description."""
+    """Add the dropout and activation of a subclass to the info; raise UnsupportedNormError if its forward does anything else."""
     forward = _without_parametrization(type(module)).forward
     post_modules = {name: child for name, child in module.named_children() if name in _POST_MODULE_NAMES}
     if forward is base.forward or (post_modules and _is_norm_then(module, base, info, post_modules)):  # type: ignore[attr-defined]
         return replace(info, post_modules=post_modules)
-    raise UnsupportedNormError(f"{type(module).__name__} has its own forward, and what it does besides normalizing would be lost")
+    raise UnsupportedNormError(f"{type(module).__name__} has its own forward, which may do more than normalize")
 
 
 @torch.no_grad()
 def _is_norm_then(module: Any, base: Any, info: NormInfo, post_modules: dict[str, nn.Module]) -> bool:
     """Whether a module computes its base norm followed by its post modules, and nothing else.
 
-    Neither names nor source code tell what a subclass does: timm's BatchNormAct2d does not call the forward of its base. So the
-    two are compared on a small input.
+    Names and source code do not show this: timm's BatchNormAct2d does not call the forward of its base class. So the outputs are
+    compared on a small input.
     """
     if any(tensor.is_meta for tensor in info.tensors.values()):
         return True
@@ -129,7 +129,7 @@ def _is_norm_then(module: Any, base: Any, info: NormInfo, post_modules: dict[str
 
 
 def _without_parametrization(cls: Any) -> Any:
-    """Return the class below the one that torch's parametrizations create."""
+    """Return the original class of a module whose class was replaced by torch's parametrizations."""
     return cls.__bases__[0] if cls.__name__.startswith("Parametrized") else cls
 
 
@@ -139,7 +139,7 @@ def _tensors(module: nn.Module, *names: str) -> dict[str, Tensor]:
 
 
 def class_specific_tensors(norm: Norm) -> list[str]:
-    """Return the names of parameters and buffers that only one class of norms has, such as a gate or a schedule."""
+    """Return the names of the parameters and buffers that are specific to the class of a norm, such as a gate or a schedule."""
     buffers = [name for name in norm._buffers if not name.startswith(STAT_PREFIXES)]
     return [name for name in norm._parameters if name not in PARAMETER_NAMES] + buffers
 
@@ -211,9 +211,9 @@ def _read_frozen_batch_norm(module: Any) -> NormInfo:
 
 @torch.no_grad()
 def _eps_of_forward(module: nn.Module) -> float:
-    """Return eps of a frozen norm that has it only inside its forward, or has none.
+    """Return the eps of a frozen norm without the attribute `eps`, computed from an output; 0 if its forward adds none.
 
-    For weight 1, bias 0, mean 0 and a small variance v the output of x = 1 is 1 / √(v + eps).
+    For weight 1, bias 0, mean 0 and a small variance v, the output for x = 1 is 1 / √(v + eps).
     """
     variance = 1e-9
     probe: Any = copy.deepcopy(module).to_empty(device="cpu").double()

@@ -1,17 +1,17 @@
-"""Batches of a data loader, and how a model is called with one.
+"""Supported batches of a data loader, and the call of a model for each.
 
     x                            model(x)
-    (x, …)                       model(x), for a tuple or a list: what default_collate returns
+    (x, …)                       model(x), for a tuple or a list, as returned by default_collate
     ([image, …], targets)        model([image, …])                  detectors of torchvision
-    [image, …]                   model([image, …])                  the same without targets
+    [image, …]                   model([image, …])                  detectors of torchvision, without targets
     [{"image": image, …}, …]     model([{"image": image, …}, …])    detectron2
     {"inputs": …,                model.test_step(batch), which preprocesses the images
      "data_samples": …}                                             mmdetection 3 and other models of mmengine
     {…}                          model({…})
 
 An image is a tensor (c, h, w), and images may differ in size. Both [x, labels] and [image, …] are lists of tensors, so a list is
-taken for images only if all entries have three dimensions, one dtype, and 1 or 3 channels. Images with other numbers of channels
-are passed as ([image, …],). A tuple always is (x, …), also if x has three dimensions, such as signals (n, c, l).
+treated as a list of images only if all entries have three dimensions, the same dtype, and 1 or 3 channels. Pass images with
+another number of channels as ([image, …],). A tuple is always (x, …), even if x has three dimensions, such as signals (n, c, l).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Forward = Callable[[nn.Module, Any], Any]
 
 
 def call(model: nn.Module, batch: Any) -> Any:
-    """Call a model with one batch; see the table above.
+    """Call a model with one batch; see the table of supported batches in `anynorm.surgery.batches`.
 
     >>> images = [torch.ones(3, 4, 5), torch.ones(3, 6, 4)]
     >>> model = nn.Identity()
@@ -45,7 +45,7 @@ def call(model: nn.Module, batch: Any) -> Any:
 
 
 def is_one_input(batch: list[Any] | tuple[Any, ...]) -> bool:
-    """Whether a list is one input of a model: a list of images, or of dictionaries with an image."""
+    """Whether a batch is a single input of a model: a list of images, or of dictionaries with an image."""
     if not isinstance(batch, list):
         return False
     return _is_dicts_with_image(batch) or (_is_images(batch) and len(batch[0]) in (1, 3))
@@ -68,7 +68,7 @@ def _is_dicts_with_image(value: Any) -> bool:
 
 
 def image_list(batch: Any) -> Sequence[Any] | None:
-    """Return the images of a batch, or its dictionaries with an image; None if it has no list of them."""
+    """Return the list of images, or of dictionaries with an image, in a batch; None if the batch has no such list."""
     if isinstance(batch, Mapping):
         images = batch.get("inputs")
     elif isinstance(batch, tuple | list) and batch:
@@ -86,12 +86,12 @@ class Calibration(NamedTuple):
 
 
 def calibration(data: Any, forward: Forward | None) -> Calibration | None:
-    """Combine batches and a forward function; None if data is None."""
+    """Return calibration batches with their forward function (by default `call`); None if `data` is None."""
     return None if data is None else Calibration(data, forward or call)
 
 
 def gather(data: Any) -> Any:
-    """Concatenate calibration batches into one; a tensor or a dictionary is a single batch already.
+    """Concatenate calibration batches into one; a tensor or a dictionary counts as one batch.
 
     Raises:
         SurgeryError: if there is no batch.
@@ -106,7 +106,7 @@ def gather(data: Any) -> Any:
 
 
 def duplicate(batch: Any) -> Any:
-    """Return a batch that holds every sample twice: first all of them, then all of them again."""
+    """Return a batch with every sample twice: the batch concatenated with itself."""
     return _concatenate([batch, batch])
 
 
@@ -124,7 +124,7 @@ def _concatenate(batches: list[Any]) -> Any:
 
 
 def _concatenate_entry(entries: Sequence[Any]) -> Any:
-    """Concatenate tensors, or lists with one entry per sample; return the first of anything else."""
+    """Concatenate tensors, or lists with one entry per sample; for other types, return the first entry."""
     first = entries[0]
     if isinstance(first, Tensor) and first.dim():
         return torch.cat(list(entries))
@@ -132,12 +132,12 @@ def _concatenate_entry(entries: Sequence[Any]) -> Any:
 
 
 def _plain(batch: Any) -> Any:
-    """Turn a mapping of any class into a dict: pytree takes an unknown class for a leaf."""
+    """Convert a mapping of any class to a dict, because pytree treats an unregistered class as a leaf."""
     return dict(batch) if isinstance(batch, Mapping) else batch
 
 
 def size_of(batch: Any) -> int:
-    """Return the number of samples in one batch; 1 if it has no tensor.
+    """Return the number of samples in a batch; 1 if it has no tensor.
 
     >>> size_of(([torch.ones(3, 4, 5), torch.ones(3, 6, 4)], ["target", "target"]))
     2

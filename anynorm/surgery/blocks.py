@@ -1,9 +1,9 @@
-"""The residual blocks of a network, whoever wrote it.
+"""Detection of the residual blocks of a network, independent of the names of its classes.
 
-A block is the smallest module in which two branches from its input meet again and one has more norms than the other. They meet by
-an addition, or by a concatenation if one of them has no norm. Other modules of the same class are blocks too, such as the blocks
-of MobileNetV2 without a shortcut. The graph of a module is traced with torch.fx; if that fails, its children are judged by their
-names.
+A residual block is the smallest module in which two branches from its input are merged and one branch has more norms than the
+other. They are merged by an addition, or by a concatenation if one of them has no norm. Other modules of the same class are also
+blocks, such as the blocks of MobileNetV2 without a shortcut. The graph of a module is traced with torch.fx; if tracing fails, the
+shortcut is recognized by the names of the module's children.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SHORTCUT_NAMES = ("downsample", "shortcut", "skip", "identity", "residual", "pr
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A residual block, with the norms of its main branch in the order of execution."""
+    """A residual block; `norms` are the norms of its main branch in the order of execution."""
 
     path: str
     module: nn.Module
@@ -35,14 +35,14 @@ class Block:
 
 
 class _Tracer(fx.Tracer):
-    """Traces into all modules except norms and the layers of torch.nn."""
+    """A torch.fx tracer whose leaf modules are the norms and the layers of torch.nn."""
 
     def __init__(self, norms: dict[int, NormSite]) -> None:
         super().__init__()
         self.norms = norms
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Whether a module is not traced into."""
+        """Whether a module is a leaf, whose forward is not traced."""
         return id(m) in self.norms or super().is_leaf_module(m, module_qualified_name)
 
 
@@ -51,7 +51,7 @@ def find_blocks(model: nn.Module, sites: list[NormSite]) -> list[Block]:
 
     Args:
         model: the model.
-        sites: its norms, from `find_norms`.
+        sites: the norms of the model, from `find_norms`.
     """
     norms = {id(site.module): site for site in sites}
     paths = {id(module): path for path, module in model.named_modules()}
@@ -91,7 +91,7 @@ def _main_branch(module: nn.Module, norms: dict[int, NormSite]) -> list[NormSite
 
 @contextmanager
 def _restored_attributes(module: nn.Module) -> Iterator[None]:
-    """Restore the attributes of a module and its children: code that is traced may cache values, as attention biases of LeViT."""
+    """Restore the attributes of a module and its children on exit: traced code may cache values, as LeViT's attention does."""
     attributes = [(vars(child), dict(vars(child))) for child in module.modules()]
     containers = [value for _, old in attributes for value in old.values() if isinstance(value, dict | list)]
     contents = [copy.copy(container) for container in containers]
@@ -140,7 +140,7 @@ def _branches(node: fx.Node) -> list[fx.Node]:
 
 
 def _norms_by_name(module: nn.Module, norms: dict[int, NormSite]) -> list[NormSite]:
-    """Return the norms of a module that are not inside a child named like a shortcut."""
+    """Return the norms of a module, except those inside a child whose name is that of a shortcut."""
     return [
         norms[id(child)]
         for path, child in module.named_modules()

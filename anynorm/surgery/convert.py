@@ -1,4 +1,4 @@
-"""Replacement of norms in a model, with everything of the old norms that fits the new ones."""
+"""Conversion of the norms of a model to another spec, with transfer of parameters and statistics where possible."""
 
 from __future__ import annotations
 
@@ -35,17 +35,18 @@ def convert(
     Args:
         model: the model.
         spec: spec of the new norms, such as "gn:32".
-        where: which norms to replace. None: those that pool over samples, such as BatchNorm; the report lists the others.
-            "all": every norm. Or a module class, a pattern of paths such as "layer3.*", a predicate of path and module, or a
-            list of these.
-        fit: calibration batches (a data loader or a tensor) on which γ and β of each new norm are solved by least squares, so
-            that its output is that of the old norm; see `anynorm.surgery.fit`.
-        forward: function of model and batch that calls the model, where it needs more of a batch than its inputs. With
-            `fit`, the batch holds every sample twice.
-        groups: "exact" raises if a group number does not divide the channels of a layer; "nearest" takes the nearest that does.
-        optimizer: optimizer whose parameter groups and state are updated to the new parameters.
-        options: options of `anynorm.make`: num_classes, num_domains, batch_size, eps, momentum, … Norms without affine are
-            replaced by norms without, unless `affine=True` is given or the spec has an affine per class.
+        where: which norms to replace. None: norms that pool over samples, such as BatchNorm; the report also lists the other
+            norms. "all": every norm. Or a module class, a pattern of paths such as "layer3.*", a predicate of path and module, or
+            a list of these.
+        fit: calibration batches (a data loader or a tensor). γ and β of each new norm are fitted to the output of the old norm
+            by least squares; see `anynorm.surgery.fit`.
+        forward: a function `forward(model, batch)` that calls the model, if the call in `anynorm.surgery.batches` does not suit
+            it. With `fit`, the batch contains every sample twice.
+        groups: "exact" to raise an error if the number of groups does not divide the channels of a layer; "nearest" to use the
+            nearest number that does.
+        optimizer: optimizer in which the old parameters are replaced by the new ones, with their groups and state.
+        options: options of `anynorm.make`: num_classes, num_domains, batch_size, eps, momentum, … A norm without affine is
+            replaced by a norm without affine, unless `affine=True` is given or the spec has an affine per class.
 
     Returns:
         A report with one row per norm.
@@ -83,7 +84,7 @@ def convert(
 
 
 def _nothing_pools(model: nn.Module, unsupported: list[NormSite], skipped: list[NormSite]) -> str:
-    """Return the message for a model without a norm that pools over samples."""
+    """Return the error message for a model in which no supported norm pools over samples."""
     lines = [f"  {site.path or 'the model itself'} ({site.label})" for site in skipped]
     lines += [
         f"  {site.path or 'the model itself'} ({site.label}): cannot be converted: {site.unsupported}" for site in unsupported
@@ -100,7 +101,7 @@ def _truncated(lines: list[str]) -> list[str]:
 
 
 def _add_skipped(report: SurgeryReport, sites: list[NormSite], skipped: list[NormSite]) -> None:
-    """Add a row for each norm that does not pool over samples, in the order of the modules."""
+    """Add a row to the report for each skipped norm (one that does not pool over samples), in the order of the modules."""
     if not skipped:
         return
     rows = {row["path"]: row for row in report.rows}
@@ -123,18 +124,18 @@ def replace_norms(
     optimizer: torch.optim.Optimizer | None,
     options: dict[str, Any],
 ) -> SurgeryReport:
-    """Replace the norm of each site by the norm of its spec: all of them, or none if one does not fit.
+    """Replace norms in place; if one spec does not fit its layer, no norm is replaced.
 
     Args:
         model: the model.
-        specs: spec of the new norm of each site. Norms that cannot be read stay, with the reason in the report.
+        specs: spec of the new norm of each site. Unsupported norms are kept; the report has the reason.
         fit: calibration batches, or None.
         groups: as in `convert`.
         optimizer: as in `convert`.
         options: as in `convert`.
 
     Raises:
-        SurgeryError: if a spec does not fit; every such layer is listed. The model is unchanged.
+        SurgeryError: if a spec does not fit its layer; the message lists all these layers. The model is unchanged.
     """
     norms: dict[NormSite, Norm] = {}
     rows: list[dict[str, Any]] = []

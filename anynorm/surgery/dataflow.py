@@ -1,6 +1,6 @@
-"""Which module consumes which tensor, recorded while a model runs on an example, whatever its control flow.
+"""Recording of the modules that produce and use each tensor while a model runs on an example.
 
-A layer and a norm are neighbors if the output tensor of one is the input of the other and nothing else uses it.
+A layer and a norm are neighbors if the output tensor of one is the input of the other and nothing else uses this tensor.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class Call:
 
     Attributes:
         module: the module.
-        input: its first input.
-        output: its output.
-        product: the output of the function that takes the weight of the module. It is the output of a convolution, unless
-            the convolution applies a norm or activation of its own, as detectron2's does.
+        input: the first argument of the call.
+        output: the output of the call.
+        product: the output of the function that has the weight of the module as an argument, such as `F.conv2d`. It differs from
+            `output` if the module then applies a norm or an activation, as a convolution of detectron2 does.
     """
 
     module: nn.Module
@@ -39,9 +39,9 @@ class Trace:
     """The calls of the traced modules, and the users of each tensor.
 
     Attributes:
-        calls: the calls, in order.
-        uses: by the id of a tensor: the traced modules that used it; None stands for any other code.
-        alive: references to all tensors, so that no id is used twice.
+        calls: the calls, in the order of execution.
+        uses: the traced modules that used each tensor, by the id of the tensor; None stands for any other code.
+        alive: references to all tensors, so that no id is reused.
     """
 
     calls: list[Call] = field(default_factory=list)
@@ -53,17 +53,17 @@ class Trace:
         return [call for call in self.calls if call.module is module]
 
     def users(self, tensor: Any) -> list[nn.Module | None]:
-        """Return the users of a tensor, each once."""
+        """Return the users of a tensor without duplicates."""
         return list(dict.fromkeys(self.uses.get(id(tensor), [])))
 
     def add_use(self, tensor: Tensor, user: nn.Module | None) -> None:
-        """Record that a traced module, or other code, used a tensor."""
+        """Record that a tensor was used by a traced module, or by other code (None)."""
         self.uses.setdefault(id(tensor), []).append(user)
         self.alive.append(tensor)
 
 
 class _RecordUses(TorchFunctionMode):
-    """Records the inputs of every function that returns tensors or writes into one."""
+    """A function mode that records the tensor arguments of every function that returns tensors or writes into one."""
 
     def __init__(self, trace: Trace, running: list[nn.Module]) -> None:
         super().__init__()
@@ -112,11 +112,11 @@ def _record_calls(modules: list[nn.Module], trace: Trace, running: list[nn.Modul
 
 
 def trace_example(model: nn.Module, run: Callable[[nn.Module], Any], modules: list[nn.Module]) -> tuple[Trace, Any]:
-    """Run a model on an example in eval mode.
+    """Run a model on an example in eval mode and record the calls of some of its modules.
 
     Args:
-        model: the model; its mode is restored.
-        run: function that calls the model with the example.
+        model: the model; the mode of each module is restored.
+        run: a function that calls the model with the example.
         modules: the modules to trace.
 
     Returns:
@@ -140,7 +140,7 @@ def trace_example(model: nn.Module, run: Callable[[nn.Module], Any], modules: li
 def tensors_of(value: Any) -> list[Tensor]:
     """Return the tensors in the output of a model, inside containers and objects of any class.
 
-    This is not `tree_leaves`, which takes a dataclass or a subclass of dict for a leaf.
+    Unlike `tree_leaves`, which treats dataclasses and subclasses of dict as leaves.
     """
     if isinstance(value, Tensor):
         return [value]

@@ -1,4 +1,4 @@
-"""Domain-specific norms that start alike: the statistics and the affine of one domain, copied to the others."""
+"""Initialization of domain-specific norms: the statistics and affine of one domain are copied to all other domains."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ _AFFINE = ("class_weight", "class_bias")
 
 @torch.no_grad()
 def copy_domain(model: nn.Module, source: int = 0) -> SurgeryReport:
-    """Copy statistics and affine of one domain to all others in every norm of a model, in place.
+    """Copy the statistics and affine of one domain to all other domains in every norm of a model, in place.
 
-    Norms without classes or domains stay as they are. Use it after training on one domain, so that the others start from it.
+    Norms without classes or domains are not changed. Use this function after training on one domain, so that training on the
+    other domains starts from its values.
 
     Args:
         model: a model with norms per class or domain, such as `bn.aux@2` or `gn:8.cc@2`.
-        source: the domain that is copied.
+        source: index of the domain to copy.
 
     Returns:
-        A report with one row per norm; the column `copied` lists what was copied.
+        A report with one row per norm; the column `copied` lists the names of the copied tensors.
 
     Raises:
-        SurgeryError: if no norm has domains, or one does not have the domain `source`. The model is unchanged.
+        SurgeryError: if no norm has domains, or if `source` is not a domain of every norm with domains. The model is unchanged.
 
     >>> import anynorm
     >>> print(copy_domain(nn.Sequential(nn.Conv2d(3, 8, 3), anynorm.make("bn.aux@2", 8))))
@@ -64,7 +65,7 @@ def copy_domain(model: nn.Module, source: int = 0) -> SurgeryReport:
 
 
 def domain_tensors(norm: Norm) -> dict[str, Tensor]:
-    """Return the parameters and buffers of a norm that have one row per domain, by name."""
+    """Return the parameters and buffers of a norm that have one row per class or domain, by name."""
     affine = {name: norm._parameters[name] for name in _AFFINE}
     stats = {name: buffer for name, buffer in norm._buffers.items() if name.startswith(STAT_PREFIXES)}
     if not norm.norm_spec.affine.num_domains:  # statistics shared by the classes

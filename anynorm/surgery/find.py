@@ -1,7 +1,7 @@
-"""The norms of a model, the choice among them, and their replacement with undo.
+"""Search for the norms of a model, selection among them, and replacement with undo.
 
-A `NormSite` is one norm with every path under which the model holds it, so shared modules stay shared. Every change goes through
-an `UndoLog`, which can revert it.
+A `NormSite` is one norm with all paths under which it is registered in the model, so a shared norm is replaced under all of them
+and stays shared. Every change is recorded in an `UndoLog`, which can revert it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class NormSite:
     """A norm in a model.
 
     Attributes:
-        paths: every path of the module.
+        paths: all paths of the norm in the model.
         module: the norm.
-        parents: every module that holds it, with the attribute name; empty if the norm is the model itself.
+        parents: the modules of which the norm is a child, each with the name of the child; empty if the norm is the model itself.
         unsupported: the reason why the norm cannot be read; empty if it can.
     """
 
@@ -43,7 +43,7 @@ class NormSite:
 
     @property
     def path(self) -> str:
-        """The first path."""
+        """The first path of the norm."""
         return self.paths[0]
 
     @property
@@ -59,13 +59,13 @@ class NormSite:
 
     @property
     def label(self) -> str:
-        """The name in reports: the spec of an anynorm layer, the class name of another."""
+        """The name of the norm in reports: the spec of an anynorm layer, or the class name of any other layer."""
         return self.module.spec if isinstance(self.module, Norm) else type(self.module).__name__
 
 
 @dataclass
 class UndoLog:
-    """The changes made to a model, with the steps that revert them."""
+    """Record of the changes made to a model, with the functions that revert them."""
 
     undo_steps: list[Callable[[], Any]] = field(default_factory=list)
     replacements: list[tuple[nn.Module, str, nn.Module]] = field(default_factory=list)
@@ -78,16 +78,16 @@ class UndoLog:
             parent._modules[name] = module
 
     def set_attribute(self, target: Any, name: str, value: Any) -> None:
-        """Set an attribute."""
+        """Set an attribute of an object; `undo` restores the old value."""
         old = getattr(target, name)
         self.undo_steps.append(lambda: setattr(target, name, old))
         setattr(target, name, value)
 
     def undo(self) -> None:
-        """Revert all changes; restored modules get the mode, device and dtype of those they replace.
+        """Revert all changes; each restored module gets the mode, device and dtype of the module that had replaced it.
 
         Raises:
-            SurgeryError: if a module has been replaced again since.
+            SurgeryError: if a module has been replaced again by a later operation.
         """
         for parent, name, module in self.replacements:
             if self.undo_steps and parent._modules.get(name) is not module:
@@ -109,7 +109,7 @@ def _restore(parent: nn.Module, name: str, old: nn.Module) -> None:
 
 @contextmanager
 def all_or_nothing() -> Iterator[UndoLog]:
-    """Provide an undo log, and undo if the block raises."""
+    """Yield an undo log whose changes are reverted if the `with` block raises."""
     undo_log = UndoLog()
     try:
         yield undo_log
@@ -122,7 +122,7 @@ def check_model(model: Any) -> None:
     """Check that the modules of a model can be replaced.
 
     Raises:
-        SurgeryError: if they cannot: the model is wrapped, TorchScript, or no nn.Module.
+        SurgeryError: if the model is not an nn.Module, contains TorchScript, or is wrapped for distributed training.
     """
     if not isinstance(model, nn.Module):
         raise SurgeryError(f"model must be an nn.Module; got a {type(model).__name__}.")
@@ -132,16 +132,16 @@ def check_model(model: Any) -> None:
         if wrapper is not None:
             wrapped = f"'{path}'" if path else "The model"
             raise SurgeryError(
-                f"{wrapped} is wrapped in {wrapper}, which holds references to the old parameters: new ones would not be "
-                "synchronized. Change the model first and wrap it afterwards. An operation that adds no parameters, such as "
-                "recalibrate, takes the model inside: model.module, or accelerator.unwrap_model(model)."
+                f"{wrapped} is wrapped in {wrapper}, which keeps references to the old parameters: new parameters would not be "
+                "synchronized. Change the model first and wrap it afterwards. For an operation that adds no parameters, such as "
+                "recalibrate, pass the inner model: model.module, or accelerator.unwrap_model(model)."
             )
         if "ScriptModule" in names:
             raise SurgeryError(f"'{path}' is TorchScript; its modules cannot be replaced. Change the model before scripting it.")
 
 
 def find_norms(model: nn.Module) -> list[NormSite]:
-    """Return every norm of a model once, in the order of its modules.
+    """Return the norms of a model without duplicates, in the order of its modules.
 
     >>> [site.path for site in find_norms(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))]
     ['1']
@@ -178,13 +178,13 @@ def choose(sites: list[NormSite], where: Where) -> list[NormSite]:
             or a list of these.
 
     Raises:
-        SurgeryError: if `where`, or an entry of the list, selects nothing.
+        SurgeryError: if `where`, or one entry of the list, selects no norm.
     """
     if where is None:
         return sites
     where = list(where) if isinstance(where, Iterable) and not isinstance(where, str) else where
     if where == []:
-        raise SurgeryError("where must select at least one norm; got []. Leave it out to select by default.")
+        raise SurgeryError("where must select at least one norm; got []. Omit where= to use the default.")
     for selector in where if isinstance(where, list) else [where]:
         if not any(_matches(site, path, selector) for site in sites for path in site.paths):
             raise SurgeryError(_no_match(selector, sites))

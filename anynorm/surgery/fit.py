@@ -1,15 +1,15 @@
-"""γ and β of new norms in closed form, so that a pretrained network keeps its function; labels are not needed.
+"""Closed-form fit of γ and β of new norms, so that a pretrained network keeps its outputs; labels are not needed.
 
-The calibration images go through the network twice in one batch. The first half passes through the old norms, the second half
-through the new ones, and every other layer treats both alike. At each norm, the output t of the old norm is the target for the
-normalized input x̂ of the new one, per channel:
+The batch contains the calibration images twice. The first half passes through the old norms and the second half through the new
+norms; all other layers process both halves. At each norm, the output t of the old norm is the least-squares target for the
+normalized input x̂ of the new norm, per channel:
 
     γ = cov(x̂, t) / (var(x̂) + ridge)        β = mean(t) − γ mean(x̂)
 
-The second half continues with γ x̂ + β, so each layer is fitted to the inputs that the fitted layers before it produce. This takes
-one forward pass over twice the images, whatever the depth. Running statistics are taken from the same images.
+The second half continues with γ x̂ + β, so each norm is fitted to inputs that come from the norms fitted before it. This takes one
+forward pass over twice the images, independent of the depth. Running statistics are estimated from the same images.
 
-All images form one batch, so memory is that of one forward pass without gradients: use fewer images if it is short.
+All images form one batch, so the memory needed is that of one forward pass without gradients. Use fewer images if it is too much.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from anynorm.surgery.find import NormSite, all_or_nothing
 from anynorm.surgery.replace import make_equivalent
 
 RIDGE = 1e-6
-SAMPLES_AT_ONCE = 8  # in float64, so that their sums stay in the cache
-GOOD_FIT = 1e-4  # error relative to the target's norm below which fitting has nothing to gain
+SAMPLES_AT_ONCE = 8  # samples converted to float64 at a time, few enough to stay in the cache
+GOOD_FIT = 1e-4  # relative error below which a norm is not fitted
 
 
 class FittingNorm(nn.Module):
-    """Stands for a norm while it is fitted: the first half of a batch goes to the old norm, the second half to the new one.
+    """Temporary replacement of a norm during the fit: the old norm for the first half of a batch, the new norm for the second.
 
     Args:
         norms: the old and the new norm.
-        row: row of the report, which gets the errors.
-        is_first: a list shared by all fitting norms: [True] until one of them runs. There both halves must be equal.
+        row: row of the report, to which the errors are added.
+        is_first: a list shared by all fitting norms: [True] until the first of them runs, where both halves must be equal.
     """
 
     def __init__(self, norms: tuple[Norm, Norm], row: dict[str, Any], is_first: list[bool]) -> None:
         super().__init__()
-        # a tuple is not registered as children: `anynorm.condition` sets the condition of this module, not of the two norms
+        # norms in a tuple are not registered as children: `anynorm.condition` sets the condition of this module only
         self.norms, self.row, self.is_first = norms, row, is_first
         self.calls = 0
         self._condition: Any = None
@@ -59,7 +59,7 @@ class FittingNorm(nn.Module):
         self._condition = condition
 
     def forward(self, x: Tensor, condition: Any = None) -> Tensor:
-        """Fit the new norm in the first call, and return the outputs of both.
+        """Fit the new norm in the first call, and return the concatenated outputs of the old and the new norm.
 
         Raises:
             SurgeryError: if the two halves of the batch do not correspond.
@@ -92,7 +92,7 @@ def _half(condition: Any, index: int) -> Any:
 
 
 def _set_running_stats(norm: Norm, x: Tensor, condition: Any) -> None:
-    """Set the running statistics to those of x."""
+    """Set the running statistics of a norm to the statistics of x."""
     if not norm.has_running_stats or isinstance(norm.update_rule, Frozen) or norm.norm_spec.num_stat_sets:
         return
     update_rule, batches = norm.update_rule, norm.num_batches_tracked
@@ -109,9 +109,9 @@ def _set_running_stats(norm: Norm, x: Tensor, condition: Any) -> None:
 
 
 def _solve(norm: Norm, x: Tensor, target: Tensor, condition: Any, row: dict[str, Any]) -> None:
-    """Set γ and β by least squares, and write the errors before and after, relative to the target's norm, into the row.
+    """Set γ and β by least squares, and add the relative errors ‖y − target‖ / ‖target‖ before and after to the row.
 
-    A norm that fits already, or has no shared γ and β, stays as it is.
+    A norm whose error is below `GOOD_FIT`, or that has no shared γ and β, is not changed.
     """
     row["error_before"] = row["error_after"] = _error(norm.normalize(x, condition), target)
     weight, bias = norm._parameters.get("weight"), norm._parameters.get("bias")
@@ -140,7 +140,8 @@ def _output(norm: Norm, affine: tuple[Tensor, Tensor], values: tuple[int, int], 
 def _normal_equations(target: Tensor, at_zero: Tensor, at_weight: Tensor, at_bias: Tensor) -> Tensor:
     """Return the means of u², u v, v², u r and v r per channel, in float64.
 
-    u and v are the factors of γ and β (x̂ and 1, times a class's γ in a sandwich), r is the target minus the output without them.
+    u and v are the factors of γ and β (x̂ and 1; in a sandwich, times the γ of the class), and r is the target minus the output
+    for γ = β = 0.
     """
     total = torch.zeros(5, target.shape[1], dtype=torch.float64, device=target.device)
     tensors = (target, at_zero, at_weight, at_bias)
@@ -160,13 +161,13 @@ def _add_note(row: dict[str, Any], note: str) -> None:
 
 
 def fit_norms(model: nn.Module, norms: dict[NormSite, Norm], fit: Calibration, rows: list[dict[str, Any]]) -> None:
-    """Fit new norms that a model already holds.
+    """Fit γ and β of new norms that are already part of a model.
 
     Args:
         model: the model with the new norms.
         norms: the new norm of each site.
         fit: the calibration batches.
-        rows: rows of the report; they get the columns error_before and error_after.
+        rows: rows of the report, to which the columns error_before and error_after are added.
 
     Raises:
         SurgeryError: if fit has no batch, if the batch reaches none of the norms, or if the model reorders samples.

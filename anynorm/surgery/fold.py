@@ -1,7 +1,9 @@
-"""Norms with fixed statistics, folded into the convolution or linear layer before or after them: y = A x + B per channel.
+"""Folding of norms with fixed statistics, y = A x + B per channel, into the convolution or linear layer before or after them.
 
 layer, then norm      W ← A W          c ← A c + B
-norm, then layer      W ← W A          c ← c + W B        not if the layer pads with zeros, which would have to be B
+norm, then layer      W ← W A          c ← c + W B        not if the layer pads with zeros: the padding would have to be B
+
+W and c are the weight and bias of the layer.
 """
 
 from __future__ import annotations
@@ -24,13 +26,13 @@ from anynorm.surgery.report import SurgeryReport
 
 Run = Callable[[nn.Module], Any]
 LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Linear)
-# Largest change of the output, relative to its largest value; a larger one is a wrong fold, not rounding.
+# Maximum change of the output, relative to its largest absolute value; a larger change is not a rounding error.
 TOLERANCE = {torch.bfloat16: 0.1, torch.float16: 0.02}
 DEFAULT_TOLERANCE = 1e-3
 
 
 class FoldPlan(NamedTuple):
-    """The layer that takes the norm, its position (before or after the norm), and A and B of the norm."""
+    """The layer into which a norm is folded, its position ("before" or "after" the norm), and A and B of the norm."""
 
     layer: nn.Module
     position: str
@@ -46,16 +48,16 @@ def fold(
     Args:
         model: the model.
         example: an input of the model, or a tuple of inputs; a list of images, or of dictionaries with an image, is one input.
-            The model runs on it to find the neighbors of each norm, and again to compare the outputs.
-        where: which norms, as in `convert`; None for all.
-        condition: the class or domain for which conditional norms are folded; the model runs on the example with it.
-        forward: function of model and example that calls the model, where it needs the example in another form.
+            The model runs on it to find the layers next to each norm, and again to compare the outputs.
+        where: which norms to fold, as in `convert`; None for all.
+        condition: the class or domain for which conditional norms are folded; also the condition of the runs on the example.
+        forward: a function `forward(model, example)` that calls the model; None to call it with the input or inputs.
 
     Returns:
         A report with one row per norm; the column `note` has the reason if a norm was not folded.
 
     Raises:
-        SurgeryError: if the model has no norm. The model is unchanged.
+        SurgeryError: if the model has no norm, or if folding changes the output. The model is unchanged.
 
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.GroupNorm(2, 8)).eval()
     >>> report = fold(model, torch.randn(1, 3, 8, 8))
@@ -68,7 +70,7 @@ def fold(
 
 
 def _call(model: nn.Module, example: Any) -> Any:
-    """Call a model with an input, or with several: other than a batch of a loader, a tuple has no labels."""
+    """Call a model with one input, or with a tuple of inputs, which has no labels, unlike a batch of a data loader."""
     several = isinstance(example, tuple | list) and not is_one_input(example)
     return model(*example) if several else call(model, example)
 
@@ -89,8 +91,8 @@ def _fold(model: nn.Module, run: Run, where: Where, condition: Any) -> SurgeryRe
             reasons[site] = str(error)
     with all_or_nothing() as undo_log, torch.no_grad():
         _apply(plans, undo_log)
-        # A layer may be a subclass that does more than its base, such as a weight-standardized convolution; only the output of
-        # the model tells. All norms are folded and compared at once, and one by one only if the output has changed.
+        # A layer may be a subclass that does more than its base class, such as a weight-standardized convolution; this shows only
+        # in the output of the model. All norms are folded at once; if the output changes, each norm is tested separately.
         if not _same_output(model, run, output):
             undo_log.undo()
             for site in [site for site, plan in plans.items() if not _is_exact({site: plan}, model, run, output)]:
@@ -114,7 +116,7 @@ def _row(site: NormSite, plan: FoldPlan | None, paths: dict[int, str], reason: s
 
 
 class Folded(nn.Module):
-    """Stands in place of a folded norm and applies its post modules, if any; a condition is ignored."""
+    """Replacement of a folded norm: applies the post modules of the norm, or is the identity without any; ignores a condition."""
 
     def __init__(self, site: NormSite) -> None:
         super().__init__()
@@ -123,7 +125,7 @@ class Folded(nn.Module):
         self.training = site.module.training
 
     def forward(self, x: Tensor, condition: Any = None) -> Tensor:
-        """Return x after the post modules."""
+        """Apply the post modules to x."""
         y: Tensor = self.post_modules(x)
         return y
 
@@ -144,9 +146,9 @@ def _is_exact(plans: dict[NormSite, FoldPlan], model: nn.Module, run: Run, outpu
 
 
 def _output_change(model: nn.Module, run: Run, output: Any) -> float:
-    """Return the largest change of an output, relative to its largest value.
+    """Return the maximum absolute change of the output, relative to its largest absolute value.
 
-    It is infinite if other values are finite than before, or if the output has another shape, such as that of a detector.
+    The change is infinite if the shape of the output has changed (possible for a detector), or which of its values are finite.
     """
     new_output = tensors_of(trace_example(model, run, [])[1])
     changes = [0.0]
@@ -167,7 +169,7 @@ def _same_output(model: nn.Module, run: Run, output: Any) -> bool:
 
 
 def _plan(site: NormSite, trace: Trace, layers: list[nn.Module], condition: Any) -> FoldPlan:
-    """Return how a norm is folded, or raise FoldError with the reason."""
+    """Return the plan for folding a norm; raise FoldError with the reason if it cannot be folded."""
     layer, position = _neighbor(site, trace, layers)
     plan = FoldPlan(layer, position, *_coefficients(site, condition))
     _check_layer(plan)
@@ -175,7 +177,7 @@ def _plan(site: NormSite, trace: Trace, layers: list[nn.Module], condition: Any)
 
 
 def _neighbor(site: NormSite, trace: Trace, layers: list[nn.Module]) -> tuple[nn.Module, str]:
-    """Return the layer that can take the norm of a site, and whether it is before or after it."""
+    """Return the layer into which the norm of a site can be folded, and its position, "before" or "after" the norm."""
     calls = trace.calls_of(site.module)
     if len(calls) != 1:
         raise FoldError(f"it runs {len(calls)} times on the example" if calls else "it does not run on the example")
@@ -210,7 +212,7 @@ def _coefficients(site: NormSite, condition: Any) -> tuple[Tensor, Tensor]:
 
 
 def _check_layer(plan: FoldPlan) -> None:
-    """Raise FoldError if a layer cannot take A and B."""
+    """Raise FoldError if A and B cannot be folded into the layer."""
     layer: Any = plan.layer
     if hasattr(layer, "parametrizations") or layer._parameters.get("weight") is None:
         raise FoldError(f"the weight of the layer {plan.position} it is computed from other tensors")
@@ -220,14 +222,14 @@ def _check_layer(plan: FoldPlan) -> None:
     if plan.position == "before" or isinstance(layer, nn.Linear):
         return
     if layer.transposed:
-        raise FoldError("the layer after it is a transposed convolution, whose borders see the shift less often")
+        raise FoldError("the layer after it is a transposed convolution, whose output at the borders depends on fewer inputs")
     pads = layer.padding != "valid" if isinstance(layer.padding, str) else any(layer.padding)
     if pads and layer.padding_mode == "zeros" and bool(plan.shift.any()):
         raise FoldError("the convolution after it pads with zeros, and the padding would have to be the shift of the norm")
 
 
 def _channels(layer: Any, position: str) -> int:
-    """Return the number of channels on the norm's side of a layer."""
+    """Return the number of output channels of a layer before the norm, or of input channels of a layer after it."""
     if isinstance(layer, nn.Linear):
         return layer.out_features if position == "before" else layer.in_features
     return int(layer.out_channels if position == "before" else layer.in_channels)

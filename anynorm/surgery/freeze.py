@@ -1,4 +1,4 @@
-"""Norms that do not change in training: their statistics, their affine, or both; and parameter groups without weight decay."""
+"""Freezing of the running statistics and affine of norms, and optimizer parameter groups without weight decay for norms."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def freeze(model: nn.Module, where: Where = None, *, statistics: bool = True, af
 
     Args:
         model: the model.
-        where: which norms, as in `convert`; None for all.
-        statistics: whether to normalize by the running statistics in train mode too, and not to update them. torch's norms are
-            replaced by anynorm layers, because torch's use the batch again after `model.train()`.
-        affine: whether γ, β and λ get no gradient.
+        where: which norms to freeze, as in `convert`; None for all.
+        statistics: whether to freeze the running statistics: they are used in train mode too, and not updated. Norms of torch
+            are replaced by anynorm layers, because `model.train()` would make them use batch statistics again.
+        affine: whether to freeze γ, β and λ (`requires_grad=False`).
 
     Returns:
-        A report with one row per norm; the column `changed` lists what was frozen.
+        A report with one row per norm; the column `changed` lists the frozen parameters and statistics.
 
     Raises:
         SurgeryError: if the model has no norm that can be frozen. The model is unchanged.
@@ -39,16 +39,16 @@ def freeze(model: nn.Module, where: Where = None, *, statistics: bool = True, af
 
 
 def unfreeze(model: nn.Module, where: Where = None, *, statistics: bool = True, affine: bool = True) -> SurgeryReport:
-    """Unfreeze norms, in place; running statistics are updated as before `freeze`.
+    """Unfreeze norms, in place; running statistics get the update rule they had before `freeze`.
 
     Args:
         model: the model.
-        where: which norms, as in `convert`; None for all.
-        statistics: whether to unfreeze running statistics.
-        affine: whether γ, β and λ get gradients again.
+        where: which norms to unfreeze, as in `convert`; None for all.
+        statistics: whether to unfreeze the running statistics.
+        affine: whether to unfreeze γ, β and λ (`requires_grad=True`).
 
     Returns:
-        A report with one row per norm; the column `changed` lists what was unfrozen.
+        A report with one row per norm; the column `changed` lists the unfrozen parameters and statistics.
 
     Raises:
         SurgeryError: if the model has no norm that can be unfrozen. The model is unchanged.
@@ -97,7 +97,7 @@ def _is_frozen(site: NormSite) -> bool:
 
 
 def _set_statistics_frozen(site: NormSite, norm: nn.Module, *, frozen: bool, undo_log: UndoLog) -> tuple[nn.Module, list[str]]:
-    """Freeze or unfreeze statistics and schedule; return the norm, replaced where it is torch's, and what was changed."""
+    """Freeze or unfreeze running statistics and schedule; return the norm (a replacement if it was torch's) and the changes."""
     changed = []
     if site.info.running_stats and _is_frozen(site) != frozen:
         norm = _as_anynorm(site, undo_log) if frozen else norm
@@ -112,7 +112,7 @@ def _set_statistics_frozen(site: NormSite, norm: nn.Module, *, frozen: bool, und
 
 
 def _as_anynorm(site: NormSite, undo_log: UndoLog) -> Norm:
-    """Return the norm of a site, replaced by an anynorm layer with the same parameters if it is torch's."""
+    """Return the norm of a site; replace it by an anynorm layer with the same parameters first if it is not one."""
     if isinstance(site.module, Norm):
         return site.module
     norm = make_equivalent(site)
@@ -122,7 +122,7 @@ def _as_anynorm(site: NormSite, undo_log: UndoLog) -> Norm:
 
 
 def _set_requires_grad(module: nn.Module, requires_grad: bool, undo_log: UndoLog) -> list[str]:
-    """Set requires_grad of a norm's parameters and return the names of those that changed."""
+    """Set requires_grad of the parameters of a norm, and return the names of the parameters that changed."""
     changed = []
     for name, parameter in module.named_parameters(recurse=False):
         if parameter.requires_grad != requires_grad and not (requires_grad and _is_fixed(module, name)):
@@ -137,15 +137,15 @@ def _is_fixed(module: nn.Module, name: str) -> bool:
 
 
 def split_decay(model: nn.Module, weight_decay: float, *, biases: bool = False) -> list[dict[str, Any]]:
-    """Return two parameter groups for an optimizer: one with weight decay, and one without it for norms.
+    """Return two parameter groups for an optimizer: one with weight decay, and one without weight decay for the norms.
 
     Args:
         model: the model.
-        weight_decay: weight decay of the parameters outside norms.
-        biases: whether biases of other layers get no weight decay either.
+        weight_decay: weight decay of the first group.
+        biases: whether to put the biases of all layers into the group without weight decay too.
 
     Returns:
-        Two dictionaries with the keys params and weight_decay.
+        Two dictionaries with the keys `params` and `weight_decay`.
 
     >>> import anynorm
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), anynorm.make("sn", 8))

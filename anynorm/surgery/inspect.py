@@ -1,4 +1,4 @@
-"""The list of a model's norms."""
+"""Listing of the norms of a model."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from anynorm.surgery.report import SurgeryReport
 
 
 def inspect(model: nn.Module) -> SurgeryReport:
-    """List the norms of a model.
+    """Return a report that lists the norms of a model.
 
     Returns:
-        A report with one row per norm: path, class, spec, number of channels, whether it has running statistics, eps.
+        A report with one row per norm: path, class, spec, number of channels, whether it has running statistics, and eps.
 
     >>> print(inspect(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.GroupNorm(2, 8))))
     path  class        spec  channels  running_stats  eps

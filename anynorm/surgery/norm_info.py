@@ -1,4 +1,4 @@
-"""The description of a norm layer: its spec, its tensors and its settings, whatever library it is from."""
+"""The spec, tensors and settings of a norm layer of any library."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from anynorm.kernels.sync import NoSync, SyncGroup
 
 
 class UnsupportedNormError(SurgeryError):
-    """Raised for a norm that no spec describes; the message is the reason."""
+    """Raised for a norm that cannot be described by a spec; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class NormInfo:
-    """Description of one norm layer.
+    """Spec, tensors and settings of one norm layer.
 
     Attributes:
         norm_spec: the parsed spec.
         channels: number of channels.
         eps: value added to the variance.
         momentum: as in torch; None for a cumulative average.
-        update_rule: update rule of the running statistics, where `momentum` does not say it.
+        update_rule: update rule of the running statistics; None for the rule given by `momentum`.
         track_running_stats: as in torch.
-        sync_group: processes that share statistics.
-        tensors: parameters and counters under the names that anynorm layers use: weight and bias (c,), class_weight and
-            class_bias (K, c), num_batches_tracked.
+        sync_group: the processes whose statistics are synchronized.
+        tensors: parameters and counters by their names in anynorm layers: weight and bias (c,), class_weight and class_bias
+            (K, c), num_batches_tracked.
         running_stats: running mean and variance of each cut.
-        post_modules: children that the layer applies to its normalized output, by name.
+        post_modules: child modules that the layer applies to its normalized output, by name.
     """
 
     norm_spec: NormSpec
@@ -48,14 +48,18 @@ class NormInfo:
 
     @property
     def spec(self) -> str:
-        """The spec as text."""
+        """The spec as a string."""
         return str(self.norm_spec)
 
     def with_class_affine(self, weight: Tensor, bias: Tensor) -> NormInfo:
-        """Return the description of this norm followed by an affine per class, each (K, c), for an adapter of such a layer.
+        """Return a copy with an affine per class added; for readers of class-conditional layers.
+
+        Args:
+            weight: γ of each class, (K, c).
+            bias: β of each class, (K, c).
 
         Raises:
-            UnsupportedNormError: if a table does not have one row per class and one column per channel.
+            UnsupportedNormError: if weight and bias do not have one row per class and one column per channel.
         """
         for table in (weight, bias):
             if table.shape != weight.shape or table.dim() != 2 or table.shape[1] != self.channels:
@@ -71,5 +75,5 @@ class NormInfo:
 
     @property
     def pools_samples(self) -> bool:
-        """Whether a statistic of the norm is taken over several samples."""
+        """Whether any statistic of the norm is computed over several samples."""
         return any(cut.pools_samples for cut in self.norm_spec.resolve(self.channels).distinct)

@@ -1,4 +1,4 @@
-"""Parameters in an optimizer, replaced by those of new modules with their group and state."""
+"""Replacement of parameters in an optimizer, with their groups and state."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from anynorm.surgery.find import UndoLog
 
 
 def replace_in_optimizer(optimizer: torch.optim.Optimizer, modules: list[tuple[nn.Module, nn.Module]], undo_log: UndoLog) -> None:
-    """Replace the parameters of old modules in an optimizer by those of new ones.
+    """Replace the parameters of old modules in an optimizer by the parameters of new modules.
 
-    A parameter of the same name and shape keeps its state. Any other new parameter starts without state, in the parameter group
-    of the old module.
+    A new parameter gets the state of the old parameter with the same name and shape. Any other new parameter starts without
+    state, in the parameter group of the old module.
 
     Args:
         optimizer: the optimizer, changed in place.
         modules: pairs of an old and a new module.
-        undo_log: gets the steps that revert the change.
+        undo_log: the undo log to which the functions that revert the change are added.
 
     Raises:
         SurgeryError: if `optimizer` is not a torch optimizer.
@@ -43,7 +43,7 @@ def _replace(optimizer: torch.optim.Optimizer, old: dict[str, Any], new: dict[st
         if trained is parameter and id(parameter) not in new_ids
     }
     if not positions and old:
-        return  # this optimizer trains none of them
+        return  # the optimizer has none of the old parameters
     module_group = next(iter(positions.values()))[0] if positions else optimizer.param_groups[0]
     for name, parameter in new.items():
         if any(parameter is trained for group in optimizer.param_groups for trained in group["params"]):

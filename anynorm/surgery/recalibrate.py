@@ -1,18 +1,18 @@
-"""Running statistics of every norm, estimated again from data with the parameters as they are.
+"""Re-estimation of the running statistics of all norms from data, without changing the parameters.
 
     pooled      the moments of all values, exact for batches of unequal size
     averaged    the mean of the statistics of the batches, with equal weights     (sn: "batch average")
 
-Norms use the batch while every other module is in eval mode, so dropout is off. With a process group, samples are pooled over all
-processes. Frozen norms do not change.
+Norms normalize by batch statistics while all other modules are in eval mode, so dropout is off. With a process group, samples are
+pooled over all processes. Frozen norms are not changed.
 
-Statistics of new, unlabeled data (target) can be mixed with those the model has (source), α = `source_weight`:
+The statistics of new, unlabeled data (target) can be mixed with the current statistics (source), α = `source_weight`:
 
     mean = α mean_source + (1 − α) mean_target        var = α var_source + (1 − α) var_target
 
-This is the mixture of Schneider et al. (2020), who mix variances and not moments: the variance of the union of source and target
-would be larger by α (1 − α) (mean_source − mean_target)². They choose α = N / (N + n): n target samples against a prior of N
-source samples. See `source_mixing`.
+This is the mixture of Schneider et al. (2020), who mix variances instead of pooling moments: the variance of the union of source
+and target would be larger by α (1 − α) (mean_source − mean_target)². They choose α = N / (N + n) for n target samples, where the
+source statistics count as N samples. See `source_mixing`.
 """
 
 from __future__ import annotations
@@ -55,20 +55,21 @@ def recalibrate(
     source_weight: float = 0.0,
     forward: Forward | None = None,
 ) -> SurgeryReport:
-    """Estimate the running statistics of a model again, in place.
+    """Re-estimate the running statistics of a model from data, in place.
 
     Args:
         model: the model.
         loader: batches: tensors, (x, …), dictionaries, or lists of images; see `anynorm.surgery.batches`. A tensor is one batch.
         batches: number of batches to use; None for all.
         estimator: "pooled" or "averaged".
-        source_weight: α, the weight of the present statistics: 0 replaces them, 1 leaves them. With few new samples, N / (N + n)
-            is the weight of a prior that counts as N samples beside n new ones.
-        forward: function of model and batch that calls the model, where it needs more of a batch than its inputs.
+        source_weight: α, the weight of the current statistics: 0 replaces them, 1 keeps them. With few new samples, use
+            N / (N + n) for n new samples, where the current statistics count as N samples.
+        forward: a function `forward(model, batch)` that calls the model, if the call in `anynorm.surgery.batches` does not suit
+            it.
 
     Returns:
-        A report with one row per norm. `mean_change` is the mean absolute change of the means in units of the old standard
-        deviation; `std_change` is the mean relative change of the standard deviations.
+        A report with one row per norm. `mean_change` is the mean absolute change of the running means, in old standard
+        deviations; `std_change` is the mean relative change of the standard deviations.
 
     Raises:
         SurgeryError: if an argument is out of range, if no norm has running statistics to estimate, if norms are connected
@@ -121,7 +122,7 @@ def _is_updated(site: NormSite) -> bool:
 
 
 def _save_buffers(site: NormSite, undo_log: UndoLog) -> list[tuple[Tensor, Tensor]]:
-    """Return the running statistics and counters of a site, each with a copy."""
+    """Return pairs of each running statistic or counter of a site and a copy of it; the undo log restores the copies."""
     buffers = [tensor for pair in site.info.running_stats.values() for tensor in pair if tensor is not None]
     buffers += [counter for name in _COUNTERS if (counter := getattr(site.module, name, None)) is not None]
     pairs = [(buffer, buffer.clone()) for buffer in buffers]
@@ -131,7 +132,7 @@ def _save_buffers(site: NormSite, undo_log: UndoLog) -> list[tuple[Tensor, Tenso
 
 
 def _change(buffers: list[tuple[Tensor, Tensor]]) -> dict[str, float]:
-    """Return the mean absolute change of means, in old standard deviations, and the mean relative change of the latter."""
+    """Return mean_change and std_change of a norm, given pairs of a buffer and its old value; see `recalibrate`."""
     (mean, old_mean), (var, old_var) = buffers[0], buffers[min(1, len(buffers) - 1)]
     old_std = old_var.double().clamp(min=1e-12).sqrt()
     if mean.shape != var.shape:
@@ -143,17 +144,17 @@ def _change(buffers: list[tuple[Tensor, Tensor]]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class _Estimation:
-    """How statistics are estimated; see `recalibrate`."""
+    """Settings of the estimation; see `recalibrate`."""
 
     update_rule: UpdateRule
     source_weight: float
     forward: Forward
 
     def run(self, model: nn.Module, sites: list[NormSite], loader: Any, batches: int | None) -> tuple[int, list[NormSite]]:
-        """Run the loader with norms in train mode, and copy their running statistics into the norms of the model.
+        """Run the batches with norms in train mode, and copy their running statistics into the norms of the model.
 
         Returns:
-            The number of samples, and the norms that a sample reached.
+            The number of samples, and the norms that received at least one sample.
         """
         modes = {module: module.training for module in model.modules()}
         try:
@@ -178,7 +179,7 @@ class _Estimation:
         return samples, reached
 
     def _replacement(self, site: NormSite, norm: Norm) -> Norm:
-        """Return the norm that replaces that of a site while `norm` estimates its statistics."""
+        """Return the norm that temporarily replaces the norm of a site: `norm`, or a mixing norm that passes its input to it."""
         norm.eval()
         norm.training = True  # only the norm itself: its post modules stay in eval mode
         if not self.source_weight:
@@ -201,14 +202,14 @@ class _Estimation:
 
 
 def _estimating_norm(site: NormSite, update_rule: UpdateRule) -> Norm:
-    """Make a norm with the function of the site's that starts its running statistics again."""
+    """Return a copy of the norm of a site with reset running statistics."""
     norm = _pooling_samples(make_equivalent(site, update_rule=update_rule), site)
     norm.reset_running_stats()
     return norm
 
 
 def _pooling_samples(norm: Norm, site: NormSite) -> Norm:
-    """Return a norm without schedule, with the condition of a site's, that pools samples over all processes."""
+    """Disable the schedule of a norm, synchronize it over all processes, and set the condition of the norm of a site."""
     norm.schedule_enabled = False
     if dist.is_available() and dist.is_initialized():
         norm.sync_group = AllReduce()
@@ -218,7 +219,7 @@ def _pooling_samples(norm: Norm, site: NormSite) -> Norm:
 
 
 def _copy_statistics(norm: Norm, site: NormSite, source_weight: float) -> None:
-    """Mix statistics into the norm of a site, except those of a norm or domain that no sample reached."""
+    """Mix the statistics of `norm` into the norm of a site, except those of norms or domains that received no sample."""
     assert norm.num_batches_tracked is not None  # it has running statistics
     reached = norm.num_batches_tracked > 0
     for index in tracked_cuts(norm):

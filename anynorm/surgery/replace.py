@@ -1,4 +1,4 @@
-"""The norm that replaces another: same device, dtype, mode, hooks, parametrizations and activation."""
+"""Construction of the norm that replaces another, with the same device, dtype, mode, hooks, parametrizations and activation."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from anynorm.surgery.transfer import Transfer, transfer
 
 
 class Replacement(NamedTuple):
-    """A new norm, and what it was given of the old one."""
+    """A new norm, and the record of what was transferred to it from the old norm."""
 
     norm: Norm
     transfer: Transfer
 
 
 def make_replacement(site: NormSite, spec: str, options: dict[str, Any]) -> Replacement:
-    """Make the norm of a spec that can replace the norm of a site.
+    """Make the norm that replaces the norm of a site.
 
     Args:
-        site: a norm that can be read.
+        site: site of a supported norm.
         spec: spec of the new norm.
-        options: options of `anynorm.make`; they override those of the old norm. A norm without affine is replaced by one
-            without, unless the spec has an affine of another kind, such as one per class.
+        options: options of `anynorm.make`, which override the settings of the old norm. A norm without affine is replaced by a
+            norm without affine, unless the spec has an affine of another kind, such as one per class.
 
     Raises:
         SpecError: if the spec does not fit the channels.
@@ -52,32 +52,32 @@ def make_replacement(site: NormSite, spec: str, options: dict[str, Any]) -> Repl
     if isinstance(norm, ScheduledNorm):
         norm.set_hyperparameters(
             **{name: options[name] for name in norm.hyperparameters if name in options}
-        )  # not the transferred ones
+        )  # override the transferred values
     copy_hooks_and_parametrizations(site.module, norm)
     return Replacement(norm.train(site.module.training), result)
 
 
 def make_equivalent(site: NormSite, **options: Any) -> Norm:
-    """Make an anynorm layer with the same spec and tensors as the norm of a site."""
+    """Make an anynorm layer with the same spec and the same values of all tensors as the norm of a site."""
     return make_replacement(site, site.info.spec, options).norm
 
 
 def set_post_modules(norm: Norm, post_modules: dict[str, nn.Module]) -> None:
-    """Make a norm apply modules to its output."""
+    """Set the modules that a norm applies to its output."""
     norm.post_modules = tuple(post_modules)
     for name, child in post_modules.items():
         norm.add_module(name, child)
 
 
 def share_parameters(old: nn.Module, new: nn.Module) -> None:
-    """Make a norm use the parameter objects of another of the same spec, so that an optimizer keeps training them."""
+    """Reuse the parameter objects of `old` in `new`, a norm of the same spec, so that an optimizer needs no change."""
     for name, parameter in old._parameters.items():
         if parameter is not None and new._parameters.get(name) is not None:
             new._parameters[name] = parameter
 
 
 def copy_hooks_and_parametrizations(old: nn.Module, new: nn.Module) -> None:
-    """Copy hooks and parametrizations from one module to another; children keep their mode."""
+    """Copy hooks and parametrizations from one module to another; the mode of the children is not changed."""
     modes = {child: child.training for child in new.children()}
     for name, hooks in vars(old).items():
         if name.endswith(("hooks", "hooks_with_kwargs", "hooks_always_called")) and isinstance(hooks, dict) and hooks:

@@ -1,4 +1,4 @@
-"""The result of a surgery operation."""
+"""The result of an operation that changes the norms of a model."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from anynorm.table import Table
 
 @dataclass
 class SurgeryReport(Table):
-    """What an operation did to a model, one row per norm, and how to undo it.
+    """Report of an operation on the norms of a model, with one row per norm and `undo`.
 
     Attributes:
         rows: one dictionary per norm; its first entry is the path of the norm.
-        finding: a summary in one sentence.
+        finding: a one-line summary.
         model: the changed model: the same object, unless the model itself was a norm that was replaced.
     """
 
@@ -28,7 +28,7 @@ class SurgeryReport(Table):
         """Revert the operation and return the original model.
 
         Raises:
-            SurgeryError: if a later operation has replaced the same norms; undo that one first.
+            SurgeryError: if a later operation has replaced the same norms; undo the later operation first.
         """
         self.undo_changes()
         self.model = self.original or self.model

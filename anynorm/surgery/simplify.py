@@ -1,7 +1,7 @@
-"""Trained norms, replaced by simpler ones.
+"""Replacement of trained norms by simpler norms.
 
-merge     a sandwich becomes one affine per class, with the same output             (sabn)
-harden    mixed cuts become the cut with the largest weight                         (sn sec. 2.1: "sparse SN")
+merge     replaces a sandwich affine by one affine per class, with the same output     (sabn)
+harden    replaces mixed cuts by the cut with the largest weight                       (sn sec. 2.1: "sparse SN")
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ Simplify = Callable[[Norm], Norm | None]
 
 
 def merge(model: nn.Module, where: Where = None, *, optimizer: Optimizer | None = None) -> SurgeryReport:
-    """Merge the shared affine of every sandwich into the affine of its classes, in place, with the same output.
+    """Merge the shared affine of every sandwich norm into its affine per class, in place; outputs stay the same.
 
     Args:
         model: the model.
-        where: which norms, as in `convert`; None for all.
-        optimizer: optimizer whose parameter groups and state are updated to the new parameters.
+        where: which norms to merge, as in `convert`; None for all.
+        optimizer: optimizer in which the old parameters are replaced by the new ones, with their groups and state.
 
     Returns:
         A report with one row per replaced norm.
 
     Raises:
-        SurgeryError: if the model has no sandwich. The model is unchanged.
+        SurgeryError: if the model has no norm with a sandwich affine. The model is unchanged.
 
     >>> import anynorm
     >>> print(merge(nn.Sequential(anynorm.make("sabn@10", 8))))
@@ -51,21 +51,21 @@ def merge(model: nn.Module, where: Where = None, *, optimizer: Optimizer | None 
 
 
 def harden(model: nn.Module, where: Where = None, *, optimizer: Optimizer | None = None) -> SurgeryReport:
-    """Replace every norm of mixed cuts by the cut with its largest weight, in place.
+    """Replace every norm with mixed cuts by a norm with only the cut of the largest mixing weight, in place.
 
-    Unused parameters and statistics are removed. A norm whose channel groups have different largest cuts keeps all cuts, with
-    weights of 0 and 1.
+    Unused parameters and statistics are removed. If the largest weights of the channel groups of a norm belong to different cuts,
+    the norm keeps all cuts, with weights of 0 and 1.
 
     Args:
         model: the model.
-        where: which norms, as in `convert`; None for all.
-        optimizer: optimizer whose parameter groups and state are updated to the new parameters.
+        where: which norms to harden, as in `convert`; None for all.
+        optimizer: optimizer in which the old parameters are replaced by the new ones, with their groups and state.
 
     Returns:
         A report with one row per replaced norm.
 
     Raises:
-        SurgeryError: if the model has no norm of mixed cuts. The model is unchanged.
+        SurgeryError: if the model has no norm with mixed cuts. The model is unchanged.
 
     >>> import anynorm
     >>> model = nn.Sequential(anynorm.make("sn", 8))
@@ -82,7 +82,7 @@ def harden(model: nn.Module, where: Where = None, *, optimizer: Optimizer | None
 def _simplify(
     model: nn.Module, where: Where, simplify: Simplify, *, words: tuple[str, str, str], optimizer: Optimizer | None
 ) -> SurgeryReport:
-    """Replace every norm for which `simplify` returns another; `words` are the kind of norm, the verb and its past tense."""
+    """Replace every norm for which `simplify` returns a new norm; `words` are the kind of norm, the verb and its past tense."""
     check_model(model)
     kind, verb, past = words
     rows: list[dict[str, Any]] = []
@@ -126,7 +126,7 @@ def _largest(logits: Tensor | None) -> list[int]:
 
 @torch.no_grad()
 def _rebuild(norm: Norm, norm_spec: NormSpec) -> Norm:
-    """Make a norm of another spec with the tensors of this one."""
+    """Make a norm of another spec with the values of the tensors of this norm."""
     like = next(iter([*norm.parameters(), *norm.buffers()]))
     new = Norm(
         norm_spec,

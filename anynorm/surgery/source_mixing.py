@@ -1,10 +1,10 @@
-"""Norms that normalize by a mixture of source and target statistics while those of the target are estimated.
+"""Normalization by a mixture of source and target statistics while the target statistics are estimated.
 
     s ← α s_source + (1 − α) s_batch        for the mean and the unbiased variance of each cut; the norm normalizes by s
 
-So the norms after it receive the inputs that they will receive with mixed statistics, and their own statistics are those of these
-inputs, as in Schneider et al. (2020). The equation is the update rule `Running(1 − α)`, started at the source statistics again
-for every batch.
+So the target statistics of later norms are estimated from the inputs that these norms receive when earlier norms use mixed
+statistics, as in Schneider et al. (2020). The equation is the update rule `Running(1 − α)`, reset to the source statistics before
+every batch.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from anynorm.layers.norm import Norm
 
 
 def mix_with_source(norm: Norm, estimator: Norm) -> None:
-    """Make a norm normalize every input by the mixture of its present statistics and those of the input, from now on.
+    """Register a hook with which a norm normalizes every input by the mixture of its source statistics and those of the input.
 
     Args:
-        norm: in eval mode, with the source statistics and the update rule `Running(1 − α)`.
-        estimator: a norm of the same spec in train mode, which follows the statistics of all inputs by its own update rule.
+        norm: a norm in eval mode, with the source statistics and the update rule `Running(1 − α)`.
+        estimator: a norm of the same spec in train mode; it receives every input and updates its running statistics.
     """
     source = {name: buffer.clone() for name, buffer in norm.named_buffers(recurse=False)}
 

@@ -1,7 +1,7 @@
-"""Statistics over all processes for every norm that pools over samples: anynorm layers, and torch's, which are replaced by them.
+"""Synchronization of batch statistics over all processes, for every norm that pools over samples.
 
-`nn.SyncBatchNorm` supports neither the CPU nor gloo. These layers support any backend, and ranks with unequal numbers of samples,
-or none.
+Norms of torch are replaced by anynorm layers. `nn.SyncBatchNorm` supports neither the CPU nor gloo; anynorm layers support any
+backend, and ranks with unequal numbers of samples or with none.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from anynorm.surgery.report import SurgeryReport
 def sync(model: nn.Module, group: Any = None, *, on: bool = True) -> SurgeryReport:
     """Synchronize the statistics of every norm that pools over samples, in place.
 
-    Only training is synchronized; inference uses running statistics.
+    Only train mode is synchronized; eval mode uses running statistics.
 
     Args:
         model: the model. Its BatchNorms are replaced by anynorm layers with the same parameters.
         group: the process group; None for the default group.
-        on: False turns synchronization off again.
+        on: whether to turn synchronization on or off.
 
     Returns:
         A report with one row per synchronized norm.

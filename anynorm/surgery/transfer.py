@@ -1,11 +1,12 @@
 """Transfer of tensors from an old norm to the norm that replaces it.
 
-γ, β                 copied; rescaled where old and new norm both use running statistics only, so that inference gives the same
-                     output; copied to each class where the new norm has an affine per class; not transferred to a style
+γ, β                 copied; rescaled if the old norm is bn and the new norm uses only running statistics in inference, so that
+                     inference returns the same output; copied to every class of an affine per class; not transferred to a style
 affine=False         the new norm has no affine either, unless its spec has one per class, or affine=True is given
-class γ, β           copied where the new norm has as many classes; a sandwich is merged where the new norm has no shared affine
-running statistics   copied for the same cut; pooled exactly where the new cut unites parts of the old one (bn → en, bgn, hn);
-                     copied to each domain and strip; not transferred where the new cut is finer (en → bn) or domains would mix
+class γ, β           copied if the numbers of classes are equal; a sandwich is merged if the new norm has no shared affine
+running statistics   copied for the same cut; pooled exactly if the parts of the new cut are unions of the old parts
+                     (bn → en, bgn, hn); copied to each domain and strip; not transferred if the new cut is finer (en → bn)
+                     or domains would be mixed
 λ                    copied for the same cuts
 others               copied between norms of the same kind (a gate, a schedule)
 """
@@ -31,7 +32,7 @@ _STATISTICS = "running statistics"
 
 @dataclass
 class Transfer:
-    """Names of what was transferred from one norm to another, and of what was not."""
+    """Names of the tensors that were transferred from one norm to another, and of those that were not."""
 
     transferred: list[str] = field(default_factory=list)
     not_transferred: list[str] = field(default_factory=list)
@@ -39,15 +40,15 @@ class Transfer:
 
 @torch.no_grad()
 def transfer(info: NormInfo, norm: Norm, *, parametrized: bool = False) -> Transfer:
-    """Copy the tensors of a norm into a new one.
+    """Copy the tensors of an old norm into a new norm.
 
     Args:
-        info: description of the old norm.
+        info: spec, tensors and settings of the old norm.
         norm: the new norm, changed in place.
-        parametrized: whether γ or β is computed from other tensors, and so cannot be rescaled.
+        parametrized: whether γ or β has a parametrization, and so cannot be rescaled.
 
     Returns:
-        What was transferred and what was not.
+        The names of the tensors that were transferred, and of those that were not.
     """
     result = Transfer()
     _transfer_affine(info, norm, result)
@@ -64,7 +65,7 @@ def transfer(info: NormInfo, norm: Norm, *, parametrized: bool = False) -> Trans
 
 
 def _rescale(info: NormInfo, norm: Norm) -> bool:
-    """Set γ and β so that y = A x + B stays the same, where the old norm is bn and the new one has a fixed A and B too."""
+    """Rescale γ and β so that y = A x + B stays the same, if the old norm is bn and the new norm has fixed A and B too."""
     fixed = all(cut.pools_samples and cut.space == 1 for cut in norm.used_cuts())
     bn = Cut(1, ALL, 1)
     was_bn, is_bn = (norm_spec.mean == norm_spec.var == (bn,) for norm_spec in (info.norm_spec, norm.norm_spec))
@@ -103,7 +104,7 @@ def _transfer_affine(info: NormInfo, norm: Norm, result: Transfer) -> None:
 
 
 def _fill_affine(norm: Norm, shared: list[Tensor] | None, per_class: list[Tensor] | None) -> None:
-    """Fill the affine of a norm that has as many classes as the old one, or to which every class is new."""
+    """Fill the affine of a norm; the old norm has equally many classes, or none."""
     if per_class is not None and shared is not None and norm.weight is None:
         per_class, shared = list(chain((shared[0], shared[1]), (per_class[0], per_class[1]))), None
     if per_class is not None:
@@ -125,7 +126,7 @@ def _fill(norm: Norm, names: tuple[str, str], values: list[Tensor] | None) -> No
 
 
 def _reset_class_affine(norm: Norm) -> None:
-    """Set the affine of each class to the identity, so that the function stays the same."""
+    """Set the affine of each class to the identity, γ = 1 and β = 0."""
     if norm.class_weight is not None and norm.class_bias is not None:
         norm.class_weight.fill_(1)
         norm.class_bias.fill_(0)
@@ -150,7 +151,7 @@ def _transfer_running_stats(info: NormInfo, norm: Norm, result: Transfer) -> Non
 
 
 def _running_stats_of(info: NormInfo, norm: Norm, index: int) -> tuple[Tensor, Tensor] | None:
-    """Return mean and variance of a cut of the new norm, copied or pooled from those of the old one; None if they do not say."""
+    """Return the mean and variance of a cut of the new norm, copied or pooled from the old norm; None if neither is possible."""
     cut, domains = norm.cuts[index], norm.norm_spec.num_stat_sets
     old_domains = info.norm_spec.num_stat_sets
     other_kind = info.norm_spec.soft_assignment != norm.norm_spec.soft_assignment  # modes and domains do not correspond
@@ -185,7 +186,7 @@ def _transfer_mixing(info: NormInfo, norm: Norm, result: Transfer) -> None:
 
 
 def _transfer_class_specific(info: NormInfo, norm: Norm, result: Transfer) -> None:
-    """Copy tensors that only one class of norms has to a norm of the same kind."""
+    """Copy class-specific tensors, such as a gate or a schedule, to a norm of the same class."""
     if info.norm_spec.custom is None:
         return
     names = [name for name in info.tensors if name not in (*PARAMETER_NAMES, "num_batches_tracked")]

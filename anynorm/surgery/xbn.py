@@ -1,4 +1,4 @@
-"""XBNBlock: one norm of each residual block becomes batch-free, so that estimation shift does not accumulate over depth (xbn)."""
+"""XBNBlock: a batch-free norm in each residual block, so that estimation shift does not accumulate over depth (xbn)."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ def xbn(
 
     Args:
         model: the model.
-        norm: spec of the new norm; its group number becomes the nearest one that divides the channels of a layer.
-        position: which norm of a block: 1, 2 or 3 (XBNBlock-P1 to P3). In blocks of two norms, 1 and 2 mean the first
+        norm: spec of the new norm. If its number of groups does not divide the channels of a layer, the nearest number that does
+            is used.
+        position: which norm of a block to replace: 1, 2 or 3 (XBNBlock-P1 to P3). In blocks of two norms, 1 and 2 mean the first
             norm, 3 the last.
-        every: 2, 4 or 8 takes every second, fourth or eighth block (XBNBlock-D2 to D8).
+        every: 1 for every block; 2, 4 or 8 for every second, fourth or eighth block (XBNBlock-D2 to D8).
         stem: whether to replace the norm before the first block too.
         fit: calibration batches, as in `convert`.
         forward: as in `convert`.

@@ -1,9 +1,9 @@
 """Generators and discriminators by name, for square images of most sizes, with a width multiplier.
 
-Norms of generators are built as BatchNorm; a task replaces them. A custom pair is `package.module:factory`; the factory is called
-with the keyword arguments `shape` (a `DataShape`) and `width`, if it has them, and returns a `GAN`, or a generator and a
-discriminator in this order. A generator takes latent vectors z, or z and labels, and has the attribute `latent_size`; a
-discriminator takes images in [−1, 1] and their labels, and returns one logit per image.
+Generators are built with BatchNorm; a task replaces it by other norms. A custom pair has the name `package.module:factory`; the
+factory is called with the keyword arguments `shape` (a `DataShape`) and `width`, if it has them, and returns a `GAN`, or a
+generator and a discriminator in this order. The inputs of a generator are latent vectors z, or z and labels, and it has the
+attribute `latent_size`. The inputs of a discriminator are images in [−1, 1] and their labels; it returns one logit per image.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def biggan(shape: DataShape, width: float = 1.0, attention: bool = False, shared
     Args:
         shape: shape of the images, and the number of classes.
         width: multiplier of the number of channels.
-        attention: whether both have self-attention, at half of the resolution.
-        shared_embedding: whether the norms of the generator have an affine predicted from an embedding of the class.
+        attention: whether both networks have self-attention, at half of the resolution.
+        shared_embedding: whether the affine of the generator's norms is predicted from a shared embedding of the class.
     """
     bottom, doublings = split_size(shape)
     conv = _layer(conv2d, lambda layer: spectral(small_normal(layer)))
@@ -86,10 +86,11 @@ def build_gan(name: str, shape: DataShape, width: float | None = None, flags: It
         name: a name of `GANS`, or `package.module:factory`.
         shape: shape of the images, and the number of classes.
         width: multiplier of the number of channels; None for the default.
-        flags: arguments of the factory that are True, such as "attention".
+        flags: names of boolean arguments of the factory to set to True, such as "attention".
 
     Raises:
-        DataError: if the name is unknown, or the factory does not have a flag or does not return a generator and a discriminator.
+        DataError: if the name is unknown, the factory does not have an argument of `flags`, or does not return a generator and a
+            discriminator.
     """
     if name not in GANS and ":" not in name:
         close = difflib.get_close_matches(name, GANS, n=1)
@@ -111,7 +112,7 @@ def build_gan(name: str, shape: DataShape, width: float | None = None, flags: It
 
 
 def split_size(shape: DataShape) -> tuple[int, int]:
-    """Return the height of the first feature map and the number of times that it is doubled.
+    """Return the height of the first feature map and the number of blocks that double it.
 
     Raises:
         DataError: if the images are not square, or their height is not 4 to 7 times 2, 4, 8, ….
@@ -138,7 +139,7 @@ def _generator_channels(doublings: int, width: float) -> list[int]:
 def _discriminator(
     shape: DataShape, doublings: int, width: float, init: Init, *, channels: int, attention: int = 0
 ) -> Discriminator:
-    """Return the discriminator: up to three doublings, two of four blocks halve the resolution; else all but the last do."""
+    """Build a discriminator: for up to three doublings, two of its four blocks halve the resolution; else all but the last do."""
     counts = [channels] * 4 if doublings <= 3 else [64, 128, 256, *[512] * (doublings - 3), 512]
     num_down = 2 if doublings <= 3 else doublings
     return Discriminator(

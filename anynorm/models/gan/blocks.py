@@ -3,8 +3,8 @@
     UpBlock      norm ─ relu ─ upsample ─ conv ─ norm ─ relu ─ conv,   shortcut  upsample ─ conv 1×1
     DownBlock    relu ─ conv ─ relu ─ conv ─ pool,                     shortcut  conv 1×1 ─ pool
 
-Norms are built as `nn.BatchNorm2d`, to be replaced by those of a run. Convolutions are made by a function, so that they may be
-spectrally normalized.
+Norms are built as `nn.BatchNorm2d`, and replaced by the norms of a run. Convolutions are made by a function, which may add
+spectral normalization.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class UpBlock(nn.Module):
     Args:
         in_channels: number of channels of the input.
         out_channels: number of channels of the output.
-        conv: makes a convolution from (in_channels, out_channels, kernel_size).
-        norm: makes a norm from the number of channels.
+        conv: a function of (in_channels, out_channels, kernel_size) that returns a convolution.
+        norm: a function of the number of channels that returns a norm.
     """
 
     def __init__(self, in_channels: int, out_channels: int, conv: Layer, norm: Layer = nn.BatchNorm2d) -> None:
@@ -68,11 +68,11 @@ class UpBlock(nn.Module):
         self.shortcut = conv(in_channels, out_channels, 1)
 
     def forward(self, x: Tensor, *embedding: Tensor) -> Tensor:
-        """Return the block's output; norms with a predicted affine take the embedding."""
+        """Return the output of the block; the embedding is passed to norms with a predicted affine."""
         size = 2 * x.shape[-1]
         hidden = self.conv1(resize(self.norm1(x, *embedding).relu(), size))
         h: Tensor = self.conv2(self.norm2(hidden, *embedding).relu())
-        # A 1×1 convolution commutes with nearest upsampling, and costs a quarter before it.
+        # A 1×1 convolution commutes with nearest upsampling; before it, it costs a quarter.
         shortcut: Tensor = resize(self.shortcut(x), size)
         return h + shortcut
 
@@ -83,9 +83,9 @@ class DownBlock(nn.Module):
     Args:
         in_channels: number of channels of the input.
         out_channels: number of channels of the output.
-        conv: makes a convolution.
-        pool: whether the resolution is halved by average pooling.
-        first: whether the block is the first one, whose input has no activation before it.
+        conv: a function of (in_channels, out_channels, kernel_size) that returns a convolution.
+        pool: whether to halve the resolution by average pooling.
+        first: whether this is the first block, which has no activation before its first convolution.
     """
 
     def __init__(self, in_channels: int, out_channels: int, conv: Layer, *, pool: bool, first: bool = False) -> None:
@@ -98,9 +98,9 @@ class DownBlock(nn.Module):
         self.shortcut: nn.Module = conv(in_channels, out_channels, 1) if needs_conv else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the block's output."""
+        """Return the output of the block."""
         h: Tensor = self.pool(self.conv2(self.conv1(self.activation(x)).relu()))
-        shortcut: Tensor = self.shortcut(self.pool(x))  # in either order the same numbers, and cheaper in this one
+        shortcut: Tensor = self.shortcut(self.pool(x))  # the order does not change the result; this one is cheaper
         return h + shortcut
 
 

@@ -1,4 +1,4 @@
-"""The projection discriminator (Miyato & Koyama 2018), spectrally normalized.
+"""The projection discriminator (Miyato & Koyama 2018) with spectral normalization.
 
 image ─ blocks ─ relu ─ sum over positions = h,     D(x, y) = ⟨w, h⟩ + ⟨embedding(y), h⟩
 """
@@ -13,16 +13,16 @@ from anynorm.models.gan.blocks import DownBlock, Layer, SelfAttention
 
 
 class Discriminator(nn.Module):
-    """A discriminator of images and classes.
+    """A class-conditional discriminator of images.
 
     Args:
         channels: number of channels of an image and after each block.
-        num_down: number of blocks that halve the resolution, the first ones.
+        num_down: number of blocks that halve the resolution; these are the first blocks.
         num_classes: number of classes.
-        conv: makes a convolution from (in_channels, out_channels, kernel_size).
-        linear: makes a linear layer without bias from (in_features, out_features).
-        embedding: makes an embedding from (num_classes, size).
-        attention: number of the block that self-attention follows, from 1; 0 for none.
+        conv: a function of (in_channels, out_channels, kernel_size) that returns a convolution.
+        linear: a function of (in_features, out_features) that returns a linear layer without bias.
+        embedding: a function of (num_classes, size) that returns an embedding.
+        attention: number of the block, from 1, after which self-attention is inserted; 0 for none.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Discriminator(nn.Module):
         self.linear, self.embedding = linear(channels[-1], 1), embedding(num_classes, channels[-1])
 
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Return one logit per image, (n,): positive for real ones.
+        """Return one logit per image, (n,), positive for real images.
 
         Args:
             images: (n, c, h, w), in [−1, 1].

@@ -2,8 +2,8 @@
 
     z ─ linear ─ blocks, each doubling the resolution ─ output_norm ─ relu ─ conv ─ tanh
 
-The norms of the blocks may take a class: call a generator inside `with anynorm.condition(generator, labels):`. The last norm,
-`output_norm`, is a plain one.
+The norms of the blocks may be class-conditional: call a generator inside `with anynorm.condition(generator, labels):`. The last
+norm, `output_norm`, is unconditional.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Generator(nn.Module):
         channels: number of channels after the linear layer and after each block.
         bottom: height and width after the linear layer.
         out_channels: number of channels of an image.
-        conv: makes a convolution from (in_channels, out_channels, kernel_size).
-        linear: makes a linear layer from (in_features, out_features).
+        conv: a function of (in_channels, out_channels, kernel_size) that returns a convolution.
+        linear: a function of (in_features, out_features) that returns a linear layer.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Generator(nn.Module):
 
 
 class SharedEmbedding(nn.Module):
-    """An embedding of the class of each sample, set by `anynorm.condition`."""
+    """An embedding of the class of each sample; the classes are set by `anynorm.condition`."""
 
     takes_condition = True
 
@@ -81,7 +81,7 @@ class SharedEmbedding(nn.Module):
         """Return the embeddings (n, size) of the classes of n latent vectors.
 
         Raises:
-            ConditionError: if no classes are set, or they do not fit.
+            ConditionError: if no classes are set, or if the classes do not fit the latent vectors.
         """
         if self._condition is None:
             raise ConditionError("the generator needs classes: call it inside `with anynorm.condition(generator, labels):`.")
@@ -95,7 +95,7 @@ class PredictedAffineNorm(nn.Module):
     Args:
         channels: number of channels.
         embedding_size: number of entries of an embedding.
-        linear: makes a linear layer.
+        linear: a function of (in_features, out_features) that returns a linear layer.
     """
 
     def __init__(self, channels: int, embedding_size: int, linear: Layer) -> None:
@@ -110,19 +110,20 @@ class PredictedAffineNorm(nn.Module):
 
 
 class BigGANGenerator(Generator):
-    """The generator of SNGAN with self-attention and a shared embedding of classes, each by option.
+    """The generator of SNGAN with optional self-attention and an optional shared embedding of classes.
 
-    With a shared embedding, the norms must have a predicted affine (`bn.style`, `bn.sastyle`, …). Scale and shift of a block's
-    norms are linear in the embedding of the class and a part of z; another part of z is the input of the first layer.
+    With a shared embedding, the norms must have a predicted affine (`bn.style`, `bn.sastyle`, …). The scale and shift of the
+    norms of a block are linear functions of the embedding of the class and a part of z; another part of z is the input of the
+    first layer.
 
     Args:
         latent_size: number of entries of a latent vector.
         channels: number of channels after the linear layer and after each block.
-        args: bottom and out_channels of `Generator`.
-        attention: number of the block that self-attention follows, from 1; 0 for none.
-        embedding: the shared embedding; None if norms have classes of their own.
-        conv: makes a convolution.
-        linear: makes a linear layer.
+        args: `bottom` and `out_channels` of `Generator`.
+        attention: number of the block, from 1, after which self-attention is inserted; 0 for none.
+        embedding: the shared embedding; None for norms without a predicted affine.
+        conv: a function of (in_channels, out_channels, kernel_size) that returns a convolution.
+        linear: a function of (in_features, out_features) that returns a linear layer.
     """
 
     def __init__(
@@ -161,15 +162,15 @@ class BigGANGenerator(Generator):
 
 
 class Cell(UpBlock):
-    """A block of AutoGAN: the input of its second norm also has those of the cells before.
+    """A block of AutoGAN, with skip connections from the inputs of the second norms of earlier cells to that of this cell.
 
     Args:
         in_channels: number of channels of the input.
         out_channels: number of channels of the output.
-        conv: makes a convolution.
-        mode: how features are upsampled, nearest or bilinear.
-        num_before: number of cells before this one.
-        has_shortcut: whether the upsampled input is added to the output.
+        conv: a function of (in_channels, out_channels, kernel_size) that returns a convolution.
+        mode: mode of upsampling, "nearest" or "bilinear".
+        num_before: number of cells before this cell.
+        has_shortcut: whether to add the upsampled input to the output.
     """
 
     def __init__(
@@ -183,11 +184,11 @@ class Cell(UpBlock):
         self.has_shortcut = has_shortcut
 
     def forward(self, x: Tensor, skip_inputs: list[Tensor]) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        """Return the output, and the input of the second norm for the cells after this one, as in the release of AutoGAN.
+        """Return the output of the cell, and the input of its second norm for later cells, as in the release of AutoGAN.
 
         Args:
-            x: the output of the cell before.
-            skip_inputs: the inputs of the second norms of the cells before.
+            x: the output of the previous cell.
+            skip_inputs: the inputs of the second norms of earlier cells.
         """
         size = 2 * x.shape[-1]
         hidden: Tensor = self.conv1(resize(self.norm1(x).relu(), size, self.mode))
@@ -201,7 +202,7 @@ class AutoGANGenerator(Generator):
     """The generator that AutoGAN's search ranks first ("top 1").
 
     It has three cells, for images of 32 × 32 pixels. For other sizes the modes of upsampling alternate in the same way, all cells
-    but the last have shortcuts, and each cell has skips from all cells before.
+    but the last have shortcuts, and each cell has skip connections from all earlier cells.
     """
 
     def _make_blocks(self, channels: list[int], conv: Layer) -> nn.ModuleList:

@@ -1,13 +1,13 @@
 """Search spaces by name: supernets, and networks with a fixed architecture.
 
     nasbench201                     the supernet of NAS-Bench-201; see `nasbench201`
-    nasbench201.n1                  with one cell per stage instead of five
-    nasbench201.n1:3,0,1,2,4,3      the network of one cell; see `cells` for its notations
-    darts                           the supernet of the DARTS space, 8 cells; see `darts`
-    darts:GENOTYPE, darts:v2        the network of two cells, 20 in all; see `genotype` and `darts_evaluation`
-    darts.n8:GENOTYPE               with 8 cells in all
+    nasbench201.n1                  the same with one cell per stage instead of five
+    nasbench201.n1:3,0,1,2,4,3      the network with this cell; see `cells` for the notations
+    darts                           the supernet of the DARTS space with 8 cells; see `darts`
+    darts:GENOTYPE, darts:v2        the network of a genotype with 20 cells; see `genotype` and `darts_evaluation`
+    darts.n8:GENOTYPE               the same with 8 cells
 
-A network with a fixed architecture is a model like any other (`anynorm.models.build_model`). A custom supernet is
+A network with a fixed architecture is also a model of `anynorm.models.build_model`. A custom supernet has the name
 `package.module:factory`; the factory is called with the keyword arguments `shape` (a `DataShape`) and `width`, if it has them,
 and returns a `Supernet`.
 """
@@ -33,8 +33,9 @@ class Space(NamedTuple):
     """A search space.
 
     Attributes:
-        supernet: `supernet(shape, width=…, num_cells=…)`; both keywords have defaults.
-        network: `network(architecture, shape, width=…, num_cells=…)`: the untrained network of an architecture.
+        supernet: a function `supernet(shape, width=…, num_cells=…)` that returns a supernet; both keywords have defaults.
+        network: a function `network(architecture, shape, width=…, num_cells=…)` that returns the untrained network of an
+            architecture.
     """
 
     supernet: Callable[..., Supernet]
@@ -52,13 +53,13 @@ class SpaceName(NamedTuple):
     architecture: str
 
     def sizes(self, width: float | None) -> dict[str, float]:
-        """Return the sizes that are not the default of the space, as keyword arguments."""
+        """Return the sizes that differ from the defaults of the space, as keyword arguments."""
         given = {"width": width, "num_cells": self.num_cells}
         return {name: size for name, size in given.items() if size is not None}
 
 
 def parse_space(name: str) -> SpaceName | None:
-    """Return the parts of a name of this module; None if it is not one."""
+    """Parse the name of a supernet or network of a search space; return None for any other name."""
     match = re.fullmatch(rf"({'|'.join(SPACES)})(?:\.n([1-9]\d*))?(?::(.+))?", name)
     return None if match is None else SpaceName(SPACES[match[1]], int(match[2]) if match[2] else None, match[3] or "")
 
@@ -67,12 +68,12 @@ def build_supernet(name: str, shape: DataShape, width: float | None = None) -> S
     """Build a supernet by name.
 
     Args:
-        name: such as nasbench201 or nasbench201.n1, or `package.module:factory`.
+        name: name of a supernet, such as nasbench201 or nasbench201.n1, or `package.module:factory`.
         shape: shape of the images, and the number of classes.
         width: multiplier of the number of channels; None for the default.
 
     Raises:
-        DataError: if there is no such space, or the factory does not return a `Supernet`.
+        DataError: if the name is not that of a space, or the factory does not return a `Supernet`.
     """
     parts = parse_space(name)
     if parts is not None and not parts.architecture:
@@ -92,7 +93,7 @@ def build_architecture(name: str, shape: DataShape, width: float | None = None) 
     """Build the network of a fixed architecture, such as nasbench201.n1:3,0,1,2,4,3; arguments as in `build_supernet`.
 
     Raises:
-        DataError: if the name has no architecture, or it is not one of the space.
+        DataError: if the name has no architecture, or the architecture is not in the space.
     """
     parts = parse_space(name)
     if parts is None or not parts.architecture:

@@ -1,10 +1,10 @@
-"""Cells of NAS-Bench-201 as texts (Dong & Yang 2020).
+"""String notations of the cells of NAS-Bench-201 (Dong & Yang 2020).
 
-A cell has four nodes. Node i is the sum over j < i of an operation of node j, so a cell is one of five operations for each of
-six edges. Two notations are read:
+A cell has four nodes. Node i is the sum over j < i of an operation applied to node j, so a cell is defined by one of five
+operations for each of six edges. Two notations are supported:
 
-    |nor_conv_3x3~0|+|none~0|skip_connect~1|+|nor_conv_1x1~0|avg_pool_3x3~1|nor_conv_3x3~2|      the benchmark's
-    3,0,1,2,4,3                                                                                  numbers, in the order of EDGES
+    |nor_conv_3x3~0|+|none~0|skip_connect~1|+|nor_conv_1x1~0|avg_pool_3x3~1|nor_conv_3x3~2|      notation of the benchmark
+    3,0,1,2,4,3                                                                                  indices, in the order of EDGES
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NUMBERS = re.compile(r"[0-4](?:,[0-4]){5}")
 
 
 def format_cell(ops: Sequence[int] | Tensor) -> str:
-    """Return a cell in the benchmark's notation.
+    """Return a cell in the notation of the benchmark.
 
     >>> format_cell([3, 0, 1, 2, 4, 3])
     '|nor_conv_3x3~0|+|none~0|skip_connect~1|+|nor_conv_1x1~0|avg_pool_3x3~1|nor_conv_3x3~2|'
@@ -37,7 +37,7 @@ def format_cell(ops: Sequence[int] | Tensor) -> str:
 
 
 def parse_cell(text: str) -> list[int]:
-    """Return the operations of a cell, in the order of `EDGES`.
+    """Parse a cell and return the indices of its operations, in the order of `EDGES`.
 
     Raises:
         DataError: if the text is not a cell of the space.
@@ -59,7 +59,7 @@ def parse_cell(text: str) -> list[int]:
 
 
 def is_connected(ops: Sequence[int] | Tensor) -> bool:
-    """Whether the last node of a cell depends on the first one.
+    """Whether the last node of a cell depends on the first node.
 
     >>> is_connected([3, 0, 0, 0, 1, 0]), is_connected([3, 3, 3, 0, 0, 0])
     (True, False)

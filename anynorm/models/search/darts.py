@@ -2,7 +2,7 @@
 
     node i = Σ over its i + 2 possible inputs of the edge's output (`supernet`),  output of a cell = its 4 nodes, concatenated
 
-Normal and reduction cells have α of their own. Norms have no affine, except that of the stem.
+Normal and reduction cells have separate α. The norms, except that of the stem, have no affine.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from anynorm.models.search.supernet import Selection, Supernet
 from anynorm.models.shape import DataShape, scale_channels
 
 CHANNELS, NUM_CELLS = 16, 8
-"""C of the first cell and number of cells in the paper's search."""
+"""Number of channels C of the first cell, and number of cells, in the paper's search."""
 NORMAL, REDUCTION = "normal", "reduction"
 """The kinds of cells."""
 
 
 class MixedCell(nn.Module):
-    """A cell that has all operations on each edge.
+    """A cell with all operations on each edge.
 
     Args:
-        layout: its position in the network.
+        layout: channels and strides of the cell, which depend on its position in the network.
     """
 
     def __init__(self, layout: CellLayout) -> None:
@@ -44,12 +44,12 @@ class MixedCell(nn.Module):
         )
 
     def forward(self, before: Tensor, last: Tensor, selection: Selection) -> Tensor:
-        """Return the nodes, concatenated.
+        """Return the concatenated nodes.
 
         Args:
-            before: output of the last cell but one.
-            last: output of the last cell.
-            selection: computes the output of an edge.
+            before: output of the cell before the previous one.
+            last: output of the previous cell.
+            selection: a function that computes the output of an edge.
         """
         states = [module(x) for module, x in zip(self.preprocessing, (before, last), strict=True)]
         first = 0
@@ -95,9 +95,9 @@ class Darts(Supernet):
         return logits
 
     def architecture(self) -> str:
-        """Return the genotype of the strongest operations, as a text."""
+        """Return the genotype with the strongest operations as a string."""
         return str(Genotype(*(strongest_edges(log_odds(self.alphas[kind])) for kind in (NORMAL, REDUCTION))))
 
     def build(self, architecture: str) -> nn.Module:
-        """Return the untrained network of a genotype with the channels and the number of cells of this supernet."""
+        """Return the untrained network of a genotype, with the channels and number of cells of this supernet."""
         return evaluation_network(architecture, self.shape, self.width * CHANNELS / EVALUATION_CHANNELS, self.num_cells)

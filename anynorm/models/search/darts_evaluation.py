@@ -2,7 +2,7 @@
 
     node = Σ over its 2 edges of drop_path(op(input)),  output of a cell = its 4 nodes, concatenated
 
-An auxiliary head classifies the output of the second reduction cell; training adds its loss, weighted.
+An auxiliary head classifies the output of the second reduction cell; its weighted loss is added in training.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from anynorm.models.search.genotype import NUM_NODES, Cell, Genotype, parse_geno
 from anynorm.models.shape import DataShape, scale_channels
 
 CHANNELS, NUM_CELLS = 36, 20
-"""C of the first cell and number of cells in the paper's evaluation on CIFAR-10."""
+"""Number of channels C of the first cell, and number of cells, in the paper's evaluation on CIFAR-10."""
 
 
 class DropPath(nn.Module):
-    """Zero the whole map of a sample with probability p in training, and divide the others by 1 − p (Larsson et al. 2017).
+    """Layer that zeros samples with probability p in training, and divides the others by 1 − p (Larsson et al. 2017).
 
     Attributes:
-        p: the probability; 0 at first.
+        p: the probability; 0 by default.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class DropPath(nn.Module):
         self.p = 0.0
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x with random samples set to 0; x itself in eval mode."""
+        """Return x with random samples set to 0; in eval mode, return x."""
         if not self.training or self.p == 0:
             return x
         mask = torch.empty(len(x), *[1] * (x.dim() - 1), dtype=x.dtype, device=x.device).bernoulli_(1 - self.p)
@@ -42,8 +42,8 @@ class GenotypeCell(nn.Module):
     """A cell of a genotype.
 
     Args:
-        layout: its position in the network.
-        cell: its edges.
+        layout: channels and strides of the cell, which depend on its position in the network.
+        cell: the edges of the cell.
     """
 
     def __init__(self, layout: CellLayout, cell: Cell) -> None:
@@ -53,7 +53,7 @@ class GenotypeCell(nn.Module):
         self.nodes = nn.ModuleList(nn.ModuleList(_make_edge(layout, name, k) for name, k in node) for node in cell)
 
     def forward(self, before: Tensor, last: Tensor) -> Tensor:
-        """Return the nodes, concatenated."""
+        """Return the concatenated nodes; arguments as in `MixedCell.forward`."""
         states = [module(x) for module, x in zip(self.preprocessing, (before, last), strict=True)]
         for edges, inputs in zip(self.nodes, self.inputs, strict=True):
             assert isinstance(edges, nn.ModuleList)
@@ -62,7 +62,7 @@ class GenotypeCell(nn.Module):
 
 
 def _make_edge(layout: CellLayout, name: str, index: int) -> nn.Module:
-    """Return the operation of an edge; paths through operations other than the identity are dropped at random."""
+    """Return the operation of an edge, followed by DropPath unless it is the identity."""
     operation = make_operation(name, layout.channels, layout.stride(index), search=False)
     return operation if isinstance(operation, nn.Identity) else nn.Sequential(operation, DropPath())
 
@@ -72,10 +72,10 @@ class EvaluationNetwork(nn.Module):
 
     Args:
         shape: shape of the images, and the number of classes.
-        genotype: its cells.
-        channels: C of the first cell.
+        genotype: the normal and the reduction cell.
+        channels: number of channels C of the first cell.
         num_cells: number of cells.
-        auxiliary: whether it has an auxiliary head.
+        auxiliary: whether to add an auxiliary head.
     """
 
     def __init__(
@@ -98,11 +98,11 @@ class EvaluationNetwork(nn.Module):
         self.auxiliary = _make_auxiliary_head(layouts[self.auxiliary_position], shape) if auxiliary else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits."""
+        """Return logits (n, num_classes)."""
         return self.forward_both(x)[0]
 
     def forward_both(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the logits and, in train mode, those of the auxiliary head if there is one."""
+        """Return the logits and the logits of the auxiliary head; the latter are None in eval mode or without such a head."""
         before = last = self.stem(x)
         auxiliary = None
         for number, cell in enumerate(self.cells):
@@ -112,14 +112,14 @@ class EvaluationNetwork(nn.Module):
         return self.head(last), auxiliary
 
     def set_drop_path(self, p: float) -> None:
-        """Set the probability with which a path is dropped in training."""
+        """Set the probability of all DropPath modules."""
         for module in self.modules():
             if isinstance(module, DropPath):
                 module.p = p
 
 
 def _make_auxiliary_head(layout: CellLayout, shape: DataShape) -> nn.Sequential:
-    """Return the auxiliary head; it was made for maps of 8 × 8, other maps are pooled to 2 × 2 too."""
+    """Return the auxiliary head; it was designed for maps of 8 × 8, and maps of other sizes are pooled to 2 × 2 too."""
     is_published = shape.height == shape.width == 32
     pool = nn.AvgPool2d(5, 3, count_include_pad=False) if is_published else nn.AdaptiveAvgPool2d(2)
     return nn.Sequential(
@@ -140,7 +140,7 @@ def evaluation_network(
         shape: shape of the images, and the number of classes.
         width: multiplier of the 36 channels of the first cell.
         num_cells: number of cells.
-        auxiliary: whether it has an auxiliary head.
+        auxiliary: whether to add an auxiliary head.
     """
     channels = scale_channels(CHANNELS, width, 4)
     return EvaluationNetwork(shape, parse_genotype(architecture), channels=channels, num_cells=num_cells, auxiliary=auxiliary)

@@ -1,8 +1,8 @@
-"""The layout that the search and the evaluation network of the DARTS space share (Liu et al. 2019, sec. 3.1).
+"""The common layout of the search network and the evaluation network of the DARTS space (Liu et al. 2019, sec. 3.1).
 
-stem: 3 × 3 convolution to 3 C channels, norm
-n cells; cell k reads the outputs of the cells k − 1 and k − 2 (the stem before the first), each through a 1 × 1 convolution
-cells number n // 3 and 2 n // 3 halve height and width and double C; a cell has 4 C output channels
+The stem is a 3 × 3 convolution to 3 C channels and a norm. The inputs of cell k are the outputs of the cells k − 1 and k − 2 (of
+the stem for the first cells), each after a 1 × 1 convolution. A cell has 4 C output channels. Of n cells, the cells n // 3 and
+2 n // 3 are reduction cells: they halve height and width and double C.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from anynorm.models.search.genotype import NUM_NODES
 from anynorm.models.shape import DataShape
 
 STEM_MULTIPLIER = 3
-"""Channels of the stem per C."""
+"""Number of channels of the stem as a multiple of C."""
 
 
 class CellLayout(NamedTuple):
-    """Position of a cell in a network.
+    """Channels and strides of a cell.
 
     Args:
-        in_channels: channels of the outputs of the last cell but one and of the last cell.
-        channels: C.
+        in_channels: number of channels of the two inputs, the outputs of the cell before the previous one and of the previous
+            cell.
+        channels: C of the cell.
         reduces: whether the cell halves height and width.
-        follows_reduction: whether the last cell does, so that its two inputs differ in size.
+        follows_reduction: whether the previous cell does, so that the two inputs differ in size.
     """
 
     in_channels: tuple[int, int]
@@ -36,7 +37,7 @@ class CellLayout(NamedTuple):
     follows_reduction: bool
 
     def make_preprocessing(self, *, affine: bool) -> nn.ModuleList:
-        """Return the two modules that give both inputs C channels and one size."""
+        """Return two modules that convert the inputs of the cell to C channels and equal height and width."""
         first, second = self.in_channels
         return nn.ModuleList(
             [
@@ -48,7 +49,7 @@ class CellLayout(NamedTuple):
         )
 
     def stride(self, index: int) -> int:
-        """Return the stride of an edge by the number of its input: edges from the inputs of a reduction cell halve the size."""
+        """Return the stride of an edge, given the index of its input: 2 for edges from the inputs of a reduction cell, else 1."""
         return 2 if self.reduces and index < 2 else 1
 
 
@@ -57,10 +58,10 @@ def layout_cells(num_cells: int, channels: int) -> list[CellLayout]:
 
     Args:
         num_cells: number of cells.
-        channels: C of the first cell.
+        channels: number of channels C of the first cell.
 
     Raises:
-        SpecError: if there are fewer than 3 cells, in which case one would have to reduce twice.
+        SpecError: if `num_cells` is smaller than 3.
     """
     if num_cells < 3:
         raise SpecError(f"a network of the DARTS space must have at least 3 cells; got {num_cells}.")
@@ -75,7 +76,7 @@ def layout_cells(num_cells: int, channels: int) -> list[CellLayout]:
 
 
 def reduction_cells(num_cells: int) -> tuple[int, int]:
-    """Return the numbers of the cells that reduce."""
+    """Return the indices of the two reduction cells."""
     return num_cells // 3, 2 * num_cells // 3
 
 

@@ -4,12 +4,12 @@
     max_pool_3x3    pooling; in search a norm follows each pool
     avg_pool_3x3
     skip_connect    the identity; with stride 2 a `FactorizedReduce`
-    sep_conv_3x3    (ReLU, depthwise convolution, pointwise convolution, norm) twice; the stride belongs to the first
+    sep_conv_3x3    (ReLU, depthwise convolution, pointwise convolution, norm) twice; the stride is that of the first
     sep_conv_5x5
-    dil_conv_3x3    the same once, with dilation 2
+    dil_conv_3x3    (ReLU, depthwise convolution, pointwise convolution, norm) once, with dilation 2
     dil_conv_5x5
 
-Norms are `nn.BatchNorm2d`, without an affine in search: rescaling operations would change what α means.
+Norms are `nn.BatchNorm2d`, without an affine in the search network, because an affine could rescale the operations weighted by α.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ class StridedZero(Zero):
         self.stride = stride
 
     def forward(self, x: Tensor, *_: object) -> Tensor:
-        """Return zeros of the shape of the other operations' outputs."""
+        """Return zeros in the output shape of the other operations."""
         return torch.zeros_like(x[..., :: self.stride, :: self.stride])
 
 
 class FactorizedReduce(nn.Module):
-    """Halve a map without dropping pixels: ReLU, two 1 × 1 convolutions with stride 2, the second shifted by a pixel, norm.
+    """Layer that halves height and width: ReLU, two 1 × 1 convolutions with stride 2, the second shifted by a pixel, and a norm.
 
     Args:
-        in_channels: C of the input.
-        out_channels: C of the output; each convolution has half of them.
+        in_channels: number of channels of the input.
+        out_channels: number of channels of the output; each convolution returns half of them.
         affine: whether the norm has an affine.
     """
 
@@ -61,7 +61,7 @@ class FactorizedReduce(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return a map of half the height and width, rounded up."""
         x = x.relu()
-        shifted = nn.functional.pad(x, (0, 1, 0, 1))[..., 1:, 1:]  # the padding is only read where a side is odd
+        shifted = nn.functional.pad(x, (0, 1, 0, 1))[..., 1:, 1:]  # the padding is used only for odd sizes
         both: Tensor = self.norm(torch.cat([self.even(x), self.odd(shifted)], 1))
         return both
 
@@ -78,12 +78,12 @@ def make_operation(name: str, channels: int, stride: int, *, search: bool) -> nn
 
     Args:
         name: one of `OPERATIONS`.
-        channels: C of input and output.
+        channels: number of channels C of the input and output.
         stride: 1 or 2.
-        search: whether it belongs to a search network, where norms have no affine and follow pools too.
+        search: whether the operation is for a search network, in which norms have no affine and pooling is followed by a norm.
 
     Raises:
-        SpecError: if there is no such operation.
+        SpecError: if `name` is not one of `OPERATIONS`.
     """
     if name not in OPERATIONS:
         raise SpecError(f"an operation of the DARTS space must be one of {' '.join(OPERATIONS)}; got {name!r}.")

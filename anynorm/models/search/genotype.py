@@ -1,9 +1,9 @@
-"""Genotypes of the DARTS space: per cell 4 nodes with 2 input edges each, as text in the form of NAS-Bench-201.
+"""Genotypes of the DARTS space: 4 nodes per cell, each with 2 input edges, as strings in the notation of NAS-Bench-201.
 
-    |sep_conv_3x3~0|sep_conv_3x3~1|+|sep_conv_3x3~0|skip_connect~1|+|…|+|…|      one cell; op~k reads input k
+    |sep_conv_3x3~0|sep_conv_3x3~1|+|sep_conv_3x3~0|skip_connect~1|+|…|+|…|      one cell; op~k is an operation on input k
     NORMAL//REDUCTION                                                          a genotype
 
-The inputs of node i are the outputs of the two cells before (0, 1) and of the nodes before it (2, …, i + 1).
+The possible inputs of node i are the outputs of the two previous cells (0 and 1) and the earlier nodes (2, …, i + 1).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NUM_EDGES = sum(range(2, 2 + NUM_NODES))
 _EDGE = re.compile(r"(\w+)~(\d)")
 
 Edge = tuple[str, int]
-"""An operation and the number of its input."""
+"""The name of an operation and the index of its input."""
 Cell = tuple[tuple[Edge, ...], ...]
 """The edges of each node."""
 
@@ -33,22 +33,22 @@ class Genotype(NamedTuple):
 
     Args:
         normal: the cell that keeps height and width.
-        reduction: the cell that halves them and doubles the channels.
+        reduction: the cell that halves height and width and doubles the channels.
     """
 
     normal: Cell
     reduction: Cell
 
     def __str__(self) -> str:
-        """Return the text from which `parse_genotype` makes the genotype."""
+        """Return the genotype as a string that `parse_genotype` accepts."""
         return "//".join("+".join("|".join(["", *(f"{op}~{k}" for op, k in node), ""]) for node in cell) for cell in self)
 
 
 def parse_genotype(text: str) -> Genotype:
-    """Return the genotype of a text, or of a key of `GENOTYPES`.
+    """Parse a genotype; `text` is a genotype as a string, or a key of `GENOTYPES`.
 
     Raises:
-        DataError: if the text is not that of a genotype.
+        DataError: if the text is not a genotype.
 
     >>> parse_genotype("v2").normal[2]
     (('sep_conv_3x3', 1), ('skip_connect', 0))
@@ -78,7 +78,7 @@ def _parse_node(text: str, number: int) -> tuple[Edge, ...]:
             f"node {number} must have 2 edges from different inputs, such as |skip_connect~0|sep_conv_3x3~1|; got {text!r}."
         )
     usable = [name for name in OPERATIONS if name != OPERATIONS[NONE]]
-    if unknown := names - set(usable):  # with none, the output might not depend on the input
+    if unknown := names - set(usable):  # with the operation none, the output might not depend on the input
         raise DataError(f"an operation of a genotype must be one of {' '.join(usable)}; got {unknown.pop()!r}.")
     if too_large := [k for _, k in edges if k >= number + 2]:
         raise DataError(f"the inputs of node {number} must be in 0 to {number + 1}; got {too_large[0]} in {text!r}.")
@@ -86,7 +86,7 @@ def _parse_node(text: str, number: int) -> tuple[Edge, ...]:
 
 
 def log_odds(alpha: Tensor) -> Tensor:
-    """Return log(p / (1 − p)) of p = softmax(α) per edge; unlike p, it does not saturate at 1.
+    """Return the log odds log(p / (1 − p)) of p = softmax(α) per edge; unlike p, they do not saturate at 1.
 
     >>> log_odds(torch.tensor([[100.0, 0.0, 0.0], [50.0, 0.0, 0.0]])).argmax(0)[0]
     tensor(0)
@@ -97,10 +97,10 @@ def log_odds(alpha: Tensor) -> Tensor:
 
 
 def strongest_edges(scores: Tensor) -> Cell:
-    """Return per node the two edges with the strongest operation except none, each with that operation.
+    """Return, for each node, the two input edges with the highest scores, each with its best operation except `none`.
 
     Args:
-        scores: the score of each operation per edge, (14, 8): node by node, in the order of their inputs.
+        scores: the score of each operation on each edge, (14, 8); edges are sorted by node, then by input.
     """
     best, ops = scores.detach().cpu()[:, NONE + 1 :].max(1)
     nodes, first = [], 0
@@ -120,4 +120,4 @@ GENOTYPES = {
     "+|skip_connect~0|dil_conv_3x3~2|//|max_pool_3x3~0|max_pool_3x3~1|+|skip_connect~2|max_pool_3x3~1|"
     "+|max_pool_3x3~0|skip_connect~2|+|skip_connect~2|max_pool_3x3~1|",
 }
-"""The cells that Liu et al. found on CIFAR-10 by the first-order method (v1) and by the second-order method (v2)."""
+"""The genotypes that Liu et al. found on CIFAR-10 by the first-order method (v1) and by the second-order method (v2)."""

@@ -2,9 +2,9 @@
 
     conv 3 × 3 – norm ─▶ N cells (C) ─▶ block ─▶ N cells (2C) ─▶ block ─▶ N cells (4C) ─▶ norm – ReLU – mean – linear
 
-A cell has four nodes; node i is the sum over j < i of an operation of node j. A convolution is ReLU – conv – norm. Residual
-blocks halve the resolution. Node j has j edges into it, so a norm on an edge out of node j has 5^j conditions (sabn sec. 4.2):
-the operations of these edges as a number of j digits.
+A cell has four nodes; node i is the sum over j < i of an operation applied to node j. A convolution is ReLU – conv – norm.
+Residual blocks halve the resolution. Node j has j input edges, so a norm on an edge that starts at node j has 5^j conditions
+(sabn sec. 4.2): the operations of these input edges, encoded as a number with j digits in base 5.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from anynorm.models.search.supernet import Selection, Supernet, Zero
 from anynorm.models.shape import DataShape, scale_channels
 
 CHANNELS, NUM_CELLS = 16, 5
-"""Channels of the first stage and cells per stage in the benchmark."""
+"""Number of channels of the first stage, and number of cells per stage, in the benchmark."""
 
 
 class ConvNorm(nn.Module):
@@ -34,7 +34,7 @@ class ConvNorm(nn.Module):
         self.norm: Any = nn.BatchNorm2d(out_channels)
 
     def forward(self, x: Tensor, condition: int = 0) -> Tensor:
-        """Return norm(conv(relu(x))); a norm that takes a condition gets it."""
+        """Return norm(conv(relu(x))); the condition is passed to a conditional norm."""
         y = self.conv(x.relu())
         normalized: Tensor = self.norm(y, condition) if getattr(self.norm, "takes_condition", False) else self.norm(y)
         return normalized
@@ -49,10 +49,10 @@ class Skip(nn.Module):
 
 
 class AveragePool(nn.Module):
-    """The operation `avg_pool_3x3`; positions outside the map do not count."""
+    """The operation `avg_pool_3x3`; positions outside the map are excluded from the mean."""
 
     def forward(self, x: Tensor, *_: object) -> Tensor:
-        """Return the mean of the 3 × 3 positions around each: products with two matrices, in 0.2 of the time of `avg_pool2d`."""
+        """Return the mean over 3 × 3 positions, by products with two matrices, which take 0.2 of the time of `avg_pool2d`."""
         height, width = (neighbor_means(size, x) for size in x.shape[2:])
         return height @ x @ width.T
 
@@ -62,7 +62,7 @@ def neighbor_means(size: int, like: Tensor) -> Tensor:
 
     Args:
         size: number of positions.
-        like: gives device and dtype.
+        like: tensor with the device and dtype of the result.
 
     >>> neighbor_means(3, torch.empty(()))
     tensor([[0.5000, 0.5000, 0.0000],
@@ -75,7 +75,7 @@ def neighbor_means(size: int, like: Tensor) -> Tensor:
 
 
 def make_operation(name: str, channels: int) -> nn.Module:
-    """Return an operation of the space."""
+    """Return an operation of the space by name."""
     makers: dict[str, Callable[[], nn.Module]] = {
         "none": Zero,
         "skip_connect": Skip,
@@ -87,7 +87,7 @@ def make_operation(name: str, channels: int) -> nn.Module:
 
 
 class ResidualBlock(nn.Module):
-    """Two 3 × 3 convolutions, the first with stride 2, and a shortcut by 2 × 2 means and a 1 × 1 convolution."""
+    """Two 3 × 3 convolutions, the first with stride 2, and a shortcut of 2 × 2 average pooling and a 1 × 1 convolution."""
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()
@@ -96,13 +96,13 @@ class ResidualBlock(nn.Module):
         self.shortcut = nn.Conv2d(in_channels, out_channels, 1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the block of x, at half of its resolution."""
+        """Return the output of the block, at half the resolution of x."""
         y: Tensor = self.conv2(self.conv1(x)) + self.shortcut(self.pool(x))
         return y
 
 
 class MixedCell(nn.Module):
-    """A cell that has all operations on each edge."""
+    """A cell with all operations on each edge."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -113,8 +113,8 @@ class MixedCell(nn.Module):
 
         Args:
             x: the first node.
-            selection: computes the output of an edge.
-            codes: the condition of the norms on edges out of each node.
+            selection: a function that computes the output of an edge.
+            codes: for each node, the condition of the norms on the edges that start at this node.
         """
         nodes: list[Any] = [x, *[0] * (NUM_NODES - 1)]
         for number, (node, source) in enumerate(EDGES):
@@ -140,13 +140,13 @@ class FixedCell(nn.Module):
 
 
 class Layout(nn.Module):
-    """What the supernet and the network of a cell share: stem, three stages of cells, residual blocks, classifier.
+    """The common layout of the supernet and the network of a cell: stem, three stages of cells, residual blocks, classifier.
 
     Args:
         shape: shape of the images, and the number of classes.
-        channels: channels of the first stage.
-        num_cells: cells per stage.
-        make_cell: returns a cell for a number of channels.
+        channels: number of channels of the first stage.
+        num_cells: number of cells per stage.
+        make_cell: a function that returns a cell for a number of channels.
     """
 
     def __init__(self, shape: DataShape, channels: int, num_cells: int, make_cell: Callable[[int], nn.Module]) -> None:
@@ -163,7 +163,7 @@ class Layout(nn.Module):
 
         Args:
             x: images.
-            inputs_per_cell: what each cell takes besides its first node; nothing by default.
+            inputs_per_cell: further arguments of each cell besides its first node; none by default.
         """
         x = self.stem(x)
         num_cells = len(self.cells) // (len(self.blocks) + 1)
@@ -203,15 +203,15 @@ class NasBench201(Supernet):
         return logits
 
     def architecture(self) -> str:
-        """Return the cell of the largest α per edge, in the benchmark's notation."""
+        """Return the cell with the largest α on each edge, in the notation of the benchmark."""
         return format_cell(self.alphas["cell"].argmax(1))
 
     def build(self, architecture: str) -> nn.Module:
-        """Return the untrained network of a cell with the channels and the number of cells of this supernet."""
+        """Return the untrained network of a cell, with the channels and number of cells of this supernet."""
         return cell_network(architecture, self.shape, self.width, self.num_cells)
 
     def num_codes(self) -> dict[str, int]:
-        """Return 5^j for each norm on an edge out of node j."""
+        """Return the number of conditions of each norm by path: 5^j for a norm on an edge that starts at node j."""
         codes = {}
         for name, module in self.named_modules():
             if isinstance(module, MixedCell):
@@ -223,7 +223,7 @@ class NasBench201(Supernet):
 
 
 def encode_operations(ops: list[int]) -> list[int]:
-    """Return for each node the operations of the edges into it as one number; its digits in base 5 are in the order of `EDGES`.
+    """Encode the operations of the input edges of each node as one number, with one digit in base 5 per edge of `EDGES`.
 
     >>> encode_operations([3, 0, 1, 2, 4, 3])[:3]
     [0, 3, 1]

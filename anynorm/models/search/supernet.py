@@ -1,13 +1,13 @@
-"""Supernets: all architectures of a search space as one network with shared weights (Liu, Simonyan & Yang 2019, "DARTS").
+"""Supernets: one network with shared weights for all architectures of a search space (Liu, Simonyan & Yang 2019, "DARTS").
 
-Each edge e of a cell has all operations o of the space, and architecture parameters α:
+Each edge e of a cell has all operations o of the space, and architecture parameters α[e, o]:
 
     soft mixture     y = Σ_o p[e, o] o(x),   p[e, ·] = softmax(α[e, ·])       by default, for DARTS
-    one path         y = a_e(x)                                               inside `with supernet.path(choice):`
+    one path         y = a_e(x)    for one operation a_e per edge             inside `with supernet.path(choice):`
 
-Norms may be conditioned on operations (sabn sec. 4.2): operations are drawn from p, once per cell and forward pass for the whole
-batch, and those of the edges into a node are the condition of the norms on the edges out of it. The forward pass stays the soft
-mixture. Inside `path`, the condition has the operations of the path.
+Norms may be conditioned on operations (sabn sec. 4.2): operations are sampled from p, once per cell and forward pass for the
+whole batch, and the operations of the input edges of a node are the condition of the norms on its output edges. The output of an
+edge is still the soft mixture. Inside `path`, the condition is given by the operations of the path.
 """
 
 from __future__ import annotations
@@ -23,41 +23,41 @@ from torch import Tensor, nn
 from anynorm.errors import DataError
 
 ALPHA_STD = 1e-3
-"""Standard deviation of α at the start."""
+"""Standard deviation of the initial α."""
 Draw = Callable[[Tensor, int], Tensor]
-"""A function from probabilities (edges, ops) and a number of cells to operations (cells, edges)."""
+"""A function of probabilities (edges, ops) and a number of cells that returns indices of operations (cells, edges)."""
 Selection = Callable[..., Tensor]
-"""`selection(edge, ops, *inputs)` returns the output of an edge that has the modules `ops`."""
+"""A function `selection(edge, ops, *inputs)` that returns the output of an edge with the operations (modules) `ops`."""
 
 
 class MultinomialDraw:
-    """Operations drawn from the probabilities of each edge.
+    """Sampler of operations from the probabilities of each edge.
 
     Args:
-        generator: on the CPU; the only source of randomness.
+        generator: CPU generator, the only source of randomness.
     """
 
     def __init__(self, generator: torch.Generator) -> None:
         self.generator = generator
 
     def __call__(self, probabilities: Tensor, num_cells: int) -> Tensor:
-        """Return operations (cells, edges)."""
+        """Return indices of sampled operations, (cells, edges)."""
         weights = probabilities.detach().float().cpu()
         return torch.multinomial(weights, num_cells, replacement=True, generator=self.generator).T
 
 
 def first_operations(probabilities: Tensor, num_cells: int) -> Tensor:
-    """Return operation 0 for every edge, so that norms always have the class 0."""
+    """Return operation 0 for every edge, (cells, edges), so that the condition of all norms is 0."""
     return torch.zeros(num_cells, len(probabilities), dtype=torch.long)
 
 
 def likeliest_operations(probabilities: Tensor, num_cells: int) -> Tensor:
-    """Return the most probable operation of every edge."""
+    """Return the most probable operation of every edge, (cells, edges)."""
     return probabilities.detach().argmax(1).cpu().expand(num_cells, -1)
 
 
 class Zero(nn.Module):
-    """The operation `none`; a soft mixture leaves it out."""
+    """The operation `none`; a soft mixture does not compute it."""
 
     def forward(self, x: Tensor, *_: object) -> Tensor:
         """Return zeros of the shape of x."""
@@ -65,7 +65,7 @@ class Zero(nn.Module):
 
 
 class SoftMixture:
-    """The sum over all operations of an edge, weighted by probabilities (edges, ops)."""
+    """Selection that returns the sum over all operations of an edge, weighted by probabilities (edges, ops)."""
 
     def __init__(self, probabilities: Tensor) -> None:
         self.weights = [row.unbind() for row in probabilities.unbind()]
@@ -78,13 +78,13 @@ class SoftMixture:
 
 
 class OnePath:
-    """One operation per edge; the others are not computed."""
+    """Selection of one operation per edge; the other operations are not computed."""
 
     def __init__(self, choice: Tensor) -> None:
         self.choice: list[int] = choice.tolist()
 
     def __call__(self, edge: int, ops: Sequence[nn.Module], *inputs: object) -> Tensor:
-        """Return a(x) for the operation a of the edge."""
+        """Return a(x) for the selected operation a of the edge."""
         y: Tensor = ops[self.choice[edge]](*inputs)
         return y
 
@@ -113,22 +113,22 @@ class Supernet(nn.Module):
         self._choice: dict[str, Tensor] = {}
         self._draw: Draw = likeliest_operations
 
-    # What a subclass defines --------------------------------------------------------------------------------------------------
+    # Methods that subclasses define -------------------------------------------------------------------------------------------
 
     def architecture(self) -> str:
-        """Return the architecture that α prefers as a text."""
+        """Return the best architecture according to α, as a string."""
         raise NotImplementedError
 
     def build(self, architecture: str) -> nn.Module:
-        """Return an untrained network of this supernet's size with a fixed architecture.
+        """Return an untrained network with a fixed architecture, of the same size as this supernet.
 
         Raises:
-            DataError: if the text is not an architecture of the space, or its output does not depend on its input.
+            DataError: if `architecture` is not in the space, or its output does not depend on its input.
         """
         raise NotImplementedError
 
     def num_codes(self) -> dict[str, int]:
-        """Return the number of conditions of each norm that can be conditioned on operations, by its path."""
+        """Return the number of conditions of each norm that can be conditioned on operations, by path."""
         return {}
 
     # Parameters ---------------------------------------------------------------------------------------------------------------
@@ -138,26 +138,26 @@ class Supernet(nn.Module):
         return list(self.alphas.values())
 
     def weight_parameters(self) -> list[nn.Parameter]:
-        """Return all other parameters."""
+        """Return all parameters except the architecture parameters."""
         return [parameter for name, parameter in self.named_parameters() if not name.startswith("alphas.")]
 
     def probabilities(self, kind: str) -> Tensor:
-        """Return softmax(α) (edges, ops) of a kind of cell."""
+        """Return softmax(α) of a kind of cell, (edges, ops)."""
         probabilities: Tensor = self.alphas[kind].softmax(1)
         return probabilities
 
     def choice(self) -> dict[str, Tensor]:
-        """Return the operation with the largest α per edge, by kind of cell; see `path`."""
+        """Return the index of the operation with the largest α on each edge, by kind of cell; see `path`."""
         return {kind: alpha.detach().argmax(1) for kind, alpha in self.alphas.items()}
 
     # Forward passes -----------------------------------------------------------------------------------------------------------
 
     def selection(self, kind: str) -> Selection:
-        """Return what computes the output of an edge of a kind of cell."""
+        """Return the function that computes the output of an edge of a kind of cell."""
         return OnePath(self._choice[kind]) if kind in self._choice else SoftMixture(self.probabilities(kind))
 
     def draw_operations(self, kind: str, num_cells: int) -> list[list[int]]:
-        """Return the operations that norms are conditioned on, one per edge, for each cell: those of the path, or drawn ones."""
+        """Return, for each cell, the operations on which norms are conditioned, one per edge: those of the path, or sampled."""
         if kind in self._choice:
             return [self._choice[kind].tolist()] * num_cells
         operations: list[list[int]] = self._draw(self.probabilities(kind), num_cells).tolist()
@@ -168,10 +168,10 @@ class Supernet(nn.Module):
         """Compute one operation per edge inside a `with` block.
 
         Args:
-            choice: the number of an operation per edge, by kind of cell.
+            choice: the index of one operation per edge, by kind of cell.
 
         Raises:
-            DataError: if a kind of cell is missing, or the numbers are not those of operations.
+            DataError: if a kind of cell is missing, or an index is out of range.
         """
         previous, self._choice = self._choice, {kind: self._check_choice(kind, choice) for kind in self.alphas}
         try:
@@ -191,10 +191,10 @@ class Supernet(nn.Module):
 
     @contextmanager
     def set_condition_sampler(self, draw: Draw) -> Iterator[None]:
-        """Draw the operations that norms are conditioned on by a function inside a `with` block; by default the likeliest.
+        """Set the function that samples the operations on which norms are conditioned, inside a `with` block.
 
         Args:
-            draw: `MultinomialDraw(generator)`, `first_operations`, or `likeliest_operations`.
+            draw: `MultinomialDraw(generator)`, `first_operations`, or `likeliest_operations`, which is used outside such blocks.
         """
         previous, self._draw = self._draw, draw
         try:

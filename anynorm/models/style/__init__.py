@@ -1,1 +1,1 @@
-"""Networks for style transfer: VGG encoders, their mirrored decoder, and Johnson's network for a single style."""
+"""Networks for style transfer: VGG encoders, the decoder that mirrors them, and Johnson's network for a single style."""

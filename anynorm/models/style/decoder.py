@@ -1,4 +1,4 @@
-"""Arbitrary style transfer (Huang & Belongie 2017): a norm with a style between a fixed encoder f and a decoder g.
+"""Arbitrary style transfer (Huang & Belongie 2017): a norm conditioned on a style, between a fixed encoder f and a decoder g.
 
     t = α norm(f(c), f(s)) + (1 − α) f(c)          image = g(t)
 
@@ -27,11 +27,11 @@ def mirror(encoder: VGG) -> nn.Sequential:
 
 
 class StyleTransferNetwork(nn.Module):
-    """The norm and the decoder, which are trained.
+    """The trained part of style transfer: the norm and the decoder.
 
     Args:
         norm: a norm that takes a style.
-        decoder: from features to images.
+        decoder: a network from features to images.
     """
 
     def __init__(self, norm: Norm, decoder: nn.Module) -> None:
@@ -51,6 +51,6 @@ class StyleTransferNetwork(nn.Module):
         return target if alpha == 1 else torch.lerp(content, target, alpha)
 
     def forward(self, content: Tensor, style: Tensor, alpha: float = 1.0) -> Tensor:
-        """Return images, from features of content and style."""
+        """Return stylized images, given the features of content and style; arguments as in `target`."""
         image: Tensor = self.decoder(self.target(content, style, alpha))
         return image

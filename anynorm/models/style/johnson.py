@@ -3,9 +3,9 @@
     9 × 9 conv, 32 channels ─▶ two 3 × 3 convs of stride 2, 64 and 128 ─▶ five residual blocks
                             ─▶ two upsamplings with 3 × 3 convs, 64 and 32 ─▶ 9 × 9 conv
 
-A norm follows every convolution but the last, whose output a tanh maps to [0, 1]. Two changes to the original, which others have
-made since: every convolution pads by reflection (the original pads the image once by 40 pixels), and nearest upsampling with a
-convolution replaces transposed convolutions, which leave a checkerboard pattern.
+A norm follows every convolution except the last, whose output is mapped to [0, 1] by a tanh. There are two differences from the
+original, both common in later work: every convolution uses reflection padding (the original pads the image once by 40 pixels),
+and nearest upsampling with a convolution replaces transposed convolutions, which cause checkerboard patterns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NUM_BLOCKS = 5
 
 
 class Residual(nn.Module):
-    """Two convolutions, each with a norm, and the identity."""
+    """Two convolutions, each with a norm, and an identity shortcut."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Residual(nn.Module):
 
 
 class JohnsonNetwork(nn.Module):
-    """From images in [0, 1] to stylized images in [0, 1], of any size from 9 pixels; built with BatchNorm.
+    """Network from images in [0, 1] to stylized images in [0, 1], of at least 9 × 9 pixels; built with BatchNorm.
 
     Args:
         width: multiplier of the number of channels.

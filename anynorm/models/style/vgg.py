@@ -1,9 +1,9 @@
-"""VGG networks, whose features measure the content and the style of an image.
+"""VGG networks, whose features represent the content and the style of an image.
 
     image in [0, 1] ─▶ 1 × 1 convolution: (x − mean)/std ─▶ relu1_1 ─▶ relu1_2 ─▶ max pooling ─▶ relu2_1 ─▶ … ─▶ relu4_k
 
-Every 3 × 3 convolution pads by reflection, as in AdaIN's release: zeros would become visible borders. `anynorm.tasks.encoders`
-finds the weights.
+Every 3 × 3 convolution uses reflection padding, as in AdaIN's release; zero padding causes visible borders.
+`anynorm.tasks.encoders` loads the weights.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class VGG(nn.Module):
 
     Attributes:
         convolutions: the 3 × 3 convolutions by the name of the layer that follows them.
-        num_features: the number of channels of the last layer.
-        min_size: the smallest height and width of an image: a layer must have at least 2 × 2 positions.
+        num_features: number of channels of the last layer.
+        min_size: minimum height and width of an image, for which every layer has at least 2 × 2 positions.
 
     Raises:
-        DataError: if the weights do not reach the last layer.
+        DataError: if the weights do not include the last layer.
     """
 
     def __init__(self, weights: Weights, last: str = "relu4_1") -> None:
@@ -56,8 +56,8 @@ class VGG(nn.Module):
         """Return the features of layers by name.
 
         Args:
-            images: (n, 3, h, w) in [0, 1], of any size from `min_size`.
-            layers: names of layers; the last one if empty.
+            images: images (n, 3, h, w) in [0, 1], of height and width at least `min_size`.
+            layers: names of layers; if empty, the last layer.
 
         Raises:
             ShapeError: if the images are too small.
@@ -86,9 +86,10 @@ def _convolution(weight: Tensor, bias: Tensor) -> nn.Conv2d:
 
 
 def layer_names(channels: Iterable[int]) -> list[str]:
-    """Return the names of the layers of the first four blocks, from the number of channels of each convolution.
+    """Return the names of the layers of the first four blocks, given the number of channels of each convolution.
 
-    A block has one number of channels. The fourth has as many convolutions as the third, because the fifth is as wide.
+    All convolutions of a block have the same number of channels. The fourth and fifth block have equal numbers of channels; the
+    fourth has as many convolutions as the third.
 
     >>> layer_names([64, 64, 128, 128, 256, 256, 256, 512])[-2:]
     ['relu3_3', 'relu4_1']
@@ -106,19 +107,19 @@ def layer_names(channels: Iterable[int]) -> list[str]:
 
 
 def starts_block(name: str) -> bool:
-    """Whether max pooling precedes a layer."""
+    """Whether a layer follows max pooling, as the first layer of each block except the first block does."""
     return name.endswith("_1") and name != "relu1_1"
 
 
 def read_weights(state: Mapping[str, Tensor], source: str) -> Weights:
-    """Return the convolutions of a state_dict in order; (x − mean)/std as the first one if it is not among them.
+    """Return the weights of the convolutions of a state_dict; the 1 × 1 convolution (x − mean)/std is added if it has none.
 
     Args:
-        state: of torchvision's VGG networks, or of AdaIN's.
-        source: its name, for messages.
+        state: state_dict of a VGG network of torchvision, or of the encoder of AdaIN.
+        source: name of the file, for error messages.
 
     Raises:
-        DataError: if it is not that of a VGG network.
+        DataError: if the state_dict is not that of a VGG network.
     """
     numbers = {name: int(match[1]) for name in state if (match := re.search(r"(\d+)\.weight$", name)) and state[name].dim() == 4}
     names = sorted(numbers, key=lambda name: numbers[name])
@@ -137,7 +138,7 @@ def read_weights(state: Mapping[str, Tensor], source: str) -> Weights:
 
 
 def random_weights() -> Weights:
-    """Return fixed weights with the variance of He et al. (2015)."""
+    """Return random weights with a fixed seed and the variance of He et al. (2015)."""
     generator = torch.Generator().manual_seed(0)
     mean, std = torch.tensor(IMAGENET_MEAN), torch.tensor(IMAGENET_STD)
     weights, inputs = [(torch.diag(1 / std)[..., None, None], -mean / std)], 3
