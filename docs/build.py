@@ -43,12 +43,19 @@ CONTENTS = {
         "guide/amp_and_gpu",
         "guide/deployment",
         "guide/tasks",
+        "tasks/index",
         "guide/*",
     ],
-    "Results": ["tasks/index", "papers/index", "records/index", "benchmarks/index", "interop"],
+    "Results": ["papers/index", "records/index", "benchmarks/index", "interop"],
     "Reference": ["api/index", "api/cli", "glossary", "changelog", "contributing"],
 }
 """The navigation. Pages that do not exist are left out; pages of docs/guide that are not listed follow the others."""
+KEYWORDS = {
+    "guide/add_a_norm.md": "custom norm, own norm, register",
+    "guide/amp_and_gpu.md": "CUDA, half precision",
+    "guide/distributed.md": "DDP, FSDP, SyncBatchNorm, multi-GPU",
+}
+"""Words for the search that people use and a page does not."""
 ON_SITE = re.compile(r"<!-- site: (.*?) -->", re.S)
 """Text that GitHub does not show, with links to generated pages; their targets are paths on the site."""
 LINK = re.compile(r"(?P<before>!?\[(?:[^][]|\[[^]]*\])*\]\()(?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")
@@ -123,7 +130,7 @@ def stage(folder: Path) -> None:
         except FileNotFoundError as error:
             problems.append(str(error))
             continue
-        write(folder / site_path(page), ON_SITE.sub(r"\1", text))
+        write(folder / site_path(page), add_keywords(ON_SITE.sub(r"\1", text), KEYWORDS.get(site_path(page), "")))
         for file in files:
             copy = folder / site_path(file)
             copy.parent.mkdir(parents=True, exist_ok=True)
@@ -137,6 +144,20 @@ def stage(folder: Path) -> None:
     append(folder / "index.md", *(toctree(names, title) for title, names in contents.items()))
     papers = sorted(path.stem for path in (folder / "papers").glob("*.md") if path.stem != "index")
     append(folder / "papers" / "index.md", toctree(papers))
+
+
+def add_keywords(text: str, keywords: str) -> str:
+    """Return a page with words that the search finds and that are not shown; without keywords, the page itself.
+
+    >>> print(add_keywords("# Own norms", "custom"))
+    ---
+    myst:
+      html_meta:
+        "keywords lang=en": "custom"
+    ---
+    # Own norms
+    """
+    return f'---\nmyst:\n  html_meta:\n    "keywords lang=en": "{keywords}"\n---\n{text}' if keywords else text
 
 
 def expand_contents(folder: Path) -> dict[str, list[str]]:
