@@ -51,11 +51,11 @@ CONTENTS = {
 }
 """The navigation. Pages that do not exist are left out; pages of docs/guide that are not listed follow the others."""
 KEYWORDS = {
-    "guide/add_a_norm.md": "custom norm, own norm, register",
-    "guide/amp_and_gpu.md": "CUDA, half precision",
-    "guide/distributed.md": "DDP, FSDP, SyncBatchNorm, multi-GPU",
+    "guide/add_a_norm.md": "custom, own, register",
+    "guide/amp_and_gpu.md": "CUDA, half, autocast",
+    "guide/distributed.md": "DDP, FSDP, SyncBatchNorm, GPUs",
 }
-"""Words for the search that people use and a page does not."""
+"""Words for the search that people use and a page may not; single words, as the search index needs them."""
 ON_SITE = re.compile(r"<!-- site: (.*?) -->", re.S)
 """Text that GitHub does not show, with links to generated pages; their targets are paths on the site."""
 LINK = re.compile(r"(?P<before>!?\[(?:[^][]|\[[^]]*\])*\]\()(?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")

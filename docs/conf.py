@@ -8,6 +8,7 @@ works on files without a server. mkdocs-material, the usual alternative, ends in
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,8 @@ copybutton_only_copy_prompt_lines = True
 
 SHORT = 20
 """The most characters of a table's cell that is not wrapped, if it has a digit: "13.8 ± 3.5", "3 × 64 × 64"."""
+COLUMNS = re.compile(r"^\S+(?: \S+)* {2,}\S.* {2,}\S", re.M)
+"""A line of a printed table with three or more columns."""
 
 
 def setup(app: Sphinx) -> None:
@@ -63,7 +66,7 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-docstring", convert_docstring, priority=400)
     app.connect("autodoc-skip-member", skip_fields)
     app.connect("autodoc-process-signature", shorten_defaults)
-    app.connect("doctree-resolved", mark_numbers)
+    app.connect("doctree-resolved", mark_up)
 
 
 def convert_docstring(app: Sphinx, kind: str, name: str, item: object, options: object, lines: list[str]) -> None:  # noqa: ARG001
@@ -89,9 +92,15 @@ def shorten_defaults(
     return (signature.replace("<factory>", "..."), returns) if signature and "<factory>" in signature else None
 
 
-def mark_numbers(app: Sphinx, doctree: nodes.document, name: str) -> None:  # noqa: ARG001
-    """Give short cells with digits a class, by which site.css leaves them on one line."""
+def mark_up(app: Sphinx, doctree: nodes.document, name: str) -> None:  # noqa: ARG001
+    """Give short cells with digits and printed tables classes, by which site.css leaves their lines whole."""
     for cell in doctree.findall(nodes.entry):
         text = cell.astext()
         if len(text) <= SHORT and any(character.isdigit() for character in text):
             cell["classes"].append("number")
+    for block in doctree.findall(nodes.literal_block):
+        if block.get("language") in ("text", "console", "default") and len(COLUMNS.findall(block.astext())) >= 2:
+            block["classes"].append("printed-table")
+    for text in list(doctree.findall(nodes.Text)):
+        if text == " -- ":  # between the name and the description of an argument
+            text.parent.replace(text, nodes.Text(" – "))

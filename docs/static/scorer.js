@@ -1,5 +1,5 @@
 // The order of search results: guides and answers before the reference, and the page of a norm first if its name was searched.
-// A page whose title has all words of the query is moved up.
+// A page whose title or name has all words of the query is moved up.
 var Scorer = {
   objNameMatch: 11,
   objPartialMatch: 6,
@@ -35,7 +35,8 @@ var Scorer = {
     const inTitle = words.length > 0 && words.every((word) => title.toLowerCase().includes(word));
     const weight = Scorer.pages.find(([start]) => docname.startsWith(start));
     const isNorm = docname === `norms/${query.split(/[:@]/)[0]}`;
+    const inName = words.length > 0 && words.every((word) => docname.includes(word));
     // entries of the index are scored up to 100, which would put any function of that name first
-    return Math.min(score, 25) + (weight ? weight[1] : 0) + (inTitle ? 15 : 0) + (isNorm ? 100 : 0);
+    return Math.min(score, 25) + (weight ? weight[1] : 0) + (inTitle ? 15 : 0) + (inName ? 5 : 0) + (isNorm ? 100 : 0);
   },
 };
