@@ -93,9 +93,9 @@ def shorten_defaults(
 
 
 def mark_up(app: Sphinx, doctree: nodes.document, name: str) -> None:  # noqa: ARG001
-    """Give short cells with digits and printed tables classes, by which site.css leaves their lines whole."""
+    """Give short cells with digits and printed tables classes, by which site.css keeps their lines whole."""
     for cell in doctree.findall(nodes.entry):
-        text = cell.astext()
+        text = re.sub(r"<[^>]*>", "", cell.astext())
         if len(text) <= SHORT and any(character.isdigit() for character in text):
             cell["classes"].append("number")
     for block in doctree.findall(nodes.literal_block):
