@@ -94,4 +94,5 @@ def targets_section(targets: list[Target]) -> str:
         verdict = target.verdict if target.is_met else f"**{target.verdict}**"
         rows.append([target.name, f"{target.median:.3f}", limits[0], worst, limits[1], verdict])
     met = sum(target.is_met for target in targets)
-    return f"**{met} of {len(targets)} targets are met.** Values are ratios of times, unless a unit is given; below 1 is faster.\n\n{table(rows)}\n"
+    text = f"**{met} of {len(targets)} targets are met.** Values are ratios of times, unless a unit is given; below 1 is faster."
+    return f"{text}\n\n{table(rows)}\n"

@@ -6,15 +6,18 @@ import pkgutil
 from importlib import import_module
 
 import anynorm
+from docs.docstrings import to_rst
 
+FUNCTIONS = (
+    "make layer convert xbn recalibrate fold compare condition sync freeze unfreeze split_decay harden merge copy_domain zoo"
+)
+"""The order of the functions on the page of public names; those that are not listed follow."""
 GROUPS = {
-    "Norms": ("registry", "layers.norm", "layers.conditioning"),
-    "Surgery": ("surgery",),
-    "Comparison and tasks": ("comparison", "training"),
-    "Classes of norms": ("layers.algebra",),
+    "Norms": ("layers.norm", "layers.algebra"),
+    "Tasks": ("training",),
     "Errors": ("errors",),
 }
-"""The sections of the page of public names, with the prefixes of the modules whose names they list."""
+"""The parts of the page of public names after the functions, with the modules whose classes they show."""
 PACKAGES = {
     "registry": "from a spec to a layer",
     "core": "cuts, moments, mixing, affine, specs",
@@ -74,15 +77,14 @@ def index_page(packages: list[str]) -> str:
 
 
 def public_page() -> str:
-    """Return the page that describes all names of `anynorm.__all__`."""
-    lines = [*_title("anynorm: public names", "="), "Names that ``import anynorm`` has; each is imported at first use.", ""]
-    modules = anynorm._MODULE_OF
-    remaining = dict.fromkeys(anynorm.__all__)
-    groups = {title: [name for name in remaining if modules[name].startswith(prefixes)] for title, prefixes in GROUPS.items()}
-    groups["Others"] = [name for name in remaining if not any(name in names for names in groups.values())]
+    """Return the page of all names of `anynorm.__all__`: a table, and their docstrings."""
+    groups = public_groups()
+    lines = [*_title("anynorm: public names", "="), "The public API: ``import anynorm`` provides these names.", ""]
+    lines += [".. list-table::", "   :widths: auto", ""]
+    for name in [name for names in groups.values() for name in names]:
+        lines += [f"   * - :py:obj:`~anynorm.{name}`", f"     - {summary_line(name)}"]
     for title, names in groups.items():
-        if names:
-            lines += _title(title, "-")
+        lines += ["", *_title(title, "-")]
         for name in names:
             item = getattr(anynorm, name)
             if isinstance(item, type):
@@ -96,6 +98,28 @@ def public_page() -> str:
             else:
                 lines += [f".. autofunction:: anynorm.{name}", ""]
     return "\n".join(lines)
+
+
+def public_groups() -> dict[str, list[str]]:
+    """Return the public names of each part of their page, in the order of the page."""
+    classes = [name for name in anynorm.__all__ if isinstance(getattr(anynorm, name), type)]
+    functions = [name for name in anynorm.__all__ if name not in classes]
+    order = [*FUNCTIONS.split(), *functions]
+    groups = {"Functions": sorted(functions, key=order.index)}
+    for title, prefixes in GROUPS.items():
+        names = [name for prefix in prefixes for name in classes if anynorm._MODULE_OF[name].startswith(prefix)]
+        groups[title] = names
+    others = [name for name in classes if not any(name in names for names in groups.values())]
+    return groups | ({"Others": others} if others else {})
+
+
+def summary_line(name: str) -> str:
+    """Return the first line of the docstring of a public name as reStructuredText.
+
+    >>> summary_line("merge")
+    'Merge the shared affine of every sandwich into the affine of its classes, in place, with the same output.'
+    """
+    return to_rst([(getattr(anynorm, name).__doc__ or "").strip().splitlines()[0]])[0]
 
 
 def package_page(name: str) -> str:

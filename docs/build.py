@@ -42,12 +42,19 @@ CONTENTS = {
         "guide/amp_and_gpu",
         "guide/deployment",
         "guide/tasks",
+        "tasks/index",
         "guide/*",
     ],
-    "Results": ["tasks/index", "papers/index", "records/index", "benchmarks/index", "interop"],
+    "Results": ["papers/index", "records/index", "benchmarks/index", "interop"],
     "Reference": ["api/index", "api/cli", "glossary", "changelog", "contributing"],
 }
 """The navigation: glob patterns of pages by section. Patterns without a match are ignored; each page is listed once."""
+KEYWORDS = {
+    "guide/add_a_norm.md": "custom, own, register",
+    "guide/amp_and_gpu.md": "CUDA, half, autocast",
+    "guide/distributed.md": "DDP, FSDP, SyncBatchNorm, GPUs",
+}
+"""Words for the search that people use and a page may not; single words, as the search index needs them."""
 ON_SITE = re.compile(r"<!-- site: (.*?) -->", re.S)
 """Text that is shown on the site but not on GitHub. It may have links to generated pages, with paths on the site."""
 LINK = re.compile(r"(?P<before>!?\[(?:[^][]|\[[^]]*\])*\]\()(?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")
@@ -122,7 +129,7 @@ def stage(folder: Path) -> None:
         except FileNotFoundError as error:
             problems.append(str(error))
             continue
-        write(folder / site_path(page), ON_SITE.sub(r"\1", text))
+        write(folder / site_path(page), add_keywords(ON_SITE.sub(r"\1", text), KEYWORDS.get(site_path(page), "")))
         for file in files:
             copy = folder / site_path(file)
             copy.parent.mkdir(parents=True, exist_ok=True)
@@ -136,6 +143,20 @@ def stage(folder: Path) -> None:
     append(folder / "index.md", *(toctree(names, title) for title, names in contents.items()))
     papers = sorted(path.stem for path in (folder / "papers").glob("*.md") if path.stem != "index")
     append(folder / "papers" / "index.md", toctree(papers))
+
+
+def add_keywords(text: str, keywords: str) -> str:
+    """Return a page with words that the search finds and that are not shown; without keywords, the page itself.
+
+    >>> print(add_keywords("# Own norms", "custom"))
+    ---
+    myst:
+      html_meta:
+        "keywords lang=en": "custom"
+    ---
+    # Own norms
+    """
+    return f'---\nmyst:\n  html_meta:\n    "keywords lang=en": "{keywords}"\n---\n{text}' if keywords else text
 
 
 def expand_contents(folder: Path) -> dict[str, list[str]]:

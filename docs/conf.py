@@ -8,7 +8,11 @@ on local files without a server. Support of mkdocs-material, the usual alternati
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from docutils import nodes
 
 import anynorm
 from docs.docstrings import to_rst, without_options
@@ -17,20 +21,23 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 project = "anynorm"
-author = "the authors of anynorm"
+author = "the anynorm authors"
 version = release = anynorm.__version__
+license_name, _, notice = (Path(__file__).parent.parent / "LICENSE").read_text().splitlines()[:3]
+copyright = f"{notice.removeprefix('Copyright (c) ')}. {license_name}."  # Sphinx's name for it
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 root_doc = "index"
 exclude_patterns = ["**/files/**"]
 
 html_theme = "furo"
-html_title = "anynorm"
+html_title = f"anynorm {release}"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_copy_source = False
-html_show_copyright = False
+html_search_scorer = str(Path(__file__).parent / "static" / "scorer.js")
+pygments_dark_style = "github-dark"  # the theme's own style underlines the names of modules, as if they were links
 
-smartquotes_action = "D"  # convert dashes, but not quotes
+smartquotes = False  # --option stays as it is written
 myst_heading_anchors = 4
 myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist"]
 
@@ -48,11 +55,18 @@ copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 copybutton_only_copy_prompt_lines = True
 
+SHORT = 20
+"""The most characters of a table's cell that is not wrapped, if it has a digit: "13.8 ± 3.5", "3 × 64 × 64"."""
+COLUMNS = re.compile(r"^\S+(?: \S+)* {2,}\S.* {2,}\S", re.M)
+"""A line of a printed table with three or more columns."""
+
 
 def setup(app: Sphinx) -> None:
-    """Register the conversion of docstrings, which must run before napoleon, and the filter of members."""
+    """Connect the functions below; docstrings are converted before napoleon reads their sections."""
     app.connect("autodoc-process-docstring", convert_docstring, priority=400)
     app.connect("autodoc-skip-member", skip_fields)
+    app.connect("autodoc-process-signature", shorten_defaults)
+    app.connect("doctree-resolved", mark_up)
 
 
 def convert_docstring(app: Sphinx, kind: str, name: str, item: object, options: object, lines: list[str]) -> None:  # noqa: ARG001
@@ -63,3 +77,30 @@ def convert_docstring(app: Sphinx, kind: str, name: str, item: object, options: 
 def skip_fields(app: Sphinx, kind: str, name: str, item: object, skip: bool, options: object) -> bool | None:  # noqa: ARG001
     """Leave out the fields of named tuples, which are described in the section Attributes or Args of the class."""
     return True if str(getattr(item, "__doc__", "")).startswith("Alias for field number") else None
+
+
+def shorten_defaults(
+    app: Sphinx,  # noqa: ARG001
+    kind: str,  # noqa: ARG001
+    name: str,  # noqa: ARG001
+    item: object,  # noqa: ARG001
+    options: object,  # noqa: ARG001
+    signature: str | None,
+    returns: str | None,
+) -> tuple[str | None, str | None] | None:
+    """Write "..." for the default of a field that a function computes; Sphinx cannot read a signature with "<factory>"."""
+    return (signature.replace("<factory>", "..."), returns) if signature and "<factory>" in signature else None
+
+
+def mark_up(app: Sphinx, doctree: nodes.document, name: str) -> None:  # noqa: ARG001
+    """Give short cells with digits and printed tables classes, by which site.css keeps their lines whole."""
+    for cell in doctree.findall(nodes.entry):
+        text = re.sub(r"<[^>]*>", "", cell.astext())
+        if len(text) <= SHORT and any(character.isdigit() for character in text):
+            cell["classes"].append("number")
+    for block in doctree.findall(nodes.literal_block):
+        if block.get("language") in ("text", "console", "default") and len(COLUMNS.findall(block.astext())) >= 2:
+            block["classes"].append("printed-table")
+    for text in list(doctree.findall(nodes.Text)):
+        if text == " -- ":  # between the name and the description of an argument
+            text.parent.replace(text, nodes.Text(" – "))

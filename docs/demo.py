@@ -94,7 +94,7 @@ def draw_cuts(path: Path) -> None:
     specs = ("bn", "in", "ln", "gn:2", "bgn:12")
     fig = Figure(figsize=(14, 3.6), facecolor="none")
     for ax, spec in zip(fig.subplots(1, len(specs)), specs, strict=True):
-        cuts(spec, (4, 6, 4), ax=ax)
+        cuts(spec, (4, 6, 4), ax=ax, legend=False)
     fig.subplots_adjust(0, 0, 1, 1, 0, 0)
     with rc_context({"svg.hashsalt": "anynorm"}):
         fig.savefig(path, metadata={"Date": None})

@@ -11,14 +11,11 @@ from typing import Any
 
 from anynorm.core import grammar
 from anynorm.core.cuts import JointCut
-from anynorm.core.spec import NormSpec
-from anynorm.errors import AnynormError
 from anynorm.layers.registered import REGISTRY, RegisteredNorm
 from anynorm.plot import save_cuts
-from anynorm.recipes.support.catalog import read_header
 from anynorm.registry import make, parse, summary
 from anynorm.show import count, formula, list_norms
-from tools.markdown import anchor, recipe_heading
+from docs.norm_records import example, records
 
 ROOT = Path(__file__).parent.parent
 SMALL = 2
@@ -26,6 +23,26 @@ SMALL = 2
 CHANNELS, SHAPE = 64, (8, 64, 16, 16)
 """Number of channels in examples, and the input shape for which statistics are counted."""
 ORDER = ("nn.BatchNorm", "nn.GroupNorm")
+FULL_NAMES = {
+    "adain": "Adaptive Instance Normalization",
+    "auxbn": "Auxiliary Batch Normalization",
+    "bgn": "Batch Group Normalization",
+    "bkn": "Batch Kalman Normalization",
+    "brn": "Batch Renormalization",
+    "hn": "Heterologous Normalization",
+    "ibn": "Instance-Batch Normalization (IBN-Net)",
+    "ilmadain": "Instance-Level Meta Normalization with AdaIN",
+    "ilmgn": "Instance-Level Meta Normalization with GN",
+    "ilmin": "Instance-Level Meta Normalization with IN",
+    "modenorm": "Mode Normalization",
+    "saadain": "Sandwich Adaptive Instance Normalization",
+    "saauxbn": "Sandwich Auxiliary Batch Normalization",
+    "sabn": "Sandwich Batch Normalization",
+    "sn": "Switchable Normalization",
+    "ssn": "Sparse Switchable Normalization",
+}
+"""The names of methods whose papers call them otherwise than their class."""
+ONE_COLOR = "Values of one color share a statistic"
 
 
 def norm_pages() -> dict[str, str]:
@@ -38,7 +55,8 @@ def draw_pictures(folder: Path) -> None:
     """Write the pictures of all pages as SVG files."""
     for norm in REGISTRY.values():
         for spec in drawn_specs(norm):
-            save_cuts(spec, folder / f"{file_name(spec)}.svg", (4, 6, 4) if norm.name == "bgn" else None)
+            path, shape = folder / f"{file_name(spec)}.svg", (4, 6, 4) if norm.name == "bgn" else None
+            save_cuts(spec, path, shape, legend=False)
 
 
 def file_name(spec: str) -> str:
@@ -56,15 +74,10 @@ def drawn_specs(norm: type[RegisteredNorm]) -> list[str]:
     return [str(norm_spec)]
 
 
-def example(norm: type[RegisteredNorm]) -> str:
-    """Return the spec that is the example of a norm."""
-    return norm.example or norm.name
-
-
 def gallery_page(names: list[str]) -> str:
     """Return the page with the pictures of all norms."""
-    lines = ["# Norms", "", "One page per norm: definition, when to use it, cost, and records that measured it."]
-    lines += ["Values of one color share a statistic; pictures have small numbers, such as `gn:2` for `gn:32`."]
+    lines = ["# Gallery of norms", "", "One page per norm: what it computes, when to use it, what it costs, who measured it."]
+    lines += [f"{ONE_COLOR}; pictures have small numbers, such as `gn:2` for `gn:32`."]
     lines += [
         "[Specs](../guide/specs.md) combines all of these.",
         "",
@@ -79,19 +92,39 @@ def gallery_page(names: list[str]) -> str:
     for name in names:
         norm = REGISTRY[name]
         picture = f"![values that share a statistic of {name}]({file_name(drawn_specs(norm)[0])}.svg)"
-        lines += [f"- [{picture}]({name}.md) [`{example(norm)}`]({name}.md) {summary(norm)}"]
+        lines += [f"- [{picture}]({name}.md) [`{example(norm)}`]({name}.md) {norm.__name__}: {_lower(summary(norm))}"]
     return "\n".join([*lines, ""])
 
 
 def norm_page(name: str) -> str:
     """Return the page of a registered norm."""
     norm = REGISTRY[name]
-    spec, description = example(norm), summary(norm)
-    parts = [f"# {spec}: {norm.__name__}", f"{description}. {norm.paper}{_paper_link(norm.paper)}."]
+    equations = formula(parse(example(norm), batch_size=8))
+    parts = [f"# {norm.__name__} (`{name}`)", f"{describe(norm)}. {norm.paper}{_paper_link(norm.paper)}."]
     parts += [_pictures(norm), "## When to use it", _list(advise(norm))]
-    parts += ["## What it computes", "```text\n" + "\n".join(formula(parse(spec, batch_size=8))) + "\n```", _counts(norm)]
-    parts += ["## Code", f"```python\n{code(norm)}```", "## What it costs", cost(norm), "## Records", records(name)]
+    parts += ["## What it computes", "```text\n" + "\n".join(equations) + "\n```"]
+    if any("μ[" in line or "σ²[" in line for line in equations):
+        symbols = "μ[s] and σ²[s] are the mean and the (biased) variance over all values of one color in the picture above"
+        parts += [f"{symbols}, for the cut s."]
+    parts += [_counts(norm), "## Code", f"```python\n{code(norm)}```"]
+    parts += ["## What it costs", cost(norm), "## Records", records(name)]
     return "\n\n".join(parts) + "\n"
+
+
+def describe(norm: type[RegisteredNorm]) -> str:
+    """Return the full name of a method, where its class does not say it, and what it is.
+
+    >>> describe(REGISTRY["sabn"])
+    'Sandwich Batch Normalization: BN with a shared affine, then one per class'
+    """
+    name = FULL_NAMES.get(norm.name)
+    return f"{name}: {_lower(summary(norm))}" if name else summary(norm)
+
+
+def _lower(text: str) -> str:
+    """Return a text that starts with a small letter, except for names such as BN and AdaIN."""
+    word = text.partition(" ")[0]
+    return text[0].lower() + text[1:] if word.istitle() else text
 
 
 def _paper_link(paper: str) -> str:
@@ -103,7 +136,8 @@ def _paper_link(paper: str) -> str:
 def _pictures(norm: type[RegisteredNorm]) -> str:
     specs = drawn_specs(norm)
     pictures = [f"![values that share a statistic of {spec}]({file_name(spec)}.svg)" for spec in specs]
-    drawn = f"Drawn as {', '.join(f'`{spec}`' for spec in specs)}. " if specs != [example(norm)] else ""
+    drawn = f"{ONE_COLOR}. "
+    drawn += f"Drawn as {', '.join(f'`{spec}`' for spec in specs)}. " if specs != [example(norm)] else ""
     command = f"`anynorm show {specs[0]} --svg FILE` or `anynorm.plot.cuts({specs[0]!r})` draws it."
     return "{.cuts}\n" + "\n".join(pictures) + f"\n\n{drawn}{command}"
 
@@ -114,20 +148,18 @@ def advise(norm: type[RegisteredNorm]) -> list[str]:
     pools = [cut.pools_samples for cut in norm_spec.mean + norm_spec.var]
     sentences = [norm.use] if norm.use else []
     if not any(pools):
-        sentences.append(
-            "Statistics come from each sample: any batch size, the same in training and inference. It cannot be folded."
-        )
+        sentences.append("Statistics come from each sample: any batch size, the same in training and inference.")
     elif all(pools):
-        fold = " It folds into convolutions for inference ([`fold`](../guide/surgery.md#deploy-fold))."
         sentences.append(
             "Training uses statistics of the batch, inference running statistics. If a model is good in train mode and bad in "
-            f"eval mode, see [Diagnostics](../guide/diagnose.md).{'' if norm_spec.custom or _has_strips(norm_spec) else fold}"
+            "eval mode, see [Diagnostics](../guide/diagnose.md)."
         )
     else:
         sentences.append(
             "Some statistics come from the batch in training and are running statistics in inference; the others come from each "
-            "sample. It cannot be folded."
+            "sample."
         )
+    sentences.append(advise_folding(norm))
     link = "[Conditions](../guide/specs.md#conditions)"
     if norm_spec.affine.num_domains:
         sentences.append(f"It needs the domain of each sample: {link}. Each domain has statistics of its own.")
@@ -140,14 +172,31 @@ def advise(norm: type[RegisteredNorm]) -> list[str]:
     return sentences
 
 
-def _has_strips(norm_spec: NormSpec) -> bool:
-    return any(cut.resolve(CHANNELS).space != 1 for cut in norm_spec.mean)
+def advise_folding(norm: type[RegisteredNorm]) -> str:
+    """Return whether a norm can be folded into a convolution, and under which conditions."""
+    layer = make(example(norm), CHANNELS)
+    fold, reason = "[guide](../guide/deployment.md#fold)", layer.not_foldable_reason()
+    if any(isinstance(cut, JointCut) for cut in layer.norm_spec.mean):
+        return f"It folds into convolutions for inference ({fold}) if G, its number of groups, divides the number of channels."
+    if reason is None and layer.takes_condition:
+        kind, condition = ("domain", 1) if layer.norm_spec.affine.num_domains else ("class", 3)
+        return f"It folds into convolutions for one chosen {kind}: `fold(model, x, condition={condition})` ({fold})."
+    if reason is None:
+        return f"It folds into convolutions for inference ({fold})."
+    if layer.mean_weight is not None and not getattr(layer, "one_cut_per_channel", False):
+        harden = "[`anynorm.harden`](../guide/surgery.md#freeze-merge-harden-sync-weight-decay)"
+        return (
+            f"After {harden}, layers in which `bn` has the largest weights, of mean and variance, fold ({fold}); others do not."
+        )
+    per_input = "come from each input" in reason
+    return "It cannot be folded: statistics come from each input." if per_input else f"It cannot be folded: {reason}."
 
 
 def _counts(norm: type[RegisteredNorm]) -> str:
     """Return a table of the norm and its variants with the number of parameters and statistics of each."""
     described = {entry["spec"]: entry for entry in list_norms()}
-    lines = [f"For an input {'×'.join(map(str, SHAPE))}:", ""]
+    lines = ["Cuts are written samples·channels·space. N, C, S: one part per sample, channel, position; 1: all together; another"]
+    lines += [f"number: so many parts. For an input {'×'.join(map(str, SHAPE))}:", ""]
     lines += [
         "| spec | | [cuts](../glossary.md): samples·channels·space | parameters | statistics of a batch | running statistics |",
         "|---|---|---|---|---|---|",
@@ -207,46 +256,6 @@ def cost(norm: type[RegisteredNorm]) -> str:
     machine = f"{result['hardware']}, torch {result['torch']}"
     lines += ["", f"{len(rows)} shapes in float32; {machine}. [All shapes](../benchmarks/index.md#layers)."]
     return "\n".join(lines)
-
-
-@lru_cache
-def specs_of_records() -> dict[str, set[str]]:
-    """Return the specs in the settings and rows of each record, by the file name of the record."""
-    return {path.name: _find_specs(json.loads(path.read_text())) for path in sorted((ROOT / "records").glob("*.json"))}
-
-
-def _find_specs(value: Any) -> set[str]:
-    if isinstance(value, dict):
-        return set().union(*(_find_specs(item) for item in value.values()))
-    if isinstance(value, list):
-        return set().union(*(_find_specs(item) for item in value))
-    return {value} if isinstance(value, str) and _is_spec(value) else set()
-
-
-@lru_cache
-def _is_spec(text: str) -> bool:
-    try:
-        parse(text, batch_size=8)
-    except (AnynormError, ValueError):
-        return False
-    return True
-
-
-def records(name: str) -> str:
-    """Return a table of the records that measured a norm, alone or as a part of another spec."""
-    lines = []
-    for file, specs in specs_of_records().items():
-        used = sorted(spec for spec in specs if name in re.findall(r"[a-z]+", spec))
-        if used:
-            recipe, preset = file.split(".")[:2]
-            header = read_header(recipe)
-            shown = ", ".join(f"`{spec}`" for spec in used[:6]) + (", …" if len(used) > 6 else "")
-            link = f"[`{recipe}`](../records/index.md#{anchor(recipe_heading(recipe))}), {preset}"
-            lines.append(f"| {header.source} | {header.title} | {shown} | {link} |")
-    if not lines:
-        return "No record has measured it yet."
-    presets = "`desk` is a setting of minutes on two cores, `paper` the published one ([Glossary](../glossary.md))."
-    return "\n".join([presets, "", "| | measured | as | record |", "|---|---|---|---|", *lines])
 
 
 def _list(sentences: list[str]) -> str:

@@ -129,7 +129,10 @@ def test_the_report_starts_with_all_targets_and_has_a_section_per_file(load):
     report = load("report")
     text = report.report(make_results())
     assert text.startswith("## In short\n\nTime relative to nn.BatchNorm")
-    assert "**10 of 10 targets are met.** Values are ratios of times, unless a unit is given; below 1 is faster.\n\n| quantity |" in text
+    assert (
+        "**10 of 10 targets are met.** Values are ratios of times, unless a unit is given; below 1 is faster.\n\n| quantity |"
+        in text
+    )
     assert re.findall(r"^## (.*)", text, re.M) == ["In short", *(title for title, _ in report.SECTIONS.values())]
     assert "| ResNet-50 step, sn / nn.BatchNorm2d, batch 2 and 8 | 0.850 |  | 0.900 | ≤ 0.95 | met |" in text
     assert "| resnet50 | 2 | training step | 1000.0 | 0.90 |" in text

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 
 from tools.interop import GUIDE, MARKER, PAGE, RESULTS, interop_counts, interop_page
 from tools.results import insert
@@ -30,9 +31,12 @@ def test_failures_and_refusals_are_shown_with_their_reasons():
     row["operations"]["bn"] = {"result": "refused", "reason": "This ResNet has none."}
     row["operations"]["fold"] |= {"count": 19, "notes": {"not folded: why": 1}}
     page = interop_page(results)
-    assert "| `resnet18` | 11.2 M | 3 × 64 × 64 | 20 | 0 | – [1] | **✗** [2] | ✓ | 8 | 19 of 20 [3] | ✓ | ✓ |" in page
-    assert "1. This model has none.\n2. ValueError: a | b\n3. not folded: why\n" in page
-    assert interop_counts(results) != interop_counts(MEASURED)
+    links = [f'[<a href="#reason-{number}">{number}</a>]' for number in (1, 2, 3)]
+    assert f"| `resnet18` | 11.2 M | 20 | 0 | – {links[0]} | **✗** {links[1]} | ✓ | 8 | 19 of 20 {links[2]} | ✓ | ✓ |" in page
+    reasons = ["This model has none.", "ValueError: a | b.", "Not folded: why."]
+    assert "\n".join(f'{k}. <a id="reason-{k}"></a>{text}' for k, text in enumerate(reasons, 1)) in page
+    assert "None of the " in interop_counts(MEASURED)
+    assert "has the result of each. 1 of the " in interop_counts(results)
     row["operations"]["hn"]["reason"] = "undo left other values"
     assert "| ✓ | **✗** |\n" in interop_page(results)
 
@@ -44,6 +48,19 @@ def test_a_model_that_does_not_run_is_shown_with_its_reason():
         "models": [{"package": "timm", "name": "a", "error": "RuntimeError: no"}],
     }
     page = interop_page(results)
-    assert "| `a` | the model itself does not run [1] | " in page
-    assert "1. RuntimeError: no\n" in page
+    assert '| `a` | the model itself does not run [<a href="#reason-1">1</a>] | ' in page
+    assert '1. <a id="reason-1"></a>RuntimeError: no.\n' in page
     assert "Not measured yet: `smp b`." in page
+
+
+def test_norms_that_do_not_run_are_the_reason_why_they_are_not_recalibrated():
+    row = next(line for line in interop_page(MEASURED).splitlines() if line.startswith("| `PSPNet-densenet121` |"))
+    number = re.search(r'\| 43 of 125 \[<a href="#reason-(\d+)">', row)[1]
+    assert f'{number}. <a id="reason-{number}"></a>These norms do not run on the example' in interop_page(MEASURED)
+
+
+def test_inputs_are_noted_if_they_are_not_the_usual_ones():
+    page = interop_page(MEASURED)
+    assert "| `halonet26t` (3 × 256 × 256) | " in page
+    assert "| `resnet18` | " in page
+    assert "needs more than one value" not in page

@@ -22,19 +22,21 @@ MARKER = "interop"
 """Name of the two markers in docs/guide/surgery.md between which the counts are inserted."""
 NAMES = {"timm": "timm", "torchvision": "torchvision", "smp": "segmentation_models_pytorch"}
 OPERATIONS = {"bn": "`bn`", "hn": "`hn`", "gn": "`gn:8`", "xbn": "`xbn`", "fold": "`fold`", "recalibrate": "`recalibrate`"}
-INTRODUCTION = """# Surgery on real models
+USUAL_INPUT = [3, 64, 64]
+INTRODUCTION = """# Tested models: timm, torchvision, segmentation_models_pytorch
 
 <!-- Generated from interop.json by `make interop-results`; do not edit. -->
 
 Which [operations](guide/surgery.md) work on which models of timm, torchvision and segmentation_models_pytorch. `make interop`
 measures every row again and compares it with [the results](interop.json).
 
-Of detectors, which take lists of images, a test has torchvision's Faster R-CNN (trainable and frozen BatchNorm); see
+A model that is not listed works if its norms are of a known class; `anynorm inspect` lists them, and names the classes that are
+not known. Of the detectors, only torchvision's Faster R-CNN is tested (trainable and frozen BatchNorm); see
 [Detection](guide/detection.md#on-your-detector).
 
 Models have no pretrained weights. Their running statistics are those of one batch, changed at random like the affine of their
-norms, so that equal outputs mean something. A batch has two random inputs of the smallest size (64 to 299 pixels)
-that the model takes.
+norms, so that equal outputs mean something. A batch has two random inputs of the smallest size that the model takes:
+3&nbsp;×&nbsp;64&nbsp;×&nbsp;64 unless noted next to its name.
 
 | column | operation | passes if |
 |---|---|---|
@@ -52,6 +54,16 @@ unchanged. **✗**: failed. The numbers in brackets refer to the [reasons](#reas
 """
 
 
+NOT_RUN = "it does not run on the example"
+"""How `fold` begins to explain that a norm was not called."""
+SENTENCES = {
+    NOT_RUN: "These norms do not run on the example, so they are neither folded nor recalibrated.",
+    "needs more than one value per statistic in training": "In training, a feature map of one value per group has no variance; "
+    "use larger inputs.",
+}
+"""Messages that name a layer or a single norm, and what they mean for a model."""
+
+
 class Notes:
     """The reasons on the page, numbered in the order of their first use."""
 
@@ -59,24 +71,30 @@ class Notes:
         self.numbers: dict[str, int] = {}
 
     def refer(self, reasons: list[str]) -> str:
-        """Return the numbers of reasons in brackets; "" without reasons."""
+        """Return the numbers of reasons in brackets, with links; empty without reasons."""
         texts = dict.fromkeys(_general(reason) for reason in reasons)
         numbers = sorted(self.numbers.setdefault(text, len(self.numbers) + 1) for text in texts)
-        return f" [{', '.join(map(str, numbers))}]" if numbers else ""
+        # HTML, since Markdown has no anchors in lists that both GitHub and the documentation site would link to
+        links = ", ".join(f'<a href="#reason-{number}">{number}</a>' for number in numbers)
+        return f" [{links}]" if numbers else ""
 
     def lines(self) -> list[str]:
-        """Return the numbered list of all reasons."""
-        return [f"{number}. {text}" for text, number in self.numbers.items()]
+        """Return the list of reasons."""
+        return [f'{number}. <a id="reason-{number}"></a>{text}' for text, number in self.numbers.items()]
 
 
 def _general(reason: str) -> str:
-    """Remove the class of the model, numbers of channels, and the introduction of a list of norms from a reason.
+    """Return a reason as a sentence without the class of the model, numbers of channels, and the start of a list of norms.
 
     >>> _general("No norm of this ConvNeXt pools over samples. where='all' converts these norms:")
     'No norm of this model pools over samples.'
     """
+    for pattern, sentence in SENTENCES.items():
+        if re.search(pattern, reason):
+            return sentence
     reason = re.sub(r"\b([Tt])his [A-Z]\w+", r"\1his model", reason)
-    return re.sub(r" \(\d+\)| where='all' converts .*:$", "", reason)
+    reason = re.sub(r" \(\d+\)| where='all' converts .*:$", "", reason)
+    return reason[0].upper() + reason[1:] + ("" if reason.endswith(".") else ".")
 
 
 def interop_page(results: dict[str, Any]) -> str:
@@ -87,7 +105,7 @@ def interop_page(results: dict[str, Any]) -> str:
     if results["missing"]:
         parts.append(f"Not measured yet: {', '.join(f'`{name}`' for name in results['missing'])}.\n")
     for package, name in NAMES.items():
-        header = ["model", "parameters", "input", "BatchNorm", "others", *OPERATIONS.values(), "`undo`"]
+        header = ["model", "parameters", "BatchNorm", "others", *OPERATIONS.values(), "`undo`"]
         table = [header, *(_row(row, notes) for row in rows if row["package"] == package)]
         parts += [f"## {name}\n", *markdown_table(table), ""]
     return "\n".join([*parts, "## Reasons\n", *notes.lines(), ""])
@@ -99,9 +117,11 @@ def interop_counts(results: dict[str, Any]) -> str:
     counts = [f"{sum(1 for row in rows if row['package'] == package)} models of {name}" for package, name in NAMES.items()]
     failures = [name for row in rows for name, outcome in row.get("operations", {}).items() if outcome["result"] == "failed"]
     total = sum(len(row.get("operations", {})) for row in rows)
+    failed = len(failures) or "None"
     return (
         f"These operations are tested on {counts[0]}, {counts[1]} and {counts[2]}:\n"
-        f"[the table](../interop.md) has the result of each. {len(failures)} of {total} fail."
+        f"[the table](../interop.md) has the result of each. {failed} of the {total} operations failed; those that were refused\n"
+        "are marked –."
     )
 
 
@@ -120,13 +140,18 @@ def _summary(rows: list[dict[str, Any]]) -> list[str]:
 
 def _row(row: dict[str, Any], notes: Notes) -> list[str]:
     if "error" in row:
-        return [f"`{row['name']}`", f"the model itself does not run{notes.refer([row['error']])}", *[""] * (len(OPERATIONS) + 4)]
+        return [f"`{row['name']}`", f"the model itself does not run{notes.refer([row['error']])}", *[""] * (len(OPERATIONS) + 3)]
     others = row["norms"] - row["batch_norms"]
-    size = " × ".join(map(str, row["input"]))
-    cells = [f"`{row['name']}`", f"{row['parameters'] / 1e6:.1f} M", size, str(row["batch_norms"])]
+    size = f" ({' × '.join(map(str, row['input']))})" if row["input"] != USUAL_INPUT else ""
+    cells = [f"`{row['name']}`{size}", f"{row['parameters'] / 1e6:.1f} M", str(row["batch_norms"])]
     cells.append(f"{others}{notes.refer(list(row['unsupported']))}")
     outcomes = row["operations"]
-    cells += [_cell(key, outcomes[key], row["batch_norms"], notes) for key in OPERATIONS]
+    not_run = {note: number for note, number in outcomes["fold"].get("notes", {}).items() if NOT_RUN in note}
+    for key in OPERATIONS:
+        outcome = outcomes[key]
+        if key == "recalibrate" and outcome.get("count", 0) + sum(not_run.values()) == row["batch_norms"]:
+            outcome = outcome | {"notes": not_run}  # it has no batch for a norm that does not run
+        cells.append(_cell(key, outcome, row["batch_norms"], notes))
     undo_fails = any(outcome.get("reason", "").startswith("undo left") for outcome in outcomes.values())
     passes = any(outcome["result"] == "passed" for outcome in outcomes.values())
     return [*cells, "**✗**" if undo_fails else "✓" if passes else ""]

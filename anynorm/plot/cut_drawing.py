@@ -27,14 +27,15 @@ UNIT = 0.3
 Point = tuple[float, float]
 
 
-def cuts(spec: str, shape: tuple[int, ...] | None = None, *, ax: Any = None) -> FigureAndAxes:
-    """Draw which values share a statistic: values of the same color are normalized by the same mean or variance.
+def cuts(spec: str, shape: tuple[int, ...] | None = None, *, ax: Any = None, legend: bool = True) -> FigureAndAxes:
+    """Draw which values share a statistic: values of one color are normalized by the same mean or variance.
 
     Args:
         spec: spec of a norm, such as `hn:32`.
         shape: shape of the input, (n, c, …), of which at most 4 samples, 8 channels and 6 positions are drawn; None for a small
             shape.
         ax: axes to draw into; None for a new figure with a transparent background.
+        legend: whether to write below the blocks what a color means.
 
     Raises:
         SpecError: if the spec is invalid.
@@ -46,8 +47,9 @@ def cuts(spec: str, shape: tuple[int, ...] | None = None, *, ax: Any = None) -> 
     drawing = find_blocks(spec, shape)
     width, height, lowest = _extent(drawing)
     total = len(drawing.blocks) * (width + GAP) - GAP
-    caption = "; ".join(["Values of one color share a statistic", *drawing.notes]) + "."
-    left, right, bottom, top = -1.0, total + 0.6, lowest - 3.9, lowest + height + 1.5
+    sentences = [*(["Values of one color share a statistic"] if legend else []), *drawing.notes]
+    caption = "; ".join(sentences) + "." if sentences else ""
+    left, right, bottom, top = -1.0, total + 0.6, lowest - (3.9 if caption else 3.3), lowest + height + 1.5
     if ax is None:
         ax = _transparent_axes((max(3.4, UNIT * (right - left)), UNIT * (top - bottom)))
     for k, block in enumerate(drawing.blocks):
@@ -74,13 +76,14 @@ def cuts(spec: str, shape: tuple[int, ...] | None = None, *, ax: Any = None) -> 
     return ax.figure, ax
 
 
-def save_cuts(spec: str, path: Path | str, shape: tuple[int, ...] | None = None) -> None:
+def save_cuts(spec: str, path: Path | str, shape: tuple[int, ...] | None = None, *, legend: bool = True) -> None:
     """Write the drawing of the cuts of a norm to a file; equal arguments produce identical files.
 
     Args:
         spec: spec of a norm, such as `hn:32`.
         path: file to write; its suffix determines the format, such as .svg or .png.
         shape: shape of the input; None for a small shape.
+        legend: whether to write below the blocks what a color means.
 
     Raises:
         SpecError: if the spec is invalid.
@@ -92,7 +95,7 @@ def save_cuts(spec: str, path: Path | str, shape: tuple[int, ...] | None = None)
     check_picture(path)
     import matplotlib
 
-    fig, _ = cuts(spec, shape)
+    fig, _ = cuts(spec, shape, legend=legend)
     with matplotlib.rc_context({"svg.hashsalt": "anynorm"}):
         metadata = {"Date": None, "Title": f"cuts of {spec}"} if Path(path).suffix == ".svg" else None
         fig.savefig(path, dpi=200, metadata=metadata)

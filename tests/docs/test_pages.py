@@ -4,13 +4,17 @@ import pkgutil
 import re
 
 import pytest
+import torch
+from torch import nn
 
 import anynorm
 from anynorm.layers.registered import REGISTRY
 from anynorm.tasks import TASKS, task_class
 from anynorm.training.task import Task
+from docs.api_pages import public_groups, public_page
 from docs.build import CONTENTS, ON_SITE, OUTSIDE, ROOT, expand_contents, move_links, pages, site_path
-from docs.norm_pages import _benchmark, advise, drawn_specs, norm_page, norm_pages, records, specs_of_records
+from docs.norm_pages import _benchmark, advise, advise_folding, drawn_specs, norm_page, norm_pages
+from docs.norm_records import records, specs_of_records
 from docs.run import matches, read_blocks
 from docs.task_pages import ARGUMENTS, DATA, GUIDES, UNUSED, first_line, option_descriptions, task_page
 
@@ -28,6 +32,8 @@ def test_the_code_of_a_norms_page_runs_and_prints_what_it_says(name, capsys):
 @pytest.mark.parametrize("name", REGISTRY)
 def test_the_page_of_a_norm_has_all_its_parts(name):
     page, norm = norm_page(name), REGISTRY[name]
+    assert page.startswith(f"# {norm.__name__} (`{name}`)\n")
+    assert ("μ[s] and σ²[s] are" in page) == ("μ[" in page.partition("```text")[2].partition("```")[0])
     assert re.findall(r"^## (.*)$", page, re.M) == ["When to use it", "What it computes", "Code", "What it costs", "Records"]
     assert norm.paper in page
     assert norm.use
@@ -40,7 +46,7 @@ def test_the_page_of_a_norm_has_all_its_parts(name):
 def test_the_gallery_shows_every_norm():
     gallery = norm_pages()["norms/index.md"]
     for name in REGISTRY:
-        assert f"]({name}.md)" in gallery
+        assert f"]({name}.md) {REGISTRY[name].__name__}: " in gallery
 
 
 def test_costs_are_those_of_the_benchmark():
@@ -57,17 +63,60 @@ def test_records_of_a_norm_are_those_whose_runs_have_it():
     assert "hn_grid" in records("in")
     assert "sabn_style" in records("adain")
     assert "hn_grid" not in records("adain")
-    assert records("gwzca") == "No record has measured it yet."
+    assert records("gwzca") == "No record has measured it."
+
+
+def test_records_with_layouts_of_norms_are_found():
+    assert "| `sabn@K` | [`sabn_generation`]" in records("sabn")
+    assert "| `ccbn@K` | [`sabn_search`]" in records("ccbn")
+    assert "`xbn=gn:8;fpn=gn:8;heads=gn:8` | [`xbn_detection`]" in records("gn")
+    assert "| `bn.aux@2` | [`bgn_adaptation`]" in records("auxbn")  # auxbn@2 in another notation
+    assert "[`bgn_groups`]" in records("bgn")
+    assert "[`hn_fluctuation`]" not in records("hn")  # it measured statistics of bn and en, without hn
+    for name in ("brn", "ibn", "gw", "gbgn", "ssn", "bkn", "ilmin", "ilmgn"):
+        texts = [path.read_text() for path in (ROOT / "records").glob("*.json")]
+        assert not any(re.search(rf'"{name}\b', text) for text in texts)
+        assert records(name) == "No record has measured it."
 
 
 def test_advice_follows_from_the_definition():
-    assert "It folds into convolutions" in " ".join(advise(REGISTRY["hn"]))
     assert "any batch size" in " ".join(advise(REGISTRY["gn"]))
-    assert "It cannot be folded" in " ".join(advise(REGISTRY["sn"]))
-    assert "It folds" not in " ".join(advise(REGISTRY["brn"]))
     assert "the class of each sample" in " ".join(advise(REGISTRY["sabn"]))
     assert "the domain of each sample" in " ".join(advise(REGISTRY["auxbn"]))
     assert "It needs a style" in " ".join(advise(REGISTRY["adain"]))
+
+
+def folds(spec, condition=None, largest=None):
+    """Whether a norm after a convolution is folded; `largest` is the cut that gets the largest weights before hardening."""
+    norm = anynorm.make(spec, 16)
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), norm).eval()
+    if largest is not None:
+        with torch.no_grad():
+            norm.mean_weight[largest] = norm.var_weight[largest] = 3.0
+        anynorm.harden(model)
+    if norm.norm_spec.takes_style:
+        condition = torch.randn(2, 16, 4, 4)
+    report = anynorm.fold(model, torch.randn(2, 3, 8, 8), condition=condition)
+    return report["1"]["into"] == "0"
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_advice_about_folding_is_what_fold_does(name):
+    norm = REGISTRY[name]
+    advice, text = advise_folding(norm), norm_page(name)
+    spec = re.sub(r"[:,]32", lambda match: f"{match[0][0]}4", norm.example or name)
+    assert advice in text
+    if name == "bgn":
+        assert "if G, its number of groups, divides the number of channels" in advice
+        assert [folds("bgn:4"), folds("bgn:32"), folds("bgn:12")] == [True, False, False]
+    elif "for one chosen" in advice:
+        assert folds(spec, condition=int(re.search(r"condition=(\d)", advice)[1]))
+    elif "anynorm.harden" in advice:
+        assert not folds(spec)
+        assert [folds(spec, largest=cut) for cut in range(3)] == [False, False, True]
+    else:
+        assert advice.startswith(("It folds into convolutions for inference", "It cannot be folded"))
+        assert folds(spec) == advice.startswith("It folds")
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -189,3 +238,10 @@ def test_every_page_of_the_repository_is_in_the_navigation():
         name = site_path(page).removesuffix(".md")
         assert name in (*listed, "index") or name.startswith(("guide/", "papers/")), page
     assert all((ROOT / path).exists() for path in OUTSIDE)
+
+
+def test_the_page_of_public_names_has_each_once_and_starts_with_the_functions_that_are_called_first():
+    groups = public_groups()
+    assert sorted(name for names in groups.values() for name in names) == anynorm.__all__
+    assert next(iter(groups.values()))[:6] == ["make", "layer", "convert", "xbn", "recalibrate", "fold"]
+    assert "   * - :py:obj:`~anynorm.make`\n     - Return a layer for a spec.\n" in public_page()

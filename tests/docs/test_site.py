@@ -105,12 +105,37 @@ def browser(tmp_path_factory):
     ],
 )
 def test_the_search_finds_the_page_without_a_server(site, browser, query, page):
+    found = search(site, browser, query)
+    assert page in found[:6], found[:10]
+
+
+@pytest.mark.parametrize(
+    ("query", "pages"),
+    [
+        ("hn", ["norms/hn.html"]),
+        ("sabn@10", ["norms/sabn.html"]),
+        ("fold", ["guide/deployment.html", "questions.html"]),
+        ("convert", ["guide/surgery.html", "questions.html", "migration.html"]),
+        ("gpu", ["guide/amp_and_gpu.html", "questions.html"]),
+        ("eval", ["guide/diagnose.html", "questions.html"]),
+        ("timm", ["guide/integrations.html", "guide/surgery.html", "questions.html", "interop.html"]),
+        ("custom norm", ["guide/add_a_norm.html"]),
+        ("distributed", ["guide/distributed.html"]),
+    ],
+)
+def test_guides_and_answers_come_before_the_reference(site, browser, query, pages):
+    found = search(site, browser, query)
+    assert found[0] in pages, found[:10]
+
+
+def search(site, browser, query):
+    """Return the pages that the search finds, best first."""
     tab = browser.new_page()
     tab.goto(f"{(site / 'search.html').as_uri()}?q={quote_plus(query)}")
     tab.wait_for_function("document.querySelector('#search-results .search-summary')?.innerText.includes('finished')")
     links = tab.eval_on_selector_all("#search-results li a", "links => links.map(link => link.getAttribute('href'))")
     tab.close()
-    assert page in [link.partition("#")[0] for link in links][:6], links[:10]
+    return [link.partition("#")[0] for link in links]
 
 
 @pytest.mark.parametrize("page", ["index", "norms/index", "norms/hn", "tasks/classification", "api/public", "benchmarks/index"])
@@ -129,3 +154,31 @@ def test_pages_fit_a_phone_and_cause_no_error(site, browser, page):
     assert sum(map(int, re.findall(r"\d+", background)[:3])) < 150
     assert broken == 0
     assert errors == []
+
+
+@pytest.mark.parametrize("width", [1100, 1280, 1320, 1600])
+@pytest.mark.parametrize("page", ["guide/surgery", "benchmarks/index"])
+def test_code_is_not_cut_off_and_no_table_of_contents_is_covered(site, browser, page, width):
+    tab = browser.new_page()
+    tab.set_viewport_size({"width": width, "height": 900})
+    tab.goto((site / f"{page}.html").as_uri())
+    cut_off = tab.eval_on_selector_all("div.highlight pre", "all => all.filter(pre => pre.scrollWidth > pre.clientWidth).length")
+    boxes = tab.evaluate(
+        "['.sidebar-container', '.content', '.toc-drawer'].map(name => document.querySelector(name).getBoundingClientRect())"
+        ".map(box => [box.left, box.right])"
+    )
+    page_width = tab.evaluate("document.documentElement.scrollWidth")
+    tab.close()
+    (_, sidebar), (left, right), (contents, contents_end) = boxes
+    assert not cut_off
+    assert page_width <= width
+    assert sidebar <= left
+    assert right <= contents
+    assert contents_end <= width or contents >= width - 15  # beside the article, or outside until it is opened
+
+
+def test_short_cells_and_signatures_are_readable(site):
+    assert "<factory>" not in (site / "api" / "surgery.html").read_text()
+    assert re.search(r'<td class="number"><p>\d+ of \d+', (site / "interop.html").read_text())
+    assert anynorm.__version__ in re.search(r"<title>(.*?)</title>", (site / "index.html").read_text())[1]
+    assert "MIT License" in (site / "index.html").read_text()
