@@ -117,7 +117,7 @@ def summary_line(name: str) -> str:
     """Return the first line of the docstring of a public name as reStructuredText.
 
     >>> summary_line("merge")
-    'Merge the shared affine of every sandwich into the affine of its classes, in place, with the same output.'
+    'Merge the shared affine of every sandwich norm into its affine per class, in place; outputs stay the same.'
     """
     return to_rst([(getattr(anynorm, name).__doc__ or "").strip().splitlines()[0]])[0]
 

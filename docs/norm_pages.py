@@ -23,25 +23,6 @@ SMALL = 2
 CHANNELS, SHAPE = 64, (8, 64, 16, 16)
 """Number of channels in examples, and the input shape for which statistics are counted."""
 ORDER = ("nn.BatchNorm", "nn.GroupNorm")
-FULL_NAMES = {
-    "adain": "Adaptive Instance Normalization",
-    "auxbn": "Auxiliary Batch Normalization",
-    "bgn": "Batch Group Normalization",
-    "bkn": "Batch Kalman Normalization",
-    "brn": "Batch Renormalization",
-    "hn": "Heterologous Normalization",
-    "ibn": "Instance-Batch Normalization (IBN-Net)",
-    "ilmadain": "Instance-Level Meta Normalization with AdaIN",
-    "ilmgn": "Instance-Level Meta Normalization with GN",
-    "ilmin": "Instance-Level Meta Normalization with IN",
-    "modenorm": "Mode Normalization",
-    "saadain": "Sandwich Adaptive Instance Normalization",
-    "saauxbn": "Sandwich Auxiliary Batch Normalization",
-    "sabn": "Sandwich Batch Normalization",
-    "sn": "Switchable Normalization",
-    "ssn": "Sparse Switchable Normalization",
-}
-"""The names of methods whose papers call them otherwise than their class."""
 ONE_COLOR = "Values of one color share a statistic"
 
 
@@ -79,7 +60,7 @@ def gallery_page(names: list[str]) -> str:
     lines = ["# Gallery of norms", "", "One page per norm: what it computes, when to use it, what it costs, who measured it."]
     lines += [f"{ONE_COLOR}; pictures have small numbers, such as `gn:2` for `gn:32`."]
     lines += [
-        "[Specs](../guide/specs.md) combines all of these.",
+        "A [spec](../guide/specs.md) can combine all of these.",
         "",
         "```{toctree}",
         ":hidden:",
@@ -92,7 +73,7 @@ def gallery_page(names: list[str]) -> str:
     for name in names:
         norm = REGISTRY[name]
         picture = f"![values that share a statistic of {name}]({file_name(drawn_specs(norm)[0])}.svg)"
-        lines += [f"- [{picture}]({name}.md) [`{example(norm)}`]({name}.md) {norm.__name__}: {_lower(summary(norm))}"]
+        lines += [f"- [{picture}]({name}.md) [`{example(norm)}`]({name}.md) {summary(norm)}"]
     return "\n".join([*lines, ""])
 
 
@@ -100,7 +81,7 @@ def norm_page(name: str) -> str:
     """Return the page of a registered norm."""
     norm = REGISTRY[name]
     equations = formula(parse(example(norm), batch_size=8))
-    parts = [f"# {norm.__name__} (`{name}`)", f"{describe(norm)}. {norm.paper}{_paper_link(norm.paper)}."]
+    parts = [f"# {norm.__name__} (`{name}`)", f"{summary(norm)}. {norm.paper}{_paper_link(norm.paper)}."]
     parts += [_pictures(norm), "## When to use it", _list(advise(norm))]
     parts += ["## What it computes", "```text\n" + "\n".join(equations) + "\n```"]
     if any("μ[" in line or "σ²[" in line for line in equations):
@@ -109,22 +90,6 @@ def norm_page(name: str) -> str:
     parts += [_counts(norm), "## Code", f"```python\n{code(norm)}```"]
     parts += ["## What it costs", cost(norm), "## Records", records(name)]
     return "\n\n".join(parts) + "\n"
-
-
-def describe(norm: type[RegisteredNorm]) -> str:
-    """Return the full name of a method, where its class does not say it, and what it is.
-
-    >>> describe(REGISTRY["sabn"])
-    'Sandwich Batch Normalization: BN with a shared affine, then one per class'
-    """
-    name = FULL_NAMES.get(norm.name)
-    return f"{name}: {_lower(summary(norm))}" if name else summary(norm)
-
-
-def _lower(text: str) -> str:
-    """Return a text that starts with a small letter, except for names such as BN and AdaIN."""
-    word = text.partition(" ")[0]
-    return text[0].lower() + text[1:] if word.istitle() else text
 
 
 def _paper_link(paper: str) -> str:

@@ -44,7 +44,7 @@ with torch.no_grad():
 for name, output in results.items():
     same = int((output.argmax(1) == expected.argmax(1)).sum())
     is_close = torch.allclose(output, expected, rtol=1e-4, atol=1e-4)
-    print(f"{name}: {same} of {len(x)} predictions are those of the model; outputs within 1e-4: {is_close}")
+    print(f"{name}: {same} of {len(x)} predictions agree with the model; outputs within 1e-4: {is_close}")
 
 # Output:
 # path  norm  into  layer_position  note
@@ -52,5 +52,5 @@ for name, output in results.items():
 # 4     hn:8  3     before
 # 7     gn:8                        not folded: the statistics of gn:8 come from each input, so no fixed (a, b) exists
 # 2 of 3 norms folded; the output changed by … of its largest value.
-# folded: 497 of 497 predictions are those of the model; outputs within 1e-4: True
-# exported: 497 of 497 predictions are those of the model; outputs within 1e-4: True
+# folded: 497 of 497 predictions agree with the model; outputs within 1e-4: True
+# exported: 497 of 497 predictions agree with the model; outputs within 1e-4: True

@@ -34,9 +34,9 @@ A model that is not listed works if its norms are of a known class; `anynorm ins
 not known. Of the detectors, only torchvision's Faster R-CNN is tested (trainable and frozen BatchNorm); see
 [Detection](guide/detection.md#on-your-detector).
 
-Models have no pretrained weights. Their running statistics are those of one batch, changed at random like the affine of their
-norms, so that equal outputs mean something. A batch has two random inputs of the smallest size that the model takes:
-3&nbsp;×&nbsp;64&nbsp;×&nbsp;64 unless noted next to its name.
+Models have no pretrained weights. Their running statistics are computed from one batch and then perturbed at random, as is the
+affine of their norms, so that equal outputs mean something. A batch has two random inputs of the smallest size that the model
+takes: 3&nbsp;×&nbsp;64&nbsp;×&nbsp;64 unless noted next to its name.
 
 | column | operation | passes if |
 |---|---|---|

@@ -92,7 +92,7 @@ class ExtendedNorm(GroupedNorm):
 
 
 class BatchGroupNorm(RegisteredNorm):
-    """Statistics over the batch, per group of the flattened channels and positions, which are divided into G groups.
+    """Batch Group Normalization: statistics over the batch, per group of the flattened channels and positions.
 
     Without `num_groups`, G is chosen from the batch size as in the paper; if that G does not fit the number of channels, the
     largest smaller G that does is used.
@@ -178,7 +178,7 @@ class GeneralBatchGroupNorm(RegisteredNorm):
 
 
 class HeteroNorm(GroupedNorm):
-    """The mean of BN, with the standard deviation over groups of channels or over all channels of the batch."""
+    """Heterologous Normalization: the mean of BN, with the standard deviation of a group of channels or of the whole batch."""
 
     name, paper, example = "hn", _HN, "hn:32"
     use = "Small batches, with inference as in BN: the mean is that of BN, and the standard deviation fluctuates less."
@@ -192,7 +192,7 @@ class HeteroNorm(GroupedNorm):
 
 
 class SwitchNorm(GroupedNorm):
-    """A learned mixture of the statistics of IN, LN and BN, optionally with separate mixing weights per group of channels."""
+    """Switchable Normalization: a learned mixture of the statistics of IN, LN and BN."""
 
     name, paper = "sn", _SN
     use = "To let each layer learn which statistics suit it; sn-bn with one sample per device."
@@ -215,7 +215,7 @@ class ConditionalBatchNorm(ClassNorm):
 
 
 class SandwichBatchNorm(ClassNorm):
-    """BN with a shared affine followed by an affine per class."""
+    """Sandwich Batch Normalization: BN with a shared affine followed by an affine per class."""
 
     name, paper, example = "sabn", _SABN, "sabn@10"
     use = "Class-conditional generators: as ccbn, with an additional affine shared by all classes."
@@ -223,7 +223,7 @@ class SandwichBatchNorm(ClassNorm):
 
 
 class AuxBatchNorm(DomainNorm):
-    """BN with separate statistics and a separate affine per domain."""
+    """Auxiliary Batch Normalization: BN with separate statistics and a separate affine per domain."""
 
     name, paper, example = "auxbn", "Xie et al. 2020", "auxbn@2"
     use = "Data of several domains whose statistics differ, such as clean and adversarial images."
@@ -231,7 +231,7 @@ class AuxBatchNorm(DomainNorm):
 
 
 class SandwichAuxBatchNorm(DomainNorm):
-    """BN with separate statistics per domain, a shared affine, and an affine per domain."""
+    """Sandwich Auxiliary Batch Normalization: BN with statistics per domain, a shared affine, and an affine per domain."""
 
     name, paper, example = "saauxbn", _SABN, "saauxbn@2"
     use = "As auxbn, with an additional affine shared by all domains."
@@ -239,7 +239,7 @@ class SandwichAuxBatchNorm(DomainNorm):
 
 
 class AdaIN(RegisteredNorm):
-    """IN, scaled and shifted by the standard deviation and mean of a style."""
+    """Adaptive Instance Normalization: IN, scaled and shifted by the standard deviation and mean of a style."""
 
     name, paper = "adain", "Huang & Belongie 2017"
     use = "Style transfer with any style."
@@ -247,7 +247,7 @@ class AdaIN(RegisteredNorm):
 
 
 class SandwichAdaIN(RegisteredNorm):
-    """IN with a shared affine, scaled and shifted by the standard deviation and mean of a style."""
+    """Sandwich Adaptive Instance Normalization: AdaIN with a shared affine before the moments of the style."""
 
     name, paper = "saadain", _SABN
     use = "As adain, with an additional affine shared by all styles."

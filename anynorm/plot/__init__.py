@@ -85,12 +85,12 @@ def check_picture(path: Path | str) -> None:
     >>> check_picture("shift.doc")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    anynorm.errors.DataError: shift.doc must end like a picture. Usable: ...
+    anynorm.errors.DataError: shift.doc must have the suffix of a picture. Usable: ...
     """
     path = Path(path)
     fig, _ = get_axes(None)
     suffixes = sorted(f".{suffix}" for suffix in fig.canvas.get_supported_filetypes())
     if path.suffix not in suffixes:
-        raise DataError(f"{path} must end like a picture. Usable: {' '.join(suffixes)}.")
+        raise DataError(f"{path} must have the suffix of a picture. Usable: {' '.join(suffixes)}.")
     if not path.absolute().parent.is_dir():
         raise DataError(f"The folder {path.parent} of {path.name} does not exist. Create it first.")

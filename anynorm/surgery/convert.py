@@ -67,7 +67,8 @@ def convert(
     sites = find_norms(model)
     if not sites:
         raise SurgeryError(
-            f"This {type(model).__name__} has no norm that anynorm recognizes; anynorm.surgery.adapters.register adds classes."
+            f"This {type(model).__name__} has no norm that anynorm recognizes; anynorm.surgery.adapters.register adds support "
+            "for other classes."
         )
     chosen = choose(sites, where)
     skipped: list[NormSite] = []
@@ -91,7 +92,7 @@ def _nothing_pools(model: nn.Module, unsupported: list[NormSite], skipped: list[
     ]
     hint = " where='all' converts these norms:" if skipped and not unsupported else ""
     if skipped and unsupported:
-        hint = " where='all' converts those of these norms that are supported:"
+        hint = " where='all' converts the supported ones of these norms:"
     start = f"No norm of this {type(model).__name__} that anynorm supports pools over samples; nothing was changed."
     return "\n".join([start + hint, *_truncated(lines)])
 
@@ -154,7 +155,7 @@ def replace_norms(
         row: dict[str, Any] = {"path": site.path, "norm": site.label, "new_norm": replacement.norm.spec, "channels": channels}
         rows.append(row | vars(replacement.transfer))
     if failures:
-        hint = " groups='nearest' takes the nearest group number." if groups == "exact" and "divisible" in failures[0] else ""
+        hint = " groups='nearest' uses the nearest number of groups." if groups == "exact" and "divisible" in failures[0] else ""
         start = f"{len(failures)} layers cannot be converted; nothing was changed.{hint}"
         raise SurgeryError("\n".join([start, *_truncated(failures)]))
     for kind in {type(norm): None for norm in norms.values()}:

@@ -38,7 +38,7 @@ def copy_domain(model: nn.Module, source: int = 0) -> SurgeryReport:
     >>> print(copy_domain(nn.Sequential(nn.Conv2d(3, 8, 3), anynorm.make("bn.aux@2", 8))))
     path  norm      copied
     1     bn.aux@2  class_weight, class_bias, running_mean, running_var, num_batches_tracked
-    Domain 0 copied to the others in 1 norm.
+    Domain 0 copied to all other domains in 1 norm.
     """
     check_model(model)
     norms = {path: module for path, module in model.named_modules() if isinstance(module, Norm) and module.norm_spec.num_classes}
@@ -60,7 +60,7 @@ def copy_domain(model: nn.Module, source: int = 0) -> SurgeryReport:
                 undo_log.undo_steps.append(partial(_assign, tensor, tensor.clone()))
                 tensor.copy_(tensor[source].clone().expand_as(tensor))
             rows.append({"path": path, "norm": norm.spec, "copied": list(tensors)})
-    finding = f"Domain {source} copied to the others in {len(norms)} norm{'s' * (len(norms) > 1)}."
+    finding = f"Domain {source} copied to all other domains in {len(norms)} norm{'s' * (len(norms) > 1)}."
     return SurgeryReport(rows, finding, model, undo_log.undo)
 
 

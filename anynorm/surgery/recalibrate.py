@@ -111,7 +111,7 @@ def _check_arguments(estimator: str, source_weight: float) -> None:
         raise SurgeryError(f"estimator must be one of {' '.join(ESTIMATORS)}; got {estimator!r}.")
     if not 0 <= source_weight <= 1:
         raise SurgeryError(
-            f"source_weight must be in [0, 1]; got {source_weight}. It is the weight of the present statistics, such as "
+            f"source_weight must be in [0, 1]; got {source_weight}. It is the weight of the current statistics, such as "
             "N / (N + n) for a prior of N samples and n new ones."
         )
 

@@ -76,7 +76,7 @@ def harden(model: nn.Module, where: Where = None, *, optimizer: Optimizer | None
     0     sn    bn
     1 norm hardened.
     """
-    return _simplify(model, where, _harden, words=("norm of mixed cuts", "harden", "hardened"), optimizer=optimizer)
+    return _simplify(model, where, _harden, words=("norm with mixed cuts", "harden", "hardened"), optimizer=optimizer)
 
 
 def _simplify(

@@ -60,8 +60,8 @@ def xbn(
     blocks = find_blocks(model, sites)
     if not blocks:
         raise SurgeryError(
-            f"This {type(model).__name__} has no residual blocks: in none of its modules do two branches from the input meet "
-            "again, one of them with more norms. Choose the norms by hand: anynorm.convert(model, spec, where=[…])."
+            f"This {type(model).__name__} has no residual blocks: no module merges two branches from its input, one "
+            "of them with more norms. Choose the norms by hand: anynorm.convert(model, spec, where=[…])."
         )
     if not isinstance(every, int) or not 1 <= every <= len(blocks):
         raise SurgeryError(f"every must be an integer from 1 to the number of blocks, {len(blocks)}; got {every!r}.")

@@ -82,7 +82,7 @@ def _apply_layout(model: nn.Module, norms: str, batch_size: int, fit: Calibratio
     specs = norms.split("~")
     chosen = {site: specs[k % len(specs)] for k, site in enumerate(find_norms(model))}
     if not chosen:
-        raise SpecError(f"{norms} cannot be applied: {type(model).__name__} has no norm that it could replace.")
+        raise SpecError(f"{norms} cannot be applied: {type(model).__name__} has no norm to replace.")
     return replace_norms(model, chosen, fit=fit, groups="nearest", optimizer=None, options={"batch_size": batch_size}).model
 
 

@@ -157,7 +157,7 @@ def too_narrow():
         (["--minutes", "0"], r"minutes must be above 0; got 0\.0"),
         (["--num-train", "128", "--batch-sizes", "500"], r"500 samples.*128 training"),
         (["--num-train", "100000"], "1348"),
-        (["--model", "torch.nn:Identity"], r"bn cannot be applied: Identity has no norm that it could replace"),
+        (["--model", "torch.nn:Identity"], r"bn cannot be applied: Identity has no norm to replace"),
         (["--model", "tests.cli.test_compare:returns_tuple"], r"must return logits of shape \(2, 10\) for 2 images; got tuple"),
         (["--model", "tests.cli.test_compare:too_narrow"], "fails on images of digits: RuntimeError"),
         (["--set", "label_smoothing=3"], r"label_smoothing must be .*; got 3\.0"),

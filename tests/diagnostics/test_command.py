@@ -115,7 +115,7 @@ def test_misuse_raises_with_the_reason(labeled, tmp_path):
         ([], "pass --data"),
         (["--data", "nowhere"], "expected a folder, a file .* or package.module:factory; got 'nowhere'"),
         (["--data", labeled, "--deltas", "a"], "--deltas must be comma-separated numbers, such as 0.1,0.2; got 'a'"),
-        (["--data", labeled, "--plot", tmp_path / "x.doc"], "must end like a picture"),
+        (["--data", labeled, "--plot", tmp_path / "x.doc"], "must have the suffix of a picture"),
     ):
         done = run("diagnose", MODEL, *arguments)
         with pytest.raises(anynorm.AnynormError, match=message):

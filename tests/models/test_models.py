@@ -92,7 +92,7 @@ def test_lists_of_norms_keep_commas_inside_specs():
     validate_norms("xbn=gn:4")
     with pytest.raises(anynorm.SpecError, match="unknown norm"):
         validate_norms("gn:4~bm")
-    with pytest.raises(anynorm.SpecError, match="bn cannot be applied: Linear has no norm that it could replace"):
+    with pytest.raises(anynorm.SpecError, match="bn cannot be applied: Linear has no norm to replace"):
         apply_norms(torch.nn.Linear(2, 2), "bn", 4)
 
 

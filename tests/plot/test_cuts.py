@@ -143,7 +143,7 @@ def test_errors_name_the_norm_and_the_shape(tmp_path):
         cuts("bgn:5", SHAPE)
     with pytest.raises(anynorm.SpecError, match="6 is not divisible by 4"):
         cuts("gn:4", SHAPE)
-    with pytest.raises(anynorm.DataError, match="must end like a picture"):
+    with pytest.raises(anynorm.DataError, match="must have the suffix of a picture"):
         save_cuts("bn", tmp_path / "bn.doc")
 
 

@@ -44,7 +44,7 @@ def test_statistics_that_classes_share_stay():
     report = anynorm.copy_domain(network)
     assert torch.equal(network[1].running_mean, before)
     assert report.rows[0]["copied"] == ["class_weight", "class_bias"]
-    assert report.finding == "Domain 0 copied to the others in 1 norm."
+    assert report.finding == "Domain 0 copied to all other domains in 1 norm."
 
 
 def test_the_domains_are_parameters_of_their_own_afterwards():

@@ -53,7 +53,7 @@ def test_channel_groups_with_different_largest_cuts_keep_all_cuts():
         model[0].mean_weight.copy_(torch.tensor([[9.0, 0, 0], [0, 0, 9.0]]))
     report = anynorm.harden(model)
     assert ".hard" in report["0"]["new_norm"]
-    with pytest.raises(anynorm.SurgeryError, match="no norm of mixed cuts: there is nothing to harden"):
+    with pytest.raises(anynorm.SurgeryError, match="no norm with mixed cuts: there is nothing to harden"):
         anynorm.harden(network())
 
 

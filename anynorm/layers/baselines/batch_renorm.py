@@ -38,7 +38,7 @@ class Snapshot(NamedTuple):
 
 
 class BatchRenorm(ScheduledNorm):
-    """BN whose output is corrected towards the running statistics, within limits that increase during training.
+    """Batch Renormalization: BN whose output is corrected towards the running statistics, within limits that increase.
 
     With activation checkpointing, a recomputed pass uses the same correction as the original pass, except in compiled code,
     which cannot detect a recomputation. For all other arguments, see `RegisteredNorm`.

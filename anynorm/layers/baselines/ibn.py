@@ -17,7 +17,7 @@ from anynorm.layers.registered import RegisteredNorm
 
 
 class InstanceBatchNorm(CustomNorm, RegisteredNorm):
-    """IN for the first half of the channels, BN for the second."""
+    """Instance-Batch Normalization (IBN-Net): IN for the first half of the channels, BN for the second."""
 
     name, paper = "ibn", "Pan et al. 2018, in xbn Table 2"
     use = "Models that are evaluated on other domains than they were trained on."

@@ -82,7 +82,7 @@ class MetaNorm(CustomNorm, RegisteredNorm):
 
 
 class MetaInstanceNorm(MetaNorm):
-    """IN with an affine predicted from each sample's statistics (ILM+IN)."""
+    """Instance-Level Meta Normalization of IN: an affine predicted from the statistics of each sample."""
 
     name, paper = "ilmin", "Jia et al. 2019, in sabn sec. 5.2"
     use = "A baseline of style transfer."
@@ -90,7 +90,7 @@ class MetaInstanceNorm(MetaNorm):
 
 
 class MetaGroupNorm(MetaNorm, GroupedNorm):
-    """GN with an affine predicted from each sample's statistics (ILM+GN)."""
+    """Instance-Level Meta Normalization of GN: an affine predicted from the statistics of each sample."""
 
     name, paper, example = "ilmgn", "Jia et al. 2019, in sabn sec. 5.2", "ilmgn:32"
     use = "As gn, if the affine should depend on the sample."
@@ -99,7 +99,7 @@ class MetaGroupNorm(MetaNorm, GroupedNorm):
 
 
 class MetaAdaIN(MetaNorm):
-    """AdaIN with predictions from each sample's statistics added to the moments of the style (ILM+IN with a style; form ours)."""
+    """Instance-Level Meta Normalization of AdaIN: predictions are added to the moments of the style (form ours)."""
 
     name, paper = "ilmadain", "form ours, for the ILM+IN of sabn sec. 5.2"
     use = "A baseline of style transfer with any style."

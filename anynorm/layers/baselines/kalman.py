@@ -50,7 +50,7 @@ class Estimate(NamedTuple):
 
 
 class BatchKalmanNorm(CustomNorm, RegisteredNorm):
-    """BN whose batch statistics are combined with a prediction from the statistics of the previous norm.
+    """Batch Kalman Normalization: BN whose statistics are combined with a prediction from those of the previous norm.
 
     `anynorm.convert` connects the layers that it inserts, in the order of the modules; use `connect` for any other order. A layer
     that is not connected is BN. Every layer of a chain must run exactly once per forward pass, after the previous layer. For all

@@ -38,7 +38,7 @@ IN_WITH_STYLE = {
 
 
 class ModeNorm(CustomNorm, RegisteredNorm):
-    """BN with separate statistics for K modes; a learned gate softly assigns each sample to the modes by its spatial mean.
+    """Mode Normalization: BN with separate statistics for K modes, to which a learned gate softly assigns samples.
 
     For all other arguments, see `RegisteredNorm`.
 

@@ -73,7 +73,7 @@ def _length(vectors: Tensor) -> Tensor:
 
 
 class SparseSwitchNorm(ScheduledNorm, GroupedNorm):
-    """SN with mixing weights that become sparse in training, until one cut remains for the mean and one for the variance.
+    """Sparse Switchable Normalization: SN whose mixing weights become sparse in training, until one cut remains.
 
     The radius increases linearly between the first and last pass in the buffer `ramp`; `set_total_steps` scales it to the length
     of training. With activation checkpointing, a recomputed pass uses the radius of the latest pass. This is inexact for the
