@@ -9,7 +9,7 @@ browser:
 		(apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium) >/dev/null 2>&1 || \
 		echo 'chromium could not be installed: the browser test of the report page is skipped'
 
-.PHONY: setup demo test docs dist interop interop-sample interop-results sanitize bench results format clean
+.PHONY: setup demo test test-real docs dist interop interop-sample interop-results sanitize bench results format clean
 
 setup: .venv/ready
 
@@ -30,7 +30,11 @@ test: setup browser
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/deptry anynorm
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 2 --dist worksteal -m 'not real'
+
+# Tests and guides with pretrained networks and real images; skipped if the shared data folder is not next to the clone.
+test-real: setup
+	$(BIN)/pytest -n 2 --dist worksteal -m real
 
 # The documentation site, in build/docs/html; part of `make test` as tests/docs. It needs no network and no server.
 docs: setup

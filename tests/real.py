@@ -21,6 +21,8 @@ from anynorm.models.cifar_resnet import CifarResNet
 
 SHARED = Path(os.environ.get("ANYNORM_SHARED", Path(__file__).parents[2] / "shared")) / "data"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data folder is not next to the project")
+REAL = [pytest.mark.real, needs_shared]
+"""Marks of tests with pretrained networks and real images, which `make test-real` runs."""
 MEAN, STD = torch.tensor((0.485, 0.456, 0.406)), torch.tensor((0.229, 0.224, 0.225))
 
 

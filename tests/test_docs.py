@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from docs.run import Block, matches, read_blocks, read_data_names, run_in_sandbox
-from tests.real import needs_shared, unpack_datasets
+from tests.real import REAL, unpack_datasets
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -15,7 +15,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 def cases():
     for page in PAGES:
         text = page.read_text()
-        marks = [needs_shared, pytest.mark.slow] if read_data_names(text) else []
+        marks = REAL if read_data_names(text) else []
         yield pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks)
 
 

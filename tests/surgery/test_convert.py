@@ -70,7 +70,7 @@ def test_a_model_in_which_nothing_pools_over_samples_is_refused_with_a_list_and_
         anynorm.convert(model, "ln")
     assert all(a is b for a, b in zip(model.modules(), before, strict=True))
     with pytest.raises(
-        anynorm.SurgeryError, match=r"that are supported:\n  0 \(GroupNorm\)\n  1 \(RMSNorm\): cannot be converted"
+        anynorm.SurgeryError, match=r"the supported ones of these norms:\n  0 \(GroupNorm\)\n  1 \(RMSNorm\): cannot be converted"
     ):
         anynorm.convert(nn.Sequential(nn.GroupNorm(2, 8), nn.RMSNorm(8)), "ln")
     assert len(anynorm.convert(model, "ln", where="all")) == 2

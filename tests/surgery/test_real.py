@@ -6,9 +6,9 @@ from torch import nn
 
 import anynorm
 from tests.helpers import same
-from tests.real import accuracy, augment, load_cifar, load_photos, needs_shared, pretrained_efficientnet, pretrained_resnet
+from tests.real import REAL, accuracy, augment, load_cifar, load_photos, pretrained_efficientnet, pretrained_resnet
 
-pytestmark = [needs_shared, pytest.mark.slow]
+pytestmark = REAL
 
 # accuracy in percent that fitting on 512 unlabeled images must reach: one point below a first measurement on other images
 MIN_ACCURACY = {

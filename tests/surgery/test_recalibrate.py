@@ -238,7 +238,7 @@ def trained_with(spec):
 @pytest.mark.parametrize("weight", [-0.1, 1.5, float("nan")])
 def test_a_source_weight_outside_0_and_1_is_refused(weight):
     with pytest.raises(
-        anynorm.SurgeryError, match=rf"source_weight must be in \[0, 1\]; got {weight}. It is the weight of the pres"
+        anynorm.SurgeryError, match=rf"source_weight must be in \[0, 1\]; got {weight}. It is the weight of the curr"
     ):
         anynorm.recalibrate(network(), BATCHES, source_weight=weight)
 
