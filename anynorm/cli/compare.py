@@ -100,7 +100,7 @@ def compare(
     root: RunsDir = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Train a model with each norm at each batch size, recommend a norm, and write report.html into the folder of the runs.
+    """Train a model with each norm at each batch size, recommend a norm, and write report.html to the directory of the runs.
 
     Finished runs are not trained again; run the command again to resume an interrupted comparison.
     """

@@ -56,7 +56,7 @@ def read_voc(root: Path, problems: Problems) -> Splits:
 
 
 def _find_ids(root: Path) -> list[list[str]]:
-    """Return the IDs of the training and the test images, or of all images if there are no lists."""
+    """Return the IDs of the training and the test images by the lists in ImageSets/Main; without two lists, one list of IDs."""
     lists = root / "ImageSets" / "Main"
 
     def read(name: str) -> list[str]:

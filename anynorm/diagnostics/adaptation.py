@@ -73,7 +73,7 @@ def adaptation(
         unlabeled samples. If no norm has running statistics, all scores are equal, and the finding says so.
 
     Raises:
-        DiagnosticError: if there is no target, a target has no sample, or the output cannot be scored.
+        DiagnosticError: if `targets` is empty, a target has no samples, or the output cannot be scored.
 
     >>> import torch
     >>> x = torch.randn(256, 2)

@@ -37,7 +37,7 @@ StatBuffers = dict[Cut, tuple[BufferRef | None, BufferRef | None]]
 
 
 def running_stat_buffers(site: NormSite) -> StatBuffers:
-    """Return references to the buffers of the running statistics of a norm.
+    """Return the buffers that hold the running statistics of a norm, without copying them.
 
     Raises:
         DiagnosticError: if a running statistic is not a buffer of the norm.

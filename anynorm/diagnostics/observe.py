@@ -22,7 +22,7 @@ from anynorm.layers.norm import Norm
 from anynorm.surgery.find import NormSite
 
 InputCallback = Callable[[NormSite, Tensor, Tensor | None], None]
-"""A function of the site of a norm, its input, and the domain of each sample (None for norms without domains)."""
+"""A callback `f(site, x, domains)` for the input x of a norm; `domains` is None for norms without domains."""
 
 
 @contextmanager
