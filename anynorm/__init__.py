@@ -12,7 +12,6 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from anynorm.comparison import compare as compare
     from anynorm.errors import AnynormError as AnynormError
     from anynorm.errors import ConditionError as ConditionError
     from anynorm.errors import DataError as DataError
@@ -24,24 +23,27 @@ if TYPE_CHECKING:
     from anynorm.errors import SpecError as SpecError
     from anynorm.errors import StateError as StateError
     from anynorm.errors import SurgeryError as SurgeryError
-    from anynorm.layers.algebra import AdaIN as AdaIN
-    from anynorm.layers.algebra import AuxBatchNorm as AuxBatchNorm
-    from anynorm.layers.algebra import BatchGroupNorm as BatchGroupNorm
-    from anynorm.layers.algebra import BatchNorm as BatchNorm
-    from anynorm.layers.algebra import ConditionalBatchNorm as ConditionalBatchNorm
-    from anynorm.layers.algebra import ExtendedNorm as ExtendedNorm
-    from anynorm.layers.algebra import GeneralBatchGroupNorm as GeneralBatchGroupNorm
-    from anynorm.layers.algebra import GroupNorm as GroupNorm
-    from anynorm.layers.algebra import HeteroNorm as HeteroNorm
-    from anynorm.layers.algebra import InstanceNorm as InstanceNorm
-    from anynorm.layers.algebra import LayerNorm as LayerNorm
-    from anynorm.layers.algebra import PositionalNorm as PositionalNorm
-    from anynorm.layers.algebra import SandwichAdaIN as SandwichAdaIN
-    from anynorm.layers.algebra import SandwichAuxBatchNorm as SandwichAuxBatchNorm
-    from anynorm.layers.algebra import SandwichBatchNorm as SandwichBatchNorm
-    from anynorm.layers.algebra import SwitchNorm as SwitchNorm
+    from anynorm.lab.comparison.comparison import compare as compare
+    from anynorm.lab.training.task import Metric as Metric
+    from anynorm.lab.training.task import Task as Task
     from anynorm.layers.conditioning import condition as condition
     from anynorm.layers.norm import Norm as Norm
+    from anynorm.norms import AdaIN as AdaIN
+    from anynorm.norms import AuxBatchNorm as AuxBatchNorm
+    from anynorm.norms import BatchGroupNorm as BatchGroupNorm
+    from anynorm.norms import BatchNorm as BatchNorm
+    from anynorm.norms import ConditionalBatchNorm as ConditionalBatchNorm
+    from anynorm.norms import ExtendedNorm as ExtendedNorm
+    from anynorm.norms import GeneralBatchGroupNorm as GeneralBatchGroupNorm
+    from anynorm.norms import GroupNorm as GroupNorm
+    from anynorm.norms import HeteroNorm as HeteroNorm
+    from anynorm.norms import InstanceNorm as InstanceNorm
+    from anynorm.norms import LayerNorm as LayerNorm
+    from anynorm.norms import PositionalNorm as PositionalNorm
+    from anynorm.norms import SandwichAdaIN as SandwichAdaIN
+    from anynorm.norms import SandwichAuxBatchNorm as SandwichAuxBatchNorm
+    from anynorm.norms import SandwichBatchNorm as SandwichBatchNorm
+    from anynorm.norms import SwitchNorm as SwitchNorm
     from anynorm.registry import layer as layer
     from anynorm.registry import make as make
     from anynorm.registry import zoo as zoo
@@ -56,21 +58,19 @@ if TYPE_CHECKING:
     from anynorm.surgery.simplify import merge as merge
     from anynorm.surgery.sync import sync as sync
     from anynorm.surgery.xbn import xbn as xbn
-    from anynorm.training.task import Metric as Metric
-    from anynorm.training.task import Task as Task
 
 __version__ = "0.2.0"
 
 _NAMES = {
-    "comparison": "compare",
+    "lab.comparison.comparison": "compare",
     "errors": "AnynormError ConditionError DataError DiagnosticError DiskError FoldError ReadError ShapeError SpecError "
     "StateError SurgeryError",
-    "layers.algebra": "AdaIN AuxBatchNorm BatchGroupNorm BatchNorm ConditionalBatchNorm ExtendedNorm GeneralBatchGroupNorm "
+    "norms": "AdaIN AuxBatchNorm BatchGroupNorm BatchNorm ConditionalBatchNorm ExtendedNorm GeneralBatchGroupNorm "
     "GroupNorm HeteroNorm InstanceNorm LayerNorm PositionalNorm SandwichAdaIN SandwichAuxBatchNorm SandwichBatchNorm SwitchNorm",
     "layers.conditioning": "condition",
     "layers.norm": "Norm",
     "registry": "layer make zoo",
-    "training.task": "Metric Task",
+    "lab.training.task": "Metric Task",
     "surgery.convert": "convert",
     "surgery.domains": "copy_domain",
     "surgery.fold": "fold",

@@ -1,6 +1,6 @@
 """Construction of layers from specs, and the list of all registered norms.
 
-To register your own norm, subclass `anynorm.layers.registered.RegisteredNorm`, as the classes in `anynorm.layers.algebra` do.
+To register your own norm, subclass `anynorm.layers.registered.RegisteredNorm`, as the classes in `anynorm.norms` do.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
+from anynorm import norms as algebra  # noqa: F401  # their classes register themselves
 from anynorm.core import grammar
 from anynorm.core.cuts import divisors, largest_usable_groups
 from anynorm.core.spec import NormSpec, check_num_features
 from anynorm.core.update_rules import UpdateRule
 from anynorm.errors import SpecError
-from anynorm.layers import algebra, baselines  # noqa: F401  # their classes register themselves
+from anynorm.layers import baselines  # noqa: F401  # their classes register themselves
 from anynorm.layers.norm import Norm
 from anynorm.layers.registered import REGISTRY, RegisteredNorm
 

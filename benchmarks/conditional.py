@@ -21,8 +21,8 @@ from sections import conditional_section
 from torch import Tensor, nn
 
 import anynorm
-from anynorm.models.gan import build_gan
-from anynorm.models.shape import DataShape
+from anynorm.lab.data.shape import DataShape
+from anynorm.lab.tasks.generation.networks import build_gan
 from anynorm.progress import track
 
 BASE = "nn.BatchNorm2d + nn.Embedding"

@@ -14,8 +14,8 @@ from functools import partial
 
 import torch
 
-from anynorm.training.config import Config
-from anynorm.training.trainer import Trainer
+from anynorm.lab.training.config import Config
+from anynorm.lab.training.trainer import Trainer
 
 CASES = [("small", 1.0, 2), ("small", 1.0, 32), ("small", 1.0, 128), ("resnet18", 0.25, 32)]
 """Tuples of model, width and batch size."""

@@ -27,7 +27,7 @@ from sections import deployment_section
 from torch import Tensor, nn
 
 import anynorm
-from anynorm.models.cifar_resnet import CifarResNet
+from anynorm.lab.models.cifar_resnet import CifarResNet
 from anynorm.progress import track
 
 GUIDE = Path(__file__).parents[1] / "docs" / "guide"

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from anynorm import kernels
-from anynorm.training.provenance import provenance
+from anynorm.lab.training.provenance import provenance
 
 
 def best_times(

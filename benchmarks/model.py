@@ -21,9 +21,9 @@ from targets import model_targets
 from torch import Tensor, nn
 
 import anynorm
-from anynorm.models import build_model
-from anynorm.models.cifar_resnet import CifarResNet
-from anynorm.models.shape import DataShape
+from anynorm.lab.data.shape import DataShape
+from anynorm.lab.models import build_model
+from anynorm.lab.models.cifar_resnet import CifarResNet
 from anynorm.progress import track
 
 NORMS = ("nn.BatchNorm2d", "bn", "sn", "hn", "bgn", "published SN")

@@ -17,10 +17,10 @@ from multiprocessing import get_context
 
 import torch
 
-from anynorm.recipes.support.presets import BOTTLENECK, DESK, TRAIN
-from anynorm.recipes.support.runs import make_config
-from anynorm.training.provenance import cpu_count
-from anynorm.training.trainer import Trainer
+from anynorm.lab.recipes.support.presets import BOTTLENECK, DESK, TRAIN
+from anynorm.lab.recipes.support.runs import make_config
+from anynorm.lab.training.provenance import cpu_count
+from anynorm.lab.training.trainer import Trainer
 
 CASES = [
     ("resnet10 at 8 px, batch 2", TRAIN, 2, 200),

@@ -33,11 +33,11 @@ from PIL import Image
 from targets import stream_targets
 from torch import Tensor, nn
 
-from anynorm.data import StepLoader, augment, load_dataset
-from anynorm.data.loader import PREFETCH_FACTOR, Indices, Samples
-from anynorm.data.stream import StreamedDataset, load_stream
-from anynorm.data.transforms import TrainTransform
-from anynorm.models import build_model
+from anynorm.lab.data import StepLoader, augment, load_dataset
+from anynorm.lab.data.loader import PREFETCH_FACTOR, Indices, Samples
+from anynorm.lab.data.stream import StreamedDataset, load_stream
+from anynorm.lab.data.transforms import TrainTransform
+from anynorm.lab.models import build_model
 from anynorm.progress import track
 
 IMAGE_SIZE = 64

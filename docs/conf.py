@@ -71,7 +71,7 @@ def setup(app: Sphinx) -> None:
 
 def convert_docstring(app: Sphinx, kind: str, name: str, item: object, options: object, lines: list[str]) -> None:  # noqa: ARG001
     """Convert the lines of a docstring to reStructuredText, in place; the section Options of a task is a table on its page."""
-    lines[:] = to_rst(without_options(lines) if name.startswith("anynorm.tasks.") else lines)
+    lines[:] = to_rst(without_options(lines) if name.startswith("anynorm.lab.tasks.") else lines)
 
 
 def skip_fields(app: Sphinx, kind: str, name: str, item: object, skip: bool, options: object) -> bool | None:  # noqa: ARG001

@@ -12,10 +12,10 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from anynorm.comparison import Comparison, make_base
-from anynorm.plot import COLORS, cuts
-from anynorm.report.results import Row, format_values, rank, select
-from anynorm.training.store import Store
+from anynorm.draw import COLORS, cuts
+from anynorm.lab.comparison.comparison import Comparison, make_base
+from anynorm.lab.report.results import Row, format_values, rank, select
+from anynorm.lab.training.store import Store
 
 FOLDER = Path(__file__).parent
 COMMAND = "anynorm compare"

@@ -11,10 +11,10 @@ from typing import Any
 
 from anynorm.core import grammar
 from anynorm.core.cuts import JointCut
+from anynorm.draw import save_cuts
+from anynorm.draw.descriptions import count, formula, list_norms
 from anynorm.layers.registered import REGISTRY, RegisteredNorm
-from anynorm.plot import save_cuts
 from anynorm.registry import make, parse, summary
-from anynorm.show import count, formula, list_norms
 from docs.norm_records import example, records
 
 ROOT = Path(__file__).parent.parent
@@ -103,7 +103,7 @@ def _pictures(norm: type[RegisteredNorm]) -> str:
     pictures = [f"![values that share a statistic of {spec}]({file_name(spec)}.svg)" for spec in specs]
     drawn = f"{ONE_COLOR}. "
     drawn += f"Drawn as {', '.join(f'`{spec}`' for spec in specs)}. " if specs != [example(norm)] else ""
-    command = f"`anynorm show {specs[0]} --svg FILE` or `anynorm.plot.cuts({specs[0]!r})` draws it."
+    command = f"`anynorm show {specs[0]} --svg FILE` or `anynorm.draw.cuts({specs[0]!r})` draws it."
     return "{.cuts}\n" + "\n".join(pictures) + f"\n\n{drawn}{command}"
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from anynorm.errors import AnynormError
+from anynorm.lab.recipes.support.catalog import read_header
+from anynorm.lab.training.norm_layout import split_layout, validate_norms
 from anynorm.layers.registered import REGISTRY, RegisteredNorm
-from anynorm.recipes.support.catalog import read_header
 from anynorm.registry import parse
-from anynorm.training.norm_layout import split_layout, validate_norms
 from tools.markdown import anchor, recipe_heading
 
 RECORDS = Path(__file__).parent.parent / "records"

@@ -1,4 +1,4 @@
-"""Pages of tasks: one per name of `anynorm.tasks.TASKS`, from docstrings, options and the defaults of `anynorm compare`."""
+"""Pages of tasks: one per name of `anynorm.lab.tasks.TASKS`, from docstrings, options and the defaults of `anynorm compare`."""
 
 from __future__ import annotations
 
@@ -8,40 +8,42 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from anynorm.comparison import Comparison, make_comparison
-from anynorm.tasks import TASKS, task_class
-from anynorm.training.devices import Hardware
-from anynorm.training.task import Task, merge_options
+from anynorm.lab.comparison.comparison import Comparison, make_comparison
+from anynorm.lab.tasks import TASKS, task_class
+from anynorm.lab.training.devices import Hardware
+from anynorm.lab.training.task import Task, merge_options
 from docs.docstrings import CODE, OBJECT
 
 DOCS = Path(__file__).parent
-_DOMAINS = "`--data` is the source domain, `--set target=NAME` the target domain; see `anynorm.data.domains`."
-_IMAGES = "`--data` is a data set of images with labels; see `anynorm.data`."
+_DOMAINS = "`--data` is the source domain, `--set target=NAME` the target domain; see `anynorm.lab.tasks.adaptation.data`."
+_IMAGES = "`--data` is a data set of images with labels; see `anynorm.lab.data`."
 _SEARCH_IMAGES = f"{_IMAGES} One half of the training images trains the weights, the other half the architecture."
 DATA = {
     "classification": _IMAGES,
     "adversarial": _IMAGES,
     "advprop": _IMAGES,
     "architecture_evaluation": f"{_IMAGES} `--model` is the architecture, `darts:GENOTYPE`.",
-    "few_shot": "`--data` has base classes for training and novel classes for tests; see `anynorm.data.few_shot`.",
+    "few_shot": "`--data` has base classes for training and novel classes for tests; see `anynorm.lab.tasks.few_shot.data`.",
     "generation": _IMAGES,
     "style_transfer": (
         "`--data` has the content images, and `--set styles=NAME` the style images, which have no default; see "
-        "`anynorm.data.unlabeled`."
+        "`anynorm.lab.data.unlabeled`."
     ),
     "single_style_transfer": (
-        "`--data` has the content images, see `anynorm.data.unlabeled`, and `--set style_image=PATH` is the picture with the "
+        "`--data` has the content images, see `anynorm.lab.data.unlabeled`, and `--set style_image=PATH` is the picture with the "
         "style, which has no default."
     ),
     "controller_search": (
-        "`--set table=PATH` is a file with the accuracies of NAS-Bench-201 (see `anynorm.data.nasbench`), "
+        "`--set table=PATH` is a file with the accuracies of NAS-Bench-201 (see `anynorm.lab.tasks.search.nasbench`), "
         "`--set data_set=NAME` the data set on which they were measured. There are no images."
     ),
     **dict.fromkeys(("darts", "darts_second_order", "manas_exp3", "manas_least_squares", "random_search"), _SEARCH_IMAGES),
     **dict.fromkeys(("source_only", "adabn", "dsbn", "can", "can_all_classes"), _DOMAINS),
-    "detection": "`--data` has images with boxes and, for `--set masks=true`, masks of objects; see `anynorm.data.detection`.",
-    "segmentation": "`--data` has images with a class per pixel; see `anynorm.data.segmentation`.",
-    "video": "`--data` has videos with labels; see `anynorm.data.video`.",
+    "detection": (
+        "`--data` has images with boxes and, for `--set masks=true`, masks of objects; see `anynorm.lab.tasks.detection.data.datasets`."
+    ),
+    "segmentation": "`--data` has images with a class per pixel; see `anynorm.lab.tasks.segmentation.data`.",
+    "video": "`--data` has videos with labels; see `anynorm.lab.tasks.video.data`.",
 }
 """The data of each task, and the options that name them."""
 ARGUMENTS = {
@@ -175,8 +177,8 @@ def option_descriptions(task: type[Task]) -> dict[str, str]:
 def link_objects(text: str) -> str:
     """Return Markdown in which the names of objects of anynorm are links.
 
-    >>> link_objects("see `anynorm.data` and `--data`")
-    'see {py:obj}`anynorm.data` and `--data`'
+    >>> link_objects("see `anynorm.lab.data` and `--data`")
+    'see {py:obj}`anynorm.lab.data` and `--data`'
     """
     return CODE.sub(lambda code: f"{{py:obj}}{code[0]}" if OBJECT.fullmatch(code[1]) else code[0], text)
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from sklearn.datasets import load_digits
 
 import anynorm
-from anynorm.show import list_norms
+from anynorm.draw.descriptions import list_norms
 
 SPECS = ["bn", "in", "ln", "gn:4", "pn", "en", "en:4", "bgn:32", "gbgn:8,4", "hn:4", "sn"]
 

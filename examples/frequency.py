@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import anynorm
-from anynorm.training.config import Config
-from anynorm.training.task import Metrics
+from anynorm.lab.training.config import Config
+from anynorm.lab.training.task import Metrics
 
 
 class Frequency(anynorm.Task):

@@ -47,8 +47,8 @@ def train_in_two_processes(configs, runs):
 import torch
 from pathlib import Path
 torch.set_num_threads(1)
-from anynorm.training.config import Config
-from anynorm.training.run import run
+from anynorm.lab.training.config import Config
+from anynorm.lab.training.run import run
 for config in {configs!r}:
     assert run(config, Path({str(runs)!r}))
 """,

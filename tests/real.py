@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from anynorm.models.cifar_resnet import CifarResNet
+from anynorm.lab.models.cifar_resnet import CifarResNet
 
 SHARED = Path(os.environ.get("ANYNORM_SHARED", Path(__file__).parents[2] / "shared")) / "data"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data folder is not next to the project")

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import torch
 
-from anynorm.data.nasbench import EDGE_NAMES, FILE, OP_NAMES, CellTable
+from anynorm.lab.tasks.search.nasbench import EDGE_NAMES, FILE, OP_NAMES, CellTable
 
 
 def planted_gains(num_edges=6, num_ops=5, seed=0):

@@ -1,6 +1,7 @@
 """What is imported when, in which direction, and how many calls `make` and `forward` take."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,22 +12,33 @@ import torch
 import anynorm
 
 PACKAGE = Path(anynorm.__file__).parent
+ROOMS = sorted(path.name for path in (PACKAGE / "lab" / "tasks").iterdir() if (path / "__init__.py").exists())
 LEVELS = [
     ["errors"],
     ["core"],
     ["kernels"],
     ["layers"],
+    ["norms"],
+    ["layers.baselines"],
     ["registry"],
     ["table", "progress", "io"],
-    ["show", "surgery", "diagnostics"],
-    ["data", "models", "plot"],
-    ["attacks", "few_shot"],
-    ["training"],
-    ["tasks"],
-    ["recipes", "comparison", "report", "stylization", "integrations"],
-    ["cli"],
+    ["surgery"],
+    ["diagnostics"],
+    ["draw"],
+    ["integrations", "cli"],
+    ["lab.data"],
+    ["lab.models"],
+    ["lab.attacks"],
+    ["lab.training"],
+    ["lab.tasks.classification"],
+    [f"lab.tasks.{room}" for room in ROOMS if room != "classification"],
+    ["lab.tasks"],
+    ["lab.report"],
+    ["lab.comparison", "lab.recipes"],
+    ["lab.cli"],
 ]
-"""The packages and modules of anynorm; each may import itself and those on earlier lines."""
+"""The parts of anynorm; each may import itself and those on earlier lines. The library is whole without the lab, and a room
+imports no other room, except that of classification, whose task others extend."""
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 LAZY = {"gpu.py": ["triton"], "gpu_kernels.py": ["triton"]}
 """What files import at first use that the package does not depend on."""
@@ -46,14 +58,14 @@ def test_make_loads_torch_but_neither_the_trainer_nor_heavy_packages():
     assert "torch" in loaded
     assert not HEAVY & loaded - loaded_by("import torch")
     packages = {name.split(".")[1] for name in loaded if name.startswith("anynorm.")}
-    assert packages == {"errors", "core", "kernels", "layers", "registry"}
+    assert packages == {"errors", "core", "kernels", "layers", "norms", "registry"}
 
 
 def test_the_package_works_without_fcntl():
     """Windows has no fcntl."""
     code = "sys.modules['fcntl'] = None\nimport anynorm, pkgutil\nfrom importlib import import_module\n"
     code += "anynorm.make('bn', 8), anynorm.compare, anynorm.convert\n"
-    code += "import anynorm.training.store, anynorm.data, anynorm.cli\n"
+    code += "import anynorm.lab.training.store, anynorm.lab.data, anynorm.cli\n"
     loaded_by(code)
 
 
@@ -99,23 +111,50 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 MODULES = {module_name(path): path for path in FILES}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_follow_the_levels(path):
-    part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-    imports = imports_of(path)
-    if part in ("__init__", "__main__"):
-        assert not any(name.startswith("torch") for name in imports)
-        return
-    for name in imports:
-        top, _, rest = name.partition(".")
-        if top == "anynorm" and rest:
-            assert LEVEL[rest.split(".")[0]] <= LEVEL[part], f"{path.name} imports {name}"
-    if part in ("core", "kernels", "layers"):
-        assert {name.split(".")[0] for name in imports} - set(sys.stdlib_module_names) <= {
-            "torch",
-            "anynorm",
-            *LAZY.get(path.name, ()),
-        }
+def part_of(module: str) -> str | None:
+    """Return the longest name in `LEVEL` that contains a module of anynorm; None for `anynorm` and `anynorm.lab` themselves."""
+    words = module.split(".")[1:]
+    return next((name for n in range(len(words), 0, -1) if (name := ".".join(words[:n])) in LEVEL), None)
+
+
+def strings_of(path: Path) -> set[str]:
+    """Return the modules of anynorm that a file names in strings, such as "anynorm.lab.tasks:make_task", except docstrings."""
+    tree = ast.parse(path.read_text())
+    texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in texts}
+    named = {each.partition(":")[0] for each in strings if isinstance(each, str) and re.fullmatch(r"anynorm[\w.]*(:\w+)?", each)}
+    return {name for name in named if name in MODULES}
+
+
+def wrong_imports(path: Path) -> list[str]:
+    """Return the modules of a later level, or of another part of the same level, that a file imports or names in a string."""
+    module = module_name(path)
+    part = part_of(module)
+    if module in ("anynorm", "anynorm.lab", "anynorm.__main__"):
+        return []
+    wrong = []
+    for name in imports_of(path) | strings_of(path):
+        target = part_of(name) if name.startswith("anynorm.") else None
+        if target is not None and target != part and LEVEL[target] >= LEVEL[part]:
+            wrong.append(name)
+    return wrong
+
+
+def test_imports_follow_the_levels():
+    assert {str(path): wrong for path in FILES if (wrong := wrong_imports(path))} == {}
+
+
+def test_an_import_by_string_is_seen(tmp_path):
+    file = tmp_path / "module.py"
+    file.write_text('"""Not anynorm.lab.tasks."""\nimport_object("anynorm.lab.tasks:make_task")\n')
+    assert strings_of(file) == {"anynorm.lab.tasks"}
+
+
+def test_the_algebra_depends_on_torch_alone():
+    for path in FILES:
+        if part_of(module_name(path)) in ("errors", "core", "kernels", "layers", "norms", "registry"):
+            packages = {name.partition(".")[0] for name in imports_of(path)} - set(sys.stdlib_module_names)
+            assert packages <= {"torch", "anynorm", *LAZY.get(path.name, ())}, path
 
 
 def find_cycle(graph: dict[str, set[str]]) -> list[str]:
@@ -138,13 +177,13 @@ def find_cycle(graph: dict[str, set[str]]) -> list[str]:
 
 def test_no_module_imports_itself_through_others():
     graph = {name: {target for target in imports_of(path, at_import=True) if target in MODULES} for name, path in MODULES.items()}
-    graph = {name: targets - {name} for name, targets in graph.items() if name != "anynorm"}
+    graph = {name: targets - {name} for name, targets in graph.items() if part_of(name)}
     assert find_cycle(graph) == []
-    packages: dict[str, set[str]] = {}
+    parts: dict[str, set[str]] = {}
     for name, targets in graph.items():
-        package = name.split(".")[1]
-        packages.setdefault(package, set()).update({target.split(".")[1] for target in targets if "." in target} - {package})
-    assert find_cycle(packages) == []
+        part = part_of(name)
+        parts.setdefault(part, set()).update({part_of(target) for target in targets if part_of(target)} - {part})
+    assert find_cycle(parts) == []
 
 
 def test_a_cycle_is_found():

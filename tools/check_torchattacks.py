@@ -1,4 +1,4 @@
-"""Compare `anynorm.attacks` with torchattacks: without a random start, adversarial images must be bit-identical.
+"""Compare `anynorm.lab.attacks` with torchattacks: without a random start, adversarial images must be bit-identical.
 
     pip install --no-deps --target build/torchattacks torchattacks==3.5.1
     PYTHONPATH=build/torchattacks python -m tools.check_torchattacks
@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anynorm.attacks import FGSM, PGD, Attack
-from anynorm.models import build_model
-from anynorm.models.shape import DataShape
-from anynorm.training.norm_layout import apply_norms
+from anynorm.lab.attacks import FGSM, PGD, Attack
+from anynorm.lab.data.shape import DataShape
+from anynorm.lab.models import build_model
+from anynorm.lab.training.norm_layout import apply_norms
 
 NORMS = ("bn", "gn:4", "sn", "modenorm:2")
 

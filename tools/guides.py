@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from anynorm.recipes.support.catalog import load_recipe
-from anynorm.recipes.support.record import read_record
+from anynorm.lab.recipes.support.catalog import load_recipe
+from anynorm.lab.recipes.support.record import read_record
 from tools.markdown import anchor, markdown_table, recipe_heading
 
 VERDICTS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from anynorm.recipes.support.catalog import read_header
+from anynorm.lab.recipes.support.catalog import read_header
 
 
 def markdown_table(rows: list[list[str]]) -> list[str]:

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from anynorm.errors import DataError
-from anynorm.recipes.support.catalog import load_recipe, read_header, recipe_names
-from anynorm.recipes.support.recipe import SMOKE, Recipe
-from anynorm.recipes.support.record import Record, read_record
+from anynorm.lab.recipes.support.catalog import load_recipe, read_header, recipe_names
+from anynorm.lab.recipes.support.recipe import SMOKE, Recipe
+from anynorm.lab.recipes.support.record import Record, read_record
 from tools.guides import GUIDES, guide_block
 from tools.markdown import anchor, markdown_table, recipe_heading
 from tools.robustness import MARKER, robustness_block
@@ -42,7 +42,7 @@ def results_page(folder: Path = RECORDS) -> str:
     """Return the text of records/README.md."""
     sections = [INTRODUCTION]
     for recipe, records in _recipes_with_records(folder):
-        source = f"[`anynorm/recipes/{recipe.name}.py`](../anynorm/recipes/{recipe.name}.py)"
+        source = f"[`anynorm/lab/recipes/{recipe.name}.py`](../anynorm/lab/recipes/{recipe.name}.py)"
         presets = ", ".join(f"`{name}`" for name in recipe.presets)
         sections.append(f"## {recipe_heading(recipe.name)}\n\n{source}, presets {presets}.\n")
         sections += [_record_section(recipe, record, folder) for record in records]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
-from anynorm.recipes.support.record import Record, read_record
-from anynorm.recipes.support.robustness import ROBUST
-from anynorm.recipes.support.rows import select
-from anynorm.tasks.robustness import TRAIN_MODE
-from anynorm.training.statistics import LEVEL, holm, mean_sd, paired_t_test
+from anynorm.lab.recipes.support.record import Record, read_record
+from anynorm.lab.recipes.support.robustness import ROBUST
+from anynorm.lab.recipes.support.rows import select
+from anynorm.lab.tasks.classification.robustness import TRAIN_MODE
+from anynorm.lab.training.statistics import LEVEL, holm, mean_sd, paired_t_test
 
 MARKER = "robustness"
 """Name of the two markers on the page between which the results are inserted."""

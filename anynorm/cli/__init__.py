@@ -12,7 +12,8 @@ from typing import Annotated
 import typer
 
 import anynorm
-from anynorm.cli import compare, diagnose, info, reproduce, runs, stylize, surgery, zoo
+from anynorm.cli import diagnose, info, surgery, zoo
+from anynorm.cli.plugins import add_commands
 from anynorm.errors import AnynormError
 
 app = typer.Typer(help="Any norm, in any model.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -32,11 +33,7 @@ app.command()(info.info)
 for _command in (surgery.inspect, surgery.convert, surgery.xbn, surgery.fold, surgery.recalibrate):
     app.command()(_command)
 app.command()(diagnose.diagnose)
-app.command()(reproduce.reproduce)
-app.command()(compare.compare)
-app.command()(compare.report)
-app.command()(stylize.stylize)
-app.add_typer(runs.app, name="runs")
+add_commands(app)
 
 
 def main() -> None:

@@ -48,25 +48,24 @@ def diagnose(
 ) -> None:
     """Diagnose the norms of a model: wrong running statistics, sensitivity to them, learned mixing weights, and more."""
     from anynorm.cli.diagnostics import DiagnoseArgs, run_diagnostic
+    from anynorm.cli.plugins import load_trained
     from anynorm.io.checkpoints import load_model
     from anynorm.io.inputs import ImageTransform, read_batches
 
     if plot is not None:
-        from anynorm.plot import check_picture, draw
+        from anynorm.draw import check_picture, save
 
         check_picture(plot)
     standardization = {"mean": _numbers("--mean", mean), "std": _numbers("--std", std)}
     images = ImageTransform(image_size, **standardization)
     inputs = None if data is None else read_batches(data, batch_size, images)
-    if model.startswith("run:"):
-        from anynorm.training.run import load_run
-
-        task = load_run(root, model.removeprefix("run:"))
-        if inputs is None and hasattr(task, "data"):
-            standardization = {name: (getattr(task.data, name).flatten() / 255).tolist() for name in standardization}
-        network, inputs = task.network, task.eval_batches(batch_size) if inputs is None else inputs
-    else:
+    trained = load_trained(model, root)
+    if trained is None:
         network = load_model(model, checkpoint)
+    else:
+        network = trained.network
+        if inputs is None:
+            inputs, standardization = trained.batches(batch_size), standardization | trained.standardization
     args = DiagnoseArgs(
         network,
         inputs,
@@ -84,7 +83,7 @@ def diagnose(
     )
     report = run_diagnostic(what, args)
     if plot is not None:
-        draw(report, plot)
+        save(report, plot)
         report.finding += f" Wrote {plot}."
     print_report(report, as_json)
 

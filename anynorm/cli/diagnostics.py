@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anynorm.data.corruptions import corruption_targets
 from anynorm.diagnostics import (
     Target,
     adaptation,
@@ -24,6 +23,7 @@ from anynorm.diagnostics import (
     importance,
     perturbation_curve,
 )
+from anynorm.diagnostics.corruptions import corruption_targets
 from anynorm.diagnostics.observe import eval_mode
 from anynorm.diagnostics.report import DiagnosticReport
 from anynorm.diagnostics.scores import accuracy, agreement

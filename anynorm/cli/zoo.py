@@ -33,7 +33,7 @@ _INFERENCE = {
 
 def list_(as_json: AsJson = False) -> None:
     """List all norms: spec, class, cuts, running statistics, affine, paper."""
-    from anynorm.show import list_norms
+    from anynorm.draw.descriptions import list_norms
 
     norms = list_norms()
     if as_json:
@@ -67,11 +67,11 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Print the formula of a norm, the number of its parameters and statistics, and a diagram of its cuts."""
-    from anynorm.show import describe
+    from anynorm.draw.descriptions import describe
 
     about = describe(spec, _parse_shape(shape or DEFAULT_SHAPE))
     if svg is not None:
-        from anynorm.plot import save_cuts
+        from anynorm.draw import save_cuts
 
         save_cuts(spec, svg, _parse_shape(shape) if shape else None)
     if as_json:

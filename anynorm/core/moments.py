@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from anynorm.core.tracing import is_exporting
+from anynorm.core.compat import is_exporting
 
 MIN_COUNT = 1e-9
 """Lower bound of counts in divisions; with soft assignments, a count may be less than 1."""

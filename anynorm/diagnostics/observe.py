@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anynorm.core.tracing import is_recomputing
+from anynorm.core.compat import is_recomputing
 from anynorm.layers.conditioning import read_condition
 from anynorm.layers.norm import Norm
 from anynorm.surgery.find import NormSite

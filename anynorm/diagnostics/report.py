@@ -14,7 +14,7 @@ class DiagnosticReport(Table):
     """Table of measurements with a one-line finding.
 
     Attributes:
-        kind: name of the diagnostic; the function of `anynorm.plot` that plots the report has the same name.
+        kind: name of the diagnostic; the function of `anynorm.draw` that plots the report has the same name.
         sort_column: column by which `worst` orders the rows.
         details: values that do not fit into rows, such as time series.
 

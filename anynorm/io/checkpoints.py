@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from anynorm.errors import DataError
@@ -110,11 +112,9 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
         raise DataError(f"checkpoint not found: {path}.")
     try:
         if path.suffix == ".safetensors":
-            content = dict(_safetensors().load_file(path))
+            content: Any = load_file(path)
         else:
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except DataError:
-        raise
     except Exception as error:  # torch and safetensors raise many types for a file of another format
         raise DataError(f"cannot read {path}: {type(error).__name__}: {error}.") from None
     for key in ("state_dict", "model"):
@@ -135,18 +135,8 @@ def save_model(model: nn.Module, path: Path) -> None:
     if path.suffix != ".safetensors":
         raise DataError(f"checkpoints are written as safetensors: the path must end in .safetensors; got {path}.")
     tensors = {key: value.detach().clone().contiguous() for key, value in model.state_dict().items()}
-    safetensors = _safetensors()
     with atomic_write(path) as part:
         try:
-            safetensors.save_file(tensors, part)
-        except import_module("safetensors").SafetensorError as error:  # raised for a full disk, for example
+            save_file(tensors, part)
+        except SafetensorError as error:  # raised for a full disk, for example
             raise OSError(error) from None
-
-
-def _safetensors() -> Any:
-    """Import safetensors at first use: it is part of the `lab` extra."""
-    try:
-        import safetensors.torch
-    except ImportError:
-        raise DataError(".safetensors files need the package safetensors: pip install 'anynorm[lab]'.") from None
-    return safetensors.torch

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from anynorm.core.affine import PerChannel, PerClass, Stage, Style
+from anynorm.core.compat import can_read_values
 from anynorm.core.cuts import ALL, Cut
 from anynorm.core.mixing import Argmax, Precomputed, Softmax
 from anynorm.core.moments import Moments
 from anynorm.core.spec import AffineSpec, NormSpec, ResolvedCuts
-from anynorm.core.tracing import can_read_values
 from anynorm.core.update_rules import Stats
 from anynorm.errors import AnynormError
 from anynorm.kernels.sync import SyncGroup, sync_group_named

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from anynorm.core.affine import Coefficients, chain, inverse_std
+from anynorm.core.compat import is_exporting
 from anynorm.core.mixing import mix
 from anynorm.core.moments import Moments, expand_parts, pool_samples, table_dtype
-from anynorm.core.tracing import is_exporting
 from anynorm.core.update_rules import as_tables
 from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, Params
 

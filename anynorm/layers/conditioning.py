@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from anynorm import kernels
 from anynorm.core.affine import inverse_std
+from anynorm.core.compat import can_read_values, is_recomputing
 from anynorm.core.moments import table_dtype
-from anynorm.core.tracing import can_read_values, is_recomputing
 from anynorm.errors import ConditionError
 
 if TYPE_CHECKING:

@@ -23,17 +23,17 @@ from torch import Tensor, nn
 
 from anynorm import kernels
 from anynorm.core.affine import chain
+from anynorm.core.compat import is_recomputing
 from anynorm.core.cuts import Cut
 from anynorm.core.mixing import logits_shape
 from anynorm.core.spec import NormSpec, ResolvedCuts, check_num_features
-from anynorm.core.tracing import is_recomputing
 from anynorm.core.update_rules import Cumulative, Running, UpdateRule, from_momentum
 from anynorm.errors import FoldError, SpecError
 from anynorm.kernels.interface import NUM_LAYER_PARAMS, BatchStats, Buffers, ForwardSpec, Params
 from anynorm.kernels.sync import NoSync, SyncGroup
 from anynorm.layers.conditioning import read_condition
-from anynorm.layers.loading import prepare_state_dict
 from anynorm.layers.running_stats import RunningStats
+from anynorm.layers.state_dict import prepare_state_dict
 from anynorm.layers.validation import check_batch, check_input
 
 NO_SYNC = NoSync()

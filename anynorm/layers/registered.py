@@ -195,7 +195,7 @@ class RegisteredNorm(Norm):
     def usage(cls) -> str:
         """Return the notation of the norm with its arguments in a spec.
 
-        >>> from anynorm.layers.algebra import HeteroNorm, SandwichBatchNorm
+        >>> from anynorm.norms import HeteroNorm, SandwichBatchNorm
         >>> HeteroNorm.usage(), SandwichBatchNorm.usage()
         ('hn or hn:NUM_GROUPS', 'sabn@NUM_CLASSES')
         """

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from anynorm.core.compat import is_exporting, is_recomputing, recomputing
 from anynorm.core.moments import MIN_SHARE, Moments, pool_samples
 from anynorm.core.spec import NormSpec
-from anynorm.core.tracing import is_exporting, is_recomputing, recomputing
 from anynorm.core.update_rules import Observation, Running, Stats, UpdateRule, as_tables, from_momentum
 from anynorm.errors import SpecError
 from anynorm.kernels.interface import BatchStats, BufferPair

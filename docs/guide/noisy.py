@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from anynorm.data.cifar_weights import fetch_cifar_weights
-from anynorm.data.readers import cifar10
 from anynorm.io.checkpoints import read_state_dict
-from anynorm.models.cifar_resnet import CifarResNet
+from anynorm.lab.data.cifar_weights import fetch_cifar_weights
+from anynorm.lab.data.readers import cifar10
+from anynorm.lab.models.cifar_resnet import CifarResNet
 
 MEAN, STD = (torch.tensor(values)[:, None, None] for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
 NUM_IMAGES = 1000

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from anynorm.models.shape import DataShape
+from anynorm.lab.data.shape import DataShape
 from anynorm.surgery.adapters import read_norm, register
 
 

@@ -14,9 +14,9 @@ import typer
 import anynorm
 from anynorm.cli import app
 from anynorm.core.cuts import ALL, Cut
+from anynorm.draw.descriptions import count, describe, draw_cut, formula
+from anynorm.lab.tasks import TASKS
 from anynorm.registry import parse
-from anynorm.show import count, describe, draw_cut, formula
-from anynorm.tasks import TASKS
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 import anynorm
 from anynorm.cli import app
-from anynorm.recipes.support.runs import train_run
-from anynorm.training.config import Config
+from anynorm.lab.recipes.support.runs import train_run
+from anynorm.lab.training.config import Config
 from tests.helpers import data
 from tests.surgery.networks import network
 

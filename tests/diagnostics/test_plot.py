@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 import anynorm
-from anynorm import plot
+from anynorm import draw
 from anynorm.diagnostics import (
     Target,
     adaptation,
@@ -42,29 +42,29 @@ def reports():
 @pytest.mark.parametrize("index", range(6))
 def test_each_report_is_plotted_into_the_given_axes(index):
     report = list(reports())[index]
-    fig, ax = getattr(plot, report.kind)(report)
+    fig, ax = getattr(draw, report.kind)(report)
     assert isinstance(fig, Figure)
     assert ax.get_ylabel()
     ax = Figure().subplots()
-    assert getattr(plot, report.kind)(report, ax) == (ax.figure, ax)
+    assert getattr(draw, report.kind)(report, ax) == (ax.figure, ax)
     assert ax.has_data()
 
 
 def test_bars_have_the_height_of_the_numbers():
     report = next(reports())
-    _, ax = plot.estimation_shift(report)
+    _, ax = draw.estimation_shift(report)
     assert [bar.get_height() for bar in ax.patches] == [row["shift"] for row in report]
 
 
 def test_series_profiles_and_heat_plot_their_values():
     report = list(reports())[3]
-    _, ax = plot.series(report, "3.bn1", 2)
+    _, ax = draw.series(report, "3.bn1", 2)
     same(torch.from_numpy(ax.lines[0].get_ydata()), report.details["3.bn1"]["bn_mean"][:, 2])
     with pytest.raises(anynorm.DiagnosticError, match=r"a channel of '3\.bn1', 0 to 15; got 99"):
-        plot.series(report, "3.bn1", 99)
+        draw.series(report, "3.bn1", 99)
     with pytest.raises(anynorm.DiagnosticError, match="no series of 'x'"):
-        plot.series(report, "x")
-    _, ax = plot.profiles({"a": [{"esm_std": 1.0}, {"esm_std": 3.0}], "b": [{"esm_std": 2.0, "layer": 7}]})
+        draw.series(report, "x")
+    _, ax = draw.profiles({"a": [{"esm_std": 1.0}, {"esm_std": 3.0}], "b": [{"esm_std": 2.0, "layer": 7}]})
     assert [list(line.get_xdata()) for line in ax.lines] == [[1, 2], [7]]
-    _, ax = plot.heat(torch.eye(3), xlabel="step", label="size")
+    _, ax = draw.heat(torch.eye(3), xlabel="step", label="size")
     same(torch.from_numpy(np.asarray(ax.images[0].get_array())), torch.eye(3))

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 import anynorm
+from anynorm.lab.tasks import TASKS, task_class
+from anynorm.lab.training.task import Task
 from anynorm.layers.registered import REGISTRY
 from anynorm.registry import summary
-from anynorm.tasks import TASKS, task_class
-from anynorm.training.task import Task
 from docs.api_pages import public_groups, public_page
 from docs.build import CONTENTS, ON_SITE, OUTSIDE, ROOT, expand_contents, move_links, pages, site_path
 from docs.norm_pages import _benchmark, advise, advise_folding, drawn_specs, norm_page, norm_pages
@@ -177,7 +177,7 @@ def test_the_list_of_tasks_in_the_package_has_their_first_lines():
     for name in TASKS:
         line = first_line(task_class(name))
         assert line.endswith(".")
-        assert re.search(rf"^{name} +{re.escape(line)}$", anynorm.tasks.__doc__, re.M), line
+        assert re.search(rf"^{name} +{re.escape(line)}$", anynorm.lab.tasks.__doc__, re.M), line
 
 
 def test_every_task_has_guides_and_the_options_of_its_data():

@@ -10,10 +10,10 @@ from urllib.parse import quote_plus, unquote, urlsplit
 import pytest
 
 import anynorm
+from anynorm.lab.tasks import TASKS
 from anynorm.layers.registered import REGISTRY
-from anynorm.tasks import TASKS
 from docs.build import ROOT
-from tests.report.test_page import ARGUMENTS, BROWSER
+from tests.lab.report.test_page import ARGUMENTS, BROWSER
 
 pytestmark = pytest.mark.slow
 
@@ -75,7 +75,7 @@ def test_every_public_name_is_in_the_reference(site):
     anchors = Page((site / "api" / "public.html").read_text()).anchors
     for name in anynorm.__all__:
         assert f"anynorm.{name}" in anchors
-    assert "anynorm.plot.cuts" in Page((site / "api" / "plot.html").read_text()).anchors
+    assert "anynorm.draw.cuts" in Page((site / "api" / "plot.html").read_text()).anchors
     assert "anynorm.diagnostics.estimation_shift" in Page((site / "api" / "diagnostics.html").read_text()).anchors
 
 

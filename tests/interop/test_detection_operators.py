@@ -2,9 +2,9 @@
 
 import torch
 
-from anynorm.models.detection.anchors import base_anchors, grid_anchors
-from anynorm.models.detection.boxes import BOX_HEAD_WEIGHTS, decode, encode
-from anynorm.models.detection.roi_align import roi_align
+from anynorm.lab.tasks.detection.networks.anchors import base_anchors, grid_anchors
+from anynorm.lab.tasks.detection.networks.boxes import BOX_HEAD_WEIGHTS, decode, encode
+from anynorm.lab.tasks.detection.networks.roi_align import roi_align
 
 
 def make_boxes(count, size=64.0):

@@ -128,6 +128,6 @@ def test_fast_kernels_that_are_asked_for_say_why_they_cannot_run():
 
 
 def test_the_drawing_shows_groups_across_channels():
-    from anynorm.show import draw_cut
+    from anynorm.draw.descriptions import draw_cut
 
     assert draw_cut(anynorm.make("[*,3]", 2).cuts[0], (2, 2, 6)) == [["AAAABB", "BBCCCC"], ["DDDDEE", "EEFFFF"]]

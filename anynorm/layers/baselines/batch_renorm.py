@@ -17,13 +17,13 @@ from torch import Tensor
 
 from anynorm import kernels
 from anynorm.core.affine import chain, inverse_std
+from anynorm.core.compat import is_recomputing
 from anynorm.core.moments import Moments, pool_samples
-from anynorm.core.tracing import is_recomputing
 from anynorm.core.update_rules import Stats, UpdateRule, as_tables
 from anynorm.errors import SpecError
 from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, Params
-from anynorm.layers.algebra import BN, same_cut
 from anynorm.layers.baselines.schedule import ScheduledNorm
+from anynorm.norms import BN, same_cut
 
 HISTORY = 4
 """Number of past forward passes that activation checkpointing can recompute."""

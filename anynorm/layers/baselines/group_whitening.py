@@ -22,9 +22,9 @@ from anynorm.core.cuts import ALL, Cut
 from anynorm.core.moments import table_dtype
 from anynorm.core.spec import NormSpec
 from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, Params
-from anynorm.layers.algebra import same_cut
 from anynorm.layers.norm import CustomNorm
 from anynorm.layers.registered import GroupedNorm
+from anynorm.norms import same_cut
 
 _PAPER = "Huang et al. 2021, in xbn sec. 5.2.2"
 

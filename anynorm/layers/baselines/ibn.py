@@ -11,9 +11,9 @@ import torch
 from anynorm.core.mixing import Argmax
 from anynorm.core.spec import NormSpec
 from anynorm.errors import SpecError
-from anynorm.layers.algebra import BN, IN
 from anynorm.layers.norm import CustomNorm
 from anynorm.layers.registered import RegisteredNorm
+from anynorm.norms import BN, IN
 
 
 class InstanceBatchNorm(CustomNorm, RegisteredNorm):

@@ -24,9 +24,9 @@ from torch import Tensor, nn
 from anynorm import kernels
 from anynorm.core.moments import Moments, pool_samples
 from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, Params
-from anynorm.layers.algebra import IN, GroupNorm, same_cut
 from anynorm.layers.norm import CustomNorm
 from anynorm.layers.registered import GroupedNorm, RegisteredNorm
+from anynorm.norms import IN, GroupNorm, same_cut
 
 CHANNELS_PER_KEY_GROUP = 16
 KEY_GROUPS_PER_HIDDEN_UNIT = 16

@@ -34,9 +34,9 @@ from anynorm.core.moments import Moments, pool_samples
 from anynorm.core.update_rules import UpdateRule
 from anynorm.errors import SpecError
 from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, Params
-from anynorm.layers.algebra import BN, same_cut
 from anynorm.layers.norm import CustomNorm, Norm
 from anynorm.layers.registered import RegisteredNorm
+from anynorm.norms import BN, same_cut
 
 MAX_RATIO = 100.0
 """Average ratio of predicted to batch variances; from this ratio on, the prediction is not used."""

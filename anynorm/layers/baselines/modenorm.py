@@ -24,9 +24,9 @@ from anynorm.core.spec import ResolvedCuts
 from anynorm.core.update_rules import UpdateRule, as_tables
 from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, Params
 from anynorm.kernels.sync import NoSync
-from anynorm.layers.algebra import BN, IN, same_cut
 from anynorm.layers.norm import CustomNorm
 from anynorm.layers.registered import RegisteredNorm
+from anynorm.norms import BN, IN, same_cut
 
 IN_WITH_STYLE = {
     "norm_spec": same_cut(IN).with_affine("style"),

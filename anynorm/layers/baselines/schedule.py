@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from anynorm.core.tracing import is_exporting, is_recomputing, recomputing
+from anynorm.core.compat import is_exporting, is_recomputing, recomputing
 from anynorm.errors import SpecError
 from anynorm.kernels.interface import BatchStats
 from anynorm.layers.norm import CustomNorm

@@ -20,13 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anynorm.core.compat import is_recomputing
 from anynorm.core.mixing import Precomputed
-from anynorm.core.tracing import is_recomputing
 from anynorm.kernels.interface import ForwardSpec, Params
 from anynorm.kernels.sync import SyncGroup
-from anynorm.layers.algebra import SwitchNorm
 from anynorm.layers.baselines.schedule import ScheduledNorm
 from anynorm.layers.registered import GroupedNorm
+from anynorm.norms import SwitchNorm
 
 TOLERANCE = 1e-9
 """Points at a smaller distance are considered equal, and smaller weights are set to 0."""

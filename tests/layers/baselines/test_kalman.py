@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import anynorm
+from anynorm.lab.training.norm_layout import apply_norms
 from anynorm.layers.baselines.kalman import BatchKalmanNorm
-from anynorm.training.norm_layout import apply_norms
 from tests.helpers import data, same, same_state
 from tests.layers.baselines import references
 

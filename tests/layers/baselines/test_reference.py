@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import anynorm
-from anynorm.models import build_model
-from anynorm.models.shape import DataShape
+from anynorm.lab.data.shape import DataShape
+from anynorm.lab.models import build_model
 from tests.helpers import data, make, same
 from tests.layers.baselines import references
 

@@ -10,8 +10,8 @@ from torch import nn
 import anynorm
 from anynorm.diagnostics import estimation_shift
 from anynorm.errors import StateError
-from anynorm.models import build_model
-from anynorm.models.shape import DataShape
+from anynorm.lab.data.shape import DataShape
+from anynorm.lab.models import build_model
 from tests.helpers import data, make, same, same_state
 
 BEYOND = ["modenorm:2", "ilmin", "ilmgn:4", "brn", "gw:4", "gwzca:4", "ssn", "ibn", "bkn"]

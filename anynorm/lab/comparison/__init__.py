@@ -1,0 +1,1 @@
+"""Comparison of norms in one model on one problem."""

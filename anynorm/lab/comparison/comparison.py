@@ -1,0 +1,291 @@
+"""Compare norms: train norms × batch sizes × seeds with equal settings, and rank the norms by the metric of the task.
+
+A comparison is a `Sweep` whose cells are runs of a store: finished runs are read, interrupted runs resume, and all others are
+trained. The learning rate is given for batch size 32 and scaled with the batch size, linearly by default (Goyal et al. 2017,
+sec. 2.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from anynorm.errors import SpecError
+from anynorm.lab.report.results import Row, row_from_record, summary
+from anynorm.lab.report.step_times import timed_config
+from anynorm.lab.tasks import task_class
+from anynorm.lab.training.config import LR_SCALINGS, Config, config_from_dict, hash_sources
+from anynorm.lab.training.devices import Hardware, make_fabric, num_gpus
+from anynorm.lab.training.distributed import Processes
+from anynorm.lab.training.executors import make_executor
+from anynorm.lab.training.provenance import cpu_count
+from anynorm.lab.training.store import Store
+from anynorm.lab.training.sweep import Sweep, get_or_train, grid
+from anynorm.lab.training.task import Metric, Task
+from anynorm.lab.training.timing import step_times
+from anynorm.lab.training.trainer import Trainer
+from anynorm.progress import track
+from anynorm.table import Table
+
+SEEDS = 3
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A comparison of norms with one model and data set.
+
+    Args:
+        base: the settings of all runs except norm, batch size and seed; `base.lr` is the learning rate at `base.batch_size`.
+        norms: norm specs, or layouts such as "gn:4~bn" (see `anynorm.lab.training.norm_layout`).
+        batch_sizes: numbers of samples per batch.
+        seeds: number of seeds.
+        lr_scaling: how the learning rate is scaled with the batch size: linear, sqrt or none.
+        root: the folder of the store.
+        hardware: the hardware to train on.
+    """
+
+    base: Config
+    norms: Sequence[str] = Task.comparison_defaults["norms"]
+    batch_sizes: Sequence[int] = Task.comparison_defaults["batch_sizes"]
+    seeds: int = SEEDS
+    lr_scaling: str = "linear"
+    root: Path = Path("runs")
+    hardware: Hardware = Hardware()
+
+    def __post_init__(self) -> None:
+        if self.lr_scaling not in LR_SCALINGS:
+            raise SpecError(f"lr_scaling must be one of {' '.join(LR_SCALINGS)}; got {self.lr_scaling!r}.")
+        if isinstance(self.norms, str):
+            raise SpecError(f"norms must be a list of specs; got the string {self.norms!r}. Usable: norms=[{self.norms!r}].")
+        if not self.norms or not self.batch_sizes or self.seeds < 1:
+            raise SpecError(
+                f"A comparison needs at least one norm, one batch size and one seed; got {len(self.norms)} norms, "
+                f"{len(self.batch_sizes)} batch sizes and {self.seeds} seeds."
+            )
+        object.__setattr__(self, "norms", list(dict.fromkeys(self.norms)))
+        object.__setattr__(self, "batch_sizes", list(dict.fromkeys(self.batch_sizes)))
+
+    def config(self, norm: str, batch_size: int, seed: int = 0) -> Config:
+        """Return the configuration of the run with this norm, batch size and seed."""
+        lr = self.base.lr * LR_SCALINGS[self.lr_scaling](batch_size / self.base.batch_size)
+        return replace(self.base, norm=norm, batch_size=batch_size, seed=seed, lr=lr)
+
+    @property
+    def sweep(self) -> Sweep:
+        """The sweep over all runs, sorted by seed, so that each norm has a first result early."""
+        cells = grid(self.seeds, batch_size=self.batch_sizes, norm=self.norms)
+        return Sweep(sorted(cells, key=lambda cell: cell["seed"]), self.measure)
+
+    def measure(self, cell: Row) -> Row:
+        """Return the metrics of the run of a cell; train the run first if the store does not have its record."""
+        return row_from_record(get_or_train(self.config(**cell), self.root, self.hardware))
+
+    @property
+    def metric(self) -> Metric:
+        """The metric by which the norms are compared."""
+        return task_class(self.base.task).metric_for(self.base)
+
+    def rows(self) -> list[Row]:
+        """Return the rows of all finished runs."""
+        store = Store(self.root)
+        ids = [self.config(**cell).id for cell in self.sweep.cells]
+        return [row_from_record(store.record(run)) for run in ids if store.is_valid(run)]
+
+    def run(self, processes: int | None = None, executor: str = "local") -> Iterator[Row]:
+        """Train all runs that are not finished, and yield the row of each when it ends.
+
+        Args:
+            processes: number of runs trained in parallel; None for one per GPU, or on the CPU one per core, with one thread each.
+            executor: the executor of the runs, local or ray.
+        """
+        finished = self.rows()
+        check_task(self)
+        # with several devices, all processes train the same run
+        limit = 1 if self.base.devices > 1 else processes or num_gpus(self.hardware) or cpu_count()
+        workers = max(1, min(limit, len(self.sweep.missing(finished))))
+        yield from self.sweep.run(make_executor(executor, workers), finished)
+
+    def table(self) -> Table:
+        """Return the table of results of the finished runs and costs of each norm, with the recommendation."""
+        return summary(self.rows(), self.norms, self.batch_sizes, self.step_seconds())
+
+    def fit_budget(self, minutes: float, processes: int | None = None) -> Comparison:
+        """Return a copy of this comparison with the number of epochs with which all runs together take about `minutes`.
+
+        Args:
+            minutes: wall-clock time for all runs.
+            processes: number of runs trained in parallel; None for one per GPU, or on the CPU one per core.
+
+        Raises:
+            SpecError: if `minutes` is not positive.
+        """
+        if minutes <= 0:
+            raise SpecError(f"minutes must be above 0; got {minutes}.")
+        check_task(self)
+        seconds = 0.0
+        for (norm, size), step_time in self.step_seconds().items():
+            steps_per_epoch = Trainer(timed_config(self.config(norm, size)), hardware=self.hardware).steps_per_epoch
+            seconds += step_time * steps_per_epoch * self.seeds
+        epochs = int(60 * minutes * (processes or num_gpus(self.hardware) or cpu_count()) / seconds) if seconds else 1
+        if self.base.devices > 1:  # all processes use the number of epochs of the main process
+            make_fabric(self.base, self.hardware)
+            group = Processes(self.base.devices)
+            epochs = int(group.sum([float(epochs) if group.is_main else 0.0])[0])
+        return replace(self, base=replace(self.base, epochs=max(1, epochs)))
+
+    def step_seconds(self) -> dict[tuple[str, int], float]:
+        """Return the seconds per training step by norm and batch size; the store caches them. Norms that fail are left out."""
+        seconds: dict[tuple[str, int], float] = {}
+        for size in self.batch_sizes:
+            configs = [timed_config(self.config(norm, size)) for norm in self.norms]
+            times = step_times(configs, self.root, self.hardware)
+            seconds |= {(norm, size): times[norm] for norm in self.norms if norm in times}
+        return seconds
+
+
+def compare(
+    norms: Sequence[str] | None = None,
+    batch_sizes: Sequence[int] | None = None,
+    seeds: int = SEEDS,
+    *,
+    task: str = "classification",
+    data: str | None = None,
+    model: str | None = None,
+    epochs: int | None = None,
+    minutes: float | None = None,
+    num_train: int | None = None,
+    width: float | None = None,
+    lr: float | None = None,
+    lr_scaling: str | None = None,
+    attack: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    device: str = "auto",
+    num_workers: int = 1,
+    processes: int | None = None,
+    executor: str = "local",
+    runs: Path | str = "runs",
+) -> Table:
+    """Train a model with each norm at each batch size and recommend which norm to use.
+
+    A script that uses several processes must call this function under `if __name__ == "__main__":`. Arguments that are None have
+    the defaults of the task (`Task.comparison_defaults`), unless stated otherwise.
+
+    Args:
+        norms: norm specs; "gn:4~bn" alternates gn:4 and bn, "xbn=gn:64" makes XBN blocks.
+        batch_sizes: numbers of samples per batch.
+        seeds: number of seeds; a significance test needs at least 3.
+        task: name of a task or "package.module:Task" (see `anynorm.lab.tasks`).
+        data: name of a data set, "folder:PATH", "stream:PATH", "hf:NAME" or "package.module:factory" (see `anynorm.lab.data`).
+        model: name of a model or "package.module:factory" (see `anynorm.lab.models`).
+        epochs: number of epochs per run.
+        minutes: wall-clock time for all runs together; if given, `epochs` is computed from it.
+        num_train: number of training images, a random subset that depends on the seed; None for all.
+        width: width multiplier of the model; None for the model's default.
+        lr: learning rate at batch size 32.
+        lr_scaling: how the learning rate is scaled with the batch size: linear, sqrt or none; None for linear.
+        attack: comma-separated attacks on the trained networks, such as "pgd:4" or "fgsm,pgd:10". The table then has errors on
+            adversarial images, for attacks with norms in eval mode and in train mode. None for the attacks of the task.
+        config: other fields of `anynorm.lab.training.config.Config`, such as `{"weight_decay": 0.0}`, and options of the task.
+        device: auto, cpu, cuda or mps.
+        num_workers: number of processes per run that decode streamed images.
+        processes: number of runs trained in parallel; None for one per GPU, or on the CPU one per core, with one thread each.
+        executor: the executor of the runs, local or ray.
+        runs: the folder of the store; finished runs are not trained again.
+
+    Returns:
+        A table with one row per norm: test metric, estimation shift, step time and memory at each batch size. Its `finding` has
+        the recommendation.
+
+    Raises:
+        SpecError: if an argument is not valid.
+        DataError: if the data or the model cannot be loaded, or the model cannot process the data.
+    """
+    settings = {"task": task, "data": data, "model": model, "epochs": epochs, "num_train": num_train, "width": width, "lr": lr}
+    settings["attack"] = attack
+    varied = {"norms": norms, "batch_sizes": batch_sizes, "seeds": seeds, "lr_scaling": lr_scaling}
+    hardware = Hardware(device, num_workers=num_workers)
+    comparison = make_comparison(settings | varied | dict(config or {}), Path(runs), hardware)
+    if minutes is not None:
+        comparison = comparison.fit_budget(minutes, processes)
+    missing = len(comparison.sweep.missing(comparison.rows()))
+    for _ in track(comparison.run(processes, executor), "comparing norms", missing):
+        pass
+    return comparison.table()
+
+
+def make_comparison(settings: Mapping[str, Any], root: Path, hardware: Hardware) -> Comparison:
+    """Make a comparison from settings.
+
+    Args:
+        settings: norms, batch_sizes, seeds and lr_scaling of `Comparison`, fields of `Config`, and options of the task. Settings
+            that are missing or None have the defaults of the task (`Task.comparison_defaults`).
+        root: the folder of the store.
+        hardware: the hardware to train on.
+
+    Raises:
+        SpecError: if a setting does not exist or its value is not valid.
+    """
+    task = task_class(str(settings.get("task", Config.task)))
+    values = {
+        **Task.comparison_defaults,
+        **task.comparison_defaults,
+        **{name: value for name, value in settings.items() if value is not None},
+    }
+    varied = {name: values.pop(name) for name in ("norms", "batch_sizes", "seeds", "lr_scaling") if name in values}
+    return Comparison(make_base(values), **varied, root=root, hardware=hardware)
+
+
+def make_base(settings: Mapping[str, Any]) -> Config:
+    """Return the configuration that all runs of a comparison share, including the hash of its sources.
+
+    Raises:
+        SpecError: if a setting does not exist, or differs between the runs of a comparison (norm, batch_size, seed).
+    """
+    for name, argument in {"norm": "norms", "batch_size": "batch_sizes", "seed": "seeds"}.items():
+        if name in settings:
+            raise SpecError(f"{name} differs between the runs of a comparison; use {argument} instead.")
+    known = {each.name for each in fields(Config)}
+    options = task_class(str(settings.get("task", Config.task))).default_options
+    given = {name: value for name, value in settings.items() if name not in known and name in options}
+    own = {name: value for name, value in settings.items() if name not in given}
+    given |= own.get("options", {})
+    changed = {
+        name: float(value) if isinstance(options.get(name), float) and isinstance(value, int) else value
+        for name, value in given.items()
+        if name not in options or value != options[name]
+    }
+    base = config_from_dict({**own, "options": changed})
+    return replace(base, source_hash=hash_sources(base))
+
+
+def check_task(comparison: Comparison) -> None:
+    """Run the task on one batch of each size, so that errors in the task or its data are reported before the first run.
+
+    The task is checked with BN, or with the first norm of the comparison that it supports if it does not support BN. Other norms
+    are not checked: a norm that cannot be used must not stop a comparison.
+
+    Raises:
+        DataError: if the networks cannot process the data (`Task.check`).
+        SpecError: if none of the norms can be used.
+    """
+    base = replace(comparison.base, devices=1, sync=False, compile=False)
+    for size in comparison.batch_sizes:
+        errors = {}
+        for norm in dict.fromkeys(["bn", *comparison.norms]):
+            try:
+                _check(replace(base, norm=norm, batch_size=size), comparison.hardware)
+                break
+            except SpecError as error:
+                errors[norm] = error
+        else:
+            raise errors[comparison.norms[0]]
+
+
+def _check(config: Config, hardware: Hardware) -> None:
+    task = Trainer(config, hardware=hardware).task
+    try:
+        task.check()
+    finally:
+        task.close()

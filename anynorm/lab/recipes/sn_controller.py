@@ -1,0 +1,216 @@
+"""sn Fig. 10b and Fig. 1a: LN, GN and SN inside the LSTM of ENAS's controller.
+
+    anynorm reproduce sn_controller --preset desk
+
+Paper (appendix G): the controller of ENAS searches convolutional cells for CIFAR-10, with norms in the LSTM alone. BN does not
+apply to it and IN equals LN there, so SN mixes LN and GN. Fig. 10b has curves of validation accuracy in which SN is above LN and
+GN, Fig. 1a weights of SN in which LN is larger; the texts have no numbers.
+
+    smoke  10 s      a made-up table of accuracies, two epochs; checks that the code works and claims nothing
+    desk   4 min     the tables of NAS-Bench-201, 12 epochs of 30 updates by 10 cells, 20 seeds; needs nasbench201/nb201.npz in
+                     the data directory (`anynorm.lab.tasks.search.nasbench` says how to write it from the benchmark's own file)
+    paper  not run   the same tables with the settings of ENAS's micro search: 150 epochs, logits 0.44 tanh
+
+Scaled down in `desk`: a reward is drawn as Binomial(160, a)/160, with a the accuracy of the cell on the validation images after
+12 epochs of its own training, in place of an accuracy with shared weights on a minibatch of 160 images. The logits are 2.5 tanh:
+with ENAS's 0.44 tanh the probabilities of two operations differ by a factor of at most 2.4. The accuracy of a policy is its exact
+expectation over the 15 625 cells. The claims are about the controller alone, in this space.
+
+Not in the texts, so chosen here: where the norms are (on W_x x, on W_h h and on c, as in the layer-normalized LSTM of Ba et al.
+2016), and the 32 groups of GN. With 4 groups GN of the gates would be LN of each gate.
+
+Missing in `paper`: the published space (micro cells, whose input nodes are chosen by attention) and its child network with shared
+weights. So this preset has the settings of the published controller, and not the published experiment.
+"""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+
+from anynorm import draw
+from anynorm.lab.recipes.support.claims import Claim
+from anynorm.lab.recipes.support.recipe import Recipe, Settings
+from anynorm.lab.recipes.support.record import Record
+from anynorm.lab.recipes.support.rows import save_figure, select, values_of
+from anynorm.lab.recipes.support.runs import make_config, train_run
+from anynorm.lab.tasks.search.controller_task import ControllerSearch, observe
+from anynorm.lab.tasks.search.nasbench import OP_NAMES, CellTable
+from anynorm.lab.training.statistics import mean_sd
+from anynorm.lab.training.sweep import Row, grid
+from anynorm.table import Table
+
+NORMS = {"LN": "ln", "GN": "gn:32", "SN": "ln+gn:32", "none": ""}
+RANDOM = "random search"
+WEIGHTS = {
+    f"{statistic}_{label.lower()}": f"{statistic}_{NORMS[label]}" for statistic in ("mean", "var") for label in ("LN", "GN")
+}
+"""Columns of SN's weights, with their names in the record of a run."""
+TRAIN = {
+    "task": "controller_search", "epochs": 12, "num_evals": 12, "lr": 0.0035, "weight_decay": 0.0, "schedule": "constant",
+}  # fmt: skip
+PRESETS: dict[str, Settings] = {
+    "smoke": {
+        "train": {**TRAIN, "epochs": 2, "num_evals": 2},
+        "options": {"table": "anynorm.lab.recipes.sn_controller:made_up_table", "steps_per_epoch": 2},
+        "batch_size": 10,
+        "base_batch_size": 10,
+        "seeds": 2,
+        "norms": NORMS,
+    },
+    "desk": {"train": TRAIN, "options": {}, "batch_size": 10, "base_batch_size": 10, "seeds": 20, "norms": NORMS},
+    "paper": {
+        "train": {**TRAIN, "epochs": 150, "num_evals": 150},
+        "options": {"tanh_constant": 0.44},
+        "batch_size": 10,
+        "base_batch_size": 10,
+        "seeds": 20,
+        "norms": NORMS,
+    },
+}
+
+
+def made_up_table() -> CellTable:
+    """Return a table for `smoke`: 10 % and 15 points per edge with a 3 × 3 convolution, for cells of two edges."""
+    ops = torch.cartesian_prod(torch.arange(5), torch.arange(5))
+    accuracy = 10 + 15.0 * (ops == OP_NAMES.index("nor_conv_3x3")).sum(1).double()
+    return CellTable(ops, OP_NAMES, dict.fromkeys([("cifar10", 12, "valid"), ("cifar10", 200, "test")], accuracy))
+
+
+def cells(settings: Settings) -> list[Row]:
+    """Return one cell per norm and seed, and one of random search per seed."""
+    return grid(settings["seeds"], norm=[*settings["norms"], RANDOM])
+
+
+def measure(settings: Settings, cell: Row, runs: Path) -> Row:
+    """Train a controller with a norm, or search at random; return accuracies and SN's weights (means over the three norms)."""
+    if cell["norm"] == RANDOM:
+        return random_search(settings, cell["seed"]) | dict.fromkeys(WEIGHTS)
+    spec = settings["norms"][cell["norm"]]
+    options = settings["options"] | ({} if spec else {"places": ""})
+    record = train_run(make_config(settings, spec or "ln", settings["batch_size"], cell["seed"], options=options), runs)
+    done, curve = record["status"] == "done", record["curve"]
+    layers = record.get("importance") or []
+    return {
+        **_summarize([point["test_accuracy"] for point in curve] if done else []),
+        "full_accuracy": round(curve[-1]["test_full_accuracy"], 3) if done else None,
+        "best_accuracy": round(curve[-1]["test_best_accuracy"], 3) if done else None,
+        **{
+            column: round(statistics.fmean(row[name] for row in layers), 4) if layers else None
+            for column, name in WEIGHTS.items()
+        },
+        "failure": "" if done else record["note"],
+        "seconds": record["seconds"],
+        "commit": record["provenance"]["commit"],
+    }
+
+
+def random_search(settings: Settings, seed: int) -> Row:
+    """Draw as many cells as a controller does, uniformly; return the accuracy of the cell with the largest reward so far."""
+    config = make_config(settings, "ln", settings["batch_size"], seed, options=settings["options"])
+    task = ControllerSearch(config)
+    generator = torch.Generator().manual_seed(seed)
+    count = task.num_samples * config.epochs
+    rows = torch.randint(len(task.table), (count,), generator=generator)
+    observed = observe(task.valid, rows, torch.rand(count, task.options["reward_images"], generator=generator))
+    ends = [count * (k + 1) // config.num_evals for k in range(config.num_evals)]
+    best = [int(rows[observed[:end].argmax()]) for end in ends]
+    return {
+        **_summarize([float(task.valid[row]) for row in best]),
+        "full_accuracy": round(float(task.test[best[-1]]), 3),
+        "best_accuracy": round(float(task.valid[best[-1]]), 3),
+        "failure": "",
+    }
+
+
+def _summarize(accuracies: list[float]) -> Row:
+    """Return the accuracy at the end, its mean over all evaluations, and the curve."""
+    return {
+        "accuracy": round(accuracies[-1], 3) if accuracies else None,
+        "mean_accuracy": round(statistics.fmean(accuracies), 3) if accuracies else None,
+        "curve": [round(value, 3) for value in accuracies],
+    }
+
+
+def claims(_: Settings) -> list[Claim]:
+    """Return the order of the curves and of SN's weights, and two controls that are not in the paper."""
+    result = []
+    for column, quantity in (("mean_accuracy", "area under the curve of the accuracy"), ("accuracy", "accuracy at the end")):
+        for other in ("LN", "GN"):
+            statement = f"the {quantity} of SN is larger than that of {other}"
+            result.append(Claim(statement, "Fig. 10b", values_of(column, norm="SN"), values_of(column, norm=other)))
+    for statistic, name in (("mean", "mean"), ("var", "variance")):
+        statement = f"SN's weight of LN is larger than that of GN in the {name}"
+        weights = [values_of(f"{statistic}_{each}", norm="SN") for each in ("ln", "gn")]
+        result.append(Claim(statement, "Fig. 1a: SN selects LN", *weights))
+    statement = "the area under the curve of the accuracy of SN is larger than without norms"
+    sides = [values_of("mean_accuracy", norm=norm) for norm in ("SN", "none")]
+    result.append(Claim(statement, "not in the paper", *sides))
+    statement = "the sampled cell with the largest reward is more accurate with SN than with random search"
+    sides = [values_of("best_accuracy", norm=norm) for norm in ("SN", RANDOM)]
+    result.append(Claim(statement, "not in the paper", *sides))
+    return result
+
+
+def tables(record: Record) -> list[Table]:
+    """Return the accuracies by norm, and SN's weights."""
+    columns = {
+        "area under the curve": "mean_accuracy",
+        "at the end": "accuracy",
+        "at the end, 200 epochs": "full_accuracy",
+        "best sampled cell": "best_accuracy",
+    }
+    rows = [
+        {"norm": norm, **{label: mean_sd(select(record.rows, column, norm=norm)) for label, column in columns.items()}}
+        for norm in [*record.settings["norms"], RANDOM]
+    ]
+    weights = {name.replace("_", " "): mean_sd(select(record.rows, name, norm="SN")) for name in WEIGHTS}
+    title = (
+        "Accuracy in %, mean ± sd over seeds: exact expectation under the policy of the validation accuracy after 12 epochs "
+        "(third column: test accuracy after 200), and of the sampled cell with the largest reward, which is all that random "
+        "search has."
+    )
+    return [
+        Table(rows, title),
+        Table([weights], "Weights of SN, averaged over the three norms of the LSTM, mean ± sd over seeds; they start at 1/2."),
+    ]
+
+
+def plot(record: Record, path: Path) -> list[Path]:
+    """Plot the accuracies against the number of sampled cells, and SN's weights."""
+    settings = record.settings
+    fig = Figure(figsize=(8.4, 3.6), layout="constrained")
+    left, right = fig.subplots(1, 2, width_ratios=[2, 1])
+    for label, color in zip([*settings["norms"], RANDOM], draw.COLORS, strict=False):
+        _draw_curves(left, record, label, color)
+    left.set(xlabel="epoch", ylabel="accuracy of a cell after 12 epochs, %")
+    left.legend(frameon=False)
+    for position, name in enumerate(WEIGHTS):
+        values = [value for value in select(record.rows, name, norm="SN") if value is not None]
+        right.scatter([position] * len(values), values, s=12, alpha=0.5, color=draw.COLORS[position % 2])
+    right.axhline(0.5, color="0.7", lw=1, zorder=0)
+    right.set(
+        ylabel="weight of SN", xlim=(-0.5, 3.5), xticks=range(4), xticklabels=["LN\nmean", "GN\nmean", "LN\nvar.", "GN\nvar."]
+    )
+    return save_figure(fig, path)
+
+
+def _draw_curves(ax: Any, record: Record, norm: str, color: str) -> None:
+    """Plot the mean curve of a norm, with every seed behind it; random search as dashes."""
+    curves = [curve for curve in select(record.rows, "curve", norm=norm) if curve]
+    if not curves:
+        return
+    train = record.settings["train"]
+    epochs = [train["epochs"] * (k + 1) / len(curves[0]) for k in range(len(curves[0]))]
+    for curve in curves if norm != RANDOM else []:
+        ax.plot(epochs, curve, color=color, alpha=0.12, lw=0.8)
+    means = [statistics.fmean(values) for values in zip(*curves, strict=True)]
+    label = f"{norm} (best cell so far)" if norm == RANDOM else "no norm" if norm == "none" else norm
+    ax.plot(epochs, means, color=color, ls="--" if norm == RANDOM else "-", label=label)
+
+
+RECIPE = Recipe("sn_controller", PRESETS, cells, measure, claims, plot, tables)

@@ -1,0 +1,126 @@
+"""Recipes of adversarial training: accuracies on clean and adversarial images, by norm and by the mode of norms in the attack.
+
+The setting `norms` maps a label to a dictionary with the norm and options of the task: {"bn": {"norm": "bn"}}.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from anynorm import draw
+from anynorm.lab.recipes.support.claims import Claim
+from anynorm.lab.recipes.support.recipe import Settings
+from anynorm.lab.recipes.support.record import Record
+from anynorm.lab.recipes.support.rows import save_figure, select, successful, values_of
+from anynorm.lab.recipes.support.runs import make_config, run_metrics, train_run
+from anynorm.lab.tasks.classification.robustness import PREFIX, TRAIN_MODE
+from anynorm.lab.training.statistics import mean_sd
+from anynorm.lab.training.sweep import Row, grid
+
+ROBUST = "robust_accuracy_"
+
+
+def variants(*norms: str, train_mode: tuple[str, ...] = ()) -> Settings:
+    """Return a value of the setting `norms`.
+
+    Args:
+        norms: specs that are trained with the default attack of the settings, labeled by the spec.
+        train_mode: specs that are also trained with train-mode attacks, labeled by `train_mode_label`.
+    """
+    plain: Settings = {norm: {"norm": norm} for norm in norms}
+    return plain | {train_mode_label(norm): {"norm": norm, "attack_norm_mode": "train"} for norm in train_mode}
+
+
+def train_mode_label(norm: str) -> str:
+    """Return the label of a norm trained with train-mode attacks."""
+    return f"{norm}, train-mode attacks"
+
+
+def cells(settings: Settings) -> list[Row]:
+    """Return one cell per entry of `norms` and seed."""
+    return grid(settings["seeds"], norm=settings["norms"])
+
+
+def measure(settings: Settings, cell: Row, runs: Path) -> Row:
+    """Train the network of a cell and return its accuracies on clean and adversarial images."""
+    variant = dict(settings["norms"][cell["norm"]])
+    options = settings["options"] | {name: value for name, value in variant.items() if name != "norm"}
+    record = train_run(make_config(settings, variant["norm"], settings["batch_size"], cell["seed"], options=options), runs)
+    columns = [*settings["attacks"], *(f"{attack}{TRAIN_MODE}" for attack in settings["attacks"])]
+    names = {f"{ROBUST}{column}{branch}": f"test_{PREFIX}{column}{branch}" for column in columns for branch in branches(settings)}
+    names |= {f"accuracy{branch}": f"test_error{branch}" for branch in branches(settings)[1:]}
+    return run_metrics(record) | {name: _accuracy(record, metric) for name, metric in names.items()}
+
+
+def branches(settings: Settings) -> list[str]:
+    """Return the suffixes of column names: "" for the clean branch, and the suffix of the adversarial branch of AdvProp."""
+    return ["", "_adversarial_branch"] if settings["train"]["task"] == "advprop" else [""]
+
+
+def _accuracy(record: dict[str, Any], metric: str) -> float | None:
+    return round(100 - record[metric], 3) if record["status"] == "done" else None
+
+
+def higher(column: str, norms: tuple[str, str], quantity: str, paper: str) -> Claim:
+    """Return the claim that a column is higher for one norm than for another.
+
+    Args:
+        column: the column of the record.
+        norms: the labels of the two norms, the one with the higher value first.
+        quantity: the name of the column in the statement.
+        paper: the numbers in the paper, see `Claim`.
+    """
+    norm, other = norms
+    statement = f"the {quantity} of `{norm}` is higher than that of `{other}`"
+    return Claim(statement, paper, values_of(column, norm=norm), values_of(column, norm=other))
+
+
+def eval_mode_is_stronger(norm: str, column: str, quantity: str) -> Claim:
+    """Return the claim that accuracy is lower under attacks with norms in eval mode than under attacks in train mode."""
+    statement = f"the {quantity} of `{norm}` is higher against train-mode attacks than against eval-mode attacks"
+    train_mode = column.replace("_adversarial", f"{TRAIN_MODE}_adversarial") if "branch" in column else column + TRAIN_MODE
+    return Claim(statement, "not in the paper", values_of(train_mode, norm=norm), values_of(column, norm=norm))
+
+
+def accuracy_rows(record: Record, columns: dict[str, str]) -> list[Row]:
+    """Return the rows of a table, one per label of `norms`, with the mean ± sd of each column.
+
+    Args:
+        record: the record of the recipe.
+        columns: the columns of the record, by their title in the table.
+    """
+    return [
+        {"norm": norm, **{title: mean_sd(select(record.rows, key, norm=norm), ".1f", ".1f") for title, key in columns.items()}}
+        for norm in record.settings["norms"]
+    ]
+
+
+def plot(record: Record, path: Path, panels: Callable[[Settings], dict[str, dict[str, str]]]) -> list[Path]:
+    """Plot accuracies by norm: every seed as a dot, the mean as a line.
+
+    Args:
+        record: the record of the recipe.
+        path: the path without the extension.
+        panels: a function of the settings that returns, for each panel title, the columns of the record by label.
+    """
+    norms, parts = list(record.settings["norms"]), panels(record.settings)
+    fig = Figure(figsize=(0.8 * len(norms) * len(parts) + 3, 4.4), layout="constrained")
+    for ax, (title, columns) in zip(fig.subplots(1, len(parts), sharey=True, squeeze=False)[0], parts.items(), strict=True):
+        for index, (label, column) in enumerate(columns.items()):
+            for place, norm in enumerate(norms):
+                x, values = place + 0.22 * (index - (len(columns) - 1) / 2), successful(record.rows, column, norm=norm)
+                ax.plot(
+                    [x] * len(values), values, "o", color=draw.COLORS[index], alpha=0.5, ms=4, label=label if not place else None
+                )
+                if values:
+                    ax.hlines(statistics.fmean(values), x - 0.1, x + 0.1, color=draw.COLORS[index], lw=2)
+        ax.set_xticks(range(len(norms)), [norm.replace(", ", ",\n") for norm in norms], rotation=45, ha="right")
+        ax.set(title=title, ylabel="test accuracy (%)", ylim=(0, None))
+    handles, labels = fig.axes[0].get_legend_handles_labels()
+    fig.legend(handles, labels, loc="outside right upper", frameon=False)
+    return save_figure(fig, path)

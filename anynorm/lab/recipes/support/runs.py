@@ -1,0 +1,122 @@
+"""Measure cells by training runs: make a configuration from the settings of a recipe, train it, and return the metrics of a row.
+
+Runs are kept in a store, so that recipes share equal runs and interrupted runs can be resumed. Runs are trained on a GPU if the
+machine has one. A run on several devices has one process per device, started by torchrun.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from anynorm.errors import DataError
+from anynorm.lab.data.download import data_dir
+from anynorm.lab.tasks import task_class
+from anynorm.lab.training.config import FOLDERS, LR_SCALINGS, Config, config_from_dict, hash_sources
+from anynorm.lab.training.devices import Hardware, check_gpus
+from anynorm.lab.training.provenance import cpu_count
+from anynorm.lab.training.store import Store
+from anynorm.lab.training.sweep import Row, get_or_train
+
+_hash_sources = lru_cache(hash_sources)
+"""`hash_sources`, cached because a folder of images may have a million files."""
+
+
+def make_config(settings: dict[str, Any], norm: str, batch_size: int, seed: int, **overrides: Any) -> Config:
+    """Return the configuration of a cell.
+
+    Args:
+        settings: `train` has fields of `Config`. Its `lr` is given for `base_batch_size` samples per optimizer step and is scaled
+            linearly to the samples per step of the cell: batch size × devices × gradient accumulation steps.
+        norm: the layout of the norms, see `anynorm.lab.training.norm_layout`.
+        batch_size: number of samples per forward pass and device.
+        seed: seed of initialization, data selection and data order.
+        overrides: fields of `Config` that override `settings["train"]` in this cell.
+    """
+    values = {**settings["train"], **overrides, "norm": norm, "batch_size": batch_size, "seed": seed}
+    config = config_from_dict(values)
+    ratio = batch_size * config.devices * config.grad_accum_steps / settings["base_batch_size"]
+    config = replace(config, lr=config.lr * LR_SCALINGS["linear"](ratio), data=find_folder(config.data))
+    return replace(config, source_hash=_hash_sources(Config(data=config.data, model=config.model)))
+
+
+def find_folder(data: str) -> str:
+    """Return the name of a data set, with the full path if it is a folder that exists only in the data directory.
+
+    Args:
+        data: `Config.data`. The path of a folder is relative to the working directory or to `anynorm.lab.data.download.data_dir`.
+    """
+    kind, _, path = data.partition(":")
+    if f"{kind}:" in FOLDERS and not Path(path).exists() and (data_dir() / path).exists():
+        return f"{kind}:{data_dir() / path}"
+    return data
+
+
+def train_cell(settings: dict[str, Any], runs: Path, norm: str, batch_size: int, seed: int, **overrides: Any) -> Row:
+    """Return the metrics of a cell; train its network first if the store does not have the record.
+
+    Args:
+        settings: see `make_config`; `median_of_last` is optional, see `run_metrics`.
+        runs: the folder of the run store.
+        norm, batch_size, seed, overrides: see `make_config`.
+    """
+    record = train_run(make_config(settings, norm, batch_size, seed, **overrides), runs)
+    return run_metrics(record, settings.get("median_of_last", 1))
+
+
+def train_run(config: Config, runs: Path) -> dict[str, Any]:
+    """Return the record of a run; train the run first if the store does not have its record.
+
+    Args:
+        config: the configuration of the run.
+        runs: the folder of the run store.
+
+    Raises:
+        DataError: if data are missing, this machine has fewer GPUs than the run has devices, or a process of the run fails.
+    """
+    # each device has its own workers that decode streamed images; one core per device is left for training
+    hardware = Hardware(num_workers=max(1, cpu_count() // config.devices - 1))
+    if config.devices > 1 and not Store(runs).is_valid(config.id):
+        check_gpus(config, hardware)
+        task_class(config.task).prepare(config)  # reports missing data once, not in each process
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(config.devices)]
+        arguments = [json.dumps(asdict(config)), str(runs.absolute()), str(hardware.num_workers)]
+        done = subprocess.run([sys.executable, *torchrun, "-m", __name__, *arguments], check=False)
+        if done.returncode:
+            raise DataError(f"the {config.devices} processes of run {config.id} failed; see their messages above.")
+        return Store(runs).record(config.id)
+    return get_or_train(config, runs, hardware)
+
+
+def run_metrics(record: dict[str, Any], median_of_last: int = 1) -> Row:
+    """Return the metrics of a run for a row of a recipe.
+
+    Args:
+        record: the record of the run in the run store.
+        median_of_last: number of last evaluations over which the median of the test accuracy is taken.
+
+    Returns:
+        Accuracies in percent (None if the run failed), the reason of the failure ("" if it did not fail), seconds, and commit.
+    """
+    done = record["status"] == "done"
+    errors = [point["test_error"] for point in record["curve"][-median_of_last:]]
+    return {
+        "accuracy": round(100 - statistics.median(errors), 3) if done else None,
+        "train_accuracy": round(100 - record["train_error"], 3) if done and record["train_error"] is not None else None,
+        "failure": "" if done else record["note"],
+        "seconds": record["seconds"],
+        "commit": record["provenance"]["commit"],
+    }
+
+
+if __name__ == "__main__":  # a process of a run on several devices, started by `train_run`
+    torch.set_num_threads(1)
+    get_or_train(config_from_dict(json.loads(sys.argv[1])), Path(sys.argv[2]), Hardware(num_workers=int(sys.argv[3])))

@@ -1,0 +1,112 @@
+"""xbn Table 1 and Fig. 7: position and number of batch-free norms in a network.
+
+    anynorm reproduce xbn_blocks --preset desk
+
+Paper: ResNet-50 on ImageNet, batch size 256, 100 epochs. One norm of a bottleneck block is replaced: by GN with 64 groups in
+position 1, 2 or 3 of every block (P1, P2, P3), or by GN or IN in position 2 of every n-th block (Dn). GN and IN are also
+compared as the only norm of the network.
+
+    smoke  20 s      64 digits, one epoch; checks that the code works and claims nothing
+    desk   19 min    7500 images of CIFAR-10 at 16 × 16 pixels, ResNet-26, 3 epochs at batch 32 (`support.presets.BOTTLENECK`)
+    paper  not run   the published setting (`support.presets.IMAGENET_XBN`); needs a folder imagenet/ with train/ and test/
+
+Scaled down in `desk`: 8 blocks and 16 groups, so the claims are about the order of the networks.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+from anynorm import draw
+from anynorm.lab.recipes.support.claims import Claim
+from anynorm.lab.recipes.support.presets import BOTTLENECK, IMAGENET_XBN, TINY
+from anynorm.lab.recipes.support.recipe import Recipe, Settings
+from anynorm.lab.recipes.support.record import Record
+from anynorm.lab.recipes.support.rows import accuracy_mean_sd, accuracy_of, save_figure, successful
+from anynorm.lab.recipes.support.runs import train_cell
+from anynorm.lab.training.sweep import Row, grid
+from anynorm.table import Table
+
+DESK: Settings = {
+    "train": BOTTLENECK,
+    "base_batch_size": 32,
+    "seeds": 3,
+    "batch_size": 32,
+    "gn": "gn:16",
+    "every": [1, 2, 4, 8],
+}
+PRESETS: dict[str, Settings] = {
+    "smoke": DESK | {"seeds": 2, "every": [1, 2], "batch_size": 16, "train": BOTTLENECK | TINY},
+    "desk": DESK,
+    "paper": DESK | IMAGENET_XBN,
+}
+
+
+def norms(settings: Settings) -> dict[str, str]:
+    """Return the norms of each network as `Config.norm` has them, by the paper's label."""
+    gn = settings["gn"]
+    result = {"BN": "bn", "GN": gn, "IN": "in"}
+    result |= {f"P{position}": f"xbn.p{position}={gn}" for position in (1, 2, 3)}
+    result |= {f"GN-D{every}": f"xbn.d{every}={gn}" for every in settings["every"] if every > 1}
+    result |= {f"IN-D{every}": "xbn=in" if every == 1 else f"xbn.d{every}=in" for every in settings["every"]}
+    return result
+
+
+def cells(settings: Settings) -> list[Row]:
+    """Return one cell per network and seed."""
+    return grid(settings["seeds"], network=norms(settings))
+
+
+def measure(settings: Settings, cell: Row, runs: Path) -> Row:
+    """Train a network and return its accuracy."""
+    return train_cell(settings, runs, norms(settings)[cell["network"]], settings["batch_size"], cell["seed"])
+
+
+def claims(settings: Settings) -> list[Claim]:
+    """Return the orders of the table and the figure."""
+    every = settings["every"][1:]
+    result = [
+        _more_accurate("P1", "BN", "77.08 and 76.29"),
+        _more_accurate("P2", "BN", "77.40 and 76.29"),
+        _more_accurate("P3", "BN", "76.76 and 76.29"),
+        _more_accurate("P2", "P1", "77.40 and 77.08"),
+        _more_accurate("P2", "P3", "77.40 and 76.76"),
+        _more_accurate("P2", "GN", "77.40 and 75.73 (the text has 75.63)"),
+        _more_accurate("BN", "GN", "76.29 and 75.73 (the text has 75.63)"),
+    ]
+    result += [_more_accurate(f"GN-D{n}", "BN", "77.39 and 76.29" if n == 2 else "Fig. 7: all are better than BN") for n in every]
+    for more_blocks, fewer_blocks in pairwise(["P2", *(f"GN-D{n}" for n in every)]):
+        result.append(_more_accurate(more_blocks, fewer_blocks, "Fig. 7: fewer XBNBlocks are worse"))
+    if 4 in every:
+        result.append(_more_accurate("IN-D4", "BN", "77.19 and 76.29"))
+        result.append(_more_accurate("IN-D4", "IN-D1", "77.19 and 74.99"))
+    result.append(_more_accurate("BN", "IN-D1", "76.29 and 74.99"))
+    return result
+
+
+def _more_accurate(network: str, other: str, paper: str) -> Claim:
+    statement = f"{network} is more accurate than {other}"
+    return Claim(statement, paper, accuracy_of(network=network), accuracy_of(network=other))
+
+
+def tables(record: Record) -> list[Table]:
+    """Return the accuracy of each network."""
+    rows = [
+        {"network": label, "norms": norm, "accuracy": accuracy_mean_sd(record.rows, network=label)}
+        for label, norm in norms(record.settings).items()
+    ]
+    return [Table(rows, "Test accuracy in %, mean ± sd over seeds. P2 is also GN-D1.")]
+
+
+def plot(record: Record, path: Path) -> list[Path]:
+    """Plot the accuracy of each network."""
+    points = {"test accuracy": {label: successful(record.rows, network=label) for label in norms(record.settings)}}
+    fig, ax = draw.lines(points, ylabel="test accuracy (%)", title="xbn Table 1 (P1 to P3) and Fig. 7")
+    ax.get_legend().remove()
+    ax.get_lines()[0].set_linestyle("none")
+    ax.tick_params(axis="x", rotation=45)
+    return save_figure(fig, path)
+
+
+RECIPE = Recipe("xbn_blocks", PRESETS, cells, measure, claims, plot, tables)

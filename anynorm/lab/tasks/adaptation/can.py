@@ -1,0 +1,157 @@
+"""CAN, contrastive adaptation networks (Kang et al. 2019): the labels of the target are clusters, the loss contrasts classes.
+
+Each loop, in eval mode:
+
+    1. class centers of the source, with the norms of the source
+    2. spherical K-means of the target's features, with the norms of the target, from these centers; see
+       `anynorm.lab.tasks.adaptation.spherical_kmeans`
+    3. clusters matched to classes by the Hungarian method
+    4. only samples within `max_distance` of their center keep their label, and only classes with at least `min_samples` of them
+
+Each step: cross entropy on a batch of the source + `cdd_weight` · CDD (see `cdd`) of `samples_per_class` images per
+domain and class, of `classes_per_batch` random classes that kept their label.
+
+The paper stops when the centers of source and target are close; here the number of loops is fixed.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from anynorm.errors import SpecError
+from anynorm.lab.tasks.adaptation.cdd import cdd_of_all_classes, cdd_of_sampled_classes
+from anynorm.lab.tasks.adaptation.data import DomainPair
+from anynorm.lab.tasks.adaptation.loops import LoopedAdaptation
+from anynorm.lab.tasks.adaptation.spherical_kmeans import class_centers, match_clusters, spherical_kmeans
+from anynorm.lab.tasks.adaptation.task import SOURCE, TARGET
+from anynorm.lab.training.config import Config
+from anynorm.lab.training.task import Metrics
+
+UNLABELED = -1
+Layers = list[Tensor]
+
+
+class CAN(LoopedAdaptation):
+    """Unsupervised domain adaptation by contrastive adaptation networks (CAN, Kang et al. 2019).
+
+    The contrastive loss is a mean over the classes of a batch.
+
+    Options:
+        cdd_weight: weight of the contrastive loss, the contrastive domain discrepancy (`anynorm.lab.tasks.adaptation.cdd`).
+        classes_per_batch: number of random classes in a batch of the contrastive loss.
+        samples_per_class: number of images per class and domain in a batch of the contrastive loss.
+        max_distance: distance from its cluster center, in [0, 1], at which an image of the target loses its label, D₀ of the
+            paper; 1 to keep all labels.
+        min_samples: minimum number of labeled target images of a class in the contrastive loss.
+
+    Attributes:
+        assignments: a buffer, the class of each training image of the target in this loop, (n,); −1 for none.
+    """
+
+    default_options: ClassVar[dict[str, Any]] = {
+        **LoopedAdaptation.default_options,
+        "cdd_weight": 0.3,
+        "classes_per_batch": 10,
+        "samples_per_class": 3,
+        "max_distance": 1.0,
+        "min_samples": 3,
+    }
+    assignments: Tensor
+
+    def __init__(self, config: Config, data: DomainPair | None = None) -> None:
+        super().__init__(config, data)
+        for name, minimum in {"classes_per_batch": 2, "samples_per_class": 1, "min_samples": 1}.items():
+            if self.options[name] < minimum:
+                raise SpecError(f"option {name} must be at least {minimum}; got {self.options[name]}.")
+        self.register_buffer("assignments", torch.full((len(self.target_images),), UNLABELED))
+
+    # Labels -------------------------------------------------------------------------------------------------------------------
+
+    def assign_labels(self, progress: float) -> None:
+        """Cluster the images of the target and assign classes to the clusters."""
+        images, labels = self.data.train
+        num_classes = self.data.num_classes
+        centers = class_centers(self.outputs(images, SOURCE)[0], self.to_device(labels), num_classes)
+        clusters = spherical_kmeans(self.outputs(self.target_images, TARGET)[0], centers)
+        classes = match_clusters(clusters.centers, centers)[clusters.labels]
+        options = self.options
+        self.assignments.copy_(
+            filter_labels(classes, clusters.distances, options["max_distance"], options["min_samples"], num_classes)
+        )
+        if len(set(self.assignments.tolist()) - {UNLABELED}) < 2:
+            warnings.warn(
+                f"fewer than 2 classes of the target have {options['min_samples']} samples within max_distance="
+                f"{options['max_distance']} in loop {int(self.num_loops)}: it trains on the source alone. "
+                "Use a larger max_distance.",
+                stacklevel=2,
+            )
+
+    # Updates ------------------------------------------------------------------------------------------------------------------
+
+    def adaptation_loss(self, source: Tensor, labels: Tensor, generator: torch.Generator) -> Metrics:
+        """Return the cross entropy on the source + cdd_weight · CDD on a class-aware batch."""
+        source_loss = self.metrics(self.forward_in(SOURCE, source)[1], labels)["loss"]
+        assignments = self.assignments.cpu()
+        labeled_fraction = (assignments >= 0).float().mean()
+        classes = choose_classes(assignments, self.options["classes_per_batch"], generator)
+        if len(classes) < 2:
+            return {"loss": source_loss, "source_loss": source_loss, "labeled_fraction": labeled_fraction}
+        count = self.options["samples_per_class"]
+        images, source_labels = self.data.train
+        source_layers = self._layers(SOURCE, images, draw_per_class(source_labels, classes, count, generator))
+        target_layers = self._layers(TARGET, self.target_images, draw_per_class(assignments, classes, count, generator))
+        cdd = self.discrepancy(source_layers, target_layers)
+        loss = source_loss + self.options["cdd_weight"] * cdd
+        return {"loss": loss, "source_loss": source_loss, "cdd": cdd, "labeled_fraction": labeled_fraction}
+
+    def discrepancy(self, source: Layers, target: Layers) -> Tensor:
+        """Return CDD of the layers of a class-aware batch."""
+        return cdd_of_sampled_classes(source, target)
+
+    def _layers(self, domain: int, images: Tensor, indices: Tensor) -> Layers:
+        """Return features and class probabilities of images (classes, samples), each (classes, samples, d)."""
+        batch = self.data.standardize(self.to_device(images[indices.flatten()]))
+        features, logits = self.forward_in(domain, batch)
+        return [layer.float().reshape(*indices.shape, -1) for layer in (features, logits.softmax(1))]
+
+
+class CANAllClasses(CAN):
+    """Unsupervised domain adaptation by CAN (Kang et al. 2019), with the loss of the authors' code.
+
+    The contrastive loss is divided by the number of all classes.
+    """
+
+    def discrepancy(self, source: Layers, target: Layers) -> Tensor:
+        """Return CDD of the layers of a class-aware batch, divided by the number of all classes."""
+        return cdd_of_all_classes(source, target, self.data.num_classes)
+
+
+def filter_labels(labels: Tensor, distances: Tensor, max_distance: float, min_samples: int, num_classes: int) -> Tensor:
+    """Return labels with −1 for samples at `max_distance` or farther, and for classes with fewer than `min_samples` others.
+
+    >>> filter_labels(torch.tensor([0, 0, 1, 1]), torch.tensor([0.1, 0.2, 0.1, 0.4]), 0.3, 2, 2).tolist()
+    [0, 0, -1, -1]
+    """
+    labels = torch.where(distances < max_distance, labels, UNLABELED)
+    counts = torch.bincount(labels[labels >= 0], minlength=num_classes)
+    return torch.where((labels >= 0) & (counts[labels.clamp(min=0)] >= min_samples), labels, UNLABELED)
+
+
+def choose_classes(labels: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Return up to `count` random classes that have samples, in random order."""
+    classes = torch.tensor(sorted(set(labels.tolist()) - {UNLABELED}), dtype=torch.long)
+    return classes[torch.randperm(len(classes), generator=generator)[:count]]
+
+
+def draw_per_class(labels: Tensor, classes: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Return the indices of random samples of each class, (classes, count); with replacement if a class has fewer."""
+    rows = []
+    for label in classes.tolist():
+        samples = (labels == label).nonzero()[:, 0]
+        order = torch.randperm(len(samples), generator=generator)
+        rows.append(samples[order.repeat(-(-count // len(samples)))[:count]])
+    return torch.stack(rows)

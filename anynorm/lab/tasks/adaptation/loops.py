@@ -1,0 +1,230 @@
+"""Adaptation in loops: train on the source, then alternate between labels for the target and updates on both domains.
+
+    epochs 0 … source_epochs      cross entropy on the source, with the norms of the source
+    then                          the norms of the target become copies of those of the source (`anynorm.copy_domain`)
+    every steps_per_loop steps    labels of the target's images, by the network in eval mode with the norms of the target
+    every step                    one update by the loss of the method
+
+The labels of a loop are a buffer, so a run that is resumed in the middle of a loop is bit-identical to an uninterrupted one.
+
+`DSBN` (Chang et al. 2019): domain-specific norms, and cross entropy on pseudo labels of the target,
+
+    ŷ = argmax (1 − λ) p₁ + λ p,     λ = 2 / (1 + exp(−10 progress)) − 1
+
+with p₁ the class probabilities of the first stage and p those of the network now. The paper's first stage is a method of domain
+adaptation; here it is the network trained on the source, with running statistics of the target (AdaBN).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from anynorm.diagnostics.observe import eval_mode
+from anynorm.errors import SpecError
+from anynorm.lab.models.classifier import features_and_logits, find_classifier
+from anynorm.lab.tasks.adaptation.data import DomainPair
+from anynorm.lab.tasks.adaptation.task import SOURCE, TARGET, SourceOnly
+from anynorm.lab.tasks.classification.task import EVAL_BATCH_SIZE
+from anynorm.lab.training.config import Config
+from anynorm.lab.training.curve import DivergedError
+from anynorm.lab.training.sampler import derive_seed
+from anynorm.lab.training.task import Metrics, Optimizers, Step, make_optimizer, make_optimizer_of_groups, parameter_groups
+from anynorm.layers.conditioning import condition
+from anynorm.surgery.domains import copy_domain
+from anynorm.surgery.recalibrate import has_running_stats, recalibrate
+
+_TARGET_STREAM = 4
+"""Random stream that chooses the images of the steps of a loop; see `anynorm.lab.training.sampler`."""
+ADAPTATION = "adaptation"
+
+
+class LoopedAdaptation(SourceOnly):
+    """Training on the source, then adaptation in loops; a subclass defines `assign_labels` and `adaptation_loss`.
+
+    Options:
+        source_epochs: number of epochs of training on the source alone, out of `config.epochs`.
+        steps_per_loop: number of steps between two assignments of labels to images of the target.
+        adaptation_lr: learning rate after the training on the source; 0 for `config.lr`.
+        head_lr_factor: factor of the learning rate of the last layer after the training on the source.
+        recalibrate: whether domain-specific running statistics of the target are estimated on its images before the first loop,
+            instead of starting as those of the source.
+
+    Attributes:
+        num_loops: a buffer, the number of loops started.
+    """
+
+    default_options: ClassVar[dict[str, Any]] = {
+        **SourceOnly.default_options,
+        "source_epochs": 5,
+        "steps_per_loop": 40,
+        "adaptation_lr": 0.0,
+        "head_lr_factor": 1.0,
+        "recalibrate": False,
+    }
+    num_loops: Tensor
+
+    def __init__(self, config: Config, data: DomainPair | None = None) -> None:
+        super().__init__(config, data)
+        _check_options(config, self.options)
+        self.register_buffer("num_loops", torch.zeros((), dtype=torch.long))
+
+    # What a method defines ----------------------------------------------------------------------------------------------------
+
+    def assign_labels(self, progress: float) -> None:
+        """Assign labels to images of the target.
+
+        Args:
+            progress: completed fraction of the adaptation, in [0, 1).
+        """
+        raise self._undefined("assign_labels")
+
+    def adaptation_loss(self, source: Tensor, labels: Tensor, generator: torch.Generator) -> Metrics:
+        """Return the metrics of an update; "loss" is minimized.
+
+        Args:
+            source: standardized images of the source.
+            labels: their labels.
+            generator: CPU random number generator.
+        """
+        raise self._undefined("adaptation_loss")
+
+    # Steps --------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def source_steps(self) -> int:
+        """Number of training steps on the source alone."""
+        return int(self.options["source_epochs"]) * self.sampler.steps_per_epoch
+
+    def configure_optimizers(self) -> Optimizers:
+        """Return the optimizers of the training on the source and of the adaptation."""
+        head = {id(parameter) for parameter in find_classifier(self.model).module.parameters()}
+        parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        groups = []
+        for is_head, factor in ((False, 1.0), (True, self.options["head_lr_factor"])):
+            chosen = [parameter for parameter in parameters if (id(parameter) in head) == is_head]
+            lr = factor * (self.options["adaptation_lr"] or self.config.lr)
+            groups += [{**group, "lr": lr} for group in parameter_groups(self.config, chosen, [self])]
+        return {
+            "main": make_optimizer(self.config, [self]),
+            ADAPTATION: make_optimizer_of_groups(self.config, groups),
+        }
+
+    def training_step(self, step: Step) -> Metrics:
+        """Update the parameters once, on the source or on both domains."""
+        number = step.number - self.source_steps
+        if number < 0:
+            return super().training_step(step)
+        if number % self.options["steps_per_loop"] == 0:
+            self._begin_loop(step, number)
+        seed = derive_seed(self.config.seed, _TARGET_STREAM, step.number * self.config.devices + self.processes.rank)
+        with step.autocast():
+            images, labels = self.training_batch(step.number)
+            metrics = self.adaptation_loss(images, labels, torch.Generator().manual_seed(seed))
+        step.backward(metrics["loss"])
+        step.update(ADAPTATION)
+        return metrics
+
+    def _begin_loop(self, step: Step, number: int) -> None:
+        if number == 0 and self.has_domains:
+            for network in (self.model, *step.averages.values()):
+                copy_domain(network, SOURCE)
+            if self.options["recalibrate"] and has_running_stats(self.model):
+                with condition(self.model, TARGET):
+                    recalibrate(self.model, self.target_batches())
+        self.num_loops += 1
+        start = self.options["source_epochs"] / self.config.epochs
+        self.assign_labels((step.progress - start) / (1 - start))
+
+    @property
+    def has_domains(self) -> bool:
+        """Whether a norm of the network is domain-specific."""
+        return any(getattr(module, "takes_condition", False) for module in self.model.modules())
+
+    def forward_in(self, domain: int, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return features and logits of images with the norms of a domain."""
+        with condition(self.model, domain, strict=False):
+            return features_and_logits(self.model, find_classifier(self.model), images)
+
+    def outputs(self, images: Tensor, domain: int) -> tuple[Tensor, Tensor]:
+        """Return features and logits of uint8 images in eval mode.
+
+        Raises:
+            DivergedError: if they are not finite.
+        """
+        with eval_mode(self.model):
+            batches = (self.data.standardize(self.to_device(part)) for part in torch.split(images, EVAL_BATCH_SIZE))
+            parts = [self.forward_in(domain, batch) for batch in batches]
+        features, logits = (torch.cat(tensors).float() for tensors in zip(*parts, strict=True))
+        if not bool(torch.isfinite(features).all() & torch.isfinite(logits).all()):
+            raise DivergedError(f"the features are not finite in the step that begins loop {int(self.num_loops)}")
+        return features, logits
+
+    # Evaluation ---------------------------------------------------------------------------------------------------------------
+
+    @property
+    def test_domain(self) -> int:
+        """The domain whose norms are tested: the source before the adaptation, then the target."""
+        return TARGET if int(self.num_loops) else SOURCE
+
+    def evaluate(self) -> dict[str, float]:
+        """Return the metrics on the target; before the adaptation, also the metrics with AdaBN."""
+        metrics = super().evaluate()
+        if not int(self.num_loops):
+            metrics["adabn_error"] = self.evaluate_recalibrated()["error"]
+        return metrics
+
+
+class DSBN(LoopedAdaptation):
+    """Unsupervised domain adaptation by domain-specific norms and pseudo labels (DSBN, Chang et al. 2019).
+
+    Attributes:
+        first_probabilities: a buffer, the class probabilities of the target's images before adaptation, (n, K).
+        pseudo_labels: a buffer, their labels in this loop, (n,).
+    """
+
+    default_options: ClassVar[dict[str, Any]] = {**LoopedAdaptation.default_options, "recalibrate": True}
+    first_probabilities: Tensor
+    pseudo_labels: Tensor
+
+    def __init__(self, config: Config, data: DomainPair | None = None) -> None:
+        super().__init__(config, data)
+        count = len(self.target_images)
+        self.register_buffer("first_probabilities", torch.zeros(count, self.data.num_classes))
+        self.register_buffer("pseudo_labels", torch.zeros(count, dtype=torch.long))
+
+    def assign_labels(self, progress: float) -> None:
+        """Label all images of the target by the probabilities of the first stage and of the current network."""
+        if int(self.num_loops) == 1:
+            self.first_probabilities.copy_(self._probabilities())
+        share = 2 / (1 + math.exp(-10 * progress)) - 1
+        self.pseudo_labels.copy_(((1 - share) * self.first_probabilities + share * self._probabilities()).argmax(1))
+
+    def _probabilities(self) -> Tensor:
+        return self.outputs(self.target_images, TARGET)[1].softmax(1)
+
+    def adaptation_loss(self, source: Tensor, labels: Tensor, generator: torch.Generator) -> Metrics:
+        """Return the cross entropy on the source, and on equally many target images with pseudo labels."""
+        chosen = torch.randperm(len(self.target_images), generator=generator)[: len(source)]
+        target = self.data.standardize(self.to_device(self.target_images[chosen]))
+        source_loss = self.metrics(self.forward_in(SOURCE, source)[1], labels)["loss"]
+        pseudo_labels = self.pseudo_labels[chosen.to(self.pseudo_labels.device)]
+        target_loss = self.metrics(self.forward_in(TARGET, target)[1], pseudo_labels)["loss"]
+        return {"loss": source_loss + target_loss, "source_loss": source_loss, "target_loss": target_loss}
+
+
+def _check_options(config: Config, options: dict[str, Any]) -> None:
+    if config.grad_accum_steps != 1:
+        raise SpecError(f"a step of the adaptation has one update; grad_accum_steps must be 1, got {config.grad_accum_steps}.")
+    if not 0 <= options["source_epochs"] < config.epochs:
+        raise SpecError(
+            f"option source_epochs must be at least 0 and less than epochs={config.epochs}; got {options['source_epochs']}."
+        )
+    if options["steps_per_loop"] < 1:
+        raise SpecError(f"option steps_per_loop must be at least 1; got {options['steps_per_loop']}.")
+    for name in ("adaptation_lr", "head_lr_factor"):
+        if options[name] < 0:
+            raise SpecError(f"option {name} must be 0 or more; got {options[name]}.")

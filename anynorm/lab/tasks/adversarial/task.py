@@ -1,0 +1,94 @@
+"""Adversarial training (Madry et al. 2018; bgn Table 5): training on adversarial images only.
+
+    min_θ  mean L(f_θ(x'), y),    x' = attack(f_θ, x, y) in [0, 1], within ε of x
+
+The random starts of the attack depend on the seed, the step and the pass. The attack does not change running statistics, so they
+are updated once per step, by the adversarial images, in both modes of the norms during the attack (`attack_norm_mode`). Public
+code often attacks in train mode, and each of the k passes of an attack then updates the running statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from anynorm.lab.attacks import parse
+from anynorm.lab.data import ImageDataset, StreamedDataset
+from anynorm.lab.tasks.classification.robustness import metric_name, parse_attacks, pixel_model, to_pixels
+from anynorm.lab.tasks.classification.task import Classification
+from anynorm.lab.training.config import Config
+from anynorm.lab.training.images import Batch
+from anynorm.lab.training.sampler import derive_seed
+from anynorm.lab.training.task import Metric, merge_options
+
+_ATTACK_STREAM = 4
+"""Random stream of the attack; see `anynorm.lab.training.sampler` for the others."""
+
+
+class Adversarial(Classification):
+    """Adversarial training of image classifiers: training on adversarial images only (Madry et al. 2018).
+
+    The metric is the error under the first attack of `attack`, with norms in eval mode; it is part of every evaluation.
+
+    Args:
+        config: the run.
+        data: all images; None for those of `config.data`.
+
+    Options:
+        attack: comma-separated attacks of evaluations; runs are compared by the error under the first.
+        train_attack: attack that makes the images of training steps, such as pgd:4 or fgsm.
+        attack_norm_mode: mode of the norms during the attacks of training steps, eval or train.
+
+    Raises:
+        SpecError: if an attack is invalid, or epsilon is not in [0, 1].
+    """
+
+    default_options: ClassVar[Mapping[str, Any]] = {
+        **Classification.default_options,
+        "attack": "pgd:10",
+        "train_attack": "pgd:4",
+        "attack_norm_mode": "eval",
+    }
+    comparison_defaults: ClassVar[Mapping[str, Any]] = {
+        "norms": ("bn", "gn:8", "bgn"),
+        "batch_sizes": (32,),
+        "model": "wrn-10-2",
+        "width": 0.5,
+        "epochs": 4,
+        "num_evals": 2,
+    }
+
+    def __init__(self, config: Config, data: ImageDataset | StreamedDataset | None = None) -> None:
+        super().__init__(config, data)
+        options = self.options
+        self.train_attack = parse(
+            options["train_attack"],
+            epsilon=options["epsilon"],
+            step_size=options["step_size"],
+            norm_mode=options["attack_norm_mode"],
+        )
+
+    @classmethod
+    def metric_for(cls, config: Config) -> Metric:
+        """Return the error under the first attack of evaluations; without one, the error."""
+        attacks = parse_attacks(merge_options(cls, config.options))
+        return Metric(metric_name(attacks[0]), "%") if attacks else cls.metric
+
+    def training_batch(self, step: int, number: int = 0) -> Any:
+        """Return the adversarial images, standardized, and the targets of one pass of a step."""
+        x, targets = super().training_batch(step, number)
+        return self.attack_batch((x, targets), step, number), targets
+
+    def attack_batch(self, batch: Batch, step: int, number: int) -> Tensor:
+        """Return the standardized adversarial images of a standardized batch."""
+        x, targets = batch
+        generator = torch.Generator().manual_seed(derive_seed(self.sampler.seed(step, number), _ATTACK_STREAM, 0))
+        model = pixel_model(self.model, self.data)
+        return model.standardize(self.train_attack(model, to_pixels(x, self.data), targets, generator))
+
+    def evaluate(self) -> dict[str, float]:
+        """Return the metrics of the test set and the errors on adversarial images."""
+        return self.clean_metrics() | (self.robust_metrics() if self.attacks else {})

@@ -1,0 +1,1 @@
+"""Image classification, and its errors on adversarial images."""

@@ -1,0 +1,1 @@
+"""Class-conditional image generation by GANs."""

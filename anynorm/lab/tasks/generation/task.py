@@ -1,0 +1,345 @@
+"""Class-conditional image generation: a generator and a projection discriminator with the hinge loss (sabn eq. 6).
+
+    L_D = mean max(0, 1 − D(x, y)) + mean max(0, 1 + D(G(z, y'), y'))            n_dis updates per step
+    L_G = −mean D(G(z, y'), y')                                                  then one
+
+z ~ N(0, I), and y' is uniform over classes. Norms of the generator that take a class (`ccbn@K`, `sabn@K`, `hn.sa@K`, …) get y'.
+Images are compared with the training images by the features of a network; see
+`anynorm.lab.tasks.generation.metrics` and `anynorm.lab.tasks.generation.feature_networks`.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from anynorm.errors import DataError, SpecError
+from anynorm.lab.data import augment
+from anynorm.lab.tasks.generation.class_gradients import measure_balance
+from anynorm.lab.tasks.generation.feature_networks import distance_name, is_classifier_of, make_feature_network
+from anynorm.lab.tasks.generation.metrics import compare_features
+from anynorm.lab.tasks.generation.networks import build_gan
+from anynorm.lab.tasks.generation.norms import set_generator_norms
+from anynorm.lab.tasks.generation.reference_features import BATCH_SIZE, Features, extract_features, own_part, reference_features
+from anynorm.lab.tasks.generation.sampling import (
+    can_call,
+    generate,
+    generate_uint8,
+    is_collapsed,
+    recalibrated,
+    sample_picture,
+    split_batches,
+    takes_classes,
+)
+from anynorm.lab.training.config import Config
+from anynorm.lab.training.curve import DivergedError
+from anynorm.lab.training.images import Batch, StreamedImages, load_images, make_images
+from anynorm.lab.training.task import FUSED, Metric, Metrics, Optimizers, Step, Task, merge_options
+
+RECALIBRATION_BATCH_SIZE = 32
+EVALUATION_SEED = 1_000_003
+"""Seed of the latent vectors of evaluations, the same for all runs."""
+
+
+class Generation(Task):
+    """Class-conditional image generation by a GAN with a projection discriminator (Miyato & Koyama 2018).
+
+    An epoch is one pass over the training images; a step uses `n_dis` batches.
+
+    Args:
+        config: the run, which trains with Adam. `config.norm` is the norm of the generator's blocks; its last norm is the same
+            without classes. `config.model` is a name of `anynorm.lab.tasks.generation.networks.GANS` or `package.module:factory`.
+
+    Options:
+        n_dis: number of updates of the discriminator per step.
+        generator_batch_size: number of images per update of the generator; 0 for `config.batch_size`.
+        beta1: β₁ of Adam, for both networks.
+        beta2: β₂ of Adam, for both networks.
+        shared_embedding: whether the norms of a BigGAN predict γ and β from an embedding of the class, as `bn.style` does.
+        attention: whether generator and discriminator of a BigGAN have self-attention at half of the resolution.
+        features: network whose features of generated and real images are compared; a name of `feature_networks`.
+        num_generated: number of generated images in an evaluation.
+        num_reference: number of training images that generated images are compared with; 0 for all.
+        score_splits: number of parts of the generated images over which the class score is averaged.
+        intra_class: whether evaluations also have the distance within each class.
+        recalibration_batches: number of batches on which running statistics are estimated before an evaluation, because those of
+            an averaged generator belong to other weights; 0 to use them as they are.
+        balance_interval: number of steps between measurements of the gradient balance; 0 for none.
+        balance_draws: number of batches of latent vectors in a measurement of the gradient balance.
+
+    Raises:
+        DataError: if the model does not fit the images.
+        SpecError: if a norm does not have the number of classes of the data.
+    """
+
+    metric: ClassVar[Metric] = Metric("FD")
+    default_options: ClassVar[dict[str, Any]] = {
+        "n_dis": 5,
+        "generator_batch_size": 0,
+        "beta1": 0.0,
+        "beta2": 0.9,
+        "shared_embedding": False,
+        "attention": False,
+        "features": "classifier",
+        "num_generated": 1000,
+        "num_reference": 0,
+        "score_splits": 10,
+        "intra_class": True,
+        "recalibration_batches": 16,
+        "balance_interval": 0,
+        "balance_draws": 4,
+    }
+    comparison_defaults: ClassVar[dict[str, Any]] = {
+        "norms": ("ccbn@K", "sabn@K"),
+        "batch_sizes": (32,),
+        "model": "sngan",
+        "width": 0.25,
+        "epochs": 20,
+        "lr": 2e-4,
+        "lr_scaling": "none",
+        "weight_decay": 0.0,
+        "schedule": "constant",
+        "num_evals": 5,
+        "n_dis": 1,
+    }
+
+    generator: Any
+    discriminator: Any
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        _check_config(config, self.options)
+        self.images = make_images(load_images(config), config)
+        torch.manual_seed(config.seed)
+        flags = [name for name in ("shared_embedding", "attention") if self.options[name]]
+        self.generator, self.discriminator = build_gan(config.model, self.images.data.shape, config.width, flags)
+        embeds = self.options["shared_embedding"]
+        set_generator_norms(self.generator, config, self.num_classes, shared_embedding=embeds)
+        self._picture: bytes | None = None
+        self._class_distances: dict[int, float] = {}
+        self._num_steps = 0
+
+    # Data ---------------------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def metric_for(cls, config: Config) -> Metric:
+        """Return the Fréchet distance, named after the network of its features."""
+        return Metric(distance_name(str(merge_options(cls, config.options)["features"])))
+
+    @classmethod
+    def prepare(cls, config: Config) -> None:
+        """Load the data set and the feature network."""
+        load_images(config)
+        make_feature_network(config, merge_options(cls, config.options)["features"])
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes of the data set."""
+        return int(self.images.data.num_classes)
+
+    @property
+    def num_samples(self) -> int:
+        """The number of training images."""
+        return len(self.images)
+
+    @property
+    def passes_per_step(self) -> int:
+        """The number of batches of real images per step."""
+        return int(self.options["n_dis"])
+
+    def training_batch(self, step: int, number: int = 0) -> Batch:
+        """Return real images in [−1, 1] and their labels."""
+        if isinstance(self.images, StreamedImages):
+            self.images.num_workers = self.num_workers
+        images, labels = self.to_device(self.images.batch(self.sampler, step, number))
+        x = images.float() / 127.5 - 1
+        if self.config.flip:
+            x = augment.random_flip(x, self.sampler.generator(step, number))
+        return x, labels
+
+    # Training -----------------------------------------------------------------------------------------------------------------
+
+    def configure_optimizers(self) -> Optimizers:
+        """Return Adam for both networks."""
+        betas = (self.options["beta1"], self.options["beta2"])
+        return {
+            name: torch.optim.Adam(
+                network.parameters(), self.config.lr, betas, weight_decay=self.config.weight_decay, fused=FUSED
+            )
+            for name, network in (("generator", self.generator), ("discriminator", self.discriminator))
+        }
+
+    def training_step(self, step: Step) -> Metrics:
+        """Update the discriminator n_dis times and the generator once."""
+        if step.number == 0 and not takes_classes(self.generator):
+            warnings.warn(
+                f"no norm of the generator takes a class (norm {self.config.norm}), so it cannot tell classes apart. "
+                "Usable: ccbn@K sabn@K.",
+                stacklevel=2,
+            )
+        total = torch.zeros((), device=self.device)
+        for number in range(self.passes_per_step):
+            images, labels = self.training_batch(step.number, number)
+            random = self.sampler.generator(step.number, number)
+            z, fake_labels = self.draw(len(images), random)
+            with step.autocast():
+                with torch.no_grad():
+                    fakes = generate(self.generator, z, fake_labels)
+                real_logits, fake_logits = self.discriminator(images, labels), self.discriminator(fakes, fake_labels)
+                loss = (1 - real_logits).relu().mean() + (1 + fake_logits).relu().mean()
+            step.backward(loss)
+            step.update("discriminator")
+            total = total + loss.detach()
+        z, fake_labels = self.draw(self.options["generator_batch_size"] or self.config.batch_size, random)
+        self.discriminator.requires_grad_(False)
+        try:
+            with step.autocast():
+                generator_loss = self.generator_loss(self.generator, z, fake_labels)
+            step.backward(generator_loss)
+        finally:
+            self.discriminator.requires_grad_(True)
+        step.update("generator")
+        self._num_steps = step.number + 1
+        metrics = {"discriminator_loss": total / self.passes_per_step, "generator_loss": generator_loss}
+        interval = self.options["balance_interval"]
+        if interval and self._num_steps % interval == 0:
+            latents = [self.draw(self.config.batch_size, random)[0] for _ in range(self.options["balance_draws"])]
+            metrics |= measure_balance(self.generator, self.discriminator, latents, self.num_classes, self.generator_loss)
+        return metrics
+
+    def generator_loss(self, generator: nn.Module, z: Tensor, labels: Tensor) -> Tensor:
+        """Return L_G of a batch."""
+        loss: Tensor = -self.discriminator(generate(generator, z, labels), labels).mean()
+        return loss
+
+    def draw(self, count: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return latent vectors and labels, both random."""
+        z = torch.randn(count, self.generator.latent_size, generator=random)
+        labels = torch.randint(0, self.num_classes, (count,), generator=random)
+        on_device: tuple[Tensor, Tensor] = self.to_device((z, labels))
+        return on_device
+
+    # Evaluation ---------------------------------------------------------------------------------------------------------------
+
+    @property
+    def network(self) -> nn.Module:
+        """The generator."""
+        generator: nn.Module = self.generator
+        return generator
+
+    def evaluate(self) -> dict[str, float]:
+        """Return distances and scores of generated images.
+
+        Raises:
+            DivergedError: if all images of each class are equal.
+        """
+        options = self.options
+        fakes = self._fake_features()
+        metrics, self._class_distances = compare_features(
+            self.reference,
+            fakes,
+            options["features"],
+            score_splits=options["score_splits"],
+            intra_class=options["intra_class"],
+            has_classes=is_classifier_of(self.config.data, options["features"], self.num_classes, fakes.logits),
+        )
+        return metrics
+
+    @cached_property
+    def reference(self) -> Features:
+        """The features of training images that generated images are compared with."""
+        return reference_features(self.config, self.options["features"], self.options["num_reference"], self.device)
+
+    def _fake_features(self) -> Features:
+        """Return the features of `num_generated` images, with equally frequent classes, divided among the processes."""
+        count = self.options["num_generated"]
+        labels = torch.arange(count) % self.num_classes
+        random = torch.Generator().manual_seed(EVALUATION_SEED)
+        z = torch.randn(count, self.generator.latent_size, generator=random)
+        own = own_part(self.processes, count)
+        images = self.sample(labels[own], z[own])
+        if self.processes.all_true(is_collapsed(images, labels[own])):
+            raise DivergedError(f"the generator has collapsed after step {self._num_steps}: all images of each class are equal")
+        self._picture = sample_picture(images, labels[own], self.num_classes)
+        network = make_feature_network(self.config, self.options["features"]).to(self.device)
+        return extract_features(network, split_batches(images, labels[own], BATCH_SIZE)).gather(self.processes, count)
+
+    def sample(self, labels: Tensor, z: Tensor | None = None) -> Tensor:
+        """Generate images.
+
+        Args:
+            labels: the class of each image, (n,).
+            z: latent vectors (n, latent_size); None for random ones from torch's global generator.
+
+        Returns:
+            uint8 images (n, c, h, w), on the CPU.
+
+        Raises:
+            DataError: if a label is not a class, or z has the wrong shape.
+        """
+        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < self.num_classes:
+            raise DataError(
+                f"labels must be in [0, {self.num_classes}); got values from {int(labels.min())} to {int(labels.max())}."
+            )
+        z = torch.randn(len(labels), self.generator.latent_size) if z is None else z
+        if z.shape != (len(labels), self.generator.latent_size):
+            raise DataError(f"z must be of shape {(len(labels), self.generator.latent_size)}; got {tuple(z.shape)}.")
+        count, random = self.options["recalibration_batches"], torch.Generator().manual_seed(EVALUATION_SEED + 1)
+        generator = self.generator
+        if count:
+            generator = recalibrated(generator, [self.draw(RECALIBRATION_BATCH_SIZE, random) for _ in range(count)])
+        return generate_uint8(generator, z, labels, self.device)
+
+    def artifacts(self) -> dict[str, bytes]:
+        """Return a picture of samples, one row per class, and the distances within classes."""
+        files = {}
+        if self._picture is not None:
+            files[f"samples/step-{self._num_steps:08d}.png"] = self._picture
+        if self._class_distances:
+            name = f"intra-class {distance_name(self.options['features'])}"
+            files["intra-class.json"] = json.dumps({name: self._class_distances}, indent=1).encode()
+        return files
+
+    def check(self) -> None:
+        """Raise DataError if the generator's images do not have the shape of the data's, or the discriminator fails."""
+        images, labels = self.training_batch(0)
+        if not can_call(self.discriminator, images, labels):
+            raise DataError(f"the discriminator of {self.config.model} must take images and labels: forward(images, labels).")
+        z, _ = self.draw(len(images), self.sampler.generator(0, 0))
+        with torch.no_grad():
+            fakes = generate(self.generator, z, labels)
+            logits = self.discriminator(images, labels)
+        if fakes.shape != images.shape:
+            raise DataError(
+                f"the generator of {self.config.model} must return images of shape {tuple(images.shape)}; "
+                f"got {tuple(fakes.shape)}."
+            )
+        if logits.shape != (len(images),):
+            raise DataError(
+                f"the discriminator of {self.config.model} must return one logit per image, ({len(images)},); "
+                f"got {tuple(logits.shape)}."
+            )
+        _ = self.reference  # computed here with a progress bar, which the processes of runs do not have
+
+    def close(self) -> None:
+        """Stop the worker processes that decode streamed images."""
+        self.images.close()
+
+
+def _check_config(config: Config, options: dict[str, Any]) -> None:
+    if config.grad_accum_steps != 1:
+        raise SpecError(f"generation takes n_dis batches per step; grad_accum_steps must be 1, got {config.grad_accum_steps}.")
+    at_least = {"n_dis": 1, "num_generated": 2, "score_splits": 1, "balance_draws": 1}
+    at_least |= dict.fromkeys(("generator_batch_size", "num_reference", "recalibration_batches", "balance_interval"), 0)
+    for name, minimum in at_least.items():
+        if options[name] < minimum:
+            raise SpecError(f"option {name} must be at least {minimum}; got {options[name]}.")
+    for name in ("beta1", "beta2"):
+        if not 0 <= options[name] < 1:
+            raise SpecError(f"option {name} must be in [0, 1); got {options[name]}.")
+    distance_name(options["features"])  # raises if there is no such network

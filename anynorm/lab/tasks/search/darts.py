@@ -1,0 +1,71 @@
+"""DARTS: the architecture parameters α follow gradients of the validation loss, by `anynorm.lab.tasks.search.bilevel`.
+
+α ← α − Adam(gradient of L_val)                       on a batch of one half of the training images
+w ← w − SGD(∇_w L_train(w, α)), gradients clipped     on a batch of the other half
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from anynorm.diagnostics.buffers import preserve_buffers
+from anynorm.errors import SpecError
+from anynorm.lab.tasks.search.bilevel import frozen, second_order_gradients
+from anynorm.lab.tasks.search.task import ALPHA, WEIGHTS, ArchitectureSearch
+from anynorm.lab.training.task import Metrics, Step
+
+
+class FirstOrderSearch(ArchitectureSearch):
+    """Differentiable architecture search (DARTS, Liu et al. 2019), first order.
+
+    The architecture parameters α follow the gradient of the validation loss at the current weights (ξ = 0).
+    """
+
+    def update_architecture(self, step: Step) -> Metrics:
+        """Update α by a batch of its images."""
+        with preserve_buffers(self.model), frozen(self.model.weight_parameters()), step.autocast():
+            metrics = self.batch_loss(step.number, ALPHA)
+        step.backward(metrics["loss"])
+        self.update_alpha(step)
+        return {f"alpha_{name}": value for name, value in metrics.items()}
+
+
+class SecondOrderSearch(ArchitectureSearch):
+    """Differentiable architecture search (DARTS, Liu et al. 2019), second order.
+
+    The architecture parameters α follow the gradient of the validation loss through one unrolled step of the weights, which takes
+    about three times the time of first order.
+
+    Raises:
+        SpecError: if the run has several devices, or 16-bit precision with scaled gradients.
+    """
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        if self.config.devices > 1:
+            raise SpecError(f"second-order search must have devices=1; got {self.config.devices}. Usable: first order.")
+        if self.config.precision == "16-mixed":
+            raise SpecError("second-order search must have precision 32 or bf16-mixed; got 16-mixed.")
+
+    def update_architecture(self, step: Step) -> Metrics:
+        """Update α by a batch of its images, through a step of the weights on the batch of the weights."""
+        losses: dict[int, Metrics] = {}
+
+        def loss(number: int) -> Tensor:
+            with step.autocast():
+                losses[number] = self.batch_loss(step.number, number)
+            return losses[number]["loss"]
+
+        alphas = self.model.alpha_parameters()
+        with preserve_buffers(self.model):
+            gradients = second_order_gradients(
+                lambda: loss(WEIGHTS),
+                lambda: loss(ALPHA),
+                self.model.weight_parameters(),
+                alphas,
+                self.config.lr_at(step.progress),
+            )
+        for alpha, gradient in zip(alphas, gradients, strict=True):
+            alpha.grad = gradient
+        self.update_alpha(step)
+        return {f"alpha_{name}": value.detach() for name, value in losses[ALPHA].items()}

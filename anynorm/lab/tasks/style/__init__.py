@@ -1,0 +1,1 @@
+"""Style transfer: any style by one decoder, or one network per style."""

@@ -1,0 +1,249 @@
+"""The configuration of a run: all settings that its result depends on. Runs with equal configurations are the same run."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import inspect
+import json
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from anynorm.errors import DataError, SpecError
+from anynorm.io.checkpoints import import_object
+from anynorm.lab.training.norm_layout import validate_norms
+
+
+def _steps(*milestones: float) -> Callable[[float], float]:
+    return lambda progress: 0.1 ** sum(progress >= milestone for milestone in milestones)
+
+
+LR_SCALINGS: dict[str, Callable[[float], float]] = {"linear": lambda ratio: ratio, "sqrt": math.sqrt, "none": lambda _: 1.0}
+"""Rules that scale the learning rate: functions of the ratio of the batch size to the base batch size."""
+SCHEDULES: dict[str, Callable[[float], float]] = {
+    "constant": lambda _: 1.0,
+    "step": _steps(0.5, 0.75),
+    "step-quarters": _steps(0.25, 0.5, 0.75),
+    "step-25-75": _steps(0.25, 0.75),
+    "step-38-75": _steps(3 / 8, 3 / 4),  # I3D: 150 000 and 300 000 of 400 000 steps
+    "step-67-89": _steps(2 / 3, 8 / 9),  # detectors: 60 000 and 80 000 of 90 000 steps
+    "step-30-60-90": _steps(0.3, 0.6, 0.9),
+    "step-thirds": lambda progress: (1.0, 0.06, 0.012, 0.0024)[sum(progress >= start for start in (1 / 3, 2 / 3, 5 / 6))],
+    "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
+    "cosine-to-0.04": lambda progress: 0.04 + 0.96 * (1 + math.cos(math.pi * progress)) / 2,  # DARTS: from 0.025 to 0.001
+    "exponential": lambda progress: 0.01**progress,  # 0.1 after half of the training
+    "poly": lambda progress: (1 - progress) ** 0.9,
+    "inverse": lambda progress: 1 / (1 + 8 * progress),  # AdaIN's 1/(1 + 5e-5 step) over its 160 000 steps
+}
+"""Learning rate schedules: functions from the finished fraction of the training to a factor of the learning rate."""
+OPTIMIZERS = ("sgd", "adam", "adamw")
+PRECISIONS = ("32", "bf16-mixed", "16-mixed")
+_OLD_PRECISIONS = {"float32": "32", "bfloat16": "bf16-mixed"}
+FOLDERS = (
+    "folder:", "stream:", "coco:", "voc:", "yolo:", "masks:", "camvid:", "cityscapes:", "ade20k:", "frames:", "videos:",
+)  # fmt: skip
+"""Prefixes of data set names that refer to a folder."""
+RENAMED = {
+    "images": "num_train",
+    "accumulate": "grad_accum_steps",
+    "rate": "lr",
+    "decay": "weight_decay",
+    "warmup": "warmup_epochs",
+    "smoothing": "label_smoothing",
+    "ema": "ema_decay",
+    "side": "image_size",
+    "made_of": "source_hash",
+    "test_images": "num_test",
+    "points": "num_evals",
+    "until": "stop_epoch",
+}
+"""New names of the fields of anynorm 0.1, for error messages."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """The settings that determine the result of a training run.
+
+    The id of a run depends only on fields that differ from their defaults. If a default changes, a stored run of the old default
+    has the same id as a run of the new one, so `anynorm.lab.training.record.VERSION` must be increased. A new field needs no new
+    version.
+
+    Args:
+        data: name of a data set, `folder:PATH`, `stream:PATH`, `hf:NAME` or `package.module:factory`; see `anynorm.lab.data`.
+        model: name of a network or `package.module:factory`; see `anynorm.lab.models`.
+        norm: a spec, or a layout of several specs; see `anynorm.lab.training.norm_layout`.
+        width: width multiplier of the model; None for the model's default.
+        num_train: number of training images, a random subset that depends on the seed; None for all.
+        batch_size: number of samples per forward pass and device.
+        grad_accum_steps: number of forward passes per optimizer step.
+        schedule: a key of `SCHEDULES`.
+        warmup_epochs: number of epochs over which the learning rate increases linearly from 0.
+        mixup: parameter of the beta distribution of mixup; 0 for no mixup.
+        crop: padding of random crops, in pixels.
+        flip: whether to flip images horizontally at random.
+        cutout: side length of the square that cutout erases, in pixels.
+        precision: 32, bf16-mixed or 16-mixed: data type of most of the forward pass; parameters stay float32.
+        ema_decay: decay of the exponential moving average of the parameters; if it is not 0, the averages are evaluated.
+        devices: number of processes, over all machines, that train the run together, each with `batch_size` samples.
+        sync: whether norms synchronize their statistics over the devices; if not, running statistics are those of the first.
+        image_size: height and width to which images of a folder are resized.
+        source_hash: `hash_sources` of a user's model, data and task: if their code or files change, the run is a new one.
+        num_test: number of test images, from the start of the test set; None for all.
+        num_evals: maximum number of evaluations over a full run.
+        stop_epoch: epoch after which the run stops; the schedule is still that of all `epochs`. None to train all epochs.
+        task: name of a task or `package.module:Task`; see `anynorm.lab.tasks`.
+        options: settings of the task that are not fields of `Config`; see `Task.default_options`.
+        nesterov: whether SGD uses Nesterov momentum.
+        decay_norms: whether weight decay applies to biases and the parameters of norms, such as γ and β.
+        min_area: minimum area of a random resized crop of a streamed image, as a fraction in (0, 1]; 0 for no such crop.
+        color_jitter: range of the random change of brightness, contrast and saturation of streamed images; 0 for no change.
+        skip_unreadable: whether to leave out image files that cannot be decoded instead of raising an error.
+        compile: whether to compile networks with `torch.compile`.
+
+    Raises:
+        SpecError: if a value is outside its range.
+    """
+
+    data: str = "digits"
+    model: str = "small"
+    norm: str = "bn"
+    width: float | None = None
+    num_train: int | None = None
+    batch_size: int = 32
+    grad_accum_steps: int = 1
+    epochs: int = 10
+    optimizer: str = "sgd"
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    schedule: str = "cosine"
+    warmup_epochs: float = 0.0
+    label_smoothing: float = 0.0
+    mixup: float = 0.0
+    crop: int = 0
+    flip: bool = False
+    cutout: int = 0
+    precision: str = "32"
+    ema_decay: float = 0.0
+    devices: int = 1
+    sync: bool = False
+    seed: int = 0
+    image_size: int = 64
+    source_hash: str = ""
+    num_test: int | None = None
+    num_evals: int = 20
+    stop_epoch: int | None = None
+    task: str = "classification"
+    options: dict[str, Any] = field(default_factory=dict, hash=False)
+    nesterov: bool = False
+    decay_norms: bool = True
+    min_area: float = 0.0
+    color_jitter: float = 0.0
+    skip_unreadable: bool = False
+    compile: bool = False
+
+    def __post_init__(self) -> None:
+        validate_norms(self.norm, self.batch_size)
+        for name, choices in (("schedule", SCHEDULES), ("optimizer", OPTIMIZERS), ("precision", PRECISIONS)):
+            if getattr(self, name) not in choices:
+                raise SpecError(f"{name} must be one of {' '.join(choices)}; got {getattr(self, name)!r}.")
+        if self.width is not None and self.width <= 0:
+            raise SpecError(f"width must be greater than 0; got {self.width}.")
+        for name in ("batch_size", "grad_accum_steps", "epochs", "devices", "num_evals"):
+            self._check(name, getattr(self, name) >= 1, "at least 1")
+        last = self.epochs if self.stop_epoch is None else self.stop_epoch
+        self._check("stop_epoch", 1 <= last <= self.epochs, f"between 1 and epochs={self.epochs}")
+        self._check("lr", self.lr > 0, "greater than 0")
+        for name in ("momentum", "label_smoothing", "ema_decay"):
+            self._check(name, 0 <= getattr(self, name) < 1, "in [0, 1)")
+        for name in ("mixup", "crop", "cutout", "color_jitter"):
+            self._check(name, 0 <= getattr(self, name) < math.inf, "0 or more")
+        self._check("min_area", 0 <= self.min_area <= 1, "in [0, 1]")
+
+    def _check(self, name: str, valid: bool, wanted: str) -> None:
+        if not valid:
+            raise SpecError(f"{name} must be {wanted}; got {getattr(self, name)}.")
+
+    @property
+    def id(self) -> str:
+        """The id of the run: twelve hexadecimal digits, a hash of the fields that differ from their defaults."""
+        changed = {}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            default = {} if each.default is MISSING else each.default
+            if value != default:  # lr=1 and lr=1.0 are the same run
+                changed[each.name] = float(value) if "float" in str(each.type) else value
+        return hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:12]
+
+    def lr_at(self, progress: float, lr: float | None = None) -> float:
+        """Return the learning rate at a point of the training.
+
+        Args:
+            progress: the finished fraction of the training, from 0 to 1.
+            lr: the base learning rate that is multiplied by warmup and schedule; None for `self.lr`.
+        """
+        warmup = 1.0
+        if self.warmup_epochs:  # 1e-3: the learning rate of the first step is not 0
+            warmup = min(1.0, (progress * self.epochs + 1e-3) / self.warmup_epochs)
+        return (self.lr if lr is None else lr) * warmup * SCHEDULES[self.schedule](progress)
+
+
+def hash_sources(config: Config) -> str:
+    """Return a hash of a user's model, data and task; "" if all of them are built in.
+
+    The hash covers the source file of each factory or task, and the name, size and modification time of each data file, including
+    files and factories that are values of `config.options`.
+    """
+    from anynorm.lab.data.download import find_path  # data sets import models, which need no configuration
+    from anynorm.lab.models.search import parse_space
+
+    parts = []
+    options = [value for value in config.options.values() if isinstance(value, str)]
+    for text in (config.model, config.data, config.task, *options):
+        prefix, colon, name = text.partition(":")
+        is_prefixed = prefix + colon in (*FOLDERS, "npz:")
+        path = find_path(name if is_prefixed else text)
+        if is_prefixed or (text in options and path.is_file()):
+            files = sorted(path.rglob("*")) if path.is_dir() else [path]
+            stats = [(str(file.relative_to(path)), file.stat()) for file in files if file.is_file()]
+            parts.append(json.dumps([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]))
+        elif colon and prefix != "hf" and (_names_factory(text) if text in options else parse_space(text) is None):
+            source = inspect.getsourcefile(import_object(text))
+            parts.append("" if source is None else Path(source).read_text())
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12] if parts else ""
+
+
+def _names_factory(text: str) -> bool:
+    """Whether an option is `package.module:factory` and can be imported; other options may contain colons too."""
+    if not all(part.isidentifier() for part in text.replace(":", ".", 1).split(".")):
+        return False
+    try:
+        factory = import_object(text)
+    except DataError:
+        return False
+    return inspect.isfunction(factory) or inspect.isclass(factory)
+
+
+def config_from_dict(values: dict[str, Any], known: Iterable[str] = ()) -> Config:
+    """Make a configuration from a dictionary; missing fields have their defaults.
+
+    Args:
+        values: values of fields of `Config`, by name.
+        known: further names that an error message may suggest, such as the options of a task.
+
+    Raises:
+        SpecError: if a name is not a field of `Config`; the message suggests a similar name, or the new name of a renamed field.
+    """
+    names = [each.name for each in fields(Config)]
+    for name in values:
+        if name in names:
+            continue
+        if name in RENAMED:
+            raise SpecError(f"A run has no setting {name!r}: anynorm 0.2 renamed it to {RENAMED[name]!r}.")
+        near = difflib.get_close_matches(name, [*names, *known], n=1)
+        raise SpecError(f"A run has no setting {name!r}." + (f" Did you mean {near[0]}?" if near else ""))
+    precision = values.get("precision")
+    return Config(**values | ({"precision": _OLD_PRECISIONS[precision]} if precision in _OLD_PRECISIONS else {}))

@@ -1,0 +1,94 @@
+"""A pretrained backbone in a larger network: the options that detection and segmentation share.
+
+weights                path of the state dict of a classifier, such as the model.pt of a run; "" for none. It must have the norms
+                       of the run; with fit_images, those of the model as it is built (BN)
+fit_images             number of training images on which γ and β of the backbone's new norms are fitted to those of the
+                       pretrained backbone; 0 to load weights that have the norms of the run
+frozen                 name of a part whose norms are frozen, such as backbone; "" for none
+backbone_image_size    side of the images of the classifier; up to 64, the stem of the backbone keeps the resolution
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from anynorm.errors import SpecError
+from anynorm.io.checkpoints import read_state_dict
+from anynorm.lab.data.download import find_path
+from anynorm.lab.models.backbone import load_backbone
+from anynorm.lab.training.config import Config
+from anynorm.lab.training.norm_layout import apply_norms, split_parts
+from anynorm.surgery.batches import calibration
+from anynorm.surgery.find import find_norms
+from anynorm.surgery.freeze import freeze
+
+PRETRAINED_OPTIONS: dict[str, Any] = {"weights": "", "fit_images": 0, "frozen": "", "backbone_image_size": 224}
+"""The options with their default values."""
+
+
+Load = Callable[[nn.Module, Mapping[str, Tensor], str], None]
+"""Loads the state dict of a classifier into a network; the name of its file is for messages."""
+
+
+def load_into_backbone(network: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
+    """Load the weights of a classifier into the submodule `backbone` of a network; see `load_backbone`."""
+    load_backbone(network.get_submodule("backbone"), weights, source)
+
+
+def set_up_network(
+    network: nn.Module,
+    config: Config,
+    options: Mapping[str, Any],
+    calibration_images: Callable[[int], Tensor],
+    load: Load = load_into_backbone,
+) -> nn.Module:
+    """Replace the norms of a network, load pretrained weights into its backbone, and freeze a part.
+
+    Args:
+        network: a network with norms and a submodule `backbone`.
+        config: the run, with its norms.
+        options: those of `PRETRAINED_OPTIONS`.
+        calibration_images: function that returns a given number of input images, on which the norms of the backbone are fitted.
+        load: function that loads the weights of a classifier into the network.
+
+    Returns:
+        The network, in train mode.
+
+    Raises:
+        DataError: if the weights do not fit the backbone.
+        SpecError: if a part does not exist or has no norms, or `fit_images` is set without `weights`.
+    """
+    count = int(options["fit_images"])
+    if count and not options["weights"]:
+        raise SpecError(f"fit_images needs the option weights, a pretrained network to which norms are fitted; got {count}.")
+    weights = read_state_dict(find_path(options["weights"])) if options["weights"] else None
+    if weights is not None and count:
+        load(network, weights, options["weights"])
+        fit_backbone(network, config, calibration_images(count))
+    network = apply_norms(network, config.norm, config.batch_size)
+    if weights is not None and not count:
+        load(network, weights, options["weights"])
+    if options["frozen"]:
+        freeze_part(network, options["frozen"])
+    return network.train()
+
+
+def fit_backbone(network: Any, config: Config, images: Tensor) -> None:
+    """Replace the norms of a pretrained backbone by those of a run, with γ and β fitted on images."""
+    layout = [layout for part, layout in split_parts(config.norm) if part in ("", "backbone")][-1]
+    network.backbone = apply_norms(network.backbone.eval(), layout, config.batch_size, fit=calibration(images, None))
+
+
+def freeze_part(network: nn.Module, part: str) -> None:
+    """Freeze the norms of a submodule: statistics and affine.
+
+    Raises:
+        SpecError: if the submodule does not exist, or has no norms.
+    """
+    parts = [name for name, child in network.named_children() if find_norms(child)]
+    if part not in dict(network.named_modules()) or not find_norms(network.get_submodule(part)):
+        raise SpecError(f"frozen must be a part of the network with norms; got {part!r}. Usable: {' '.join(parts)}.")
+    freeze(network.get_submodule(part))

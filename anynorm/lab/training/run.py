@@ -1,0 +1,221 @@
+"""Run a configuration: train the networks, measure them, and write the record to the store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anynorm.diagnostics import estimation_shift, importance
+from anynorm.diagnostics.buffers import preserve_buffers
+from anynorm.errors import AnynormError, DiagnosticError, DiskError, ReadError
+from anynorm.io.checkpoints import import_object, read_state_dict
+from anynorm.lab.training.checkpoint import save_checkpoint
+from anynorm.lab.training.config import Config
+from anynorm.lab.training.devices import Hardware, check_processes, describe_device, make_fabric
+from anynorm.lab.training.distributed import Processes
+from anynorm.lab.training.provenance import provenance
+from anynorm.lab.training.store import Store
+from anynorm.lab.training.task import Metric, Task
+from anynorm.lab.training.trainer import Trainer, train
+from anynorm.surgery.batches import size_of
+from anynorm.surgery.find import find_norms
+
+SHIFT_SAMPLES, SHIFT_BATCH_SIZE = 1000, 500
+
+
+def run(
+    config: Config,
+    root: Path,
+    *,
+    task: Task | None = None,
+    hardware: Hardware | None = None,
+    callback: Callable[[Trainer], None] | None = None,
+) -> bool:
+    """Train a run and store its record, unless the store has the record or another process is training the run.
+
+    If the run diverges or its networks cannot be built, its record has the status "failed" and the reason. An interrupted run
+    resumes in the next call.
+
+    Args:
+        config: the configuration of the run.
+        root: the folder of the store.
+        task: the task to train; None for the task of `config.task`.
+        hardware: the hardware to train on; the CPU by default.
+        callback: a function that is called with the trainer after every step.
+
+    Returns:
+        Whether this call trained the run.
+    """
+    hardware = hardware or Hardware("cpu")
+    check_processes(config, hardware)
+    if config.devices > 1:
+        make_fabric(config, hardware)  # initializes the process group
+    processes, store = Processes(config.devices), Store(root)
+    if not processes.broadcast_bool(processes.is_main and store.begin(config)):
+        return False
+    try:
+        if task is None:
+            import_object("anynorm.lab.tasks:task_class")(config.task).prepare(config)
+        outcome = _train_and_measure(config, store.folder(config.id), task, hardware, callback)
+        if processes.is_main:
+            store.finish(config, outcome)
+    finally:
+        store.release(config)
+    processes.barrier()  # when the call returns, the record can be read in every process
+    return True
+
+
+def _train_and_measure(
+    config: Config, folder: Path, task: Task | None, hardware: Hardware, callback: Callable[[Trainer], None] | None
+) -> dict[str, Any]:
+    start, environment = time.perf_counter(), provenance() | {"threads": torch.get_num_threads()}
+    outcome: dict[str, Any]
+    try:
+        trainer, failure = train(config, folder, task=task, hardware=hardware, callback=callback)
+        environment["device"] = describe_device(trainer.fabric.device)
+        with trainer.evaluation_networks() as trained:
+            if trainer.processes.is_main:
+                for name, network in trained.named_children():
+                    save_checkpoint(network.state_dict(), folder / f"{name}.pt")
+                if own := own_state(trained):
+                    save_checkpoint(own, folder / "task.pt")
+        outcome = {"status": "failed" if failure else "done", "note": failure, **summarize(trainer, failed=bool(failure))}
+    except (DiskError, ReadError):
+        raise  # not a result of the run: it resumes when the disk has space, or the images can be read again
+    except AnynormError as error:
+        if config.devices > 1:
+            raise  # the other processes may not have failed
+        outcome = {"status": "failed", "note": f"{type(error).__name__}: {error}", "curve": []}
+    except (RuntimeError, MemoryError) as error:
+        if config.devices > 1 or not _is_out_of_memory(error):
+            raise
+        advice = "Use a smaller batch size, and grad_accum_steps for as many samples per step"
+        note = f"out of memory with batch_size={config.batch_size} on {hardware.kind}. {advice}."
+        outcome = {"status": "failed", "note": note, "curve": []}
+    outcome.setdefault("metric", _metric_of_failed_run(config, task)._asdict())
+    outcome["seconds"] = round(time.perf_counter() - start, 2)
+    outcome["provenance"] = environment
+    return outcome
+
+
+def _metric_of_failed_run(config: Config, task: Task | None) -> Metric:
+    """Return the metric of a run; the default of the task if the settings of a failed run do not determine it."""
+    kind: type[Task] = import_object("anynorm.lab.tasks:task_class")(config.task) if task is None else type(task)
+    try:
+        return kind.metric_for(config)
+    except AnynormError:
+        return kind.metric
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    messages = ("can't allocate memory", "MPS backend out of memory")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(message in str(error) for message in messages)
+
+
+def load_run(root: Path, name: str) -> Task:
+    """Load the task of a run with its trained networks, in eval mode.
+
+    Args:
+        root: the folder of the store.
+        name: the id of the run, or a prefix of it.
+    """
+    store = Store(root)
+    config = store.config(name)
+    task: Task = import_object("anynorm.lab.tasks:make_task")(config)
+    for network_name, network in task.named_children():
+        network.load_state_dict(read_state_dict(store.folder(store.find(name)) / f"{network_name}.pt"))
+    path = store.folder(store.find(name)) / "task.pt"
+    if path.exists():
+        task.load_state_dict(read_state_dict(path), strict=False)
+    return task.eval()
+
+
+def own_state(task: Task) -> dict[str, Tensor]:
+    """Return the parameters and buffers of a task that do not belong to one of its networks."""
+    networks = {name for name, _ in task.named_children()}
+    return {name: value for name, value in task.state_dict().items() if name.partition(".")[0] not in networks}
+
+
+def summarize(trainer: Trainer, *, failed: bool) -> dict[str, Any]:
+    """Return the results of a finished training: curve, final metrics, memory, estimation shift and mixing weights.
+
+    Args:
+        trainer: the trainer after the last step.
+        failed: whether the training diverged; test metrics are then None, and norms are not measured.
+    """
+    task, points = trainer.task, trainer.curve.points
+    last = {name: value for name, value in points[-1].items() if name.startswith(("train_", "test_"))} if points else {}
+    results: dict[str, Any] = {
+        "steps": trainer.step,
+        "curve": points,
+        "metric": task.metric_for(trainer.config)._asdict(),
+        **{name: None if failed and name.startswith("test_") else value for name, value in last.items()},
+        "parameters": sum(parameter.numel() for parameter in task.parameters()),
+        "saved_bytes": saved_bytes(trainer),
+    }
+    if not failed:
+        with trainer.evaluation_networks():
+            results |= {"shift": _estimation_shift(task), "importance": _mixing_weights(task.network)}
+    task.close()
+    return results
+
+
+def _estimation_shift(task: Task) -> list[dict[str, Any]] | None:
+    """Return the estimation shift of each norm, with the position of the norm; None if no norm has running statistics."""
+    batches = task.eval_batches(SHIFT_BATCH_SIZE)
+    if batches is None:
+        return None
+    try:
+        report = estimation_shift(task.network, _first_samples(batches, SHIFT_SAMPLES), trial_samples=0)
+    except DiagnosticError:
+        return None
+    positions = {site.path: position for position, site in enumerate(find_norms(task.network), 1)}
+    columns = ("path", "norm", "esm_mean", "esm_std", "shift")
+    return [{"place": positions[row["path"]], **{key: row.get(key) for key in columns}} for row in report]
+
+
+def _first_samples(batches: Iterable[Any], count: int) -> Iterator[Any]:
+    """Yield batches until they have at least `count` samples in total."""
+    for batch in batches:
+        if count <= 0:
+            return
+        yield batch
+        count -= size_of(batch)
+
+
+def _mixing_weights(model: nn.Module) -> list[dict[str, Any]] | None:
+    """Return the learned mixing weights of each norm that has any; None if no norm has."""
+    try:
+        return importance(model).rows
+    except DiagnosticError:
+        return None
+
+
+def saved_bytes(trainer: Trainer) -> int | None:
+    """Return the number of bytes that a forward pass saves for backward, without parameters; shared storage counts once.
+
+    Returns:
+        The number of bytes; None for a task that does not define `loss`, whose step may have several forward passes.
+    """
+    task = trainer.task
+    if type(task).loss is Task.loss:
+        return None
+    parameters = {parameter.untyped_storage().data_ptr() for parameter in task.parameters()}
+    sizes: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in parameters:
+            sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    batch = task.training_batch(0)
+    with preserve_buffers(task), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), trainer.autocast():
+        metrics = task.train().loss(batch)
+    del metrics  # the graph must live until here: freed memory would be reused, and two tensors would have the same address
+    return sum(sizes.values())

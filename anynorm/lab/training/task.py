@@ -1,0 +1,350 @@
+"""The base class of tasks, which define what is trained; `anynorm.lab.training.trainer` defines how.
+
+A `Task` has networks, data, a loss, optimizers and metrics. `anynorm.lab.training.trainer.Trainer` has the training loop, seeds,
+device, precision, processes, moving averages, checkpoints and curves.
+
+    training_step(step) = for each pass of the step: loss(training_batch(step, pass)) ── backward;  then step.update(optimizer)
+
+A task with one loss defines `num_samples`, `batch`, `loss` and `evaluate`. A task with several networks or optimizers (a GAN, a
+bilevel search) also overrides `training_step` and `configure_optimizers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import fields
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from anynorm.errors import DataError, SpecError
+from anynorm.lab.training.config import Config
+from anynorm.lab.training.curve import scalar
+from anynorm.lab.training.distributed import Processes
+from anynorm.lab.training.norm_layout import apply_norms
+from anynorm.lab.training.sampler import Sampler
+from anynorm.layers.norm import Norm
+
+Metrics = dict[str, Tensor]
+Optimizers = dict[str, torch.optim.Optimizer]
+FUSED = True
+"""Default of the argument `fused` of torch's optimizers. Read in each call: tests set it to False for devices without support."""
+
+
+class Metric(NamedTuple):
+    """The metric by which norms are compared, one of the metrics that `Task.evaluate` returns.
+
+    Args:
+        name: name of the metric, a key of the dictionary that `Task.evaluate` returns.
+        unit: unit of the metric, such as "%".
+        higher_is_better: whether a larger value is better.
+    """
+
+    name: str = "loss"
+    unit: str = ""
+    higher_is_better: bool = False
+
+    @property
+    def label(self) -> str:
+        """Name and unit, for the header of a column."""
+        return f"{self.name} {self.unit}".rstrip()
+
+    @property
+    def format_spec(self) -> str:
+        """Format specification of a value: one decimal for percent, four significant digits for other units."""
+        return ".1f" if self.unit == "%" else ".4g"
+
+    def format(self, value: float) -> str:
+        """Format a value with its unit.
+
+        >>> Metric("error", "%").format(2.25)
+        '2.2 %'
+        """
+        return f"{value:{self.format_spec}} {self.unit}".rstrip()
+
+    def describe(self, value: float, prefix: str = "") -> str:
+        """Format a value with its unit and the name of the metric.
+
+        >>> Metric("error", "%").describe(2.25, "test ")
+        '2.2 % test error'
+        >>> Metric("distance", "mm").describe(0.5)
+        'distance 0.5 mm'
+        """
+        number, name = self.format(value), prefix + self.name
+        return f"{number} {name}" if self.unit == "%" else f"{name} {number}"
+
+
+class Step(Protocol):
+    """The interface of the trainer that `Task.training_step` uses."""
+
+    @property
+    def number(self) -> int:
+        """Number of finished steps, which is the number of the current step, from 0."""
+
+    @property
+    def progress(self) -> float:
+        """The finished fraction of the training, in [0, 1)."""
+
+    @property
+    def averages(self) -> Mapping[str, nn.Module]:
+        """Moving averages of the networks by name; empty if the run has none. A task that assigns parameters sets both."""
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return a context manager for forward passes that sets the precision of the run."""
+
+    def backward(self, loss: Tensor) -> None:
+        """Compute gradients of a loss and accumulate them; with 16-mixed precision, the loss is scaled first."""
+
+    def update(self, name: str = "main") -> None:
+        """Average the gradients of an optimizer over the processes, update its parameters, and reset the gradients."""
+
+
+class Task(nn.Module):
+    """Base class of tasks.
+
+    Modules that a subclass assigns in `__init__` are its networks. Parameters and buffers of the task itself are saved in
+    checkpoints too. torch's global generator is seeded with `config.seed` before `__init__` is called.
+
+    Args:
+        config: the configuration of the run.
+
+    Attributes:
+        metric: the metric by which runs are compared; override `metric_for` if it depends on the run.
+        default_options: the settings of the task besides the fields of `Config`, with their default values.
+        comparison_defaults: default norms, batch sizes and settings of `anynorm.compare` for this task; the learning rate is
+            that of batch size 32.
+        options: the options of this run: `default_options`, updated by `config.options`.
+        sampler: the sampler of the training samples; set by the trainer.
+        device: the device of the networks and batches; set by the trainer.
+        num_workers: number of processes that may decode data; set by the trainer.
+        processes: the processes that train the run; set by the trainer.
+        is_trained: whether all steps are finished, so that the next evaluation is the last one; set by the trainer after each
+            step. True for a task that is not in training, such as one returned by `anynorm.lab.training.run.load_run`.
+
+    Raises:
+        SpecError: if `config.options` has an unknown option, or a value of the wrong type.
+    """
+
+    metric: ClassVar[Metric] = Metric()
+    default_options: ClassVar[Mapping[str, Any]] = {}
+    comparison_defaults: ClassVar[Mapping[str, Any]] = {
+        "norms": ("bn", "gn:8", "sn", "hn", "bgn"),
+        "batch_sizes": (2, 32),
+        "data": "digits",
+        "model": "resnet10",
+        "epochs": 2,
+        "lr": 0.05,
+    }
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        self.options = merge_options(type(self), config.options)
+        self.device, self.num_workers = torch.device("cpu"), 0
+        self.processes = Processes()
+        self.is_trained = True
+        self.sampler: Sampler
+
+    # Methods that a subclass defines ------------------------------------------------------------------------------------------
+
+    @property
+    def num_samples(self) -> int:
+        """Number of training samples per epoch."""
+        raise self._undefined("num_samples")
+
+    def batch(self, indices: Tensor, generator: torch.Generator) -> Any:
+        """Return a batch of training samples, of any type; all random numbers must be drawn from the generator.
+
+        Args:
+            indices: indices of the samples, below `num_samples`, shape (batch_size,).
+            generator: a CPU generator whose seed depends only on the seed of the run and the number of the pass.
+        """
+        raise self._undefined("batch")
+
+    def loss(self, batch: Any) -> Metrics:
+        """Return metrics of a batch as scalar tensors, each a mean over the samples; the metric "loss" is minimized."""
+        raise self._undefined("loss")
+
+    def evaluate(self) -> dict[str, float]:
+        """Return metrics of the networks on test data; called in eval mode with gradients disabled."""
+        raise self._undefined("evaluate")
+
+    def _undefined(self, name: str) -> DataError:
+        return DataError(f"{type(self).__name__} must define {name}; see anynorm.Task.")
+
+    # Methods that a subclass may override -------------------------------------------------------------------------------------
+
+    @classmethod
+    def metric_for(cls, config: Config) -> Metric:
+        """Return the metric by which a run is compared; override it if the metric depends on the settings of the run.
+
+        `config.options` has only options that differ from their defaults; `merge_options(cls, config.options)` has all options.
+        """
+        return cls.metric
+
+    @classmethod
+    def prepare(cls, config: Config) -> None:
+        """Load or download the data of a run. An error here is raised and stops a sweep; it is not recorded as a failed run."""
+
+    @property
+    def passes_per_step(self) -> int:
+        """Number of batches per step and process."""
+        return self.config.grad_accum_steps
+
+    def configure_optimizers(self) -> torch.optim.Optimizer | Optimizers:
+        """Return the optimizer, or a dictionary of optimizers by name.
+
+        Learning rates follow `config.schedule`, except in parameter groups with `"constant_lr": True`.
+        """
+        return make_optimizer(self.config, [self])
+
+    def training_step(self, step: Step) -> Metrics:
+        """Update the parameters once and return the metrics of the step."""
+        passes = self.passes_per_step
+        total: Metrics = {}
+        for number in range(passes):
+            with step.autocast():
+                metrics = self.loss(self.training_batch(step.number, number))
+            check_metrics(f"{type(self).__name__}.loss", metrics, "loss")
+            step.backward(metrics["loss"] if passes == 1 else metrics["loss"] / passes)
+            for name, value in metrics.items():
+                total[name] = total[name] + scalar(name, value) if name in total else scalar(name, value)
+        step.update()
+        return total if passes == 1 else {name: value / passes for name, value in total.items()}
+
+    def training_batch(self, step: int, number: int = 0) -> Any:
+        """Return the batch of one pass of a step, on the device of the run.
+
+        Args:
+            step: number of the step.
+            number: number of the pass within the step, below `passes_per_step`.
+        """
+        return self.to_device(self.batch(self.sampler.indices(step, number), self.sampler.generator(step, number)))
+
+    @property
+    def has_tiny_inputs(self) -> bool:
+        """Whether inputs are so small that convolutions on the CPU are faster without oneDNN."""
+        return False
+
+    @property
+    def network(self) -> nn.Module:
+        """The network whose norms are measured after training; by default the first network of the task."""
+        return next(self.children())
+
+    def eval_batches(self, batch_size: int) -> Iterator[Any] | None:
+        """Return test batches for diagnostics, inputs of `network` or pairs (inputs, labels); None if the task has none."""
+        return None
+
+    def artifacts(self) -> dict[str, bytes]:
+        """Return the contents of files to store with the run, by name; called after each evaluation, in eval mode."""
+        return {}
+
+    def check(self) -> None:
+        """Check that the networks can process the data; called before the first run, on a task that is discarded afterwards.
+
+        Raises:
+            DataError: if the networks cannot process the data.
+        """
+        if type(self).loss is not Task.loss:
+            check_metrics(f"{type(self).__name__}.loss", self.loss(self.training_batch(0)), "loss")
+
+    def close(self) -> None:
+        """Stop the worker processes of the task, if any; called when training ends, also after an error."""
+
+    # Helpers ------------------------------------------------------------------------------------------------------------------
+
+    def apply_norms(self, network: nn.Module, num_classes: int | None = None) -> nn.Module:
+        """Replace the norms of a network by the norms of the run, `config.norm`.
+
+        Args:
+            network: a network with norms.
+            num_classes: the number that replaces "K" in "@K" of a spec; None if the task has no classes.
+        """
+        return apply_norms(network, self.config.norm, self.config.batch_size, num_classes)
+
+    def to_device(self, batch: Any) -> Any:
+        """Return a batch with all tensors on the device of the run; copies are asynchronous (`non_blocking=True`)."""
+        if self.device.type == "cpu":
+            return batch
+        return tree_map_only(Tensor, lambda tensor: tensor.to(self.device, non_blocking=True), batch)
+
+
+def check_metrics(source: str, metrics: Any, name: str = "") -> None:
+    """Check that a method of a task has returned a dictionary of metrics.
+
+    Args:
+        source: name of the method, for the error message.
+        metrics: the returned value.
+        name: a metric that the dictionary must have; "" for none.
+
+    Raises:
+        DataError: if `metrics` is not a dictionary or lacks the metric.
+    """
+    if not isinstance(metrics, dict) or (name and name not in metrics):
+        got = " ".join(metrics) or "no metric" if isinstance(metrics, dict) else f"an object of type {type(metrics).__name__}"
+        raise DataError(f"{source} must return a dictionary {f'with the metric {name!r}' if name else 'of metrics'}; got {got}.")
+
+
+def merge_options(task: type[Task], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the default options of a task, updated by the options of a run.
+
+    Raises:
+        SpecError: if the task does not have an option, a value is not of the type of the default, or a default option has the
+            name of a field of `Config`.
+    """
+    defaults = task.default_options
+    if clash := {each.name for each in fields(Config)} & set(defaults):
+        raise SpecError(
+            f"options of {task.__name__} must not have the names of settings of every run; got {' '.join(sorted(clash))}."
+        )
+    for name, value in options.items():
+        if name not in defaults:
+            known = f"its options are {' '.join(defaults)}" if defaults else "it has no options"
+            raise SpecError(f"{task.__name__} has no option {name!r}; {known}.")
+        kind = type(defaults[name])
+        if not isinstance(value, kind) and not (kind is float and isinstance(value, int)):
+            raise SpecError(f"option {name} of {task.__name__} must be of type {kind.__name__}; got {value!r}.")
+    return {**defaults, **options}
+
+
+def make_optimizer(config: Config, modules: Iterable[nn.Module]) -> torch.optim.Optimizer:
+    """Make the optimizer of a configuration for all parameters of modules that require gradients."""
+    modules = list(modules)
+    parameters = [parameter for module in modules for parameter in module.parameters() if parameter.requires_grad]
+    return make_optimizer_of_groups(config, parameter_groups(config, parameters, modules))
+
+
+def make_optimizer_for(config: Config, parameters: Sequence[nn.Parameter], *, fused: bool | None = None) -> torch.optim.Optimizer:
+    """Make the optimizer of a configuration for a list of parameters, grouped by `parameter_groups`."""
+    return make_optimizer_of_groups(config, parameter_groups(config, parameters), fused=fused)
+
+
+def parameter_groups(
+    config: Config, parameters: Sequence[nn.Parameter], modules: Iterable[nn.Module] = ()
+) -> list[dict[str, Any]]:
+    """Return parameters as one parameter group of an optimizer, or as two groups if `config.decay_norms` is False.
+
+    The second group has no weight decay. It has all one-dimensional parameters (biases, and γ and β of norms) and all parameters
+    of `Norm` layers in `modules`, because γ and β per class or domain have two dimensions.
+    """
+    if config.decay_norms:
+        return [{"params": list(parameters)}]
+    norms = [layer for module in modules for layer in module.modules() if isinstance(layer, Norm)]
+    of_norms = {id(parameter) for norm in norms for parameter in norm.parameters(recurse=False)}
+    is_decayed = [parameter.dim() > 1 and id(parameter) not in of_norms for parameter in parameters]
+    pairs = list(zip(parameters, is_decayed, strict=True))
+    return [
+        {"params": [parameter for parameter, decayed in pairs if decayed]},
+        {"params": [parameter for parameter, decayed in pairs if not decayed], "weight_decay": 0.0},
+    ]
+
+
+def make_optimizer_of_groups(config: Config, groups: list[dict[str, Any]], *, fused: bool | None = None) -> torch.optim.Optimizer:
+    """Make the optimizer of a configuration for parameter groups; settings of a group override the configuration."""
+    options: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": FUSED if fused is None else fused}
+    if config.optimizer in ("adam", "adamw"):
+        return (torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW)(groups, **options)
+    return torch.optim.SGD(groups, momentum=config.momentum, nesterov=config.nesterov, **options)

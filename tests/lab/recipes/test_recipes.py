@@ -1,0 +1,418 @@
+"""The smoke preset of every recipe works, every record fits its recipe, and the result pages are those of the records."""
+
+import json
+import math
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from anynorm.cli import app
+from anynorm.errors import DataError
+from anynorm.lab.recipes.support.catalog import load_recipe, read_header, recipe_names
+from anynorm.lab.recipes.support.recipe import Recipe
+from anynorm.lab.recipes.support.record import Record, read_record
+from anynorm.lab.recipes.support.runs import make_config
+from anynorm.lab.training.config import config_from_dict
+from tools.guides import GUIDES, guide_block
+from tools.results import insert, overview, results_page, summary
+from tools.robustness import MARKER, robustness_block
+
+ROOT = Path(__file__).parents[3]
+FOLDER = ROOT / "records"
+NAMES = recipe_names()
+RECORDS = sorted(FOLDER.glob("*.json"))
+SMOKE = {
+    # recipe: number of rows, claims, pictures, and failed runs
+    "bgn_adaptation": (10, 8, 1, 0),
+    "bgn_adversarial": (8, 11, 1, 0),
+    "bgn_batch_size": (28, 14, 1, 4),  # IN is refused on maps of 1 × 1 pixels
+    "bgn_few_shot": (12, 10, 1, 0),
+    "bgn_groups": (8, 2, 1, 0),
+    "bgn_search": (26, 12, 1, 0),
+    "hn_caltech256": (16, 6, 1, 0),
+    "hn_cifar100": (16, 7, 1, 0),
+    "hn_fluctuation": (4, 12, 1, 0),
+    "hn_grid": (36, 6, 1, 0),
+    "hn_groups": (8, 2, 1, 0),
+    "hn_imagenet": (12, 4, 1, 0),
+    "hn_networks": (8, 3, 1, 0),
+    "hn_sn": (8, 2, 1, 0),
+    "hn_with_sn": (20, 7, 1, 0),
+    "sabn_adversarial": (10, 23, 1, 0),
+    "sabn_generation": (4, 7, 1, 0),
+    "sabn_search": (10, 24, 1, 0),
+    "sabn_style": (8, 12, 1, 0),
+    "shift_adaptation": (8, 8, 1, 0),
+    "sn_average": (4, 2, 1, 0),
+    "sn_batch_size": (16, 9, 1, 0),
+    "sn_controller": (10, 8, 1, 0),
+    "sn_detection": (10, 5, 2, 0),
+    "sn_importance": (4, 6, 1, 0),
+    "sn_segmentation": (16, 20, 1, 0),
+    "sn_style": (6, 9, 1, 0),
+    "sn_video": (12, 10, 1, 0),
+    "xbn_blocks": (18, 10, 1, 6),  # the same for the networks with IN
+    "xbn_detection": (12, 8, 1, 0),
+    "xbn_mlp": (18, 13, 2, 0),
+    "xbn_networks": (6, 3, 1, 0),
+    "xbn_perturbation": (6, 8, 1, 0),
+    "xbn_strategies": (16, 4, 1, 0),
+}
+VERDICTS = {
+    # record: number of claims that hold, do not hold, are not significant, and failed
+    "bgn_adaptation.desk": (7, 1, 6, 0),
+    "bgn_adversarial.desk": (8, 1, 9, 0),
+    "bgn_batch_size.desk": (9, 1, 5, 1),
+    "bgn_few_shot.desk": (8, 2, 0, 0),
+    "bgn_groups.desk": (2, 1, 2, 0),
+    "bgn_search.desk": (9, 3, 3, 0),
+    "hn_caltech256.desk": (9, 1, 5, 0),
+    "hn_fluctuation.paper": (23, 0, 1, 0),
+    "hn_grid.desk": (5, 1, 5, 0),
+    "hn_groups.desk": (3, 2, 1, 0),
+    "hn_networks.desk": (11, 3, 5, 0),
+    "hn_sn.desk": (0, 2, 3, 0),
+    "hn_with_sn.desk": (2, 1, 4, 0),
+    "sabn_adversarial.desk": (6, 2, 15, 0),
+    "sabn_generation.desk": (0, 0, 18, 0),
+    "sabn_search.desk": (2, 2, 20, 0),
+    "sabn_style.desk": (5, 2, 5, 0),
+    "shift_adaptation.desk": (22, 1, 5, 0),
+    "sn_average.desk": (3, 0, 5, 0),
+    "sn_batch_size.desk": (11, 1, 4, 0),
+    "sn_controller.desk": (5, 1, 2, 0),
+    "sn_detection.desk": (6, 0, 7, 0),
+    "sn_importance.desk": (3, 1, 2, 0),
+    "sn_segmentation.desk": (8, 1, 11, 0),
+    "sn_style.desk": (3, 0, 6, 0),
+    "sn_video.desk": (2, 0, 8, 0),
+    "xbn_blocks.desk": (8, 0, 8, 0),
+    "xbn_detection.desk": (5, 1, 5, 0),
+    "xbn_mlp.paper": (22, 2, 1, 0),
+    "xbn_networks.desk": (4, 0, 2, 0),
+    "xbn_perturbation.desk": (3, 0, 5, 0),
+    "xbn_strategies.desk": (3, 0, 1, 0),
+}
+
+
+def numbers(value):
+    """Yield all numbers in nested dictionaries and lists."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for entry in value:
+            yield from numbers(entry)
+    elif isinstance(value, int | float):
+        yield value
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_the_smoke_preset_measures_every_cell_decides_every_claim_and_plots(name, tmp_path):
+    recipe = load_recipe(name)
+    record = recipe.run("smoke", tmp_path, runs=tmp_path / "runs")
+    num_rows, num_claims, num_pictures, num_failed = SMOKE[name]
+    assert fits(record)
+    assert len(record.rows) == num_rows
+    failed = [row for row in record.rows if row.get("failure")]
+    assert len(failed) == num_failed
+    assert all(row.get("norm", row.get("network")).startswith(("in", "IN")) for row in failed)
+    assert all(row["failure"].startswith("ShapeError: ") for row in failed)
+    for row in record.rows:
+        assert all(map(math.isfinite, numbers(row)))
+        for column in ("accuracy", "train_accuracy", "train_error", "test_error"):
+            assert row in failed or column not in row or 0 <= row[column] <= 100
+    claims = list(recipe.judge(record))
+    assert len(claims) == num_claims
+    num_values = 2  # two seeds, or two draws of noise
+    for claim in claims:
+        assert claim["n"] == num_values
+        assert 0 <= claim["p"] <= 1
+        has_failed = re.search(r"`in`|IN-D", claim["claim"]) is not None
+        assert (claim["verdict"] == "failed") == has_failed
+        assert (claim["verdict"] == "holds") == (claim["p"] < 0.05)
+        assert has_failed or math.isfinite(float(claim["larger"].split(" ± ")[0]))
+    for table in recipe.tables(record):
+        assert table.rows
+        assert all(set(row) == set(table.rows[0]) for row in table)
+    pictures = recipe.plot(record, tmp_path / name)
+    assert len(pictures) == num_pictures
+    for picture in pictures:
+        with Image.open(picture) as image:
+            assert image.size[0] > 500
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
+def test_a_record_is_complete_and_fits_its_recipe(path):
+    record = read_record(path)
+    assert fits(record)
+    assert "+" not in record.provenance["commit"]
+    assert read_header(record.recipe).times[record.preset] == f"{record.minutes:.0f} min"
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
+def test_the_verdicts_of_a_record_are_those_first_measured(path):
+    record = read_record(path)
+    counts = Counter(row["verdict"] for row in load_recipe(record.recipe).judge(record))
+    assert tuple(counts[verdict] for verdict in ("holds", "does not hold", "not significant", "failed")) == VERDICTS[path.stem]
+
+
+def test_a_record_with_other_settings_or_cells_does_not_fit():
+    record = read_record(FOLDER / "hn_sn.desk.json")
+    assert not fits(replace(record, settings=record.settings | {"seeds": 4}))
+    assert not fits(replace(record, rows=record.rows[1:]))
+    assert not fits(replace(record, rows=record.rows[::-1]))
+
+
+def fits(record):
+    """Whether a record has the settings of its preset and one row per cell, in the order of the cells."""
+    recipe = load_recipe(record.recipe)
+    cells = recipe.cells(record.settings)
+    if record.settings != recipe.presets[record.preset] or len(cells) != len(record.rows):
+        return False
+    return all(cell.items() <= row.items() for cell, row in zip(cells, record.rows, strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_larger_quantity_of_a_claim_is_the_larger_one_in_the_paper(name):
+    recipe = load_recipe(name)
+    claims = [claim for settings in recipe.presets.values() for claim in recipe.claims(settings)]
+    pairs = [(pair, claim.statement) for claim in claims for pair in re.findall(r"(-?\d+\.\d+) and (-?\d+\.\d+)", claim.paper)]
+    assert bool(pairs) == (
+        name
+        not in {
+            "hn_fluctuation",
+            "sabn_style",
+            "shift_adaptation",
+            "sn_controller",
+            "sn_importance",
+            "sn_style",
+            "xbn_perturbation",
+        }
+    )  # these read figures
+    for (larger, smaller), statement in pairs:
+        assert float(larger) > float(smaller), statement
+
+
+@pytest.mark.parametrize(
+    ("name", "samples", "rates"),
+    [
+        ("bgn_batch_size", [1024, 512, 256, 128, 64, 32, 16], [0.4, 0.2, 0.1, 0.05, 0.025, 0.0125, 0.00625]),
+        ("sn_importance", [256, 128, 64, 32, 16], [0.1, 0.05, 0.025, 0.0125, 0.00625]),
+        ("hn_grid", [128, 4], [0.1, 0.003125]),
+        ("hn_imagenet", [256, 16], [0.1, 0.00625]),
+    ],
+)
+def test_paper_presets_have_the_papers_samples_per_step_and_learning_rates(name, samples, rates):
+    settings = load_recipe(name).presets["paper"]
+    configs = [make_config(settings, "bn", size, 0) for size in settings["batch_sizes"]]
+    assert [config.batch_size * config.devices for config in configs] == samples
+    assert [config.lr for config in configs] == pytest.approx(rates)
+
+
+def test_the_paper_preset_of_sn_has_its_devices_samples_and_learning_rates():
+    recipe = load_recipe("sn_batch_size")
+    settings = recipe.presets["paper"]
+    configs = [make_config(settings, "bn", samples, 0, devices=devices) for devices, samples in settings["settings"].values()]
+    assert [(config.devices, config.batch_size) for config in configs] == [
+        (8, 32), (8, 16), (8, 8), (8, 4), (8, 2), (1, 16), (1, 32), (8, 1), (1, 8),
+    ]  # fmt: skip
+    assert [config.lr for config in configs] == pytest.approx([config.devices * config.batch_size / 2560 for config in configs])
+
+
+def test_the_paper_preset_of_videos_has_its_devices_clips_and_schedule():
+    settings = load_recipe("sn_video").presets["paper"]
+    configs = [make_config(settings, "bn", clips, 0, devices=devices) for devices, clips in settings["settings"].values()]
+    assert [(config.devices, config.batch_size) for config in configs] == [(8, 8), (8, 4)]
+    assert [config.lr for config in configs] == pytest.approx([0.01, 0.005])
+    assert [configs[0].lr_at(step / 400_000) for step in (149_999, 150_001, 300_001)] == pytest.approx([0.01, 0.001, 0.0001])
+    assert (settings["options"]["num_frames"], settings["options"]["frame_stride"], settings["options"]["num_clips"]) == (
+        32,
+        2,
+        10,
+    )
+
+
+@pytest.mark.parametrize("name", ["xbn_blocks", "xbn_networks", "xbn_strategies"])
+def test_the_paper_presets_of_xbn_have_256_images_per_step(name):
+    settings = load_recipe(name).presets["paper"]
+    config = make_config(settings, "bn", settings["batch_size"], 0)
+    assert config.batch_size * config.devices == 256
+    assert config.lr == pytest.approx(0.1)
+
+
+def test_the_paper_presets_of_adversarial_training_have_the_published_settings():
+    settings = load_recipe("sabn_adversarial").presets["paper"]
+    config = make_config(settings, "saauxbn@2", settings["batch_size"], 0, options=settings["options"])
+    steps_per_epoch = config.num_train // config.batch_size
+    rates = [config.lr_at(epoch / config.epochs) for epoch in (0, 100 / steps_per_epoch, 49, 51, 149, 151)]
+    assert rates == pytest.approx([0, 0.05, 0.1, 0.01, 0.01, 0.001], abs=2e-4)
+    assert (config.epochs, config.batch_size, config.weight_decay, config.momentum) == (200, 128, 5e-4, 0.9)
+    assert settings["options"]["train_attack"] == "pgd:10"
+    settings = load_recipe("bgn_adversarial").presets["paper"]
+    config = make_config(settings, "bgn:128", settings["batch_size"], 0, options=settings["options"])
+    assert (config.model, config.epochs, config.optimizer, config.lr) == ("wrn-10-2", 200, "adam", 0.01)
+    assert config.options["epsilon"] == pytest.approx(0.0157, abs=2e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_paper_presets_on_imagenet_stream_random_resized_crops_to_devices_with_their_own_statistics(name):
+    train = load_recipe(name).presets.get("paper", {}).get("train", {})
+    if ":imagenet" in train.get("data", ""):
+        assert train["data"] == "stream:imagenet"
+        config = config_from_dict(train)
+        assert (config.image_size, config.min_area, config.crop, config.flip, config.color_jitter) == (224, 0.08, 0, True, 0)
+        assert (config.grad_accum_steps, config.sync, config.devices > 1) == (1, False, True)
+        assert (config.weight_decay, config.decay_norms, config.warmup_epochs, config.label_smoothing) == (1e-4, True, 0, 0)
+
+
+def test_missing_data_are_named_with_the_folder_that_should_have_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=rf"stream:imagenet must be .* train/CLASS/.*; {tmp_path}/imagenet does not exist"):
+        load_recipe("bgn_groups").run("paper", tmp_path, runs=tmp_path / "runs")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_header_of_a_recipe_lists_its_presets_and_its_command(name):
+    header = read_header(name)
+    assert list(header.times) == list(load_recipe(name).presets)
+    assert re.fullmatch(r"(bgn|hn|sabn|sn|xbn) (Table|Fig|Figs)\.? \d.*|ours", header.source)
+    assert 10 < len(header.title) < 70
+    for preset, time in header.times.items():
+        assert re.fullmatch(r"\d+ s|\d+ min" if (FOLDER / f"{name}.{preset}.json").exists() else r"\d+ s|not run", time)
+    text = (ROOT / "anynorm" / "recipes" / f"{name}.py").read_text()
+    (command,) = re.findall(r"^    anynorm reproduce (\w+) --preset (\w+)$", text, re.MULTILINE)
+    assert command[0] == name
+    assert command[1] in header.times
+
+
+def test_the_list_of_recipes_needs_neither_a_clone_nor_torch(tmp_path):
+    code = "import sys; sys.argv = ['anynorm', 'reproduce', '--list', '--json']\nfrom anynorm.cli import main\n"
+    code += "try:\n    main()\nexcept SystemExit as end:\n    assert end.code == 0\nassert 'torch' not in sys.modules\n"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["recipe"] for row in rows] == NAMES
+    assert rows[NAMES.index("bgn_batch_size")] == {
+        "recipe": "bgn_batch_size",
+        "reproduces": "bgn Table 2 and sn Table 2",
+        "measures": "nine norms against the batch size",
+        "smoke": read_header("bgn_batch_size").times["smoke"],
+        "desk": "18 min",
+        "paper": "not run",
+    }
+
+
+def test_the_command_measures_in_worker_processes_and_writes_to_records_by_default(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = run_command("hn_groups", "--processes", "2", "--runs", tmp_path / "store")
+    assert (done.exit_code, done.exception) == (0, None)
+    assert "hn_groups, preset smoke: " in done.output
+    assert sorted(path.name for path in (tmp_path / "records").iterdir()) == ["hn_groups.smoke.json", "hn_groups.smoke.png"]
+    num_rows = len(read_record(tmp_path / "records" / "hn_groups.smoke.json").rows)
+    assert len(list((tmp_path / "store" / "runs").iterdir())) == num_rows
+
+
+def test_runs_of_several_devices_are_trained_one_after_another(tmp_path, monkeypatch):
+    workers = []
+
+    def run(recipe, preset, folder, executor, runs):
+        workers.append(executor.workers)
+        raise DataError("stop")
+
+    monkeypatch.setattr(Recipe, "run", run)
+    for name, preset in (("bgn_groups", "desk"), ("bgn_groups", "paper"), ("sn_batch_size", "paper")):
+        run_command(name, "--preset", preset, "--processes", "3", "--records", tmp_path)
+    assert workers == [3, 1, 1]
+
+
+def test_the_command_exits_with_1_if_a_claim_does_not_hold(tmp_path):
+    shutil.copy(FOLDER / "hn_sn.desk.json", tmp_path)  # complete, so nothing is measured
+    done = run_command("hn_sn", "--preset", "desk", "--records", tmp_path)
+    assert done.exit_code == 1
+    assert "does not hold" in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["hn_sm"], r"unknown recipe 'hn_sm'\. Did you mean hn_sn"),
+        (["hn_sn", "--preset", "full"], "recipe 'hn_sn' has no preset 'full'. Usable: smoke desk paper"),
+        (["hn_sn", "--executor", "slurm"], "executor.*'slurm'"),
+    ],
+)
+def test_the_command_refuses_unknown_names(arguments, message, tmp_path):
+    done = run_command(*arguments, "--records", tmp_path)
+    with pytest.raises(DataError, match=message):
+        raise done.exception
+
+
+def test_the_command_without_a_recipe_exits_with_2():
+    done = run_command()
+    assert done.exit_code == 2
+    assert "give the name of a recipe, or --list" in done.output
+
+
+def run_command(*arguments):
+    return CliRunner().invoke(app, ["reproduce", *map(str, arguments)])
+
+
+def test_the_results_page_is_generated_from_the_records():
+    assert (FOLDER / "README.md").read_text() == results_page(), "run `make results`"
+
+
+def test_links_and_pictures_of_the_results_page_exist():
+    for target in re.findall(r"\]\(([^)#]+)\)", results_page()):
+        assert (FOLDER / target).exists(), target
+
+
+@pytest.mark.parametrize(("page", "content"), [("README.md", summary), ("docs/papers/README.md", overview)])
+def test_the_results_in_a_page_are_generated_from_the_records(page, content):
+    text = (ROOT / page).read_text()
+    assert text == insert(content(), text), "run `make results`"
+
+
+def test_the_measured_part_of_the_guide_to_robustness_is_generated_from_the_records():
+    text = (ROOT / "docs" / "guide" / "robustness.md").read_text()
+    assert text == insert(robustness_block(FOLDER), text, MARKER), "run `make results`"
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_the_results_in_a_guide_are_those_of_its_record(name):
+    text = (ROOT / "docs" / "guide" / name).read_text()
+    assert text == insert(guide_block(name, FOLDER), text), "run `make results`"
+
+
+def test_a_guide_without_a_record_says_so(tmp_path):
+    assert guide_block("domains.md", tmp_path) == "The recipe `bgn_adaptation` has no record yet."
+
+
+def test_the_measured_part_of_the_guide_says_for_which_norms_the_mode_matters(tmp_path):
+    assert robustness_block(tmp_path) == "The recipes `bgn_adversarial` and `sabn_adversarial` have no record yet."
+    settings = load_recipe("bgn_adversarial").presets["desk"]
+    settings = settings | {"norms": {"bn": {"norm": "bn"}, "gn:8": {"norm": "gn:8"}, "in": {"norm": "in"}}}
+    rows = []
+    for seed in range(3):
+        robust = {"robust_accuracy_pgd20": 30.0, "robust_accuracy_pgd20_train_mode": 32.0 + seed / 10}
+        rows.append({"norm": "bn", "seed": seed, "accuracy": 40.0 + seed} | robust)
+        rows.append({"norm": "gn:8", "seed": seed, "accuracy": 20.0} | dict.fromkeys(robust, 15.0))
+        rows.append({"norm": "in", "seed": seed, "accuracy": None} | dict.fromkeys(robust))
+    Record("bgn_adversarial", "desk", settings, rows).write(tmp_path / "bgn_adversarial.desk.json")
+    block = robustness_block(tmp_path)
+    assert "| `bn` | 41.0 ± 1.0 | 30.0 ± 0.0 | 32.1 ± 0.1 | +2.1 ± 0.1 | 0.00076 |" in block
+    assert "| `gn:8` | 20.0 ± 0.0 | 15.0 ± 0.0 | 15.0 ± 0.0 | +0.0 ± 0.0 | equal |" in block
+    assert "| `in` | failed | | | | |" in block
+    assert "significantly weaker for `bn`, and significantly stronger for none of them." in block
+
+
+def test_a_page_without_markers_is_refused():
+    for text in ("nothing", "<!-- results -->", "<!-- end of results -->"):
+        with pytest.raises(DataError, match="must have a line <!-- results --> and a line <!-- end of results -->"):
+            insert("content", text)

@@ -1,0 +1,112 @@
+"""Rows, rankings and the sentences of a recommendation."""
+
+import pytest
+
+from anynorm.lab.report.results import ERROR, format_values, rank, recommend, row_from_record, select, summary
+
+
+def rows(batch_size=2, **errors):
+    """Rows of norms (keyword `gn_4` for gn:4) with one test error per seed; None where the run failed."""
+    return [
+        {"norm": norm.replace("_", ":"), "batch_size": batch_size, "seed": seed, "value": error}
+        for norm, by_seed in errors.items()
+        for seed, error in enumerate(by_seed)
+    ]
+
+
+def sentence(**errors):
+    return rank(rows(**errors), 2).sentence()
+
+
+def test_test_errors_are_written_as_mean_and_sd_with_the_number_of_failed_runs():
+    assert format_values(rows(bn=(10.0, 12.0))) == "11.0 ± 1.4"
+    assert format_values(rows(bn=(10.0, None))) == "10.0, 1 of 2 failed"
+    assert format_values(rows(bn=(None,))) == "failed"
+    assert format_values([]) == ""
+
+
+def test_the_best_norm_is_recommended_with_those_it_beats_significantly():
+    bad, good = (50.0, 52.0, 51.0), (20.0, 21.0, 22.5)
+    assert sentence(bn=bad, gn_4=good, sn=(21.0, 20.0, 23.0)) == (
+        "At batch size 2 use gn:4: 21.2 % error, significantly better than bn (51.0 %); sn is not significantly worse."
+    )
+    assert sentence(bn=bad, gn_4=good) == "At batch size 2 use gn:4: 21.2 % error, significantly better than bn (51.0 %)."
+    assert sentence(bn=bad, gn_4=good, sn=(21.0, 20.0, 23.0), hn=(21.0, 20.1, 23.2)).endswith(
+        "sn and hn are not significantly worse."
+    )
+
+
+def test_where_bn_is_not_significantly_worse_there_is_no_reason_to_replace_it():
+    close, far = {"bn": (2.0, 2.5, 2.2), "sn": (1.9, 2.6, 2.0)}, (7.0, 7.6, 7.3)
+    assert sentence(**close) == "At batch size 2 the norms do not differ significantly; sn has the lowest error, 2.2 %."
+    assert sentence(**close, gn_8=far) == (
+        "At batch size 2 the norms except gn:8 (7.3 %) do not differ significantly; sn has the lowest error, 2.2 %."
+    )
+    assert sentence(bn=(1.0, 1.2, 1.1), gn_8=far, sn=(1.3, 1.0, 1.2)) == (
+        "At batch size 2 use bn: 1.1 % error, significantly better than gn:8 (7.3 %); sn is not significantly worse."
+    )
+
+
+def test_a_norm_of_which_a_run_failed_is_not_recommended():
+    ranking = rank(rows(bn=(50.0, 52.0, 51.0), gn_4=(20.0, 21.0, 22.5), sn=(1.0, None, 1.0)), 2)
+    assert ranking.best == "gn:4"
+    assert ranking.failed == ["sn"]
+    assert ranking.sentence().endswith("significantly better than bn (51.0 %). sn failed.")
+    assert sentence(bn=(None, 2.0)) == "At batch size 2 every norm failed."
+    assert rank([], 2).sentence() == "At batch size 2 no run has finished."
+    assert sentence(bn=(None,), sn=(2.0,)) == "At batch size 2 use sn: 2.0 % error. bn failed."
+
+
+def test_nothing_is_significant_with_fewer_than_three_common_seeds():
+    two = rank(rows(bn=(50.0, 52.0), gn_4=(20.0, 22.0)), 2)
+    assert not two.is_tested
+    assert two.sentence() == "At batch size 2 use gn:4: 21.0 % error; use at least 3 seeds for a significance test."
+    uneven = rank(rows(bn=(50.0, 52.0), gn_4=(20.0, 22.0, 21.0)), 2)
+    assert uneven.is_tested
+    assert uneven.alike == ["gn:4", "bn"]
+
+
+def test_several_comparisons_need_stronger_evidence_than_one():
+    best, other = (20.0, 20.5, 21.5), (21.0, 22.0, 22.2)
+    assert rank(rows(sn=best, gn_1=other), 2).worse == ["gn:1"]
+    assert rank(rows(sn=best, gn_1=other, gn_2=other, gn_4=other, gn_8=other), 2).worse == []
+
+
+def test_seeds_are_paired_whatever_the_order_of_the_rows():
+    ordered = rows(bn=(10.0, 20.0, 30.0), sn=(9.0, 19.0, 28.9))
+    assert rank(ordered, 2).worse == ["bn"]  # unpaired, the spread over seeds would hide the difference
+    assert rank(ordered[::-1], 2).worse == ["bn"]
+
+
+def test_there_is_one_sentence_per_batch_size():
+    both = rows(2, bn=(3.0,)) + rows(32, bn=(2.0,))
+    assert recommend(both, [2, 32]) == "At batch size 2 use bn: 3.0 % error. At batch size 32 use bn: 2.0 % error."
+
+
+def record(norm, **values):
+    return {"config": {"norm": norm, "batch_size": 2, "seed": 0, "lr": 1.0}, "status": "done", "test_error": 2.5, **values}
+
+
+def test_a_row_has_the_cell_and_the_metrics_of_a_run():
+    shift = [{"shift": 0.1}, {"shift": None}, {"shift": 0.3}]
+    assert row_from_record(record("bn", shift=shift, saved_bytes=8)) == {
+        "norm": "bn", "batch_size": 2, "seed": 0, "status": "done", "note": "", "metric": ERROR, "value": 2.5, "max_shift": 0.3,
+        "saved_bytes": 8, "robust_errors": {},
+    }  # fmt: skip
+    failed = row_from_record(record("bn", status="failed"))
+    assert failed["value"] is failed["max_shift"] is failed["saved_bytes"] is None
+
+
+def test_the_table_has_costs_relative_to_bn_or_else_to_the_first_norm():
+    measured = [row_from_record(record(norm, saved_bytes=size)) for norm, size in (("sn", 6), ("bn", 3))]
+    table = summary(measured, ["sn", "bn"], [2], {("sn", 2): 0.03, ("bn", 2): 0.02})
+    assert table["sn"]["step time, batch 2"] == pytest.approx(1.5)
+    assert table["sn"]["memory, batch 2"] == 2
+    assert table["sn"]["error %, batch 2"] == "2.5"
+    assert table["bn"]["step time, batch 2"] == table["bn"]["memory, batch 2"] == 1
+    assert table.finding.splitlines()[0].endswith("relative to bn.")
+    alone = summary(select(measured, "sn", 2), ["sn"], [2], {})
+    assert alone["sn"]["step time, batch 2"] is None
+    assert "relative to sn." in alone.finding
+    failed = [row | {"value": None, "max_shift": None, "saved_bytes": None} for row in rows(bn=(1.0,))]
+    assert summary(failed, ["bn"], [2], {}).finding == "At batch size 2 every norm failed."
