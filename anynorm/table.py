@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from anynorm.errors import AnynormError
@@ -19,17 +19,25 @@ class Table:
     Attributes:
         rows: One dictionary from column to value per row. The value of the first column is the name of the row, such as the path
             of a layer.
+            of a layer. Values are numbers, strings, lists, None, or frozen dataclasses that have `__format__`.
         finding: The conclusion, printed as the last line.
+        formats: Format specification by column, for the text; without it, a float has three significant digits, and other values
+            their own default. Strings are printed as they are.
 
     >>> print(Table([{"layer": "bn1", "shift": 0.123456}, {"layer": "bn2", "shift": None}], "bn1 shifts most."))
     layer  shift
     bn1    0.123
     bn2
     bn1 shifts most.
+    >>> print(Table([{"norm": "bn", "error %": 2.5}], "One norm.", formats={"error %": ".2f"}))
+    norm  error %
+    bn    2.50
+    One norm.
     """
 
     rows: list[dict[str, Any]]
     finding: str
+    formats: Mapping[str, str] = field(default_factory=dict, kw_only=True)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self.rows)
@@ -47,13 +55,13 @@ class Table:
         raise AnynormError(f"no row is named {name!r}.{hint}")
 
     def json(self) -> str:
-        """Return the rows and the finding as JSON; non-finite numbers are null."""
+        """Return the rows and the finding as JSON; numbers are not rounded, non-finite numbers are null."""
         return json.dumps(json_safe({"rows": self.rows, "finding": self.finding}), indent=2, allow_nan=False)
 
     def table(self) -> str:
-        """Return the rows and the finding as aligned text; numbers have three significant digits."""
+        """Return the rows and the finding as aligned text, with the values formatted by `formats`."""
         columns = list(dict.fromkeys(column for row in self.rows for column in row))
-        lines = [columns, *([_format(row.get(column)) for column in columns] for row in self.rows)]
+        lines = [columns, *([_format(row.get(column), self.formats.get(column, "")) for column in columns] for row in self.rows)]
         widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
         text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
         return "\n".join([*(text if self.rows else []), self.finding])
@@ -62,22 +70,24 @@ class Table:
         return self.table()
 
 
-def _format(value: Any) -> str:
+def _format(value: Any, format_spec: str) -> str:
     if value is None:
         return ""
-    if isinstance(value, float):
-        return f"{value:.3g}"
     if isinstance(value, list):
-        return ", ".join(map(_format, value))
-    return str(value)
+        return ", ".join(_format(entry, format_spec) for entry in value)
+    if isinstance(value, float):
+        return format(value, format_spec or ".3g")
+    return str(value) if isinstance(value, str) or not format_spec else format(value, format_spec)
 
 
 def json_safe(value: Any) -> Any:
-    """Return a copy of nested dictionaries and sequences with None in place of non-finite floats, because JSON has no NaN.
+    """Return a copy of nested dictionaries, sequences and dataclasses, as dictionaries, with None in place of NaN and infinity.
 
     >>> json_safe({"loss": [float("nan"), 1.5]})
     {'loss': [None, 1.5]}
     """
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: json_safe(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, dict):
         return {key: json_safe(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):

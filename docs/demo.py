@@ -4,7 +4,6 @@ The results are read from the runs of `make demo` if all of them are finished, a
 """
 
 import json
-import statistics
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,9 @@ from matplotlib.figure import Figure
 
 from anynorm.draw import COLORS, cuts
 from anynorm.lab.comparison.comparison import Comparison, make_base
-from anynorm.lab.report.results import Row, format_values, rank, select
+from anynorm.lab.report.results import Row, rank, result_of, select
 from anynorm.lab.training.store import Store
+from anynorm.table import json_safe
 
 FOLDER = Path(__file__).parent
 COMMAND = "anynorm compare"
@@ -50,7 +50,7 @@ def format_markdown(comparison: Comparison, rows: list[Row], recommendation: str
     rankings = {size: rank(rows, size) for size in comparison.batch_sizes}
     lines = [f"| norm | {' | '.join(f'batch size {size}' for size in rankings)} |", "|---" * (1 + len(rankings)) + "|"]
     for norm in comparison.norms:
-        cells = [format_values(select(rows, norm, size)) for size in rankings]
+        cells = [format(result_of(select(rows, norm, size)), comparison.metric.result_format) for size in rankings]
         marked = [
             f"**{cell}**" if norm == ranking.best else f"{cell} \\*" if norm in ranking.alike else cell
             for cell, ranking in zip(cells, rankings.values(), strict=True)
@@ -74,8 +74,8 @@ def draw(comparison: Comparison, rows: list[Row]) -> Figure:
     ax.spines[["top", "right"]].set_visible(False)
     width = 0.8 / len(comparison.batch_sizes)
     for k, (size, color) in enumerate(zip(comparison.batch_sizes, (COLORS[1], COLORS[0]), strict=True)):
-        errors = [[row["value"] for row in select(rows, norm, size)] for norm in comparison.norms]
-        means, sds = [statistics.fmean(values) for values in errors], [statistics.stdev(values) for values in errors]
+        results = [result_of(select(rows, norm, size)) for norm in comparison.norms]
+        means, sds = [result.mean or 0.0 for result in results], [result.sd or 0.0 for result in results]
         positions = [position + (k - 0.5) * width for position in range(len(means))]
         ax.bar(positions, means, width, yerr=sds, capsize=3, color=color, ecolor="#333333", label=f"batch size {size}")
         for position, mean, sd in zip(positions, means, sds, strict=True):
@@ -106,7 +106,7 @@ def main() -> None:
     comparison = Comparison(make_base({}), root=FOLDER.parent / "runs" / "demo")
     rows = comparison.rows()
     if not comparison.sweep.missing(rows):
-        path.write_text(json.dumps(collect(comparison, rows), indent=2, ensure_ascii=False) + "\n")
+        path.write_text(json.dumps(json_safe(collect(comparison, rows)), indent=2, ensure_ascii=False) + "\n")
         draw(comparison, rows).savefig(FOLDER / "demo.png", dpi=110)
     draw_cuts(FOLDER / "cuts.svg")
     for page in (FOLDER.parent / "README.md", FOLDER / "index.md"):

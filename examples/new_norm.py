@@ -38,7 +38,7 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:  # compare takes specs too, as do recipes and benchmarks
         table = anynorm.compare(["bn", "bgv:4"], [8], seeds=1, num_train=200, epochs=2, processes=1, runs=folder)
     for row in table:
-        print(f"{row['norm']:6} {100 - float(row['error %, batch 8']):.1f} % correct after 50 steps")
+        print(f"{row['norm']:6} {100 - row['error %, batch 8'].mean:.1f} % correct after 50 steps")
 
 # Output:
 # GroupVarianceNorm('bgv:2', 8, eps=1e-05, momentum=0.1) equals its formula: True

@@ -37,3 +37,16 @@ def test_the_script_prints_what_its_comment_says(script, tmp_path):
     assert done.returncode == 0, done.stderr
     assert matches(read_output(script), done.stdout), done.stdout
     assert not list(tmp_path.iterdir())
+
+
+def test_the_example_of_a_new_norm_also_runs_with_three_seeds(tmp_path):
+    code = (ROOT / "examples" / "new_norm.py").read_text()
+    assert "seeds=1" in code
+    script = tmp_path / "new_norm.py"
+    script.write_text(code.replace("seeds=1", "seeds=3"))
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == ["bn", "bgv:4"]

@@ -16,8 +16,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as RichTable
 
 from anynorm.cli.options import make_console
-from anynorm.lab.report.results import Row, common_metric, format_values, metric_of, rank, select
+from anynorm.lab.report.results import Row, common_metric, metric_of, rank, result_of, select
 from anynorm.lab.report.robustness import attacks_of
+from anynorm.lab.training.statistics import Result
 from anynorm.progress import reserve_display
 
 if TYPE_CHECKING:
@@ -72,13 +73,18 @@ def _metric_table(comparison: Comparison, rows: Sequence[Row]) -> RichTable:
     for title in ("norm", *(f"test {comparison.metric.label}\nbatch {size}" for size in comparison.batch_sizes)):
         table.add_column(title)
     for norm in comparison.norms:
-        cells = [select(rows, norm, size) for size in comparison.batch_sizes]
-        table.add_row(norm, *(f"{format_values(cell) or '…'}{_progress(cell, comparison.seeds)}" for cell in cells))
+        results = [result_of(select(rows, norm, size)) for size in comparison.batch_sizes]
+        table.add_row(norm, *(_describe(result, comparison) for result in results))
     return table
 
 
-def _progress(cell: Sequence[Row], seeds: int) -> str:
-    return f"  ({len(cell)}/{seeds})" if 0 < len(cell) < seeds else ""
+def _describe(result: Result, comparison: Comparison) -> str:
+    """Return a result as text, with the number of finished runs if some are missing."""
+    finished = result.n + result.num_failed
+    if not finished:
+        return "…"
+    progress = f"  ({finished}/{comparison.seeds})" if finished < comparison.seeds else ""
+    return format(result, comparison.metric.result_format) + progress
 
 
 def print_comparison(comparison: Comparison, table: Table) -> None:
@@ -101,7 +107,7 @@ def print_comparison(comparison: Comparison, table: Table) -> None:
         for metric, size in columns:
             value = line[f"{metric}, batch {size}"]
             is_marked = metric == measure.label and size in tested and line["norm"] in tested[size].alike
-            text = value if isinstance(value, str) else "" if value is None else f"{value:.2f}"
+            text = "" if value is None else format(value, table.formats.get(f"{metric}, batch {size}", ".2f"))
             cells.append(f"{text} *" if is_marked else text)
         grid.add_row(line["norm"], *cells)
     with console.capture() as capture:

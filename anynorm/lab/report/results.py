@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from anynorm.lab.report.robustness import attacks_of, mode_warning, read_robust_errors, robust_columns
-from anynorm.lab.training.statistics import LEVEL, holm, mean_sd, paired_t_test
+from anynorm.lab.report.robustness import ROBUST_FORMAT, attacks_of, mode_warning, read_robust_errors, robust_columns
+from anynorm.lab.training.statistics import LEVEL, Result, holm, paired_t_test
 from anynorm.lab.training.task import Metric
 from anynorm.table import Table
 
@@ -64,10 +64,9 @@ def select(rows: Iterable[Row], norm: str, batch_size: int) -> list[Row]:
     return sorted((row for row in rows if (row["norm"], row["batch_size"]) == (norm, batch_size)), key=lambda row: row["seed"])
 
 
-def format_values(rows: Sequence[Row]) -> str:
-    """Format the metric of rows as "mean ± sd", with the number of failed runs; "" without rows."""
-    metric = common_metric(rows)
-    return mean_sd([row["value"] for row in rows], metric.format_spec, ".1f" if metric.unit == "%" else ".2g")
+def result_of(rows: Iterable[Row]) -> Result:
+    """Return the metric of rows over seeds."""
+    return Result.of(row["value"] for row in rows)
 
 
 def mean_of(rows: Iterable[Row], name: str) -> float | None:
@@ -195,21 +194,25 @@ def summary(
     metric = common_metric(rows)
     reference = USUAL_NORM if USUAL_NORM in norms else norms[0]
     lines = []
+    formats: dict[str, str] = {}
     for norm in norms:
         line: dict[str, Any] = {"norm": norm}
         for size in batch_sizes:
             cell, reference_cell = select(rows, norm, size), select(rows, reference, size)
-            line[f"{metric.label}, batch {size}"] = format_values(cell)
-            line |= robust_columns(cell, attacks_of(rows), size)
+            line[f"{metric.label}, batch {size}"] = result_of(cell)
+            formats[f"{metric.label}, batch {size}"] = metric.result_format
+            robust = robust_columns(cell, attacks_of(rows), size)
+            formats |= dict.fromkeys(robust, ROBUST_FORMAT)
+            line |= robust
             line[f"shift, batch {size}"] = mean_of(cell, "max_shift")
             line[f"step time, batch {size}"] = _ratio(step_seconds.get((norm, size)), step_seconds.get((reference, size)))
             line[f"memory, batch {size}"] = _ratio(mean_of(cell, "saved_bytes"), mean_of(reference_cell, "saved_bytes"))
         lines.append(line)
     shift = "Shift: largest estimation shift of a layer. " * any(row["max_shift"] is not None for row in rows)
     memory = " and memory saved for backward" * any(row["saved_bytes"] is not None for row in rows)
-    robust = "Robust error: on adversarial images, by the mode of the norms during the attack. " * bool(attacks_of(rows))
+    attacks = "Robust error: on adversarial images, by the mode of the norms during the attack. " * bool(attacks_of(rows))
     times = f"Step time{memory}: relative to {reference}." * bool(step_seconds or memory)  # neither if every run has failed
-    return Table(lines, f"{robust}{shift}{times}\n{recommend(rows, batch_sizes)}".lstrip())
+    return Table(lines, f"{attacks}{shift}{times}\n{recommend(rows, batch_sizes)}".lstrip(), formats=formats)
 
 
 def _ratio(value: float | None, reference: float | None) -> float | None:

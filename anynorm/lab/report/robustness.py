@@ -13,9 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from anynorm.lab.tasks.classification.robustness import PREFIX, TRAIN_MODE
-from anynorm.lab.training.statistics import mean_sd
+from anynorm.lab.training.statistics import Result
 
 Row = dict[str, Any]
+ROBUST_FORMAT = ".1f"
+"""Format specification of robust errors, which are in percent."""
 _METRIC = re.compile(rf"test_{PREFIX}([a-z0-9]+)({TRAIN_MODE})?(_.+)?")
 
 
@@ -46,8 +48,8 @@ def attacks_of(rows: Iterable[Row]) -> list[str]:
     return list(dict.fromkeys(attack for row in rows for attack in row.get("robust_errors", {})))
 
 
-def robust_columns(rows: Sequence[Row], attacks: Iterable[str], batch_size: int) -> dict[str, str]:
-    """Return the columns of robust errors of one norm at one batch size, formatted as "mean ± sd".
+def robust_columns(rows: Sequence[Row], attacks: Iterable[str], batch_size: int) -> dict[str, Result]:
+    """Return the columns of robust errors of one norm at one batch size.
 
     Args:
         rows: the rows of this norm and batch size.
@@ -59,7 +61,7 @@ def robust_columns(rows: Sequence[Row], attacks: Iterable[str], batch_size: int)
         values = [row["robust_errors"].get(attack) for row in rows]
         for title, index in (("eval-mode", 0), ("train-mode", 1)):
             cells = [None if value is None else value[index] for value in values]
-            columns[f"robust error % ({title} {attack}), batch {batch_size}"] = mean_sd(cells, ".1f", ".1f")
+            columns[f"robust error % ({title} {attack}), batch {batch_size}"] = Result.of(cells)
     return columns
 
 

@@ -18,15 +18,15 @@ from anynorm.lab.report.results import (
     Ranking,
     Row,
     common_metric,
-    format_values,
     mean_of,
     metric_of,
     rank,
     recommend,
+    result_of,
     row_from_record,
     select,
 )
-from anynorm.lab.report.robustness import attacks_of, robust_columns
+from anynorm.lab.report.robustness import ROBUST_FORMAT, attacks_of, robust_columns
 from anynorm.lab.report.step_times import StepTimes
 from anynorm.lab.training.config import Config, config_from_dict
 from anynorm.lab.training.statistics import LEVEL
@@ -115,7 +115,7 @@ def _results(rows: list[Row], norms: list[str], rankings: dict[int, Ranking]) ->
         ]
     for size in rankings:
         cells = [robust_columns(select(rows, norm, size), attacks_of(rows), size) for norm in norms]
-        columns |= {title: [_cell(_leading_number(cell[title]), cell[title]) for cell in cells] for title in cells[0]}
+        columns |= {title: [_cell(cell[title].mean, format(cell[title], ROBUST_FORMAT)) for cell in cells] for title in cells[0]}
     for size in rankings:
         shifts = [mean_of(select(rows, norm, size), "max_shift") for norm in norms]
         if any(shift is not None for shift in shifts):
@@ -123,16 +123,10 @@ def _results(rows: list[Row], norms: list[str], rankings: dict[int, Ranking]) ->
     return _table(columns)
 
 
-def _leading_number(text: str) -> float | None:
-    """Return the mean in a text "mean ± sd"; None if the text is empty or "failed"."""
-    first = text.partition(" ")[0].rstrip(",")
-    return float(first) if first and first != "failed" else None
-
-
 def _metric_cell(rows: list[Row], norm: str, ranking: Ranking) -> Cell:
-    mean = mean_of(rows, "value")
+    result = result_of(rows)
     mark = "best" if norm == ranking.best else "alike" if ranking.is_tested and norm in ranking.alike else ""
-    return _cell(mean, format_values(rows), "failed" if rows and mean is None else mark)
+    return _cell(result.mean, format(result, ranking.metric.result_format), "failed" if rows and result.mean is None else mark)
 
 
 def _significance(rankings: Iterable[Ranking], metric: Metric) -> str:

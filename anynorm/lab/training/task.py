@@ -57,6 +57,11 @@ class Metric(NamedTuple):
         """Format specification of a value: one decimal for percent, four significant digits for other units."""
         return ".1f" if self.unit == "%" else ".4g"
 
+    @property
+    def result_format(self) -> str:
+        """Format specification of a `anynorm.lab.training.statistics.Result`: one decimal for percent."""
+        return ".1f" if self.unit == "%" else ".4g ± .2g"
+
     def format(self, value: float) -> str:
         """Format a value with its unit.
 

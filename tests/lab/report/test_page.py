@@ -96,7 +96,7 @@ def test_the_page_has_the_numbers_of_the_comparison(root, tmp_path):
     assert section["answer"] == table.finding.splitlines()[-1]
     for size in (8, 16):
         cells = column(section["results"], f"test error %, batch {size}")
-        assert [cell["text"] for cell in cells] == [row[f"error %, batch {size}"] for row in table]
+        assert [cell["text"] for cell in cells] == [format(row[f"error %, batch {size}"], ".1f") for row in table]
         assert [cell["mark"] for cell in cells].count("best") == 1
         assert min(cells, key=lambda cell: cell["value"])["mark"] == "best"
         times = column(section["cost"], f"ms per step, batch {size}")

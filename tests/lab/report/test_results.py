@@ -2,7 +2,8 @@
 
 import pytest
 
-from anynorm.lab.report.results import ERROR, format_values, rank, recommend, row_from_record, select, summary
+from anynorm.lab.report.results import ERROR, rank, recommend, result_of, row_from_record, select, summary
+from anynorm.lab.training.statistics import Result
 
 
 def rows(batch_size=2, **errors):
@@ -18,11 +19,9 @@ def sentence(**errors):
     return rank(rows(**errors), 2).sentence()
 
 
-def test_test_errors_are_written_as_mean_and_sd_with_the_number_of_failed_runs():
-    assert format_values(rows(bn=(10.0, 12.0))) == "11.0 ± 1.4"
-    assert format_values(rows(bn=(10.0, None))) == "10.0, 1 of 2 failed"
-    assert format_values(rows(bn=(None,))) == "failed"
-    assert format_values([]) == ""
+def test_a_result_counts_the_failed_runs_of_a_cell():
+    assert result_of(rows(bn=(10.0, 12.0))) == Result(11.0, 2**0.5, 2)
+    assert result_of(rows(bn=(10.0, None))) == Result(10.0, None, 1, num_failed=1)
 
 
 def test_the_best_norm_is_recommended_with_those_it_beats_significantly():
@@ -102,7 +101,7 @@ def test_the_table_has_costs_relative_to_bn_or_else_to_the_first_norm():
     table = summary(measured, ["sn", "bn"], [2], {("sn", 2): 0.03, ("bn", 2): 0.02})
     assert table["sn"]["step time, batch 2"] == pytest.approx(1.5)
     assert table["sn"]["memory, batch 2"] == 2
-    assert table["sn"]["error %, batch 2"] == "2.5"
+    assert table["sn"]["error %, batch 2"] == Result(2.5, None, 1)
     assert table["bn"]["step time, batch 2"] == table["bn"]["memory, batch 2"] == 1
     assert table.finding.splitlines()[0].endswith("relative to bn.")
     alone = summary(select(measured, "sn", 2), ["sn"], [2], {})

@@ -14,6 +14,7 @@ from anynorm.lab.report.section import make_section
 from anynorm.lab.report.step_times import StepTimes
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.run import run
+from anynorm.lab.training.statistics import Result
 from anynorm.lab.training.store import Store
 
 
@@ -44,14 +45,14 @@ def test_errors_are_read_by_attack_and_branch_and_need_both_modes():
 
 def test_a_table_has_the_clean_error_and_the_robust_error_of_both_modes():
     table = summary([*BN, *GN], ["bn", "gn:8"], [32], {})
-    assert table["bn"]["error %, batch 32"] == "11.0 ± 1.0"
-    assert table["bn"]["robust error % (eval-mode pgd4), batch 32"] == "61.0 ± 1.0"
-    assert table["bn"]["robust error % (train-mode pgd4), batch 32"] == "51.0 ± 1.7"
-    assert table["gn:8"]["robust error % (train-mode pgd4), batch 32"] == "70.0 ± 1.0"
+    assert format(table["bn"]["error %, batch 32"], ".1f") == "11.0 ± 1.0"
+    assert format(table["bn"]["robust error % (eval-mode pgd4), batch 32"], ".1f") == "61.0 ± 1.0"
+    assert format(table["bn"]["robust error % (train-mode pgd4), batch 32"], ".1f") == "51.0 ± 1.7"
+    assert format(table["gn:8"]["robust error % (train-mode pgd4), batch 32"], ".1f") == "70.0 ± 1.0"
     assert table.finding.startswith("Robust error: on adversarial images")
     failed = row_from_record({**record("bn"), "status": "failed"})
     assert robust_columns([failed], ["pgd4"], 32) == {
-        f"robust error % ({mode} pgd4), batch 32": "failed" for mode in ("eval-mode", "train-mode")
+        f"robust error % ({mode} pgd4), batch 32": Result(None, None, 0, num_failed=1) for mode in ("eval-mode", "train-mode")
     }
 
 

@@ -1,21 +1,46 @@
 """Means with their spread, paired tests and Holm's correction agree with scipy and with hand-computed values."""
 
+import json
 import math
+from typing import Any
 
 import pytest
 from scipy import stats
 
-from anynorm.lab.training.statistics import LEVEL, holm, mean_sd, paired_t_test
+from anynorm.lab.training.statistics import LEVEL, Result, holm, paired_t_test
+from anynorm.table import Table
 
 
-def test_mean_sd_counts_failed_runs_and_has_no_sd_for_a_single_value():
-    assert mean_sd([]) == ""
-    assert mean_sd([None, None]) == "failed"
-    assert mean_sd([1.0]) == "1"
-    assert mean_sd([1.0, 3.0]) == "2 ± 1.4"
-    assert mean_sd([30.0, 32.0, None]) == "31 ± 1.4, 1 of 3 failed"
-    assert mean_sd([30.04, 32.0], ".1f", ".1f") == "31.0 ± 1.4"
-    assert mean_sd([float("nan"), 1.0]) == "nan"
+def test_a_result_has_numbers_and_its_text_counts_failed_runs_and_has_no_sd_for_a_single_value():
+    assert Result.of([30.0, 32.0, None]) == Result(31.0, 2**0.5, 2, 1)
+    assert Result.of([1.0]) == Result(1.0, None, 1)
+    assert Result.of([None, None]) == Result(None, None, 0, 2)
+    assert str(Result.of([])) == ""
+    assert str(Result.of([None, None])) == "failed"
+    assert str(Result.of([1.0])) == "1"
+    assert str(Result.of([1.0, 3.0])) == "2 ± 1.4"
+    assert str(Result.of([30.0, 32.0, None])) == "31 ± 1.4, 1 of 3 failed"
+    assert f"{Result.of([30.04, 32.0]):.1f}" == "31.0 ± 1.4"
+    assert f"{Result.of([30.04, 32.0]):+.2f ± .1f}" == "+31.02 ± 1.4"
+    assert str(Result.of([float("nan"), 1.0])) == "nan"
+
+
+def test_the_json_of_a_table_has_the_numbers_of_a_result_and_its_text_the_format_of_the_column():
+    rows: list[dict[str, Any]] = [
+        {"norm": "bn", "error %": Result.of([50.0, 52.0]), "shift": 0.123456},
+        {"norm": "in", "error %": "not trained"},
+    ]
+    table = Table(rows, "bn learns.", formats={"error %": ".1f", "shift": ".2f"})
+    assert table.table().splitlines() == [
+        "norm  error %      shift",
+        "bn    51.0 ± 1.4   0.12",
+        "in    not trained",
+        "bn learns.",
+    ]
+    first = json.loads(table.json())["rows"][0]
+    assert first == {"norm": "bn", "error %": {"mean": 51.0, "sd": 2**0.5, "n": 2, "num_failed": 0}, "shift": 0.123456}
+    diverged = Table([{"norm": "bn", "error %": Result.of([float("nan"), 1.0])}], "")
+    assert json.loads(diverged.json())["rows"][0]["error %"] == {"mean": None, "sd": None, "n": 2, "num_failed": 0}
 
 
 def test_the_paired_test_is_students():
