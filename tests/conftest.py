@@ -34,6 +34,8 @@ os.environ.setdefault("ANYNORM_DATA", str(Path(tempfile.gettempdir()) / "anynorm
 import torch  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
+from tests.time_per_file import TimePerFile  # noqa: E402
+
 torch.set_num_threads(1)
 collect_ignore = [] if os.environ.get("ANYNORM_INTEROP") else ["interop"]
 settings.register_profile(
@@ -44,6 +46,10 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.function_scoped_fixture],  # the choice of kernels is the same for every example
 )
 settings.load_profile("anynorm")
+
+
+def pytest_configure(config):
+    config.pluginmanager.register(TimePerFile())
 
 
 def pytest_collection_modifyitems(items):

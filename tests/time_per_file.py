@@ -1,0 +1,95 @@
+"""A pytest plugin that prints the time of each test file, and warns about files over their budget.
+
+The measure is CPU time, of the test process and of the processes that it started and waited for: it hardly depends on what else
+the machine does. It still depends on the machine, so a file over its budget is a warning and not a failure. Under pytest-xdist
+the workers measure, and the main process sums and prints.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import pytest
+
+DEFAULT_BUDGET = 15.0
+BUDGETS: dict[str, float] = {}
+"""CPU seconds per file in `make test`, where the default is not enough."""
+NUM_FILES = 15
+
+
+def cpu_seconds() -> float:
+    """Return the CPU time of this process and of its children that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+@dataclass
+class FileTime:
+    """The number of tests of a file, and their time in seconds."""
+
+    tests: int = 0
+    cpu: float = 0.0
+    wall: float = 0.0
+
+
+@dataclass
+class TimePerFile:
+    """Sum the time of the tests of each file, print the most expensive files, and compare them with their budgets."""
+
+    budgets: dict[str, float] = field(default_factory=lambda: BUDGETS)
+    default: float = DEFAULT_BUDGET
+    files: dict[str, FileTime] = field(default_factory=lambda: defaultdict(FileTime))
+    start: float = field(default_factory=cpu_seconds)
+
+    def pytest_runtest_logstart(self) -> None:
+        """Start the clock of a test."""
+        self.start = cpu_seconds()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self):
+        """Add the CPU time of a phase of a test to its report, which pytest-xdist sends to the main process."""
+        report = yield
+        now = cpu_seconds()
+        report.cpu_seconds = now - self.start
+        self.start = now
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add a phase of a test to its file."""
+        file = self.files[report.nodeid.split("::")[0]]
+        file.tests += report.when == "call"
+        file.cpu += getattr(report, "cpu_seconds", 0.0)
+        file.wall += report.duration
+
+    def lines(self) -> list[str]:
+        """Return one line per file, the most expensive first, and a line with the sum."""
+        files = sorted(self.files.items(), key=lambda item: -item[1].cpu)
+        rows = [*files[:NUM_FILES], (f"all {len(files)} files", self.total())]
+        return [f"{time.cpu:9.1f} {time.wall:9.1f} {time.tests:6d}  {name}" for name, time in rows]
+
+    def total(self) -> FileTime:
+        """Return the sum over all files."""
+        times = self.files.values()
+        return FileTime(*(sum(getattr(time, name) for time in times) for name in ("tests", "cpu", "wall")))
+
+    def over_budget(self) -> list[str]:
+        """Return one message per file that took more CPU time than its budget."""
+        budgets = {name: self.budgets.get(name, self.default) for name in self.files}
+        return [
+            f"{name} took {self.files[name].cpu:.1f} CPU seconds; its budget is {budget:g} (tests/time_per_file.py)"
+            for name, budget in budgets.items()
+            if self.files[name].cpu > budget
+        ]
+
+    def pytest_terminal_summary(self, terminalreporter) -> None:
+        """Print the table and the warnings."""
+        if not self.files:
+            return
+        terminalreporter.section("time per file")
+        terminalreporter.line("    CPU s    wall s  tests  file")
+        for line in self.lines():
+            terminalreporter.line(line)
+        for message in self.over_budget():
+            terminalreporter.line(f"WARNING: {message}", yellow=True, bold=True)
