@@ -9,7 +9,7 @@ browser:
 		(apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium) >/dev/null 2>&1 || \
 		echo 'chromium could not be installed: the browser test of the report page is skipped'
 
-.PHONY: setup demo test test-real docs dist interop interop-sample interop-results sanitize bench results format clean
+.PHONY: setup demo test test-all test-docs test-real docs dist interop interop-sample interop-results sanitize bench results format clean
 
 setup: .venv/ready
 
@@ -25,18 +25,31 @@ setup: .venv/ready
 demo: setup
 	$(BIN)/anynorm compare --runs runs/demo
 
-test: setup browser
+PYTEST := $(BIN)/pytest -n 2 --dist worksteal
+
+.PHONY: lint
+lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/deptry anynorm
-	$(BIN)/pytest -n 2 --dist worksteal -m 'not real'
+
+test: lint browser
+	$(PYTEST) -m 'not (docs or real or thorough)'
+
+# All of the tests but those of `make test-real`: every norm is compiled and exported, every recipe trained, every task killed.
+test-all: lint browser
+	$(PYTEST) -m 'not real'
+
+# The site is built, and the code of all pages and examples runs.
+test-docs: setup browser
+	$(PYTEST) -m 'docs and not real'
 
 # Tests and guides with pretrained networks and real images; skipped if the shared data folder is not next to the clone.
 test-real: setup
-	$(BIN)/pytest -n 2 --dist worksteal -m real
+	$(PYTEST) -m real
 
-# The documentation site, in build/docs/html; part of `make test` as tests/docs. It needs no network and no server.
+# The documentation site, in build/docs/html; part of `make test-docs`. It needs no network and no server.
 docs: setup
 	$(BIN)/python -m docs.build
 

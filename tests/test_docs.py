@@ -8,6 +8,7 @@ import pytest
 from docs.run import Block, matches, read_blocks, read_data_names, run_in_sandbox
 from tests.real import REAL, unpack_datasets
 
+pytestmark = pytest.mark.docs
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 

@@ -9,6 +9,7 @@ import pytest
 
 from docs.run import matches
 
+pytestmark = pytest.mark.docs
 ROOT = Path(__file__).parents[1]
 MARKER = "\n# Output:\n"
 """The comment after this line is the output; numbers have the tolerance of `docs.run`, and `…` stands for any words."""

@@ -219,7 +219,7 @@ def test_make_and_forward_take_few_calls_in_few_files():
 
 
 def test_every_public_name_exists_and_is_documented():
-    assert len(anynorm.__all__) == 46
+    assert len(set(anynorm.__all__)) == len(anynorm.__all__) > 0
     for name in anynorm.__all__:
         assert getattr(anynorm, name).__doc__
     assert set(anynorm.__all__) <= set(dir(anynorm))

@@ -58,7 +58,7 @@ def test_every_file_of_the_package_is_in_the_wheel():
     package = ROOT / "anynorm"
     others = [path for path in package.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc", ".so")]
     names = {str(path.relative_to(package)) for path in others if path.name != "_build_error.txt"}
-    assert {"py.typed", "report/page.html"} <= names
+    assert {"py.typed", "lab/report/page.html"} <= names
     assert [name for name in names if not any(fnmatch.fnmatch(name, pattern.replace("**/", "*")) for pattern in patterns)] == []
 
 
@@ -92,7 +92,7 @@ def write_archives(folder, in_sdist, in_wheel):
 
 
 def test_a_file_that_is_missing_or_does_not_belong_there_is_reported(tmp_path):
-    recipes = [str(path.relative_to(ROOT)) for path in (ROOT / "anynorm" / "recipes").rglob("*.py")]
+    recipes = [str(path.relative_to(ROOT)) for path in (ROOT / "anynorm" / "lab" / "recipes").rglob("*.py")]
     in_sdist, in_wheel = [*dist.IN_SDIST, *recipes], [*dist.IN_WHEEL, *recipes]
     dist.check_contents(*write_archives(tmp_path, in_sdist, in_wheel))
     with pytest.raises(SystemExit, match=r"the sdist or the wheel lacks csrc/operator\.cpp$"):

@@ -39,6 +39,7 @@ def test_every_spec_in_a_first_or_second_column_can_be_constructed(page):
         anynorm.make(spec, 32, batch_size=4)
 
 
+@pytest.mark.docs
 def test_the_example_of_cuts_runs():
     done = subprocess.run(
         [sys.executable, "-W", "error", str(ROOT / "examples" / "cuts.py")], capture_output=True, text=True, check=True

@@ -36,7 +36,12 @@ def test_in_a_child():
 def test_cpu_time_of_tests_fixtures_and_children_is_summed_per_file(workers, tmp_path):
     if workers:
         pytest.importorskip("xdist", reason="needs the dev extra")
-    for name, text in {**TESTS, "conftest.py": CONFTEST, "pytest.ini": "[pytest]\n"}.items():
+    (tmp_path / "folder").mkdir()
+    folder = {
+        "folder/conftest.py": "",
+        "folder/test_other.py": "def test_other():\n    pass\n",
+    }  # pytest compares plugins by folder
+    for name, text in {**TESTS, **folder, "conftest.py": CONFTEST, "pytest.ini": "[pytest]\n"}.items():
         (tmp_path / name).write_text(text)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *workers]
     environment = {"PYTHONPATH": str(ROOT), "PATH": ""}
@@ -47,8 +52,8 @@ def test_cpu_time_of_tests_fixtures_and_children_is_summed_per_file(workers, tmp
         for line in done.stdout.splitlines()
         if line.endswith(("y.py", "e.py", "files"))
     }
-    busy, idle, total = (rows[name] for name in ("test_busy.py", "test_idle.py", "all 2 files"))
-    assert (busy[2], idle[2], total[2]) == ("2", "1", "3")
+    busy, idle, total = (rows[name] for name in ("test_busy.py", "test_idle.py", "all 3 files"))
+    assert (busy[2], idle[2], total[2]) == ("2", "1", "4")
     assert float(busy[0]) >= 0.6
     assert float(idle[0]) < 0.3 <= float(idle[1])
     assert "WARNING: test_busy.py took" in done.stdout

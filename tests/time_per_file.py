@@ -34,7 +34,7 @@ class FileTime:
     wall: float = 0.0
 
 
-@dataclass
+@dataclass(eq=False)  # pytest keeps plugins in sets
 class TimePerFile:
     """Sum the time of the tests of each file, print the most expensive files, and compare them with their budgets."""
 
@@ -56,7 +56,7 @@ class TimePerFile:
         self.start = now
         return report
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+    def pytest_runtest_logreport(self, report) -> None:
         """Add a phase of a test to its file."""
         file = self.files[report.nodeid.split("::")[0]]
         file.tests += report.when == "call"

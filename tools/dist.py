@@ -55,7 +55,7 @@ def check_contents(sdist: Path, wheel: Path) -> None:
         in_sdist = {name.partition("/")[2] for name in archive.getnames()}
     with zipfile.ZipFile(wheel) as archive:
         in_wheel = set(archive.namelist())
-    recipes = {str(path.relative_to(ROOT)) for path in (ROOT / "anynorm" / "recipes").rglob("*.py")}
+    recipes = {str(path.relative_to(ROOT)) for path in (ROOT / "anynorm" / "lab" / "recipes").rglob("*.py")}
     missing = sorted({*IN_SDIST, *recipes} - in_sdist) + sorted({*IN_WHEEL, *recipes} - in_wheel)
     if missing:
         sys.exit(f"the sdist or the wheel lacks {' '.join(missing)}")

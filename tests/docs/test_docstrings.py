@@ -7,6 +7,8 @@ from sphinx.ext.napoleon.docstring import GoogleDocstring
 
 from docs.docstrings import to_rst
 
+pytestmark = pytest.mark.docs
+
 
 def convert(text):
     rst = str(GoogleDocstring(to_rst(text.split("\n"))))  # as the site does

@@ -19,6 +19,8 @@ from docs.norm_records import records, specs_of_records
 from docs.run import matches, read_blocks
 from docs.task_pages import ARGUMENTS, DATA, GUIDES, UNUSED, first_line, option_descriptions, task_page
 
+pytestmark = pytest.mark.docs
+
 
 @pytest.mark.parametrize("name", REGISTRY)
 def test_the_code_of_a_norms_page_runs_and_prints_what_it_says(name, capsys):

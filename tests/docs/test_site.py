@@ -15,7 +15,7 @@ from anynorm.layers.registered import REGISTRY
 from docs.build import ROOT
 from tests.lab.report.test_page import ARGUMENTS, BROWSER
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.docs, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
