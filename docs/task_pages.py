@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
-import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from anynorm.lab.comparison.comparison import Comparison, make_comparison
 from anynorm.lab.tasks import TASKS, task_class
+from anynorm.lab.training.config import Config
 from anynorm.lab.training.devices import Hardware
-from anynorm.lab.training.task import Task, merge_options
+from anynorm.lab.training.options import Options
+from anynorm.lab.training.task import Task
 from docs.docstrings import CODE, OBJECT
 
 DOCS = Path(__file__).parent
@@ -40,7 +38,8 @@ DATA = {
     **dict.fromkeys(("darts", "darts_second_order", "manas_exp3", "manas_least_squares", "random_search"), _SEARCH_IMAGES),
     **dict.fromkeys(("source_only", "adabn", "dsbn", "can", "can_all_classes"), _DOMAINS),
     "detection": (
-        "`--data` has images with boxes and, for `--set masks=true`, masks of objects; see `anynorm.lab.tasks.detection.data.datasets`."
+        "`--data` has images with boxes and, for `--set masks=true`, masks of objects; see "
+        "`anynorm.lab.tasks.detection.data.datasets`."
     ),
     "segmentation": "`--data` has images with a class per pixel; see `anynorm.lab.tasks.segmentation.data`.",
     "video": "`--data` has videos with labels; see `anynorm.lab.tasks.video.data`.",
@@ -123,7 +122,7 @@ def task_page(name: str) -> str:
     parts += [f"Defaults of `anynorm compare --task {name}`:", defaults_table(name, comparison), _guides(name)]
     parts += ["## How it works", _directive("automodule", task.__module__)]
     parts += ["## Settings", "`--set NAME=VALUE` changes these, and [those of all tasks](../guide/training.md):"]
-    parts += [options_table(task, merge_options(task, comparison.base.options))]
+    parts += [options_table(task.options_of(comparison.base))]
     parts += [_directive("autoclass", f"{task.__module__}.{task.__name__}")]
     return "\n\n".join(parts) + "\n"
 
@@ -139,7 +138,8 @@ def defaults_table(name: str, comparison: Comparison) -> str:
     Settings of all tasks are in it if the task has a default of its own for them.
     """
     lines = ["| argument | default | |", "|---|---|---|"]
-    own = {key: SETTING_TEXTS[key] for key in task_class(name).comparison_defaults if key in SETTING_TEXTS}
+    defaults = Config()
+    own = {key: text for key, text in SETTING_TEXTS.items() if getattr(comparison.base, key) != getattr(defaults, key)}
     for key, text in (ARGUMENT_TEXTS | own).items():
         value = getattr(comparison if hasattr(comparison, key) else comparison.base, key)
         if value is not None and key not in UNUSED.get(name, ()):
@@ -148,30 +148,15 @@ def defaults_table(name: str, comparison: Comparison) -> str:
     return "\n".join(lines)
 
 
-def options_table(task: type[Task], values: Mapping[str, Any]) -> str:
-    """Return a table of the options of a task.
-
-    Args:
-        task: the task.
-        values: the options in a comparison; where they differ from those of the class, the table has both.
-    """
-    descriptions = option_descriptions(task)
+def options_table(options: Options) -> str:
+    """Return a table of the options of a task in a comparison; where they differ from those of the class, it has both."""
+    descriptions, defaults = options.descriptions(), options.defaults()
     lines = ["| setting | default | |", "|---|---|---|"]
-    for name, default in task.default_options.items():
-        remark = f" The default outside of comparisons is {_format(name, default)}." if values[name] != default else ""
-        lines.append(f"| `{name}` | {_format(name, values[name])} | {link_objects(descriptions[name] + remark)} |")
+    for name, default in defaults.items():
+        value = getattr(options, name)
+        remark = f" The default outside of comparisons is {_format(name, default)}." if value != default else ""
+        lines.append(f"| `{name}` | {_format(name, value)} | {link_objects(descriptions[name] + remark)} |")
     return "\n".join(lines)
-
-
-def option_descriptions(task: type[Task]) -> dict[str, str]:
-    """Return the description of each setting: the section Options of the class, or of the class that it inherits from."""
-    descriptions: dict[str, str] = {}
-    for each in reversed(task.__mro__):
-        section = re.search(r"^Options:\n((?:    .*\n?|\n(?=    ))+)", inspect.cleandoc(each.__dict__.get("__doc__") or ""), re.M)
-        for entry in re.split(r"\n(?! )", inspect.cleandoc(section[1])) if section else []:
-            name, _, text = entry.partition(": ")
-            descriptions[name] = " ".join(text.split())
-    return descriptions
 
 
 def link_objects(text: str) -> str:
@@ -201,7 +186,7 @@ def _directive(directive: str, target: str) -> str:
 def _format(name: str, value: object) -> str:
     """Return a value as `--set` takes it."""
     if isinstance(value, tuple | list):
-        return ", ".join(_format(name, item) for item in value)
+        return ", ".join(_format(name, item) for item in value) or '`""`'
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     if name in IN_255THS and isinstance(value, float) and (value * 255).is_integer():

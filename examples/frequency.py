@@ -6,6 +6,7 @@ anynorm compare --task examples.frequency:Frequency --norms bn,gn:4,sn --batch-s
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -13,20 +14,29 @@ from torch import Tensor, nn
 
 import anynorm
 from anynorm.lab.training.config import Config
+from anynorm.lab.training.options import Options, option
 from anynorm.lab.training.task import Metrics
 
 
-class Frequency(anynorm.Task):
+@dataclass(frozen=True)
+class FrequencyOptions(Options):
+    """The options of the task, which are also flags of `anynorm compare`."""
+
+    noise: float = option(0.3, "standard deviation of the noise.", minimum=0)
+    channels: int = option(16, "channels of each convolution.", minimum=1)
+    random_sign: bool = option(True, "whether half of the training waves are negated.")
+
+
+class Frequency(anynorm.Task[FrequencyOptions]):
     """Estimate the number of periods, 1 to 8, of a wave of 64 points from a noisy recording."""
 
     metric: ClassVar = anynorm.Metric("deviation", "periods")
-    default_options: ClassVar = {"noise": 0.3, "channels": 16, "random_sign": True}
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        waves = make_waves(2000, self.options["noise"], seed=0)
+        waves = make_waves(2000, self.options.noise, seed=0)
         self.train_waves, self.test_waves = waves[:1500], waves[1500:]
-        width = self.options["channels"]
+        width = self.options.channels
         layers: list[nn.Module] = []
         for inputs in (1, width, width):
             layers += [nn.Conv1d(inputs, width, 5, stride=2, padding=2), nn.BatchNorm1d(width), nn.ReLU()]
@@ -40,7 +50,7 @@ class Frequency(anynorm.Task):
     def batch(self, indices: Tensor, generator: torch.Generator) -> Tensor:
         """Return waves, each with its target as the last value; with `random_sign`, half of them are negated."""
         waves = self.train_waves[indices]
-        if not self.options["random_sign"]:
+        if not self.options.random_sign:
             return waves
         signs = 1 - 2 * torch.randint(2, (len(waves), 1), generator=generator)
         return torch.cat([signs * waves[:, :-1], waves[:, -1:]], 1)

@@ -9,7 +9,7 @@ from torch import nn
 
 import anynorm
 from anynorm.lab.tasks import TASKS, task_class
-from anynorm.lab.training.task import Task
+from anynorm.lab.training.config import Config
 from anynorm.layers.registered import REGISTRY
 from anynorm.registry import summary
 from docs.api_pages import public_groups, public_page
@@ -17,7 +17,7 @@ from docs.build import CONTENTS, ON_SITE, OUTSIDE, ROOT, expand_contents, move_l
 from docs.norm_pages import _benchmark, advise, advise_folding, drawn_specs, norm_page, norm_pages
 from docs.norm_records import records, specs_of_records
 from docs.run import matches, read_blocks
-from docs.task_pages import ARGUMENTS, DATA, GUIDES, UNUSED, first_line, option_descriptions, task_page
+from docs.task_pages import ARGUMENTS, DATA, GUIDES, SETTING_TEXTS, UNUSED, first_line, task_page
 
 pytestmark = pytest.mark.docs
 
@@ -126,7 +126,7 @@ def test_advice_about_folding_is_what_fold_does(name):
 def test_the_page_of_a_task_has_its_command_and_settings(name):
     page = task_page(name)
     assert f"\nanynorm compare --task {name}" in page
-    for option in task_class(name).default_options:
+    for option in task_class(name).options_class.defaults():
         assert f"| `{option}` |" in page
 
 
@@ -136,14 +136,21 @@ def test_defaults_of_a_task_are_those_of_its_comparison(name):
     cells = {key.replace("-", "_"): value for key, value in rows}
     assert len(cells) == len(rows)
     task = task_class(name)
-    defaults = {**task.default_options, **Task.comparison_defaults, **task.comparison_defaults}
+    compared = task.comparison_defaults
+    options = task.options_of(compared.base)
+    defaults = {key: getattr(options, key) for key in options.defaults()}
+    defaults |= {key: getattr(compared, key) for key in ("norms", "batch_sizes", "lr_scaling")}
+    defaults |= {key: getattr(compared.base, key) for key in ("data", "model", "width", "epochs", "lr")}
+    defaults |= {
+        key: getattr(compared.base, key) for key in SETTING_TEXTS if getattr(compared.base, key) != getattr(Config(), key)
+    }
     for key, value in defaults.items():
         if value is None or key in UNUSED.get(name, ()):
             assert key not in cells
         elif key not in ("epsilon", "step_size"):
             values = value if isinstance(value, tuple) else [value]
             texts = [str(each).lower() if isinstance(each, bool) else str(each) or '""' for each in values]
-            assert cells.pop(key) == ", ".join(f"`{text}`" for text in texts)
+            assert cells.pop(key) == (", ".join(f"`{text}`" for text in texts) or '`""`')
     assert set(cells) <= {"seeds", "lr_scaling", "epsilon", "step_size"}
 
 
@@ -164,14 +171,12 @@ def test_only_distances_of_pixels_are_fractions_of_255():
 @pytest.mark.parametrize("name", TASKS)
 def test_every_setting_of_a_task_has_a_description_of_its_own(name):
     task = task_class(name)
-    described = option_descriptions(task)
-    assert all(setting.isidentifier() for setting in described), "one entry per setting"
-    for setting in task.default_options:
-        text = described.get(setting, "")
+    described = task.options_class.descriptions()
+    for setting, text in described.items():
         assert text.endswith("."), setting
         assert not re.match(r"(of|see|for) ", text), text
         assert "latter" not in text, text
-    texts = [described[setting] for setting in task.default_options]
+    texts = list(described.values())
     assert len(set(texts)) == len(texts)
 
 
@@ -187,7 +192,9 @@ def test_every_task_has_guides_and_the_options_of_its_data():
     for name, guides in GUIDES.items():
         assert guides
         assert all((ROOT / "docs" / "guide" / f"{guide}.md").exists() for guide in guides)
-        assert set(re.findall(r"--set (\w+)=", DATA[name] + ARGUMENTS.get(name, ""))) <= set(task_class(name).default_options)
+        assert set(re.findall(r"--set (\w+)=", DATA[name] + ARGUMENTS.get(name, ""))) <= set(
+            task_class(name).options_class.defaults()
+        )
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -199,8 +206,9 @@ def test_objects_on_the_page_of_a_task_are_links(name):
 
 
 def test_the_nearest_class_describes_a_setting():
-    assert option_descriptions(task_class("advprop"))["attack"] == "comma-separated attacks of the last evaluation."
-    assert option_descriptions(task_class("advprop"))["restarts"] == option_descriptions(task_class("classification"))["restarts"]
+    assert task_class("advprop").options_class.descriptions()["attack"] == "comma-separated attacks of the last evaluation."
+    descriptions = [task_class(name).options_class.descriptions()["restarts"] for name in ("advprop", "classification")]
+    assert descriptions[0] == descriptions[1]
 
 
 def test_links_move_with_their_targets(tmp_path):

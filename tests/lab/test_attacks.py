@@ -327,6 +327,7 @@ def test_a_dropout_that_a_norm_applies_stays_off_in_train_mode():
 
 
 def test_an_attack_that_is_given_twice_counts_once():
-    from anynorm.lab.tasks.classification.robustness import ATTACK_OPTIONS, parse_attacks
+    from anynorm.lab.tasks.classification.options import ClassificationOptions
 
-    assert [str(attack) for attack in parse_attacks({**ATTACK_OPTIONS, "attack": "pgd:4, pgd:4,fgsm"})] == ["pgd:4", "fgsm"]
+    options = ClassificationOptions.from_values({"attack": "pgd:4, pgd:4,fgsm"})
+    assert [str(attack) for attack in options.make_attacks()] == ["pgd:4", "fgsm"]

@@ -10,13 +10,15 @@ import typer
 
 from anynorm.errors import DataError
 from anynorm.lab.cli import compare, reproduce, runs, stylize
+from anynorm.lab.cli.task_options import SETTINGS, TaskCommand
 
 EXTRA = r"Lab (pip install 'anynorm\[lab]')"
 
 
 def add_commands(app: typer.Typer) -> None:
     """Add the commands of the lab to the command line interface, in a panel that says which extra they need."""
-    for command in (compare.compare, compare.report, reproduce.reproduce, stylize.stylize):
+    app.command(cls=TaskCommand, context_settings=SETTINGS, rich_help_panel=EXTRA)(_explain_missing(compare.compare))
+    for command in (compare.report, reproduce.reproduce, stylize.stylize):
         app.command(rich_help_panel=EXTRA)(_explain_missing(command))
     app.add_typer(runs.app, name="runs", rich_help_panel=EXTRA)
 

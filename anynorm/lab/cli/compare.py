@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,13 +10,11 @@ import typer
 
 from anynorm.cli.options import AsJson, Device, Executor, Logger, RunsDir, print_report
 from anynorm.errors import SpecError
-
-_TYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str}
-_TYPE_NAMES = {int: "an integer", float: "a number", bool: "true or false"}
-_BOOLS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+from anynorm.lab.cli.task_options import parse_flags
 
 
 def compare(
+    ctx: typer.Context,
     task: Annotated[
         str,
         typer.Option(
@@ -80,7 +77,11 @@ def compare(
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Another setting of the runs or of the task, such as weight_decay=0; can be repeated."),
+        typer.Option(
+            "--set",
+            help="Another setting of the runs or of the task, such as weight_decay=0; can be repeated. "
+            "`--task NAME --help` lists the flags of the options of a task.",
+        ),
     ] = None,
     device: Device = "auto",
     devices: Annotated[int, typer.Option(min=1, help="Number of devices per machine for each run (data parallel).")] = 1,
@@ -106,6 +107,7 @@ def compare(
     """
     from anynorm.lab.cli.live import print_comparison, watch
     from anynorm.lab.comparison.comparison import make_comparison
+    from anynorm.lab.tasks import task_class
     from anynorm.lab.training.devices import Hardware, launch_processes
     from anynorm.lab.training.distributed import Processes
     from anynorm.lab.training.norm_layout import split_norms
@@ -123,7 +125,8 @@ def compare(
     options |= {"seeds": seeds, "lr": lr, "lr_scaling": lr_scaling, "attack": ",".join(attack) if attack else None}
     options["norms"] = None if norms is None else split_norms(norms)
     options["batch_sizes"] = None if batch_sizes is None else _parse_integers("--batch-sizes", batch_sizes)
-    comparison = make_comparison(options | _parse_settings(settings or [], task), root, hardware)
+    options |= parse_flags(ctx.args, task_class(task).options_class) | _parse_settings(settings or [], task)
+    comparison = make_comparison(options, root, hardware)
     base = comparison.base
     launch_processes(base, hardware)
     if minutes is not None:
@@ -170,31 +173,24 @@ def _write_report(root: Path, path: Path, file: Any) -> None:
 
 
 def _parse_settings(texts: list[str], task: str) -> dict[str, Any]:
-    """Parse NAME=VALUE strings; the type of each value is that of its `Config` field or of the default of the task's option."""
+    """Parse NAME=VALUE strings; the type of each value is that of the field of `Config` or of the options of the task."""
     from anynorm.lab.tasks import task_class
     from anynorm.lab.training.config import Config, config_from_dict
+    from anynorm.lab.training.value_types import describe_type, field_types, parse_value
 
-    types: dict[str, type] = {name: type(value) for name, value in task_class(task).default_options.items()}
-    types |= {each.name: _TYPES[kind] for each in fields(Config) if (kind := str(each.type).partition(" |")[0]) in _TYPES}
+    types = {**field_types(task_class(task).options_class), **field_types(Config)}
     settings: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
             raise SpecError(f"--set must be NAME=VALUE, such as flip=true; got {text!r}.")
-        if name not in types:
+        if name not in types or name == "options":
             config_from_dict({name: value}, types)  # raises an error that names the nearest setting
-        parse = types[name]
         try:
-            settings[name] = _BOOLS[value.lower()] if parse is bool else _parse_float(value) if parse is float else parse(value)
-        except (KeyError, ValueError, ZeroDivisionError):
-            raise SpecError(f"--set {name} must be {_TYPE_NAMES[parse]}; got {value!r}.") from None
+            settings[name] = parse_value(types[name], value)
+        except ValueError:
+            raise SpecError(f"--set {name} must be {describe_type(types[name])}; got {value!r}.") from None
     return settings
-
-
-def _parse_float(text: str) -> float:
-    """Parse a number or a fraction, such as 8/255."""
-    numerator, slash, denominator = text.partition("/")
-    return float(numerator) / float(denominator) if slash else float(text)
 
 
 def _parse_integers(option: str, text: str) -> list[int]:

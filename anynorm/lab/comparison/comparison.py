@@ -16,6 +16,7 @@ from anynorm.errors import SpecError
 from anynorm.lab.report.results import Row, row_from_record, summary
 from anynorm.lab.report.step_times import timed_config
 from anynorm.lab.tasks import task_class
+from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import LR_SCALINGS, Config, config_from_dict, hash_sources
 from anynorm.lab.training.devices import Hardware, make_fabric, num_gpus
 from anynorm.lab.training.distributed import Processes
@@ -23,7 +24,7 @@ from anynorm.lab.training.executors import make_executor
 from anynorm.lab.training.provenance import cpu_count
 from anynorm.lab.training.store import Store
 from anynorm.lab.training.sweep import Sweep, get_or_train, grid
-from anynorm.lab.training.task import Metric, Task
+from anynorm.lab.training.task import Metric
 from anynorm.lab.training.timing import step_times
 from anynorm.lab.training.trainer import Trainer
 from anynorm.progress import track
@@ -47,8 +48,8 @@ class Comparison:
     """
 
     base: Config
-    norms: Sequence[str] = Task.comparison_defaults["norms"]
-    batch_sizes: Sequence[int] = Task.comparison_defaults["batch_sizes"]
+    norms: Sequence[str] = ComparisonDefaults.norms
+    batch_sizes: Sequence[int] = ComparisonDefaults.batch_sizes
     seeds: int = SEEDS
     lr_scaling: str = "linear"
     root: Path = Path("runs")
@@ -227,18 +228,25 @@ def make_comparison(settings: Mapping[str, Any], root: Path, hardware: Hardware)
     Raises:
         SpecError: if a setting does not exist or its value is not valid.
     """
-    task = task_class(str(settings.get("task", Config.task)))
-    values = {
-        **Task.comparison_defaults,
-        **task.comparison_defaults,
-        **{name: value for name, value in settings.items() if value is not None},
-    }
-    varied = {name: values.pop(name) for name in ("norms", "batch_sizes", "seeds", "lr_scaling") if name in values}
-    return Comparison(make_base(values), **varied, root=root, hardware=hardware)
+    defaults = task_class(str(settings.get("task", Config.task))).comparison_defaults
+    given = {name: value for name, value in settings.items() if value is not None}
+    return Comparison(
+        norms=given.pop("norms", defaults.norms),
+        batch_sizes=given.pop("batch_sizes", defaults.batch_sizes),
+        seeds=given.pop("seeds", SEEDS),
+        lr_scaling=given.pop("lr_scaling", defaults.lr_scaling),
+        base=make_base(given, defaults.base),
+        root=root,
+        hardware=hardware,
+    )
 
 
-def make_base(settings: Mapping[str, Any]) -> Config:
+def make_base(settings: Mapping[str, Any], defaults: Config | None = None) -> Config:
     """Return the configuration that all runs of a comparison share, including the hash of its sources.
+
+    Args:
+        settings: fields of `Config`, and options of the task.
+        defaults: the values of fields and options that `settings` does not have; None for the defaults of `Config`.
 
     Raises:
         SpecError: if a setting does not exist, or differs between the runs of a comparison (norm, batch_size, seed).
@@ -246,17 +254,14 @@ def make_base(settings: Mapping[str, Any]) -> Config:
     for name, argument in {"norm": "norms", "batch_size": "batch_sizes", "seed": "seeds"}.items():
         if name in settings:
             raise SpecError(f"{name} differs between the runs of a comparison; use {argument} instead.")
+    defaults = defaults or Config()
+    task = task_class(str(settings.get("task", Config.task)))
     known = {each.name for each in fields(Config)}
-    options = task_class(str(settings.get("task", Config.task))).default_options
-    given = {name: value for name, value in settings.items() if name not in known and name in options}
-    own = {name: value for name, value in settings.items() if name not in given}
-    given |= own.get("options", {})
-    changed = {
-        name: float(value) if isinstance(options.get(name), float) and isinstance(value, int) else value
-        for name, value in given.items()
-        if name not in options or value != options[name]
-    }
-    base = config_from_dict({**own, "options": changed})
+    options = {name: value for name, value in settings.items() if name not in known and name in task.options_class.defaults()}
+    own = {name: value for name, value in settings.items() if name not in options and name != "options"}
+    values = {**task.options_of(defaults).changed(), **options, **settings.get("options", {})}
+    typed = task.options_class.from_values(values, task.__name__)
+    base = config_from_dict({each.name: getattr(defaults, each.name) for each in fields(Config)} | own | {"options": typed})
     return replace(base, source_hash=hash_sources(base))
 
 

@@ -7,7 +7,7 @@ import hashlib
 import inspect
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from typing import Any
 from anynorm.errors import DataError, SpecError
 from anynorm.io.checkpoints import import_object
 from anynorm.lab.training.norm_layout import validate_norms
+from anynorm.lab.training.options import Options
+from anynorm.lab.training.value_types import field_types, plain_value
 
 
 def _steps(*milestones: float) -> Callable[[float], float]:
@@ -95,7 +97,8 @@ class Config:
         num_evals: maximum number of evaluations over a full run.
         stop_epoch: epoch after which the run stops; the schedule is still that of all `epochs`. None to train all epochs.
         task: name of a task or `package.module:Task`; see `anynorm.lab.tasks`.
-        options: settings of the task that are not fields of `Config`; see `Task.default_options`.
+        options: settings of the task that are not fields of `Config`: an `Options` of the task, or values by name. They are kept
+            as values by name, those of an `Options` only if they differ from the defaults, and tuples as comma-separated text.
         nesterov: whether SGD uses Nesterov momentum.
         decay_norms: whether weight decay applies to biases and the parameters of norms, such as γ and β.
         min_area: minimum area of a random resized crop of a streamed image, as a fraction in (0, 1]; 0 for no such crop.
@@ -137,7 +140,7 @@ class Config:
     num_evals: int = 20
     stop_epoch: int | None = None
     task: str = "classification"
-    options: dict[str, Any] = field(default_factory=dict, hash=False)
+    options: Mapping[str, Any] | Options = field(default_factory=dict, hash=False)
     nesterov: bool = False
     decay_norms: bool = True
     min_area: float = 0.0
@@ -146,6 +149,7 @@ class Config:
     compile: bool = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "options", {name: plain_value(value) for name, value in self.option_values.items()})
         validate_norms(self.norm, self.batch_size)
         for name, choices in (("schedule", SCHEDULES), ("optimizer", OPTIMIZERS), ("precision", PRECISIONS)):
             if getattr(self, name) not in choices:
@@ -168,6 +172,11 @@ class Config:
             raise SpecError(f"{name} must be {wanted}; got {getattr(self, name)}.")
 
     @property
+    def option_values(self) -> dict[str, Any]:
+        """The options as plain values by name, as the run is stored."""
+        return self.options.changed() if isinstance(self.options, Options) else dict(self.options)
+
+    @property
     def id(self) -> str:
         """The id of the run: twelve hexadecimal digits, a hash of the fields that differ from their defaults."""
         changed = {}
@@ -175,7 +184,7 @@ class Config:
             value = getattr(self, each.name)
             default = {} if each.default is MISSING else each.default
             if value != default:  # lr=1 and lr=1.0 are the same run
-                changed[each.name] = float(value) if "float" in str(each.type) else value
+                changed[each.name] = float(value) if field_types(Config)[each.name] is float else value
         return hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:12]
 
     def lr_at(self, progress: float, lr: float | None = None) -> float:
@@ -201,7 +210,7 @@ def hash_sources(config: Config) -> str:
     from anynorm.lab.models.search import parse_space
 
     parts = []
-    options = [value for value in config.options.values() if isinstance(value, str)]
+    options = [value for value in config.option_values.values() if isinstance(value, str)]
     for text in (config.model, config.data, config.task, *options):
         prefix, colon, name = text.partition(":")
         is_prefixed = prefix + colon in (*FOLDERS, "npz:")

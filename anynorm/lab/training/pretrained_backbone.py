@@ -41,7 +41,7 @@ def load_into_backbone(network: nn.Module, weights: Mapping[str, Tensor], source
 def set_up_network(
     network: nn.Module,
     config: Config,
-    options: Mapping[str, Any],
+    options: Any,
     calibration_images: Callable[[int], Tensor],
     load: Load = load_into_backbone,
 ) -> nn.Module:

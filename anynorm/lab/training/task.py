@@ -14,22 +14,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, cast, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
+from typing_extensions import TypeVar
 
 from anynorm.errors import DataError, SpecError
+from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.curve import scalar
 from anynorm.lab.training.distributed import Processes
 from anynorm.lab.training.norm_layout import apply_norms
+from anynorm.lab.training.options import Options, options_from_dict
 from anynorm.lab.training.sampler import Sampler
 from anynorm.layers.norm import Norm
 
 Metrics = dict[str, Tensor]
 Optimizers = dict[str, torch.optim.Optimizer]
+TaskOptions_co = TypeVar("TaskOptions_co", bound=Options, default=Options, covariant=True)
 FUSED = True
 """Default of the argument `fused` of torch's optimizers. Read in each call: tests set it to False for devices without support."""
 
@@ -107,7 +111,7 @@ class Step(Protocol):
         """Average the gradients of an optimizer over the processes, update its parameters, and reset the gradients."""
 
 
-class Task(nn.Module):
+class Task(nn.Module, Generic[TaskOptions_co]):
     """Base class of tasks.
 
     Modules that a subclass assigns in `__init__` are its networks. Parameters and buffers of the task itself are saved in
@@ -118,10 +122,9 @@ class Task(nn.Module):
 
     Attributes:
         metric: the metric by which runs are compared; override `metric_for` if it depends on the run.
-        default_options: the settings of the task besides the fields of `Config`, with their default values.
-        comparison_defaults: default norms, batch sizes and settings of `anynorm.compare` for this task; the learning rate is
-            that of batch size 32.
-        options: the options of this run: `default_options`, updated by `config.options`.
+        options_class: the dataclass of the options, the argument of the base class: `class Detection(Task[DetectionOptions])`.
+        comparison_defaults: default norms, batch sizes and settings of `anynorm.compare` for this task.
+        options: the options of this run, the settings of the task besides the fields of `Config`.
         sampler: the sampler of the training samples; set by the trainer.
         device: the device of the networks and batches; set by the trainer.
         num_workers: number of processes that may decode data; set by the trainer.
@@ -134,24 +137,40 @@ class Task(nn.Module):
     """
 
     metric: ClassVar[Metric] = Metric()
-    default_options: ClassVar[Mapping[str, Any]] = {}
-    comparison_defaults: ClassVar[Mapping[str, Any]] = {
-        "norms": ("bn", "gn:8", "sn", "hn", "bgn"),
-        "batch_sizes": (2, 32),
-        "data": "digits",
-        "model": "resnet10",
-        "epochs": 2,
-        "lr": 0.05,
-    }
+    options_class: ClassVar[type[Options]] = Options
+    comparison_defaults: ClassVar[ComparisonDefaults] = ComparisonDefaults()
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if "default_options" in cls.__dict__:  # temporary, until every task has a dataclass
+            cls.options_class = options_from_dict(cls)
+        for base in cls.__dict__.get("__orig_bases__", ()):
+            for argument in get_args(base):
+                kind = argument.__bound__ if isinstance(argument, TypeVar) else argument
+                if isinstance(kind, type) and issubclass(kind, Options):
+                    cls.options_class = kind
+        if clash := {each.name for each in fields(Config)} & set(cls.options_class.defaults()):
+            raise SpecError(
+                f"options of {cls.__name__} must not have the names of settings of every run; got {' '.join(sorted(clash))}."
+            )
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        self.options = merge_options(type(self), config.options)
+        self.options: TaskOptions_co = self.options_of(config)
         self.device, self.num_workers = torch.device("cpu"), 0
         self.processes = Processes()
         self.is_trained = True
         self.sampler: Sampler
+
+    @classmethod
+    def options_of(cls, config: Config) -> TaskOptions_co:
+        """Return the options of a run.
+
+        Raises:
+            SpecError: if the task does not have an option of the run, or a value is not valid.
+        """
+        return cast("TaskOptions_co", cls.options_class.from_values(config.option_values, cls.__name__))
 
     # Methods that a subclass defines ------------------------------------------------------------------------------------------
 
@@ -184,10 +203,7 @@ class Task(nn.Module):
 
     @classmethod
     def metric_for(cls, config: Config) -> Metric:
-        """Return the metric by which a run is compared; override it if the metric depends on the settings of the run.
-
-        `config.options` has only options that differ from their defaults; `merge_options(cls, config.options)` has all options.
-        """
+        """Return the metric by which a run is compared; override it if the metric depends on the settings of the run."""
         return cls.metric
 
     @classmethod
@@ -291,28 +307,6 @@ def check_metrics(source: str, metrics: Any, name: str = "") -> None:
     if not isinstance(metrics, dict) or (name and name not in metrics):
         got = " ".join(metrics) or "no metric" if isinstance(metrics, dict) else f"an object of type {type(metrics).__name__}"
         raise DataError(f"{source} must return a dictionary {f'with the metric {name!r}' if name else 'of metrics'}; got {got}.")
-
-
-def merge_options(task: type[Task], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the default options of a task, updated by the options of a run.
-
-    Raises:
-        SpecError: if the task does not have an option, a value is not of the type of the default, or a default option has the
-            name of a field of `Config`.
-    """
-    defaults = task.default_options
-    if clash := {each.name for each in fields(Config)} & set(defaults):
-        raise SpecError(
-            f"options of {task.__name__} must not have the names of settings of every run; got {' '.join(sorted(clash))}."
-        )
-    for name, value in options.items():
-        if name not in defaults:
-            known = f"its options are {' '.join(defaults)}" if defaults else "it has no options"
-            raise SpecError(f"{task.__name__} has no option {name!r}; {known}.")
-        kind = type(defaults[name])
-        if not isinstance(value, kind) and not (kind is float and isinstance(value, int)):
-            raise SpecError(f"option {name} of {task.__name__} must be of type {kind.__name__}; got {value!r}.")
-    return {**defaults, **options}
 
 
 def make_optimizer(config: Config, modules: Iterable[nn.Module]) -> torch.optim.Optimizer:

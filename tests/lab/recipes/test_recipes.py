@@ -214,7 +214,7 @@ def test_the_paper_presets_of_adversarial_training_have_the_published_settings()
     settings = load_recipe("bgn_adversarial").presets["paper"]
     config = make_config(settings, "bgn:128", settings["batch_size"], 0, options=settings["options"])
     assert (config.model, config.epochs, config.optimizer, config.lr) == ("wrn-10-2", 200, "adam", 0.01)
-    assert config.options["epsilon"] == pytest.approx(0.0157, abs=2e-5)
+    assert config.option_values["epsilon"] == pytest.approx(0.0157, abs=2e-5)
 
 
 @pytest.mark.parametrize("name", NAMES)

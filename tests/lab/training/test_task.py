@@ -1,12 +1,13 @@
 """Tasks: several networks and optimizers, options, artifacts, loggers, and what is refused."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pytest
 import torch
 from torch import nn
 from typer.testing import CliRunner
+from typing_extensions import TypeVar
 
 import anynorm
 from anynorm.cli import app
@@ -15,19 +16,31 @@ from anynorm.lab.training.checkpoint import load_checkpoint, save_checkpoint
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.curve import Curve
 from anynorm.lab.training.devices import Hardware
+from anynorm.lab.training.options import Options, option
 from anynorm.lab.training.run import load_run, run
 from anynorm.lab.training.store import Store
-from anynorm.lab.training.task import make_optimizer, merge_options
+from anynorm.lab.training.task import make_optimizer
 from anynorm.lab.training.trainer import Trainer, train
 
 QUICK = Config(task="tests.lab.training.test_task:Adversarial", batch_size=8, epochs=2, lr=0.01, num_evals=2)
 
 
-class Adversarial(anynorm.Task):
+@dataclass(frozen=True)
+class PairOptions(Options):
+    """Options of three types."""
+
+    target: float = option(3.0, "mean of the numbers.")
+    name: str = option("pair", "name of the networks.")
+    steps: int = option(2, "number of steps.", minimum=1)
+
+
+PairOptions_co = TypeVar("PairOptions_co", bound=PairOptions, default=PairOptions, covariant=True)
+
+
+class Adversarial(anynorm.Task[PairOptions_co]):
     """A generator and a discriminator on numbers: two networks, two optimizers, two updates of the second per step."""
 
     metric: ClassVar = anynorm.Metric("mean", higher_is_better=True)
-    default_options: ClassVar = {"target": 3.0, "name": "pair", "steps": 2}
     num_samples: ClassVar = 64
     passes_per_step: ClassVar = 2
     num_updates: torch.Tensor
@@ -46,7 +59,7 @@ class Adversarial(anynorm.Task):
         }
 
     def batch(self, indices, generator):
-        return torch.randn(len(indices), 2, generator=generator), self.options["target"] + torch.randn(
+        return torch.randn(len(indices), 2, generator=generator), self.options.target + torch.randn(
             len(indices), 1, generator=generator
         )
 
@@ -133,16 +146,28 @@ def test_tensorboard_reads_the_curve(tmp_path):
     assert points == [(point["step"], pytest.approx(point["test_mean"])) for point in curve]
 
 
-def test_options_have_the_type_of_their_default():
-    assert merge_options(Adversarial, {"target": 1, "steps": 3}) == {"target": 1, "name": "pair", "steps": 3}
+def test_options_are_those_of_the_dataclass():
+    assert Adversarial.options_of(replace(QUICK, options={"target": 1, "steps": 3})) == PairOptions(1.0, "pair", 3)
+    assert replace(QUICK, options=PairOptions(steps=3)) == replace(QUICK, options={"steps": 3})
     with pytest.raises(anynorm.SpecError, match="Adversarial has no option 'goal'; its options are target name steps"):
         Trainer(replace(QUICK, options={"goal": 1}))
-    with pytest.raises(anynorm.SpecError, match=r"option steps of Adversarial must be of type int; got 1\.5"):
+    with pytest.raises(anynorm.SpecError, match=r"steps must be an integer; got 1\.5"):
         Trainer(replace(QUICK, options={"steps": 1.5}))
-    with pytest.raises(anynorm.SpecError, match="options of Clash must not have the names of settings of every run; got flip lr"):
-        merge_options(type("Clash", (anynorm.Task,), {"default_options": {"lr": 1.0, "flip": True, "other": 1}}), {})
     with pytest.raises(anynorm.SpecError, match="Task has no option 'x'; it has no options"):
-        merge_options(anynorm.Task, {"x": 1})
+        anynorm.Task(replace(QUICK, options={"x": 1}))
+
+
+def test_an_option_must_not_have_the_name_of_a_setting_of_every_run():
+    @dataclass(frozen=True)
+    class ClashOptions(Options):
+        lr: float = option(1.0, "learning rate.")
+        flip: bool = option(True, "flips.")
+        other: int = option(1, "another.")
+
+    with pytest.raises(anynorm.SpecError, match="options of Clash must not have the names of settings of every run; got flip lr"):
+
+        class Clash(anynorm.Task[ClashOptions]):
+            pass
 
 
 @pytest.mark.parametrize(
@@ -252,14 +277,19 @@ def test_the_metric_of_a_run_that_failed_at_once_is_that_of_its_task(tmp_path):
     assert (row["status"], row["metric"]) == ("failed", "mean")
 
 
-class Measured(Adversarial):
-    """The mean is compared under the name of an option, with spaces and parentheses."""
+@dataclass(frozen=True)
+class MeasuredOptions(PairOptions):
+    """A fourth option."""
 
-    default_options: ClassVar = {**Adversarial.default_options, "network": "ResNet-56"}
+    network: str = option("ResNet-56", "network of the features.")
+
+
+class Measured(Adversarial[MeasuredOptions]):
+    """The mean is compared under the name of an option, with spaces and parentheses."""
 
     @classmethod
     def metric_for(cls, config):
-        return anynorm.Metric(f"FD ({merge_options(cls, config.options)['network']})")
+        return anynorm.Metric(f"FD ({cls.options_of(config).network})")
 
     def evaluate(self):
         return {self.metric_for(self.config).name: super().evaluate()["mean"], "mean": 0.0}

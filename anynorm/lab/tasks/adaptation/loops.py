@@ -28,7 +28,7 @@ from anynorm.errors import SpecError
 from anynorm.lab.models.classifier import features_and_logits, find_classifier
 from anynorm.lab.tasks.adaptation.data import DomainPair
 from anynorm.lab.tasks.adaptation.task import SOURCE, TARGET, SourceOnly
-from anynorm.lab.tasks.classification.task import EVAL_BATCH_SIZE
+from anynorm.lab.tasks.classification.classifier import EVAL_BATCH_SIZE
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.curve import DivergedError
 from anynorm.lab.training.sampler import derive_seed
@@ -216,7 +216,7 @@ class DSBN(LoopedAdaptation):
         return {"loss": source_loss + target_loss, "source_loss": source_loss, "target_loss": target_loss}
 
 
-def _check_options(config: Config, options: dict[str, Any]) -> None:
+def _check_options(config: Config, options: Any) -> None:
     if config.grad_accum_steps != 1:
         raise SpecError(f"a step of the adaptation has one update; grad_accum_steps must be 1, got {config.grad_accum_steps}.")
     if not 0 <= options["source_epochs"] < config.epochs:

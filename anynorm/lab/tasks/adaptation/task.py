@@ -23,11 +23,12 @@ from anynorm.diagnostics.buffers import preserve_buffers
 from anynorm.errors import SpecError
 from anynorm.lab.data.datasets import ImageDataset
 from anynorm.lab.tasks.adaptation.data import DomainPair, load_pair_cached
-from anynorm.lab.tasks.classification.task import EVAL_BATCH_SIZE, Classification
+from anynorm.lab.tasks.classification.classifier import EVAL_BATCH_SIZE, Classifier
+from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.images import Batch, choose_samples
 from anynorm.lab.training.norm_layout import apply_norms, without_classes
-from anynorm.lab.training.task import Metrics, merge_options
+from anynorm.lab.training.task import Metrics
 from anynorm.layers.conditioning import condition
 from anynorm.layers.norm import Norm
 from anynorm.surgery.batches import calibration
@@ -38,7 +39,7 @@ SOURCE, TARGET = 0, 1
 NUM_DOMAINS = 2
 
 
-class SourceOnly(Classification):
+class SourceOnly(Classifier):
     """Image classification in a target domain after training in a source domain, without adaptation.
 
     It is the baseline of the methods of domain adaptation. Tests use the norms of the source.
@@ -61,7 +62,10 @@ class SourceOnly(Classification):
     """
 
     default_options: ClassVar[dict[str, Any]] = {"target": "digits-faded", "fit_images": 0}
-    comparison_defaults: ClassVar[dict[str, Any]] = {"batch_sizes": (32,), "model": "small", "epochs": 10}
+    comparison_defaults: ClassVar[ComparisonDefaults] = ComparisonDefaults(
+        batch_sizes=(32,),
+        base=Config(model="small", epochs=10, lr=0.05),
+    )
 
     def __init__(self, config: Config, data: DomainPair | None = None) -> None:
         pair = load_domains(type(self), config) if data is None else data
@@ -147,5 +151,5 @@ class AdaBN(SourceOnly):
 
 def load_domains(task: type[SourceOnly], config: Config) -> DomainPair:
     """Return the source and the target of a run, loaded once per process."""
-    target = merge_options(task, config.options)["target"]
+    target = task.options_of(config)["target"]
     return load_pair_cached(config.data, target, config.image_size, config.source_hash, config.skip_unreadable)

@@ -18,15 +18,18 @@ images in one pass, so they get two passes, clean images first, as in the public
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from anynorm.lab.tasks.adversarial.options import AdvPropOptions
 from anynorm.lab.tasks.adversarial.task import Adversarial
 from anynorm.lab.tasks.classification.task import Classification
+from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.images import Batch
 from anynorm.lab.training.task import Metric, Metrics
@@ -40,7 +43,7 @@ BRANCHES = {"": CLEAN, "_adversarial_branch": ADVERSARIAL}
 """The domain by the end of a metric's name."""
 
 
-class AdvProp(Adversarial):
+class AdvProp(Adversarial[AdvPropOptions]):
     """Image classification by training on clean and adversarial images (AdvProp, Xie et al. 2020).
 
     The norms have a branch for clean and one for adversarial images. The metric is the error on clean images by the clean branch.
@@ -50,19 +53,13 @@ class AdvProp(Adversarial):
     Args:
         config: the run.
         data: all images; None for those of `config.data`.
-
-    Options:
-        attack: comma-separated attacks of the last evaluation.
-        loss_weight: factor w of the sum of the losses on clean and on adversarial images.
     """
 
-    default_options: ClassVar[Mapping[str, Any]] = {**Adversarial.default_options, "train_attack": "pgd:10", "loss_weight": 1.0}
-    comparison_defaults: ClassVar[Mapping[str, Any]] = {
-        **Adversarial.comparison_defaults,
-        "norms": ("bn", "modenorm:2", "auxbn@2", "saauxbn@2"),
-        "model": "preact_resnet8",
-        "width": None,
-    }
+    comparison_defaults: ClassVar[ComparisonDefaults] = replace(
+        Adversarial.comparison_defaults,
+        norms=("bn", "modenorm:2", "auxbn@2", "saauxbn@2"),
+        base=replace(Adversarial.comparison_defaults.base, model="preact_resnet8", width=None),
+    )
 
     @classmethod
     def metric_for(cls, config: Config) -> Metric:
@@ -90,7 +87,7 @@ class AdvProp(Adversarial):
         """Return the weighted sum of the losses of both branches, and loss and error of each."""
         clean, adversarial, targets = batch
         metrics, adversarial_metrics = (self.metrics(logits, targets) for logits in self.logits(clean, adversarial))
-        total = self.options["loss_weight"] * (metrics["loss"] + adversarial_metrics["loss"])
+        total = self.options.loss_weight * (metrics["loss"] + adversarial_metrics["loss"])
         named = {f"adversarial_{name}": value.detach() for name, value in adversarial_metrics.items()}
         return {"loss": total, "clean_loss": metrics["loss"].detach(), "error": metrics["error"], **named}
 

@@ -9,26 +9,28 @@ code often attacks in train mode, and each of the k passes of an attack then upd
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import TypeVar
 
-from anynorm.lab.attacks import parse
 from anynorm.lab.data import ImageDataset, StreamedDataset
-from anynorm.lab.tasks.classification.robustness import metric_name, parse_attacks, pixel_model, to_pixels
+from anynorm.lab.tasks.adversarial.options import AdversarialOptions
+from anynorm.lab.tasks.classification.robustness import metric_name, pixel_model, to_pixels
 from anynorm.lab.tasks.classification.task import Classification
+from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.images import Batch
 from anynorm.lab.training.sampler import derive_seed
-from anynorm.lab.training.task import Metric, merge_options
+from anynorm.lab.training.task import Metric
 
 _ATTACK_STREAM = 4
 """Random stream of the attack; see `anynorm.lab.training.sampler` for the others."""
+AdversarialOptions_co = TypeVar("AdversarialOptions_co", bound=AdversarialOptions, default=AdversarialOptions, covariant=True)
 
 
-class Adversarial(Classification):
+class Adversarial(Classification[AdversarialOptions_co]):
     """Adversarial training of image classifiers: training on adversarial images only (Madry et al. 2018).
 
     The metric is the error under the first attack of `attack`, with norms in eval mode; it is part of every evaluation.
@@ -36,45 +38,22 @@ class Adversarial(Classification):
     Args:
         config: the run.
         data: all images; None for those of `config.data`.
-
-    Options:
-        attack: comma-separated attacks of evaluations; runs are compared by the error under the first.
-        train_attack: attack that makes the images of training steps, such as pgd:4 or fgsm.
-        attack_norm_mode: mode of the norms during the attacks of training steps, eval or train.
-
-    Raises:
-        SpecError: if an attack is invalid, or epsilon is not in [0, 1].
     """
 
-    default_options: ClassVar[Mapping[str, Any]] = {
-        **Classification.default_options,
-        "attack": "pgd:10",
-        "train_attack": "pgd:4",
-        "attack_norm_mode": "eval",
-    }
-    comparison_defaults: ClassVar[Mapping[str, Any]] = {
-        "norms": ("bn", "gn:8", "bgn"),
-        "batch_sizes": (32,),
-        "model": "wrn-10-2",
-        "width": 0.5,
-        "epochs": 4,
-        "num_evals": 2,
-    }
+    comparison_defaults: ClassVar[ComparisonDefaults] = ComparisonDefaults(
+        norms=("bn", "gn:8", "bgn"),
+        batch_sizes=(32,),
+        base=Config(model="wrn-10-2", width=0.5, epochs=4, lr=0.05, num_evals=2),
+    )
 
     def __init__(self, config: Config, data: ImageDataset | StreamedDataset | None = None) -> None:
         super().__init__(config, data)
-        options = self.options
-        self.train_attack = parse(
-            options["train_attack"],
-            epsilon=options["epsilon"],
-            step_size=options["step_size"],
-            norm_mode=options["attack_norm_mode"],
-        )
+        self.train_attack = self.options.make_train_attack()
 
     @classmethod
     def metric_for(cls, config: Config) -> Metric:
         """Return the error under the first attack of evaluations; without one, the error."""
-        attacks = parse_attacks(merge_options(cls, config.options))
+        attacks = cls.options_of(config).make_attacks()
         return Metric(metric_name(attacks[0]), "%") if attacks else cls.metric
 
     def training_batch(self, step: int, number: int = 0) -> Any:

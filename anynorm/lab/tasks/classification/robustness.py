@@ -9,22 +9,16 @@ larger error is the stronger one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from types import MappingProxyType
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from anynorm.errors import SpecError
-from anynorm.lab.attacks import EPSILON, NORM_MODES, PGD, STEP_SIZE, Attack, StandardizedModel, parse
+from anynorm.lab.attacks import NORM_MODES, Attack, StandardizedModel
 from anynorm.lab.data.standardization import Standardized
 from anynorm.surgery.find import find_norms
 
-ATTACK_OPTIONS: Mapping[str, Any] = MappingProxyType(
-    {"attack": "", "epsilon": EPSILON, "step_size": STEP_SIZE, "restarts": 1, "num_attacked": 1000}
-)
 BATCH_SIZE = 100
 """Number of images that are attacked together: the batch whose statistics an attack in train mode uses."""
 SEED = 1_000_003
@@ -32,27 +26,10 @@ SEED = 1_000_003
 PREFIX, TRAIN_MODE = "robust_error_", "_train_mode"
 
 
-def parse_attacks(options: Mapping[str, Any]) -> list[Attack]:
-    """Return the attacks of the options of a task, with norms in eval mode.
-
-    Raises:
-        SpecError: if one is invalid, or `num_attacked` is below 1.
-
-    >>> [str(attack) for attack in parse_attacks({**ATTACK_OPTIONS, "attack": "fgsm,pgd:4"})]
-    ['fgsm', 'pgd:4']
-    """
-    if options["num_attacked"] < 1:
-        raise SpecError(f"num_attacked must be at least 1; got {options['num_attacked']}.")
-    attacks = []
-    for text in dict.fromkeys(part.strip() for part in options["attack"].split(",") if part.strip()):
-        attack = parse(text, epsilon=options["epsilon"], step_size=options["step_size"])
-        attacks.append(replace(attack, restarts=options["restarts"]) if isinstance(attack, PGD) else attack)
-    return attacks
-
-
 def metric_name(attack: Attack) -> str:
     """Return the name of the error under an attack.
 
+    >>> from anynorm.lab.attacks import PGD
     >>> metric_name(PGD(4)), metric_name(PGD(4, norm_mode="train"))
     ('robust_error_pgd4', 'robust_error_pgd4_train_mode')
     """

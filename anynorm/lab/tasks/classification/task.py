@@ -5,122 +5,34 @@ With the option `attack`, the last evaluation also has the errors on adversarial
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterator
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
+from typing_extensions import TypeVar
 
-from anynorm.errors import AnynormError, DataError
-from anynorm.lab.data import ImageDataset, StreamedDataset, augment
-from anynorm.lab.models import build_model
-from anynorm.lab.tasks.classification.robustness import (
-    ATTACK_OPTIONS,
-    BATCH_SIZE,
-    count_errors,
-    count_images,
-    parse_attacks,
-    pixel_model,
-    to_pixels,
-)
+from anynorm.lab.data import ImageDataset, StreamedDataset
+from anynorm.lab.tasks.classification.classifier import Classifier
+from anynorm.lab.tasks.classification.options import ClassificationOptions
+from anynorm.lab.tasks.classification.robustness import BATCH_SIZE, count_errors, count_images, pixel_model, to_pixels
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.distributed import Processes
-from anynorm.lab.training.images import Batch, StreamedImages, load_images, make_images
-from anynorm.lab.training.task import Metric, Metrics, Task
 
-EVAL_BATCH_SIZE = 500
-"""Maximum number of test images per forward pass."""
-EVAL_PIXELS = 500 * 64 * 64
-TINY = 512
-"""Samples × height × width up to which ResNets train faster without oneDNN: in 0.5 of the time at 128, 0.6 to 0.8 at 512, 1.0 at
-2048 with 8 samples and 3.0 with 32. Grouped convolutions are 2 to 7 times slower without it."""
+ClassificationOptions_co = TypeVar(
+    "ClassificationOptions_co", bound=ClassificationOptions, default=ClassificationOptions, covariant=True
+)
 
 
-class Classification(Task):
+class Classification(Classifier[ClassificationOptions_co]):
     """Image classification.
 
     Args:
         config: the run.
         data: all images; None for those of `config.data`.
-
-    Options:
-        attack: comma-separated attacks on the trained network, such as "pgd:4,pgd:10"; "" for none.
-        epsilon: maximum change of a pixel value by an attack, for pixel values in [0, 1].
-        step_size: change of a pixel value per step of PGD, for pixel values in [0, 1].
-        restarts: number of random starts of PGD in evaluations; the result with the largest loss counts for each image.
-        num_attacked: number of test images to attack, rounded down to a multiple of 100 if it is larger.
-
-    Raises:
-        DataError: if the data set has fewer images than the run takes.
-        SpecError: if an attack is invalid.
     """
 
-    metric: ClassVar[Metric] = Metric("error", "%")
-    default_options: ClassVar[Mapping[str, Any]] = ATTACK_OPTIONS
-
     def __init__(self, config: Config, data: ImageDataset | StreamedDataset | None = None) -> None:
-        super().__init__(config)
-        self.attacks = parse_attacks({**ATTACK_OPTIONS, **self.options})  # a subclass may have none of these options
-        self.images = make_images(load_images(config) if data is None else data, config)
-        torch.manual_seed(config.seed)
-        self.model = self.make_model()
-
-    def make_model(self) -> nn.Module:
-        """Return the untrained network with the norms of the run."""
-        return self.apply_norms(build_model(self.config.model, self.data.shape, self.config.width))
-
-    @classmethod
-    def prepare(cls, config: Config) -> None:
-        """Load the data set."""
-        load_images(config)
-
-    @property
-    def data(self) -> Any:
-        """The data set, an `ImageDataset` or a `StreamedDataset`, reduced to the images of the run."""
-        return self.images.data
-
-    @property
-    def num_samples(self) -> int:
-        """The number of training images."""
-        return len(self.images)
-
-    @property
-    def has_tiny_inputs(self) -> bool:
-        """Whether a batch has at most `TINY` positions, and no convolution has groups."""
-        grouped = any(module.groups > 1 for module in self.model.modules() if isinstance(module, nn.Conv2d))
-        return not grouped and self.config.batch_size * self.data.shape.height * self.data.shape.width <= TINY
-
-    def training_batch(self, step: int, number: int = 0) -> Batch:
-        """Return the augmented images and the labels (class probabilities with mixup) of one pass of a step."""
-        if isinstance(self.images, StreamedImages):
-            self.images.num_workers = self.num_workers
-        images, labels = self.to_device(self.images.batch(self.sampler, step, number))
-        return self.augment(self.data.standardize(images), labels, self.sampler.generator(step, number))
-
-    def augment(self, x: Tensor, targets: Tensor, generator: torch.Generator) -> Batch:
-        """Augment standardized images: crop, flip, cutout, mixup, in this order."""
-        config = self.config
-        if config.crop:
-            x = augment.random_crop(x, config.crop, generator)
-        if config.flip:
-            x = augment.random_flip(x, generator)
-        if config.cutout:
-            x = augment.cutout(x, config.cutout, generator)
-        if config.mixup:
-            one_hot = nn.functional.one_hot(targets, self.data.num_classes).float()
-            return augment.mixup(x, one_hot, config.mixup, generator)
-        return x, targets
-
-    def loss(self, batch: Any) -> Metrics:
-        """Return the mean cross entropy and the error in percent."""
-        x, targets = batch
-        return self.metrics(self.model(x), targets)
-
-    def metrics(self, logits: Tensor, targets: Tensor) -> Metrics:
-        """Return the mean cross entropy of logits and their error in percent; targets are labels or class probabilities."""
-        loss = nn.functional.cross_entropy(logits, targets, label_smoothing=self.config.label_smoothing)
-        labels = targets if targets.dim() == 1 else targets.argmax(1)
-        return {"loss": loss, "error": 100 * _is_wrong(logits.detach(), labels).float().mean()}
+        super().__init__(config, data)
+        self.attacks = self.options.make_attacks()
 
     def evaluate(self) -> dict[str, float]:
         """Return the metrics of the test set, after the last step also the errors on adversarial images."""
@@ -128,7 +40,7 @@ class Classification(Task):
 
     def robust_metrics(self) -> dict[str, float]:
         """Return the errors in percent on adversarial images, by attack; the first images of the test set are attacked."""
-        count = count_images(self.options["num_attacked"], self.images.num_tests)
+        count = count_images(self.options.num_attacked, self.images.num_tests)
         # norms that synchronize in train mode need as many passes in every process: each attacks all images
         processes = Processes() if self.config.sync else self.processes
         wrong = count_errors(pixel_model(self.model, self.data), self._attacked_batches(count, processes), self.attacks)
@@ -143,51 +55,3 @@ class Classification(Task):
             if kept <= 0:
                 return
             yield batch, to_pixels(x[:kept], self.data), labels[:kept]
-
-    def clean_metrics(self) -> dict[str, float]:
-        """Return the mean cross entropy and the error in percent on the test set, which is divided among the processes."""
-        losses, errors = [], []
-        for x, labels in self._test_batches(self._eval_batch_size(), self.processes):
-            logits = self.model(x).float()
-            losses.append(nn.functional.cross_entropy(logits, labels, reduction="sum"))
-            errors.append(_is_wrong(logits, labels).sum())
-        sums = [sum(torch.stack(values).tolist()) if values else 0.0 for values in (losses, errors)]
-        loss, num_wrong = self.processes.sum(sums)
-        count = self.images.num_tests
-        return {"loss": loss / count, "error": 100 * num_wrong / count}
-
-    def eval_batches(self, batch_size: int) -> Iterator[Batch]:
-        """Return standardized test images and their labels, in order."""
-        return self._test_batches(batch_size, Processes())
-
-    def _test_batches(self, batch_size: int, processes: Processes) -> Iterator[Batch]:
-        for batch in self.images.test_batches(batch_size, self.num_workers, processes):
-            yield self.to_device(batch)
-
-    def close(self) -> None:
-        """Stop the worker processes that decode streamed images."""
-        self.images.close()
-
-    def check(self) -> None:
-        """Raise DataError if the model fails on the images or does not return one logit per class."""
-        model = self.config.model
-        x, _ = Classification.training_batch(self, 0)
-        try:
-            with torch.no_grad():
-                logits = self.model.eval()(x)
-        except AnynormError:
-            raise
-        except Exception as error:  # any error of a user's model
-            raise DataError(f"{model} fails on images of {self.config.data}: {type(error).__name__}: {error}.") from error
-        expected = (len(x), self.data.num_classes)
-        if not isinstance(logits, Tensor) or logits.shape != expected:
-            got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-            raise DataError(f"{model} must return logits of shape {expected} for {len(x)} images; got {got}.")
-
-    def _eval_batch_size(self) -> int:
-        pixels: int = self.data.shape.height * self.data.shape.width
-        return max(1, min(EVAL_BATCH_SIZE, EVAL_PIXELS // pixels))
-
-
-def _is_wrong(logits: Tensor, labels: Tensor) -> Tensor:
-    return logits.argmax(1) != labels

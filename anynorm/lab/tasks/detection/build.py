@@ -30,7 +30,7 @@ SAME_NAMES = (
 """Options that are settings of a detector."""
 
 
-def make_network(config: Config, num_classes: int, options: Mapping[str, Any]) -> Detector:
+def make_network(config: Config, num_classes: int, options: Any) -> Detector:
     """Return the detector of a run, with BatchNorm."""
     settings = DetectorSettings(
         num_classes,

@@ -219,7 +219,7 @@ class ScaledObjectImages(ObjectImages):
         return scaling.scaled_size(size, self.size, self.max_side)
 
 
-def make_object_images(data: DetectionDataset, config: Config, options: Mapping[str, Any]) -> ObjectImages:
+def make_object_images(data: DetectionDataset, config: Config, options: Any) -> ObjectImages:
     """Return the images of a run with the options masks, whole_images, short_side and max_side.
 
     Raises:

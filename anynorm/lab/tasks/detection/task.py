@@ -29,6 +29,7 @@ from anynorm.lab.tasks.detection.metrics import coco_metrics, encode_detections
 from anynorm.lab.tasks.detection.networks.detector import stack_images
 from anynorm.lab.tasks.detection.pictures import draw_instances
 from anynorm.lab.training.clipping import clipping_optimizer
+from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.norm_modes import evaluate_norm_modes
 from anynorm.lab.training.pretrained_backbone import PRETRAINED_OPTIONS, set_up_network
@@ -114,22 +115,24 @@ class Detection(Task):
         "short_side": 0,
         "max_side": 1333,
     }
-    comparison_defaults: ClassVar[Mapping[str, Any]] = {
-        "norms": ("bn", "gn:8", "sn", "bn;heads=gn:8"),
-        "batch_sizes": (2,),
-        "lr_scaling": "none",
-        "data": "cells",
-        "model": "resnet10",
-        "width": 0.5,
-        "image_size": 64,
-        "grad_accum_steps": 4,
-        "optimizer": "adamw",
-        "lr": 3e-3,
-        "schedule": "step-67-89",
-        "epochs": 10,
-        "warmup_epochs": 1.0,
-        "num_evals": 2,
-    }
+    comparison_defaults: ClassVar[ComparisonDefaults] = ComparisonDefaults(
+        norms=("bn", "gn:8", "sn", "bn;heads=gn:8"),
+        batch_sizes=(2,),
+        lr_scaling="none",
+        base=Config(
+            model="resnet10",
+            epochs=10,
+            lr=3e-3,
+            data="cells",
+            width=0.5,
+            image_size=64,
+            grad_accum_steps=4,
+            optimizer="adamw",
+            schedule="step-67-89",
+            warmup_epochs=1.0,
+            num_evals=2,
+        ),
+    )
 
     def __init__(self, config: Config, data: DetectionDataset | None = None) -> None:
         super().__init__(config)

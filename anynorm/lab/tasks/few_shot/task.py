@@ -24,7 +24,7 @@ from anynorm.diagnostics.batch_statistics import batch_statistics
 from anynorm.errors import DataError, SpecError
 from anynorm.lab.models.classifier import TOLERANCE, batch_dependence, extract_features, features_and_logits, find_classifier
 from anynorm.lab.models.cosine import CosineLinear
-from anynorm.lab.tasks.classification.task import Classification
+from anynorm.lab.tasks.classification.classifier import Classifier
 from anynorm.lab.tasks.few_shot.data import FewShotDataset, load_few_shot_cached
 from anynorm.lab.tasks.few_shot.episodes import (
     Episodes,
@@ -35,14 +35,15 @@ from anynorm.lab.tasks.few_shot.episodes import (
     imprint_scores,
     prototype_scores,
 )
+from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
-from anynorm.lab.training.task import Metric, merge_options
+from anynorm.lab.training.task import Metric
 
 SCORES: dict[str, Score] = {"": imprint_scores, " (prototypes)": prototype_scores}
 TRANSDUCTIVE = " (transductive)"
 
 
-class FewShot(Classification):
+class FewShot(Classifier):
     """Few-shot classification by imprinted weights (Qi et al. 2018): novel classes from a few images of each.
 
     The last `nn.Linear` of a model becomes a cosine classifier; `resnet12` has one.
@@ -78,21 +79,14 @@ class FewShot(Classification):
         "episode_seed": 0,
         "transductive": False,
     }
-    comparison_defaults: ClassVar[dict[str, Any]] = {
-        "norms": ("bn", "gn:8", "bgn"),
-        "batch_sizes": (32,),
-        "data": "digits",
-        "model": "resnet12",
-        "width": 0.125,
-        "epochs": 5,
-        "lr": 0.1,
-        "num_evals": 1,
-        "num_ways": 4,
-        "padding": 4,
-    }
+    comparison_defaults: ClassVar[ComparisonDefaults] = ComparisonDefaults(
+        norms=("bn", "gn:8", "bgn"),
+        batch_sizes=(32,),
+        base=Config(model="resnet12", epochs=5, lr=0.1, width=0.125, num_evals=1, options={"num_ways": 4, "padding": 4}),
+    )
 
     def __init__(self, config: Config, data: FewShotDataset | None = None) -> None:
-        options = merge_options(type(self), config.options)
+        options = type(self).options_of(config)
         shots = parse_shots(options["shots"])
         if config.num_test is not None:
             raise DataError(
@@ -118,7 +112,7 @@ class FewShot(Classification):
     @classmethod
     def metric_for(cls, config: Config) -> Metric:
         """Return the accuracy with the first number of shots."""
-        shots = parse_shots(merge_options(cls, config.options)["shots"])
+        shots = parse_shots(cls.options_of(config)["shots"])
         return cls.metric._replace(name=metric_name(shots[0]))
 
     @classmethod

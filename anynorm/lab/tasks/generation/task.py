@@ -36,10 +36,11 @@ from anynorm.lab.tasks.generation.sampling import (
     split_batches,
     takes_classes,
 )
+from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.curve import DivergedError
 from anynorm.lab.training.images import Batch, StreamedImages, load_images, make_images
-from anynorm.lab.training.task import FUSED, Metric, Metrics, Optimizers, Step, Task, merge_options
+from anynorm.lab.training.task import FUSED, Metric, Metrics, Optimizers, Step, Task
 
 RECALIBRATION_BATCH_SIZE = 32
 EVALUATION_SEED = 1_000_003
@@ -94,19 +95,21 @@ class Generation(Task):
         "balance_interval": 0,
         "balance_draws": 4,
     }
-    comparison_defaults: ClassVar[dict[str, Any]] = {
-        "norms": ("ccbn@K", "sabn@K"),
-        "batch_sizes": (32,),
-        "model": "sngan",
-        "width": 0.25,
-        "epochs": 20,
-        "lr": 2e-4,
-        "lr_scaling": "none",
-        "weight_decay": 0.0,
-        "schedule": "constant",
-        "num_evals": 5,
-        "n_dis": 1,
-    }
+    comparison_defaults: ClassVar[ComparisonDefaults] = ComparisonDefaults(
+        norms=("ccbn@K", "sabn@K"),
+        batch_sizes=(32,),
+        lr_scaling="none",
+        base=Config(
+            model="sngan",
+            epochs=20,
+            lr=2e-4,
+            width=0.25,
+            weight_decay=0.0,
+            schedule="constant",
+            num_evals=5,
+            options={"n_dis": 1},
+        ),
+    )
 
     generator: Any
     discriminator: Any
@@ -129,13 +132,13 @@ class Generation(Task):
     @classmethod
     def metric_for(cls, config: Config) -> Metric:
         """Return the Fréchet distance, named after the network of its features."""
-        return Metric(distance_name(str(merge_options(cls, config.options)["features"])))
+        return Metric(distance_name(str(cls.options_of(config)["features"])))
 
     @classmethod
     def prepare(cls, config: Config) -> None:
         """Load the data set and the feature network."""
         load_images(config)
-        make_feature_network(config, merge_options(cls, config.options)["features"])
+        make_feature_network(config, cls.options_of(config)["features"])
 
     @property
     def num_classes(self) -> int:
@@ -331,7 +334,7 @@ class Generation(Task):
         self.images.close()
 
 
-def _check_config(config: Config, options: dict[str, Any]) -> None:
+def _check_config(config: Config, options: Any) -> None:
     if config.grad_accum_steps != 1:
         raise SpecError(f"generation takes n_dis batches per step; grad_accum_steps must be 1, got {config.grad_accum_steps}.")
     at_least = {"n_dis": 1, "num_generated": 2, "score_splits": 1, "balance_draws": 1}

@@ -23,6 +23,7 @@ from anynorm.errors import DataError, SpecError
 from anynorm.io.checkpoints import import_object
 from anynorm.lab.tasks.search.controller import PLACES, Controller
 from anynorm.lab.tasks.search.nasbench import FILE, CellTable, load_table
+from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.task import FUSED, Metric, Metrics, Task
 
@@ -75,16 +76,12 @@ class ControllerSearch(Task):
         "beta1": 0.0,
         "eps": 1e-3,
     }
-    comparison_defaults: ClassVar[Mapping[str, Any]] = {
-        "norms": ("ln", "gn:32", "ln+gn:32"),
-        "batch_sizes": (10,),
-        "epochs": 12,
-        "lr": 0.0035,
-        "lr_scaling": "none",
-        "weight_decay": 0.0,
-        "schedule": "constant",
-        "num_evals": 12,
-    }
+    comparison_defaults: ClassVar[ComparisonDefaults] = ComparisonDefaults(
+        norms=("ln", "gn:32", "ln+gn:32"),
+        batch_sizes=(10,),
+        lr_scaling="none",
+        base=Config(model="resnet10", epochs=12, lr=0.0035, weight_decay=0.0, schedule="constant", num_evals=12),
+    )
     baseline: Tensor
     best_reward: Tensor
     best_cell: Tensor
@@ -200,7 +197,7 @@ def _read_table(name: str) -> CellTable:
     return table
 
 
-def _check_options(options: Mapping[str, Any]) -> None:
+def _check_options(options: Any) -> None:
     for name in ("hidden_size", "reward_images", "steps_per_epoch"):
         if options[name] < 1:
             raise SpecError(f"option {name} must be at least 1; got {options[name]}.")

@@ -12,6 +12,7 @@ error is that of the recommended path instead of the mixture.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -22,6 +23,7 @@ from anynorm.errors import SpecError
 from anynorm.lab.data import ImageDataset, StreamedDataset
 from anynorm.lab.tasks.search.bandits import Exp3, LeastSquares, Policy, RandomSearch
 from anynorm.lab.tasks.search.task import ALPHA, ArchitectureSearch
+from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.curve import DivergedError
 from anynorm.lab.training.sampler import derive_seed
@@ -32,7 +34,7 @@ STREAM = 4
 _UNUSED = ("alpha_lr", "alpha_weight_decay")
 """Options of `ArchitectureSearch` that do not apply to a policy."""
 OPTIONS = {name: value for name, value in ArchitectureSearch.default_options.items() if name not in _UNUSED}
-DEFAULTS = {name: value for name, value in ArchitectureSearch.comparison_defaults.items() if name not in _UNUSED}
+DEFAULTS = replace(ArchitectureSearch.comparison_defaults, base=replace(ArchitectureSearch.comparison_defaults.base, options={}))
 
 
 class BanditSearch(ArchitectureSearch):
@@ -43,7 +45,7 @@ class BanditSearch(ArchitectureSearch):
     """
 
     default_options: ClassVar[dict[str, Any]] = OPTIONS
-    comparison_defaults: ClassVar[dict[str, Any]] = DEFAULTS
+    comparison_defaults: ClassVar[ComparisonDefaults] = DEFAULTS
 
     def __init__(self, config: Config, data: ImageDataset | StreamedDataset | None = None) -> None:
         super().__init__(config, data)

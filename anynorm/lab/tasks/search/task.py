@@ -23,16 +23,17 @@ from anynorm.errors import SpecError
 from anynorm.lab.data import ImageDataset, StreamedDataset
 from anynorm.lab.models.search import build_supernet
 from anynorm.lab.models.search.supernet import Draw, MultinomialDraw, Supernet, first_operations
-from anynorm.lab.tasks.classification.task import Classification
+from anynorm.lab.tasks.classification.classifier import Classifier
 from anynorm.lab.tasks.search.bilevel import frozen
 from anynorm.lab.tasks.search.metrics import check_table, expected_accuracy_name, load_search_table, table_metrics
 from anynorm.lab.tasks.search.norms import set_supernet_norms
 from anynorm.lab.training.clipping import clipping_optimizer
+from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.curve import DivergedError
 from anynorm.lab.training.images import Batch, split_images
 from anynorm.lab.training.sampler import Sampler
-from anynorm.lab.training.task import FUSED, Metric, Metrics, Optimizers, Step, merge_options
+from anynorm.lab.training.task import FUSED, Metric, Metrics, Optimizers, Step
 
 EVALUATION_SEED = 1_000_003
 """Seed of the operations drawn in evaluations, the same for all runs."""
@@ -42,7 +43,7 @@ WEIGHTS, ALPHA = 0, 1
 """The passes of a step."""
 
 
-class ArchitectureSearch(Classification):
+class ArchitectureSearch(Classifier):
     """The base class of searches: a supernet, two halves of the training images, the update of the weights, and metrics.
 
     A subclass defines `update_architecture`. An epoch is one pass over the images for the weights.
@@ -76,18 +77,20 @@ class ArchitectureSearch(Classification):
         "sample_conditions": True,
         "table": "",
     }
-    comparison_defaults: ClassVar[dict[str, Any]] = {
-        "norms": ("bn.none", "bn", "ccbn@K", "sabn@K"),
-        "batch_sizes": (32,),
-        "model": "nasbench201.n1",
-        "width": 0.5,
-        "epochs": 5,
-        "lr": 0.025,
-        "schedule": "cosine-to-0.04",
-        "nesterov": True,
-        "num_evals": 5,
-        "alpha_lr": 0.01,
-    }
+    comparison_defaults: ClassVar[ComparisonDefaults] = ComparisonDefaults(
+        norms=("bn.none", "bn", "ccbn@K", "sabn@K"),
+        batch_sizes=(32,),
+        base=Config(
+            model="nasbench201.n1",
+            epochs=5,
+            lr=0.025,
+            width=0.5,
+            schedule="cosine-to-0.04",
+            nesterov=True,
+            num_evals=5,
+            options={"alpha_lr": 0.01},
+        ),
+    )
 
     model: Supernet
 
@@ -101,10 +104,10 @@ class ArchitectureSearch(Classification):
         config, options = self.config, self.options
         if config.grad_accum_steps != 1:
             raise SpecError(f"a search has one batch per update; grad_accum_steps must be 1, got {config.grad_accum_steps}.")
-        if options.get("alpha_lr", 1) <= 0:
+        if getattr(options, "alpha_lr", 1) <= 0:
             raise SpecError(f"option alpha_lr must be above 0; got {options['alpha_lr']}.")
         for name in ("alpha_weight_decay", "clip_grad_norm"):
-            if options.get(name, 0) < 0:
+            if getattr(options, name, 0) < 0:
                 raise SpecError(f"option {name} must be 0 or more; got {options[name]}.")
 
     def make_model(self) -> Supernet:
@@ -116,7 +119,7 @@ class ArchitectureSearch(Classification):
     @classmethod
     def metric_for(cls, config: Config) -> Metric:
         """Return the expected accuracy on CIFAR-10 of architectures drawn from softmax(α) if there is a table, else `metric`."""
-        has_table = bool(merge_options(cls, config.options)["table"])
+        has_table = bool(cls.options_of(config)["table"])
         return Metric(expected_accuracy_name("cifar10"), "%", higher_is_better=True) if has_table else cls.metric
 
     @cached_property

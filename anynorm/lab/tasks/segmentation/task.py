@@ -27,6 +27,7 @@ from anynorm.lab.tasks.segmentation.pictures import encode_predictions
 from anynorm.lab.tasks.segmentation.prediction import average_probabilities, parse_scales, predict_logits
 from anynorm.lab.tasks.segmentation.transforms import CentralSquares, RandomCrop, read_batches, size_batches
 from anynorm.lab.training.clipping import clipping_optimizer
+from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.distributed import Processes
 from anynorm.lab.training.images import choose_samples, count_tests
@@ -92,20 +93,21 @@ class Segmentation(Task):
         "clip_grad_norm": 0.0,
         **PRETRAINED_OPTIONS,
     }
-    comparison_defaults: ClassVar[Mapping[str, Any]] = {
-        "norms": ("bn", "gn:8", "sn"),
-        "batch_sizes": (2, 8),
-        "data": "shapes",
-        "model": "resnet10",
-        "width": 0.5,
-        "epochs": 4,
-        "lr": 0.2,
-        "weight_decay": 1e-4,
-        "schedule": "poly",
-        "num_evals": 2,
-        "dropout": 0.0,
-        "backbone_image_size": 64,
-    }
+    comparison_defaults: ClassVar[ComparisonDefaults] = ComparisonDefaults(
+        norms=("bn", "gn:8", "sn"),
+        batch_sizes=(2, 8),
+        base=Config(
+            model="resnet10",
+            epochs=4,
+            lr=0.2,
+            data="shapes",
+            width=0.5,
+            weight_decay=1e-4,
+            schedule="poly",
+            num_evals=2,
+            options={"dropout": 0.0, "backbone_image_size": 64},
+        ),
+    )
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -243,7 +245,7 @@ def load_segmentation_data(config: Config) -> SegmentationDataset:
     return load_segmentation_cached(config.data, config.source_hash)
 
 
-def _check_options(options: Mapping[str, Any]) -> None:
+def _check_options(options: Any) -> None:
     if options["recalibration_images"] < 1:
         raise SpecError(f"recalibration_images must be at least 1; got {options['recalibration_images']}.")
     for name in ("aux_weight", "clip_grad_norm", "resize", "fit_images"):

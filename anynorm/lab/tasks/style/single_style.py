@@ -24,6 +24,7 @@ from anynorm.lab.tasks.style.encoders import load_vgg
 from anynorm.lab.tasks.style.losses import gram, gram_loss, total_variation
 from anynorm.lab.tasks.style.networks.johnson import JohnsonNetwork
 from anynorm.lab.tasks.style.task import EVAL_BATCH_SIZE, NUM_PICTURES, check_alpha, read_layers
+from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.task import Metric, Metrics, Task
 
@@ -64,16 +65,12 @@ class SingleStyleTransfer(Task):
         "tv_weight": 0.0,
         "resize": 256,
     }
-    comparison_defaults: ClassVar[Mapping[str, Any]] = {
-        "norms": ("bn", "in", "sn"),
-        "batch_sizes": (4,),
-        "epochs": 2,
-        "lr": 1e-3,
-        "lr_scaling": "none",
-        "optimizer": "adam",
-        "weight_decay": 0.0,
-        "image_size": 256,
-    }
+    comparison_defaults: ClassVar[ComparisonDefaults] = ComparisonDefaults(
+        norms=("bn", "in", "sn"),
+        batch_sizes=(4,),
+        lr_scaling="none",
+        base=Config(model="resnet10", epochs=2, lr=1e-3, optimizer="adam", weight_decay=0.0, image_size=256),
+    )
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

@@ -29,6 +29,7 @@ from anynorm.lab.tasks.style.encoders import load_vgg
 from anynorm.lab.tasks.style.losses import moment_loss
 from anynorm.lab.tasks.style.networks.decoder import StyleTransferNetwork, mirror
 from anynorm.lab.tasks.style.networks.vgg import VGG
+from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.sampler import Sampler
 from anynorm.lab.training.task import Metric, Metrics, Task
@@ -71,16 +72,12 @@ class StyleTransfer(Task):
         "detach_target": True,
         "resize": 512,
     }
-    comparison_defaults: ClassVar[Mapping[str, Any]] = {
-        "norms": ("adain", "saadain", "ilmadain"),
-        "batch_sizes": (8,),
-        "epochs": 4,
-        "lr": 1e-3,
-        "lr_scaling": "none",
-        "optimizer": "adam",
-        "weight_decay": 0.0,
-        "image_size": 256,
-    }
+    comparison_defaults: ClassVar[ComparisonDefaults] = ComparisonDefaults(
+        norms=("adain", "saadain", "ilmadain"),
+        batch_sizes=(8,),
+        lr_scaling="none",
+        base=Config(model="resnet10", epochs=4, lr=1e-3, optimizer="adam", weight_decay=0.0, image_size=256),
+    )
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

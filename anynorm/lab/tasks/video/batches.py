@@ -7,7 +7,7 @@ video are `num_clips` regular positions in time × `num_crops` regular squares o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -40,7 +40,7 @@ class ClipReader:
         SpecError: if an option is out of range.
     """
 
-    def __init__(self, config: Config, options: Mapping[str, Any]) -> None:
+    def __init__(self, config: Config, options: Any) -> None:
         self.config, self.options = config, options
         self.min_side = int(options["min_side"] or config.image_size)
         self.max_side = max(int(options["max_side"]), self.min_side)

@@ -29,11 +29,12 @@ from anynorm.lab.tasks.video.batches import ClipReader
 from anynorm.lab.tasks.video.data import VideoDataset, load_video_cached
 from anynorm.lab.tasks.video.networks import load_inflated, make_video_model
 from anynorm.lab.training.clipping import clipping_optimizer
+from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.distributed import Processes
 from anynorm.lab.training.images import Batch, choose_samples, count_tests
 from anynorm.lab.training.norm_modes import evaluate_norm_modes
-from anynorm.lab.training.task import Metric, Metrics, Task, merge_options
+from anynorm.lab.training.task import Metric, Metrics, Task
 from anynorm.surgery.freeze import freeze
 
 EVAL_PIXELS = 500 * 64 * 64
@@ -93,18 +94,13 @@ class VideoClassification(Task):
         "norm_modes": False,
         "recalibration_images": 64,
     }
-    comparison_defaults: ClassVar[dict[str, Any]] = {
-        "norms": ("bn", "gn:4", "sn"),
-        "batch_sizes": (2, 16),
-        "data": "moving",
-        "model": "small",
-        "width": 0.5,
-        "image_size": 24,
-        "epochs": 3,
-        "lr": 0.05,
-        "num_evals": 1,
-        "norm_modes": True,
-    }
+    comparison_defaults: ClassVar[ComparisonDefaults] = ComparisonDefaults(
+        norms=("bn", "gn:4", "sn"),
+        batch_sizes=(2, 16),
+        base=Config(
+            model="small", epochs=3, lr=0.05, data="moving", width=0.5, image_size=24, num_evals=1, options={"norm_modes": True}
+        ),
+    )
 
     def __init__(self, config: Config, data: VideoDataset | None = None) -> None:
         super().__init__(config)
@@ -233,12 +229,12 @@ def score_sums(probabilities: Tensor, labels: Tensor) -> Tensor:
 
 def load_videos(task: type[Task], config: Config) -> VideoDataset:
     """Return the videos of a run, loaded once per process."""
-    options = merge_options(task, config.options)
+    options = task.options_of(config)
     side = max(options["max_side"], options["min_side"] or config.image_size)
     return load_video_cached(config.data, side, config.source_hash, config.skip_unreadable)
 
 
-def _check_settings(config: Config, options: dict[str, Any]) -> None:
+def _check_settings(config: Config, options: Any) -> None:
     """Check the settings of a run.
 
     Raises:

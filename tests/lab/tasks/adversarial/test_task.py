@@ -65,7 +65,7 @@ def test_a_training_batch_is_attacked_within_epsilon_of_the_augmented_images():
 
 @pytest.mark.parametrize("norm_mode", ["eval", "train"])
 def test_a_step_updates_running_statistics_once_whatever_the_attack_does(norm_mode):
-    trainer = trainer_of(replace(QUICK, options={**QUICK.options, "attack_norm_mode": norm_mode}))
+    trainer = trainer_of(replace(QUICK, options={**QUICK.option_values, "attack_norm_mode": norm_mode}))
     assert trainer.task.train_attack == PGD(3, 2 / 255, epsilon=0.1, norm_mode=norm_mode)
     norm = next(module for module in trainer.task.model.modules() if hasattr(module, "running_mean"))
     expected = copy.deepcopy(trainer.task.model)
@@ -177,7 +177,7 @@ def test_options_of_attacks_are_checked(options, message):
 def test_options_of_training_attacks_are_checked():
     with pytest.raises(anynorm.SpecError, match="got 'cw'"):
         make_task(replace(QUICK, options={"train_attack": "cw"}))
-    with pytest.raises(anynorm.SpecError, match="norm_mode must be one of eval train; got 'test'"):
+    with pytest.raises(anynorm.SpecError, match="attack_norm_mode must be one of eval train; got 'test'"):
         make_task(replace(QUICK, options={"attack_norm_mode": "test"}))
 
 
@@ -255,7 +255,7 @@ def test_the_attack_goes_through_the_adversarial_branch():
 
 @pytest.mark.parametrize("weight", [1.0, 0.5])
 def test_the_loss_is_the_weighted_sum_of_both_branches(weight):
-    task = trainer_of(replace(ADVPROP, options={**ADVPROP.options, "loss_weight": weight})).task
+    task = trainer_of(replace(ADVPROP, options={**ADVPROP.option_values, "loss_weight": weight})).task
     batch = task.training_batch(0)
     logits = two_passes(task, *batch[:2])
     losses = [nn.functional.cross_entropy(x, batch[2]) for x in logits]

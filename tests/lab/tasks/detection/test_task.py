@@ -25,7 +25,6 @@ from anynorm.lab.tasks.detection.task import Detection
 from anynorm.lab.training.config import Config, config_from_dict
 from anynorm.lab.training.run import load_run
 from anynorm.lab.training.store import Store
-from anynorm.lab.training.task import merge_options
 from anynorm.lab.training.trainer import Trainer, train
 from anynorm.surgery.find import find_norms
 from tests.distributed import train_in_two_processes
@@ -337,7 +336,7 @@ def test_the_paper_presets_are_the_published_detectors(name):
     settings = load_recipe(name).presets["paper"]
     config = config_from_dict(settings["train"] | {"options": settings["options"]})
     with torch.device("meta"):
-        detector: Any = make_network(config, 80, merge_options(Detection, config.options))
+        detector: Any = make_network(config, 80, Detection.options_of(config))
     assert detector.strides == (4, 8, 16, 32)
     assert detector.heads.rpn.strides == (4, 8, 16, 32, 64)
     assert (detector.positive_fraction, len(detector.heads.box.body)) == (0.25, 4)

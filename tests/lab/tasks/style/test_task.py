@@ -22,7 +22,7 @@ ARBITRARY, SINGLE = SMOKE["style_transfer"], SMOKE["single_style_transfer"]
 
 
 def with_options(config, **options):
-    return replace(config, options={**config.options, **options})
+    return replace(config, options={**config.option_values, **options})
 
 
 def make(config) -> Any:
