@@ -1,6 +1,7 @@
 """Options of tasks: types, limits, old names and texts."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -58,6 +59,6 @@ def test_texts_lists_and_old_names_of_stored_runs_are_read():
 def test_a_run_has_one_id_however_its_options_are_given():
     options = WaveOptions(scales=(0.75, 1.0, 1.25), noise=0.3, channels=8)
     assert options.changed() == {"scales": "0.75,1,1.25", "channels": 8}
-    given = [options, {"scales": "0.75,1,1.25", "channels": 8}, {"channels": 8, "scales": (0.75, 1.0, 1.25)}]
+    given: list[Any] = [options, {"scales": "0.75,1,1.25", "channels": 8}, {"channels": 8, "scales": (0.75, 1.0, 1.25)}]
     assert len({Config(options=each).id for each in given}) == 1
     assert all(WaveOptions.from_values(Config(options=each).option_values) == options for each in given)
