@@ -19,6 +19,7 @@ from anynorm.lab.tasks import make_task
 from anynorm.lab.training import timing
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.devices import Hardware
+from anynorm.lab.training.executors import RayExecutor
 from anynorm.lab.training.store import Store
 from anynorm.lab.training.timing import step_times
 from tests.distributed import torchrun
@@ -64,6 +65,19 @@ def test_processes_share_the_runs(tmp_path):
     assert {row["norm"] for row in comparison.run(processes=2)} == {"bn", "gn:4", "hn"}
     store = Store(tmp_path)
     assert all(store.record(row["id"])["provenance"]["threads"] == 1 for row in store.rows())
+
+
+def test_jobs_on_ray_are_on_the_device_of_the_comparison(tmp_path, monkeypatch):
+    executors = []
+
+    def record(executor, job, items):
+        executors.append(executor)
+        return iter([])
+
+    monkeypatch.setattr(RayExecutor, "map_unordered", record)
+    list(make_comparison(tmp_path, hardware=Hardware("cpu")).run(processes=2, executor="ray"))
+    list(make_comparison(tmp_path).run(processes=2, executor="ray"))
+    assert executors == [RayExecutor(2, "cpu"), RayExecutor(2, "auto")]
 
 
 def test_comparisons_without_meaning_are_refused():

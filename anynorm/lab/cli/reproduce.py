@@ -42,7 +42,7 @@ def reproduce(
     devices = recipe.presets.get(preset, {}).get("train", {}).get("devices", 1)
     workers = 1 if devices > 1 else processes or num_gpus(Hardware()) or None  # a run on several devices uses all devices
     try:
-        record = recipe.run(preset, records, make_executor(executor, workers), runs)
+        record = recipe.run(preset, records, make_executor(executor, workers, devices=devices), runs)
     except KeyboardInterrupt:
         sys.stderr.write("Stopped. Run the same command again to resume.\n")
         raise

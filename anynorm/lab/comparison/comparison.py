@@ -106,7 +106,8 @@ class Comparison:
         # with several devices, all processes train the same run
         limit = 1 if self.base.devices > 1 else processes or num_gpus(self.hardware) or cpu_count()
         workers = max(1, min(limit, len(self.sweep.missing(finished))))
-        yield from self.sweep.run(make_executor(executor, workers), finished)
+        jobs = make_executor(executor, workers, device=self.hardware.device, devices=self.base.devices)
+        yield from self.sweep.run(jobs, finished)
 
     def table(self) -> Table:
         """Return the table of results of the finished runs and costs of each norm, with the recommendation."""

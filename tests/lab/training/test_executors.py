@@ -146,6 +146,18 @@ list(LocalExecutor(2).map_unordered(sleep_long, [sys.argv[1] + name for name in 
     wait_for_end(workers)
 
 
+@pytest.mark.slow
+def test_a_script_without_a_main_guard_gets_a_message_that_names_it(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from anynorm.lab.training.executors import LocalExecutor\nlist(LocalExecutor(2).map_unordered(abs, [1, 2]))\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "must start workers inside `if __name__ == '__main__':`" in done.stderr.splitlines()[-1]
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_an_exception_of_a_job_is_raised(workers):
     with pytest.raises(SpecError, match="7 is refused"):
@@ -208,6 +220,56 @@ def test_a_temporary_cluster_has_our_folder_and_variables_and_ends_with_the_jobs
     assert dict(RayExecutor(1).map_unordered(get_surroundings, [0])) == {0: (str(tmp_path), "here")}
     assert not ray.is_initialized()
     assert list(RayExecutor(1).map_unordered(get_surroundings, [])) == []
+
+
+@needs_ray
+@pytest.mark.slow
+def test_every_job_on_cuda_has_a_gpu_of_the_ray_cluster_to_itself(tmp_path):
+    """The GPUs are declared to Ray; the machine needs none."""
+    import ray
+
+    ray.init(
+        num_cpus=4,
+        num_gpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        runtime_env={"env_vars": {"PYTHONPATH": str(ROOT)}},
+    )
+    try:
+        for executor in (RayExecutor(4, "cuda"), RayExecutor(4, "auto"), make_executor("ray", 4)):
+            folder = tmp_path / str(time.monotonic())
+            folder.mkdir()
+            results = dict(executor.map_unordered(partial(use_gpu, folder), range(4)))
+            gpus, at_a_time = zip(*results.values(), strict=True)
+            assert sorted(set(gpus)) == ["0", "1"]
+            assert max(at_a_time) == 2  # of four jobs on four cores
+        ((_, (gpus, _)),) = RayExecutor(4, "cuda", devices=2).map_unordered(partial(use_gpu, tmp_path), [0])
+        assert sorted(gpus.split(",")) == ["0", "1"]
+        ((_, (gpus, _)),) = RayExecutor(4, "cpu").map_unordered(partial(use_gpu, tmp_path), [0])
+        assert gpus == ""
+        with pytest.raises(DataError, match=r"at least 3 GPUs; the machines of the Ray cluster have at most 2\."):
+            list(RayExecutor(4, "cuda", devices=3).map_unordered(partial(use_gpu, tmp_path), [0]))
+    finally:
+        ray.shutdown()
+
+
+def use_gpu(folder, number):
+    """Return the GPUs of the job and the number of jobs that run at this moment."""
+    import ray
+
+    mark = folder / str(number)
+    mark.touch()
+    time.sleep(2)
+    at_a_time = len(list(folder.iterdir()))
+    mark.unlink()
+    return ",".join(str(gpu) for gpu in ray.get_gpu_ids()), at_a_time
+
+
+def test_without_gpus_in_the_ray_cluster_auto_is_the_cpu_and_cuda_is_refused():
+    nodes = [{"Alive": True, "Resources": {"CPU": 2.0}}, {"Alive": False, "Resources": {"GPU": 8.0}}]
+    assert RayExecutor(2)._gpus_per_job(nodes) == 0
+    with pytest.raises(DataError, match=r"at least 1 GPUs; the machines of the Ray cluster have at most 0\."):
+        RayExecutor(2, "cuda")._gpus_per_job(nodes)
 
 
 def get_surroundings(_):
