@@ -14,8 +14,8 @@ from functools import partial
 
 import torch
 
+from anynorm.lab.tasks.run import make_trainer
 from anynorm.lab.training.config import Config
-from anynorm.lab.training.trainer import Trainer
 
 CASES = [("small", 1.0, 2), ("small", 1.0, 32), ("small", 1.0, 128), ("resnet18", 0.25, 32)]
 """Tuples of model, width and batch size."""
@@ -49,7 +49,7 @@ def main() -> None:
             mixup=0.2,
             num_train=2000,
         )
-        trainer = Trainer(config)
+        trainer = make_trainer(config)
         trainer.training_step()
         batch, step = best_time(partial(trainer.task.training_batch, 5), rounds), best_time(trainer.training_step, rounds)
         print(f"{model} ×{width}, batch {batch_size}: {batch:.2f} ms of {step:.2f} ms, {100 * batch / step:.1f} %")

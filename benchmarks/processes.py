@@ -19,6 +19,7 @@ import torch
 
 from anynorm.lab.recipes.support.presets import BOTTLENECK, DESK, TRAIN
 from anynorm.lab.recipes.support.runs import make_config
+from anynorm.lab.tasks.run import make_trainer
 from anynorm.lab.training.provenance import cpu_count
 from anynorm.lab.training.trainer import Trainer
 
@@ -42,7 +43,7 @@ def run_steps(case: int) -> None:
 @lru_cache(maxsize=1)
 def _make_trainer(case: int) -> Trainer:
     _, train, batch_size, _ = CASES[case]
-    return Trainer(make_config(DESK | {"train": train}, "bn", batch_size, 0, epochs=1000))
+    return make_trainer(make_config(DESK | {"train": train}, "bn", batch_size, 0, epochs=1000))
 
 
 def time_runs(pool: ProcessPoolExecutor, case: int) -> float:

@@ -48,7 +48,7 @@ import torch
 from pathlib import Path
 torch.set_num_threads(1)
 from anynorm.lab.training.config import Config
-from anynorm.lab.training.run import run
+from anynorm.lab.tasks.run import run
 for config in {configs!r}:
     assert run(config, Path({str(runs)!r}))
 """,

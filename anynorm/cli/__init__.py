@@ -15,13 +15,17 @@ import anynorm
 from anynorm.cli import diagnose, info, surgery, zoo
 from anynorm.cli.plugins import add_commands
 from anynorm.errors import AnynormError
+from anynorm.io.importable import importable_folder
 
 app = typer.Typer(help="Any norm, in any model.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.callback(invoke_without_command=True)
-def start(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+def start(
+    ctx: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False
+) -> None:
     """Any norm, in any model."""
+    ctx.with_resource(importable_folder())
     if version:
         typer.echo(anynorm.__version__)
         raise typer.Exit

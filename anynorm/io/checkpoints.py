@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -19,7 +18,7 @@ from anynorm.io.atomic import atomic_write
 
 
 def import_object(name: str) -> Any:
-    """Import the object named by `package.module:attribute`. Modules in the current directory can be imported too.
+    """Import the object named by `package.module:attribute`.
 
     Raises:
         DataError: if the name does not have this form, or the import fails.
@@ -30,8 +29,6 @@ def import_object(name: str) -> Any:
     module_name, _, attribute = name.partition(":")
     if not attribute:
         raise DataError(f"expected package.module:factory; got {name!r}.")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
     try:
         imported: Any = import_module(module_name)
         for part in attribute.split("."):

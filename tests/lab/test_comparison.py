@@ -15,13 +15,12 @@ from anynorm.lab.comparison import comparison as comparison_module
 from anynorm.lab.comparison.comparison import Comparison, make_base
 from anynorm.lab.data import load_cached
 from anynorm.lab.report.page import write_page
-from anynorm.lab.tasks import make_task
-from anynorm.lab.training import timing
+from anynorm.lab.tasks import make_task, timing
+from anynorm.lab.tasks.timing import step_times
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.devices import Hardware
 from anynorm.lab.training.executors import RayExecutor
 from anynorm.lab.training.store import Store
-from anynorm.lab.training.timing import step_times
 from tests.distributed import torchrun
 
 QUICK = Config(model="small", width=0.5, num_train=64, batch_size=16, epochs=1, lr=0.05)

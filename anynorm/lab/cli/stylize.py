@@ -32,7 +32,7 @@ def stylize(
     """Stylize a content image with the style of another image."""
     if not model:
         raise typer.BadParameter("give the id of a run of style_transfer or single_style_transfer.", param_hint="--model")
-    from anynorm.lab.tasks.style.stylization import stylize as write_picture
+    from anynorm.lab.tasks.stylize import stylize as write_picture
 
     path = write_picture(content, style, out, model=model, alpha=alpha, runs=runs, image_size=image_size)
     sys.stdout.write(f"Wrote {path}.\n")

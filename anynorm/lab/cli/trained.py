@@ -9,7 +9,7 @@ from anynorm.cli.plugins import TrainedModel
 
 def load_trained(name: str, folder: Path) -> TrainedModel:
     """Return the network of the run with this id in the folder of runs."""
-    from anynorm.lab.training.run import load_run
+    from anynorm.lab.tasks.run import load_run
 
     task = load_run(folder, name)
     standardization = {}

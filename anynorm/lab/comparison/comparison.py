@@ -16,6 +16,8 @@ from anynorm.errors import SpecError
 from anynorm.lab.report.results import Row, row_from_record, summary
 from anynorm.lab.report.step_times import timed_config
 from anynorm.lab.tasks import task_class
+from anynorm.lab.tasks.run import get_or_train, make_trainer
+from anynorm.lab.tasks.timing import step_times
 from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import LR_SCALINGS, Config, config_from_dict, hash_sources
 from anynorm.lab.training.devices import Hardware, make_fabric, num_gpus
@@ -23,10 +25,8 @@ from anynorm.lab.training.distributed import Processes
 from anynorm.lab.training.executors import make_executor
 from anynorm.lab.training.provenance import cpu_count
 from anynorm.lab.training.store import Store
-from anynorm.lab.training.sweep import Sweep, get_or_train, grid
+from anynorm.lab.training.sweep import Sweep, grid
 from anynorm.lab.training.task import Metric
-from anynorm.lab.training.timing import step_times
-from anynorm.lab.training.trainer import Trainer
 from anynorm.progress import track
 from anynorm.table import Table
 
@@ -128,7 +128,7 @@ class Comparison:
         check_task(self)
         seconds = 0.0
         for (norm, size), step_time in self.step_seconds().items():
-            steps_per_epoch = Trainer(timed_config(self.config(norm, size)), hardware=self.hardware).steps_per_epoch
+            steps_per_epoch = make_trainer(timed_config(self.config(norm, size)), self.hardware).steps_per_epoch
             seconds += step_time * steps_per_epoch * self.seeds
         epochs = int(60 * minutes * (processes or num_gpus(self.hardware) or cpu_count()) / seconds) if seconds else 1
         if self.base.devices > 1:  # all processes use the number of epochs of the main process
@@ -290,7 +290,7 @@ def check_task(comparison: Comparison) -> None:
 
 
 def _check(config: Config, hardware: Hardware) -> None:
-    task = Trainer(config, hardware=hardware).task
+    task = make_trainer(config, hardware).task
     try:
         task.check()
     finally:

@@ -48,9 +48,9 @@ from anynorm.lab.recipes.support.shift_results import (
     named,
     rank_correlation,
 )
+from anynorm.lab.tasks.run import load_run
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.images import load_images
-from anynorm.lab.training.run import load_run
 from anynorm.lab.training.statistics import mean_sd
 from anynorm.lab.training.sweep import Row, grid
 from anynorm.table import Table

@@ -38,8 +38,8 @@ from anynorm.lab.recipes.support.recipe import Recipe, Settings
 from anynorm.lab.recipes.support.record import Record
 from anynorm.lab.recipes.support.rows import save_figure, select, successful, values_of
 from anynorm.lab.recipes.support.runs import make_config, train_run
+from anynorm.lab.tasks.run import load_run
 from anynorm.lab.training.norm_modes import BATCH_STATISTICS, RECALIBRATED
-from anynorm.lab.training.run import load_run
 from anynorm.lab.training.statistics import mean_sd
 from anynorm.lab.training.sweep import Row, grid
 from anynorm.table import Table

@@ -34,7 +34,7 @@ from anynorm.lab.recipes.support.record import Record
 from anynorm.lab.recipes.support.rows import select, values_of
 from anynorm.lab.recipes.support.runs import make_config, train_run
 from anynorm.lab.recipes.support.style import draw_losses, loss_metrics, read_pictures
-from anynorm.lab.training.run import load_run
+from anynorm.lab.tasks.run import load_run
 from anynorm.lab.training.statistics import mean_sd
 from anynorm.lab.training.sweep import Row, grid
 from anynorm.table import Table

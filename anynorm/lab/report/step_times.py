@@ -1,6 +1,6 @@
 """Seconds per training step of the norms of a comparison, read from the cache in the store.
 
-`anynorm.lab.training.timing.step_times` measures the times and writes them to `timings/*.json` in the store; the report page
+`anynorm.lab.tasks.timing.step_times` measures the times and writes them to `timings/*.json` in the store; the report page
 reads these files.
 """
 

@@ -8,17 +8,11 @@ metrics. `anynorm compare` and `anynorm reproduce` both run a sweep.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from anynorm.lab.training.config import Config
-from anynorm.lab.training.devices import Hardware
 from anynorm.lab.training.executors import Executor
-from anynorm.lab.training.run import run
-from anynorm.lab.training.store import Store
 
 Row = dict[str, Any]
 
@@ -61,20 +55,3 @@ class Sweep:
     def in_order(self, rows: Iterable[Row]) -> list[Row]:
         """Sort rows in the order of the cells."""
         return sorted(rows, key=lambda row: next(k for k, cell in enumerate(self.cells) if cell.items() <= row.items()))
-
-
-def get_or_train(config: Config, root: Path, hardware: Hardware | None = None) -> dict[str, Any]:
-    """Return the record of a run; train the run first if the store does not have its record.
-
-    If another process is training the run, wait for it, and continue the training if that process is killed.
-
-    Args:
-        config: the configuration of the run.
-        root: the folder of the store.
-        hardware: the hardware to train on; the CPU by default.
-    """
-    store = Store(root)
-    while not store.is_valid(config.id):
-        if not run(config, root, hardware=hardware) and not store.is_valid(config.id):
-            time.sleep(1)
-    return store.record(config.id)

@@ -130,7 +130,7 @@ class Task(nn.Module, Generic[TaskOptions_co]):
         num_workers: number of processes that may decode data; set by the trainer.
         processes: the processes that train the run; set by the trainer.
         is_trained: whether all steps are finished, so that the next evaluation is the last one; set by the trainer after each
-            step. True for a task that is not in training, such as one returned by `anynorm.lab.training.run.load_run`.
+            step. True for a task that is not in training, such as one returned by `anynorm.lab.tasks.run.load_run`.
 
     Raises:
         SpecError: if `config.options` has an unknown option, or a value of the wrong type.

@@ -12,14 +12,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from anynorm.errors import DataError, DiskError
 from anynorm.io.atomic import atomic_write
-from anynorm.io.checkpoints import import_object
 from anynorm.lab.training.checkpoint import load_checkpoint, save_checkpoint
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.curve import Curve, DivergedError
@@ -39,7 +38,7 @@ class Trainer:
 
     Args:
         config: the configuration of the run.
-        task: the task to train; None for the task of `config.task`.
+        task: the task to train.
         hardware: the hardware to train on; the CPU by default.
 
     Attributes:
@@ -55,11 +54,11 @@ class Trainer:
         DataError: if a step needs more samples than the task has.
     """
 
-    def __init__(self, config: Config, task: Task | None = None, hardware: Hardware | None = None) -> None:
+    def __init__(self, config: Config, task: Task, hardware: Hardware | None = None) -> None:
         self.config = config
         self.hardware = hardware or Hardware("cpu")
         self.fabric = make_fabric(config, self.hardware)
-        self.task = import_object("anynorm.lab.tasks:make_task")(config) if task is None else task
+        self.task = task
         self.processes = Processes(config.devices)
         self.task.device, self.task.num_workers = self.fabric.device, self.hardware.num_workers
         self.task.processes = self.processes
@@ -251,41 +250,32 @@ def update_average(average: nn.Module, network: nn.Module, decay: float) -> None
         copied.copy_(buffer, non_blocking=True)
 
 
-class TrainResult(NamedTuple):
-    """The result of `train`: the trainer, and the reason why training diverged ("" if it did not)."""
-
-    trainer: Trainer
-    failure: str
-
-
-def train(
-    config: Config,
+def fit(
+    trainer: Trainer,
     folder: Path | None = None,
     *,
-    task: Task | None = None,
-    hardware: Hardware | None = None,
     seconds: float = 20.0,
     callback: Callable[[Trainer], None] | None = None,
-) -> TrainResult:
+) -> str:
     """Train until the last step, or until the run diverges.
 
     Args:
-        config: the configuration of the run.
+        trainer: the trainer of the run.
         folder: the folder of the checkpoint and artifacts; training resumes from the checkpoint if it exists. None to write no
             files.
-        task: the task to train; None for the task of `config.task`.
-        hardware: the hardware to train on; the CPU by default.
         seconds: minimum time between checkpoints.
         callback: a function that is called with the trainer after every step.
+
+    Returns:
+        The reason why training diverged; "" if it did not.
     """
-    trainer = Trainer(config, task, hardware)
     checkpoint = None if folder is None else folder / "checkpoint.pt"
     if checkpoint is not None and checkpoint.exists():
         trainer.load_state_dict(load_checkpoint(checkpoint))
     if not trainer.processes.is_main:
         folder = checkpoint = None
     logger = _make_logger(trainer, folder)
-    steps_per_evaluation = math.ceil(trainer.steps / config.num_evals)
+    steps_per_evaluation = math.ceil(trainer.steps / trainer.config.num_evals)
     last_save = time.monotonic()
     try:
         while trainer.step < trainer.end:
@@ -299,11 +289,11 @@ def train(
                 save_checkpoint(trainer.state_dict(), checkpoint)
                 last_save = time.monotonic()
     except DivergedError as error:
-        return TrainResult(trainer, str(error))
+        return str(error)
     finally:
         trainer.task.close()
         logger.close()
-    return TrainResult(trainer, "")
+    return ""
 
 
 def _make_logger(trainer: Trainer, folder: Path | None) -> Logger:

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 import anynorm
 from anynorm.cli import app
-from anynorm.lab.tasks.style.stylization import stylize
-from anynorm.lab.training.run import run
+from anynorm.lab.tasks.run import run
+from anynorm.lab.tasks.stylize import stylize
 from tests.lab.tasks.test_battery import SMOKE
 
 

@@ -12,8 +12,8 @@ from anynorm.lab.report.results import recommend, row_from_record, summary
 from anynorm.lab.report.robustness import RobustErrors, attacks_of, mode_warning, read_robust_errors, robust_columns
 from anynorm.lab.report.section import make_section
 from anynorm.lab.report.step_times import StepTimes
+from anynorm.lab.tasks.run import run
 from anynorm.lab.training.config import Config
-from anynorm.lab.training.run import run
 from anynorm.lab.training.statistics import Result
 from anynorm.lab.training.store import Store
 

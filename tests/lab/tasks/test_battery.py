@@ -11,10 +11,9 @@ import pytest
 import torch
 
 from anynorm.lab.tasks import TASKS, make_task
+from anynorm.lab.tasks.run import make_trainer, run, train
 from anynorm.lab.training.config import Config
-from anynorm.lab.training.run import run
 from anynorm.lab.training.store import Store
-from anynorm.lab.training.trainer import Trainer, train
 from tests.distributed import train_in_two_processes
 from tests.helpers import same
 from tests.lab.tasks.adaptation.test_task import LOOPS
@@ -199,7 +198,7 @@ import sys, torch
 torch.set_num_threads(1)
 from pathlib import Path
 from anynorm.lab.training.config import Config
-from anynorm.lab.training.trainer import train
+from anynorm.lab.tasks.run import train
 train({config!r}, Path(sys.argv[1]), seconds=0.0)
 """
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
@@ -241,7 +240,7 @@ def test_divergence_is_reported_with_its_step(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_evaluation_leaves_no_trace(name):
-    trainer = Trainer(replace(SMOKE[name], ema_decay=0.9))
+    trainer = make_trainer(replace(SMOKE[name], ema_decay=0.9))
     trainer.training_step()
     before = {key: value.clone() for key, value in end_of(trainer).items()}
     networks = dict(trainer.task.named_children())
@@ -249,7 +248,7 @@ def test_an_evaluation_leaves_no_trace(name):
     assert identical(before, end_of(trainer))
     assert dict(trainer.task.named_children()) == networks
     assert all(module.training for module in trainer.task.modules())
-    once, twice = Trainer(SMOKE[name]), Trainer(SMOKE[name])
+    once, twice = make_trainer(SMOKE[name]), make_trainer(SMOKE[name])
     once.evaluate()
     for each in (once, twice):
         each.training_step()

@@ -11,10 +11,10 @@ import torch
 
 import anynorm
 from anynorm.lab.comparison.comparison import Comparison, check_task
+from anynorm.lab.tasks.run import make_trainer, train
 from anynorm.lab.training import curve, trainer
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.devices import WORKER_VARIABLE, Hardware, available_devices, check_processes, make_fabric, num_gpus
-from anynorm.lab.training.trainer import Trainer, train
 
 QUICK = Config(model="small", width=0.5, num_train=64, batch_size=16, epochs=1, lr=0.05, num_evals=1)
 
@@ -39,7 +39,7 @@ class MetaFabric:
 def meta_trainer(monkeypatch):
     monkeypatch.setattr(trainer, "make_fabric", lambda *_: MetaFabric())
     monkeypatch.setattr("anynorm.lab.training.task.FUSED", False)  # torch has no fused optimizer for this device
-    return lambda **options: Trainer(replace(QUICK, **options))
+    return lambda **options: make_trainer(replace(QUICK, **options))
 
 
 @pytest.mark.parametrize(
@@ -83,13 +83,13 @@ def test_a_device_that_is_not_there_is_refused_with_those_that_are():
 
 def test_half_precision_needs_a_gpu_and_an_unknown_precision_is_refused():
     with pytest.raises(anynorm.DataError, match=r"precision 16-mixed needs a GPU\. Use bf16-mixed or 32 on the CPU"):
-        Trainer(replace(QUICK, precision="16-mixed"))
+        make_trainer(replace(QUICK, precision="16-mixed"))
     with pytest.raises(anynorm.SpecError, match="precision must be one of 32 bf16-mixed 16-mixed; got 'float16'"):
         replace(QUICK, precision="float16")
 
 
 def test_mixed_precision_computes_in_bfloat16_and_keeps_float32_parameters():
-    training = Trainer(replace(QUICK, precision="bf16-mixed"))
+    training = make_trainer(replace(QUICK, precision="bf16-mixed"))
     dtypes = []
     training.task.network.register_forward_hook(lambda *arguments: dtypes.append(arguments[2].dtype))
     training.training_step()

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import anynorm
+from anynorm.lab.tasks.run import run
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.distributed import Processes
-from anynorm.lab.training.run import run
 from anynorm.lab.training.store import Store
 from tests.distributed import torchrun
 
@@ -25,7 +25,7 @@ def test_processes_of_torchrun_train_one_network_and_synchronized_they_are_one_b
 import torch
 from pathlib import Path
 torch.set_num_threads(1)
-from anynorm.lab.training.run import run
+from anynorm.lab.tasks.run import run
 from anynorm.lab.training.config import Config
 assert run({synced!r}, Path({str(tmp_path)!r}))
 assert run({apart!r}, Path({str(tmp_path)!r}))

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from anynorm.errors import DataError, SpecError
+from anynorm.lab.tasks.run import run
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.executors import MAX_ATTEMPTS, Executor, LocalExecutor, RayExecutor, make_executor
 from anynorm.lab.training.provenance import cpu_count
-from anynorm.lab.training.run import run
 from anynorm.lab.training.store import Store
 
 ROOT = Path(__file__).parents[3]

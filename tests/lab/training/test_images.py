@@ -9,13 +9,12 @@ from PIL import Image
 
 import anynorm
 from anynorm.lab.data import load_dataset
+from anynorm.lab.tasks.run import run, train
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.devices import Hardware
 from anynorm.lab.training.images import InMemoryImages, StreamedImages
-from anynorm.lab.training.run import run
 from anynorm.lab.training.sampler import Sampler
 from anynorm.lab.training.store import Store
-from anynorm.lab.training.trainer import train
 
 QUICK = Config(model="small", width=0.25, batch_size=8, epochs=2, lr=0.05, image_size=16, flip=True, num_evals=2)
 

@@ -11,10 +11,9 @@ from anynorm.lab.data import load_dataset
 from anynorm.lab.models import build_model
 from anynorm.lab.tasks import make_task
 from anynorm.lab.tasks.classification.task import Classification
+from anynorm.lab.tasks.run import load_run, make_trainer, run, train
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.norm_layout import apply_norms, validate_norms
-from anynorm.lab.training.run import load_run, run
-from anynorm.lab.training.trainer import Trainer, train
 
 
 @pytest.mark.parametrize(
@@ -27,7 +26,7 @@ def test_the_test_set_is_evaluated_as_often_as_the_configuration_says(num_train,
 
 
 def test_a_run_with_stop_epoch_equals_the_start_of_the_complete_run():
-    complete = Trainer(Config(num_train=64, epochs=3, num_test=30))
+    complete = make_trainer(Config(num_train=64, epochs=3, num_test=30))
     for _ in range(complete.steps_per_epoch):
         complete.training_step()
     part, _ = train(Config(num_train=64, epochs=3, num_test=30, stop_epoch=1))
@@ -55,10 +54,10 @@ def test_a_task_is_trained_after_the_last_step_of_its_run_and_outside_of_trainin
 
 
 def test_num_test_limits_the_number_of_test_images():
-    task = Trainer(Config(num_train=64, epochs=1, num_test=30)).task
+    task = make_trainer(Config(num_train=64, epochs=1, num_test=30)).task
     assert [len(labels) for _, labels in task.eval_batches(20)] == [20, 10]
     with pytest.raises(DataError, match=r"num_test must be between 1 and the 449 images of the data set; got 100000\."):
-        Trainer(Config(num_train=64, epochs=1, num_test=100000))
+        make_trainer(Config(num_train=64, epochs=1, num_test=100000))
 
 
 def test_settings_added_later_do_not_change_the_ids_of_older_runs():

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import anynorm
+from anynorm.lab.tasks.run import load_run, run
 from anynorm.lab.training import record as record_module
 from anynorm.lab.training.config import Config, config_from_dict
 from anynorm.lab.training.record import VERSION
-from anynorm.lab.training.run import load_run, run
 from anynorm.lab.training.store import ENDED, Store
 
 QUICK = Config(model="small", width=0.5, num_train=64, batch_size=16, epochs=1, lr=0.05)

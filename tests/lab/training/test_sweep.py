@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
-from anynorm.lab.training import sweep
+from anynorm.lab.tasks.run import get_or_train
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.executors import LocalExecutor
 from anynorm.lab.training.store import Store
-from anynorm.lab.training.sweep import Sweep, get_or_train, grid
+from anynorm.lab.training.sweep import Sweep, grid
 
 QUICK = Config(model="small", width=0.5, num_train=32, batch_size=16, epochs=1, lr=0.05)
 
@@ -48,7 +48,7 @@ def test_a_run_is_trained_once_and_its_record_returned(tmp_path, monkeypatch):
     record = get_or_train(QUICK, tmp_path)
     assert record == Store(tmp_path).record(QUICK.id)
     assert record["status"] == "done"
-    monkeypatch.setattr(sweep, "run", None)  # a second training would raise
+    monkeypatch.setattr("anynorm.lab.tasks.run.run", None)  # a second training would raise
     assert get_or_train(QUICK, tmp_path) == record
 
 

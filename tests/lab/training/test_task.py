@@ -12,15 +12,14 @@ from typing_extensions import TypeVar
 import anynorm
 from anynorm.cli import app
 from anynorm.lab.comparison.comparison import make_base
+from anynorm.lab.tasks.run import load_run, make_trainer, run, train
 from anynorm.lab.training.checkpoint import load_checkpoint, save_checkpoint
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.curve import Curve
 from anynorm.lab.training.devices import Hardware
 from anynorm.lab.training.options import Options, option
-from anynorm.lab.training.run import load_run, run
 from anynorm.lab.training.store import Store
 from anynorm.lab.training.task import make_optimizer
-from anynorm.lab.training.trainer import Trainer, train
 
 QUICK = Config(task="tests.lab.training.test_task:Adversarial", batch_size=8, epochs=2, lr=0.01, num_evals=2)
 
@@ -102,7 +101,7 @@ def test_a_task_may_have_several_networks_and_optimizers_and_a_state_of_its_own(
 
 
 def test_several_optimizers_follow_one_schedule_from_their_own_learning_rates():
-    trainer = Trainer(QUICK)
+    trainer = make_trainer(QUICK)
     trainer.step = trainer.steps // 2
     trainer.training_step()
     lrs = {name: optimizer.param_groups[0]["lr"] for name, optimizer in trainer.optimizers.items()}
@@ -150,9 +149,9 @@ def test_options_are_those_of_the_dataclass():
     assert Adversarial.options_of(replace(QUICK, options={"target": 1, "steps": 3})) == PairOptions(1.0, "pair", 3)
     assert replace(QUICK, options=PairOptions(steps=3)) == replace(QUICK, options={"steps": 3})
     with pytest.raises(anynorm.SpecError, match="Adversarial has no option 'goal'; its options are target name steps"):
-        Trainer(replace(QUICK, options={"goal": 1}))
+        make_trainer(replace(QUICK, options={"goal": 1}))
     with pytest.raises(anynorm.SpecError, match=r"steps must be an integer; got 1\.5"):
-        Trainer(replace(QUICK, options={"steps": 1.5}))
+        make_trainer(replace(QUICK, options={"steps": 1.5}))
     with pytest.raises(anynorm.SpecError, match="Task has no option 'x'; it has no options"):
         anynorm.Task(replace(QUICK, options={"x": 1}))
 
@@ -193,7 +192,7 @@ def test_metrics_of_a_step_must_be_scalars(monkeypatch):
 
 
 def test_a_checkpoint_of_another_version_is_refused(tmp_path):
-    state = Trainer(QUICK).state_dict()
+    state = make_trainer(QUICK).state_dict()
     del state["version"]
     save_checkpoint(state, tmp_path / "checkpoint.pt")
     with pytest.raises(anynorm.DiskError, match=r"the checkpoint must be of version 2; got version 1\. Delete it to start again"):
@@ -342,11 +341,11 @@ def test_a_metric_that_not_every_step_has_is_averaged_over_those_that_have_it(mo
 
 
 def test_gradients_that_a_step_leaves_behind_are_not_used_by_the_next(monkeypatch):
-    trainer = Trainer(QUICK)
+    trainer = make_trainer(QUICK)
     for parameter in trainer.task.parameters():
         parameter.grad = torch.full_like(parameter, 1e6)
     trainer.training_step()
-    clean = Trainer(QUICK)
+    clean = make_trainer(QUICK)
     clean.training_step()
     for name, value in clean.task.state_dict().items():
         assert torch.equal(trainer.task.state_dict()[name], value)

@@ -8,10 +8,11 @@ import torch
 from torch import nn
 
 import anynorm
+from anynorm.lab.tasks.run import make_trainer, train
 from anynorm.lab.training.checkpoint import load_checkpoint, save_checkpoint
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.sampler import derive_seed
-from anynorm.lab.training.trainer import Trainer, train
+from anynorm.lab.training.trainer import Trainer
 from tests.helpers import same
 
 QUICK = Config(model="small", width=0.5, num_train=64, batch_size=16, epochs=4, lr=0.05)
@@ -57,7 +58,7 @@ def test_a_run_stopped_after_any_step_ends_with_the_same_bits(options, tmp_path)
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
-    save_checkpoint(Trainer(QUICK).state_dict(), tmp_path / "checkpoint.pt")
+    save_checkpoint(make_trainer(QUICK).state_dict(), tmp_path / "checkpoint.pt")
     other = replace(QUICK, seed=5)
     with pytest.raises(anynorm.DataError, match=f"must be of run {other.id}; got one of run {QUICK.id}"):
         train(other, tmp_path)
@@ -101,7 +102,7 @@ def test_an_accumulated_step_is_that_of_the_full_batch_for_norms_that_do_not_poo
 
 def test_the_moving_average_starts_at_the_initial_parameters_and_buffers_are_those_of_the_model():
     decay = 0.8
-    trainer = Trainer(replace(QUICK, ema_decay=decay))
+    trainer = make_trainer(replace(QUICK, ema_decay=decay))
     expected = [parameter.detach().clone() for parameter in trainer.task.network.parameters()]
     for _ in range(3):
         trainer.training_step()
@@ -126,9 +127,9 @@ def test_a_run_needs_enough_images():
         anynorm.DataError,
         match=r"a step needs 128 samples \(batch size 128 × 1 batches per step × devices=1\); got 64 training samples",
     ):
-        Trainer(replace(QUICK, batch_size=128))
+        make_trainer(replace(QUICK, batch_size=128))
     with pytest.raises(anynorm.DataError, match="num_train must be between 1 and the 1348 images of the data set; got 5000"):
-        Trainer(replace(QUICK, num_train=5000))
+        make_trainer(replace(QUICK, num_train=5000))
 
 
 def test_seeds_differ_for_every_run_stream_and_number():

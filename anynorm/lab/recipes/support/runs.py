@@ -20,11 +20,12 @@ import torch
 from anynorm.errors import DataError
 from anynorm.lab.data.download import data_dir
 from anynorm.lab.tasks import task_class
+from anynorm.lab.tasks.run import get_or_train
 from anynorm.lab.training.config import FOLDERS, LR_SCALINGS, Config, config_from_dict, hash_sources
 from anynorm.lab.training.devices import Hardware, check_gpus
 from anynorm.lab.training.provenance import cpu_count
 from anynorm.lab.training.store import Store
-from anynorm.lab.training.sweep import Row, get_or_train
+from anynorm.lab.training.sweep import Row
 
 _hash_sources = lru_cache(hash_sources)
 """`hash_sources`, cached because a folder of images may have a million files."""

@@ -17,10 +17,11 @@ from anynorm.lab.tasks import make_task, task_class
 from anynorm.lab.tasks.adaptation.can import CAN, choose_classes, draw_per_class, filter_labels
 from anynorm.lab.tasks.adaptation.data import load_pair
 from anynorm.lab.tasks.adaptation.spherical_kmeans import class_centers, match_clusters, spherical_kmeans
+from anynorm.lab.tasks.run import make_trainer, train
 from anynorm.lab.training.config import Config, hash_sources
 from anynorm.lab.training.norm_layout import apply_norms
 from anynorm.lab.training.sampler import derive_seed
-from anynorm.lab.training.trainer import Trainer, train, update_average
+from anynorm.lab.training.trainer import update_average
 from anynorm.layers.norm import Norm
 from tests.helpers import same
 
@@ -34,7 +35,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:clusters? .* no sample")
 
 
 def trained(config, steps):
-    trainer: Any = Trainer(config)
+    trainer: Any = make_trainer(config)
     for _ in range(steps):
         trainer.training_step()
     return trainer
@@ -250,7 +251,7 @@ def test_class_aware_batches_have_samples_of_their_classes():
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_the_optimizer_of_the_adaptation_has_the_settings_of_the_run(optimizer):
     config = replace(changed(head_lr_factor=10.0), optimizer=optimizer, decay_norms=False, nesterov=True, weight_decay=0.01)
-    optimizers = Trainer(config).optimizers
+    optimizers = make_trainer(config).optimizers
     assert type(optimizers["adaptation"]) is type(optimizers["main"])
     decays = [
         {parameter: group["weight_decay"] for group in each.param_groups for parameter in group["params"]}
@@ -403,7 +404,7 @@ def cosine(shape):
 
 def test_adaptation_needs_a_model_with_a_classifier():
     with pytest.raises(anynorm.SurgeryError, match=r"This Sequential has no classifier: no module is an nn\.Linear or"):
-        Trainer(replace(QUICK_CAN, model=f"{__name__}:convolutional"))
+        make_trainer(replace(QUICK_CAN, model=f"{__name__}:convolutional"))
 
 
 def test_a_cosine_classifier_can_be_adapted():

@@ -17,10 +17,9 @@ from anynorm.lab.tasks import make_task
 from anynorm.lab.tasks.adversarial.advprop import ADVERSARIAL, CLEAN, AdvProp
 from anynorm.lab.tasks.classification.robustness import count_errors, modes_differ, pixel_model, to_pixels
 from anynorm.lab.tasks.classification.task import Classification
+from anynorm.lab.tasks.run import make_trainer, run, train
 from anynorm.lab.training.config import Config
-from anynorm.lab.training.run import run
 from anynorm.lab.training.store import Store
-from anynorm.lab.training.trainer import Trainer, train
 from tests.helpers import ROWS, same
 from tests.lab.test_attacks import Network, condition_of, images_and_labels
 
@@ -41,7 +40,7 @@ ADVPROP = replace(QUICK, task="advprop", norm="saauxbn@2")
 
 
 def trainer_of(config: Config) -> Any:
-    return Trainer(config)
+    return make_trainer(config)
 
 
 # Adversarial training

@@ -10,9 +10,9 @@ import anynorm
 from anynorm.lab.data import load_dataset
 from anynorm.lab.tasks import make_task, task_class
 from anynorm.lab.tasks.classification.task import Classification
+from anynorm.lab.tasks.run import make_trainer
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.sampler import Sampler
-from anynorm.lab.training.trainer import Trainer
 
 DATA = load_dataset("digits")
 
@@ -115,7 +115,7 @@ def test_a_task_is_found_by_its_name():
     ],
 )
 def test_onednn_is_off_for_tiny_batches_of_dense_convolutions_during_a_step_alone(options, is_tiny):
-    trainer = Trainer(Config(**({"model": "small", "num_train": 64} | options)))
+    trainer = make_trainer(Config(**({"model": "small", "num_train": 64} | options)))
     states: list[Any] = []
     trainer.task.network.register_forward_pre_hook(lambda *_: states.append(torch.backends.mkldnn.enabled))
     trainer.training_step()

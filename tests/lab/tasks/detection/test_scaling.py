@@ -12,7 +12,7 @@ from anynorm.lab.tasks.detection.data.datasets import DetectionImages, Objects, 
 from anynorm.lab.tasks.detection.data.masks import encode_mask
 from anynorm.lab.tasks.detection.scaling import resize, scale_boxes, scale_detections, scale_objects, scaled_size
 from anynorm.lab.tasks.detection.task import Detection
-from anynorm.lab.training.trainer import train
+from anynorm.lab.tasks.run import train
 from tests.helpers import same
 from tests.lab.tasks.detection.test_task import QUICK, TINY
 

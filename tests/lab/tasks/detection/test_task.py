@@ -22,10 +22,9 @@ from anynorm.lab.tasks.detection.data.datasets import DetectionImages, Objects, 
 from anynorm.lab.tasks.detection.data.masks import encode_mask
 from anynorm.lab.tasks.detection.metrics import coco_metrics, encode_detections, encode_objects
 from anynorm.lab.tasks.detection.task import Detection
+from anynorm.lab.tasks.run import load_run, make_trainer, train
 from anynorm.lab.training.config import Config, config_from_dict
-from anynorm.lab.training.run import load_run
 from anynorm.lab.training.store import Store
-from anynorm.lab.training.trainer import Trainer, train
 from anynorm.surgery.find import find_norms
 from tests.distributed import train_in_two_processes
 from tests.helpers import same
@@ -253,7 +252,7 @@ def test_a_run_with_masks_has_metrics_in_all_modes_and_a_picture(tmp_path):
 
 
 def test_test_images_are_central_crops_or_whole_and_batches_are_crops_with_their_objects(monkeypatch):
-    task = Trainer(with_options(masks=True)).task
+    task = make_trainer(with_options(masks=True)).task
     assert [tuple(x.shape) for x in task.eval_batches(500)] == [(4, 3, 32, 32)]
     whole = Detection(with_options(whole_images=True))
     assert [tuple(image.shape) for _, images in whole.images.test_batches(4, whole.processes) for image in images] == [

@@ -18,8 +18,8 @@ from anynorm.lab.tasks.few_shot.episodes import (
     prototype_scores,
 )
 from anynorm.lab.tasks.few_shot.task import FewShot
+from anynorm.lab.tasks.run import make_trainer
 from anynorm.lab.training.config import Config
-from anynorm.lab.training.trainer import Trainer
 
 OPTIONS = {"padding": 4, "num_ways": 4, "num_episodes": 6, "num_queries": 5}
 CONFIG = Config(
@@ -137,7 +137,7 @@ def test_the_confidence_interval_is_that_of_scipy():
 
 
 def test_the_metrics_of_an_evaluation_are_means_over_the_episodes():
-    trainer = Trainer(CONFIG)
+    trainer = make_trainer(CONFIG)
     trainer.training_step()
     trainer.evaluate()
     task: Any = trainer.task
@@ -169,7 +169,7 @@ def test_batches_of_a_diagnosis_are_novel_images_without_labels():
 
 
 def test_transductive_statistics_have_metrics_of_their_own_and_leave_no_trace():
-    trainer = Trainer(with_options(transductive=True, num_episodes=3))
+    trainer = make_trainer(with_options(transductive=True, num_episodes=3))
     trainer.training_step()
     before = {key: value.clone() for key, value in trainer.task.state_dict().items()}
     trainer.evaluate()
@@ -192,7 +192,7 @@ def test_features_that_depend_on_the_query_batch_are_refused():
 
 
 def test_any_model_with_a_linear_layer_gets_a_cosine_classifier():
-    task: Any = Trainer(replace(CONFIG, model="small")).task
+    task: Any = make_trainer(replace(CONFIG, model="small")).task
     logits = task.eval().model(torch.randn(2, 1, 16, 16))
     assert logits.shape == (2, 6)
     assert logits.abs().max() <= 10

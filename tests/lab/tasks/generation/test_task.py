@@ -30,10 +30,9 @@ from anynorm.lab.tasks.generation.metrics import class_distances, class_score, f
 from anynorm.lab.tasks.generation.reference_features import extract_features, reference_features
 from anynorm.lab.tasks.generation.sampling import generate, is_collapsed, recalibrated, to_uint8
 from anynorm.lab.tasks.generation.task import EVALUATION_SEED, Generation
+from anynorm.lab.tasks.run import load_run, make_trainer, run, train
 from anynorm.lab.training.config import Config
-from anynorm.lab.training.run import load_run, run
 from anynorm.lab.training.store import Store
-from anynorm.lab.training.trainer import Trainer, train
 from anynorm.layers.norm import Norm
 from tests.distributed import train_in_two_processes
 from tests.helpers import same
@@ -73,7 +72,7 @@ def changed(**options):
 
 
 def test_the_losses_are_those_of_the_paper():
-    trainer: Any = Trainer(changed(n_dis=1))
+    trainer: Any = make_trainer(changed(n_dis=1))
     task = copy.deepcopy(trainer.task)
     task.sampler = trainer.task.sampler
     trainer.training_step()
@@ -96,7 +95,7 @@ def test_the_losses_are_those_of_the_paper():
 
 
 def test_only_the_generator_learns_in_its_update():
-    trainer: Any = Trainer(replace(changed(n_dis=1), lr=1e-3))
+    trainer: Any = make_trainer(replace(changed(n_dis=1), lr=1e-3))
     trainer.update = Mock(wraps=trainer.update)
     trainer.training_step()
     assert trainer.update.call_args_list == [call("discriminator"), call("generator")]
@@ -116,7 +115,7 @@ def test_only_the_generator_learns_in_its_update():
     ],
 )
 def test_norms_of_blocks_take_classes_and_the_last_one_does_not(norm, last):
-    trainer: Any = Trainer(replace(QUICK, norm=norm))
+    trainer: Any = make_trainer(replace(QUICK, norm=norm))
     norms = [module for module in trainer.task.generator.modules() if isinstance(module, Norm)]
     assert [module.takes_condition for module in norms] == [True, True, False]
     assert str(norms[-1].norm_spec) == last
@@ -135,7 +134,7 @@ def test_class_scales_start_as_in_the_paper():
 
 
 def test_a_generator_without_conditional_norms_is_a_baseline_with_a_warning():
-    trainer: Any = Trainer(replace(QUICK, norm="bn"))
+    trainer: Any = make_trainer(replace(QUICK, norm="bn"))
     with pytest.warns(UserWarning, match=r"no norm of the generator takes a class \(norm bn\).* Usable: ccbn@K sabn@K"):
         trainer.training_step()
 
@@ -400,7 +399,7 @@ def test_inception_gets_three_channels_in_its_own_range(tmp_path):
 
 def test_too_few_images_are_warned_about():
     with pytest.warns(UserWarning, match=r"FD \(projection\) from 5 images is biased: .* needs more than 5 images"):
-        Trainer(changed(num_generated=5, intra_class=False)).evaluate()
+        make_trainer(changed(num_generated=5, intra_class=False)).evaluate()
 
 
 # What is refused ------------------------------------------------------------------------------------------------------------
@@ -497,7 +496,7 @@ def test_a_generator_may_take_labels():
     ],
 )
 def test_a_pair_that_does_not_fit_the_images_is_refused(name, message):
-    trainer: Any = Trainer(replace(QUICK, model=f"tests.lab.tasks.generation.test_task:{name}"))
+    trainer: Any = make_trainer(replace(QUICK, model=f"tests.lab.tasks.generation.test_task:{name}"))
     with pytest.raises(anynorm.DataError, match=message):
         trainer.task.check()
 

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 import anynorm
+from anynorm.lab.tasks.run import make_trainer, train
 from anynorm.lab.tasks.search.controller_task import ControllerSearch, observe
 from anynorm.lab.training.config import Config
-from anynorm.lab.training.trainer import Trainer, train
 from tests.helpers import same
 from tests.tables import planted_gains, planted_table, small_table, write_table
 
@@ -135,7 +135,7 @@ def test_the_table_is_found_in_the_data_directory(tmp_path, monkeypatch):
         ControllerSearch.prepare(run)
     write_table(tmp_path)
     ControllerSearch.prepare(run)
-    trainer = Trainer(run)
+    trainer = make_trainer(run)
     assert trainer.steps_per_epoch == 30
     trainer.training_step()
     assert float(trainer.task.get_buffer("baseline")) > 0

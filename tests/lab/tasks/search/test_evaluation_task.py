@@ -10,8 +10,8 @@ from torch import nn
 from anynorm.errors import SpecError
 from anynorm.lab.models.search.darts_evaluation import DropPath
 from anynorm.lab.tasks import make_task
+from anynorm.lab.tasks.run import make_trainer
 from anynorm.lab.training.config import Config
-from anynorm.lab.training.trainer import Trainer
 
 QUICK = Config(
     task="architecture_evaluation", model="darts.n3:v2", width=0.12, num_train=32, num_test=32, batch_size=16, epochs=1, lr=0.025,
@@ -20,7 +20,7 @@ QUICK = Config(
 
 
 def test_the_loss_adds_the_weighted_loss_of_the_auxiliary_head():
-    task: Any = Trainer(QUICK).task
+    task: Any = make_trainer(QUICK).task
     x, labels = task.training_batch(0)
     metrics = task.loss((x, labels))
     logits, auxiliary = task.model.forward_both(x)
@@ -31,7 +31,7 @@ def test_the_loss_adds_the_weighted_loss_of_the_auxiliary_head():
 
 
 def test_drop_path_rises_linearly_to_its_option():
-    trainer = Trainer(QUICK)
+    trainer = make_trainer(QUICK)
     probabilities = []
     for _ in range(trainer.steps):
         trainer.training_step()
@@ -40,7 +40,7 @@ def test_drop_path_rises_linearly_to_its_option():
 
 
 def test_gradients_are_clipped_before_an_update():
-    trainer = Trainer(replace(QUICK, momentum=0.0, weight_decay=0.0, options={"clip_grad_norm": 1e-3}))
+    trainer = make_trainer(replace(QUICK, momentum=0.0, weight_decay=0.0, options={"clip_grad_norm": 1e-3}))
     before = nn.utils.parameters_to_vector(trainer.task.parameters()).detach().clone()
     trainer.training_step()
     change = nn.utils.parameters_to_vector(trainer.task.parameters()).detach() - before

@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from anynorm.errors import SpecError
-from anynorm.lab.tasks import make_task
+from anynorm.lab.tasks import make_task, run
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.curve import DivergedError
-from anynorm.lab.training.trainer import Trainer
 
 TASKS = ("manas_exp3", "manas_least_squares", "random_search")
 QUICK = Config(
@@ -28,7 +27,7 @@ ON_DARTS = replace(QUICK, model="darts.n3", width=0.25, batch_size=8, num_train=
 
 
 def make_trainer(config: Config = QUICK) -> Any:
-    return Trainer(config)
+    return run.make_trainer(config)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from anynorm.lab.data.datasets import load_cached
 from anynorm.lab.models.search.cells import SKIP
 from anynorm.lab.models.search.nasbench201 import NasBench201
 from anynorm.lab.tasks import make_task
+from anynorm.lab.tasks.run import make_trainer, train
 from anynorm.lab.tasks.search import bilevel
 from anynorm.lab.tasks.search.bilevel import frozen, second_order_gradients, shifted
 from anynorm.lab.tasks.search.metrics import check_table, table_metrics
@@ -24,7 +25,6 @@ from anynorm.lab.tasks.search.path_evaluation import evaluate_path
 from anynorm.lab.tasks.search.task import ALPHA, WEIGHTS
 from anynorm.lab.training.clipping import clip_gradients
 from anynorm.lab.training.config import Config
-from anynorm.lab.training.trainer import Trainer, train
 from anynorm.layers.norm import Norm
 from tests.helpers import same
 from tests.tables import planted_table, write_table
@@ -63,7 +63,7 @@ class Recorder:
 
 def double_task(**changes) -> Any:
     """Return a task in float64 with fixed batches."""
-    trainer: Any = Trainer(replace(QUICK, batch_size=6, **changes))
+    trainer: Any = make_trainer(replace(QUICK, batch_size=6, **changes))
     task = trainer.task
     task.model.double()
     batches = [task.training_batch(0, number) for number in (WEIGHTS, ALPHA)]
@@ -179,7 +179,7 @@ def test_alpha_may_be_trained_on_half_of_the_test_images():
 
 
 def test_a_step_updates_alpha_by_adam_and_then_the_weights_by_sgd():
-    trainer: Any = Trainer(replace(QUICK, norm="bn", weight_decay=0.0))
+    trainer: Any = make_trainer(replace(QUICK, norm="bn", weight_decay=0.0))
     task = copy.deepcopy(trainer.task)
     task.sampler = trainer.task.sampler
     trainer.training_step()
@@ -198,7 +198,7 @@ def test_a_step_updates_alpha_by_adam_and_then_the_weights_by_sgd():
 
 
 def test_gradients_are_clipped_before_the_update_and_only_those_of_the_weights():
-    trainer: Any = Trainer(changed(clip_grad_norm=0.01))
+    trainer: Any = make_trainer(changed(clip_grad_norm=0.01))
     before = [weight.detach().clone() for weight in trainer.task.model.weight_parameters()]
     trainer.training_step()
     moved = torch.cat([(b - w).flatten() for b, w in zip(before, trainer.task.model.weight_parameters(), strict=True)])
@@ -240,7 +240,7 @@ def test_statistics_per_class_differ_from_shared_ones_only_in_running_statistics
 def test_without_sampling_only_class_0_is_trained():
     trained = {}
     for sample in (True, False):
-        trainer: Any = Trainer(replace(changed(sample_conditions=sample), weight_decay=0.0))
+        trainer: Any = make_trainer(replace(changed(sample_conditions=sample), weight_decay=0.0))
         norms = [m for m in trainer.task.model.modules() if isinstance(m, Norm) and m.norm_spec.num_classes == 25]
         before = [norm.class_bias.detach().clone() for norm in norms]
         for _ in range(4):
@@ -252,7 +252,7 @@ def test_without_sampling_only_class_0_is_trained():
 
 
 def test_running_statistics_are_those_of_the_steps_of_the_weights():
-    trainer: Any = Trainer(replace(QUICK, norm="bn"))
+    trainer: Any = make_trainer(replace(QUICK, norm="bn"))
     trainer.training_step()
     assert {int(m.num_batches_tracked) for m in trainer.task.model.modules() if isinstance(m, Norm)} == {1}
 
@@ -390,7 +390,7 @@ def test_streamed_images_are_refused(tmp_path):
 
 
 def test_alpha_that_becomes_nan_ends_the_run_with_a_reason():
-    trainer: Any = Trainer(QUICK)
+    trainer: Any = make_trainer(QUICK)
     with torch.no_grad():
         trainer.task.model.network.linear.bias[0] = math.nan
     _, failure = train(QUICK, task=trainer.task)

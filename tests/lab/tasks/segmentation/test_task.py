@@ -16,6 +16,7 @@ from anynorm.errors import DataError, SpecError
 from anynorm.lab.data.shape import DataShape
 from anynorm.lab.models import build_model
 from anynorm.lab.tasks import make_task
+from anynorm.lab.tasks.run import make_trainer, train
 from anynorm.lab.tasks.segmentation.data import SegmentationDataset, load_segmentation
 from anynorm.lab.tasks.segmentation.metrics import class_iou, confusion_matrix, segmentation_metrics
 from anynorm.lab.tasks.segmentation.prediction import average_probabilities, parse_scales, predict_logits
@@ -23,7 +24,6 @@ from anynorm.lab.tasks.segmentation.task import Segmentation
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.norm_layout import apply_norms
 from anynorm.lab.training.norm_modes import BATCH_STATISTICS, RECALIBRATED
-from anynorm.lab.training.trainer import Trainer, train
 from anynorm.surgery.find import find_norms
 from tests.helpers import same
 
@@ -161,7 +161,7 @@ def test_the_evaluation_is_that_of_a_loop_over_single_images():
 
 
 def test_ignored_pixels_have_no_loss_and_the_auxiliary_loss_has_its_weight():
-    task: Any = Trainer(QUICK).task
+    task: Any = make_trainer(QUICK).task
     x, labels = task.training_batch(0)
     labels = labels.clone()
     labels[:, :30] = 255

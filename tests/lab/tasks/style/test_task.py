@@ -11,10 +11,10 @@ from torch.nn.functional import mse_loss
 
 import anynorm
 from anynorm.lab.tasks import make_task
+from anynorm.lab.tasks.run import make_trainer, train
 from anynorm.lab.tasks.style.crops import Crops
 from anynorm.lab.training.config import SCHEDULES, hash_sources
 from anynorm.lab.training.store import Store
-from anynorm.lab.training.trainer import Trainer, train
 from tests.helpers import same
 from tests.lab.tasks.test_battery import SMOKE
 
@@ -45,7 +45,7 @@ def gradients(task, batch):
 
 
 def test_an_attached_target_changes_the_gradient_of_the_norm_and_nothing_else():
-    trainers = [Trainer(with_options(ARBITRARY, detach_target=detached)) for detached in (True, False)]
+    trainers = [make_trainer(with_options(ARBITRARY, detach_target=detached)) for detached in (True, False)]
     batch = trainers[0].task.training_batch(0)
     losses = [trainer.task.loss(batch)["loss"] for trainer in trainers]
     assert losses[0] == losses[1]
@@ -90,7 +90,7 @@ def test_training_lowers_both_losses_on_held_out_images(config):
 
 
 def test_styles_of_a_step_are_random_and_depend_on_the_seed_and_the_step_alone():
-    task, again = (Trainer(ARBITRARY).task for _ in range(2))
+    task, again = (make_trainer(ARBITRARY).task for _ in range(2))
     batches = [task.training_batch(step) for step in (0, 1)]
     for step in (1, 0):  # in another order
         for actual, expected in zip(again.training_batch(step), batches[step], strict=True):
@@ -100,13 +100,13 @@ def test_styles_of_a_step_are_random_and_depend_on_the_seed_and_the_step_alone()
 
 
 def chosen_styles(config, step) -> Any:
-    task: Any = Trainer(config).task
+    task: Any = make_trainer(config).task
     return task.styles.choose(task.sampler, step, 0).tolist()
 
 
 def test_worker_processes_decode_the_same_crops(monkeypatch):
     monkeypatch.setattr("anynorm.lab.tasks.style.crops.MIN_IMAGES_FOR_WORKERS", 1)
-    task, streamed = (Trainer(ARBITRARY).task for _ in range(2))
+    task, streamed = (make_trainer(ARBITRARY).task for _ in range(2))
     streamed.num_workers = 2
     try:
         for step in (0, 1):
@@ -118,7 +118,7 @@ def test_worker_processes_decode_the_same_crops(monkeypatch):
 
 @pytest.mark.parametrize(("config", "size"), [(ARBITRARY, (5 * 17 - 1, 5 * 17 - 1)), (SINGLE, (2 * 17 - 1, 4 * 17 - 1))])
 def test_a_run_keeps_a_picture_of_held_out_images(config, size):
-    task = Trainer(config).task.eval()
+    task = make_trainer(config).task.eval()
     with torch.no_grad():
         files = task.artifacts()
     with Image.open(BytesIO(files["stylized.png"])) as image:
@@ -173,7 +173,7 @@ def test_images_that_are_too_small_for_the_encoder_are_refused():
 def test_an_unreadable_image_of_a_folder_is_named(tmp_path):
     for name in "abcdefgh":
         (tmp_path / f"{name}.png").write_text("not an image")
-    task = Trainer(replace(ARBITRARY, data=f"folder:{tmp_path}", num_train=4, num_test=1)).task
+    task = make_trainer(replace(ARBITRARY, data=f"folder:{tmp_path}", num_train=4, num_test=1)).task
     with pytest.raises(anynorm.ReadError, match=r"cannot decode .*/[a-h]\.png"):
         task.training_batch(0)
 

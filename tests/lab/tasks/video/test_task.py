@@ -11,13 +11,13 @@ from anynorm.errors import DataError, SpecError
 from anynorm.lab.data.shape import DataShape
 from anynorm.lab.models import build_model
 from anynorm.lab.tasks import make_task
+from anynorm.lab.tasks.run import make_trainer, train
 from anynorm.lab.tasks.video.data import VideoDataset, frame_moments
 from anynorm.lab.tasks.video.readers import MemoryVideo
 from anynorm.lab.tasks.video.task import VideoClassification, score_sums
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.distributed import Processes
 from anynorm.lab.training.sampler import Sampler
-from anynorm.lab.training.trainer import Trainer, train
 from tests.helpers import same
 
 QUICK = Config(
@@ -188,7 +188,7 @@ def test_weights_of_a_classification_run_are_inflated(tmp_path):
 
 
 def test_frozen_norms_do_not_change_and_gradients_are_clipped():
-    trainer: Any = Trainer(
+    trainer: Any = make_trainer(
         replace(QUICK, weight_decay=0.0, momentum=0.0, lr=1.0, options={"frozen": True, "clip_grad_norm": 0.01})
     )
     before = {name: value.clone() for name, value in trainer.task.model.state_dict().items()}

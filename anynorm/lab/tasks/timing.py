@@ -15,6 +15,7 @@ import torch
 
 from anynorm.errors import AnynormError
 from anynorm.io.atomic import atomic_write
+from anynorm.lab.tasks.run import make_trainer
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.curve import DivergedError
 from anynorm.lab.training.devices import Hardware
@@ -75,7 +76,7 @@ def _measure(configs: list[Config], hardware: Hardware) -> dict[str, float]:
     built: list[Trainer] = []
     for config in configs:
         try:
-            trainer = Trainer(config, hardware=hardware)
+            trainer = make_trainer(config, hardware)
             built.append(trainer)
             trainer.training_step()  # the first step compiles and allocates
         except (AnynormError, DivergedError):

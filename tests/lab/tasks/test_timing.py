@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from anynorm.lab.training import timing
+from anynorm.lab.tasks import timing
+from anynorm.lab.tasks.timing import step_times
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.provenance import provenance
-from anynorm.lab.training.timing import step_times
 
 QUICK = Config(model="small", width=0.5, num_train=64, batch_size=16, epochs=1, lr=0.05)
 PAIR = [QUICK, replace(QUICK, norm="gn:4")]

@@ -1,11 +1,11 @@
-"""Run a configuration: train the networks, measure them, and write the record to the store."""
+"""Run a configuration: make the task that it names, train the networks, measure them, and write the record to the store."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from anynorm.diagnostics import estimation_shift, importance
 from anynorm.diagnostics.buffers import preserve_buffers
 from anynorm.errors import AnynormError, DiagnosticError, DiskError, ReadError
-from anynorm.io.checkpoints import import_object, read_state_dict
+from anynorm.io.checkpoints import read_state_dict
+from anynorm.lab.tasks import make_task, task_class
 from anynorm.lab.training.checkpoint import save_checkpoint
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.devices import Hardware, check_processes, describe_device, make_fabric
@@ -21,11 +22,47 @@ from anynorm.lab.training.distributed import Processes
 from anynorm.lab.training.provenance import provenance
 from anynorm.lab.training.store import Store
 from anynorm.lab.training.task import Metric, Task
-from anynorm.lab.training.trainer import Trainer, train
+from anynorm.lab.training.trainer import Trainer, fit
 from anynorm.surgery.batches import size_of
 from anynorm.surgery.find import find_norms
 
 SHIFT_SAMPLES, SHIFT_BATCH_SIZE = 1000, 500
+
+
+class TrainResult(NamedTuple):
+    """The result of `train`: the trainer, and the reason why training diverged ("" if it did not)."""
+
+    trainer: Trainer
+    failure: str
+
+
+def make_trainer(config: Config, hardware: Hardware | None = None) -> Trainer:
+    """Return a trainer of the task that a configuration names, before the first step."""
+    return Trainer(config, make_task(config), hardware)
+
+
+def train(
+    config: Config,
+    folder: Path | None = None,
+    *,
+    task: Task | None = None,
+    hardware: Hardware | None = None,
+    seconds: float = 20.0,
+    callback: Callable[[Trainer], None] | None = None,
+) -> TrainResult:
+    """Train until the last step, or until the run diverges.
+
+    Args:
+        config: the configuration of the run.
+        folder: the folder of the checkpoint and artifacts; training resumes from the checkpoint if it exists. None to write no
+            files.
+        task: the task to train; None for the task of `config.task`.
+        hardware: the hardware to train on; the CPU by default.
+        seconds: minimum time between checkpoints.
+        callback: a function that is called with the trainer after every step.
+    """
+    trainer = Trainer(config, make_task(config) if task is None else task, hardware)
+    return TrainResult(trainer, fit(trainer, folder, seconds=seconds, callback=callback))
 
 
 def run(
@@ -60,7 +97,7 @@ def run(
         return False
     try:
         if task is None:
-            import_object("anynorm.lab.tasks:task_class")(config.task).prepare(config)
+            task_class(config.task).prepare(config)
         outcome = _train_and_measure(config, store.folder(config.id), task, hardware, callback)
         if processes.is_main:
             store.finish(config, outcome)
@@ -68,6 +105,23 @@ def run(
         store.release(config)
     processes.barrier()  # when the call returns, the record can be read in every process
     return True
+
+
+def get_or_train(config: Config, root: Path, hardware: Hardware | None = None) -> dict[str, Any]:
+    """Return the record of a run; train the run first if the store does not have its record.
+
+    If another process is training the run, wait for it, and continue the training if that process is killed.
+
+    Args:
+        config: the configuration of the run.
+        root: the folder of the store.
+        hardware: the hardware to train on; the CPU by default.
+    """
+    store = Store(root)
+    while not store.is_valid(config.id):
+        if not run(config, root, hardware=hardware) and not store.is_valid(config.id):
+            time.sleep(1)
+    return store.record(config.id)
 
 
 def _train_and_measure(
@@ -105,7 +159,7 @@ def _train_and_measure(
 
 def _metric_of_failed_run(config: Config, task: Task | None) -> Metric:
     """Return the metric of a run; the default of the task if the settings of a failed run do not determine it."""
-    kind: type[Task] = import_object("anynorm.lab.tasks:task_class")(config.task) if task is None else type(task)
+    kind: type[Task] = task_class(config.task) if task is None else type(task)
     try:
         return kind.metric_for(config)
     except AnynormError:
@@ -126,7 +180,7 @@ def load_run(root: Path, name: str) -> Task:
     """
     store = Store(root)
     config = store.config(name)
-    task: Task = import_object("anynorm.lab.tasks:make_task")(config)
+    task = make_task(config)
     for network_name, network in task.named_children():
         network.load_state_dict(read_state_dict(store.folder(store.find(name)) / f"{network_name}.pt"))
     path = store.folder(store.find(name)) / "task.pt"

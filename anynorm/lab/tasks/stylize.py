@@ -92,7 +92,7 @@ def _load_stylizer(runs: Path, model: str) -> Any:
         DataError: if the run has another task, or did not finish training.
     """
     from anynorm.lab.tasks import TASKS, task_class
-    from anynorm.lab.training.run import load_run
+    from anynorm.lab.tasks.run import load_run
     from anynorm.lab.training.store import Store
 
     task = Store(runs).config(model).task
