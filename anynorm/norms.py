@@ -7,14 +7,16 @@ The name can then be used in specs, on the command line, in configurations and i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anynorm.core.cuts import ALL, AnyCut, Cut, JointCut, largest_usable_groups
 from anynorm.core.mixing import Softmax
 from anynorm.core.spec import NormSpec, check_positive_int
-from anynorm.core.update_rules import UpdateRule
 from anynorm.errors import SpecError
-from anynorm.layers.registered import ClassNorm, DomainNorm, GroupedNorm, RegisteredNorm
+from anynorm.layers.registered import ClassNorm, DomainNorm, GroupedNorm, RegisteredNorm, RegisteredOptions
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _SN = "Luo et al. 2019 (sn)"
 _SABN = "Gong et al. 2022 (sabn)"
@@ -111,18 +113,11 @@ class BatchGroupNorm(RegisteredNorm):
         self,
         num_features: int,
         num_groups: int | None = None,
-        eps: float = 1e-5,
-        momentum: float | None = 0.1,
-        affine: bool = True,
-        track_running_stats: bool = True,
-        device: Any = None,
-        dtype: Any = None,
         *,
         batch_size: int | None = None,
-        update_rule: UpdateRule | None = None,
+        **options: Unpack[RegisteredOptions],
     ) -> None:
-        arguments = {"num_groups": num_groups, "batch_size": batch_size}
-        self._initialize(num_features, arguments, eps, momentum, affine, track_running_stats, device, dtype, update_rule)
+        self._initialize(num_features, {"num_groups": num_groups, "batch_size": batch_size}, **options)
 
     define = staticmethod(lambda num_groups: same_cut(JointCut(num_groups)))
 
@@ -142,7 +137,14 @@ class BatchGroupNorm(RegisteredNorm):
             )
         batch_size = check_positive_int(batch_size, "batch_size", cls.name)
         groups = cls.GROUPS_BY_BATCH_SIZE[max(size for size in cls.GROUPS_BY_BATCH_SIZE if size <= batch_size)]
-        return largest_usable_groups(groups, num_features) if num_features else groups
+        if num_features is None:
+            return groups
+        return largest_usable_groups(groups, check_positive_int(num_features, "num_features", cls.name))
+
+    @classmethod
+    def nearest_groups(cls, num_groups: int, num_features: int) -> int:
+        """Return the largest usable number of groups up to `num_groups`."""
+        return largest_usable_groups(num_groups, num_features)
 
 
 class GeneralBatchGroupNorm(RegisteredNorm):
@@ -157,22 +159,8 @@ class GeneralBatchGroupNorm(RegisteredNorm):
     use = "Studies of statistics over m samples, independent of the batch size (ghost batches)."
     arguments = {"num_samples": None, "num_groups": None}
 
-    def __init__(
-        self,
-        num_features: int,
-        num_samples: int,
-        num_groups: int,
-        eps: float = 1e-5,
-        momentum: float | None = 0.1,
-        affine: bool = True,
-        track_running_stats: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-        *,
-        update_rule: UpdateRule | None = None,
-    ) -> None:
-        arguments = {"num_samples": num_samples, "num_groups": num_groups}
-        self._initialize(num_features, arguments, eps, momentum, affine, track_running_stats, device, dtype, update_rule)
+    def __init__(self, num_features: int, num_samples: int, num_groups: int, **options: Unpack[RegisteredOptions]) -> None:
+        self._initialize(num_features, {"num_samples": num_samples, "num_groups": num_groups}, **options)
 
     define = staticmethod(lambda num_samples, num_groups: same_cut(Cut(ALL, num_groups, 1, samples_per_part=num_samples)))
 

@@ -5,19 +5,17 @@ To register your own norm, subclass `anynorm.layers.registered.RegisteredNorm`, 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 from anynorm import norms as algebra  # noqa: F401  # their classes register themselves
 from anynorm.core import grammar
-from anynorm.core.cuts import divisors, largest_usable_groups
-from anynorm.core.spec import NormSpec, check_num_features
+from anynorm.core.spec import NormSpec
 from anynorm.core.update_rules import UpdateRule
 from anynorm.errors import SpecError
 from anynorm.layers import baselines  # noqa: F401  # their classes register themselves
-from anynorm.layers.norm import Norm
+from anynorm.layers.norm import Norm, NormOptions
 from anynorm.layers.registered import REGISTRY, RegisteredNorm
 
 
@@ -42,7 +40,7 @@ def parse(spec: str, **arguments: Any) -> NormSpec:
     return parsed.norm_spec
 
 
-def _check_arguments(spec: str, arguments: Iterable[str], usable: set[str]) -> None:
+def _check_arguments(spec: str | NormSpec, arguments: Iterable[str], usable: set[str]) -> None:
     for name in arguments:
         if name not in usable:
             raise SpecError(
@@ -51,30 +49,30 @@ def _check_arguments(spec: str, arguments: Iterable[str], usable: set[str]) -> N
 
 
 def make(
-    spec: str,
+    spec: str | NormSpec,
     num_features: int,
     *,
     eps: float = 1e-5,
     momentum: float | None = 0.1,
     affine: bool = True,
     track_running_stats: bool = True,
-    update_rule: UpdateRule | None = None,
     device: Any = None,
     dtype: Any = None,
+    update_rule: UpdateRule | None = None,
     **arguments: Any,
 ) -> Norm:
     """Make a normalization layer from a spec.
 
     Args:
-        spec: the spec string, such as "bn", "hn:32", "bn/en:32", "in+ln+bn" or "sabn@10".
+        spec: the spec string, such as "bn", "hn:32", "bn/en:32", "in+ln+bn" or "sabn@10", or a definition from `parse`.
         num_features: number of channels.
         eps: value added to the variance for numerical stability.
         momentum: weight of the newest batch in the running statistics; None for a cumulative average over all batches.
         affine: whether to add learnable affine parameters.
         track_running_stats: whether to track running statistics for inference.
-        update_rule: update rule of the running statistics (see `anynorm.core.update_rules`); replaces `momentum`.
         device: device of parameters and buffers.
         dtype: dtype of parameters and buffers.
+        update_rule: update rule of the running statistics (see `anynorm.core.update_rules`); replaces `momentum`.
         arguments: arguments of the norms that are not in the spec string, such as num_groups, num_classes, num_domains or
             num_samples, and hyperparameters of the norm. Every spec accepts batch_size, which only bgn uses, to choose its
             number of groups.
@@ -87,25 +85,32 @@ def make(
     >>> make("bgn", 48, batch_size=8).spec
     'bgn:16'
     """
-    keywords = {**arguments, "num_features": check_num_features(num_features, spec)}
-    parsed = grammar.parse(spec, REGISTRY, keywords)
-    norm_class = parsed.norm_class
-    hyperparameters = norm_class.hyperparameters if norm_class else {}
-    _check_arguments(spec, arguments, {*parsed.usable, *hyperparameters, "batch_size"})
-    options = {
-        "eps": eps,
-        "momentum": momentum,
-        "track_running_stats": track_running_stats,
-        "update_rule": update_rule,
-        "device": device,
-        "dtype": dtype,
-    }
-    if norm_class is None:
-        return Norm(parsed.norm_spec if affine else parsed.norm_spec.without_affine(), num_features, **options)
-    options |= {name: arguments[name] for name in hyperparameters if name in arguments}
-    has_affine = affine and bool(parsed.norm_spec.affine.stages)
-    norm: Norm = norm_class(num_features, **parsed.arguments, affine=has_affine, **options)
-    return norm
+    usable: set[str] = set()
+    if isinstance(spec, str):
+        spec, usable = grammar.parse(spec, REGISTRY, {**arguments, "num_features": num_features})
+    elif not isinstance(spec, NormSpec):
+        raise SpecError(f"A spec must be a string such as 'bn' or 'hn:32'; got {spec!r}.{_order_hint(spec, num_features)}")
+    norm_class = REGISTRY.get(spec.class_name, Norm)
+    hyperparameters: dict[str, Any] = {}
+    if arguments:
+        _check_arguments(spec, arguments, {*usable, *norm_class.hyperparameters, "batch_size"})
+        hyperparameters = {name: arguments[name] for name in norm_class.hyperparameters if name in arguments}
+    return norm_class.from_spec(
+        spec,
+        num_features,
+        eps=eps,
+        momentum=momentum,
+        affine=affine,
+        track_running_stats=track_running_stats,
+        device=device,
+        dtype=dtype,
+        update_rule=update_rule,
+        **hyperparameters,
+    )
+
+
+def _order_hint(spec: object, num_features: object) -> str:
+    return f" The spec comes first: make({num_features!r}, {spec!r})." if isinstance(num_features, str) else ""
 
 
 def layer(spec: str, *, groups: str = "exact", **options: Any) -> Callable[..., Norm]:
@@ -133,40 +138,40 @@ def layer(spec: str, *, groups: str = "exact", **options: Any) -> Callable[..., 
 
 
 def _make_layer(num_features: int, *, spec: str, groups: str, **options: Any) -> Norm:
-    return make(nearest_spec(spec, num_features) if groups == "nearest" else spec, num_features, **options)
+    if groups == "exact":
+        return make(spec, num_features, **options)
+    arguments, layer_options = split_options(options)
+    return make(nearest_spec(parse(spec, num_features=num_features, **arguments), num_features), num_features, **layer_options)
 
 
-def nearest_spec(spec: str, channels: int) -> str:
-    """Replace each number of groups in a spec by the nearest one that divides the number of channels.
+def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split keyword arguments of `make` into those that belong to the spec, such as num_groups, and those of the layer.
 
-    >>> nearest_spec("gn:32", 48), nearest_spec("bn/en:32", 24), nearest_spec("bgn:64", 48), nearest_spec("gbgn:4,32", 48)
-    ('gn:24', 'bn/en:24', 'bgn:48', 'gbgn:4,24')
-    >>> nearest_spec("gn", 8), nearest_spec("gn", 64), nearest_spec("sn", 7), nearest_spec("gn.none", 6)
-    ('gn:8', 'gn', 'sn', 'gn:6.none')
+    >>> split_options({"num_classes": 10, "eps": 1e-3})
+    ({'num_classes': 10}, {'eps': 0.001})
     """
-
-    def fit_term(term: re.Match[str]) -> str:
-        name, written = term[1], term[2]
-        row = REGISTRY.get(name)
-        arguments = [] if row is None else [argument for argument in row.arguments if argument.startswith("num_")]
-        if not written and row is not None and arguments == ["num_groups"]:
-            written = str(row.arguments["num_groups"] or "")
-        if not written:
-            return term[0]
-        numbers = [int(number) for number in written.split(",")]
-        if not term[2] and channels % numbers[0] == 0:
-            return term[0]
-        for k, argument in enumerate(arguments[: len(numbers)]):
-            groups = numbers[k]
-            if argument == "num_groups" and groups and channels % groups:
-                numbers[k] = largest_usable_groups(groups, channels) if name == "bgn" else _nearest_divisor(groups, channels)
-        return f"{name}:{','.join(map(str, numbers))}"
-
-    return re.sub(r"\b([a-z]+)(?::(\d+(?:,\d+)*))?(?![\w:@])", fit_term, spec)
+    hyperparameters = {name for norm_class in REGISTRY.values() for name in norm_class.hyperparameters}
+    of_layer = {name: value for name, value in options.items() if name in NormOptions.__annotations__ or name in hyperparameters}
+    return {name: value for name, value in options.items() if name not in of_layer}, of_layer
 
 
-def _nearest_divisor(groups: int, channels: int) -> int:
-    return min(divisors(channels), key=lambda divisor: (abs(divisor - groups), divisor))
+def nearest_spec(norm_spec: NormSpec, num_features: int) -> NormSpec:
+    """Return a norm with the nearest numbers of groups that divide a number of channels.
+
+    >>> [str(nearest_spec(parse(spec), 48)) for spec in ("gn:32", "bn/en:32", "bgn:64", "gbgn:4,32", "gn:32.none", "sn")]
+    ['gn:24', 'bn/en:24', 'bgn:48', 'gbgn:4,24', 'gn:24.none', 'sn']
+    """
+    norm_class = REGISTRY.get(norm_spec.class_name)
+    if norm_class is None:
+        return norm_spec.nearest(num_features)
+    num_groups = norm_spec.arguments.get("num_groups")
+    if num_groups is None:
+        return norm_spec
+    nearest = norm_class.nearest_groups(num_groups, num_features)
+    if nearest == num_groups:
+        return norm_spec
+    changed = norm_class.named_spec({**norm_spec.arguments, "num_groups": nearest})
+    return changed if changed.affine == norm_spec.affine else changed.without_affine()
 
 
 class Entry(NamedTuple):
@@ -193,6 +198,6 @@ def zoo() -> list[Entry]:
     for norm_class in REGISTRY.values():
         entries.append(Entry(norm_class.example or norm_class.name, norm_class, summary(norm_class), norm_class.paper))
         for spec, description in norm_class.variants.items():
-            kind = grammar.parse(spec, REGISTRY, {}).norm_class or Norm
+            kind = REGISTRY.get(parse(spec).class_name, Norm)
             entries.append(Entry(spec, kind, description, norm_class.paper))
     return entries

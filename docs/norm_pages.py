@@ -9,7 +9,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from anynorm.core import grammar
 from anynorm.core.cuts import JointCut
 from anynorm.draw import save_cuts
 from anynorm.draw.descriptions import count, formula, list_norms
@@ -47,7 +46,7 @@ def file_name(spec: str) -> str:
 
 def drawn_specs(norm: type[RegisteredNorm]) -> list[str]:
     """Return the specs to draw, with small numbers; for joint cuts, also with strips and with groups that split channels."""
-    shown = grammar.parse(example(norm), REGISTRY, {}).arguments
+    shown = parse(example(norm)).arguments
     numbers = {name: value if name == "num_classes" else min(value, SMALL) for name, value in shown.items()}
     norm_spec = norm.named_spec(numbers)
     if any(isinstance(cut, JointCut) for cut in norm_spec.mean):
@@ -201,7 +200,7 @@ def _benchmark() -> dict[str, Any]:
 def cost(norm: type[RegisteredNorm]) -> str:
     """Return a table of the time of a norm relative to torch's layers: median and maximum over the shapes of the benchmark."""
     result = _benchmark()
-    specs = [spec for spec in result["specs"] if grammar.parse(spec, REGISTRY, {}).norm_class is norm or spec in norm.variants]
+    specs = [spec for spec in result["specs"] if parse(spec).class_name == norm.name or spec in norm.variants]
     if not specs:
         return "Not in the [benchmark of layers](../benchmarks/index.md)" + (
             ": `python benchmarks/baselines.py` measures it." if parse(example(norm), batch_size=8).custom else "."

@@ -10,7 +10,7 @@ from typing import Any
 
 from anynorm.errors import AnynormError
 from anynorm.lab.recipes.support.catalog import read_header
-from anynorm.lab.training.norm_layout import split_layout, validate_norms
+from anynorm.lab.training.norm_layout import Layout
 from anynorm.layers.registered import REGISTRY, RegisteredNorm
 from anynorm.registry import parse
 from tools.markdown import anchor, recipe_heading
@@ -52,7 +52,7 @@ def _find_specs(value: Any) -> set[str]:
 def _is_spec(text: str) -> bool:
     """Whether a text is a spec or a layout of several, such as "sabn@K" or "xbn=gn:8;heads=gn:8"."""
     try:
-        validate_norms(text, batch_size=8)
+        Layout.parse(text, batch_size=8, num_classes=NUM_CLASSES)
     except (AnynormError, ValueError):
         return False
     return True
@@ -65,9 +65,9 @@ def names_of(text: str) -> frozenset[str]:
     >>> sorted(names_of("sabn@K~gn:8")), sorted(names_of("bn.aux@2"))
     (['gn', 'sabn'], ['auxbn', 'bn'])
     """
-    specs = split_layout(text, NUM_CLASSES)
-    definitions = {parse(spec, batch_size=8).canonical() for spec in specs}
-    written = {word for spec in specs for word in re.findall(r"[a-z]+", spec.lower())} & set(REGISTRY)
+    norms = Layout.parse(text, batch_size=8, num_classes=NUM_CLASSES).norms
+    definitions = {norm.canonical() for norm in norms}
+    written = {word for norm in norms for word in re.findall(r"[a-z]+", str(norm))} & set(REGISTRY)
     return frozenset(written | {name for name, norm in REGISTRY.items() if parse(example(norm)).canonical() in definitions})
 
 

@@ -151,10 +151,11 @@ def test_an_import_by_string_is_seen(tmp_path):
 
 
 def test_the_algebra_depends_on_torch_alone():
+    """typing_extensions is imported for type checkers only."""
     for path in FILES:
         if part_of(module_name(path)) in ("errors", "core", "kernels", "layers", "norms", "registry"):
             packages = {name.partition(".")[0] for name in imports_of(path)} - set(sys.stdlib_module_names)
-            assert packages <= {"torch", "anynorm", *LAZY.get(path.name, ())}, path
+            assert packages <= {"torch", "anynorm", "typing_extensions", *LAZY.get(path.name, ())}, path
 
 
 def find_cycle(graph: dict[str, set[str]]) -> list[str]:
@@ -210,7 +211,7 @@ def frames_of(call) -> list[str]:
 
 def test_make_and_forward_take_few_calls_in_few_files():
     anynorm.make("sn", 64)
-    assert len(frames_of(lambda: anynorm.make("sn", 64))) < 80
+    assert len(frames_of(lambda: anynorm.make("sn", 64))) <= 50
     norm, x = anynorm.make("sn", 64), torch.randn(4, 64, 8, 8, requires_grad=True)
     norm(x)
     frames = frames_of(lambda: norm(x))

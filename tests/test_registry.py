@@ -1,8 +1,10 @@
 """The zoo: every name has a class with torch's argument names, and every class a spec."""
 
+import ast
 import functools
 import inspect
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 from torch import nn
 
 import anynorm
+from anynorm.core.spec import NormSpec
 from anynorm.layers.norm import Norm
 from anynorm.layers.registered import REGISTRY, GroupedNorm, RegisteredNorm
 from anynorm.registry import parse
@@ -60,6 +63,100 @@ def test_the_arguments_are_torchs_in_torchs_order_after_the_numbers_of_the_spec(
     assert list(inspect.signature(anynorm.SwitchNorm).parameters)[:8] == [
         "num_features", "num_groups", "eps", "momentum", "affine", "track_running_stats", "device", "dtype",
     ]  # fmt: skip
+
+
+def test_the_options_are_written_four_times():
+    """In `NormOptions`, `Norm`, `RegisteredNorm` and `make`; all other constructors take `**options`."""
+    written = []
+    for path in (Path(anynorm.__file__).parent).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = []
+            if isinstance(node, ast.FunctionDef):
+                names = [each.arg for each in (*node.args.args, *node.args.kwonlyargs)]
+            elif isinstance(node, ast.ClassDef):
+                names = [getattr(each.target, "id", "") for each in node.body if isinstance(each, ast.AnnAssign)]
+            if {"eps", "momentum", "track_running_stats", "dtype"} <= set(names):
+                written.append(node.name)
+    assert sorted(written) == ["NormOptions", "__init__", "__init__", "make"]
+
+
+@pytest.mark.parametrize("spec", ["sn", "gn:4", "hn", "bn/en:4", "gw:4"])
+def test_make_defines_a_norm_once(spec, monkeypatch):
+    names = []
+    original = NormSpec.__post_init__
+    monkeypatch.setattr(NormSpec, "__post_init__", lambda self: names.append(self.name) or original(self))
+    parse(spec)
+    parsed = list(names)
+    names.clear()
+    anynorm.make(spec, 8)
+    assert names == parsed
+    names.clear()
+    anynorm.make(parse(spec), 8)
+    assert names == parsed
+
+
+@pytest.mark.parametrize("spec", ["sn:2", "sn.none", "gw:4.none", "sabn@3", "bn/en:4", "bgn:4", "modenorm:3"])
+def test_make_takes_a_definition(spec):
+    norm = anynorm.make(parse(spec), 8, eps=1e-3)
+    made = anynorm.make(spec, 8, eps=1e-3)
+    assert type(norm) is type(made)
+    assert repr(norm) == repr(made)
+    assert norm.norm_spec == made.norm_spec
+    assert anynorm.make("brn", 8, r_max=2.0).r_max == anynorm.make(parse("brn"), 8, r_max=2.0).r_max == 2
+    with pytest.raises(anynorm.SpecError, match="takes no argument 'num_groups'"):
+        anynorm.make(parse(spec), 8, num_groups=2)
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected", "kind"),
+    [
+        ("gn", "gn:6", "GroupNorm"),
+        ("hn:4", "hn:3", "HeteroNorm"),
+        ("sn:4", "sn:3", "SwitchNorm"),
+        ("gw:4.none", "gw:3.none", "GroupWhitening"),
+        ("gn:4.cc@2", "gn:3.cc@2", "Norm"),
+        ("sn:4.hard", "in+ln+bn.groups:3.hard", "Norm"),
+        ("ln/bn+en:4", "ln/bn+en:3", "Norm"),
+        ("gbgn:2,4/en", "gbgn:2,3/en", "Norm"),
+        ("[*,4,1]", "gn:3", "Norm"),
+        ("[1,4,2]", "[1,3,2]", "Norm"),
+        ("bgn:16", "bgn:12", "BatchGroupNorm"),
+        ("bn/bgn:4", "bn/bgn:3", "Norm"),
+        ("in+bn", "in+bn", "Norm"),
+    ],
+)
+def test_the_nearest_groups_are_chosen_in_any_spec(spec, expected, kind):
+    norm = anynorm.layer(spec, groups="nearest")(6)
+    assert (norm.spec, type(norm).__name__) == (expected, kind)
+    assert norm.norm_spec == parse(expected)
+
+
+def test_the_order_of_torchs_group_norm_is_explained():
+    with pytest.raises(anynorm.SpecError, match=r"must be at most num_features, 32; got 64.*write GroupNorm\(64, 32\)"):
+        anynorm.GroupNorm(32, 64)
+    with pytest.raises(anynorm.SpecError, match="gn:64 cuts 32 channels into 64 equal parts"):
+        anynorm.make("gn:64", 32)
+
+
+def test_a_subclass_may_have_a_constructor_of_its_own():
+    class Scaled(RegisteredNorm):
+        """A new norm."""
+
+        name, paper = "scaled", "none"
+        hyperparameters = {"scale": 2.0}
+        define = staticmethod(lambda: parse("bn"))
+
+        def __init__(self, num_features, *, scale=2.0, **options):
+            super().__init__(num_features, **options)
+            self.scale = scale
+
+    try:
+        assert anynorm.make("scaled", 8).scale == 2
+        assert anynorm.make("scaled", 8, scale=3.0, eps=1e-3).scale == 3
+        names = list(inspect.signature(Scaled).parameters)
+        assert names[:3] == ["num_features", "scale", "eps"]
+    finally:
+        del REGISTRY["scaled"]
 
 
 def test_every_method_of_the_papers_is_listed_by_an_example_with_its_paper():

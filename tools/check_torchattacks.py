@@ -19,7 +19,7 @@ from torch import Tensor
 from anynorm.lab.attacks import FGSM, PGD, Attack
 from anynorm.lab.data.shape import DataShape
 from anynorm.lab.models import build_model
-from anynorm.lab.training.norm_layout import apply_norms
+from anynorm.lab.training.norm_layout import Layout
 
 NORMS = ("bn", "gn:4", "sn", "modenorm:2")
 
@@ -52,7 +52,7 @@ def largest_differences(torchattacks: Any) -> dict[str, float]:
 def _model(norm: str) -> torch.nn.Module:
     """Return a network with a norm, after one forward pass in train mode that updates the running statistics."""
     torch.manual_seed(0)
-    model = apply_norms(build_model("small", DataShape(3, 16, 16, 10), 0.5), norm, 16)
+    model = Layout.parse(norm, 16).apply(build_model("small", DataShape(3, 16, 16, 10), 0.5))
     with torch.no_grad():
         model(torch.rand(16, 3, 16, 16))
     return model

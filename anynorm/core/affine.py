@@ -46,17 +46,17 @@ class PerClass:
     """One scale and shift per class and channel.
 
     Args:
-        classes: number of classes or domains.
+        num_classes: number of classes or domains.
         init_std: standard deviation of γ at initialization: 0.02 for class-conditional and sandwich norms (sabn), 0 for AuxBN.
     """
 
-    classes: int
+    num_classes: int
     init_std: float = field(default=0.02, compare=False)
     names = ("class_weight", "class_bias")
 
     def shape(self, num_features: int) -> tuple[int, ...]:
         """Return the shape of γ and of β."""
-        return (self.classes, num_features)
+        return (self.num_classes, num_features)
 
     def reset(self, gamma: Tensor, beta: Tensor) -> None:
         """Initialize γ ~ N(1, init_std²), β = 0."""

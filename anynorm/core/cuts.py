@@ -21,7 +21,7 @@ if k = 1 and a strip of one channel if g = c; otherwise, parts may contain fract
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -39,6 +39,15 @@ def divisors(number: int) -> list[int]:
     [1, 2, 3, 4, 6, 12]
     """
     return [k for k in range(1, number + 1) if number % k == 0]
+
+
+def nearest_divisor(groups: int, number: int) -> int:
+    """Return the divisor of `number` that is nearest to `groups`; the smaller of two that are equally near.
+
+    >>> nearest_divisor(32, 48), nearest_divisor(3, 4)
+    (24, 2)
+    """
+    return min(divisors(number), key=lambda divisor: (abs(divisor - groups), divisor))
 
 
 def format_numbers(numbers: list[int], limit: int = 12) -> str:
@@ -119,6 +128,20 @@ class Cut:
                 f"divisible by {self.channels}. Usable: {format_numbers(divisors(num_features))}."
             )
         return self
+
+    def nearest(self, num_features: int) -> Cut:
+        """Return the cut with the nearest number of channel parts that divides a number of channels.
+
+        >>> Cut(1, 32, 1).nearest(48)
+        Cut(samples=1, channels=24, space=1, samples_per_part=1, crosses_channels=False, name='en:24')
+        """
+        if self.channels == ALL or num_features % self.channels == 0:
+            return self
+        channels = nearest_divisor(self.channels, num_features)
+        name = f"{'gn' if self.samples == ALL else 'en'}:{channels}"
+        if self.is_ghost:
+            name = f"gbgn:{self.samples_per_part},{channels}"
+        return replace(self, channels=channels, name=name if self.space == 1 else "")
 
     def parts(self, shape: tuple[int, int, int]) -> tuple[int, int, int]:
         """Return the number of parts of each axis for a shape (n, c, s)."""
@@ -229,6 +252,13 @@ class JointCut:
         if units == num_features:
             return Cut(self.samples, ALL, strips, name=str(self))
         return Cut(self.samples, units, strips, crosses_channels=True, name=str(self))
+
+    def nearest(self, num_features: int) -> JointCut:
+        """Return the cut with the largest usable number of groups up to its own; see `largest_usable_groups`."""
+        groups = largest_usable_groups(self.groups, num_features)
+        if groups == self.groups:
+            return self
+        return JointCut(groups, self.samples, name=f"bgn:{groups}" if self.pools_samples else "")
 
 
 AnyCut = Cut | JointCut

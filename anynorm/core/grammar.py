@@ -13,8 +13,8 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn
+from dataclasses import replace
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from anynorm.core.cuts import ALL, AnyCut, Cut, JointCut
 from anynorm.core.mixing import Argmax, Mixing, Softmax
@@ -27,24 +27,33 @@ _CUT = re.compile(r"\[(?:(\*|1)|/(\d{1,9})),(\*|\d{1,9}),(\*|\d{1,9})\]")
 _JOINT_CUT = re.compile(r"\[(\*|1),(\d{1,9})\]")
 
 
-@dataclass(frozen=True)
-class ParsedSpec:
+class RegisteredClass(Protocol):
+    """The members of the class of a registered norm that the parser uses."""
+
+    @property
+    def arguments(self) -> Mapping[str, int | None]:
+        """Names and defaults of the numbers in a spec."""
+
+    def bind(self, numbers: list[int], num_classes: int | None, keywords: Mapping[str, Any]) -> dict[str, int]:
+        """Return the values of all arguments, from the numbers after the colon and after @ and from keywords."""
+
+    def named_spec(self, arguments: Mapping[str, int]) -> NormSpec:
+        """Return the definition of the norm for the values of its arguments."""
+
+
+class ParsedSpec(NamedTuple):
     """A parsed spec.
 
     Args:
         norm_spec: the definition of the norm.
-        norm_class: the registered class, if the spec is the name of a registered norm; None for any other spec.
-        arguments: the arguments of `norm_class`.
         usable: the names of the keyword arguments that this spec accepts.
     """
 
     norm_spec: NormSpec
-    norm_class: Any = None
-    arguments: dict[str, int] = field(default_factory=dict)
-    usable: frozenset[str] = frozenset()
+    usable: set[str]
 
 
-def parse(text: str, registry: Mapping[str, Any], keywords: Mapping[str, Any]) -> ParsedSpec:
+def parse(text: str, registry: Mapping[str, RegisteredClass], keywords: Mapping[str, Any]) -> ParsedSpec:
     """Parse a spec.
 
     Args:
@@ -63,11 +72,11 @@ def parse(text: str, registry: Mapping[str, Any], keywords: Mapping[str, Any]) -
 class _Parser:
     """A recursive-descent parser; `position` is the index of the next token."""
 
-    def __init__(self, text: str, registry: Mapping[str, Any], keywords: Mapping[str, Any]) -> None:
+    def __init__(self, text: str, registry: Mapping[str, RegisteredClass], keywords: Mapping[str, Any]) -> None:
         self.text, self.registry, self.keywords = text, registry, keywords
         self.tokens: list[str] = _TOKEN.findall(text.strip().lower())
         self.position = 0
-        self.terms: list[ParsedSpec] = []
+        self.terms: list[NormSpec] = []
         self.usable: set[str] = set()
         self.name = ""
 
@@ -76,8 +85,7 @@ class _Parser:
         mean, var = self._side()
         if self._accept("/"):
             var = self._side()[1]
-        first = self.terms[0]
-        norm_spec = first.norm_spec if len(self.terms) == 1 else self._combine(mean, var)
+        norm_spec = self.terms[0] if len(self.terms) == 1 else self._combine(mean, var)
         kinds: list[str] = []
         if norm_spec.affine != PLAIN_AFFINE:
             kinds.append("affine")
@@ -87,11 +95,9 @@ class _Parser:
             norm_spec = self._suffix(norm_spec, kinds)
         if self.position < len(self.tokens):
             self._raise_malformed()
-        single = len(self.terms) == 1 and (norm_spec == first.norm_spec or first.norm_spec.custom is not None)
-        norm_class = first.norm_class if single else None
         if norm_spec.name != self.name:
             norm_spec = replace(norm_spec, name=self.name)
-        return ParsedSpec(norm_spec, norm_class, first.arguments if norm_class else {}, frozenset(self.usable))
+        return ParsedSpec(norm_spec, self.usable)
 
     def _accept(self, symbols: str) -> str:
         """Consume and return the next token if it is one of `symbols`; else return ""."""
@@ -117,39 +123,43 @@ class _Parser:
             term = self._term()
             for cuts, new in ((mean, term.mean), (var, term.var)):
                 for cut in new:
-                    if (cut in cuts) == (sign == "+"):
-                        self._raise_term(cut, sign)
-                    (cuts.append if sign == "+" else cuts.remove)(cut)
+                    if sign == "+":
+                        if cut in cuts:
+                            self._raise_repeated(cut)
+                        cuts.append(cut)
+                    else:
+                        if cut not in cuts:
+                            raise SpecError(f"{self.text!r} removes {cut}, which is not among the cuts before it.")
+                        cuts.remove(cut)
             sign = self._accept("+-")
         if not mean or not var:
             raise SpecError(f"{self.text!r} leaves no cut. A norm needs at least one cut for the mean and one for the variance.")
         return tuple(mean), tuple(var)
 
-    def _raise_term(self, cut: AnyCut, sign: str) -> NoReturn:
-        if sign == "+":
-            hint = " HN with SN's mixing is bn/bn+en or bn/bn+ln+in." if "hn" in self.text.lower() else ""
-            raise SpecError(f"{self.text!r} contains {cut} twice; each cut may occur once per side.{hint}")
-        raise SpecError(f"{self.text!r} removes {cut}, which is not among the cuts before it.")
+    def _raise_repeated(self, cut: AnyCut) -> NoReturn:
+        hint = " HN with SN's mixing is bn/bn+en or bn/bn+ln+in." if "hn" in self.text.lower() else ""
+        raise SpecError(f"{self.text!r} contains {cut} twice; each cut may occur once per side.{hint}")
 
     def _term(self) -> NormSpec:
         """Parse a registered name or a cut."""
         token = self._next()
         if token[0] == "[":
             cut = self._cut(token)
-            parsed = ParsedSpec(NormSpec((cut,), (cut,), name=token))
+            term = NormSpec((cut,), (cut,), name=token)
         else:
-            parsed = self._named(token)
-        self.terms.append(parsed)
-        self.name += str(parsed.norm_spec)
-        return parsed.norm_spec
+            term = self._named(token)
+        self.terms.append(term)
+        self.name += term.name
+        return term
 
-    def _named(self, token: str) -> ParsedSpec:
+    def _named(self, token: str) -> NormSpec:
         match = _NAME.fullmatch(token)
         if match is None:
             self._raise_malformed()
         name, numbers, num_classes = match.groups()
         if name not in self.registry:
-            words = {word: known for known, kind in self.registry.items() for word in (known, kind.__name__.lower())}
+            words = {getattr(norm_class, "__name__", "").lower(): known for known, norm_class in self.registry.items()}
+            words |= {known: known for known in self.registry}
             similar = dict.fromkeys(words[word] for word in difflib.get_close_matches(name, words))
             hint = f"Did you mean {' or '.join(similar)}?" if similar else f"Known: {' '.join(self.registry)}."
             raise SpecError(f"{self.text!r}: unknown norm {name!r}. {hint}")
@@ -157,7 +167,7 @@ class _Parser:
         self.usable.update(norm_class.arguments)
         from_text = [int(number) for number in numbers.split(",")] if numbers else []
         arguments = norm_class.bind(from_text, int(num_classes) if num_classes else None, self.keywords)
-        return ParsedSpec(norm_class.named_spec(arguments), norm_class, arguments)
+        return norm_class.named_spec(arguments)
 
     def _cut(self, token: str) -> AnyCut:
         if joint := _JOINT_CUT.fullmatch(token):
@@ -180,8 +190,8 @@ class _Parser:
     def _combine(self, mean: tuple[AnyCut, ...], var: tuple[AnyCut, ...]) -> NormSpec:
         """Combine several terms into a definition. Besides its cuts, a term may define the channel groups of mixing weights."""
         plain = Softmax()
-        mixings = {term.norm_spec.mixing for term in self.terms} - {plain}
-        for term in (term.norm_spec for term in self.terms):
+        mixings = {term.mixing for term in self.terms} - {plain}
+        for term in self.terms:
             if term.custom:
                 raise SpecError(f"{self.text!r}: {term} cannot be combined with other terms; it is not made of cuts.")
             if term.affine != PLAIN_AFFINE or isinstance(term.mixing, Argmax) or len(mixings) > 1:
@@ -220,11 +230,11 @@ class _Parser:
             raise SpecError(f"{self.text!r}: .groups:k and .hard need several cuts to mix, as in 'sn.groups:2' or 'sn.hard'.")
         groups = self._positive(numbers) if numbers else norm_spec.mixing.groups
         kind: Callable[[int], Mixing] = Argmax if name == "hard" else type(norm_spec.mixing)
-        return replace(norm_spec, mixing=kind(groups))
+        return norm_spec.with_mixing(kind(groups))
 
     def _affine_suffix(self, norm_spec: NormSpec, token: str, match: tuple[str, str | None, str | None]) -> NormSpec:
         name, numbers, num_classes = match
-        takes_number = {suffix: bool(_num_classes(affine)) for suffix, affine in affine_specs(1).items() if suffix}
+        takes_number = {suffix: affine.num_classes > 0 for suffix, affine in affine_specs(1).items() if suffix}
         if name not in takes_number or numbers or bool(num_classes) != takes_number[name]:
             if name in takes_number and takes_number[name] and not num_classes:
                 raise SpecError(f"{self.text!r}: .{name} needs a number of classes or domains, as in '.{name}@10'.")
@@ -237,7 +247,3 @@ class _Parser:
             f"{self.text!r} is malformed. A spec is a name (bn, hn:32, sabn@10), cuts for mean/variance (bn/en:32), or cuts to "
             "mix (in+ln+bn); suffixes may follow (.none, .sa@10, .hard)."
         )
-
-
-def _num_classes(affine: Any) -> int:
-    return NormSpec((), (), affine=affine).num_classes

@@ -5,23 +5,15 @@ Two definitions are equal if these four parts are equal, whatever their names: h
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import Any, NamedTuple
 
 from anynorm.core.affine import PerChannel, PerClass, Stage, Style
-from anynorm.core.cuts import ALL, AnyCut, Cut
+from anynorm.core.cuts import ALL, AnyCut, Cut, nearest_divisor
 from anynorm.core.mixing import Argmax, Mixing, Softmax, check_groups
 from anynorm.errors import SpecError
-
-
-def check_num_features(num_features: Any, spec: object) -> int:
-    """Return `num_features` as an int.
-
-    Raises:
-        SpecError: if it is not an integer of at least 1.
-    """
-    return check_positive_int(num_features, "num_features", spec)
 
 
 def check_positive_int(value: Any, name: str, owner: object) -> int:
@@ -42,10 +34,25 @@ class AffineSpec:
     Args:
         stages: the stages in the order in which they are applied.
         num_domains: number of domains with separate statistics; 0 if all samples share the same statistics.
+
+    Attributes:
+        num_classes: number of classes or domains that the condition may have; 0 without such a condition.
+        takes_style: whether the condition is a style.
     """
 
     stages: tuple[Stage, ...]
     num_domains: int = 0
+    num_classes: int = field(init=False, repr=False, compare=False)
+    takes_style: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        num_classes, takes_style = self.num_domains, False
+        for stage in self.stages:
+            if isinstance(stage, PerClass):
+                num_classes = stage.num_classes
+            takes_style = takes_style or isinstance(stage, Style)
+        object.__setattr__(self, "num_classes", num_classes)
+        object.__setattr__(self, "takes_style", takes_style)
 
 
 def affine_specs(num_classes: int) -> dict[str, AffineSpec]:
@@ -73,12 +80,10 @@ class CustomSpec:
     """A norm outside the algebra, implemented by a registered class.
 
     Args:
-        name: the registered name.
-        text: the name with its parameters, as in a spec, such as "modenorm:3".
+        text: the registered name with its parameters, as in a spec, such as "modenorm:3".
         num_stat_sets: number of sets of running statistics to which samples are softly assigned (ModeNorm); 0 for all others.
     """
 
-    name: str
     text: str
     num_stat_sets: int = 0
 
@@ -100,8 +105,11 @@ class NormSpec:
         var: the cuts of the variance.
         mixing: how the statistics of several cuts are mixed.
         affine: the affine stages after the normalization.
-        custom: the registered class that implements a norm outside the algebra; None within the algebra.
+        custom: what the registered class of a norm outside the algebra adds; None within the algebra.
         name: the spec string; ignored in comparisons.
+        class_name: the registered name of the layer class; empty for a combination of cuts and suffixes, whose class is `Norm`;
+            ignored in comparisons.
+        arguments: the numbers in the spec of a registered norm, such as {"num_groups": 32}; ignored in comparisons.
 
     Attributes:
         num_classes: number of classes or domains that the condition may have; 0 without such a condition.
@@ -114,18 +122,15 @@ class NormSpec:
     affine: AffineSpec = PLAIN_AFFINE
     custom: CustomSpec | None = None
     name: str = field(default="", compare=False)
+    class_name: str = field(default="", compare=False)
+    arguments: Mapping[str, int] = field(default_factory=dict, repr=False, compare=False)
     num_classes: int = field(init=False, repr=False, compare=False)
     takes_style: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Compute the attributes that every forward pass reads."""
-        num_classes, takes_style = self.affine.num_domains, False
-        for stage in self.affine.stages:
-            if isinstance(stage, PerClass):
-                num_classes = stage.classes
-            takes_style = takes_style or isinstance(stage, Style)
-        object.__setattr__(self, "num_classes", num_classes)
-        object.__setattr__(self, "takes_style", takes_style)
+        """Copy the attributes that every forward pass reads."""
+        object.__setattr__(self, "num_classes", self.affine.num_classes)
+        object.__setattr__(self, "takes_style", self.affine.takes_style)
 
     def __str__(self) -> str:
         return self.name or self.canonical()
@@ -166,7 +171,7 @@ class NormSpec:
 
     def merged(self) -> NormSpec:
         """Return this norm with its shared affine merged into its per-class affine."""
-        return replace(self, affine=replace(self.affine, stages=(self.affine.stages[-1],)), name="")
+        return self._changed(affine=AffineSpec((self.affine.stages[-1],), self.affine.num_domains))
 
     def without_affine(self) -> NormSpec:
         """Return this norm without learned affine; a style affine and separate statistics per domain are kept.
@@ -180,11 +185,33 @@ class NormSpec:
         bare = self.with_affine(suffix, self.affine.num_domains)
         if bare == self:
             return self
-        return replace(bare, name=f"{self.name}.none") if self.name and self.affine == PLAIN_AFFINE else bare
+        name = f"{self.name}.none" if self.affine == PLAIN_AFFINE and self.name else ""
+        return replace(bare, name=name, class_name=self.class_name, arguments=self.arguments)
 
     def with_affine(self, suffix: str, num_classes: int = 0) -> NormSpec:
         """Return this norm, without a name, with the affine of a suffix such as "sa" or "none"."""
-        return replace(self, affine=affine_specs(num_classes)[suffix], name="")
+        return self._changed(affine=affine_specs(num_classes)[suffix])
+
+    def with_mixing(self, mixing: Mixing) -> NormSpec:
+        """Return this norm, without a name, with another mixing of its cuts."""
+        return self._changed(mixing=mixing)
+
+    def nearest(self, num_features: int) -> NormSpec:
+        """Return this norm with the nearest numbers of groups that divide a number of channels.
+
+        A norm that is changed has no class and no name; see `anynorm.registry.nearest_spec` for registered norms.
+        """
+        mean, var = (tuple([cut.nearest(num_features) for cut in cuts]) for cuts in (self.mean, self.var))
+        mixing = replace(self.mixing, groups=nearest_divisor(self.mixing.groups, num_features))
+        if (mean, var, mixing) == (self.mean, self.var, self.mixing):
+            return self
+        return self._changed(mean=mean, var=var, mixing=mixing)
+
+    def _changed(self, **changes: Any) -> NormSpec:
+        """Return this norm with other parts; only a norm outside the algebra keeps its class, which no cuts can express."""
+        if not self.custom:
+            changes |= {"class_name": "", "arguments": {}}
+        return replace(self, **changes, name="")
 
     def _has_class_stage(self) -> bool:
         return any(isinstance(stage, PerClass) for stage in self.affine.stages)
@@ -195,7 +222,8 @@ class NormSpec:
         Raises:
             SpecError: if a cut does not divide the number of channels, or the definition is inconsistent.
         """
-        check_groups(self.mixing, num_features)
+        if self.mixing.groups > 1:
+            check_groups(self.mixing, num_features)
         mean = [cut.resolve(num_features) for cut in self.mean]
         var = mean if self.var == self.mean else [cut.resolve(num_features) for cut in self.var]
         cuts = tuple(dict.fromkeys(mean + var))

@@ -87,7 +87,7 @@ def formula(norm_spec: NormSpec) -> list[str]:
     """
     if norm_spec.custom:
         without_affine = [] if norm_spec.affine.stages else ["γ = 1, β = 0"]
-        return [*REGISTRY[norm_spec.custom.name].formula, *without_affine]
+        return [*REGISTRY[norm_spec.class_name].formula, *without_affine]
     mean, var = _mixture(norm_spec.mean, "μ", "w"), _mixture(norm_spec.var, "σ²", "w′")
     mixing = "one-hot(argmax λ)" if isinstance(norm_spec.mixing, Argmax) else "softmax(λ)"
     groups = f", for each of {norm_spec.mixing.groups} channel groups" if norm_spec.mixing.groups > 1 else ""
@@ -132,7 +132,7 @@ def count(norm: Norm, shape: tuple[int, ...]) -> Counts:
     for cut in cuts:
         repeats[_term(cut)] = repeats.get(_term(cut), 0) + 1
     affine_terms = [
-        f"{2 if isinstance(stage, PerChannel) else 2 * stage.classes}C"
+        f"{2 if isinstance(stage, PerChannel) else 2 * stage.num_classes}C"
         for stage in norm.norm_spec.affine.stages
         if not isinstance(stage, Style)
     ]

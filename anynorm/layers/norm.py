@@ -14,9 +14,9 @@ Only the first and the last step read x; all other steps use tensors that broadc
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ from anynorm.core.affine import chain
 from anynorm.core.compat import is_recomputing
 from anynorm.core.cuts import Cut
 from anynorm.core.mixing import logits_shape
-from anynorm.core.spec import NormSpec, ResolvedCuts, check_num_features
+from anynorm.core.spec import NormSpec, ResolvedCuts, check_positive_int
 from anynorm.core.update_rules import Cumulative, Running, UpdateRule, from_momentum
 from anynorm.errors import FoldError, SpecError
 from anynorm.kernels.interface import NUM_LAYER_PARAMS, BatchStats, Buffers, ForwardSpec, Params
@@ -37,6 +37,28 @@ from anynorm.layers.state_dict import prepare_state_dict
 from anynorm.layers.validation import check_batch, check_input
 
 NO_SYNC = NoSync()
+
+
+class NormOptions(TypedDict, total=False):
+    """The options of every norm: those of torch's BatchNorm, and `update_rule`.
+
+    Args:
+        eps: value added to the variance for numerical stability.
+        momentum: weight of the newest batch in the running statistics; None for a cumulative average over all batches.
+        affine: whether to add learnable affine parameters.
+        track_running_stats: whether to track running statistics for inference.
+        device: device of parameters and buffers.
+        dtype: dtype of parameters and buffers.
+        update_rule: update rule of the running statistics (see `anynorm.core.update_rules`); replaces `momentum`.
+    """
+
+    eps: float
+    momentum: float | None
+    affine: bool
+    track_running_stats: bool
+    device: Any
+    dtype: Any
+    update_rule: UpdateRule | None
 
 
 class CustomNorm:
@@ -53,10 +75,11 @@ class Norm(RunningStats):
         num_features: number of channels.
         eps: value added to the variance for numerical stability.
         momentum: weight of the newest batch in the running statistics; None for a cumulative average over all batches.
+        affine: whether to add the learnable affine parameters of the definition.
         track_running_stats: whether to track running statistics for inference.
-        update_rule: update rule of the running statistics (see `anynorm.core.update_rules`); replaces `momentum`.
         device: device of parameters and buffers.
         dtype: dtype of parameters and buffers.
+        update_rule: update rule of the running statistics (see `anynorm.core.update_rules`); replaces `momentum`.
 
     Raises:
         SpecError: if an argument is invalid, or the definition does not support the number of channels.
@@ -70,6 +93,8 @@ class Norm(RunningStats):
     """
 
     _version = 2
+    hyperparameters: ClassVar[Mapping[str, float]] = {}
+    """Names and defaults of numbers that are not part of a spec."""
     schedule_enabled = True
     """Whether training advances the schedule of a norm that has one."""
     is_connected = False
@@ -93,10 +118,11 @@ class Norm(RunningStats):
         *,
         eps: float = 1e-5,
         momentum: float | None = 0.1,
+        affine: bool = True,
         track_running_stats: bool = True,
-        update_rule: UpdateRule | None = None,
         device: Any = None,
         dtype: Any = None,
+        update_rule: UpdateRule | None = None,
     ) -> None:
         if not isinstance(norm_spec, NormSpec):
             raise SpecError(f"Norm takes a NormSpec; got {norm_spec!r}. Use anynorm.make(spec, num_features) for a text.")
@@ -107,8 +133,8 @@ class Norm(RunningStats):
                 f"{norm_spec} has a class of its own; got Norm. Use anynorm.make({str(norm_spec)!r}, {num_features}) instead."
             )
         super().__init__(
-            norm_spec,
-            check_num_features(num_features, norm_spec),
+            norm_spec if affine else norm_spec.without_affine(),
+            check_positive_int(num_features, "num_features", norm_spec),
             track_running_stats=track_running_stats,
             update_rule=from_momentum(momentum) if update_rule is None else update_rule,
             device=device,
@@ -119,6 +145,11 @@ class Norm(RunningStats):
         self._forward_specs: dict[Any, ForwardSpec] = {}
         self._register_parameters(device, dtype)
         self.reset_parameters()
+
+    @classmethod
+    def from_spec(cls, norm_spec: NormSpec, num_features: int, **options: Any) -> Norm:
+        """Make the layer of a definition; `options` are those of the constructor."""
+        return cls(norm_spec, num_features, **options)
 
     def forward(self, x: Tensor, condition: Any = None) -> Tensor:
         """Normalize x.
@@ -226,9 +257,9 @@ class Norm(RunningStats):
         for name in ("weight", "bias", "class_weight", "class_bias"):
             self.register_parameter(name, None)
         for stage in self.norm_spec.affine.stages:
+            shape = stage.shape(self.num_features)
             for name in stage.names:
-                empty = torch.empty(stage.shape(self.num_features), device=device, dtype=dtype)
-                self.register_parameter(name, nn.Parameter(empty))
+                self.register_parameter(name, nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))
         mixing = self.norm_spec.mixing
         for name, cuts in (("mean_weight", self.mean_cut_indices), ("var_weight", self.var_cut_indices)):
             logits = torch.empty(logits_shape(mixing, len(cuts)), device=device, dtype=dtype)

@@ -1,25 +1,40 @@
 """Base classes of registered norms, which can be used by name in specs.
 
 Subclassing `RegisteredNorm` with a `name` registers the class. `GroupedNorm`, `ClassNorm` and `DomainNorm` add an argument that
-several norms share, so that every class has an explicit signature.
+several norms share.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from anynorm.core.spec import CustomSpec, NormSpec, check_num_features, check_positive_int
+from anynorm.core.cuts import nearest_divisor
+from anynorm.core.spec import CustomSpec, NormSpec, check_positive_int
 from anynorm.core.update_rules import UpdateRule
 from anynorm.errors import SpecError
-from anynorm.layers.norm import CustomNorm, Norm
+from anynorm.layers.norm import CustomNorm, Norm, NormOptions
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 REGISTRY: dict[str, type[RegisteredNorm]] = {}
 """The registered classes by name."""
 AFTER_AT = ("num_classes", "num_domains")
 """The arguments that follow @ in a spec; all others follow a colon."""
+
+
+class RegisteredOptions(NormOptions, total=False):
+    """The options of every registered norm.
+
+    Args:
+        norm_spec: the definition of the norm, if it has been parsed; `anynorm.make` passes it, so that it is built once.
+    """
+
+    norm_spec: NormSpec | None
 
 
 class RegisteredNorm(Norm):
@@ -34,6 +49,7 @@ class RegisteredNorm(Norm):
         device: device of parameters and buffers.
         dtype: dtype of parameters and buffers.
         update_rule: update rule of the running statistics (see `anynorm.core.update_rules`); replaces `momentum`.
+        norm_spec: the definition of the norm, if it has been parsed; `anynorm.make` passes it.
 
     Attributes:
         name: the name in specs.
@@ -43,7 +59,6 @@ class RegisteredNorm(Norm):
         arguments: names and defaults of the numbers in a spec; None if there is no default.
         example: the spec that lists of norms show; if empty, the name.
         variants: further specs of the same paper, with descriptions.
-        hyperparameters: names and defaults of numbers that are not part of a spec.
         stat_sets_arg: name of the argument that is the number of sets of statistics with soft assignment; empty without one.
         formula: the equations of a norm outside the algebra.
     """
@@ -55,11 +70,11 @@ class RegisteredNorm(Norm):
     arguments: ClassVar[Mapping[str, int | None]] = {}
     example: ClassVar[str] = ""
     variants: ClassVar[Mapping[str, str]] = {}
-    hyperparameters: ClassVar[Mapping[str, float]] = {}
     stat_sets_arg: ClassVar[str] = ""
     formula: ClassVar[tuple[str, ...]] = ()
     _after_colon: ClassVar[list[str]]
     _after_at: ClassVar[list[str]]
+    __signature__: ClassVar[inspect.Signature]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -73,6 +88,7 @@ class RegisteredNorm(Norm):
             REGISTRY[cls.name] = cls
         cls._after_colon = [argument for argument in cls.arguments if argument not in AFTER_AT]
         cls._after_at = [argument for argument in cls.arguments if argument in AFTER_AT]
+        cls.__signature__ = _signature(cls)
 
     def __init__(
         self,
@@ -85,35 +101,47 @@ class RegisteredNorm(Norm):
         dtype: Any = None,
         *,
         update_rule: UpdateRule | None = None,
+        norm_spec: NormSpec | None = None,
     ) -> None:
-        self._initialize(num_features, {}, eps, momentum, affine, track_running_stats, device, dtype, update_rule)
+        self._initialize(
+            num_features,
+            {},
+            eps=eps,
+            momentum=momentum,
+            affine=affine,
+            track_running_stats=track_running_stats,
+            device=device,
+            dtype=dtype,
+            update_rule=update_rule,
+            norm_spec=norm_spec,
+        )
 
     def _initialize(
         self,
         num_features: int,
         arguments: Mapping[str, Any],
-        eps: float,
-        momentum: float | None,
-        affine: bool,
-        track_running_stats: bool,
-        device: Any,
-        dtype: Any,
-        update_rule: UpdateRule | None,
+        *,
+        norm_spec: NormSpec | None = None,
+        **options: Unpack[NormOptions],
     ) -> None:
-        """Initialize the layer from its arguments; shared by the constructors of all registered classes."""
-        num_features = check_num_features(num_features, self.name)
+        """Initialize the layer for the values of its arguments; called by the constructors of all registered classes.
+
+        Args:
+            num_features: number of channels.
+            arguments: the values of `arguments`; None for a default.
+            norm_spec: the definition of the norm, if it is known already.
+            options: the options of every norm.
+        """
         self.check_channels(num_features)
-        norm_spec = self.named_spec(self.bind([], None, {**arguments, "num_features": num_features}))
-        super().__init__(
-            norm_spec if affine else norm_spec.without_affine(),
-            num_features,
-            eps=eps,
-            momentum=momentum,
-            track_running_stats=track_running_stats,
-            update_rule=update_rule,
-            device=device,
-            dtype=dtype,
-        )
+        if norm_spec is None:
+            norm_spec = self.named_spec(self.bind([], None, {**arguments, "num_features": num_features}))
+        super().__init__(norm_spec, num_features, **options)
+
+    @classmethod
+    def from_spec(cls, norm_spec: NormSpec, num_features: int, **options: Any) -> RegisteredNorm:
+        """Make the layer of a definition of this class; `options` are those of the constructor."""
+        arguments: dict[str, Any] = {**norm_spec.arguments, **options}
+        return cls(num_features, norm_spec=norm_spec, **arguments)
 
     @classmethod
     def check_channels(cls, num_features: int) -> None:
@@ -178,18 +206,22 @@ class RegisteredNorm(Norm):
         If the norm has a single cut without a name, the cut gets the same name. A single argument that is equal to its default
         of 1 is omitted from the name: en, not en:1.
         """
-        values = [arguments[name] for name in cls._after_colon]
         text = cls.name
-        if values and not values == list(cls.arguments.values()) == [1]:
-            text += ":" + ",".join(map(str, values))
+        if cls._after_colon and not list(arguments.values()) == list(cls.arguments.values()) == [1]:
+            text += ":" + ",".join([str(arguments[name]) for name in cls._after_colon])
         for name in cls._after_at:
             text += f"@{arguments[name]}"
         norm_spec = cls.define(**arguments)
         mean, var = norm_spec.mean, norm_spec.var
         if mean == var and len(mean) == 1 and not mean[0].name:
             mean = var = (replace(mean[0], name=text),)
-        custom = CustomSpec(cls.name, text, arguments.get(cls.stat_sets_arg, 0)) if issubclass(cls, CustomNorm) else None
-        return replace(norm_spec, mean=mean, var=var, custom=custom, name=text)
+        custom = CustomSpec(text, arguments.get(cls.stat_sets_arg, 0)) if issubclass(cls, CustomNorm) else None
+        return replace(norm_spec, mean=mean, var=var, custom=custom, name=text, class_name=cls.name, arguments=dict(arguments))
+
+    @classmethod
+    def nearest_groups(cls, num_groups: int, num_features: int) -> int:
+        """Return the number of groups nearest to `num_groups` that divides a number of channels."""
+        return nearest_divisor(num_groups, num_features)
 
     @classmethod
     def usage(cls) -> str:
@@ -205,6 +237,16 @@ class RegisteredNorm(Norm):
         return f"{cls.name} or {text}" if optional else text
 
 
+def _signature(norm_class: type[RegisteredNorm]) -> inspect.Signature:
+    """Return the signature of a constructor, with the options of every norm in place of `**options`."""
+    own = list(inspect.signature(norm_class.__init__).parameters.values())[1:]
+    if own[-1].kind is not inspect.Parameter.VAR_KEYWORD:
+        return inspect.Signature(own)
+    shared = list(inspect.signature(RegisteredNorm.__init__).parameters.values())[2:]
+    options = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in shared]
+    return inspect.Signature([*own[:-1], *options])
+
+
 class GroupedNorm(RegisteredNorm):
     """Base class of registered norms with groups of channels. For all other arguments, see `RegisteredNorm`.
 
@@ -212,21 +254,20 @@ class GroupedNorm(RegisteredNorm):
         num_groups: number of groups; None for the default of the norm.
     """
 
-    def __init__(
-        self,
-        num_features: int,
-        num_groups: int | None = None,
-        eps: float = 1e-5,
-        momentum: float | None = 0.1,
-        affine: bool = True,
-        track_running_stats: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-        *,
-        update_rule: UpdateRule | None = None,
-    ) -> None:
-        arguments = {"num_groups": num_groups}
-        self._initialize(num_features, arguments, eps, momentum, affine, track_running_stats, device, dtype, update_rule)
+    def __init__(self, num_features: int, num_groups: int | None = None, **options: Unpack[RegisteredOptions]) -> None:
+        if options.get("norm_spec") is None and num_groups is not None:
+            _check_order(type(self), num_features, num_groups)
+        self._initialize(num_features, {"num_groups": num_groups}, **options)
+
+
+def _check_order(norm_class: type[RegisteredNorm], num_features: Any, num_groups: Any) -> None:
+    """Raise an error with a hint if the arguments seem to be in the order of torch.nn.GroupNorm(num_groups, num_channels)."""
+    if isinstance(num_features, int) and isinstance(num_groups, int) and num_groups > num_features:
+        name = norm_class.__name__
+        raise SpecError(
+            f"num_groups of {norm_class.name} must be at most num_features, {num_features}; got {num_groups}. Unlike torch, "
+            f"{name} takes (num_features, num_groups): write {name}({num_groups}, {num_features})."
+        )
 
 
 class ClassNorm(RegisteredNorm):
@@ -238,21 +279,8 @@ class ClassNorm(RegisteredNorm):
 
     arguments = {"num_classes": None}
 
-    def __init__(
-        self,
-        num_features: int,
-        num_classes: int,
-        eps: float = 1e-5,
-        momentum: float | None = 0.1,
-        affine: bool = True,
-        track_running_stats: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-        *,
-        update_rule: UpdateRule | None = None,
-    ) -> None:
-        arguments = {"num_classes": num_classes}
-        self._initialize(num_features, arguments, eps, momentum, affine, track_running_stats, device, dtype, update_rule)
+    def __init__(self, num_features: int, num_classes: int, **options: Unpack[RegisteredOptions]) -> None:
+        self._initialize(num_features, {"num_classes": num_classes}, **options)
 
 
 class DomainNorm(RegisteredNorm):
@@ -264,18 +292,5 @@ class DomainNorm(RegisteredNorm):
 
     arguments = {"num_domains": None}
 
-    def __init__(
-        self,
-        num_features: int,
-        num_domains: int,
-        eps: float = 1e-5,
-        momentum: float | None = 0.1,
-        affine: bool = True,
-        track_running_stats: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-        *,
-        update_rule: UpdateRule | None = None,
-    ) -> None:
-        arguments = {"num_domains": num_domains}
-        self._initialize(num_features, arguments, eps, momentum, affine, track_running_stats, device, dtype, update_rule)
+    def __init__(self, num_features: int, num_domains: int, **options: Unpack[RegisteredOptions]) -> None:
+        self._initialize(num_features, {"num_domains": num_domains}, **options)

@@ -41,6 +41,7 @@ class RunningStats(nn.Module):
         cuts: the distinct cuts of the norm.
         mean_cut_indices: indices of the cuts of the mean in `cuts`.
         var_cut_indices: indices of the cuts of the variance in `cuts`.
+        pools_samples: whether a cut of the norm pools over samples.
         sync_group: the processes over which statistics are synchronized in training.
     """
 
@@ -64,14 +65,10 @@ class RunningStats(nn.Module):
         super().__init__()
         self.norm_spec, self.num_features = norm_spec, num_features
         self.cuts, self.mean_cut_indices, self.var_cut_indices = norm_spec.resolve(num_features)
+        self.pools_samples = any([cut.pools_samples for cut in self.cuts])
         self.sync_group: SyncGroup = NoSync()
         self.track_running_stats = track_running_stats and self.pools_samples
         self._register_stats(update_rule, torch.empty((), device=device, dtype=dtype))
-
-    @property
-    def pools_samples(self) -> bool:
-        """Whether a cut of the norm pools over samples."""
-        return any([cut.pools_samples for cut in self.cuts])
 
     @property
     def update_rule(self) -> UpdateRule:
@@ -153,11 +150,13 @@ class RunningStats(nn.Module):
         needed: dict[str, Tensor | None] = {"running_mean": None, "running_var": None, "num_batches_tracked": tally}
         for index, names in self._stat_names.items():
             shape = (*sets, math.prod(self._stat_parts(index)))
-            needed |= {name: like.new_full(shape, value) for name, value in zip(names, (0, 1), strict=True) if name}
+            for name, value in zip(names, (0, 1), strict=True):
+                if name:
+                    needed[name] = like.new_full(shape, value)
         if update_rule.is_exact and tally is not None:
             needed["num_values_tracked"] = tally.double() if self.norm_spec.soft_assignment else tally.clone()
-        for name in [*needed, *(name for name in self._buffers if name.startswith(STAT_PREFIXES))]:
-            if self._buffers.get(name) is None or needed.get(name) is None:
+        for name in [*needed, *self._buffers]:
+            if name.startswith(STAT_PREFIXES) and (self._buffers.get(name) is None or needed.get(name) is None):
                 self.register_buffer(name, needed.get(name))
 
     def _name_stats(self) -> dict[int, tuple[str | None, str | None]]:
@@ -165,13 +164,14 @@ class RunningStats(nn.Module):
 
         `Pooled` needs both statistics of every cut; those that the norm does not use come last in the numbering.
         """
-        pooling = [index for index, cut in enumerate(self.cuts) if cut.pools_samples]
-        names: list[dict[int, str]] = []
-        for side, used in (("mean", self.mean_cut_indices), ("var", self.var_cut_indices)):
-            order = [index for index in used if index in pooling]
-            order += [index for index in pooling if index not in used and self._update_rule.is_exact]
-            names.append({index: f"running_{side}" + (f"_{k + 1}" if k else "") for k, index in enumerate(order)})
-        return {index: (names[0].get(index), names[1].get(index)) for index in pooling}
+        names: tuple[dict[int, str], dict[int, str]] = ({}, {})
+        all_cuts = tuple(range(len(self.cuts))) if self._update_rule.is_exact else ()
+        for side, used, named in zip(("mean", "var"), (self.mean_cut_indices, self.var_cut_indices), names, strict=True):
+            for index in (*used, *all_cuts):
+                if self.cuts[index].pools_samples and index not in named:
+                    named[index] = f"running_{side}" + (f"_{len(named) + 1}" if named else "")
+        mean, var = names
+        return {index: (mean.get(index), var.get(index)) for index in sorted({*mean, *var})}
 
     def _stat_parts(self, index: int) -> tuple[int, int]:
         _, channels, strips = self.cuts[index].parts((1, self.num_features, 1))

@@ -30,8 +30,9 @@ from anynorm.core.spec import NormSpec
 from anynorm.core.update_rules import Frozen
 from anynorm.kernels.sync import AllReduce, NoSync
 from anynorm.layers.norm import Norm
+from anynorm.layers.registered import RegisteredNorm
 from anynorm.layers.running_stats import STAT_PREFIXES
-from anynorm.registry import parse
+from anynorm.norms import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, PositionalNorm
 from anynorm.surgery.norm_info import NormInfo, UnsupportedNormError
 
 __all__ = ["NormInfo", "UnsupportedNormError", "read_norm", "register"]
@@ -169,8 +170,8 @@ def _torch_running_stats(module: Any) -> dict[Cut, tuple[Tensor | None, Tensor |
     return {} if mean is None or var is None else {Cut(1, ALL, 1): (mean, var)}
 
 
-def _parse(spec: str, affine: bool) -> NormSpec:
-    norm_spec = parse(spec)
+def _define(norm_class: type[RegisteredNorm], affine: bool, **arguments: int) -> NormSpec:
+    norm_spec = norm_class.named_spec(arguments)
     return norm_spec if affine else norm_spec.without_affine()
 
 
@@ -183,7 +184,7 @@ def _read_batch_norm(module: _BatchNorm) -> NormInfo:
     _check_initialized(module)
     group = getattr(module, "process_group", None)
     return NormInfo(
-        _parse("bn", module.affine),
+        _define(BatchNorm, module.affine),
         module.num_features,
         module.eps,
         momentum=module.momentum,
@@ -199,7 +200,7 @@ def _read_frozen_batch_norm(module: Any) -> NormInfo:
     if not running_stats:
         raise UnsupportedNormError(f"{type(module).__name__} has no running_mean and running_var")
     return NormInfo(
-        _parse("bn", "weight" in tensors),
+        _define(BatchNorm, "weight" in tensors),
         len(module.running_mean),
         float(module.eps) if hasattr(module, "eps") else _eps_of_forward(module),
         update_rule=Frozen(),
@@ -235,11 +236,13 @@ def _read_instance_norm(module: _InstanceNorm) -> NormInfo:
         raise UnsupportedNormError(
             "an InstanceNorm with running statistics normalizes by them in eval mode, which no norm of the algebra does"
         )
-    return NormInfo(_parse("in", module.affine), module.num_features, module.eps, tensors=_tensors(module, "weight", "bias"))
+    return NormInfo(
+        _define(InstanceNorm, module.affine), module.num_features, module.eps, tensors=_tensors(module, "weight", "bias")
+    )
 
 
 def _read_group_norm(module: nn.GroupNorm) -> NormInfo:
-    norm_spec = _parse(f"gn:{module.num_groups}", module.affine)
+    norm_spec = _define(GroupNorm, module.affine, num_groups=module.num_groups)
     return NormInfo(norm_spec, module.num_channels, module.eps, tensors=_tensors(module, "weight", "bias"))
 
 
@@ -254,7 +257,7 @@ def _read_layer_norm(module: nn.LayerNorm) -> NormInfo:
     if any(not table.is_meta and bool((table != table[:, :1]).any()) for table in by_channel.values()):
         raise UnsupportedNormError("its affine differs between positions; anynorm has one γ and β per channel")
     affine = {name: table[:, 0] for name, table in by_channel.items()}
-    return NormInfo(_parse("ln", bool(tensors)), shape[0], module.eps, tensors=affine)
+    return NormInfo(_define(LayerNorm, bool(tensors)), shape[0], module.eps, tensors=affine)
 
 
 def _read_layer_norm_2d(module: Any) -> NormInfo:
@@ -262,7 +265,7 @@ def _read_layer_norm_2d(module: Any) -> NormInfo:
     shape = getattr(module, "normalized_shape", None) or tensors.get("weight", torch.empty(0)).shape
     if len(shape) != 1 or not shape[0]:
         raise UnsupportedNormError(f"the number of channels of this {type(module).__name__} is unknown")
-    return NormInfo(_parse("pn", bool(tensors)), int(shape[0]), float(getattr(module, "eps", 1e-5)), tensors=tensors)
+    return NormInfo(_define(PositionalNorm, bool(tensors)), int(shape[0]), float(getattr(module, "eps", 1e-5)), tensors=tensors)
 
 
 register("torch.nn.modules.batchnorm._BatchNorm", _read_batch_norm)

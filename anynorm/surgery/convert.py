@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from anynorm.core.spec import NormSpec
 from anynorm.errors import SpecError, SurgeryError
 from anynorm.layers.norm import Norm
-from anynorm.registry import nearest_spec
+from anynorm.registry import nearest_spec, parse, split_options
 from anynorm.surgery.batches import Calibration, Forward, calibration
 from anynorm.surgery.find import NormSite, Where, all_or_nothing, check_model, choose, find_norms
 from anynorm.surgery.optimizer import replace_in_optimizer
@@ -21,7 +22,7 @@ MAX_LISTED = 12
 
 def convert(
     model: nn.Module,
-    spec: str,
+    spec: str | NormSpec,
     where: Where = None,
     *,
     fit: Any = None,
@@ -34,7 +35,7 @@ def convert(
 
     Args:
         model: the model.
-        spec: spec of the new norms, such as "gn:32".
+        spec: spec of the new norms, such as "gn:32", or a `NormSpec`.
         where: which norms to replace. None: norms that pool over samples, such as BatchNorm; the report also lists the other
             norms. "all": every norm. Or a module class, a pattern of paths such as "layer3.*", a predicate of path and module, or
             a list of these.
@@ -77,11 +78,18 @@ def convert(
         chosen = [site for site in sites if site not in skipped]
         if all(site.unsupported for site in chosen):
             raise SurgeryError(_nothing_pools(model, chosen, skipped))
-    report = replace_norms(
-        model, dict.fromkeys(chosen, spec), fit=calibration(fit, forward), groups=groups, optimizer=optimizer, options=options
-    )
+    arguments, layer_options = split_options(options)
+    specs = {site: _definition(spec, site, arguments) for site in chosen}
+    report = replace_norms(model, specs, fit=calibration(fit, forward), groups=groups, optimizer=optimizer, options=layer_options)
     _add_skipped(report, sites, skipped)
     return report
+
+
+def _definition(spec: str | NormSpec, site: NormSite, arguments: dict[str, Any]) -> NormSpec:
+    """Return the definition of the new norm of a site; that of bgn without a number depends on the channels of the site."""
+    if isinstance(spec, NormSpec):
+        return spec
+    return parse(spec, **arguments, num_features=None if site.unsupported else site.info.channels)
 
 
 def _nothing_pools(model: nn.Module, unsupported: list[NormSite], skipped: list[NormSite]) -> str:
@@ -118,7 +126,7 @@ def _unconverted_row(site: NormSite, channels: int | None, reason: str) -> dict[
 
 def replace_norms(
     model: nn.Module,
-    specs: dict[NormSite, str],
+    specs: dict[NormSite, NormSpec],
     *,
     fit: Calibration | None,
     groups: str,
@@ -129,7 +137,7 @@ def replace_norms(
 
     Args:
         model: the model.
-        specs: spec of the new norm of each site. Unsupported norms are kept; the report has the reason.
+        specs: definition of the new norm of each site. Unsupported norms are kept; the report has the reason.
         fit: calibration batches, or None.
         groups: as in `convert`.
         optimizer: as in `convert`.
@@ -141,13 +149,14 @@ def replace_norms(
     norms: dict[NormSite, Norm] = {}
     rows: list[dict[str, Any]] = []
     failures: list[str] = []
-    for site, spec in specs.items():
+    for site, norm_spec in specs.items():
         if site.unsupported:
             rows.append(_unconverted_row(site, None, site.unsupported))
             continue
         channels = site.info.channels
         try:
-            replacement = make_replacement(site, nearest_spec(spec, channels) if groups == "nearest" else spec, options)
+            fitting = nearest_spec(norm_spec, channels) if groups == "nearest" else norm_spec
+            replacement = make_replacement(site, fitting, options)
         except SpecError as error:
             failures.append(f"  {site.path or 'the model itself'} ({channels} channels): {error}")
             continue

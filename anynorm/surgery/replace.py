@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from anynorm.core.spec import PLAIN_AFFINE
+from anynorm.core.spec import PLAIN_AFFINE, NormSpec
 from anynorm.layers.baselines.schedule import ScheduledNorm
 from anynorm.layers.norm import Norm
 from anynorm.registry import make
@@ -23,12 +23,12 @@ class Replacement(NamedTuple):
     transfer: Transfer
 
 
-def make_replacement(site: NormSite, spec: str, options: dict[str, Any]) -> Replacement:
+def make_replacement(site: NormSite, norm_spec: NormSpec, options: dict[str, Any]) -> Replacement:
     """Make the norm that replaces the norm of a site.
 
     Args:
         site: site of a supported norm.
-        spec: spec of the new norm.
+        norm_spec: definition of the new norm.
         options: options of `anynorm.make`, which override the settings of the old norm. A norm without affine is replaced by a
             norm without affine, unless the spec has an affine of another kind, such as one per class.
 
@@ -41,11 +41,8 @@ def make_replacement(site: NormSite, spec: str, options: dict[str, Any]) -> Repl
     settings: dict[str, Any] = {"eps": info.eps, "momentum": info.momentum, "update_rule": info.update_rule}
     settings |= {} if like is None else {"device": like.device, "dtype": like.dtype}
     settings["track_running_stats"] = info.track_running_stats or not info.pools_samples
-    settings |= options
-    norm = make(spec, info.channels, **settings)
-    had_affine = any(stage.names for stage in info.norm_spec.affine.stages)
-    if not had_affine and norm.norm_spec.affine == PLAIN_AFFINE and "affine" not in options:
-        norm = make(spec, info.channels, **settings, affine=False)
+    settings["affine"] = norm_spec.affine != PLAIN_AFFINE or any(stage.names for stage in info.norm_spec.affine.stages)
+    norm = make(norm_spec, info.channels, **(settings | options))
     set_post_modules(norm, info.post_modules)
     norm.sync_group = info.sync_group
     result = transfer(info, norm, parametrized=hasattr(site.module, "parametrizations"))
@@ -59,7 +56,7 @@ def make_replacement(site: NormSite, spec: str, options: dict[str, Any]) -> Repl
 
 def make_equivalent(site: NormSite, **options: Any) -> Norm:
     """Make an anynorm layer with the same spec and the same values of all tensors as the norm of a site."""
-    return make_replacement(site, site.info.spec, options).norm
+    return make_replacement(site, site.info.norm_spec, options).norm
 
 
 def set_post_modules(norm: Norm, post_modules: dict[str, nn.Module]) -> None:

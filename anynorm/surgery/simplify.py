@@ -115,7 +115,7 @@ def _harden(norm: Norm) -> Norm | None:
         return None
     norm_spec, mean, var = norm.norm_spec, _largest(norm.mean_weight), _largest(norm.var_weight)
     if len(set(mean)) > 1 or len(set(var)) > 1:
-        return _rebuild(norm, replace(norm_spec, mixing=Argmax(norm_spec.mixing.groups), custom=None, name=""))
+        return _rebuild(norm, replace(norm_spec, custom=None).with_mixing(Argmax(norm_spec.mixing.groups)))
     return _rebuild(norm, NormSpec((norm_spec.mean[mean[0]],), (norm_spec.var[var[0]],), affine=norm_spec.affine))
 
 

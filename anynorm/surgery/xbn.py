@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from anynorm.core.spec import NormSpec
 from anynorm.errors import SurgeryError
+from anynorm.registry import parse, split_options
 from anynorm.surgery.batches import Forward, calibration
 from anynorm.surgery.blocks import Block, find_blocks
 from anynorm.surgery.convert import replace_norms
@@ -17,7 +19,7 @@ from anynorm.surgery.report import SurgeryReport
 
 def xbn(
     model: nn.Module,
-    norm: str = "gn:64",
+    norm: str | NormSpec = "gn:64",
     position: int = 2,
     every: int = 1,
     stem: bool = False,
@@ -31,8 +33,8 @@ def xbn(
 
     Args:
         model: the model.
-        norm: spec of the new norm. If its number of groups does not divide the channels of a layer, the nearest number that does
-            is used.
+        norm: spec of the new norm, or a `NormSpec`. If its number of groups does not divide the channels of a layer, the nearest
+            number that does is used.
         position: which norm of a block to replace: 1, 2 or 3 (XBNBlock-P1 to P3). In blocks of two norms, 1 and 2 mean the first
             norm, 3 the last.
         every: 1 for every block; 2, 4 or 8 for every second, fourth or eighth block (XBNBlock-D2 to D8).
@@ -65,16 +67,20 @@ def xbn(
         )
     if not isinstance(every, int) or not 1 <= every <= len(blocks):
         raise SurgeryError(f"every must be an integer from 1 to the number of blocks, {len(blocks)}; got {every!r}.")
-    specs: dict[NormSite, str] = {}
+    arguments, layer_options = split_options(options)
+    norm_spec = norm if isinstance(norm, NormSpec) else parse(norm, **arguments)
+    specs: dict[NormSite, NormSpec] = {}
     columns: dict[str, dict[str, Any]] = {}
     if stem:
         first = _stem_norm(sites, blocks)
-        specs[first], columns[first.path] = norm, {"block": "stem", "norms_in_block": None}
+        specs[first], columns[first.path] = norm_spec, {"block": "stem", "norms_in_block": None}
     for number, block in enumerate(blocks, start=1):
         if number % every == 0:
             site = _norm_at(block, position)
-            specs[site], columns[site.path] = norm, {"block": number, "norms_in_block": len(block.norms)}
-    report = replace_norms(model, specs, fit=calibration(fit, forward), groups="nearest", optimizer=optimizer, options=options)
+            specs[site], columns[site.path] = norm_spec, {"block": number, "norms_in_block": len(block.norms)}
+    report = replace_norms(
+        model, specs, fit=calibration(fit, forward), groups="nearest", optimizer=optimizer, options=layer_options
+    )
     report.rows[:] = [{"path": row["path"], **columns[row["path"]], **row} for row in report.rows]
     count = sum(1 for row in report.rows if row["block"] != "stem" and row["new_norm"])
     verb = "is an XBNBlock" if count == 1 else "are XBNBlocks"

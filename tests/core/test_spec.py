@@ -154,7 +154,7 @@ def test_an_invalid_spec_raises_an_error_with_a_hint(spec, message):
         ("bn", 8.0, {}, r"must be an integer of at least 1; got 8\.0"),
         ("bgn", "8", {"batch_size": 4}, r"must be an integer of at least 1; got '8'"),
         (None, 8, {}, r"A spec must be a string such as"),
-        (8, "bn", {}, r"num_features of 8 must be an integer of at least 1; got 'bn'"),
+        (8, "bn", {}, r"got 8\. The spec comes first: make\('bn', 8\)\."),
         ("sabm", 8, {"num_classes": 3}, r"Did you mean sabn"),
         ("bn", 8, {"num_groups": 4}, r"bn takes no argument 'num_groups'\. Usable: batch_size, and those of torch's layers"),
         ("hn", 8, {"groups": 4}, r"hn takes no argument 'groups'\. Usable: batch_size num_groups"),

@@ -1,6 +1,6 @@
 """Models by name, for images of any size and any number of classes, with a width multiplier.
 
-Models are built with BatchNorm; `anynorm.lab.training.norm_layout.apply_norms` replaces it by other norms. An architecture of a
+Models are built with BatchNorm; `anynorm.lab.training.norm_layout.Layout` replaces it by other norms. An architecture of a
 search space is also a model, such as nasbench201:3,0,1,2,4,3 (see `anynorm.lab.models.search`). A custom model has the name
 `package.module:factory`; the factory is called with the keyword arguments `shape` (a `DataShape`) and `width`, if it has them.
 """

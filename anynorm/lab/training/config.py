@@ -14,7 +14,7 @@ from typing import Any
 
 from anynorm.errors import DataError, SpecError
 from anynorm.io.checkpoints import import_object
-from anynorm.lab.training.norm_layout import validate_norms
+from anynorm.lab.training.norm_layout import Layout
 from anynorm.lab.training.options import Options
 from anynorm.lab.training.value_types import field_types, plain_value
 
@@ -150,7 +150,7 @@ class Config:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "options", {name: plain_value(value) for name, value in self.option_values.items()})
-        validate_norms(self.norm, self.batch_size)
+        Layout.parse(self.norm, self.batch_size, num_classes=1)
         for name, choices in (("schedule", SCHEDULES), ("optimizer", OPTIMIZERS), ("precision", PRECISIONS)):
             if getattr(self, name) not in choices:
                 raise SpecError(f"{name} must be one of {' '.join(choices)}; got {getattr(self, name)!r}.")

@@ -1,4 +1,4 @@
-"""Norm layouts: one string that assigns norms to the layers of a model.
+"""Norm layouts: which norm each layer of a model gets, and their text form in configurations and on the command line.
 
 gn:8            every norm
 gn:4~bn         alternating in the order of the modules: gn:4 first, then bn, then gn:4 …
@@ -14,9 +14,12 @@ given order, so a submodule of another part must come after that part.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from torch import nn
 
+from anynorm.core.spec import NormSpec
 from anynorm.errors import SpecError
 from anynorm.registry import parse
 from anynorm.surgery.batches import Calibration
@@ -26,36 +29,173 @@ from anynorm.surgery.xbn import xbn
 
 _XBN = re.compile(r"xbn(?:\.p([123]))?(?:\.d([1-9]\d?))?=(.+)")
 _PART = re.compile(r"(?!xbn[.=])(\w+(?:\.\w+)*)=(.+)")
-_CLASSES = re.compile(r"\.(?:cc|sa|aux|saaux)@\w+|(?:cc|sa|aux|saaux)(?=bn@)|(?<=bn)@\w+")
+_LIST_ENTRY = re.compile(r"(?:\[[^\]]*\]|,\s*\d|[^,])+")
 
 
-def apply_norms(
-    model: nn.Module, norms: str, batch_size: int, num_classes: int | None = None, fit: Calibration | None = None
-) -> nn.Module:
-    """Replace the norms of a model according to a layout.
-
-    If a number of groups does not divide the channels of a layer, the nearest divisor is used.
+@dataclass(frozen=True)
+class Alternating:
+    """Norms that alternate in the order of the modules; one norm is used for all layers.
 
     Args:
-        model: a network with norms.
-        norms: the layout.
-        batch_size: number of samples per device in training, from which `bgn` without a number chooses its number of groups.
-        num_classes: the number that replaces "K" in "@K"; None if there are no classes.
-        fit: calibration batches on which γ and β are fitted, as in `anynorm.convert`; None to copy γ and β.
-
-    Raises:
-        SpecError: if the model or a part has no norm, a part does not exist, the layout has "@K" without `num_classes`, or `fit`
-            is given for an XBN layout.
+        norms: the definitions of the norms.
     """
-    network = model
-    for part, layout in split_parts(set_num_classes(norms, num_classes)):
-        if not part:
-            network = _apply_layout(model, layout, batch_size, fit)
-            continue
-        *parents, name = part.split(".")
-        parent = _find_part(network, ".".join(parents), part)
-        setattr(parent, name, _apply_layout(_find_part(network, part, part), layout, batch_size, fit))
-    return network
+
+    norms: tuple[NormSpec, ...]
+
+    def __str__(self) -> str:
+        return "~".join(map(str, self.norms))
+
+    def map(self, change: Callable[[NormSpec], NormSpec]) -> Alternating:
+        """Return the layout with every norm changed by a function."""
+        return Alternating(tuple(change(norm) for norm in self.norms))
+
+    def apply(self, model: nn.Module, fit: Calibration | None = None) -> nn.Module:
+        """Replace the norms of a model.
+
+        Raises:
+            SpecError: if the model has no norm.
+        """
+        specs = {site: self.norms[k % len(self.norms)] for k, site in enumerate(find_norms(model))}
+        if not specs:
+            raise SpecError(f"{self} cannot be applied: {type(model).__name__} has no norm to replace.")
+        return replace_norms(model, specs, fit=fit, groups="nearest", optimizer=None, options={}).model
+
+
+@dataclass(frozen=True)
+class XBNBlocks:
+    """One norm per residual block, as in `anynorm.xbn`; the others are those of the model.
+
+    Args:
+        norm: the definition of the norm.
+        position: which norm of a block to replace, 1, 2 or 3.
+        every: distance between the blocks.
+    """
+
+    norm: NormSpec
+    position: int = 2
+    every: int = 1
+
+    def __str__(self) -> str:
+        return f"xbn.p{self.position}.d{self.every}={self.norm}"
+
+    @property
+    def norms(self) -> tuple[NormSpec, ...]:
+        """The definitions of the norms: one."""
+        return (self.norm,)
+
+    def map(self, change: Callable[[NormSpec], NormSpec]) -> XBNBlocks:
+        """Return the layout with its norm changed by a function."""
+        return replace(self, norm=change(self.norm))
+
+    def apply(self, model: nn.Module, fit: Calibration | None = None) -> nn.Module:
+        """Replace the norms of a model.
+
+        Raises:
+            SpecError: if calibration batches are given.
+            SurgeryError: if the model has no residual blocks.
+        """
+        if fit is not None:
+            raise SpecError(f"the norms of XBN blocks cannot be fitted; got {self}. Usable: the spec of a norm, such as gn:8.")
+        return xbn(model, self.norm, self.position, self.every).model
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The norms of a network.
+
+    Args:
+        rest: the norms of all layers that are in none of the parts.
+        parts: pairs of the path of a submodule and its norms, in the order in which they are replaced.
+
+    >>> layout = Layout.parse("sabn@K;heads=xbn.d2=gn:8", num_classes=10)
+    >>> print(layout)
+    sabn@10;heads=xbn.p2.d2=gn:8
+    >>> print(layout.without_classes())
+    bn;heads=xbn.p2.d2=gn:8
+    """
+
+    rest: Alternating | XBNBlocks
+    parts: tuple[tuple[str, Alternating | XBNBlocks], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str, batch_size: int = 1, num_classes: int | None = None) -> Layout:
+        """Parse a layout.
+
+        Args:
+            text: the layout, such as "gn:8" or "sn;heads=gn:8".
+            batch_size: number of samples per device in training, from which `bgn` without a number chooses its number of groups.
+            num_classes: the number for which "K" in "@K" stands; None if there are no classes.
+
+        Raises:
+            SpecError: if the layout or one of its specs is invalid, or the layout has "@K" without `num_classes`.
+        """
+        if "@K" in text and num_classes is None:
+            raise SpecError(
+                f"@K in {text} stands for the number of classes on which a task conditions its norms; this task has no "
+                f"conditions. Write a number: {text.replace('@K', '@10')}."
+            )
+        pairs: list[tuple[str, Alternating | XBNBlocks]] = []
+        for entry in text.replace("@K", f"@{num_classes}").split(";"):
+            match = _PART.fullmatch(entry.strip())
+            if match is None and pairs:
+                raise SpecError(f"a layout of parts must be LAYOUT;PART=LAYOUT;…; got {text!r}. Usable: sn;heads=gn:8.")
+            if match is not None and not pairs:
+                pairs.append(("", _parse_norms("bn", batch_size)))
+            path, norms = match.groups() if match else ("", entry.strip())
+            pairs.append((path, _parse_norms(norms, batch_size)))
+        return cls(pairs[0][1], tuple(pairs[1:]))
+
+    def __str__(self) -> str:
+        return ";".join([str(self.rest), *(f"{path}={norms}" for path, norms in self.parts)])
+
+    @property
+    def norms(self) -> list[NormSpec]:
+        """The definitions of all norms."""
+        return [norm for layout in (self.rest, *dict(self.parts).values()) for norm in layout.norms]
+
+    def of_part(self, path: str) -> Layout:
+        """Return the layout of a part; that of the rest if the part has none of its own."""
+        return Layout(dict(self.parts).get(path, self.rest))
+
+    def without_classes(self) -> Layout:
+        """Return the layout with one affine and one set of statistics per norm, in place of those per class or domain."""
+
+        def change(norm: NormSpec) -> NormSpec:
+            return norm.with_affine("") if norm.num_classes else norm
+
+        return Layout(self.rest.map(change), tuple((path, norms.map(change)) for path, norms in self.parts))
+
+    def apply(self, model: nn.Module, fit: Calibration | None = None) -> nn.Module:
+        """Replace the norms of a model.
+
+        If a number of groups does not divide the channels of a layer, the nearest divisor is used.
+
+        Args:
+            model: a network with norms.
+            fit: calibration batches on which γ and β are fitted, as in `anynorm.convert`; None to copy γ and β.
+
+        Raises:
+            SpecError: if the model or a part has no norm, a part does not exist, or `fit` is given for XBN blocks.
+        """
+        network = self.rest.apply(model, fit)
+        for path, norms in self.parts:
+            parent, _, name = path.rpartition(".")
+            setattr(_find_part(network, parent, path), name, norms.apply(_find_part(network, path, path), fit))
+        return network
+
+
+def _parse_norms(text: str, batch_size: int) -> Alternating | XBNBlocks:
+    """Parse a layout without parts."""
+    match = _XBN.fullmatch(text)
+    if match:
+        position, every, spec = match.groups()
+        return XBNBlocks(parse(spec, batch_size=batch_size), int(position or 2), int(every or 1))
+    if text.startswith("xbn"):
+        raise SpecError(
+            f"an XBN layout must be xbn=SPEC or xbn.pP.dD=SPEC, with position P in 1 to 3 and distance D in 1 to 99; "
+            f"got {text!r}. Usable: xbn=gn:64, xbn.p1.d2=gn:64."
+        )
+    return Alternating(tuple(parse(spec, batch_size=batch_size) for spec in text.split("~")))
 
 
 def _find_part(model: nn.Module, path: str, part: str) -> nn.Module:
@@ -72,96 +212,10 @@ def _find_part(model: nn.Module, path: str, part: str) -> nn.Module:
         raise SpecError(f"{type(model).__name__} has no part {part!r}. {usable}.") from None
 
 
-def _apply_layout(model: nn.Module, norms: str, batch_size: int, fit: Calibration | None) -> nn.Module:
-    """Replace the norms of a model according to a layout without parts."""
-    if match := _XBN.fullmatch(norms):
-        if fit is not None:
-            raise SpecError(f"the norms of XBN blocks cannot be fitted; got {norms}. Usable: the spec of a norm, such as gn:8.")
-        position, distance, spec = match.groups()
-        return xbn(model, spec, int(position or 2), int(distance or 1), batch_size=batch_size).model
-    specs = norms.split("~")
-    chosen = {site: specs[k % len(specs)] for k, site in enumerate(find_norms(model))}
-    if not chosen:
-        raise SpecError(f"{norms} cannot be applied: {type(model).__name__} has no norm to replace.")
-    return replace_norms(model, chosen, fit=fit, groups="nearest", optimizer=None, options={"batch_size": batch_size}).model
-
-
-def validate_norms(norms: str, batch_size: int = 1) -> None:
-    """Check that a layout is valid.
-
-    Raises:
-        SpecError: if the layout or one of its specs is not valid.
-    """
-    for _, layout in split_parts(norms):
-        match = _XBN.fullmatch(layout)
-        if layout.startswith("xbn") and not match:
-            raise SpecError(
-                f"an XBN layout must be xbn=SPEC or xbn.pP.dD=SPEC, with position P in 1 to 3 and distance D in 1 to 99; "
-                f"got {layout!r}. Usable: xbn=gn:64, xbn.p1.d2=gn:64."
-            )
-        for spec in [match[3]] if match else layout.split("~"):
-            parse(set_num_classes(spec, 1), batch_size=batch_size)
-
-
-def split_parts(norms: str) -> list[tuple[str, str]]:
-    """Split a layout into pairs (part, layout); the first pair has the part "" and is the layout of the rest of the network.
-
-    Raises:
-        SpecError: if an entry after the first does not have the form PART=LAYOUT.
-
-    >>> split_parts("sn;heads=gn:8"), split_parts("backbone=xbn=gn:64"), split_parts("xbn.d2=gn:4")
-    ([('', 'sn'), ('heads', 'gn:8')], [('', 'bn'), ('backbone', 'xbn=gn:64')], [('', 'xbn.d2=gn:4')])
-    """
-    pairs: list[tuple[str, str]] = []
-    for text in norms.split(";"):
-        match = _PART.fullmatch(text.strip())
-        if match is None and pairs:
-            raise SpecError(f"a layout of parts must be LAYOUT;PART=LAYOUT;…; got {norms!r}. Usable: sn;heads=gn:8.")
-        pairs.append((match[1], match[2]) if match else ("", text.strip()))
-    return pairs if not pairs[0][0] else [("", "bn"), *pairs]
-
-
-def split_layout(norms: str, num_classes: int | None) -> list[str]:
-    """Return the specs of a layout, with "K" in "@K" replaced by the number of classes.
-
-    >>> split_layout("ccbn@K~sabn@K", 10), split_layout("xbn.d2=gn:4", None)
-    (['ccbn@10', 'sabn@10'], ['gn:4'])
-    """
-    layouts = [layout for _, layout in split_parts(set_num_classes(norms, num_classes))]
-    matches = [(_XBN.fullmatch(layout), layout) for layout in layouts]
-    return [spec for match, layout in matches for spec in (match[3] if match else layout).split("~")]
-
-
-def set_num_classes(norms: str, num_classes: int | None) -> str:
-    """Replace "K" in "@K" by the number of classes.
-
-    Raises:
-        SpecError: if the layout has "@K" and `num_classes` is None.
-
-    >>> set_num_classes("sabn@K", 10)
-    'sabn@10'
-    """
-    if "@K" in norms and num_classes is None:
-        raise SpecError(
-            f"@K in {norms} stands for the number of classes on which a task conditions its norms; this task has no conditions. "
-            f"Write a number: {norms.replace('@K', '@10')}."
-        )
-    return norms.replace("@K", f"@{num_classes}")
-
-
-def without_classes(norms: str) -> str:
-    """Remove the parts of specs that depend on classes or domains, so that all share one affine and one set of statistics.
-
-    >>> without_classes("gn:8.cc@2"), without_classes("bn.aux@2~sabn@K"), without_classes("hn:4")
-    ('gn:8', 'bn~bn', 'hn:4')
-    """
-    return _CLASSES.sub("", norms)
-
-
 def split_norms(text: str) -> list[str]:
-    """Split a comma-separated list of layouts; commas inside a spec are not separators.
+    """Split the comma-separated list of layouts of a command; commas inside a spec are not separators.
 
     >>> split_norms("bn,gbgn:8,32,[1,*,1]/[*,9],gn:4~bn")
     ['bn', 'gbgn:8,32', '[1,*,1]/[*,9]', 'gn:4~bn']
     """
-    return [part.strip() for part in re.split(r",(?!\s*\d)(?![^\[]*\])", text) if part.strip()]
+    return [entry.strip() for entry in _LIST_ENTRY.findall(text) if entry.strip()]

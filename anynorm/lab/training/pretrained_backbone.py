@@ -20,7 +20,7 @@ from anynorm.io.checkpoints import read_state_dict
 from anynorm.lab.data.download import find_path
 from anynorm.lab.models.backbone import load_backbone
 from anynorm.lab.training.config import Config
-from anynorm.lab.training.norm_layout import apply_norms, split_parts
+from anynorm.lab.training.norm_layout import Layout
 from anynorm.surgery.batches import calibration
 from anynorm.surgery.find import find_norms
 from anynorm.surgery.freeze import freeze
@@ -68,7 +68,7 @@ def set_up_network(
     if weights is not None and count:
         load(network, weights, options["weights"])
         fit_backbone(network, config, calibration_images(count))
-    network = apply_norms(network, config.norm, config.batch_size)
+    network = Layout.parse(config.norm, config.batch_size).apply(network)
     if weights is not None and not count:
         load(network, weights, options["weights"])
     if options["frozen"]:
@@ -78,8 +78,8 @@ def set_up_network(
 
 def fit_backbone(network: Any, config: Config, images: Tensor) -> None:
     """Replace the norms of a pretrained backbone by those of a run, with γ and β fitted on images."""
-    layout = [layout for part, layout in split_parts(config.norm) if part in ("", "backbone")][-1]
-    network.backbone = apply_norms(network.backbone.eval(), layout, config.batch_size, fit=calibration(images, None))
+    layout = Layout.parse(config.norm, config.batch_size).of_part("backbone")
+    network.backbone = layout.apply(network.backbone.eval(), calibration(images, None))
 
 
 def freeze_part(network: nn.Module, part: str) -> None:

@@ -26,7 +26,7 @@ from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.curve import scalar
 from anynorm.lab.training.distributed import Processes
-from anynorm.lab.training.norm_layout import apply_norms
+from anynorm.lab.training.norm_layout import Layout
 from anynorm.lab.training.options import Options, options_from_dict
 from anynorm.lab.training.sampler import Sampler
 from anynorm.layers.norm import Norm
@@ -284,7 +284,7 @@ class Task(nn.Module, Generic[TaskOptions_co]):
             network: a network with norms.
             num_classes: the number that replaces "K" in "@K" of a spec; None if the task has no classes.
         """
-        return apply_norms(network, self.config.norm, self.config.batch_size, num_classes)
+        return Layout.parse(self.config.norm, self.config.batch_size, num_classes).apply(network)
 
     def to_device(self, batch: Any) -> Any:
         """Return a batch with all tensors on the device of the run; copies are asynchronous (`non_blocking=True`)."""

@@ -10,7 +10,7 @@ contains them.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,11 +19,15 @@ from anynorm import kernels
 from anynorm.core.affine import chain, inverse_std
 from anynorm.core.compat import is_recomputing
 from anynorm.core.moments import Moments, pool_samples
-from anynorm.core.update_rules import Stats, UpdateRule, as_tables
+from anynorm.core.update_rules import Stats, as_tables
 from anynorm.errors import SpecError
 from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, Params
 from anynorm.layers.baselines.schedule import ScheduledNorm
+from anynorm.layers.registered import RegisteredOptions
 from anynorm.norms import BN, same_cut
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 HISTORY = 4
 """Number of past forward passes that activation checkpointing can recompute."""
@@ -65,20 +69,9 @@ class BatchRenorm(ScheduledNorm):
     d_max: Tensor
 
     def __init__(
-        self,
-        num_features: int,
-        eps: float = 1e-5,
-        momentum: float | None = 0.1,
-        affine: bool = True,
-        track_running_stats: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-        *,
-        r_max: float = 1.5,
-        d_max: float = 0.5,
-        update_rule: UpdateRule | None = None,
+        self, num_features: int, *, r_max: float = 1.5, d_max: float = 0.5, **options: Unpack[RegisteredOptions]
     ) -> None:
-        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, update_rule=update_rule)
+        super().__init__(num_features, **options)
         self._history: list[Snapshot] = []
         self.set_hyperparameters(r_max=r_max, d_max=d_max)
 

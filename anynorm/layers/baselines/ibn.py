@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from anynorm.core.mixing import Argmax
-from anynorm.core.spec import NormSpec
+from anynorm.core.spec import NormSpec, check_positive_int
 from anynorm.errors import SpecError
 from anynorm.layers.norm import CustomNorm
 from anynorm.layers.registered import RegisteredNorm
@@ -32,7 +32,7 @@ class InstanceBatchNorm(CustomNorm, RegisteredNorm):
         Raises:
             SpecError: if it is odd.
         """
-        if num_features % 2:
+        if check_positive_int(num_features, "num_features", cls.name) % 2:
             raise SpecError(
                 f"num_features of ibn must be even; got {num_features}. Use in or bn for this layer, or an even width."
             )

@@ -23,7 +23,7 @@ of the previous layer, or from the nearest one if the numbers of channels differ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,12 +31,14 @@ from torch import Tensor, nn
 from anynorm import kernels
 from anynorm.core.affine import inverse_std
 from anynorm.core.moments import Moments, pool_samples
-from anynorm.core.update_rules import UpdateRule
 from anynorm.errors import SpecError
 from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, Params
 from anynorm.layers.norm import CustomNorm, Norm
-from anynorm.layers.registered import RegisteredNorm
+from anynorm.layers.registered import RegisteredNorm, RegisteredOptions
 from anynorm.norms import BN, same_cut
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 MAX_RATIO = 100.0
 """Average ratio of predicted to batch variances; from this ratio on, the prediction is not used."""
@@ -75,22 +77,10 @@ class BatchKalmanNorm(CustomNorm, RegisteredNorm):
     )
     transition: nn.Parameter | None
 
-    def __init__(
-        self,
-        num_features: int,
-        eps: float = 1e-5,
-        momentum: float | None = 0.1,
-        affine: bool = True,
-        track_running_stats: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-        *,
-        gain: float = 0.95,
-        update_rule: UpdateRule | None = None,
-    ) -> None:
+    def __init__(self, num_features: int, *, gain: float = 0.95, **options: Unpack[RegisteredOptions]) -> None:
         if isinstance(gain, bool) or not isinstance(gain, int | float) or not 0 < gain <= 1:
             raise SpecError(f"gain of bkn must be in (0, 1]; got {gain!r}. It is the weight of the batch statistics.")
-        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, update_rule=update_rule)
+        super().__init__(num_features, **options)
         self.gain = float(gain)
         self._previous: tuple[BatchKalmanNorm, ...] = ()  # in a tuple, so that it is not registered as a child module
         self._has_next = False

@@ -12,7 +12,7 @@ per sample and channel. The kernels compute it as IN followed by the style (mean
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -21,12 +21,15 @@ from anynorm import kernels
 from anynorm.core.affine import inverse_std
 from anynorm.core.moments import Moments, merge_moments
 from anynorm.core.spec import ResolvedCuts
-from anynorm.core.update_rules import UpdateRule, as_tables
+from anynorm.core.update_rules import as_tables
 from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, Params
 from anynorm.kernels.sync import NoSync
 from anynorm.layers.norm import CustomNorm
-from anynorm.layers.registered import RegisteredNorm
+from anynorm.layers.registered import RegisteredNorm, RegisteredOptions
 from anynorm.norms import BN, IN, same_cut
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 IN_WITH_STYLE = {
     "norm_spec": same_cut(IN).with_affine("style"),
@@ -59,21 +62,8 @@ class ModeNorm(CustomNorm, RegisteredNorm):
     gate_weight: nn.Parameter
     gate_bias: nn.Parameter
 
-    def __init__(
-        self,
-        num_features: int,
-        num_modes: int | None = None,
-        eps: float = 1e-5,
-        momentum: float | None = 0.1,
-        affine: bool = True,
-        track_running_stats: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-        *,
-        update_rule: UpdateRule | None = None,
-    ) -> None:
-        arguments = {"num_modes": num_modes}
-        self._initialize(num_features, arguments, eps, momentum, affine, track_running_stats, device, dtype, update_rule)
+    def __init__(self, num_features: int, num_modes: int | None = None, **options: Unpack[RegisteredOptions]) -> None:
+        self._initialize(num_features, {"num_modes": num_modes}, **options)
 
     def _register_parameters(self, device: Any, dtype: Any) -> None:
         super()._register_parameters(device, dtype)

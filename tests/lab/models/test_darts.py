@@ -17,7 +17,7 @@ from anynorm.lab.models.search.darts_layout import layout_cells
 from anynorm.lab.models.search.darts_operations import OPERATIONS, FactorizedReduce, make_operation
 from anynorm.lab.models.search.genotype import GENOTYPES, NUM_EDGES, log_odds, parse_genotype, strongest_edges
 from anynorm.lab.training.config import Config, hash_sources
-from anynorm.lab.training.norm_layout import apply_norms
+from anynorm.lab.training.norm_layout import Layout
 from tests.helpers import data, same
 
 CIFAR, DIGITS = DataShape(3, 32, 32, 10), DataShape(1, 8, 8, 10)
@@ -209,7 +209,7 @@ def test_networks_of_the_space_are_models_by_name():
 
 @pytest.mark.parametrize("norm", ["in", "ln", "gn:8", "pn", "bgn", "sn"])
 def test_the_evaluation_network_takes_every_norm(norm):
-    model = apply_norms(build_model("darts.n3:v2", DIGITS, 0.12), norm, 4)
+    model = Layout.parse(norm, 4).apply(build_model("darts.n3:v2", DIGITS, 0.12))
     assert model(data(4, 1, 8, 8)).isfinite().all()
 
 

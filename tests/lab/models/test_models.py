@@ -8,7 +8,7 @@ import torch
 import anynorm
 from anynorm.lab.data.shape import DataShape
 from anynorm.lab.models import MODELS, build_model
-from anynorm.lab.training.norm_layout import apply_norms, split_norms, validate_norms
+from anynorm.lab.training.norm_layout import Layout, split_norms
 from anynorm.surgery.find import find_norms
 from tests.helpers import data
 
@@ -52,7 +52,7 @@ def test_every_model_accepts_every_kind_of_norm_and_can_be_narrower(name):
     narrow = build_model(name, DIGITS, 0.25)
     assert count_parameters(narrow) < count_parameters(build_model(name, DIGITS))
     for norms in ("gn:8", "sn", "bgn", "gn:4~bn"):
-        model = apply_norms(build_model(name, DIGITS, 0.25), norms, 4)
+        model = Layout.parse(norms, 4).apply(build_model(name, DIGITS, 0.25))
         assert model(data(4, 1, 8, 8)).shape == (4, 10)
     specs = [str(site.module.spec) for site in find_norms(model)]
     assert specs[1::2] == ["bn"] * (len(specs) // 2)
@@ -63,7 +63,7 @@ def test_every_model_accepts_every_kind_of_norm_and_can_be_narrower(name):
     "name", ["small", "resnet50", "mobilenetv2", "shufflenetv2", "densenet121", "wrn-10-2", "preact_resnet8"]
 )
 def test_residual_models_accept_xbn_blocks(name):
-    model = apply_norms(build_model(name, DIGITS, 0.25), "xbn=gn:64", 4)
+    model = Layout.parse("xbn=gn:64", 4).apply(build_model(name, DIGITS, 0.25))
     classes = {type(site.module).__name__ for site in find_norms(model)}
     assert classes == {"BatchNorm2d", "GroupNorm"}
 
@@ -89,11 +89,11 @@ def custom_model(shape, width):
 
 def test_lists_of_norms_keep_commas_inside_specs():
     assert split_norms("bn, gbgn:8,32 ,gn:4~bn") == ["bn", "gbgn:8,32", "gn:4~bn"]
-    validate_norms("xbn=gn:4")
+    Layout.parse("xbn=gn:4")
     with pytest.raises(anynorm.SpecError, match="unknown norm"):
-        validate_norms("gn:4~bm")
+        Layout.parse("gn:4~bm")
     with pytest.raises(anynorm.SpecError, match="bn cannot be applied: Linear has no norm to replace"):
-        apply_norms(torch.nn.Linear(2, 2), "bn", 4)
+        Layout.parse("bn", 4).apply(torch.nn.Linear(2, 2))
 
 
 @pytest.mark.parametrize("name", ["torch.nn:Linear", "math:pi"])

@@ -13,7 +13,7 @@ from anynorm.lab.tasks import make_task
 from anynorm.lab.tasks.classification.task import Classification
 from anynorm.lab.tasks.run import load_run, make_trainer, run, train
 from anynorm.lab.training.config import Config
-from anynorm.lab.training.norm_layout import apply_norms, validate_norms
+from anynorm.lab.training.norm_layout import Layout
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_settings_added_later_do_not_change_the_ids_of_older_runs():
     [("xbn=gn:4", 8), ("xbn.p1=gn:4", 8), ("xbn.d2=gn:4", 4), ("xbn.p3.d4=gn:4", 2), ("xbn.d8=gn:4", 1)],
 )
 def test_xbn_blocks_are_chosen_by_position_and_interval(norms, num_replaced):
-    model = apply_norms(build_model("resnet26", load_dataset("digits").shape), norms, 16)
+    model = Layout.parse(norms, 16).apply(build_model("resnet26", load_dataset("digits").shape))
     layers = [module for module in model.modules() if isinstance(module, anynorm.Norm)]
     assert sum(layer.spec == "gn:4" for layer in layers) == num_replaced
 
@@ -86,7 +86,7 @@ def test_a_part_of_a_network_has_a_layout_of_its_own():
 
 
 def parts_of(norms):
-    model = apply_norms(build_model("resnet26", load_dataset("digits").shape), norms, 16)
+    model = Layout.parse(norms, 16).apply(build_model("resnet26", load_dataset("digits").shape))
     return {name: module.spec for name, module in model.named_modules() if isinstance(module, anynorm.Norm)}
 
 
@@ -94,14 +94,14 @@ def test_a_layout_with_an_unknown_part_or_without_a_name_is_refused():
     with pytest.raises(SpecError, match=r"Sequential has no part 'heads'\. Parts with norms: 0 1 2 3 4\."):
         parts_of("bn;heads=gn:4")
     with pytest.raises(SpecError, match=r"must be LAYOUT;PART=LAYOUT;…; got 'bn;gn:4'\. Usable: sn;heads=gn:8"):
-        validate_norms("bn;gn:4")
+        Layout.parse("bn;gn:4")
     with pytest.raises(SpecError, match="unknown norm 'fn'"):
-        validate_norms("bn;heads=fn")
+        Layout.parse("bn;heads=fn")
 
 
 def test_a_position_outside_the_block_is_refused():
     with pytest.raises(SpecError, match=r"position P in 1 to 3 .*; got 'xbn\.p4=gn:4'\. Usable: xbn=gn:64"):
-        validate_norms("xbn.p4=gn:4", 8)
+        Layout.parse("xbn.p4=gn:4", 8)
 
 
 def test_schedules_reduce_the_learning_rate_where_their_names_say():

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import anynorm
-from anynorm.lab.training.norm_layout import apply_norms
+from anynorm.lab.training.norm_layout import Layout
 from anynorm.layers.baselines.kalman import BatchKalmanNorm
 from tests.helpers import data, same, same_state
 from tests.layers.baselines import references
@@ -115,7 +115,7 @@ def network(spec="bn"):
     model = nn.Sequential(
         nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1)
     )
-    return model if spec == "bn" else apply_norms(model, spec, 4)
+    return model if spec == "bn" else Layout.parse(spec, 4).apply(model)
 
 
 X = data(4, 3, 8, 8)

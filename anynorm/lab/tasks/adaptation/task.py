@@ -27,7 +27,7 @@ from anynorm.lab.tasks.classification.classifier import EVAL_BATCH_SIZE, Classif
 from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.images import Batch, choose_samples
-from anynorm.lab.training.norm_layout import apply_norms, without_classes
+from anynorm.lab.training.norm_layout import Layout
 from anynorm.lab.training.task import Metrics
 from anynorm.layers.conditioning import condition
 from anynorm.layers.norm import Norm
@@ -83,8 +83,8 @@ class SourceOnly(Classifier):
         config, count = self.config, int(self.options["fit_images"])
         if count:
             images = self.data.standardize(self.data.train[0][:count])
-            plain = without_classes(config.norm)
-            network = apply_norms(network, plain, config.batch_size, fit=calibration(images, None))
+            layout = Layout.parse(config.norm, config.batch_size, NUM_DOMAINS).without_classes()
+            network = layout.apply(network, calibration(images, None))
         network = super().apply_norms(network, num_classes)
         for module in network.modules():
             if isinstance(module, Norm) and module.takes_condition and module.norm_spec.num_classes != NUM_DOMAINS:

@@ -9,9 +9,8 @@ from torch import nn
 from anynorm.core.spec import NormSpec
 from anynorm.errors import SpecError
 from anynorm.lab.training.config import Config
-from anynorm.lab.training.norm_layout import apply_norms, split_layout
+from anynorm.lab.training.norm_layout import Alternating, Layout
 from anynorm.layers.norm import Norm
-from anynorm.registry import parse
 
 
 def set_generator_norms(generator: Any, config: Config, num_classes: int, *, shared_embedding: bool) -> None:
@@ -26,14 +25,14 @@ def set_generator_norms(generator: Any, config: Config, num_classes: int, *, sha
     Raises:
         SpecError: if a norm does not have the number of classes of the data, or takes a style without a shared embedding.
     """
-    specs = [parse(spec, batch_size=config.batch_size) for spec in split_layout(config.norm, num_classes)]
-    for spec in specs:
+    layout = Layout.parse(config.norm, config.batch_size, num_classes)
+    for spec in layout.norms:
         _check_spec(spec, config.norm, num_classes, shared_embedding=shared_embedding)
     if isinstance(getattr(generator, "output_norm", None), nn.BatchNorm2d):
         last = nn.ModuleList([generator.output_norm])
-        apply_norms(last, str(specs[-1].with_affine("")), config.batch_size)
+        Alternating((layout.norms[-1].with_affine(""),)).apply(last)
         generator.output_norm = last[0]
-    apply_norms(getattr(generator, "blocks", generator), config.norm, config.batch_size, num_classes)
+    layout.apply(getattr(generator, "blocks", generator))
     for module in generator.modules():
         if isinstance(module, Norm):
             module.reset_parameters()  # γ of classes ~ N(1, 0.02); a replaced norm had γ = 1

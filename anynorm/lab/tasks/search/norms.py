@@ -18,9 +18,8 @@ from anynorm.core.spec import PLAIN_AFFINE, NormSpec
 from anynorm.errors import SpecError
 from anynorm.lab.models.search.supernet import Supernet
 from anynorm.lab.training.config import Config
-from anynorm.lab.training.norm_layout import set_num_classes
+from anynorm.lab.training.norm_layout import Alternating, Layout
 from anynorm.layers.norm import Norm
-from anynorm.registry import parse
 from anynorm.surgery.convert import replace_norms
 from anynorm.surgery.find import NormSite, find_norms
 
@@ -35,24 +34,29 @@ def set_supernet_norms(supernet: Supernet, config: Config) -> None:
     Raises:
         SpecError: if a norm takes a style, has fewer classes than there are operation codes, or has classes where there are none.
     """
-    if config.norm.startswith("xbn"):
-        raise SpecError(f"an XBN layout needs networks of residual blocks only, which a supernet is not; got {config.norm}.")
     codes = supernet.num_codes()
-    texts = config.norm.split("~")
-    chosen: dict[NormSite, str] = {}
+    layouts = {num: _alternating(config, num) for num in {1, *codes.values()}}
+    specs: dict[NormSite, NormSpec] = {}
     for number, site in enumerate(find_norms(supernet)):
-        text = texts[number % len(texts)]
         num_codes = codes.get(site.path)
-        resolved = set_num_classes(text, num_codes or 1)
-        spec = parse(resolved, batch_size=config.batch_size)
+        norms = layouts[num_codes or 1].norms
+        spec = norms[number % len(norms)]
         if num_codes is not None:
             _check_classes(spec, num_codes, site.path)
-        chosen[site] = str(_with_plain_affine(spec)) if num_codes is None else resolved
-    _check_is_conditioned(texts, codes)
-    replace_norms(supernet, chosen, fit=None, groups="nearest", optimizer=None, options={"batch_size": config.batch_size})
+        specs[site] = _with_plain_affine(spec) if num_codes is None else spec
+    if not codes:
+        _check_is_unconditioned(layouts[1])
+    replace_norms(supernet, specs, fit=None, groups="nearest", optimizer=None, options={})
     for module in supernet.modules():
         if isinstance(module, Norm):
             module.reset_parameters()  # γ of classes ~ N(1, 0.02); a replaced norm had γ = 1
+
+
+def _alternating(config: Config, num_classes: int) -> Alternating:
+    layout = Layout.parse(config.norm, config.batch_size, num_classes)
+    if layout.parts or not isinstance(layout.rest, Alternating):
+        raise SpecError(f"norms of a supernet must be a spec, or several that alternate; got {config.norm}. Usable: bn, gn:4~bn.")
+    return layout.rest
 
 
 def _with_plain_affine(spec: NormSpec) -> NormSpec:
@@ -69,7 +73,7 @@ def _check_classes(spec: NormSpec, num_codes: int, path: str) -> None:
         )
 
 
-def _check_is_conditioned(texts: list[str], codes: dict[str, int]) -> None:
-    for text in texts:
-        if not codes and parse(set_num_classes(text, 1), batch_size=1).num_classes:
-            raise SpecError(f"{text} takes classes, and this supernet has no norms that are conditioned on operations.")
+def _check_is_unconditioned(layout: Alternating) -> None:
+    for spec in layout.norms:
+        if spec.num_classes:
+            raise SpecError(f"{spec} takes classes, and this supernet has no norms that are conditioned on operations.")

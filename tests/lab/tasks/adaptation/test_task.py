@@ -19,7 +19,7 @@ from anynorm.lab.tasks.adaptation.data import load_pair
 from anynorm.lab.tasks.adaptation.spherical_kmeans import class_centers, match_clusters, spherical_kmeans
 from anynorm.lab.tasks.run import make_trainer, train
 from anynorm.lab.training.config import Config, hash_sources
-from anynorm.lab.training.norm_layout import apply_norms
+from anynorm.lab.training.norm_layout import Layout
 from anynorm.lab.training.sampler import derive_seed
 from anynorm.lab.training.trainer import update_average
 from anynorm.layers.norm import Norm
@@ -335,7 +335,7 @@ def test_norms_of_a_pretrained_model_are_fitted_to_its_outputs_in_both_domains(n
     task: Any = make_task(config).eval()
     original = pretrained(task.data.shape).eval()
     x = task.data.standardize(task.data.train[0][:128])
-    copied = apply_norms(pretrained(task.data.shape), norm, 32).eval()
+    copied = Layout.parse(norm, 32).apply(pretrained(task.data.shape)).eval()
     errors = []
     with torch.no_grad():
         target = original(x)

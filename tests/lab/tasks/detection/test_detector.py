@@ -10,7 +10,7 @@ from anynorm.lab.models.backbone import make_backbone
 from anynorm.lab.tasks.detection.metrics import coco_metrics, encode_detections, encode_objects
 from anynorm.lab.tasks.detection.networks.build import DetectorSettings, make_detector
 from anynorm.lab.tasks.detection.networks.detector import stack_images
-from anynorm.lab.training.norm_layout import apply_norms
+from anynorm.lab.training.norm_layout import Layout
 from anynorm.surgery.find import find_norms
 from tests.helpers import same
 
@@ -103,7 +103,7 @@ def test_a_batch_is_padded_to_multiples_of_the_stride_and_equals_a_list():
 
 @pytest.mark.parametrize(("has_fpn", "steps", "box_ap", "mask_ap"), [(True, 120, 90, 95), (False, 120, 70, 85)])
 def test_a_detector_learns_the_objects_of_its_images(has_fpn, steps, box_ap, mask_ap):
-    detector = apply_norms(make_small(has_fpn=has_fpn, has_masks=True), "gn:4", 2)
+    detector = Layout.parse("gn:4", 2).apply(make_small(has_fpn=has_fpn, has_masks=True))
     images, targets = make_targets(4, 3)
     optimizer = torch.optim.AdamW(detector.parameters(), lr=5e-3)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 1e-2, steps)
@@ -120,7 +120,7 @@ def test_a_detector_learns_the_objects_of_its_images(has_fpn, steps, box_ap, mas
 
 
 def test_a_layout_has_a_norm_per_part():
-    detector = apply_norms(make_small(has_masks=True), "backbone=xbn=gn:4;fpn=in;heads=gn:8;heads.mask=ln", 2)
+    detector = Layout.parse("backbone=xbn=gn:4;fpn=in;heads=gn:8;heads.mask=ln", 2).apply(make_small(has_masks=True))
     norms: dict[str, set[str]] = {}
     for site in find_norms(detector):
         norms.setdefault(".".join(site.path.split(".")[: 2 if "heads" in site.path else 1]), set()).add(site.label)
@@ -142,7 +142,7 @@ def test_a_box_head_without_convolutions_has_no_norm_and_c4_has_the_last_stage()
     assert len(list(c4.backbone)) == 3
     assert len(find_norms(c4.heads.box.body)) == 3
     with pytest.raises(SpecError, match=r"has no part 'fpn'\. Parts with norms: backbone heads"):
-        apply_norms(c4, "bn;fpn=gn:4", 2)
+        Layout.parse("bn;fpn=gn:4", 2).apply(c4)
 
 
 def test_the_number_of_anchor_sizes_must_fit():

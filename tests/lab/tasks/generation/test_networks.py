@@ -10,7 +10,7 @@ from anynorm.lab.data.shape import DataShape
 from anynorm.lab.tasks.generation.networks import GAN, GANS, build_gan, split_size
 from anynorm.lab.tasks.generation.networks.blocks import DownBlock, SelfAttention, UpBlock, conv2d
 from anynorm.lab.tasks.generation.networks.generators import PredictedAffineNorm
-from anynorm.lab.training.norm_layout import apply_norms
+from anynorm.lab.training.norm_layout import Layout
 from tests.helpers import same
 
 SHAPE = DataShape(3, 32, 32, 10)
@@ -106,7 +106,7 @@ def test_a_cell_adds_skips_before_its_second_norm_and_passes_the_sum_on():
 
 def test_a_norm_with_a_predicted_affine_is_its_formula():
     norm, x, embedding = PredictedAffineNorm(3, 5, nn.Linear), torch.randn(4, 3, 6, 6), torch.randn(4, 5)
-    apply_norms(norm, "bn.style", 4)
+    Layout.parse("bn.style", 4).apply(norm)
     scale, shift = (layer(embedding)[..., None, None] for layer in (norm.scale, norm.shift))
     same(norm(x, embedding), nn.functional.batch_norm(x, None, None, training=True) * (1 + scale) + shift)
 
@@ -114,7 +114,7 @@ def test_a_norm_with_a_predicted_affine_is_its_formula():
 @pytest.mark.parametrize("flags", [["shared_embedding"], ["shared_embedding", "attention"]])
 def test_a_shared_embedding_conditions_all_blocks(flags):
     generator = build_gan("biggan", SHAPE, 1 / 32, flags).generator
-    apply_norms(generator.blocks, "bn.sastyle", 4)
+    Layout.parse("bn.sastyle", 4).apply(generator.blocks)
     assert float(generator.embedding.table.weight.detach().std()) == pytest.approx(0.02, rel=0.1)
     z = torch.randn(4, 128)
     generator.eval()

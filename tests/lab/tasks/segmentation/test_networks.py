@@ -10,7 +10,7 @@ import anynorm
 from anynorm.errors import SpecError
 from anynorm.lab.models.backbone import make_backbone
 from anynorm.lab.tasks.segmentation.networks import HEADS, AtrousPyramid, PyramidPooling, SegmentationNetwork, dilate, resize
-from anynorm.lab.training.norm_layout import apply_norms
+from anynorm.lab.training.norm_layout import Layout
 from anynorm.surgery.find import find_norms
 from tests.helpers import same
 
@@ -53,7 +53,7 @@ def test_dilation_changes_no_parameter_and_can_be_limited_to_the_last_stage():
 def make_network(norm="bn", head="psp", batch_size=2):
     torch.manual_seed(0)
     network = SegmentationNetwork(make_backbone("resnet10", 3, 0.5, 128), 5, head)
-    return apply_norms(network, norm, batch_size)
+    return Layout.parse(norm, batch_size).apply(network)
 
 
 @pytest.mark.parametrize("head", HEADS)

@@ -22,7 +22,7 @@ from anynorm.lab.tasks.segmentation.metrics import class_iou, confusion_matrix, 
 from anynorm.lab.tasks.segmentation.prediction import average_probabilities, parse_scales, predict_logits
 from anynorm.lab.tasks.segmentation.task import Segmentation
 from anynorm.lab.training.config import Config
-from anynorm.lab.training.norm_layout import apply_norms
+from anynorm.lab.training.norm_layout import Layout
 from anynorm.lab.training.norm_modes import BATCH_STATISTICS, RECALIBRATED
 from anynorm.surgery.find import find_norms
 from tests.helpers import same
@@ -230,7 +230,7 @@ def test_batch_statistics_are_those_of_batches_as_large_as_in_training():
 
 def save_classifier(path, norm="bn"):
     torch.manual_seed(3)
-    classifier = apply_norms(build_model("resnet10", DataShape(3, 64, 64, 7), 0.25), norm, 4).train()
+    classifier = Layout.parse(norm, 4).apply(build_model("resnet10", DataShape(3, 64, 64, 7), 0.25)).train()
     for _ in range(3):
         classifier(2 + torch.randn(8, 3, 64, 64))
     torch.save(classifier.state_dict(), path)
@@ -268,7 +268,7 @@ def test_other_norms_are_fitted_to_a_pretrained_network(tmp_path):
     options = {"weights": str(tmp_path / "model.pt"), "backbone_image_size": 64}
     reference = build(with_options(**options))
     fitted = build(replace(with_options(**options, fit_images=16), norm="gn:4"))
-    copied: Any = apply_norms(build(with_options(**options)).model, "gn:4", 4)
+    copied: Any = Layout.parse("gn:4", 4).apply(build(with_options(**options)).model)
     x = fitted.batch(torch.arange(16), torch.Generator())[0]
     with torch.no_grad():
         expected = reference.model.eval().backbone(x)[-1]

@@ -16,7 +16,7 @@ from anynorm.lab.tasks.style.losses import gram, gram_loss, moment_loss, total_v
 from anynorm.lab.tasks.style.networks.decoder import StyleTransferNetwork, mirror
 from anynorm.lab.tasks.style.networks.johnson import JohnsonNetwork
 from anynorm.lab.tasks.style.networks.vgg import layer_names
-from anynorm.lab.training.norm_layout import apply_norms
+from anynorm.lab.training.norm_layout import Layout
 from anynorm.layers.norm import Norm
 from tests.helpers import same
 
@@ -136,7 +136,7 @@ def test_johnsons_network_keeps_the_size_and_the_range_of_images(size):
 
 
 def test_a_norm_follows_every_convolution_of_johnsons_network_but_the_last():
-    network = apply_norms(JohnsonNetwork(), "in", batch_size=4)
+    network = Layout.parse("in", batch_size=4).apply(JohnsonNetwork())
     convolutions = [layer for layer in network.modules() if isinstance(layer, nn.Conv2d)]
     norms = [layer for layer in network.modules() if isinstance(layer, Norm)]
     assert [layer.out_channels for layer in convolutions] == [32, 64, 128, *[128] * 10, 64, 32, 3]

@@ -94,11 +94,11 @@ def test_time_is_reduced_by_the_temporal_stride_and_space_as_before(size, stride
 
 @pytest.mark.parametrize("norm", ["bn", "sn", "xbn=gn:4"])
 def test_weights_of_a_classifier_are_those_of_inflating_it(norm):
-    from anynorm.lab.training.norm_layout import apply_norms
+    from anynorm.lab.training.norm_layout import Layout
 
     shape = DataShape(3, 32, 32, 7)
-    classifier: Any = apply_norms(build_model("resnet10", shape, 0.5), norm, 2)
-    model: Any = apply_norms(make_video_model("resnet10", shape._replace(num_classes=3), 0.5, dropout=0.5), norm, 2)
+    classifier: Any = Layout.parse(norm, 2).apply(build_model("resnet10", shape, 0.5))
+    model: Any = Layout.parse(norm, 2).apply(make_video_model("resnet10", shape._replace(num_classes=3), 0.5, dropout=0.5))
     last = {name: value.clone() for name, value in model[-1].state_dict().items()}
     load_inflated(model, classifier.state_dict())
     video = torch.randn(2, 3, 6, 32, 32)

@@ -1,4 +1,4 @@
-"""Detectors from their settings, with BatchNorm everywhere; `anynorm.lab.training.norm_layout.apply_norms` replaces it."""
+"""Detectors from their settings, with BatchNorm everywhere; `anynorm.lab.training.norm_layout.Layout` replaces it."""
 
 from __future__ import annotations
 
