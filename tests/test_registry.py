@@ -76,15 +76,20 @@ def test_the_options_are_written_four_times():
             elif isinstance(node, ast.ClassDef):
                 names = [getattr(each.target, "id", "") for each in node.body if isinstance(each, ast.AnnAssign)]
             if {"eps", "momentum", "track_running_stats", "dtype"} <= set(names):
-                written.append(node.name)
+                written.append(getattr(node, "name", ""))
     assert sorted(written) == ["NormOptions", "__init__", "__init__", "make"]
 
 
 @pytest.mark.parametrize("spec", ["sn", "gn:4", "hn", "bn/en:4", "gw:4"])
 def test_make_defines_a_norm_once(spec, monkeypatch):
-    names = []
+    names: list[str] = []
     original = NormSpec.__post_init__
-    monkeypatch.setattr(NormSpec, "__post_init__", lambda self: names.append(self.name) or original(self))
+
+    def record(self):
+        names.append(self.name)
+        original(self)
+
+    monkeypatch.setattr(NormSpec, "__post_init__", record)
     parse(spec)
     parsed = list(names)
     names.clear()
