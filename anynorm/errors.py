@@ -3,6 +3,9 @@
 All derive from `AnynormError`, a subclass of `ValueError`, so code that handles the errors of torch's layers keeps working.
 """
 
+import difflib
+from collections.abc import Iterable
+
 
 class AnynormError(ValueError):
     """Base class of all exceptions of anynorm."""
@@ -46,3 +49,34 @@ class DiskError(DataError):
 
 class DiagnosticError(AnynormError):
     """Raised when a diagnostic cannot be computed. The model is left unchanged."""
+
+
+def similar_names(name: str, known: Iterable[str], count: int = 2) -> list[str]:
+    """Return at most `count` of the known names that are most similar to a name, the most similar first."""
+    return difflib.get_close_matches(name, list(known), n=count, cutoff=0.5)
+
+
+def did_you_mean(name: str, known: Iterable[str], count: int = 2) -> str:
+    """Return the end of a message about an unknown name, after a space: its most similar names; "" if none is similar.
+
+    >>> did_you_mean("minst", ["digits", "mnist"])
+    ' Did you mean mnist?'
+    """
+    similar = similar_names(name, known, count)
+    return f" Did you mean {' or '.join(similar)}?" if similar else ""
+
+
+def unknown_name(what: str, name: str, known: Iterable[str], *forms: str) -> str:
+    """Return the message about an unknown name: the most similar names, and all names that are known.
+
+    Args:
+        what: what the name should have been the name of.
+        name: the unknown name.
+        known: the names that are known.
+        forms: further forms that a name may have.
+
+    >>> unknown_name("dataset", "minst", ["digits", "mnist"], "folder:PATH")
+    "unknown dataset 'minst'. Did you mean mnist? Usable: digits mnist folder:PATH."
+    """
+    names = list(known)
+    return f"unknown {what} {name!r}.{did_you_mean(name, names)} Usable: {' '.join([*names, *forms])}."

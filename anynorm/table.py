@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
-from anynorm.errors import AnynormError
+from anynorm.errors import AnynormError, did_you_mean
 
 
 @dataclass
@@ -50,8 +49,7 @@ class Table:
             if next(iter(row.values())) == name:
                 return row
         names = [str(next(iter(row.values()))) for row in self.rows]
-        close = difflib.get_close_matches(str(name), names, n=3, cutoff=0.3)
-        hint = f" Did you mean {' or '.join(close)}?" if close else f" Rows: {' '.join(names)}."
+        hint = did_you_mean(str(name), names) or f" Rows: {' '.join(names)}."
         raise AnynormError(f"no row is named {name!r}.{hint}")
 
     def json(self) -> str:

@@ -110,8 +110,8 @@ def _columns(lines: list[str]) -> list[list[str]]:
 
     A column starts where all lines have two spaces before it. A line whose first cell is empty continues the previous row.
 
-    >>> _columns(["cells       generated", "coco128     a packed data set,", "            see `archives`"])
-    [['cells', 'generated'], ['coco128', 'a packed data set, see `archives`']]
+    >>> _columns(["ellipses    generated", "coco128     a packed data set,", "            see `archives`"])
+    [['ellipses', 'generated'], ['coco128', 'a packed data set, see `archives`']]
     """
     lines = [line for line in lines if line.strip()]
     width = max(map(len, lines))

@@ -5,7 +5,6 @@ This module is separate from `diagnose.py`, which must not import torch before a
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -27,7 +26,7 @@ from anynorm.diagnostics.corruptions import corruption_targets
 from anynorm.diagnostics.observe import eval_mode
 from anynorm.diagnostics.report import DiagnosticReport
 from anynorm.diagnostics.scores import accuracy, agreement
-from anynorm.errors import AnynormError, DiagnosticError
+from anynorm.errors import AnynormError, DiagnosticError, did_you_mean
 from anynorm.surgery.batches import call
 
 SAMPLES_PER_CLASS = 8
@@ -91,8 +90,7 @@ def run_diagnostic(what: str, args: DiagnoseArgs) -> DiagnosticReport:
         DiagnosticError: if the name is unknown or the model fails on the data.
     """
     if what not in DIAGNOSTICS:
-        close = difflib.get_close_matches(what, DIAGNOSTICS, n=1, cutoff=0.4)
-        hint = f" Did you mean {close[0]}?" if close else ""
+        hint = did_you_mean(what, DIAGNOSTICS)
         raise DiagnosticError(f"--what must be one of {' '.join(DIAGNOSTICS)}; got {what!r}.{hint}")
     try:
         return DIAGNOSTICS[what](args)

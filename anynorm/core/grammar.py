@@ -10,7 +10,6 @@ suffix  =  groups:k | hard | none | cc@k | sa@k | style | sastyle | dom@k | domn
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 from anynorm.core.cuts import ALL, AnyCut, Cut, JointCut
 from anynorm.core.mixing import Argmax, Mixing, Softmax
 from anynorm.core.spec import PLAIN_AFFINE, NormSpec, affine_specs
-from anynorm.errors import SpecError
+from anynorm.errors import SpecError, similar_names
 
 _TOKEN = re.compile(r"\[[^\]]*\]|[a-z]\w*(?::\d{1,9}(?:,\d{1,9})*)?(?:@\d{1,9})?|[-+/.]|.", re.DOTALL)
 _NAME = re.compile(r"([a-z]\w*)(?::([\d,]+))?(?:@(\d+))?")
@@ -160,7 +159,7 @@ class _Parser:
         if name not in self.registry:
             words = {getattr(norm_class, "__name__", "").lower(): known for known, norm_class in self.registry.items()}
             words |= {known: known for known in self.registry}
-            similar = dict.fromkeys(words[word] for word in difflib.get_close_matches(name, words))
+            similar = dict.fromkeys(words[word] for word in similar_names(name, words, count=3))
             hint = f"Did you mean {' or '.join(similar)}?" if similar else f"Known: {' '.join(self.registry)}."
             raise SpecError(f"{self.text!r}: unknown norm {name!r}. {hint}")
         norm_class = self.registry[name]

@@ -11,7 +11,6 @@ removes more detail from smaller images. Unlike CIFAR-10-C, which truncates to u
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
 from typing import Any
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor
 
 from anynorm.diagnostics.adaptation import Target
-from anynorm.errors import DataError
+from anynorm.errors import DataError, unknown_name
 
 Corruption = Callable[[Tensor, int, torch.Generator], Tensor]
 NOISE_STD = (0.04, 0.06, 0.08, 0.09, 0.10)
@@ -113,9 +112,7 @@ def check_corruption(name: str, severity: int) -> None:
         DataError: if the corruption is unknown, or the severity is not one of 1 to 5.
     """
     if name not in CORRUPTIONS:
-        close = difflib.get_close_matches(name, CORRUPTIONS, n=1, cutoff=0.4)
-        hint = f" Did you mean {close[0]}?" if close else ""
-        raise DataError(f"unknown corruption {name!r}.{hint} Usable: {' '.join(CORRUPTIONS)}.")
+        raise DataError(unknown_name("corruption", name, CORRUPTIONS))
     if severity not in SEVERITIES:
         raise DataError(f"severity must be one of {' '.join(map(str, SEVERITIES))}; got {severity!r}.")
 

@@ -6,7 +6,6 @@ and stays shared. Every change is recorded in an `UndoLog`, which can revert it.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from anynorm.errors import SurgeryError
+from anynorm.errors import SurgeryError, similar_names
 from anynorm.layers.norm import Norm
 from anynorm.surgery.adapters import read_norm
 from anynorm.surgery.norm_info import NormInfo, UnsupportedNormError
@@ -207,5 +206,5 @@ def _no_match(where: Any, sites: list[NormSite]) -> str:
     paths = [path for site in sites for path in site.paths]
     if not paths:
         return f"where={where!r} matches nothing: the model has no norm that anynorm recognizes."
-    close = difflib.get_close_matches(str(where), paths, n=3, cutoff=0.3) or paths[:3]
+    close = similar_names(str(where), paths, count=3) or paths[:3]
     return f"where={where!r} matches no norm. The model has {len(sites)}, such as {' '.join(close)}."

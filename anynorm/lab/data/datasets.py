@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from anynorm.core.cuts import divisors
-from anynorm.errors import DataError
+from anynorm.errors import DataError, unknown_name
 from anynorm.io.checkpoints import call_factory
 from anynorm.lab.data import readers
 from anynorm.lab.data.domain_readers import faded_digits, is_collection, mnist_m, read_collection, usps
@@ -123,10 +122,8 @@ def load_in_memory(name: str, image_size: int = 64, *, skip_unreadable: bool = F
     elif ":" in name:
         train, test = _call_factory(name)
     else:
-        close = difflib.get_close_matches(name, DATASETS, n=2, cutoff=0.4)
-        hint = f" Did you mean {' or '.join(close)}?" if close else ""
-        usable = f"{' '.join(DATASETS)} pacs/DOMAIN office31/DOMAIN folder:PATH stream:PATH hf:NAME package.module:factory"
-        raise DataError(f"unknown dataset {name!r}.{hint} Usable: {usable}.")
+        forms = ("pacs/DOMAIN", "office31/DOMAIN", "folder:PATH", "stream:PATH", "hf:NAME", "package.module:factory")
+        raise DataError(unknown_name("dataset", name, DATASETS, *forms))
     num_classes = int(max(train[1].max(), test[1].max())) + 1
     if num_classes < 2:
         raise DataError(f"{name} must have at least 2 classes; got {num_classes}. Check the labels: classes are numbered from 0.")

@@ -30,10 +30,10 @@ from anynorm.errors import DataError
 from anynorm.lab.data import readers
 from anynorm.lab.data.download import RemoteFile, data_dir, fetch_file
 from anynorm.lab.data.folder import class_names, read_folder
+from anynorm.lab.data.npz import Arrays, load_npz
 from anynorm.lab.data.transforms import central_square, to_pixels
 
 Split = tuple[Tensor, Tensor]
-Arrays = dict[str, npt.NDArray[Any]]
 _LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass/"
 _USPS = {
     "train": RemoteFile(_LIBSVM + "usps.bz2", "ec16c51db3855ca6c91edd34d0e9b197", "usps/usps.bz2"),
@@ -191,16 +191,3 @@ def split_files(arrays: Arrays) -> list[io.BytesIO]:
     """Return encoded images as files; `bytes` is their concatenation, `offsets` the start of each and the end of the last."""
     offsets = arrays["offsets"].astype(np.int64)
     return [io.BytesIO(arrays["bytes"][a:b].tobytes()) for a, b in pairwise(offsets)]
-
-
-def load_npz(path: Path, *names: str) -> Arrays:
-    """Load arrays of a .npz file by name.
-
-    Raises:
-        DataError: if the file cannot be read, or lacks an array.
-    """
-    try:
-        with np.load(path) as arrays:
-            return {name: arrays[name] for name in names}
-    except Exception as error:  # numpy and zipfile raise many types for a file of another format
-        raise DataError(f"{path} must hold the arrays {' '.join(names)}: {type(error).__name__}: {error}.") from None

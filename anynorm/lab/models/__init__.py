@@ -7,12 +7,11 @@ search space is also a model, such as nasbench201:3,0,1,2,4,3 (see `anynorm.lab.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 
 from torch import nn
 
-from anynorm.errors import DataError
+from anynorm.errors import DataError, unknown_name
 from anynorm.io.checkpoints import call_with_known, import_object
 from anynorm.lab.data.shape import DataShape, scale_channels
 from anynorm.lab.models.densenet import densenet121
@@ -84,9 +83,7 @@ def build_model(name: str, shape: DataShape, width: float | None = None) -> nn.M
     if parse_space(name) is not None:
         return build_architecture(name, shape, width)
     if ":" not in name:
-        close = difflib.get_close_matches(name, MODELS, n=2, cutoff=0.4)
-        hint = f" Did you mean {' or '.join(close)}?" if close else ""
-        raise DataError(f"unknown model {name!r}.{hint} Usable: {' '.join(MODELS)} package.module:factory.")
+        raise DataError(unknown_name("model", name, MODELS, "package.module:factory"))
     model = call_with_known(name, import_object(name), {"shape": shape, **options})
     if not isinstance(model, nn.Module):
         raise DataError(f"{name!r} must return an nn.Module; got {type(model).__name__}.")

@@ -91,7 +91,7 @@ def with_32_groups(variants: dict[str, Settings]) -> dict[str, Settings]:
 
 PRESETS: dict[str, Settings] = {
     "smoke": {
-        "train": DETECTOR | {"data": "cells", "image_size": 64, "num_train": 16, "num_test": 4, "epochs": 1},
+        "train": DETECTOR | {"data": "ellipses", "image_size": 64, "num_train": 16, "num_test": 4, "epochs": 1},
         "options": {"fpn_channels": 16, "norm_modes": True, "recalibration_images": 8},
         "pretraining": {
             "train": {

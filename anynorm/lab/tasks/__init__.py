@@ -29,11 +29,9 @@ package.module:Task       a subclass of `anynorm.lab.training.task.Task`
 
 from __future__ import annotations
 
-import difflib
-
 import torch
 
-from anynorm.errors import DataError
+from anynorm.errors import DataError, unknown_name
 from anynorm.io.checkpoints import import_object
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.task import Task
@@ -75,9 +73,7 @@ def task_class(name: str) -> type[Task]:
         DataError: if the task is unknown, or not a subclass of `Task`.
     """
     if name not in TASKS and ":" not in name:
-        close = difflib.get_close_matches(name, TASKS, n=1)
-        hint = f" Did you mean {close[0]}?" if close else ""
-        raise DataError(f"unknown task {name!r}.{hint} Usable: {' '.join(TASKS)} package.module:Task.")
+        raise DataError(unknown_name("task", name, TASKS, "package.module:Task"))
     task = import_object(TASKS.get(name, name))
     if not isinstance(task, type) or not issubclass(task, Task):
         raise DataError(f"{name!r} must be a subclass of anynorm.Task; got {task!r}.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import inspect
 import json
@@ -12,8 +11,10 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from anynorm.errors import DataError, SpecError
+from anynorm.errors import DataError, SpecError, did_you_mean
 from anynorm.io.checkpoints import import_object
+from anynorm.lab.data.download import find_path
+from anynorm.lab.data.names import path_of
 from anynorm.lab.training.norm_layout import Layout
 from anynorm.lab.training.options import Options
 from anynorm.lab.training.value_types import field_types, plain_value
@@ -44,10 +45,6 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 OPTIMIZERS = ("sgd", "adam", "adamw")
 PRECISIONS = ("32", "bf16-mixed", "16-mixed")
 _OLD_PRECISIONS = {"float32": "32", "bfloat16": "bf16-mixed"}
-FOLDERS = (
-    "folder:", "stream:", "coco:", "voc:", "yolo:", "masks:", "camvid:", "cityscapes:", "ade20k:", "frames:", "videos:",
-)  # fmt: skip
-"""Prefixes of data set names that refer to a folder."""
 RENAMED = {
     "images": "num_train",
     "accumulate": "grad_accum_steps",
@@ -206,16 +203,16 @@ def hash_sources(config: Config) -> str:
     The hash covers the source file of each factory or task, and the name, size and modification time of each data file, including
     files and factories that are values of `config.options`.
     """
-    from anynorm.lab.data.download import find_path  # data sets import models, which need no configuration
     from anynorm.lab.models.search import parse_space
 
     parts = []
     options = [value for value in config.option_values.values() if isinstance(value, str)]
     for text in (config.model, config.data, config.task, *options):
-        prefix, colon, name = text.partition(":")
-        is_prefixed = prefix + colon in (*FOLDERS, "npz:")
-        path = find_path(name if is_prefixed else text)
-        if is_prefixed or (text in options and path.is_file()):
+        prefix, colon, _ = text.partition(":")
+        path = path_of(text)
+        if path is None and text in options and find_path(text).is_file():
+            path = find_path(text)
+        if path is not None:
             files = sorted(path.rglob("*")) if path.is_dir() else [path]
             stats = [(str(file.relative_to(path)), file.stat()) for file in files if file.is_file()]
             parts.append(json.dumps([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]))
@@ -252,7 +249,6 @@ def config_from_dict(values: dict[str, Any], known: Iterable[str] = ()) -> Confi
             continue
         if name in RENAMED:
             raise SpecError(f"A run has no setting {name!r}: anynorm 0.2 renamed it to {RENAMED[name]!r}.")
-        near = difflib.get_close_matches(name, [*names, *known], n=1)
-        raise SpecError(f"A run has no setting {name!r}." + (f" Did you mean {near[0]}?" if near else ""))
+        raise SpecError(f"A run has no setting {name!r}.{did_you_mean(name, [*names, *known], count=1)}")
     precision = values.get("precision")
     return Config(**values | ({"precision": _OLD_PRECISIONS[precision]} if precision in _OLD_PRECISIONS else {}))

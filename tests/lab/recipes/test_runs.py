@@ -39,15 +39,15 @@ def test_a_folder_is_searched_in_the_working_directory_and_then_in_the_data_dire
     (data / "images").mkdir(parents=True)
     monkeypatch.chdir(here)
     monkeypatch.setenv("ANYNORM_DATA", str(data))
-    assert runs.find_folder("folder:images") == f"folder:{data}/images"
-    assert runs.find_folder("stream:images") == f"stream:{data}/images"
-    assert [runs.find_folder(name) for name in ("folder:none", "cifar10@8", "hf:images")] == [
+    assert runs.with_full_path("folder:images") == f"folder:{data}/images"
+    assert runs.with_full_path("stream:images") == f"stream:{data}/images"
+    assert [runs.with_full_path(name) for name in ("folder:none", "cifar10@8", "hf:images")] == [
         "folder:none",
         "cifar10@8",
         "hf:images",
     ]
     (here / "images").mkdir()
-    assert runs.find_folder("folder:images") == "folder:images"
+    assert runs.with_full_path("folder:images") == "folder:images"
 
 
 def test_a_run_is_trained_once_and_its_metrics_are_those_of_the_store(tmp_path):

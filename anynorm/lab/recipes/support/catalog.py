@@ -10,14 +10,13 @@ that is, four spaces, then the preset, its running time and a description, separ
 from __future__ import annotations
 
 import ast
-import difflib
 import re
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module, resources
 from typing import TYPE_CHECKING
 
-from anynorm.errors import DataError
+from anynorm.errors import DataError, unknown_name
 from anynorm.table import Table
 
 if TYPE_CHECKING:
@@ -94,6 +93,4 @@ def load_recipe(name: str) -> Recipe:
 def _check_name(name: str) -> None:
     names = recipe_names()
     if name not in names:
-        similar = difflib.get_close_matches(name, names, n=2, cutoff=0.4)
-        hint = f"Did you mean {' or '.join(similar)}?" if similar else f"Usable: {' '.join(names)}."
-        raise DataError(f"unknown recipe {name!r}. {hint}")
+        raise DataError(unknown_name("recipe", name, names))

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 
 from anynorm.errors import DataError
-from anynorm.lab.data.download import data_dir
+from anynorm.lab.data.names import path_of
 from anynorm.lab.tasks import task_class
 from anynorm.lab.tasks.run import get_or_train
-from anynorm.lab.training.config import FOLDERS, LR_SCALINGS, Config, config_from_dict, hash_sources
+from anynorm.lab.training.config import LR_SCALINGS, Config, config_from_dict, hash_sources
 from anynorm.lab.training.devices import Hardware, check_gpus
 from anynorm.lab.training.provenance import cpu_count
 from anynorm.lab.training.store import Store
@@ -45,20 +45,19 @@ def make_config(settings: dict[str, Any], norm: str, batch_size: int, seed: int,
     values = {**settings["train"], **overrides, "norm": norm, "batch_size": batch_size, "seed": seed}
     config = config_from_dict(values)
     ratio = batch_size * config.devices * config.grad_accum_steps / settings["base_batch_size"]
-    config = replace(config, lr=config.lr * LR_SCALINGS["linear"](ratio), data=find_folder(config.data))
+    config = replace(config, lr=config.lr * LR_SCALINGS["linear"](ratio), data=with_full_path(config.data))
     return replace(config, source_hash=_hash_sources(Config(data=config.data, model=config.model)))
 
 
-def find_folder(data: str) -> str:
+def with_full_path(data: str) -> str:
     """Return the name of a data set, with the full path if it is a folder that exists only in the data directory.
 
     Args:
         data: `Config.data`. The path of a folder is relative to the working directory or to `anynorm.lab.data.download.data_dir`.
     """
-    kind, _, path = data.partition(":")
-    if f"{kind}:" in FOLDERS and not Path(path).exists() and (data_dir() / path).exists():
-        return f"{kind}:{data_dir() / path}"
-    return data
+    prefix, _, written = data.partition(":")
+    path = path_of(data)
+    return f"{prefix}:{path}" if path is not None and path.is_dir() and path != Path(written) else data
 
 
 def train_cell(settings: dict[str, Any], runs: Path, norm: str, batch_size: int, seed: int, **overrides: Any) -> Row:

@@ -123,7 +123,7 @@ class Detection(Task):
             model="resnet10",
             epochs=10,
             lr=3e-3,
-            data="cells",
+            data="ellipses",
             width=0.5,
             image_size=64,
             grad_accum_steps=4,

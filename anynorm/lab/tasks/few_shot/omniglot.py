@@ -21,6 +21,7 @@ from torch import Tensor
 
 from anynorm.errors import DataError
 from anynorm.lab.data.download import RemoteFile, data_dir, fetch_file
+from anynorm.lab.data.npz import load_npz
 
 ARRAYS = "omniglot/omniglot_28x28.npz"
 IMAGE_SIZE = 28
@@ -58,14 +59,9 @@ def omniglot(part: str) -> Characters:
 
 
 def _read_arrays(path: Path, part: str) -> Characters:
-    try:
-        with np.load(path) as arrays:
-            images, char, names, is_background = (arrays[key] for key in ("x", "char", "char_names", "char_is_background"))
-    except Exception as error:  # numpy and zipfile raise many types for a file of another format
-        raise DataError(
-            f"{path} must hold the arrays x, char, char_names and char_is_background: {type(error).__name__}: {error}. "
-            "Delete it to download the archives of Omniglot."
-        ) from None
+    advice = " Delete it to download the archives of Omniglot."
+    arrays = load_npz(path, "x", "char", "char_names", "char_is_background", advice=advice)
+    images, char, names, is_background = arrays.values()
     classes = np.flatnonzero(is_background == (part == "background"))
     number = np.full(len(names), -1)
     number[classes] = np.arange(len(classes))

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anynorm.errors import DataError
+from anynorm.errors import DataError, unknown_name
 from anynorm.io.atomic import atomic_write
 from anynorm.io.checkpoints import call_factory, read_state_dict
 from anynorm.lab.data.cifar_weights import DEPTHS, fetch_cifar_weights
@@ -114,8 +114,8 @@ def metric_suffix(features: str) -> str:
     if features.startswith("resnet") and features[6:].isdigit() and int(features[6:]) in DEPTHS:
         return f" (ResNet-{features[6:]})"
     if ":" not in features:
-        known = " ".join([CLASSIFIER, *(f"resnet{depth}" for depth in DEPTHS), INCEPTION])
-        raise DataError(f"unknown feature network {features!r}. Usable: {known} package.module:factory.")
+        known = [CLASSIFIER, *(f"resnet{depth}" for depth in DEPTHS), INCEPTION]
+        raise DataError(unknown_name("feature network", features, known, "package.module:factory"))
     return f" ({_custom(features).label})"
 
 

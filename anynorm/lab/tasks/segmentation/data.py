@@ -12,12 +12,10 @@ Images of folders are decoded when they are used; the others are in memory. Labe
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,6 +23,7 @@ from torch import Tensor
 from anynorm.errors import DataError
 from anynorm.io.checkpoints import call_factory
 from anynorm.lab.data.folder import choose_indices
+from anynorm.lab.data.names import resolve
 from anynorm.lab.data.standardization import MIN_STD, Standardized
 from anynorm.lab.tasks.segmentation.masks import IGNORED, MaskFiles, Sample
 from anynorm.lab.tasks.segmentation.readers import (
@@ -38,13 +37,14 @@ from anynorm.lab.tasks.segmentation.readers import (
 )
 from anynorm.lab.tasks.segmentation.shapes import CLASSES, make_shapes
 
-DATASETS: dict[str, Callable[[], Splits]] = {
-    "shapes": lambda: Splits(make_shapes("train"), make_shapes("test"), CLASSES),
+Reader = Callable[[str], "Splits | SegmentationDataset"]
+DATASETS: dict[str, Reader] = {
+    "shapes": lambda _: Splits(make_shapes("train"), make_shapes("test"), CLASSES),
     "camvid": read_camvid,
     "nuclei": read_nuclei,
     "pets": read_pets,
 }
-FOLDERS: dict[str, Callable[[str], Splits]] = {
+FOLDERS: dict[str, Reader] = {
     "camvid": read_camvid_folder,
     "cityscapes": read_cityscapes,
     "ade20k": read_ade20k,
@@ -94,21 +94,9 @@ def load_segmentation(name: str) -> SegmentationDataset:
     >>> len(data.train), len(data.test), data.class_names
     (192, 48, ('background', 'stripes', 'bars', 'checks'))
     """
-    prefix, colon, _ = name.partition(":")
-    if name in DATASETS:
-        read = DATASETS[name]()
-    elif colon and prefix in FOLDERS:
-        read = FOLDERS[prefix](name)
-    elif colon:
-        returned = call_factory(name)
-        if isinstance(returned, SegmentationDataset):
-            return returned
-        read = _check_returned(name, returned)
-    else:
-        close = difflib.get_close_matches(name, DATASETS, n=1, cutoff=0.4)
-        hint = f" Did you mean {close[0]}?" if close else ""
-        usable = " ".join([*DATASETS, *(f"{prefix}:PATH" for prefix in FOLDERS), "package.module:factory"])
-        raise DataError(f"unknown segmentation data set {name!r}.{hint} Usable: {usable}.")
+    read = resolve(name, "segmentation data set", DATASETS, FOLDERS, _call_factory)(name)
+    if isinstance(read, SegmentationDataset):
+        return read
     _check_labels(name, read)
     return SegmentationDataset(*read, *_moments(read.train))
 
@@ -158,8 +146,11 @@ def _count_labels(name: str, samples: Sequence[Sample], num_classes: int) -> Ten
     return counts
 
 
-def _check_returned(name: str, returned: Any) -> Splits:
-    """Check the result of a factory."""
+def _call_factory(name: str) -> Splits | SegmentationDataset:
+    """Call `package.module:factory` and check its result."""
+    returned = call_factory(name)
+    if isinstance(returned, SegmentationDataset):
+        return returned
     expected = f"{name} must return (train, test, class_names), with pairs of a uint8 image (3, h, w) and uint8 labels (h, w)"
     try:
         train, test, class_names = returned

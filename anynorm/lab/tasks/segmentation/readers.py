@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from anynorm.lab.data.domain_readers import load_npz, split_files
+from anynorm.lab.data.domain_readers import split_files
 from anynorm.lab.data.download import find_file, find_path
+from anynorm.lab.data.npz import Arrays, load_npz
 from anynorm.lab.tasks.segmentation.masks import IGNORED, Lookup, Sample, apply_lookup, find_masks, make_lookup
 
 CAMVID = ("sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist")
@@ -81,34 +82,32 @@ def read_ade20k(name: str) -> Splits:
 # Files of the data directory ----------------------------------------------------------------------------------------------------
 
 
-def read_camvid() -> Splits:
+def read_camvid(name: str) -> Splits:
     """Read CamVid: 367 training and 233 test images of 240 × 180 pixels."""
     arrays = load_npz(find_file("camvid/camvid_*.npz"), "images", "offsets", "labels", "split", "classes")
     lookup = make_lookup({label: label for label in range(len(CAMVID))}, [len(CAMVID)])
-    train, test = _decode(arrays, list(arrays["labels"]), lookup, "camvid")
+    train, test = _decode(arrays, list(arrays["labels"]), lookup, name)
     return Splits(train, test, tuple(arrays["classes"].tolist())[: len(CAMVID)])
 
 
-def read_nuclei() -> Splits:
+def read_nuclei(name: str) -> Splits:
     """Read the nuclei of the 2018 Data Science Bowl: 498 training and 166 test images, nuclei against the background."""
     arrays = load_npz(find_file("nuclei/nuclei_*.npz"), "images", "offsets", "labels", "shapes", "split")
     shapes = arrays["shapes"].astype(int)
     maps = np.split(arrays["labels"] > 0, np.cumsum(shapes.prod(1))[:-1])
     masks = [values.reshape(shape).astype(np.uint8) for values, shape in zip(maps, shapes, strict=True)]
-    train, test = _decode(arrays, masks, make_lookup({0: 0, 1: 1}), "nuclei")
+    train, test = _decode(arrays, masks, make_lookup({0: 0, 1: 1}), name)
     return Splits(train, test, ("background", "nucleus"))
 
 
-def read_pets() -> Splits:
+def read_pets(name: str) -> Splits:
     """Read Oxford-IIIT Pets with trimaps: 1480 training and 740 test images of 96 × 96 pixels."""
     arrays = load_npz(find_file("pets/pets_*.npz"), "images", "offsets", "trimaps", "split")
-    train, test = _decode(arrays, list(arrays["trimaps"]), make_lookup({1: 0, 2: 1, 3: 2}), "pets")
+    train, test = _decode(arrays, list(arrays["trimaps"]), make_lookup({1: 0, 2: 1, 3: 2}), name)
     return Splits(train, test, ("pet", "background", "border"))
 
 
-def _decode(
-    arrays: dict[str, npt.NDArray[Any]], masks: list[npt.NDArray[Any]], lookup: Lookup, name: str
-) -> tuple[list[Sample], list[Sample]]:
+def _decode(arrays: Arrays, masks: list[npt.NDArray[Any]], lookup: Lookup, name: str) -> tuple[list[Sample], list[Sample]]:
     """Return training samples (split 0) and test samples (the last split); a validation split between them is not used."""
     from PIL import Image
 

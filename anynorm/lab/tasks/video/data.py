@@ -12,9 +12,8 @@ Videos may differ in length and in size. Folders that fit in memory are loaded i
 
 from __future__ import annotations
 
-import difflib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -24,17 +23,16 @@ from torch import Tensor
 
 from anynorm.errors import DataError
 from anynorm.io.checkpoints import call_factory
-from anynorm.lab.data.download import find_path
 from anynorm.lab.data.folder import MAX_GIGABYTES
+from anynorm.lab.data.names import path_of, resolve
 from anynorm.lab.data.standardization import Standardized, pooled_moments
 from anynorm.lab.tasks.video.clips import place, regular_positions, resize_shorter_side
 from anynorm.lab.tasks.video.moving_squares import DIRECTIONS, moving_squares
-from anynorm.lab.tasks.video.readers import MemoryVideo, Video, find_videos
+from anynorm.lab.tasks.video.readers import MemoryVideo, Splits, Video, find_videos
 from anynorm.lab.tasks.video.ut_interaction import NUM_FOLDS, read_ut_interaction
 from anynorm.progress import track
 
-NAMES = ("moving", *(f"ut_interaction/{fold}" for fold in range(NUM_FOLDS)))
-PREFIXES = ("frames:", "videos:")
+Reader = Callable[[str], Splits]
 NUM_TRAIN, NUM_TEST = 320, 160
 """Numbers of videos of "moving"."""
 _FRAMES_PER_VIDEO, _MAX_VIDEOS = 8, 200
@@ -81,8 +79,8 @@ def load_video(name: str, side: int = 0, *, skip_unreadable: bool = False) -> Vi
     >>> len(data.train), data.class_names, data.train[0].read([0, 5]).shape
     (320, ('left', 'right', 'up', 'down'), torch.Size([2, 3, 24, 24]))
     """
-    train, test, classes = _read(name)
-    if name.startswith(PREFIXES) and _estimate_gigabytes([*train, *test], side) <= MAX_GIGABYTES:
+    train, test, classes = resolve(name, "data set of videos", DATASETS, FOLDERS, _call_factory)(name)
+    if path_of(name) is not None and _estimate_gigabytes([*train, *test], side) <= MAX_GIGABYTES:
         train, test = (_into_memory(videos, side, name, skip_unreadable=skip_unreadable) for videos in (train, test))
     elif side:
         train, test = ([_resized(video, side) for video in videos] for videos in (train, test))
@@ -95,22 +93,19 @@ def load_video_cached(name: str, side: int = 0, source_hash: str = "", skip_unre
     return load_video(name, side, skip_unreadable=skip_unreadable)
 
 
-def _read(name: str) -> tuple[list[Video], list[Video], tuple[str, ...]]:
-    if name == "moving":
-        return moving_squares(NUM_TRAIN, seed=0), moving_squares(NUM_TEST, seed=1), tuple(DIRECTIONS)
-    if name in NAMES:
-        return read_ut_interaction(int(name.rpartition("/")[2]))
-    if name.startswith(PREFIXES):
-        return find_videos(name, find_path(name.partition(":")[2]))
-    if ":" in name:
-        return _call_factory(name)
-    close = difflib.get_close_matches(name, NAMES, n=2, cutoff=0.4)
-    hint = f" Did you mean {' or '.join(close)}?" if close else ""
-    usable = f"{' '.join(NAMES)} frames:PATH videos:PATH package.module:factory"
-    raise DataError(f"unknown data set of videos {name!r}.{hint} Usable: {usable}.")
+def _read_moving(_: str) -> Splits:
+    return moving_squares(NUM_TRAIN, seed=0), moving_squares(NUM_TEST, seed=1), tuple(DIRECTIONS)
 
 
-def _call_factory(name: str) -> tuple[list[Video], list[Video], tuple[str, ...]]:
+DATASETS: dict[str, Reader] = {
+    "moving": _read_moving,
+    **{f"ut_interaction/{fold}": read_ut_interaction for fold in range(NUM_FOLDS)},
+}
+FOLDERS: dict[str, Reader] = {"frames": find_videos, "videos": find_videos}
+"""The reader of a folder, by the prefix of the data set's name."""
+
+
+def _call_factory(name: str) -> Splits:
     """Call `package.module:factory` and check its result."""
     returned = call_factory(name)
     try:

@@ -20,6 +20,7 @@ from torch import Tensor
 from anynorm.errors import DataError
 from anynorm.io.inputs import IMAGE_SUFFIXES
 from anynorm.lab.data.folder import class_names
+from anynorm.lab.data.names import find_folder
 
 VIDEO_SUFFIXES = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".mpg", ".mpeg")
 
@@ -151,16 +152,19 @@ def _readable_errors() -> tuple[type[Exception], ...]:
     return _av().FFmpegError, IndexError, ValueError, OSError
 
 
+Splits = tuple[list[Video], list[Video], tuple[str, ...]]
+"""Training videos, test videos, and the names of the classes."""
+
+
 # Folders ----------------------------------------------------------------------------------------------------------------------
 
 
-def find_videos(name: str, root: Path) -> tuple[list[Video], list[Video], tuple[str, ...]]:
+def find_videos(name: str) -> Splits:
     """Find the videos of `frames:PATH` or `videos:PATH`; nothing is decoded.
 
     Args:
-        name: the name of the data set.
-        root: the folder, with train/CLASS/… and test/CLASS/… (or val, valid). A video is a folder of images for `frames:`, a file
-            for `videos:`.
+        name: the name of the data set. PATH has train/CLASS/… and test/CLASS/… (or val, valid). A video is a folder of images
+            for `frames:`, a file for `videos:`.
 
     Returns:
         Training videos, test videos, and the names of the classes. Videos are shuffled with a fixed seed, so that the
@@ -170,8 +174,7 @@ def find_videos(name: str, root: Path) -> tuple[list[Video], list[Video], tuple[
         DataError: if the folder does not have this structure, a class has no video, or the splits differ in their classes.
     """
     layout = "train/CLASS/VIDEO and test/CLASS/VIDEO"
-    if not root.is_dir():
-        raise DataError(f"{name} must be an existing folder with {layout}; {root.absolute()} does not exist.")
+    root = find_folder(name, layout)
     test = next((root / split for split in ("test", "val", "valid") if (root / split).is_dir()), None)
     if test is None or not (root / "train").is_dir():
         got = " ".join(class_names(root)[:5]) or "no subfolder"

@@ -15,18 +15,19 @@ from torch import Tensor
 
 from anynorm.errors import DataError
 from anynorm.lab.data.download import find_file
-from anynorm.lab.tasks.video.readers import MemoryVideo, Video
+from anynorm.lab.data.npz import load_npz
+from anynorm.lab.tasks.video.readers import MemoryVideo, Splits, Video
 
 NUM_FOLDS = 4
 """Fold k tests on the sequences k + 1, k + 5, …: five of 20."""
 _FILE = "ut_interaction/*.npz"
 
 
-def read_ut_interaction(fold: int) -> tuple[list[Video], list[Video], tuple[str, ...]]:
+def read_ut_interaction(name: str) -> Splits:
     """Read all videos and split them by their sequence; see `NUM_FOLDS`.
 
     Args:
-        fold: 0 to 3.
+        name: ut_interaction/FOLD, with the fold 0 to 3.
 
     Returns:
         Training videos, test videos, and the names of the classes.
@@ -34,17 +35,12 @@ def read_ut_interaction(fold: int) -> tuple[list[Video], list[Video], tuple[str,
     Raises:
         DataError: if the file is missing, lacks an array, or Pillow is too old to decode AVIF.
     """
-    path = find_file(_FILE)
-    keys = ("clips", "offsets", "labels", "sequence", "names", "classes")
-    try:
-        with np.load(path) as archive:
-            arrays = {key: archive[key] for key in keys}
-    except Exception as error:  # numpy and zipfile raise many types for a file of another format
-        raise DataError(f"{path} must hold the arrays {' '.join(keys)}: {type(error).__name__}: {error}.") from None
+    path, fold = find_file(_FILE), int(name.rpartition("/")[2])
+    arrays = load_npz(path, "clips", "offsets", "labels", "sequence", "names", "classes")
     splits: tuple[list[Video], list[Video]] = ([], [])
     for number, (start, stop) in enumerate(pairwise(arrays["offsets"].tolist())):
-        name = str(arrays["names"][number])
-        video = MemoryVideo(decode_sequence(arrays["clips"][start:stop].tobytes(), name), int(arrays["labels"][number]), name)
+        title = str(arrays["names"][number])
+        video = MemoryVideo(decode_sequence(arrays["clips"][start:stop].tobytes(), title), int(arrays["labels"][number]), title)
         splits[int(arrays["sequence"][number] - 1) % NUM_FOLDS == fold].append(video)
     return *splits, tuple(arrays["classes"].tolist())
 

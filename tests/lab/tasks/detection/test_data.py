@@ -1,4 +1,4 @@
-"""Images with objects: folders in all forms, packed data sets against a naive reading, and generated cells."""
+"""Images with objects: folders in all forms, packed data sets against a naive reading, and generated ellipses."""
 
 import io
 import json
@@ -269,7 +269,7 @@ def test_the_orientation_of_exif_is_not_applied_if_the_annotations_are_for_the_s
 
 def test_a_part_of_the_images_has_its_own_objects(tmp_path):
     write_masks(tmp_path, make_samples())
-    for images in (load_detection(f"masks:{tmp_path}").train, load_detection("cells").train):
+    for images in (load_detection(f"masks:{tmp_path}").train, load_detection("ellipses").train):
         chosen = torch.tensor([2, 0, 2])
         part = images.select(chosen)
         assert len(part) == 3
@@ -293,7 +293,7 @@ def test_images_are_a_sequence_that_can_be_sent_to_other_processes(tmp_path):
 
 
 def test_objects_do_not_share_memory_with_the_data_set():
-    images = load_detection("cells").train
+    images = load_detection("ellipses").train
     images.objects(0).boxes.zero_()
     assert images.objects(0).boxes.any()
 
@@ -317,9 +317,9 @@ def test_label_maps_are_encoded_like_one_mask_per_object(seed):
 # Generated and packed data sets -----------------------------------------------------------------------------------------------
 
 
-def test_cells_are_the_same_in_every_call_and_their_boxes_are_those_of_their_masks():
+def test_ellipses_are_the_same_in_every_call_and_their_boxes_are_those_of_their_masks():
     torch.manual_seed(1)
-    data, again = load_detection("cells"), load_detection("cells")
+    data, again = load_detection("ellipses"), load_detection("ellipses")
     assert all(torch.equal(first, second) for (first, _), (second, _) in zip(data.train, again.train, strict=True))
     for images in (data.train, data.test):
         for image, objects in images:
@@ -335,8 +335,8 @@ def test_cells_are_the_same_in_every_call_and_their_boxes_are_those_of_their_mas
 
 
 def test_a_data_set_is_loaded_once_per_process():
-    assert load_detection_cached("cells", "a") is load_detection_cached("cells", "a")
-    assert load_detection_cached("cells", "a") is not load_detection_cached("cells", "b")
+    assert load_detection_cached("ellipses", "a") is load_detection_cached("ellipses", "a")
+    assert load_detection_cached("ellipses", "a") is not load_detection_cached("ellipses", "b")
 
 
 def naive_archive(name):
@@ -415,8 +415,8 @@ def test_a_factory_returns_a_data_set(monkeypatch):
 
 
 def test_a_name_that_does_not_exist_is_refused_with_those_that_do():
-    with pytest.raises(anynorm.DataError, match=r"unknown dataset of objects: 'cell'\. Did you mean cells.*coco:PATH"):
-        load_detection("cell")
+    with pytest.raises(anynorm.DataError, match=r"unknown data set of objects 'ellipse'\. Did you mean ellipses.*coco:PATH"):
+        load_detection("ellipse")
 
 
 @pytest.mark.parametrize("form", WRITERS)

@@ -126,7 +126,7 @@ def test_images_and_files_of_labels_of_yolo_without_each_other_are_counted(tmp_p
 def test_empty_and_missing_folders_are_refused(form, message, tmp_path):
     with pytest.raises(anynorm.DataError, match=message):
         load_detection(f"{form}:{tmp_path}")
-    with pytest.raises(anynorm.DataError, match=rf"{form}:.* must name an existing folder; .*nowhere does not exist"):
+    with pytest.raises(anynorm.DataError, match=rf"{form}:.* must be an existing folder; .*nowhere does not exist"):
         load_detection(f"{form}:{tmp_path / 'nowhere'}")
 
 
@@ -380,4 +380,4 @@ def test_masks_need_pycocotools(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pycocotools", None)
     assert len(load_detection(f"yolo:{tmp_path}").train) == 3
     with pytest.raises(anynorm.DataError, match=r"masks of objects need pycocotools: pip install 'anynorm\[lab\]'"):
-        load_detection("cells")
+        load_detection("ellipses")

@@ -43,7 +43,7 @@ TINY = {
 }
 QUICK = Config(
     task="detection",
-    data="cells",
+    data="ellipses",
     model="small",
     width=0.25,
     image_size=32,
@@ -274,7 +274,7 @@ def test_test_images_are_central_crops_or_whole_and_batches_are_crops_with_their
 def small_dataset(objects, size=24):
     images = [torch.randint(256, (3, size, size), dtype=torch.uint8) for _ in range(4)]
     test = DetectionImages.from_tensors(images, [objects] * 4)
-    return make_detection_dataset("small", [load_detection("cells").train.without_masks(), test], ("disk", "rod"))
+    return make_detection_dataset("small", [load_detection("ellipses").train.without_masks(), test], ("disk", "rod"))
 
 
 def test_images_smaller_than_the_crop_are_padded_and_missing_masks_and_objects_are_errors():
@@ -284,10 +284,10 @@ def test_images_smaller_than_the_crop_are_padded_and_missing_masks_and_objects_a
     with torch.no_grad():
         assert set(task.evaluate()) >= {"AP", "AP50"}
     assert next(task.eval_batches(4)).shape == (4, 3, 32, 32)
-    with pytest.raises(DataError, match="the option masks needs a data set with masks; cells has boxes alone"):
+    with pytest.raises(DataError, match="the option masks needs a data set with masks; ellipses has boxes alone"):
         Detection(with_options(masks=True), data)
     nothing = Objects(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), None, torch.zeros(0, dtype=torch.bool))
-    with pytest.raises(DataError, match="average precision needs test objects; the 4 test images of cells have none"):
+    with pytest.raises(DataError, match="average precision needs test objects; the 4 test images of ellipses have none"):
         Detection(QUICK, small_dataset(nothing)).test_metrics(2)
 
 

@@ -145,7 +145,7 @@ def without_latent_size():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("sngam", SHAPE), r"unknown model 'sngam' for generation. Did you mean sngan\?"),
+        (("sngam", SHAPE), r"unknown model for generation 'sngam'. Did you mean sngan\?"),
         (("sngan", SHAPE, 1.0, ["attention"]), "sngan has no option attention. Usable: biggan"),
         (("tests.lab.tasks.generation.test_networks:single", SHAPE), "must return a generator and a discriminator; got Linear"),
         (("tests.lab.tasks.generation.test_networks:without_latent_size", SHAPE), "must have the attribute latent_size"),

@@ -10,14 +10,12 @@ Objects are `boxes` (x1 y1 x2 y2 in pixels), `labels` and `box_image`; those of 
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 
 from anynorm.errors import DataError
 from anynorm.lab.data.download import data_dir
 from anynorm.lab.data.image_sources import EncodedImages, Ragged, Size
+from anynorm.lab.data.npz import Arrays, load_npz
 from anynorm.lab.tasks.detection.data.annotations import AnnotatedImages, Annotation, Problems, make_splits
 from anynorm.lab.tasks.detection.data.masks import encode_label_map
 from anynorm.lab.tasks.detection.data.objects import Splits
@@ -31,7 +29,6 @@ ARCHIVES = {
 _COMMON = ("images", "offsets", "split")
 _BOXES = ("boxes", "labels", "box_image", "classes")
 _NUCLEI = ("labels", "shapes")
-Arrays = dict[str, Any]
 
 
 def read_archive(name: str, problems: Problems) -> Splits:
@@ -49,7 +46,7 @@ def read_archive(name: str, problems: Problems) -> Splits:
             f"{name} needs the file {path}, which does not exist. Put it there, or set ANYNORM_DATA to the directory that has "
             f"{ARCHIVES[name]}. Own images in other forms: coco:PATH, voc:PATH, yolo:PATH, masks:PATH."
         )
-    arrays = _load(path, *_COMMON, *(_NUCLEI if name == "nuclei" else _BOXES))
+    arrays = load_npz(path, *_COMMON, *(_NUCLEI if name == "nuclei" else _BOXES))
     names = np.array([f"{name}, image {number}" for number in range(len(arrays["split"]))])
     source = EncodedImages(Ragged(arrays["images"], arrays["offsets"].astype(np.int64)), names)
     if name == "nuclei":
@@ -63,14 +60,6 @@ def read_archive(name: str, problems: Problems) -> Splits:
     (images,) = make_splits([AnnotatedImages(source, sizes, annotations)], problems)
     split = arrays["split"]
     return [images.select(np.flatnonzero(split == number).tolist()) for number in (0, split.max())], classes
-
-
-def _load(path: Path, *names: str) -> Arrays:
-    try:
-        with np.load(path) as arrays:
-            return {name: arrays[name] for name in names}
-    except Exception as error:  # numpy and zipfile raise many types for a file of another format
-        raise DataError(f"{path} must hold the arrays {' '.join(names)}: {type(error).__name__}: {error}.") from None
 
 
 def _nuclei(arrays: Arrays, sizes: list[Size]) -> list[list[Annotation]]:

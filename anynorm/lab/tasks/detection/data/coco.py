@@ -22,6 +22,7 @@ import numpy as np
 
 from anynorm.errors import DataError
 from anynorm.lab.data.image_sources import ImageFiles, Size
+from anynorm.lab.data.names import find_folder
 from anynorm.lab.tasks.detection.data.annotations import AnnotatedImages, Annotation, Problems, make_splits
 from anynorm.lab.tasks.detection.data.masks import Mask, encode_mask, encode_polygons, pycocotools_mask
 from anynorm.lab.tasks.detection.data.objects import Splits
@@ -33,11 +34,11 @@ _NUM_PROBES = 100
 Content = dict[str, Any]
 
 
-def read_coco(root: Path, problems: Problems) -> Splits:
+def read_coco(name: str, problems: Problems) -> Splits:
     """Read a folder in COCO format.
 
     Args:
-        root: the folder.
+        name: the name of the data set, with the path of the folder.
         problems: collects objects that are changed or left out.
 
     Returns:
@@ -46,6 +47,7 @@ def read_coco(root: Path, problems: Problems) -> Splits:
     Raises:
         DataError: if files are missing or malformed, or refer to images or categories that do not exist.
     """
+    root = find_folder(name)
     contents = _load_splits(root)
     names = _category_names(contents)
     labels = {number: label for label, number in enumerate(sorted(names))}

@@ -1,7 +1,7 @@
 """Datasets of images with objects, for detection and instance segmentation.
 
-    cells                     small generated images with boxes and masks; needs no files, see `cells`
-    nuclei  bccd  coco128     packed data sets under the data directory; see `detection_archives`
+    ellipses                  small generated images with boxes and masks; needs no files, see `ellipses`
+    nuclei  bccd  coco128     packed data sets under the data directory; see `archives`
     package.module:factory    a function that returns a `DetectionDataset`; see `make_detection_dataset`
 
 Folders, absolute or relative to the working directory or the data directory:
@@ -16,7 +16,7 @@ A folder without a test split is split at random, the same way in every call: 75
 negatives. Boxes are clipped to their images; objects without an area are left out. One warning counts these and other problems,
 such as a class without training objects. The EXIF orientation is applied; see `image_sources`.
 
-    >>> data = load_detection("cells")
+    >>> data = load_detection("ellipses")
     >>> len(data.train), len(data.test), data.class_names, data.has_masks
     (64, 16, ('disk', 'rod'), True)
     >>> image, objects = data.train[0]
@@ -26,23 +26,21 @@ such as a class without training objects. The EXIF orientation is applied; see `
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 from torch import Tensor
 
 from anynorm.errors import DataError
 from anynorm.io.checkpoints import call_factory
-from anynorm.lab.data.download import find_path
 from anynorm.lab.data.folder import choose_indices, split_indices
+from anynorm.lab.data.names import path_of, resolve
 from anynorm.lab.data.standardization import pooled_moments
 from anynorm.lab.tasks.detection.data.annotations import Problems
 from anynorm.lab.tasks.detection.data.archives import ARCHIVES, read_archive
-from anynorm.lab.tasks.detection.data.cells import make_cells
 from anynorm.lab.tasks.detection.data.coco import read_coco
+from anynorm.lab.tasks.detection.data.ellipses import make_ellipses
 from anynorm.lab.tasks.detection.data.mask_folder import read_mask_folder
 from anynorm.lab.tasks.detection.data.objects import DetectionImages, Objects, Splits
 from anynorm.lab.tasks.detection.data.voc import read_voc
@@ -51,7 +49,9 @@ from anynorm.lab.tasks.detection.data.yolo import read_yolo
 __all__ = ["DetectionDataset", "DetectionImages", "Objects", "load_detection", "load_detection_cached", "make_detection_dataset"]
 NUM_SAMPLES = 100
 """Number of training images from which mean and standard deviation are estimated."""
-FOLDER_READERS: dict[str, Callable[[Path, Problems], Splits]] = {
+Reader = Callable[[str, Problems], "Splits | DetectionDataset"]
+DATASETS: dict[str, Reader] = {"ellipses": make_ellipses, **dict.fromkeys(ARCHIVES, read_archive)}
+FOLDERS: dict[str, Reader] = {
     "coco": read_coco,
     "voc": read_voc,
     "yolo": read_yolo,
@@ -92,24 +92,14 @@ def load_detection(name: str) -> DetectionDataset:
     Raises:
         DataError: if the name is unknown, a file is missing or malformed, or a split has no images or no objects.
     """
-    prefix, colon, path = name.partition(":")
     problems = Problems()
-    if name == "cells":
-        return make_detection_dataset(name, *make_cells())
-    if name in ARCHIVES:
-        data = make_detection_dataset(name, *read_archive(name, problems))
-    elif colon and prefix in FOLDER_READERS:
-        splits, class_names = FOLDER_READERS[prefix](find_folder(name, path), problems)
+    read = resolve(name, "data set of objects", DATASETS, FOLDERS, _call_factory)(name, problems)
+    if isinstance(read, DetectionDataset):
+        return read
+    splits, class_names = read
+    if path_of(name) is not None:
         report_missing_classes(splits[0], class_names, problems)
-        data = make_detection_dataset(name, splits, class_names)
-    elif colon:
-        return _call_factory(name)
-    else:
-        names = ["cells", *ARCHIVES]
-        close = difflib.get_close_matches(name, names, n=2, cutoff=0.4)
-        hint = f" Did you mean {' or '.join(close)}?" if close else ""
-        forms = " ".join([*names, *(f"{each}:PATH" for each in FOLDER_READERS), "package.module:factory"])
-        raise DataError(f"unknown dataset of objects: {name!r}.{hint} Usable: {forms}.")
+    data = make_detection_dataset(name, splits, class_names)
     problems.warn(name)
     return data
 
@@ -118,18 +108,6 @@ def load_detection(name: str) -> DetectionDataset:
 def load_detection_cached(name: str, source_hash: str = "") -> DetectionDataset:  # noqa: ARG001
     """Load a dataset once per process; `source_hash` is part of the key, so that a folder that has changed is read again."""
     return load_detection(name)
-
-
-def find_folder(name: str, path: str) -> Path:
-    """Return the folder of PREFIX:PATH; see `download.find_path`.
-
-    Raises:
-        DataError: if it does not exist.
-    """
-    folder = find_path(path)
-    if not path or not folder.is_dir():
-        raise DataError(f"{name} must name an existing folder; {folder.absolute()} does not exist.")
-    return folder
 
 
 def make_detection_dataset(name: str, splits: Sequence[DetectionImages], class_names: Sequence[str]) -> DetectionDataset:
@@ -173,7 +151,7 @@ def report_missing_classes(train: DetectionImages, class_names: Sequence[str], p
             problems.add("classes have no object in the training images", name)
 
 
-def _call_factory(name: str) -> DetectionDataset:
+def _call_factory(name: str, _: Problems) -> DetectionDataset:
     returned = call_factory(name)
     if not isinstance(returned, DetectionDataset):
         raise DataError(

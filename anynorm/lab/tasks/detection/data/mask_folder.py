@@ -17,6 +17,7 @@ import numpy as np
 from anynorm.errors import DataError
 from anynorm.io.inputs import IMAGE_SUFFIXES
 from anynorm.lab.data.image_sources import Array, ImageFiles
+from anynorm.lab.data.names import find_folder
 from anynorm.lab.tasks.detection.data.annotations import AnnotatedImages, Annotation, Problems, make_splits
 from anynorm.lab.tasks.detection.data.masks import encode_mask
 from anynorm.lab.tasks.detection.data.objects import Splits
@@ -27,11 +28,11 @@ _TRAIN = ("train", "stage1_train")
 _TEST = ("test", "stage1_test", "val", "valid")
 
 
-def read_mask_folder(root: Path, problems: Problems) -> Splits:
+def read_mask_folder(name: str, problems: Problems) -> Splits:
     """Read a folder with one subfolder per image, each with the subfolders `images` and `masks`.
 
     Args:
-        root: the folder.
+        name: the name of the data set, with the path of the folder.
         problems: collects objects that are left out, images without a folder of masks, and a test folder without masks.
 
     Returns:
@@ -40,6 +41,7 @@ def read_mask_folder(root: Path, problems: Problems) -> Splits:
     Raises:
         DataError: if files are missing or unreadable, or the size of a mask is not that of its image.
     """
+    root = find_folder(name)
     train = next((root / name for name in _TRAIN if (root / name).is_dir()), root)
     folders = [train]
     for test in [root / name for name in _TEST if train != root and (root / name).is_dir()]:

@@ -18,6 +18,7 @@ from xml.etree import ElementTree
 from anynorm.errors import DataError
 from anynorm.io.inputs import IMAGE_SUFFIXES
 from anynorm.lab.data.image_sources import ImageFiles, Size
+from anynorm.lab.data.names import find_folder
 from anynorm.lab.tasks.detection.data.annotations import AnnotatedImages, Annotation, Problems, make_splits
 from anynorm.lab.tasks.detection.data.objects import Splits
 from anynorm.progress import track
@@ -37,12 +38,13 @@ class _ImageObjects(NamedTuple):
     objects: list[_Object]
 
 
-def read_voc(root: Path, problems: Problems) -> Splits:
+def read_voc(name: str, problems: Problems) -> Splits:
     """Read a folder in PASCAL VOC format; arguments and result as for `anynorm.lab.tasks.detection.data.coco.read_coco`.
 
     Raises:
         DataError: if files are missing or malformed.
     """
+    root = find_folder(name)
     folder = next((root / name for name in ("JPEGImages", "images") if (root / name).is_dir()), None)
     if folder is None or not (root / "Annotations").is_dir():
         inner = sorted(path.parent.name for path in root.glob("*/Annotations"))

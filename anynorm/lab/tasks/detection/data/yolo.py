@@ -20,6 +20,7 @@ from pathlib import Path
 from anynorm.errors import DataError
 from anynorm.io.inputs import IMAGE_SUFFIXES
 from anynorm.lab.data.image_sources import ImageFiles, Size
+from anynorm.lab.data.names import find_folder
 from anynorm.lab.tasks.detection.data.annotations import AnnotatedImages, Annotation, Problems, make_splits
 from anynorm.lab.tasks.detection.data.masks import encode_polygons
 from anynorm.lab.tasks.detection.data.objects import Splits
@@ -31,11 +32,11 @@ _LIMITS = (-1.0, 2.0)
 """Coordinates outside this range cannot be relative to the image size, even if the object is cut by the border."""
 
 
-def read_yolo(root: Path, problems: Problems) -> Splits:
+def read_yolo(name: str, problems: Problems) -> Splits:
     """Read a folder in YOLO format.
 
     Args:
-        root: the folder.
+        name: the name of the data set, with the path of the folder.
         problems: collects objects that are changed or left out, and images without a file of labels.
 
     Returns:
@@ -44,6 +45,7 @@ def read_yolo(root: Path, problems: Problems) -> Splits:
     Raises:
         DataError: if files are missing, or a line is malformed.
     """
+    root = find_folder(name)
     names = read_names(root)
     splits = [_read_split(images, labels, names, problems) for images, labels in _find_folders(root)]
     if names is None:

@@ -8,14 +8,13 @@ attribute `latent_size`. The inputs of a discriminator are images in [−1, 1] a
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from torch import nn
 
-from anynorm.errors import DataError
+from anynorm.errors import DataError, unknown_name
 from anynorm.io.checkpoints import call_with_known, import_object
 from anynorm.lab.data.shape import DataShape, scale_channels
 from anynorm.lab.tasks.generation.networks.blocks import conv2d, small_normal, spectral, xavier
@@ -93,9 +92,7 @@ def build_gan(name: str, shape: DataShape, width: float | None = None, flags: It
             discriminator.
     """
     if name not in GANS and ":" not in name:
-        close = difflib.get_close_matches(name, GANS, n=1)
-        hint = f" Did you mean {close[0]}?" if close else ""
-        raise DataError(f"unknown model {name!r} for generation.{hint} Usable: {' '.join(GANS)} package.module:factory.")
+        raise DataError(unknown_name("model for generation", name, GANS, "package.module:factory"))
     factory = GANS[name] if name in GANS else import_object(name)
     for flag in flags:
         if callable(factory) and flag not in inspect.signature(factory).parameters:

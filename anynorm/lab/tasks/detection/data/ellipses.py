@@ -1,4 +1,4 @@
-"""Generated images of cells with boxes and masks, from a fixed seed: for tests and first runs of detection.
+"""Generated images of ellipses with boxes and masks, from a fixed seed: for tests and first runs of detection.
 
 64 training and 16 test images of 64 × 64 pixels. A textured background has 3 to 10 bright, non-overlapping ellipses of two
 classes: `disk` (reddish, round) and `rod` (greenish, 2.5 times as long as wide). Some are cut by the border of the image.
@@ -26,21 +26,21 @@ MIN_PIXELS = 12
 _ROWS, _COLUMNS = np.mgrid[:SIDE, :SIDE] + 0.5
 
 
-def make_cells() -> Splits:
+def make_ellipses(name: str, problems: Problems) -> Splits:
     """Return the training and the test images, and the names of the classes."""
-    return [_make_split(seed, count) for seed, count in enumerate(NUM_IMAGES)], CLASSES
+    return [_make_split(name, seed, count, problems) for seed, count in enumerate(NUM_IMAGES)], CLASSES
 
 
-def _make_split(seed: int, count: int) -> DetectionImages:
+def _make_split(name: str, seed: int, count: int, problems: Problems) -> DetectionImages:
     generator, images, objects = np.random.default_rng(seed), [], []
     for number in range(count):
         label_map, labels = _draw_ellipses(generator)
         images.append(torch.from_numpy(_paint(label_map, labels, generator)))
         annotations = [
-            Annotation(None, label, mask, is_crowd=False, place=f"cells, image {number}")
+            Annotation(None, label, mask, is_crowd=False, place=f"{name}, image {number}")
             for label, mask in zip(labels, encode_label_map(label_map), strict=True)
         ]
-        objects.append(make_objects(annotations, (SIDE, SIDE), Problems()))
+        objects.append(make_objects(annotations, (SIDE, SIDE), problems))
     return DetectionImages.from_tensors(images, objects)
 
 
