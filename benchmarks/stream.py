@@ -34,7 +34,8 @@ from targets import stream_targets
 from torch import Tensor, nn
 
 from anynorm.lab.data import StepLoader, augment, load_dataset
-from anynorm.lab.data.loader import PREFETCH_FACTOR, Indices, Samples
+from anynorm.lab.data.image_sources import Indices
+from anynorm.lab.data.loader import PREFETCH_FACTOR, Samples
 from anynorm.lab.data.stream import StreamedDataset, load_stream
 from anynorm.lab.data.transforms import TrainTransform
 from anynorm.lab.models import build_model

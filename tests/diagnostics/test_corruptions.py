@@ -91,7 +91,7 @@ def test_uint8_images_are_those_in_0_to_1_rounded(name):
             images(),
             "gausian_noise",
             1,
-            "unknown corruption 'gausian_noise'. Did you mean gaussian_noise or impulse_noise. Usable: gaussian_noise gau",
+            "unknown corruption 'gausian_noise'. Did you mean gaussian_noise or gaussian_blur. Usable: gaussian_noise gau",
         ),
         (images(), "contrast", 0, "severity must be one of 1 2 3 4 5; got 0"),
         (images(), "contrast", 6, "severity must be one of 1 2 3 4 5; got 6"),

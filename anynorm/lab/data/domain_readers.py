@@ -14,10 +14,7 @@ Each returns uint8 images (n, c, h, w) and labels (n,). PACS and Office-31 have 
 from __future__ import annotations
 
 import bz2
-import io
-from collections.abc import Sequence
 from importlib import import_module
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +27,8 @@ from anynorm.errors import DataError
 from anynorm.lab.data import readers
 from anynorm.lab.data.download import RemoteFile, data_dir, fetch_file
 from anynorm.lab.data.folder import class_names, read_folder
-from anynorm.lab.data.npz import Arrays, load_npz
+from anynorm.lab.data.image_sources import EncodedImages, ImageFiles, ImageSource
+from anynorm.lab.data.npz import load_npz
 from anynorm.lab.data.transforms import central_square, to_pixels
 
 Split = tuple[Tensor, Tensor]
@@ -119,20 +117,19 @@ def mnist_m(split: str) -> Split:
 
 def _bsds_photos() -> list[npt.NDArray[np.uint8]]:
     """Return the 200 training photographs of BSDS500 as (3, h, w)."""
-    from PIL import Image
-
     packed, folder = data_dir() / "bsds500" / "bsds_train_full.npz", "BSR/BSDS500/data/images/train"
     if packed.exists():
-        files: Sequence[Any] = split_files(load_npz(packed, "bytes", "offsets"))
+        arrays = load_npz(packed, "bytes", "offsets")
+        source: ImageSource = EncodedImages.from_bytes(str(packed), arrays["bytes"], arrays["offsets"])
     else:
         found = [*data_dir().glob(f"{folder}/*.jpg"), *data_dir().glob(f"bsds500/{folder}/*.jpg")]
-        files = sorted(found)
-    if not files:
+        source = ImageFiles.from_paths(data_dir(), [path.relative_to(data_dir()) for path in sorted(found)])
+    if not len(source):
         raise DataError(
             f"mnist-m needs the photographs of BSDS500: {folder}/*.jpg or bsds500/{packed.name} under {data_dir()}. "
             f"Download BSDS500 from {_BSDS} and unpack it there."
         )
-    return [np.asarray(Image.open(file).convert("RGB")).transpose(2, 0, 1) for file in files]
+    return [source.read(index).numpy() for index in range(len(source))]
 
 
 # PACS and Office-31 -----------------------------------------------------------------------------------------------------------
@@ -177,17 +174,9 @@ def read_collection(name: str, image_size: int, *, skip_unreadable: bool = False
 
 
 def _read_packed(path: Path, domain: str, image_size: int) -> DomainImages:
-    from PIL import Image
-
     arrays = load_npz(path, "bytes", "offsets", "domain", "label", "domains", "classes")
     chosen = np.flatnonzero(arrays["domain"] == arrays["domains"].tolist().index(domain))
-    files = split_files(arrays)
-    images = [to_pixels(central_square(Image.open(files[number]), image_size)) for number in chosen]
+    source = EncodedImages.from_bytes(str(path), arrays["bytes"], arrays["offsets"])
+    images = [to_pixels(central_square(source.open(index), image_size)) for index in chosen.tolist()]
     labels = torch.from_numpy(arrays["label"][chosen].astype(np.int64))
     return DomainImages(torch.from_numpy(np.stack(images)), labels, tuple(arrays["classes"].tolist()))
-
-
-def split_files(arrays: Arrays) -> list[io.BytesIO]:
-    """Return encoded images as files; `bytes` is their concatenation, `offsets` the start of each and the end of the last."""
-    offsets = arrays["offsets"].astype(np.int64)
-    return [io.BytesIO(arrays["bytes"][a:b].tobytes()) for a, b in pairwise(offsets)]

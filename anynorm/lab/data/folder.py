@@ -34,6 +34,11 @@ class FolderSplit(NamedTuple):
     files: list[Path]
     labels: list[int]
 
+    @property
+    def relative_files(self) -> list[Path]:
+        """The paths of the files relative to the folder of the split."""
+        return [file.relative_to(self.path) for file in self.files]
+
 
 def find_splits(name: str) -> list[FolderSplit]:
     """Find the images of PATH/train/CLASS/… and PATH/test/CLASS/… (or val, valid), or of PATH/CLASS/… alone.
@@ -52,8 +57,7 @@ def find_splits(name: str) -> list[FolderSplit]:
     if not root.is_dir():
         layout = "train/CLASS/… and test/CLASS/…, or CLASS/… alone"
         raise DataError(f"{name} must be an existing folder with {layout}; {root.absolute()} does not exist.")
-    test = next((root / split for split in ("test", "val", "valid") if (root / split).is_dir()), None)
-    paths = [root] if test is None or not (root / "train").is_dir() else [root / "train", test]
+    paths = find_split_folders(root)
     classes = class_names(paths[0])
     if len(classes) < 2:
         raise DataError(f"{paths[0]} must have one subfolder per class, for at least 2 classes; got {len(classes)} subfolder(s).")
@@ -61,6 +65,12 @@ def find_splits(name: str) -> list[FolderSplit]:
         if extra := sorted(set(class_names(path)) - set(classes)):
             raise DataError(f"the classes of {path} must be among those of {paths[0]}; got also: {' '.join(extra)}.")
     return [_find_files(path, classes) for path in paths]
+
+
+def find_split_folders(root: Path) -> list[Path]:
+    """Return root/train and root/test (or val, valid) if both exist, else the folder itself."""
+    test = next((root / split for split in ("test", "val", "valid") if (root / split).is_dir()), None)
+    return [root] if test is None or not (root / "train").is_dir() else [root / "train", test]
 
 
 def split_indices(count: int) -> tuple[Tensor, Tensor]:

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from anynorm.errors import DataError
-from anynorm.lab.data.loader import Indices
+from anynorm.lab.data.image_sources import ImageSource
 from anynorm.lab.data.stream import StreamedDataset, make_streamed
 
 if TYPE_CHECKING:
@@ -25,39 +24,25 @@ TEST_SPLITS = ("test", "validation", "valid", "val")
 
 
 @dataclass(frozen=True, eq=False)
-class ImageRows:
+class ImageRows(ImageSource):
     """Images and labels in rows of a Hugging Face dataset.
 
     Attributes:
-        root: Name of the dataset and its split.
         rows: A `datasets.Dataset` with a single column of encoded images.
-        numbers: Row number of each image, (n,).
-        labels: Label of each image, (n,).
     """
 
-    root: str
     rows: Any
-    numbers: npt.NDArray[np.int64]
-    labels: npt.NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.numbers)
 
     def open(self, index: int) -> Image:
         """Open an image. Pillow decodes it when its pixels are used."""
         from PIL import Image
 
-        (image,) = self.rows[int(self.numbers[index])].values()
+        (image,) = self.rows[int(self.indices[index])].values()
         return Image.open(image["path"] if image["bytes"] is None else io.BytesIO(image["bytes"]))
 
     def name(self, index: int) -> str:
         """Return the name of the dataset and the number of the row."""
-        return f"row {self.numbers[index]} of {self.root}"
-
-    def select(self, indices: Indices) -> ImageRows:
-        """Return a subset of the images."""
-        chosen = np.asarray(indices)
-        return ImageRows(self.root, self.rows, self.numbers[chosen], self.labels[chosen])
+        return f"row {self.indices[index]} of {self.root}"
 
 
 def load_hf(name: str, image_size: int, *, skip_unreadable: bool = False) -> StreamedDataset:
@@ -119,4 +104,4 @@ def _make_rows(name: str, split: str, dataset: Any) -> tuple[ImageRows, int]:
     rows = dataset.with_format(None).select_columns([image]).cast_column(image, datasets.Image(decode=False))
     values = np.asarray(dataset.with_format("numpy").select_columns([labels[0]])[:][labels[0]], np.int64)
     num_classes = features[labels[0]].num_classes if labels[0] in classes else 0
-    return ImageRows(f"{name}, split {split}", rows, np.arange(len(rows)), values), num_classes
+    return ImageRows(f"{name}, split {split}", np.arange(len(rows)), values, rows), num_classes

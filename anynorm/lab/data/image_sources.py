@@ -4,18 +4,19 @@
     EncodedImages   the bytes of PNG, JPEG or WebP files, one after another
     DecodedImages   uint8 tensors
 
-Each has `read(index, size)`, which returns uint8 pixels (3, h, w), and can be sent to worker processes. Gray images are repeated
-in three channels, the alpha channel is discarded, and values of 16 bits are divided by 257.
+`open(index)` returns a Pillow image, and `read(index, size)` uint8 pixels (3, h, w): gray images are repeated in three channels,
+the alpha channel is discarded, and values of 16 bits are divided by 257. All of them can be sent to worker processes.
 """
 
 from __future__ import annotations
 
 import io
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +24,13 @@ import torch
 from torch import Tensor
 
 from anynorm.errors import DataError, ReadError
+from anynorm.lab.data.ragged import Array, Ragged
 from anynorm.lab.data.transforms import to_pixels, to_rgb
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-Array = npt.NDArray[Any]
+Indices = Sequence[int] | npt.NDArray[np.int64] | Tensor
 Size = tuple[int, int]
 """Height and width, in pixels."""
 _ORIENTATION = 0x0112
@@ -36,47 +38,34 @@ _ORIENTATION = 0x0112
 
 
 @dataclass(frozen=True, eq=False)
-class Ragged:
-    """Rows of different lengths in one array: row i is values[offsets[i] : offsets[i + 1]]."""
+class ImageSource(ABC):
+    """A sequence of images that Pillow opens.
 
-    values: Array
-    offsets: npt.NDArray[np.int64]
+    Attributes:
+        root: the folder, the file or the name of the data set, for messages.
+        indices: the index of each image among those of `root`, (n,).
+        labels: the label of each image, (n,); zeros if the images have none.
+    """
 
-    @classmethod
-    def from_rows(cls, rows: Iterable[Array], empty: Array) -> Ragged:
-        """Concatenate rows; `empty` is an empty array with the dtype of the rows."""
-        arrays = list(rows)
-        offsets = np.cumsum([0, *(len(array) for array in arrays)]).astype(np.int64)
-        return cls(np.concatenate([empty, *arrays]), offsets)
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def __getitem__(self, index: int) -> Array:
-        return self.values[self.offsets[index] : self.offsets[index + 1]]
-
-    def select(self, indices: Iterable[int]) -> Ragged:
-        """Return some of the rows."""
-        return Ragged.from_rows([self[index] for index in indices], self.values[:0])
-
-
-class ImageSource:
-    """A sequence of images that Pillow opens."""
+    root: str
+    indices: npt.NDArray[np.int64]
+    labels: npt.NDArray[np.int64]
 
     def __len__(self) -> int:
-        raise NotImplementedError
+        return len(self.indices)
 
+    @abstractmethod
     def open(self, index: int) -> Image:
         """Open an image. Pillow decodes it when its pixels are used."""
-        raise NotImplementedError
 
     def name(self, index: int) -> str:
         """Return the name of an image for messages."""
-        raise NotImplementedError
+        return f"{self.root}, image {self.indices[index]}"
 
-    def select(self, indices: Sequence[int]) -> ImageSource:
-        """Return some of the images."""
-        raise NotImplementedError
+    def select(self, indices: Indices) -> ImageSource:
+        """Return a subset of the images."""
+        chosen = np.asarray(indices, dtype=np.int64)
+        return replace(self, indices=self.indices[chosen], labels=self.labels[chosen])
 
     def size(self, index: int) -> Size:
         """Return height and width of an image after applying its EXIF orientation, without decoding it.
@@ -144,21 +133,17 @@ class ImageFiles(ImageSource):
     """Image files of a folder.
 
     Attributes:
-        root: the folder.
-        files: their paths relative to the folder. An array, because worker processes would copy the memory of a list: reading a
-            Python object writes its reference count.
+        files: the paths of all files relative to the folder. An array, because worker processes would copy the memory of a list:
+            reading a Python object writes its reference count.
     """
 
-    root: str
     files: npt.NDArray[np.bytes_]
 
     @classmethod
-    def from_paths(cls, root: Path, paths: Iterable[str]) -> ImageFiles:
+    def from_paths(cls, root: Path, paths: Iterable[str | Path], labels: Sequence[int] | None = None) -> ImageFiles:
         """Return the files at paths relative to a folder."""
-        return cls(str(root.absolute()), np.array([os.fsencode(path) for path in paths], dtype=np.bytes_))
-
-    def __len__(self) -> int:
-        return len(self.files)
+        files = np.array([os.fsencode(path) for path in paths], dtype=np.bytes_)
+        return cls(str(root.absolute()), *_count(len(files), labels), files)
 
     def open(self, index: int) -> Image:
         """Open an image; see `ImageSource`."""
@@ -168,11 +153,7 @@ class ImageFiles(ImageSource):
 
     def name(self, index: int) -> str:
         """Return the path of an image."""
-        return str(Path(self.root) / os.fsdecode(self.files[index]))
-
-    def select(self, indices: Sequence[int]) -> ImageFiles:
-        """Return some of the images."""
-        return ImageFiles(self.root, self.files[np.asarray(indices, dtype=np.int64)])
+        return str(Path(self.root) / os.fsdecode(self.files[self.indices[index]]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,54 +161,78 @@ class EncodedImages(ImageSource):
     """The contents of image files, in memory.
 
     Attributes:
-        content: the bytes of each image.
-        names: their names for messages.
+        content: the bytes of all images.
     """
 
     content: Ragged
-    names: npt.NDArray[np.str_]
 
-    def __len__(self) -> int:
-        return len(self.content)
+    @classmethod
+    def from_bytes(cls, root: str, content: Array, offsets: Array) -> EncodedImages:
+        """Return images of one array of bytes; `offsets` has the start of each image, and the end of the last one."""
+        return cls(root, *_count(len(offsets) - 1), Ragged(content, offsets.astype(np.int64)))
 
     def open(self, index: int) -> Image:
         """Open an image; see `ImageSource`."""
         from PIL import Image
 
-        return Image.open(io.BytesIO(self.content[index].tobytes()))
-
-    def name(self, index: int) -> str:
-        """Return the name of an image."""
-        return str(self.names[index])
-
-    def select(self, indices: Sequence[int]) -> EncodedImages:
-        """Return some of the images."""
-        return EncodedImages(self.content.select(indices), self.names[np.asarray(indices, dtype=np.int64)])
+        return Image.open(io.BytesIO(self.content[self.indices[index]].tobytes()))
 
 
 @dataclass(frozen=True, eq=False)
 class DecodedImages(ImageSource):
-    """Pixels in memory: uint8 tensors (3, h, w)."""
+    """Pixels in memory.
 
-    images: tuple[Tensor, ...]
+    Attributes:
+        images: all images, uint8 (3, h, w) each; a tensor (n, 3, h, w) if they have one size.
+    """
 
-    def __len__(self) -> int:
-        return len(self.images)
+    images: Tensor | tuple[Tensor, ...]
 
-    def name(self, index: int) -> str:
-        """Return the index of an image as its name."""
-        return f"image {index}"
+    @classmethod
+    def from_tensors(cls, images: Tensor | tuple[Tensor, ...], root: str = "tensors") -> DecodedImages:
+        """Return images in memory."""
+        return cls(root, *_count(len(images)), images)
+
+    def open(self, index: int) -> Image:
+        """Return a Pillow image."""
+        from PIL import Image
+
+        return Image.fromarray(self.images[self.indices[index]].permute(1, 2, 0).numpy())
 
     def size(self, index: int) -> Size:
         """Return height and width of an image."""
-        height, width = self.images[index].shape[1:]
+        height, width = self.images[self.indices[index]].shape[1:]
         return height, width
 
     def read(self, index: int, size: Size | None = None) -> Tensor:
         """Return the pixels of an image."""
-        check_size(self.name(index), self.images[index], size)
-        return self.images[index]
+        pixels = self.images[self.indices[index]]
+        check_size(self.name(index), pixels, size)
+        return pixels
 
-    def select(self, indices: Sequence[int]) -> DecodedImages:
-        """Return some of the images."""
-        return DecodedImages(tuple(self.images[index] for index in indices))
+
+def _count(count: int, labels: Sequence[int] | None = None) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the indices and the labels of a complete sequence of images."""
+    return np.arange(count), np.zeros(count, np.int64) if labels is None else np.array(labels, np.int64)
+
+
+def read_image(path: Path, *, apply_exif: bool = True) -> Tensor:
+    """Return the pixels of an image file, uint8 (3, h, w).
+
+    Args:
+        path: the file.
+        apply_exif: whether to apply the EXIF orientation.
+
+    Raises:
+        DataError: if the file does not exist or cannot be decoded.
+    """
+    from PIL import Image, ImageOps
+
+    if not path.is_file():
+        raise DataError(f"image not found: {path}.")
+    try:
+        with Image.open(path) as image:
+            upright = ImageOps.exif_transpose(image) if apply_exif else image
+            return torch.from_numpy(to_pixels(to_rgb(upright)))
+    except Exception as error:  # Pillow raises many types for a file that is not an image, or is too large
+        raise DataError(f"cannot read the image {path}: {type(error).__name__}: {error}.") from None

@@ -10,25 +10,24 @@ import itertools
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import connection
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from anynorm.errors import DataError, ReadError
+from anynorm.lab.data.image_sources import ImageSource, Indices
 from anynorm.lab.data.transforms import Pixels
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-Indices = Sequence[int] | npt.NDArray[np.int64] | Tensor
 Samples = Callable[[int], tuple[Indices, Indices]]
 """Maps a batch number to image indices and one seed per image. Because of prefetching, it is also called for a few numbers after
 the last batch that is read; an empty list ends the batches."""
@@ -38,29 +37,6 @@ MAX_EXIT_SECONDS = 2.0
 """How long to wait for a killed worker to exit after the connection to it was lost."""
 PREFETCH_FACTOR = 4
 """Number of batches that each worker prefetches."""
-
-
-class ImageSource(Protocol):
-    """Labeled images that are decoded on access."""
-
-    @property
-    def root(self) -> str:
-        """The folder or the name of the dataset, for messages."""
-
-    @property
-    def labels(self) -> npt.NDArray[np.int64]:
-        """The label of each image, (n,)."""
-
-    def __len__(self) -> int: ...
-
-    def open(self, index: int) -> Image:
-        """Open an image. Pillow decodes it when its pixels are used."""
-
-    def name(self, index: int) -> str:
-        """Return the name of an image for messages."""
-
-    def select(self, indices: Indices) -> ImageSource:
-        """Return a subset of the images."""
 
 
 class StepLoader:

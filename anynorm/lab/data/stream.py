@@ -7,48 +7,24 @@ with StepLoader(data.train, TrainTransform(224), samples, num_workers=2) as load
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from anynorm.errors import DataError
-from anynorm.lab.data.folder import FolderSplit, choose_indices, find_splits, report_unreadable, split_indices
-from anynorm.lab.data.image_sources import ImageFiles
-from anynorm.lab.data.loader import Batch, ImageSource, Indices, StepLoader, Transform, decode
+from anynorm.lab.data.folder import choose_indices, find_splits, report_unreadable, split_indices
+from anynorm.lab.data.image_sources import ImageFiles, ImageSource, Indices
+from anynorm.lab.data.loader import Batch, StepLoader, Transform, decode
 from anynorm.lab.data.shape import DataShape
 from anynorm.lab.data.standardization import Standardized, channel_moments
 from anynorm.lab.data.transforms import TestTransform, TrainTransform
 from anynorm.progress import track
 
-if TYPE_CHECKING:
-    pass
-
 NUM_SAMPLES = 1000
 """Number of training images from which mean and standard deviation are estimated."""
-
-
-@dataclass(frozen=True, eq=False)
-class LabeledImageFiles(ImageFiles):
-    """Image files of a folder with their labels (n,)."""
-
-    labels: npt.NDArray[np.int64]
-
-    @classmethod
-    def from_split(cls, split: FolderSplit) -> LabeledImageFiles:
-        """Return the files of a split of a folder."""
-        files = np.array([os.fsencode(file.relative_to(split.path)) for file in split.files])
-        return cls(str(split.path.absolute()), files, np.array(split.labels, np.int64))
-
-    def select(self, indices: Indices) -> LabeledImageFiles:
-        """Return a subset of the images."""
-        chosen = np.asarray(indices)
-        return LabeledImageFiles(self.root, self.files[chosen], self.labels[chosen])
 
 
 @dataclass(frozen=True)
@@ -125,7 +101,7 @@ def load_stream(name: str, image_size: int, *, skip_unreadable: bool = False) ->
     Raises:
         DataError: if the folder does not have the required structure, or an image cannot be decoded.
     """
-    splits = [LabeledImageFiles.from_split(split) for split in find_splits(name)]
+    splits = [ImageFiles.from_paths(split.path, split.relative_files, split.labels) for split in find_splits(name)]
     num_classes = int(max(split.labels.max() for split in splits)) + 1
     return make_streamed(splits, num_classes, image_size, skip_unreadable=skip_unreadable)
 

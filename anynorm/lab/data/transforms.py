@@ -2,6 +2,8 @@
 
     TrainTransform    random-resized crop (Szegedy et al. 2015), horizontal flip, brightness, contrast and saturation
     TestTransform     shorter side resized to image_size · 256/224, then the center
+    RandomCrop        shorter side resized to a given size, then a random square
+    CenterCrop        shorter side resized to a given size, then the central square
 
 A transform is called with a Pillow image and a numpy generator, and depends only on these. Images are opened but not yet
 decoded: a JPEG that is much larger than needed is decoded at 1/2, 1/4 or 1/8 of its size.
@@ -94,6 +96,46 @@ class TestTransform:
         whole = resize_box(image, (0, 0, width, height), resized)
         left, top = (round((side - self.image_size) / 2) for side in resized)
         return to_pixels(whole.crop((left, top, left + self.image_size, top + self.image_size)))
+
+
+@dataclass(frozen=True)
+class RandomCrop:
+    """Resize the shorter side of an image and crop a random square.
+
+    Args:
+        resize: the shorter side after resizing, at least `image_size`.
+        image_size: the side of the square.
+    """
+
+    resize: int
+    image_size: int
+
+    def __call__(self, image: Image, generator: np.random.Generator) -> Pixels:
+        """Return the pixels, uint8 (3, image_size, image_size)."""
+        whole = resize_shorter_side(image, self.resize)
+        left, top = (int(generator.integers(side - self.image_size + 1)) for side in whole.size)
+        return to_pixels(whole.crop((left, top, left + self.image_size, top + self.image_size)))
+
+
+@dataclass(frozen=True)
+class CenterCrop:
+    """Resize the shorter side of an image and crop the central square; see `RandomCrop`."""
+
+    resize: int
+    image_size: int
+
+    def __call__(self, image: Image, generator: np.random.Generator) -> Pixels:
+        """Return the pixels, uint8 (3, image_size, image_size); the generator is not used."""
+        whole = resize_shorter_side(image, self.resize)
+        left, top = ((side - self.image_size) // 2 for side in whole.size)
+        return to_pixels(whole.crop((left, top, left + self.image_size, top + self.image_size)))
+
+
+def resize_shorter_side(image: Image, size: int) -> Image:
+    """Return an RGB image, resized so that its shorter side has `size` pixels; the aspect ratio is kept."""
+    width, height = image.size
+    scale = size / min(width, height)
+    return resize_box(image, (0, 0, width, height), (max(size, round(width * scale)), max(size, round(height * scale))))
 
 
 def random_box(width: int, height: int, *, min_area: float, generator: np.random.Generator) -> Box:

@@ -70,8 +70,8 @@ def stylize(
 def _read(path: Path, image_size: int | None) -> Tensor:
     from PIL import Image
 
-    from anynorm.lab.data.transforms import to_pixels
-    from anynorm.lab.data.unlabeled import read_image, resize_shorter_side
+    from anynorm.lab.data.image_sources import read_image
+    from anynorm.lab.data.transforms import resize_shorter_side, to_pixels
     from anynorm.lab.tasks.style.crops import to_float
 
     pixels = read_image(path)

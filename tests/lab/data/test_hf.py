@@ -58,9 +58,9 @@ def test_a_validation_split_replaces_a_test_split_with_hidden_labels(tmp_path):
 def test_a_dataset_without_a_test_split_is_split_at_random(tmp_path):
     make_split(8, image="photo").save_to_disk(tmp_path / "a")
     data = load(f"hf:{tmp_path / 'a'}", image_size=4)
-    assert sorted(np.concatenate([data.train.numbers, data.test.numbers]).tolist()) == list(range(8))
+    assert sorted(np.concatenate([data.train.indices, data.test.indices]).tolist()) == list(range(8))
     assert len(data.test) == 2
-    assert data.test.labels.tolist() == (data.test.numbers % 2).tolist()
+    assert data.test.labels.tolist() == (data.test.indices % 2).tolist()
 
 
 def test_unreadable_rows_are_refused_or_skipped_and_named(tmp_path, capsys):
@@ -70,7 +70,7 @@ def test_unreadable_rows_are_refused_or_skipped_and_named(tmp_path, capsys):
     with pytest.raises(anynorm.DataError, match=rf"cannot decode row 2 of {name}, split train: UnidentifiedImageError"):
         load(name, image_size=4)
     data = load(name, image_size=4, skip_unreadable=True)
-    assert data.train.numbers.tolist() == [0, 1, 3, 4, 5]
+    assert data.train.indices.tolist() == [0, 1, 3, 4, 5]
     assert "skipped unreadable image: row 2 of" in capsys.readouterr().err
 
 

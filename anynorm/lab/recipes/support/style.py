@@ -14,7 +14,9 @@ import torch
 from matplotlib.figure import Figure
 
 from anynorm import draw
-from anynorm.lab.data.unlabeled import CenterCrop, find_image, read_image
+from anynorm.lab.data.image_sources import read_image
+from anynorm.lab.data.transforms import CenterCrop
+from anynorm.lab.data.unlabeled import find_image
 from anynorm.lab.recipes.support.record import Record
 from anynorm.lab.recipes.support.rows import save_figure
 from anynorm.lab.tasks.style.crops import to_float

@@ -1,4 +1,4 @@
-"""Square crops of images with objects: random ones for training, central ones for evaluation.
+"""Images and their objects, cropped to a window and flipped.
 
 Boxes are clipped to the crop. An object is dropped if less than `MIN_VISIBLE` of its box, or nothing of its mask, is left.
 An image smaller than the crop is padded at the right and the bottom with the mean color, which is 0 after standardization.
@@ -6,13 +6,14 @@ An image smaller than the crop is padded at the right and the bottom with the me
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from anynorm.errors import DataError
+from anynorm.lab.data.windows import Window
 from anynorm.lab.tasks.detection.data.datasets import DetectionDataset, Objects
 from anynorm.lab.tasks.detection.data.masks import pycocotools_mask
 from anynorm.lab.tasks.detection.networks.boxes import box_area, clip_boxes, is_large
@@ -21,41 +22,9 @@ MIN_VISIBLE = 0.1
 """Minimum fraction of the area of a box inside the crop."""
 
 
-class Window(NamedTuple):
-    """A part of an image, in pixels."""
-
-    top: int
-    left: int
-    height: int
-    width: int
-
-
-def random_window(image: Tensor, size: int, generator: torch.Generator) -> Window:
-    """Return a random square window of an image (c, h, w); axes shorter than the window are covered completely."""
-    top, left = (int(torch.randint(max(length - size, 0) + 1, (), generator=generator)) for length in image.shape[1:])
-    return Window(top, left, *(min(length, size) for length in image.shape[1:]))
-
-
-def central_window(image: Tensor, size: int) -> Window:
-    """Return the central square window of an image (c, h, w); axes shorter than the window are covered completely.
-
-    >>> central_window(torch.zeros(3, 10, 4), 6)
-    Window(top=2, left=0, height=6, width=4)
-    """
-    top, left = (max(length - size, 0) // 2 for length in image.shape[1:])
-    return Window(top, left, *(min(length, size) for length in image.shape[1:]))
-
-
-def whole_window(image: Tensor) -> Window:
-    """Return the window that covers an image (c, h, w)."""
-    return Window(0, 0, *image.shape[1:])
-
-
 def crop_image(image: Tensor, window: Window, data: DetectionDataset) -> Tensor:
     """Return a window of an image (c, h, w) of uint8, standardized."""
-    top, left, height, width = window
-    part = image[:, top : top + height, left : left + width]
-    return (part.float() / 255 - data.mean.view(-1, 1, 1)) / data.std.view(-1, 1, 1)
+    return (window.crop(image).float() / 255 - data.mean.view(-1, 1, 1)) / data.std.view(-1, 1, 1)
 
 
 def pad_image(image: Tensor, size: int) -> Tensor:
@@ -94,10 +63,9 @@ def without_crowds(target: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _decode(masks: tuple[dict[str, Any], ...] | None, indices: list[int], window: Window) -> Tensor:
     """Decode some masks inside a window, as (n, height, width) of bool."""
-    top, left, height, width = window
     if masks is None:
         raise DataError("masks were asked for; the objects of the data set have none.")
     if not indices:
-        return torch.zeros(0, height, width, dtype=torch.bool)
-    decoded = pycocotools_mask().decode([masks[index] for index in indices])[top : top + height, left : left + width]
-    return torch.from_numpy(decoded.transpose(2, 0, 1).astype(bool))
+        return torch.zeros(0, window.height, window.width, dtype=torch.bool)
+    decoded = torch.from_numpy(pycocotools_mask().decode([masks[index] for index in indices]))
+    return window.crop(decoded.permute(2, 0, 1)).bool().contiguous()

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from anynorm.errors import DataError
+from anynorm.lab.data.windows import Window, central_window, random_window, whole_window
 from anynorm.lab.tasks.detection import crops, scaling
 from anynorm.lab.tasks.detection.data.datasets import DetectionDataset, Objects
 from anynorm.lab.tasks.detection.metrics import Annotations, encode_objects
@@ -66,7 +67,7 @@ class ObjectImages:
 
     def _training_sample(self, image: Tensor, objects: Objects, generator: torch.Generator) -> tuple[Tensor, Target]:
         """Return a random crop, standardized, and its objects."""
-        window = crops.random_window(image, self.size, generator)
+        window = random_window(image, self.size, generator)
         x = crops.pad_image(crops.crop_image(image, window, self.data), self.size)
         return x, self._pad_masks(crops.without_crowds(crops.crop_objects(objects, window, with_masks=self.masks)))
 
@@ -137,20 +138,19 @@ class ObjectImages:
             Its central crop as uint8 and standardized, both (3, size, size), and its objects.
         """
         image, objects = self.data.test[number]
-        window = crops.central_window(image, self.size)
-        top, left, height, width = window
-        pixels = crops.pad_image(image[:, top : top + height, left : left + width], self.size)
+        window = central_window(image, self.size)
+        pixels = crops.pad_image(window.crop(image), self.size)
         target = self._pad_masks(crops.crop_objects(objects, window, with_masks=self.masks))
         return pixels, self._central_crop(image), target
 
     def _pad_masks(self, target: Target) -> Target:
         return {**target, "masks": crops.pad_image(target["masks"], self.size)} if "masks" in target else target
 
-    def _test_window(self, image: Tensor) -> crops.Window:
-        return crops.whole_window(image) if self.whole else crops.central_window(image, self.size)
+    def _test_window(self, image: Tensor) -> Window:
+        return whole_window(image) if self.whole else central_window(image, self.size)
 
     def _central_crop(self, image: Tensor) -> Tensor:
-        return crops.pad_image(crops.crop_image(image, crops.central_window(image, self.size), self.data), self.size)
+        return crops.pad_image(crops.crop_image(image, central_window(image, self.size), self.data), self.size)
 
 
 class ScaledObjectImages(ObjectImages):
@@ -178,7 +178,7 @@ class ScaledObjectImages(ObjectImages):
         self.size, self.max_side = short_side, max_side
 
     def _training_sample(self, image: Tensor, objects: Objects, generator: torch.Generator) -> tuple[Tensor, Target]:
-        target = crops.without_crowds(crops.crop_objects(objects, crops.whole_window(image), with_masks=self.masks))
+        target = crops.without_crowds(crops.crop_objects(objects, whole_window(image), with_masks=self.masks))
         x = self._test_input(image)
         return x, scaling.scale_objects(target, _size(image), _size(x))
 
@@ -187,7 +187,7 @@ class ScaledObjectImages(ObjectImages):
 
     def _test_input(self, image: Tensor) -> Tensor:
         scaled = self._scale(image)
-        return crops.crop_image(scaled, crops.whole_window(scaled), self.data)
+        return crops.crop_image(scaled, whole_window(scaled), self.data)
 
     def restore(self, number: int, detections: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return the detections of a test image in the pixels of the original image."""
@@ -196,7 +196,7 @@ class ScaledObjectImages(ObjectImages):
 
     def _test_target(self, number: int) -> Target:
         # COCO measures small, medium and large by masks, also for boxes
-        window = crops.Window(0, 0, *self.data.test.size(number))
+        window = Window(0, 0, *self.data.test.size(number))
         return crops.crop_objects(self.data.test.objects(number), window, with_masks=self.data.has_masks)
 
     def example(self, number: int) -> tuple[Tensor, Tensor, Target]:
@@ -206,7 +206,7 @@ class ScaledObjectImages(ObjectImages):
             The original image (3, h, w) as uint8, the scaled image, standardized, and the objects of the original.
         """
         image, objects = self.data.test[number]
-        target = crops.crop_objects(objects, crops.whole_window(image), with_masks=self.masks)
+        target = crops.crop_objects(objects, whole_window(image), with_masks=self.masks)
         return image, self._test_input(image), target
 
     def _central_crop(self, image: Tensor) -> Tensor:

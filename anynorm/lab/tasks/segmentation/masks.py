@@ -17,7 +17,7 @@ from torch import Tensor
 
 from anynorm.errors import DataError
 from anynorm.io.inputs import IMAGE_SUFFIXES
-from anynorm.lab.data.unlabeled import read_image
+from anynorm.lab.data.image_sources import read_image
 
 IGNORED = 255
 """The label of pixels without a class, which are excluded from the loss and the metrics."""

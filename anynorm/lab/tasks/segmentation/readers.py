@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from anynorm.lab.data.domain_readers import split_files
 from anynorm.lab.data.download import find_file, find_path
+from anynorm.lab.data.image_sources import EncodedImages
 from anynorm.lab.data.npz import Arrays, load_npz
 from anynorm.lab.tasks.segmentation.masks import IGNORED, Lookup, Sample, apply_lookup, find_masks, make_lookup
 
@@ -109,14 +108,11 @@ def read_pets(name: str) -> Splits:
 
 def _decode(arrays: Arrays, masks: list[npt.NDArray[Any]], lookup: Lookup, name: str) -> tuple[list[Sample], list[Sample]]:
     """Return training samples (split 0) and test samples (the last split); a validation split between them is not used."""
-    from PIL import Image
-
-    files = split_files({"bytes": arrays["images"], "offsets": arrays["offsets"]})
+    source = EncodedImages.from_bytes(name, arrays["images"], arrays["offsets"])
     splits: tuple[list[Sample], list[Sample]] = [], []
     last = int(arrays["split"].max())
-    for number, (file, mask, split) in enumerate(zip(files, masks, arrays["split"].tolist(), strict=True)):
+    for index, (mask, split) in enumerate(zip(masks, arrays["split"].tolist(), strict=True)):
         if split in (0, last):
-            with Image.open(file) as image:
-                pixels = torch.from_numpy(np.array(image.convert("RGB")).transpose(2, 0, 1).copy())
-            splits[split == last].append((pixels, apply_lookup(mask, lookup, f"image {number} of {name}")))
+            labels = apply_lookup(mask, lookup, source.name(index))
+            splits[split == last].append((source.read(index, (labels.shape[0], labels.shape[1])), labels))
     return splits

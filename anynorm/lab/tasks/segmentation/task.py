@@ -25,7 +25,7 @@ from anynorm.lab.tasks.segmentation.metrics import class_iou, confusion_matrix, 
 from anynorm.lab.tasks.segmentation.networks import SegmentationNetwork
 from anynorm.lab.tasks.segmentation.pictures import encode_predictions
 from anynorm.lab.tasks.segmentation.prediction import average_probabilities, parse_scales, predict_logits
-from anynorm.lab.tasks.segmentation.transforms import CentralSquares, RandomCrop, read_batches, size_batches
+from anynorm.lab.tasks.segmentation.transforms import CentralSquares, RandomScaleCrop, read_batches, size_batches
 from anynorm.lab.training.clipping import clipping_optimizer
 from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
@@ -114,7 +114,7 @@ class Segmentation(Task):
         options = self.options
         _check_options(options)
         self.data = load_segmentation_data(config)
-        self.crop = RandomCrop(config.image_size, options["resize"], options["min_scale"], options["max_scale"], config.flip)
+        self.crop = RandomScaleCrop(config.image_size, options["resize"], options["min_scale"], options["max_scale"], config.flip)
         self.scales = parse_scales(options["scales"])
         chosen = choose_samples(config, len(self.data.train))
         self.train_indices = torch.arange(len(self.data.train)) if chosen is None else chosen

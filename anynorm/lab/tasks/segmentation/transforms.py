@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from anynorm.errors import SpecError
+from anynorm.lab.data.windows import central_window, random_window
 from anynorm.lab.tasks.segmentation.data import SegmentationDataset
 from anynorm.lab.tasks.segmentation.masks import IGNORED, MaskFiles, Sample
 
@@ -17,8 +18,10 @@ functional = torch.nn.functional
 
 
 @dataclass(frozen=True)
-class RandomCrop:
-    """A random square crop of an image and its labels; smaller images are padded with the mean color and `IGNORED` labels.
+class RandomScaleCrop:
+    """A random square crop of an image and its labels, randomly scaled.
+
+    Smaller images are padded with the mean color and `IGNORED` labels.
 
     Args:
         image_size: side of the square.
@@ -50,10 +53,8 @@ class RandomCrop:
             scale = self.min_scale + (self.max_scale - self.min_scale) * float(torch.rand((), generator=generator))
             size = scaled_size(labels.shape, self.resize, scale)
             image, labels = resize_image(image, size), resize_labels(labels, size)
-        for dim in (-2, -1):
-            start = int(torch.randint(max(1, labels.shape[dim] - self.image_size + 1), (), generator=generator))
-            image, labels = (each.narrow(dim, start, min(self.image_size, each.shape[dim])) for each in (image, labels))
-        x = data.standardize(image)
+        window = random_window(labels, self.image_size, generator)
+        x, labels = data.standardize(window.crop(image)), window.crop(labels)
         missing = (0, self.image_size - labels.shape[1], 0, self.image_size - labels.shape[0])
         x, labels = functional.pad(x, missing), functional.pad(labels, missing, value=IGNORED)
         if self.flip and float(torch.rand((), generator=generator)) < 0.5:
@@ -79,11 +80,8 @@ class CentralSquares(Sequence[Sample]):
     def __getitem__(self, index: Any) -> Any:
         """Return a square and its labels."""
         image, labels = self.samples[index]
-        for dim in (-2, -1):
-            size = min(self.image_size, labels.shape[dim])
-            start = (labels.shape[dim] - size) // 2
-            image, labels = (each.narrow(dim, start, size) for each in (image, labels))
-        return image, labels
+        window = central_window(labels, self.image_size)
+        return window.crop(image), window.crop(labels)
 
 
 def scaled_size(size: Sequence[int], resize: int, scale: float = 1.0) -> tuple[int, int]:

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from anynorm.errors import DataError
 from anynorm.lab.data.loader import StepLoader
-from anynorm.lab.data.unlabeled import CenterCrop, RandomCrop, load_unlabeled
+from anynorm.lab.data.transforms import CenterCrop, RandomCrop
+from anynorm.lab.data.unlabeled import load_unlabeled
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.images import choose_samples, count_tests
 from anynorm.lab.training.sampler import Sampler

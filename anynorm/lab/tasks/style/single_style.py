@@ -18,7 +18,9 @@ from torch.nn.functional import mse_loss
 
 from anynorm.errors import DataError, ShapeError
 from anynorm.io.pictures import encode_png, image_grid
-from anynorm.lab.data.unlabeled import CenterCrop, find_image, read_image
+from anynorm.lab.data.image_sources import read_image
+from anynorm.lab.data.transforms import CenterCrop
+from anynorm.lab.data.unlabeled import find_image
 from anynorm.lab.tasks.style.crops import Crops, channels_last, to_float, to_uint8
 from anynorm.lab.tasks.style.encoders import load_vgg
 from anynorm.lab.tasks.style.losses import gram, gram_loss, total_variation

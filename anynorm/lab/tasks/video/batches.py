@@ -21,7 +21,7 @@ from anynorm.lab.tasks.video.clips import (
     crop_square,
     place,
     regular_positions,
-    resize_shorter_side,
+    resize_frames,
 )
 from anynorm.lab.tasks.video.readers import Video, VideoFile
 from anynorm.lab.training.config import Config
@@ -92,7 +92,7 @@ class ClipReader:
         """
         time, scale, top, left, flip = numbers
         side = self.min_side + place(self.max_side - self.min_side, scale)
-        frames = crop_square(resize_shorter_side(self._read(video, time), side), self.config.image_size, top, left)
+        frames = crop_square(resize_frames(self._read(video, time), side), self.config.image_size, top, left)
         return frames.flip(-1) if self.config.flip and flip < 0.5 else frames
 
     def views(self, videos: Sequence[Video], num_workers: int = 0) -> Iterator[list[Tensor]]:
@@ -107,7 +107,7 @@ class ClipReader:
         return crop_square(self._test_frames(video, 0.5), self.min_side, 0.5, 0.5)
 
     def _test_frames(self, video: Video, position: float) -> Tensor:
-        return resize_shorter_side(self._read(video, position), self.min_side)
+        return resize_frames(self._read(video, position), self.min_side)
 
     def _read(self, video: Video, position: float) -> Tensor:
         length = len(video)

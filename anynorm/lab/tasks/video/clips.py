@@ -54,7 +54,7 @@ def place(last: int, position: float) -> int:
     return max(0, min(last, int(position * (last + 1))))
 
 
-def resize_shorter_side(frames: Tensor, side: int) -> Tensor:
+def resize_frames(frames: Tensor, side: int) -> Tensor:
     """Resize frames (t, c, h, w) so that their shorter side has `side` pixels; returns uint8 with the same aspect ratio."""
     height, width = frames.shape[-2:]
     shorter = min(height, width)

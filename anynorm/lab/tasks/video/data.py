@@ -26,7 +26,7 @@ from anynorm.io.checkpoints import call_factory
 from anynorm.lab.data.folder import MAX_GIGABYTES
 from anynorm.lab.data.names import path_of, resolve
 from anynorm.lab.data.standardization import Standardized, pooled_moments
-from anynorm.lab.tasks.video.clips import place, regular_positions, resize_shorter_side
+from anynorm.lab.tasks.video.clips import place, regular_positions, resize_frames
 from anynorm.lab.tasks.video.moving_squares import DIRECTIONS, moving_squares
 from anynorm.lab.tasks.video.readers import MemoryVideo, Splits, Video, find_videos
 from anynorm.lab.tasks.video.ut_interaction import NUM_FOLDS, read_ut_interaction
@@ -171,7 +171,7 @@ def _resized(video: Video, side: int) -> Video:
     """Return a video in memory with a shorter side of `side` pixels; 0 for its own size. Videos on disk are not changed."""
     if not side or not isinstance(video, MemoryVideo):
         return video
-    return MemoryVideo(resize_shorter_side(video.frames, side), video.label, video.name)
+    return MemoryVideo(resize_frames(video.frames, side), video.label, video.name)
 
 
 def frame_moments(videos: Sequence[Video]) -> tuple[Tensor, Tensor]:

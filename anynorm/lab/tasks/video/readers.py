@@ -13,13 +13,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from anynorm.errors import DataError
 from anynorm.io.inputs import IMAGE_SUFFIXES
 from anynorm.lab.data.folder import class_names
+from anynorm.lab.data.image_sources import read_image
 from anynorm.lab.data.names import find_folder
 
 VIDEO_SUFFIXES = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".mpg", ".mpeg")
@@ -78,7 +78,7 @@ class FrameFolder(Video):
 
     def read(self, indices: Sequence[int]) -> Tensor:
         """Return the frames at some indices; raise DataError if one cannot be decoded or differs from the others in size."""
-        frames = {index: _read_image(self.files[index]) for index in indices}
+        frames = {index: read_image(self.files[index], apply_exif=False) for index in indices}
         first = frames[indices[0]]
         for index, frame in frames.items():
             if frame.shape != first.shape:
@@ -88,16 +88,6 @@ class FrameFolder(Video):
                     f"{self.files[indices[0]].name} has {other}."
                 )
         return torch.stack([frames[index] for index in indices])
-
-
-def _read_image(path: Path) -> Tensor:
-    from PIL import Image
-
-    try:
-        with Image.open(path) as image:
-            return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
-    except Exception as error:  # Pillow raises many types for a file that is not an image
-        raise DataError(f"cannot read {path}: {type(error).__name__}: {error}.") from None
 
 
 class VideoFile(Video):

@@ -14,10 +14,11 @@ from PIL import Image
 from anynorm.core.update_rules import Frozen
 from anynorm.errors import DataError, SpecError
 from anynorm.lab.data.shape import DataShape
+from anynorm.lab.data.windows import Window, central_window
 from anynorm.lab.models import build_model
 from anynorm.lab.recipes.support.catalog import load_recipe
 from anynorm.lab.tasks.detection.build import make_network
-from anynorm.lab.tasks.detection.crops import Window, central_window, crop_objects, flip, pad_image, without_crowds
+from anynorm.lab.tasks.detection.crops import crop_objects, flip, pad_image, without_crowds
 from anynorm.lab.tasks.detection.data.datasets import DetectionImages, Objects, load_detection, make_detection_dataset
 from anynorm.lab.tasks.detection.data.masks import encode_mask
 from anynorm.lab.tasks.detection.metrics import coco_metrics, encode_detections, encode_objects

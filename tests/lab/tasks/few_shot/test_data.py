@@ -87,9 +87,7 @@ def test_files_of_omniglot_that_cannot_be_read_are_named(data_directory):
     with pytest.raises(anynorm.DataError, match=r"must contain images ALPHABET/CHARACTER/IMAGE\.png; got none"):
         load_few_shot("omniglot")
     np.savez(data_directory / "omniglot" / "omniglot_28x28.npz", x=np.zeros(3))
-    with pytest.raises(
-        anynorm.DataError, match=r"hold the arrays x char char_names char_is_background: KeyError.*Delete it"
-    ):
+    with pytest.raises(anynorm.DataError, match=r"hold the arrays x char char_names char_is_background: KeyError.*Delete it"):
         load_few_shot("omniglot")
 
 

@@ -11,7 +11,7 @@ from anynorm.lab.tasks.segmentation.data import SegmentationDataset, load_segmen
 from anynorm.lab.tasks.segmentation.masks import IGNORED
 from anynorm.lab.tasks.segmentation.readers import CAMVID
 from anynorm.lab.tasks.segmentation.shapes import CLASSES
-from anynorm.lab.tasks.segmentation.transforms import CentralSquares, RandomCrop, read_batches, sample_size, size_batches
+from anynorm.lab.tasks.segmentation.transforms import CentralSquares, RandomScaleCrop, read_batches, sample_size, size_batches
 from anynorm.lab.training.config import Config, hash_sources
 from tests.helpers import same
 
@@ -251,7 +251,7 @@ def test_a_crop_has_the_pixels_and_labels_of_one_place():
     data = SegmentationDataset([], [], ("a",), torch.zeros(3, 1, 1), torch.ones(3, 1, 1))
     places = set()
     for seed in range(40):
-        crop = RandomCrop(8, flip=True)
+        crop = RandomScaleCrop(8, flip=True)
         x, cropped = crop(data, (labels.expand(3, 12, 15), labels), torch.Generator().manual_seed(seed))
         assert torch.equal(x[2], cropped.float())
         first = cropped.flip(-1) if cropped[0, 0] > cropped[0, 1] else cropped
@@ -266,7 +266,7 @@ def test_a_crop_has_the_pixels_and_labels_of_one_place():
 def test_a_small_image_is_padded_with_its_mean_color_and_ignored_labels():
     data = SegmentationDataset([], [], ("a",), torch.full((3, 1, 1), 7.0), torch.ones(3, 1, 1))
     sample = torch.full((3, 4, 6), 9, dtype=torch.uint8), torch.zeros(4, 6, dtype=torch.uint8)
-    x, labels = RandomCrop(8)(data, sample, torch.Generator())
+    x, labels = RandomScaleCrop(8)(data, sample, torch.Generator())
     assert (x[:, :4, :6] == 2).all()
     assert x.sum() == 3 * 2 * 24
     assert (labels[:4, :6] == 0).all()
@@ -280,17 +280,17 @@ def test_a_scaled_crop_has_classes_of_the_image_alone_and_the_scale_of_its_range
     sample = (labels * 20).expand(3, 20, 20), labels
     areas = []
     for seed in range(20):
-        crop = RandomCrop(40, min_scale=0.5, max_scale=2.0)
+        crop = RandomScaleCrop(40, min_scale=0.5, max_scale=2.0)
         x, scaled = crop(data, sample, torch.Generator().manual_seed(seed))
         assert set(scaled.unique().tolist()) <= {0, 9, IGNORED}
         assert float(x.max()) == 180
         areas.append(float((scaled == 9).sum() / 100))
     assert 0.25 <= min(areas) < 0.6
     assert 2.5 < max(areas) <= 4
-    _, half = RandomCrop(10, resize=10)(data, sample, torch.Generator())
+    _, half = RandomScaleCrop(10, resize=10)(data, sample, torch.Generator())
     assert torch.equal(half, labels[1::2, 1::2])
     with pytest.raises(SpecError, match=r"0 < min_scale <= max_scale; got 2\.0 and 1\.0"):
-        RandomCrop(8, min_scale=2.0)
+        RandomScaleCrop(8, min_scale=2.0)
 
 
 def test_batches_have_images_of_one_size_and_every_image_once():

@@ -16,7 +16,7 @@ from anynorm.lab.tasks.video.clips import (
     crop_square,
     place,
     regular_positions,
-    resize_shorter_side,
+    resize_frames,
 )
 from anynorm.lab.tasks.video.data import load_video
 from anynorm.lab.tasks.video.moving_squares import DIRECTIONS, moving_square
@@ -113,10 +113,10 @@ def test_short_videos_are_refused_with_their_number_and_names_or_repeated():
 
 def test_resizing_keeps_the_aspect_ratio_and_crops_are_slices():
     frames = torch.randint(0, 256, (2, 3, 12, 18), dtype=torch.uint8)
-    assert resize_shorter_side(frames, 12) is frames
-    assert resize_shorter_side(frames, 8).shape == (2, 3, 8, 12)
+    assert resize_frames(frames, 12) is frames
+    assert resize_frames(frames, 8).shape == (2, 3, 8, 12)
     constant = torch.full((1, 3, 9, 30), 77, dtype=torch.uint8)
-    assert resize_shorter_side(constant, 3).unique().tolist() == [77]
+    assert resize_frames(constant, 3).unique().tolist() == [77]
     for k, position in enumerate(regular_positions(3)):
         assert torch.equal(crop_square(frames, 12, position, position), frames[..., 3 * k : 3 * k + 12])
 

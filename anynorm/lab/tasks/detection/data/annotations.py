@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from anynorm.errors import DataError
-from anynorm.lab.data.image_sources import Array, ImageSource, Size
+from anynorm.lab.data.image_sources import ImageSource, Size
+from anynorm.lab.data.ragged import Array
 from anynorm.lab.tasks.detection.data.masks import Mask, mask_box
 from anynorm.lab.tasks.detection.data.objects import DetectionImages, Objects
 

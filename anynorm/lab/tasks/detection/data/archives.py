@@ -14,7 +14,7 @@ import numpy as np
 
 from anynorm.errors import DataError
 from anynorm.lab.data.download import data_dir
-from anynorm.lab.data.image_sources import EncodedImages, Ragged, Size
+from anynorm.lab.data.image_sources import EncodedImages, Size
 from anynorm.lab.data.npz import Arrays, load_npz
 from anynorm.lab.tasks.detection.data.annotations import AnnotatedImages, Annotation, Problems, make_splits
 from anynorm.lab.tasks.detection.data.masks import encode_label_map
@@ -47,8 +47,7 @@ def read_archive(name: str, problems: Problems) -> Splits:
             f"{ARCHIVES[name]}. Own images in other forms: coco:PATH, voc:PATH, yolo:PATH, masks:PATH."
         )
     arrays = load_npz(path, *_COMMON, *(_NUCLEI if name == "nuclei" else _BOXES))
-    names = np.array([f"{name}, image {number}" for number in range(len(arrays["split"]))])
-    source = EncodedImages(Ragged(arrays["images"], arrays["offsets"].astype(np.int64)), names)
+    source = EncodedImages.from_bytes(name, arrays["images"], arrays["offsets"])
     if name == "nuclei":
         sizes: list[Size] = [(int(height), int(width)) for height, width in arrays["shapes"]]
         classes: tuple[str, ...] = ("nucleus",)
@@ -56,7 +55,7 @@ def read_archive(name: str, problems: Problems) -> Splits:
     else:
         sizes = [source.size(index) for index in range(len(source))]
         classes = tuple(map(str, arrays["classes"]))
-        annotations = _boxes(arrays, names.tolist())
+        annotations = _boxes(arrays, source)
     (images,) = make_splits([AnnotatedImages(source, sizes, annotations)], problems)
     split = arrays["split"]
     return [images.select(np.flatnonzero(split == number).tolist()) for number in (0, split.max())], classes
@@ -71,8 +70,8 @@ def _nuclei(arrays: Arrays, sizes: list[Size]) -> list[list[Annotation]]:
     ]
 
 
-def _boxes(arrays: Arrays, names: list[str]) -> list[list[Annotation]]:
-    rows: list[list[Annotation]] = [[] for _ in names]
+def _boxes(arrays: Arrays, source: EncodedImages) -> list[list[Annotation]]:
+    rows: list[list[Annotation]] = [[] for _ in range(len(source))]
     for box, label, image in zip(arrays["boxes"], arrays["labels"], arrays["box_image"], strict=True):
-        rows[image].append(Annotation(box, int(label), None, is_crowd=False, place=names[image]))
+        rows[image].append(Annotation(box, int(label), None, is_crowd=False, place=source.name(image)))
     return rows

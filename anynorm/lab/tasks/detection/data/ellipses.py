@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from anynorm.lab.data.image_sources import Array
+from anynorm.lab.data.ragged import Array
 from anynorm.lab.tasks.detection.data.annotations import Annotation, Problems, make_objects
 from anynorm.lab.tasks.detection.data.masks import encode_label_map
 from anynorm.lab.tasks.detection.data.objects import DetectionImages, Splits

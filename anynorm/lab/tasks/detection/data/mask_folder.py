@@ -16,8 +16,9 @@ import numpy as np
 
 from anynorm.errors import DataError
 from anynorm.io.inputs import IMAGE_SUFFIXES
-from anynorm.lab.data.image_sources import Array, ImageFiles
+from anynorm.lab.data.image_sources import ImageFiles
 from anynorm.lab.data.names import find_folder
+from anynorm.lab.data.ragged import Array
 from anynorm.lab.tasks.detection.data.annotations import AnnotatedImages, Annotation, Problems, make_splits
 from anynorm.lab.tasks.detection.data.masks import encode_mask
 from anynorm.lab.tasks.detection.data.objects import Splits

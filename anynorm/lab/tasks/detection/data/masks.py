@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from anynorm.errors import DataError
-from anynorm.lab.data.image_sources import Array, Size
+from anynorm.lab.data.image_sources import Size
+from anynorm.lab.data.ragged import Array
 
 Mask = dict[str, Any]
 """A COCO run-length encoding: `size` (h, w), and `counts` as bytes."""

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from anynorm.errors import DataError
-from anynorm.lab.data.image_sources import DecodedImages, ImageSource, Ragged, Size
+from anynorm.lab.data.image_sources import DecodedImages, ImageSource, Size
+from anynorm.lab.data.ragged import Ragged
 from anynorm.lab.tasks.detection.data.masks import Mask
 
 
@@ -80,7 +81,7 @@ class DetectionImages:
     @classmethod
     def from_tensors(cls, images: Sequence[Tensor], objects: Sequence[Objects]) -> DetectionImages:
         """Return images in memory, uint8 (3, h, w), with their objects."""
-        source = DecodedImages(tuple(images))
+        source = DecodedImages.from_tensors(tuple(images))
         return cls.from_objects(source, [source.size(index) for index in range(len(source))], objects)
 
     def __len__(self) -> int:
