@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperCommand
 
-from anynorm.errors import SpecError
+from anynorm.errors import SpecError, did_you_mean
 
 if TYPE_CHECKING:
     from anynorm.lab.training.options import Options
@@ -71,8 +70,7 @@ def parse_flags(args: list[str], options: type[Options]) -> dict[str, Any]:
         elif name != negated and kinds.get(negated) is bool and not equals:
             values[negated] = "false"
         else:
-            near = difflib.get_close_matches(flag, map(_flag, kinds), n=1)
-            raise SpecError(f"there is no flag {flag!r}." + (f" Did you mean {near[0]}?" if near else " See --help."))
+            raise SpecError(f"there is no flag {flag!r}.{did_you_mean(flag, map(_flag, kinds)) or ' See --help.'}")
     return values
 
 

@@ -12,12 +12,11 @@ A task that is declared as `class Waves(Task[WaveOptions])` has these values in 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from anynorm.errors import SpecError
+from anynorm.errors import SpecError, did_you_mean
 from anynorm.lab.training.value_types import convert_value, describe_type, field_types, plain_value
 
 Self = TypeVar("Self", bound="Options")
@@ -143,10 +142,8 @@ class Options:
         current = {renamed.get(name, name) if name not in names else name: value for name, value in values.items()}
         for name in current:
             if name not in names:
-                near = difflib.get_close_matches(name, names, n=1)
                 known = f"its options are {' '.join(names)}" if names else "it has no options"
-                hint = f" Did you mean {near[0]}?" if near else ""
-                raise SpecError(f"{owner or cls.__name__} has no option {name!r}; {known}.{hint}")
+                raise SpecError(f"{owner or cls.__name__} has no option {name!r}; {known}.{did_you_mean(name, names)}")
         return cls(**current)
 
     @classmethod
