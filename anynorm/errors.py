@@ -53,7 +53,7 @@ class DiagnosticError(AnynormError):
 
 def similar_names(name: str, known: Iterable[str], count: int = 2) -> list[str]:
     """Return at most `count` of the known names that are most similar to a name, the most similar first."""
-    return difflib.get_close_matches(name, list(known), n=count, cutoff=0.5)
+    return difflib.get_close_matches(name, list(known), n=count)
 
 
 def did_you_mean(name: str, known: Iterable[str], count: int = 2) -> str:

@@ -70,7 +70,7 @@ def parse_flags(args: list[str], options: type[Options]) -> dict[str, Any]:
         elif name != negated and kinds.get(negated) is bool and not equals:
             values[negated] = "false"
         else:
-            raise SpecError(f"there is no flag {flag!r}.{did_you_mean(flag, map(_flag, kinds)) or ' See --help.'}")
+            raise SpecError(f"there is no flag {flag!r}.{did_you_mean(flag, map(_flag, kinds), count=1) or ' See --help.'}")
     return values
 
 

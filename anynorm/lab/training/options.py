@@ -143,7 +143,7 @@ class Options:
         for name in current:
             if name not in names:
                 known = f"its options are {' '.join(names)}" if names else "it has no options"
-                raise SpecError(f"{owner or cls.__name__} has no option {name!r}; {known}.{did_you_mean(name, names)}")
+                raise SpecError(f"{owner or cls.__name__} has no option {name!r}; {known}.{did_you_mean(name, names, count=1)}")
         return cls(**current)
 
     @classmethod
