@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +15,7 @@ from anynorm.kernels import moments
 CHUNK_SIZE = 5000
 """Number of images converted to floating point at a time."""
 MIN_STD = 1e-3
+Sample = TypeVar("Sample")
 
 
 class Standardized:
@@ -26,6 +29,30 @@ class Standardized:
         x = images if images.is_floating_point() else images.float()
         mean, std = (values.to(x.device, x.dtype, non_blocking=True) for values in (self.mean, self.std))
         return (x - mean) / std
+
+
+@dataclass(frozen=True)
+class SampleDataset(Standardized, Generic[Sample]):
+    """Training and test samples of named classes, such as videos.
+
+    Attributes:
+        train: the training samples.
+        test: the test samples.
+        class_names: the names of the classes; labels are their positions.
+        mean: mean of each channel over training samples, (3, 1, 1).
+        std: standard deviation of each channel over training samples, (3, 1, 1).
+    """
+
+    train: Sequence[Sample]
+    test: Sequence[Sample]
+    class_names: tuple[str, ...]
+    mean: Tensor
+    std: Tensor
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes."""
+        return len(self.class_names)
 
 
 def channel_moments(images: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
 """Images with a class per pixel, by name.
 
     shapes                     generated images of 64 × 64 pixels with three textures; needs no file; see `shapes`
-    camvid nuclei pets         .npz files of the data directory; see `segmentation_readers`
+    camvid nuclei pets         .npz files of the data directory; see `readers`
     camvid:PATH                a folder in SegNet's layout
     cityscapes:PATH            a folder with leftImg8bit/ and gtFine/
     ade20k:PATH                the folder ADEChallengeData2016
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -24,7 +23,7 @@ from anynorm.errors import DataError
 from anynorm.io.checkpoints import call_factory
 from anynorm.lab.data.folder import choose_indices
 from anynorm.lab.data.names import resolve
-from anynorm.lab.data.standardization import MIN_STD, Standardized
+from anynorm.lab.data.standardization import MIN_STD, SampleDataset
 from anynorm.lab.tasks.segmentation.masks import IGNORED, MaskFiles, Sample
 from anynorm.lab.tasks.segmentation.readers import (
     Splits,
@@ -56,28 +55,11 @@ MAX_CHECKED = 2000
 """Maximum number of images whose masks are checked when the data set is loaded; masks of larger folders are checked on access."""
 
 
-@dataclass(frozen=True)
-class SegmentationDataset(Standardized):
+class SegmentationDataset(SampleDataset[Sample]):
     """Training and test images with a class per pixel.
 
-    Attributes:
-        train: pairs of a uint8 image (3, h, w) and uint8 labels (h, w); images may differ in size.
-        test: pairs of the test split, likewise.
-        class_names: the names of the classes; labels are their positions, or `IGNORED`.
-        mean: mean of each channel over training images, (3, 1, 1).
-        std: standard deviation of each channel over training images, (3, 1, 1).
+    A sample is a pair of a uint8 image (3, h, w) and uint8 labels (h, w), classes or `IGNORED`. Images may differ in size.
     """
-
-    train: Sequence[Sample]
-    test: Sequence[Sample]
-    class_names: tuple[str, ...]
-    mean: Tensor
-    std: Tensor
-
-    @property
-    def num_classes(self) -> int:
-        """The number of classes, without `IGNORED`."""
-        return len(self.class_names)
 
 
 def load_segmentation(name: str) -> SegmentationDataset:

@@ -5,7 +5,7 @@
     cityscapes:PATH       leftImg8bit/train/CITY/… gtFine/train/CITY/…_gtFine_labelIds.png (or labelTrainIds); tests on val
     ade20k:PATH           ADEChallengeData2016: images/training annotations/training; validation is the test split
 
-Masks are mapped to labels by lookup tables; see `segmentation_masks`.
+Masks are mapped to labels by lookup tables; see `masks`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -25,11 +24,11 @@ from anynorm.errors import DataError
 from anynorm.io.checkpoints import call_factory
 from anynorm.lab.data.folder import MAX_GIGABYTES
 from anynorm.lab.data.names import path_of, resolve
-from anynorm.lab.data.standardization import Standardized, pooled_moments
-from anynorm.lab.tasks.video.clips import place, regular_positions, resize_frames
+from anynorm.lab.data.standardization import SampleDataset, pooled_moments
 from anynorm.lab.tasks.video.moving_squares import DIRECTIONS, moving_squares
-from anynorm.lab.tasks.video.readers import MemoryVideo, Splits, Video, find_videos
+from anynorm.lab.tasks.video.sampling import place, regular_positions, resize_frames
 from anynorm.lab.tasks.video.ut_interaction import NUM_FOLDS, read_ut_interaction
+from anynorm.lab.tasks.video.videos import MemoryVideo, Splits, Video, find_videos
 from anynorm.progress import track
 
 Reader = Callable[[str], Splits]
@@ -39,28 +38,8 @@ _FRAMES_PER_VIDEO, _MAX_VIDEOS = 8, 200
 """Frames per video, and number of training videos, from which mean and standard deviation are estimated."""
 
 
-@dataclass(frozen=True)
-class VideoDataset(Standardized):
-    """Training and test videos.
-
-    Attributes:
-        train: videos; each has a label and reads frames as uint8 (t, 3, h, w).
-        test: videos of the test split.
-        class_names: the names of the classes; labels are their positions.
-        mean: mean of each channel over frames of the training videos, (3, 1, 1).
-        std: standard deviation of each channel, likewise.
-    """
-
-    train: Sequence[Video]
-    test: Sequence[Video]
-    class_names: tuple[str, ...]
-    mean: Tensor
-    std: Tensor
-
-    @property
-    def num_classes(self) -> int:
-        """The number of classes."""
-        return len(self.class_names)
+class VideoDataset(SampleDataset[Video]):
+    """Training and test videos. Each has a label and reads frames as uint8 (t, 3, h, w)."""
 
 
 def load_video(name: str, side: int = 0, *, skip_unreadable: bool = False) -> VideoDataset:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anynorm.lab.tasks.video.readers import MemoryVideo, Video
+from anynorm.lab.tasks.video.videos import MemoryVideo, Video
 
 DIRECTIONS = {"left": (0, -1), "right": (0, 1), "up": (-1, 0), "down": (1, 0)}
 """Rows and columns per frame, by class."""

@@ -25,7 +25,7 @@ from anynorm.errors import SpecError
 from anynorm.io.checkpoints import read_state_dict
 from anynorm.lab.data.download import find_path
 from anynorm.lab.data.shape import DataShape
-from anynorm.lab.tasks.video.batches import ClipReader
+from anynorm.lab.tasks.video.clip_reader import ClipReader
 from anynorm.lab.tasks.video.data import VideoDataset, load_video_cached
 from anynorm.lab.tasks.video.networks import load_inflated, make_video_model
 from anynorm.lab.training.clipping import clipping_optimizer

@@ -16,7 +16,7 @@ from torch import Tensor
 from anynorm.errors import DataError
 from anynorm.lab.data.download import find_file
 from anynorm.lab.data.npz import load_npz
-from anynorm.lab.tasks.video.readers import MemoryVideo, Splits, Video
+from anynorm.lab.tasks.video.videos import MemoryVideo, Splits, Video
 
 NUM_FOLDS = 4
 """Fold k tests on the sequences k + 1, k + 5, …: five of 20."""

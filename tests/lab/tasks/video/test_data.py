@@ -9,7 +9,9 @@ import torch
 from PIL import Image, features
 
 from anynorm.errors import DataError
-from anynorm.lab.tasks.video.clips import (
+from anynorm.lab.tasks.video.data import load_video
+from anynorm.lab.tasks.video.moving_squares import DIRECTIONS, moving_square
+from anynorm.lab.tasks.video.sampling import (
     check_lengths,
     clip_indices,
     clip_span,
@@ -18,8 +20,6 @@ from anynorm.lab.tasks.video.clips import (
     regular_positions,
     resize_frames,
 )
-from anynorm.lab.tasks.video.data import load_video
-from anynorm.lab.tasks.video.moving_squares import DIRECTIONS, moving_square
 from anynorm.lab.training.config import Config, hash_sources
 from tests.helpers import same
 from tests.real import SHARED, needs_shared

@@ -13,8 +13,8 @@ from anynorm.lab.models import build_model
 from anynorm.lab.tasks import make_task
 from anynorm.lab.tasks.run import make_trainer, train
 from anynorm.lab.tasks.video.data import VideoDataset, frame_moments
-from anynorm.lab.tasks.video.readers import MemoryVideo
 from anynorm.lab.tasks.video.task import VideoClassification, score_sums
+from anynorm.lab.tasks.video.videos import MemoryVideo
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.distributed import Processes
 from anynorm.lab.training.sampler import Sampler

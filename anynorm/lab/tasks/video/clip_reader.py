@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from anynorm.errors import SpecError
-from anynorm.lab.tasks.video.clips import (
+from anynorm.lab.tasks.video.sampling import (
     check_lengths,
     clip_indices,
     clip_span,
@@ -23,7 +23,7 @@ from anynorm.lab.tasks.video.clips import (
     regular_positions,
     resize_frames,
 )
-from anynorm.lab.tasks.video.readers import Video, VideoFile
+from anynorm.lab.tasks.video.videos import Video, VideoFile
 from anynorm.lab.training.config import Config
 
 NUM_CROPS = (1, 3)

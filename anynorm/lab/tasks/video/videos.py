@@ -1,4 +1,4 @@
-"""Videos and their readers. Each reads frames as uint8 (t, 3, h, w).
+"""Videos, and how they are found in a folder. Each reads frames as uint8 (t, 3, h, w).
 
 MemoryVideo    frames in memory
 FrameFolder    a folder of images, one per frame, in alphabetical order; only the requested frames are decoded
