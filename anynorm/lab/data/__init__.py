@@ -5,20 +5,18 @@ In memory, for data of up to about 4 GB (the fastest):
     digits mnist fashion-mnist cifar10 cifar100      see `readers`
     usps mnist-m                                     other domains of MNIST's digits; see `domain_readers`
     cifar10@16                                       any of these, reduced to 16 × 16 pixels by averaging
-    pacs/photo office31/amazon                       one domain of PACS or Office-31, also several at once; see `domains`
+    pacs/photo office31/amazon                       one domain of PACS or Office-31; see `domain_readers`
     folder:PATH                                      PATH/train/CLASS/… and PATH/test/CLASS/…, or PATH/CLASS/… alone; see `folder`
     package.module:factory                           a function that returns (images, labels), (images, labels): train, test
-
-Base and novel classes of few-shot learning (omniglot, miniimagenet, folder:PATH and others): see `few_shot`.
 
 Decoded by worker processes while the model trains, for data of any size, or for random-resized crops of the original images:
 
     stream:PATH                                      a folder as for folder:PATH; see `stream`, `loader`
     hf:NAME                                          a dataset of Hugging Face `datasets`, from the hub or the disk; see `hf`
 
-Videos (moving, ut_interaction/FOLD, frames:PATH, videos:PATH): see `video`.
-
-Tables of the accuracies of architectures: see `nasbench`.
+Images without labels: see `unlabeled`. The data of other problems are in their rooms: `anynorm.lab.tasks.detection.data`,
+`anynorm.lab.tasks.segmentation.data`, `anynorm.lab.tasks.video.data`, `anynorm.lab.tasks.few_shot.data` and
+`anynorm.lab.tasks.adaptation.data`. How a name is resolved: see `names`.
 """
 
 from anynorm.lab.data.datasets import DATASETS, ImageDataset, load_cached, load_dataset

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from anynorm.errors import DataError
 from anynorm.io.inputs import IMAGE_SUFFIXES
+from anynorm.lab.data.names import find_folder
 from anynorm.lab.data.transforms import Pixels, central_square, to_pixels
 from anynorm.progress import track
 
@@ -53,11 +54,7 @@ def find_splits(name: str) -> list[FolderSplit]:
     Raises:
         DataError: if the folder does not have this structure.
     """
-    root = Path(name.partition(":")[2])
-    if not root.is_dir():
-        layout = "train/CLASS/… and test/CLASS/…, or CLASS/… alone"
-        raise DataError(f"{name} must be an existing folder with {layout}; {root.absolute()} does not exist.")
-    paths = find_split_folders(root)
+    paths = find_split_folders(find_folder(name, "train/CLASS/… and test/CLASS/…, or CLASS/… alone"))
     classes = class_names(paths[0])
     if len(classes) < 2:
         raise DataError(f"{paths[0]} must have one subfolder per class, for at least 2 classes; got {len(classes)} subfolder(s).")

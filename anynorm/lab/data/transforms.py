@@ -95,7 +95,7 @@ class TestTransform:
         resized = (short, int(short * height / width)) if width <= height else (int(short * width / height), short)
         whole = resize_box(image, (0, 0, width, height), resized)
         left, top = (round((side - self.image_size) / 2) for side in resized)
-        return to_pixels(whole.crop((left, top, left + self.image_size, top + self.image_size)))
+        return _square_pixels(whole, left, top, self.image_size)
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class RandomCrop:
         """Return the pixels, uint8 (3, image_size, image_size)."""
         whole = resize_shorter_side(image, self.resize)
         left, top = (int(generator.integers(side - self.image_size + 1)) for side in whole.size)
-        return to_pixels(whole.crop((left, top, left + self.image_size, top + self.image_size)))
+        return _square_pixels(whole, left, top, self.image_size)
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class CenterCrop:
         """Return the pixels, uint8 (3, image_size, image_size); the generator is not used."""
         whole = resize_shorter_side(image, self.resize)
         left, top = ((side - self.image_size) // 2 for side in whole.size)
-        return to_pixels(whole.crop((left, top, left + self.image_size, top + self.image_size)))
+        return _square_pixels(whole, left, top, self.image_size)
 
 
 def resize_shorter_side(image: Image, size: int) -> Image:
@@ -204,6 +204,10 @@ def to_rgb(image: Image) -> Image:
 def to_pixels(image: Image) -> Pixels:
     """Return an RGB image as uint8 (3, height, width)."""
     return np.ascontiguousarray(np.moveaxis(np.asarray(image, dtype=np.uint8), 2, 0))
+
+
+def _square_pixels(image: Image, left: int, top: int, size: int) -> Pixels:
+    return to_pixels(image.crop((left, top, left + size, top + size)))
 
 
 def _check_size(image_size: int) -> None:

@@ -18,6 +18,7 @@ from anynorm.lab.data.datasets import load_in_memory
 from anynorm.lab.data.download import find_path
 from anynorm.lab.data.folder import find_split_folders, split_indices
 from anynorm.lab.data.image_sources import DecodedImages, EncodedImages, ImageFiles, ImageSource
+from anynorm.lab.data.names import find_folder
 from anynorm.lab.data.npz import load_npz
 from anynorm.lab.data.stream import leave_out_unreadable
 
@@ -38,7 +39,7 @@ def load_unlabeled(name: str, *, skip_unreadable: bool = False) -> Splits:
     kind, _, path = name.partition(":")
     splits: list[ImageSource]
     if kind == "folder":
-        splits = _folder_splits(name, find_path(path))
+        splits = [_find_images(name, split) for split in find_split_folders(find_folder(name, "images"))]
     elif kind == "npz":
         splits = [_read_npz(name, find_path(path))]
     else:
@@ -63,12 +64,6 @@ def find_image(path: str) -> Path:
     if path.startswith("sklearn:"):
         return Path(str(resources.files("sklearn.datasets") / "images" / path.removeprefix("sklearn:")))
     return find_path(path)
-
-
-def _folder_splits(name: str, root: Path) -> list[ImageSource]:
-    if not root.is_dir():
-        raise DataError(f"{name} must be an existing folder of images; {root.absolute()} does not exist.")
-    return [_find_images(name, path) for path in find_split_folders(root)]
 
 
 def _find_images(name: str, path: Path) -> ImageSource:

@@ -106,3 +106,12 @@ def test_compare_passes_skip_unreadable_to_the_processes_that_train(tmp_path):
     done = subprocess.run([*command, "--skip-unreadable"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["rows"][0]["norm"] == "bn"
+
+
+@pytest.mark.parametrize("prefix", ["folder", "stream"])
+def test_a_folder_is_also_searched_in_the_data_directory(tmp_path, monkeypatch, prefix):
+    monkeypatch.setenv("ANYNORM_DATA", str(tmp_path))
+    for name in ("cats", "dogs"):
+        for k in range(4):
+            save_image(tmp_path / "pets" / name / f"{k}.png", "red")
+    assert load_dataset(f"{prefix}:pets", image_size=6).shape == (3, 6, 6, 2)

@@ -92,7 +92,7 @@ def test_missing_empty_and_unreadable_images_are_named(tmp_path):
     (tmp_path / "bad.png").write_text("not an image")
     (tmp_path / "bad.npz").write_text("not an archive")
     for name, message in {
-        f"folder:{tmp_path / 'none'}": r"must be an existing folder of images; .*none does not exist",
+        f"folder:{tmp_path / 'none'}": r"must be an existing folder with images; .*none does not exist",
         f"folder:{tmp_path / 'empty'}": r"must contain images \(\.png .*\); got none in .*empty",
         f"folder:{tmp_path / 'one'}": r"must have at least 2 images, for training and testing; got 1",
         f"npz:{tmp_path / 'none.npz'}": r"must be an existing \.npz file; .*none\.npz does not exist",

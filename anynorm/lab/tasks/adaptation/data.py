@@ -25,7 +25,6 @@ from torch import Tensor
 from anynorm.errors import DataError
 from anynorm.lab.data.datasets import DATASETS, STREAMS, ImageDataset, Split, load_in_memory
 from anynorm.lab.data.domain_readers import is_collection, read_collection
-from anynorm.lab.data.download import find_path
 from anynorm.lab.data.folder import class_names, find_splits, read_folder
 from anynorm.lab.data.shape import DataShape
 from anynorm.lab.data.standardization import Standardized, channel_moments
@@ -122,9 +121,8 @@ def load_domain(name: str, image_size: int = 64, *, skip_unreadable: bool = Fals
         shuffled = _shuffle((images, labels))
         return Domain(name, shuffled, shuffled, classes)
     if name.startswith("folder:"):
-        folder = f"folder:{find_path(name.partition(':')[2])}"
-        splits = [_shuffle(split) for split in read_folder(folder, image_size, skip_unreadable=skip_unreadable)]
-        return Domain(name, splits[0], splits[-1], tuple(class_names(find_splits(folder)[0].path)))
+        splits = [_shuffle(split) for split in read_folder(name, image_size, skip_unreadable=skip_unreadable)]
+        return Domain(name, splits[0], splits[-1], tuple(class_names(find_splits(name)[0].path)))
     if name.partition(":")[0] in STREAMS:
         raise DataError(f"domain adaptation reads all images into memory; {name} is decoded while training. Use folder:PATH.")
     data: ImageDataset = load_in_memory(name, image_size, skip_unreadable=skip_unreadable)
