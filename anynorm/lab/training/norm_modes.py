@@ -13,16 +13,32 @@ recalibrate in batches of the size of training, detection in large ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
 from anynorm.diagnostics.batch_statistics import batch_statistics
 from anynorm.diagnostics.buffers import preserve_buffers
+from anynorm.lab.training.options import Options, option
 from anynorm.surgery.batches import Forward
 from anynorm.surgery.recalibrate import has_running_stats, recalibrate
 
 BATCH_STATISTICS, RECALIBRATED = "batch statistics", "recalibrated"
+
+
+@dataclass(frozen=True)
+class NormModeOptions(Options):
+    """The options of a task of images that evaluates in several modes of the norms."""
+
+    norm_modes: bool = option(
+        False,
+        "whether the last evaluation is repeated with batch statistics, and with recalibrated running statistics; see "
+        "`anynorm.lab.training.norm_modes`.",
+    )
+    recalibration_images: int = option(
+        64, "number of training images on which running statistics are recalibrated with `norm_modes`.", minimum=1
+    )
 
 
 def evaluate_norm_modes(

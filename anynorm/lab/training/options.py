@@ -26,7 +26,7 @@ def option(
     default: Any,
     help: str,  # noqa: A002 (the word of argparse, click and typer)
     *,
-    choices: Sequence[str] | None = None,
+    choices: Sequence[Any] | None = None,
     minimum: float | None = None,
     maximum: float | None = None,
     above: float | None = None,
@@ -55,7 +55,7 @@ def option(
 class Limits:
     """The values that an option may have."""
 
-    choices: tuple[str, ...] | None = None
+    choices: tuple[Any, ...] | None = None
     minimum: float | None = None
     maximum: float | None = None
     above: float | None = None
@@ -76,7 +76,7 @@ class Limits:
 
     def __str__(self) -> str:
         if self.choices is not None:
-            return f"one of {' '.join(self.choices)}"
+            return f"one of {' '.join(map(str, self.choices))}"
         low, high = (self.minimum if self.above is None else self.above), (self.maximum if self.below is None else self.below)
         if low is not None and high is not None:
             return f"in {'[' if self.above is None else '('}{low:g}, {high:g}{']' if self.below is None else ')'}"

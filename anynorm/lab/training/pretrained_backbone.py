@@ -1,16 +1,9 @@
-"""A pretrained backbone in a larger network: the options that detection and segmentation share.
-
-weights                path of the state dict of a classifier, such as the model.pt of a run; "" for none. It must have the norms
-                       of the run; with fit_images, those of the model as it is built (BN)
-fit_images             number of training images on which γ and β of the backbone's new norms are fitted to those of the
-                       pretrained backbone; 0 to load weights that have the norms of the run
-frozen                 name of a part whose norms are frozen, such as backbone; "" for none
-backbone_image_size    side of the images of the classifier; up to 64, the stem of the backbone keeps the resolution
-"""
+"""A pretrained backbone in a larger network: the options that detection and segmentation share, and what they do."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -21,12 +14,42 @@ from anynorm.lab.data.download import find_path
 from anynorm.lab.models.backbone import load_backbone
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.norm_layout import Layout
+from anynorm.lab.training.options import Options, option
 from anynorm.surgery.batches import calibration
 from anynorm.surgery.find import find_norms
 from anynorm.surgery.freeze import freeze
 
-PRETRAINED_OPTIONS: dict[str, Any] = {"weights": "", "fit_images": 0, "frozen": "", "backbone_image_size": 224}
-"""The options with their default values."""
+
+@dataclass(frozen=True)
+class PretrainedOptions(Options):
+    """The options of a network with a backbone that may be pretrained."""
+
+    weights: str = option(
+        "",
+        'path of the state dict of a pretrained classifier, such as `model.pt` of a run, for the backbone; "" for none. It has '
+        "the norms of the run or, with `fit_images`, those of the model as it is built (BN).",
+    )
+    fit_images: int = option(
+        0,
+        "number of training images on which γ and β of the backbone's new norms are fitted to its pretrained BN; 0 for weights "
+        "that have the norms of the run.",
+        minimum=0,
+    )
+    frozen_part: str = option(
+        "",
+        'part of the network whose norms are frozen (running statistics, γ and β), such as backbone; "" for none.',
+        old_name="frozen",
+    )
+    backbone_image_size: int = option(
+        224, "side of the images of the classifier; up to 64, the stem of the backbone keeps the resolution.", minimum=1
+    )
+
+    def check(self) -> None:
+        """Check that norms are fitted to pretrained weights only."""
+        if self.fit_images and not self.weights:
+            raise SpecError(
+                f"fit_images needs the option weights, a pretrained network to which norms are fitted; got {self.fit_images}."
+            )
 
 
 Load = Callable[[nn.Module, Mapping[str, Tensor], str], None]
@@ -41,7 +64,7 @@ def load_into_backbone(network: nn.Module, weights: Mapping[str, Tensor], source
 def set_up_network(
     network: nn.Module,
     config: Config,
-    options: Any,
+    options: PretrainedOptions,
     calibration_images: Callable[[int], Tensor],
     load: Load = load_into_backbone,
 ) -> nn.Module:
@@ -50,7 +73,7 @@ def set_up_network(
     Args:
         network: a network with norms and a submodule `backbone`.
         config: the run, with its norms.
-        options: those of `PRETRAINED_OPTIONS`.
+        options: the options of the task.
         calibration_images: function that returns a given number of input images, on which the norms of the backbone are fitted.
         load: function that loads the weights of a classifier into the network.
 
@@ -59,20 +82,17 @@ def set_up_network(
 
     Raises:
         DataError: if the weights do not fit the backbone.
-        SpecError: if a part does not exist or has no norms, or `fit_images` is set without `weights`.
+        SpecError: if a part does not exist or has no norms.
     """
-    count = int(options["fit_images"])
-    if count and not options["weights"]:
-        raise SpecError(f"fit_images needs the option weights, a pretrained network to which norms are fitted; got {count}.")
-    weights = read_state_dict(find_path(options["weights"])) if options["weights"] else None
-    if weights is not None and count:
-        load(network, weights, options["weights"])
-        fit_backbone(network, config, calibration_images(count))
+    weights = read_state_dict(find_path(options.weights)) if options.weights else None
+    if weights is not None and options.fit_images:
+        load(network, weights, options.weights)
+        fit_backbone(network, config, calibration_images(options.fit_images))
     network = Layout.parse(config.norm, config.batch_size).apply(network)
-    if weights is not None and not count:
-        load(network, weights, options["weights"])
-    if options["frozen"]:
-        freeze_part(network, options["frozen"])
+    if weights is not None and not options.fit_images:
+        load(network, weights, options.weights)
+    if options.frozen_part:
+        freeze_part(network, options.frozen_part)
     return network.train()
 
 
@@ -90,5 +110,5 @@ def freeze_part(network: nn.Module, part: str) -> None:
     """
     parts = [name for name, child in network.named_children() if find_norms(child)]
     if part not in dict(network.named_modules()) or not find_norms(network.get_submodule(part)):
-        raise SpecError(f"frozen must be a part of the network with norms; got {part!r}. Usable: {' '.join(parts)}.")
+        raise SpecError(f"frozen_part must be a part of the network with norms; got {part!r}. Usable: {' '.join(parts)}.")
     freeze(network.get_submodule(part))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +17,7 @@ from anynorm.lab.data.windows import Window, central_window, random_window, whol
 from anynorm.lab.tasks.detection import crops, scaling
 from anynorm.lab.tasks.detection.data.datasets import DetectionDataset, Objects
 from anynorm.lab.tasks.detection.metrics import Annotations, encode_objects
+from anynorm.lab.tasks.detection.options import DetectionOptions
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.distributed import Processes
 from anynorm.lab.training.images import choose_samples, count_tests
@@ -169,11 +169,9 @@ class ScaledObjectImages(ObjectImages):
 
     Raises:
         DataError: as `ObjectImages`.
-        SpecError: if a length is invalid.
     """
 
     def __init__(self, data: DetectionDataset, config: Config, *, masks: bool, short_side: int, max_side: int) -> None:
-        scaling.check_sides(short_side, max_side)
         super().__init__(data, config, masks=masks, whole=True)
         self.size, self.max_side = short_side, max_side
 
@@ -219,17 +217,15 @@ class ScaledObjectImages(ObjectImages):
         return scaling.scaled_size(size, self.size, self.max_side)
 
 
-def make_object_images(data: DetectionDataset, config: Config, options: Any) -> ObjectImages:
+def make_object_images(data: DetectionDataset, config: Config, options: DetectionOptions) -> ObjectImages:
     """Return the images of a run with the options masks, whole_images, short_side and max_side.
 
     Raises:
         DataError: if the data set has fewer images than the run takes, or no masks where masks are asked for.
-        SpecError: if the length of a side is invalid.
     """
-    short_side, max_side, masks = options["short_side"], options["max_side"], options["masks"]
-    if short_side == 0:
-        return ObjectImages(data, config, masks=masks, whole=options["whole_images"])
-    return ScaledObjectImages(data, config, masks=masks, short_side=short_side, max_side=max_side)
+    if options.short_side == 0:
+        return ObjectImages(data, config, masks=options.masks, whole=options.whole_images)
+    return ScaledObjectImages(data, config, masks=options.masks, short_side=options.short_side, max_side=options.max_side)
 
 
 def _size(image: Tensor) -> scaling.Size:

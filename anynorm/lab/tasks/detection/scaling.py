@@ -16,25 +16,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from anynorm.errors import SpecError
 from anynorm.lab.tasks.detection.networks.boxes import is_large
 
 MAX_VALUES = 1 << 24
 """Maximum number of mask values to resize at a time (64 MB)."""
 Size = tuple[int, int]
 """Height and width in pixels."""
-
-
-def check_sides(short_side: int, max_side: int) -> None:
-    """Check the options short_side and max_side.
-
-    Raises:
-        SpecError: if one of them is invalid.
-    """
-    if short_side < 0:
-        raise SpecError(f"the option short_side must be at least 1 pixel, or 0 for crops of image_size; got {short_side}.")
-    if short_side > max_side:
-        raise SpecError(f"the option max_side must be at least short_side={short_side} pixels; got {max_side}.")
 
 
 def scaled_size(size: Size, short_side: int, max_side: int) -> Size:

@@ -16,23 +16,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from anynorm.io.pictures import encode_png, image_grid
-from anynorm.lab.tasks.detection.build import load_weights, make_network
+from anynorm.lab.models.backbone import make_backbone
 from anynorm.lab.tasks.detection.data.datasets import DetectionDataset, load_detection_cached
 from anynorm.lab.tasks.detection.images import Images, make_object_images
 from anynorm.lab.tasks.detection.metrics import coco_metrics, encode_detections
+from anynorm.lab.tasks.detection.networks.build import load_weights, make_detector
 from anynorm.lab.tasks.detection.networks.detector import stack_images
+from anynorm.lab.tasks.detection.options import DetectionOptions
 from anynorm.lab.tasks.detection.pictures import draw_instances
 from anynorm.lab.training.clipping import clipping_optimizer
 from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.norm_modes import evaluate_norm_modes
-from anynorm.lab.training.pretrained_backbone import PRETRAINED_OPTIONS, set_up_network
+from anynorm.lab.training.pretrained_backbone import set_up_network
 from anynorm.lab.training.task import Metric, Metrics, Task
 
 EVAL_PIXELS = 16 * 128 * 128
@@ -41,80 +43,20 @@ NUM_PICTURES = 4
 Batch = tuple[Images, list[dict[str, Tensor]]]
 
 
-class Detection(Task):
+class Detection(Task[DetectionOptions]):
     """Object detection with Faster R-CNN or Mask R-CNN.
 
     Args:
         config: the run. `config.data` is a name of `data.datasets`, `config.model` a residual network, the backbone.
         data: the images; None for those of `config.data`.
 
-    Options:
-        masks: whether the detector also predicts masks (Mask R-CNN); if not, it is Faster R-CNN.
-        fpn: whether the detector has a feature pyramid (FPN); if not, it is of type C4, whose box head is the last stage of the
-            backbone.
-        fpn_channels: number of channels of the feature pyramid and of the convolutions of the heads.
-        fpn_stages: number of stages of the backbone with a level of the feature pyramid, counted from the last; 0 for all.
-        anchor_sizes: square roots of the areas of anchors in pixels, separated by commas: one per level of the feature pyramid,
-            and possibly one more for an extra level; without a pyramid, all sizes at each position.
-        anchor_ratios: heights of anchors divided by their widths, separated by commas.
-        num_candidates: number of boxes per level before non-maximum suppression in the region proposal network (RPN).
-        num_proposals: number of boxes per image after non-maximum suppression in the RPN.
-        rpn_samples: number of anchors per image in the losses of the RPN.
-        num_samples: number of regions per image in the losses of the box head; the mask loss has those with an object.
-        positive_fraction: maximum fraction of the regions in the losses of the box head that contain an object.
-        box_convs: number of convolutions with norms in the box head with a feature pyramid; 0 for a second hidden layer
-            without norm in their place.
-        box_features: size of the hidden layers of the box head with a feature pyramid.
-        mask_convs: number of convolutions with norms in the mask head with a feature pyramid.
-        score_threshold: minimum score of a detection.
-        max_detections: maximum number of detections per image, from 1 to 100.
-        weights: path of the state dict of a pretrained classifier, such as `model.pt` of a run, for the backbone; "" for none.
-        fit_images: number of training images on which γ and β of the backbone's new norms are fitted to its pretrained BN; 0
-            for weights that have the norms of the run.
-        frozen: part of the network whose norms are frozen (running statistics, γ and β), such as backbone; "" for none.
-        backbone_image_size: side of the images for which the backbone is built, those of a pretrained classifier; up to 64, its
-            stem keeps the resolution.
-        clip_grad_norm: maximum norm of the gradient; 0 for no clipping.
-        norm_modes: whether the last evaluation is repeated with batch statistics, and with recalibrated running statistics; see
-            `anynorm.lab.training.norm_modes`.
-        recalibration_images: number of training images on which running statistics are recalibrated with `norm_modes`.
-        whole_images: whether whole test images are evaluated instead of their central crops.
-        short_side: length of the shorter side to which whole images are scaled for training and tests, in pixels; 0 for crops.
-        max_side: maximum length of the longer side of images that are scaled by `short_side`, in pixels.
-
     Raises:
         DataError: if the data set has fewer images than the run takes, lacks required masks, or has no test objects;
             if the weights do not fit.
-        SpecError: if an option is invalid, or the detector does not have a part that an option names.
+        SpecError: if the detector does not have a part that an option names.
     """
 
     metric: ClassVar[Metric] = Metric("AP", "%", higher_is_better=True)
-    default_options: ClassVar[Mapping[str, Any]] = {
-        "masks": False,
-        "fpn": True,
-        "fpn_channels": 32,
-        "fpn_stages": 3,
-        "anchor_sizes": "8,16,32,64",
-        "anchor_ratios": "0.5,1,2",
-        "num_candidates": 200,
-        "num_proposals": 100,
-        "rpn_samples": 128,
-        "num_samples": 64,
-        "positive_fraction": 0.5,
-        "box_convs": 1,
-        "box_features": 128,
-        "mask_convs": 2,
-        "score_threshold": 0.05,
-        "max_detections": 100,
-        **PRETRAINED_OPTIONS,
-        "backbone_image_size": 64,
-        "clip_grad_norm": 5.0,
-        "norm_modes": False,
-        "recalibration_images": 64,
-        "whole_images": False,
-        "short_side": 0,
-        "max_side": 1333,
-    }
     comparison_defaults: ClassVar[ComparisonDefaults] = ComparisonDefaults(
         norms=("bn", "gn:8", "sn", "bn;heads=gn:8"),
         batch_sizes=(2,),
@@ -148,7 +90,8 @@ class Detection(Task):
 
     def make_model(self) -> nn.Module:
         """Return the detector with the norms of the run, and with pretrained weights of the backbone if the run has any."""
-        network = make_network(self.config, len(self.data.class_names), self.options)
+        backbone = make_backbone(self.config.model, 3, self.config.width, self.options.backbone_image_size)
+        network = make_detector(backbone, len(self.data.class_names), self.options)
         return set_up_network(network, self.config, self.options, self._calibration_images, load_weights)
 
     def _calibration_images(self, count: int) -> Tensor:
@@ -157,7 +100,7 @@ class Detection(Task):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return the optimizer of the parameters that are not frozen."""
         parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        return clipping_optimizer(self.config, parameters, float(self.options["clip_grad_norm"]))
+        return clipping_optimizer(self.config, parameters, self.options.clip_grad_norm)
 
     # Training -----------------------------------------------------------------------------------------------------------------
 
@@ -180,9 +123,9 @@ class Detection(Task):
     def evaluate(self) -> dict[str, float]:
         """Return COCO's metrics of boxes and masks on the test images, after the last step also in other modes of the norms."""
         metrics = self.test_metrics(self._eval_batch_size)
-        if self.options["norm_modes"] and self.is_trained:
+        if self.options.norm_modes and self.is_trained:
             # large batches: their statistics are nearly those that the norms will have in inference
-            crops = self.images.training_crops(self.options["recalibration_images"], self._eval_batch_size)
+            crops = self.images.training_crops(self.options.recalibration_images, self._eval_batch_size)
             evaluate = partial(self.test_metrics, self.config.batch_size)
             metrics |= evaluate_norm_modes(self.model, evaluate, map(self.to_device, crops))
         return metrics
@@ -202,7 +145,7 @@ class Detection(Task):
         objects, num_classes = self.images.test_objects, len(self.data.class_names)
         detections = [by_number[number] for number in range(self.images.num_tests)]
         metrics = coco_metrics(objects, detections, num_classes)
-        if self.options["masks"]:
+        if self.options.masks:
             of_masks = coco_metrics(objects, detections, num_classes, masks=True)
             metrics |= {f"mask {name}": value for name, value in of_masks.items()}
         return metrics

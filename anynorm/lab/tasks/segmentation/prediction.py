@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anynorm.errors import SpecError
 from anynorm.lab.tasks.segmentation.networks import resize
 from anynorm.lab.tasks.segmentation.transforms import scaled_size
 
@@ -49,21 +48,3 @@ def average_probabilities(network: Any, x: Tensor, size: Sequence[int], scales: 
             probabilities = predict_logits(network, scaled.flip(-1) if is_flipped else scaled, size).softmax(1)
             total, count = total + (probabilities.flip(-1) if is_flipped else probabilities), count + 1
     return total / count
-
-
-def parse_scales(text: str) -> tuple[float, ...]:
-    """Parse a comma-separated list of scales.
-
-    Raises:
-        SpecError: if one is not a positive number.
-
-    >>> parse_scales("0.75,1,1.25"), parse_scales("")
-    ((0.75, 1.0, 1.25), ())
-    """
-    try:
-        scales = tuple(float(part) for part in text.split(",") if part.strip())
-    except ValueError:
-        scales = (0.0,)
-    if any(not 0 < scale <= 10 for scale in scales):
-        raise SpecError(f"option scales must be comma-separated numbers in (0, 10], such as 0.75,1,1.25; got {text!r}.")
-    return scales

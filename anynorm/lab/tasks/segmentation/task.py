@@ -10,21 +10,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from anynorm.errors import SpecError
 from anynorm.lab.models.backbone import make_backbone
 from anynorm.lab.tasks.segmentation.data import SegmentationDataset, load_segmentation_cached
 from anynorm.lab.tasks.segmentation.loss import pixel_accuracy, segmentation_loss
 from anynorm.lab.tasks.segmentation.masks import Sample
 from anynorm.lab.tasks.segmentation.metrics import class_iou, confusion_matrix, segmentation_metrics
 from anynorm.lab.tasks.segmentation.networks import SegmentationNetwork
+from anynorm.lab.tasks.segmentation.options import SegmentationOptions
 from anynorm.lab.tasks.segmentation.pictures import encode_predictions
-from anynorm.lab.tasks.segmentation.prediction import average_probabilities, parse_scales, predict_logits
+from anynorm.lab.tasks.segmentation.prediction import average_probabilities, predict_logits
 from anynorm.lab.tasks.segmentation.transforms import CentralSquares, RandomScaleCrop, read_batches, size_batches
 from anynorm.lab.training.clipping import clipping_optimizer
 from anynorm.lab.training.comparison_defaults import ComparisonDefaults
@@ -32,7 +32,7 @@ from anynorm.lab.training.config import Config
 from anynorm.lab.training.distributed import Processes
 from anynorm.lab.training.images import choose_samples, count_tests
 from anynorm.lab.training.norm_modes import evaluate_norm_modes
-from anynorm.lab.training.pretrained_backbone import PRETRAINED_OPTIONS, set_up_network
+from anynorm.lab.training.pretrained_backbone import set_up_network
 from anynorm.lab.training.task import Metric, Metrics, Optimizers, Task
 
 EVAL_BATCH_SIZE = 64
@@ -42,7 +42,7 @@ NUM_PICTURES = 4
 Samples = Sequence[Sample]
 
 
-class Segmentation(Task):
+class Segmentation(Task[SegmentationOptions]):
     """Semantic segmentation with a PSP or ASPP head.
 
     Args:
@@ -50,49 +50,12 @@ class Segmentation(Task):
             `anynorm.lab.models`, `config.image_size` the side of training crops. `config.norm` may have the parts backbone,
             head and aux_head.
 
-    Options:
-        head: head of the network: psp (pyramid pooling) or aspp (atrous spatial pyramid pooling).
-        aux_weight: weight of the loss of the auxiliary head.
-        dropout: probability of dropping a channel before the last convolution of a head.
-        resize: length of the shorter side of images before they are cropped or tested, in pixels; 0 to leave their size.
-        min_scale: minimum of the random factor by which training images are scaled.
-        max_scale: maximum of the random factor by which training images are scaled.
-        whole_images: whether whole test images are evaluated instead of their central squares of `config.image_size`.
-        scales: factors of the image size, separated by commas, over which a further evaluation after training averages class
-            probabilities; "" for none.
-        flip_test: whether a further evaluation after training averages class probabilities over images and their mirror images.
-        norm_modes: whether the last evaluation is repeated with batch statistics, and with recalibrated running statistics; see
-            `anynorm.lab.training.norm_modes`.
-        recalibration_images: number of training crops on which running statistics are recalibrated with `norm_modes`.
-        clip_grad_norm: maximum norm of the gradient; 0 for no clipping.
-        weights: path of the state dict of a pretrained classifier, such as `model.pt` of a run, for the backbone; "" for none.
-        fit_images: number of training images on which γ and β of the backbone's new norms are fitted to its pretrained BN; 0
-            for weights that have the norms of the run.
-        frozen: part of the network whose norms are frozen (running statistics, γ and β), such as backbone; "" for none.
-        backbone_image_size: side of the images for which the backbone is built, those of a pretrained classifier; up to 64, its
-            stem keeps the resolution.
-
     Raises:
         DataError: if the data set or the weights cannot be read, or do not fit.
-        SpecError: if an option is out of range.
+        SpecError: if the network does not have a part that an option names.
     """
 
     metric: ClassVar[Metric] = Metric("mIoU", "%", higher_is_better=True)
-    default_options: ClassVar[Mapping[str, Any]] = {
-        "head": "psp",
-        "aux_weight": 0.4,
-        "dropout": 0.1,
-        "resize": 0,
-        "min_scale": 1.0,
-        "max_scale": 1.0,
-        "whole_images": True,
-        "scales": "",
-        "flip_test": False,
-        "norm_modes": False,
-        "recalibration_images": 64,
-        "clip_grad_norm": 0.0,
-        **PRETRAINED_OPTIONS,
-    }
     comparison_defaults: ClassVar[ComparisonDefaults] = ComparisonDefaults(
         norms=("bn", "gn:8", "sn"),
         batch_sizes=(2, 8),
@@ -105,24 +68,22 @@ class Segmentation(Task):
             weight_decay=1e-4,
             schedule="poly",
             num_evals=2,
-            options={"dropout": 0.0, "backbone_image_size": 64},
+            options=SegmentationOptions(dropout=0.0, backbone_image_size=64),
         ),
     )
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         options = self.options
-        _check_options(options)
         self.data = load_segmentation_data(config)
-        self.crop = RandomScaleCrop(config.image_size, options["resize"], options["min_scale"], options["max_scale"], config.flip)
-        self.scales = parse_scales(options["scales"])
+        self.crop = RandomScaleCrop(config.image_size, options.resize, options.min_scale, options.max_scale, config.flip)
         chosen = choose_samples(config, len(self.data.train))
         self.train_indices = torch.arange(len(self.data.train)) if chosen is None else chosen
         self.num_tests = count_tests(config, len(self.data.test))
         self._iou: Tensor | None = None
         torch.manual_seed(config.seed)
-        backbone = make_backbone(config.model, 3, config.width, options["backbone_image_size"])
-        network = SegmentationNetwork(backbone, self.data.num_classes, options["head"], options["dropout"])
+        backbone = make_backbone(config.model, 3, config.width, options.backbone_image_size)
+        network = SegmentationNetwork(backbone, self.data.num_classes, options.head, options.dropout)
         self.model = set_up_network(network, config, options, lambda count: self._training_crops(range(count))[0])
 
     @classmethod
@@ -147,12 +108,12 @@ class Segmentation(Task):
         """Return the sum of both losses, and the pixel accuracy in percent."""
         x, labels = batch
         logits = self.model(x)
-        loss = segmentation_loss(logits, labels, self.options["aux_weight"], self.config.label_smoothing)
+        loss = segmentation_loss(logits, labels, self.options.aux_weight, self.config.label_smoothing)
         return {"loss": loss, "pixel accuracy": pixel_accuracy(logits[0], labels)}
 
     def configure_optimizers(self) -> torch.optim.Optimizer | Optimizers:
         """Return the optimizer, with gradient clipping if `clip_grad_norm` is set."""
-        limit = float(self.options["clip_grad_norm"])
+        limit = self.options.clip_grad_norm
         if not limit:
             return super().configure_optimizers()
         return clipping_optimizer(self.config, [each for each in self.parameters() if each.requires_grad], limit)
@@ -166,10 +127,10 @@ class Segmentation(Task):
         metrics = segmentation_metrics(confusion)
         if not self.is_trained:
             return metrics
-        if self.scales or self.options["flip_test"]:
-            averaged = segmentation_metrics(self.confusion(EVAL_BATCH_SIZE, self.scales or (1.0,)))
+        if self.options.scales or self.options.flip_test:
+            averaged = segmentation_metrics(self.confusion(EVAL_BATCH_SIZE, self.options.scales or (1.0,)))
             metrics["mIoU, multi-scale"] = averaged["mIoU"]
-        if self.options["norm_modes"]:
+        if self.options.norm_modes:
             modes = evaluate_norm_modes(self.model, self._evaluate_like_training, self._recalibration_batches())
             metrics |= modes
         return metrics
@@ -185,7 +146,7 @@ class Segmentation(Task):
         total = torch.zeros(num_classes, num_classes, dtype=torch.int64)
         for x, labels in self._test_batches(batch_size, self.processes):
             if scales:
-                scores = average_probabilities(self.model, x, labels.shape[-2:], scales, flip=self.options["flip_test"])
+                scores = average_probabilities(self.model, x, labels.shape[-2:], scales, flip=self.options.flip_test)
             else:
                 scores = predict_logits(self.model, x, labels.shape[-2:])
             total += confusion_matrix(labels, scores.argmax(1), num_classes).cpu()
@@ -198,7 +159,7 @@ class Segmentation(Task):
 
     def _recalibration_batches(self) -> Iterator[Tensor]:
         """Yield random crops of training images, the same in every call."""
-        count, size = min(self.options["recalibration_images"], self.num_samples), self.config.batch_size
+        count, size = min(self.options.recalibration_images, self.num_samples), self.config.batch_size
         for start in range(0, count, size):
             yield self.to_device(self._training_crops(range(start, min(start + size, count))))[0]
 
@@ -213,7 +174,7 @@ class Segmentation(Task):
         """Yield the test images of this process, in batches of one size."""
         tests = self.test_samples
         batches = size_batches(tests, batch_size, EVAL_PIXELS)[processes.rank :: processes.count]
-        for batch in read_batches(self.data, tests, batches, self.options["resize"]):
+        for batch in read_batches(self.data, tests, batches, self.options.resize):
             yield self.to_device(batch)
 
     @property
@@ -221,11 +182,11 @@ class Segmentation(Task):
         """The test images of the run, with labels."""
         tests = self.data.test
         tests = tests if self.num_tests == len(tests) else tests[: self.num_tests]
-        return tests if self.options["whole_images"] else CentralSquares(tests, self.config.image_size)
+        return tests if self.options.whole_images else CentralSquares(tests, self.config.image_size)
 
     def predict(self, image: Tensor) -> Tensor:
         """Return the class of each pixel, (h, w), of a uint8 image (3, h, w)."""
-        batches = read_batches(self.data, [(image, torch.zeros(image.shape[1:]))], [[0]], self.options["resize"])
+        batches = read_batches(self.data, [(image, torch.zeros(image.shape[1:]))], [[0]], self.options.resize)
         x = self.to_device(next(batches)[0])
         return predict_logits(self.model, x, image.shape[1:]).argmax(1)[0].cpu()
 
@@ -243,15 +204,3 @@ class Segmentation(Task):
 def load_segmentation_data(config: Config) -> SegmentationDataset:
     """Return the data set of a run, loaded once per process."""
     return load_segmentation_cached(config.data, config.source_hash)
-
-
-def _check_options(options: Any) -> None:
-    if options["recalibration_images"] < 1:
-        raise SpecError(f"recalibration_images must be at least 1; got {options['recalibration_images']}.")
-    for name in ("aux_weight", "clip_grad_norm", "resize", "fit_images"):
-        if options[name] < 0:
-            raise SpecError(f"option {name} must be at least 0; got {options[name]}.")
-    if options["resize"] and not options["whole_images"]:
-        raise SpecError(f"central squares are those of images in their own size: resize must be 0; got {options['resize']}.")
-    if not 0 <= options["dropout"] < 1:
-        raise SpecError(f"option dropout must be in [0, 1); got {options['dropout']}.")

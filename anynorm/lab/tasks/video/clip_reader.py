@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from anynorm.errors import SpecError
+from anynorm.lab.tasks.video.options import VideoOptions
 from anynorm.lab.tasks.video.sampling import (
     check_lengths,
     clip_indices,
@@ -26,8 +26,6 @@ from anynorm.lab.tasks.video.sampling import (
 from anynorm.lab.tasks.video.videos import Video, VideoFile
 from anynorm.lab.training.config import Config
 
-NUM_CROPS = (1, 3)
-
 
 class ClipReader:
     """Reader of training clips and of test views, as uint8 frames (t, 3, h, w).
@@ -37,27 +35,13 @@ class ClipReader:
         options: the options of `VideoClassification`.
 
     Raises:
-        SpecError: if an option is out of range.
+        SpecError: if a side of the frames is too short.
     """
 
-    def __init__(self, config: Config, options: Any) -> None:
+    def __init__(self, config: Config, options: VideoOptions) -> None:
         self.config, self.options = config, options
-        self.min_side = int(options["min_side"] or config.image_size)
-        self.max_side = max(int(options["max_side"]), self.min_side)
-        self._check_options()
+        self.min_side, self.max_side = options.sides(config.image_size)
         self._threads: ThreadPoolExecutor | None = None
-
-    def _check_options(self) -> None:
-        options, image_size = self.options, self.config.image_size
-        for name in ("num_frames", "frame_stride", "num_clips"):
-            if options[name] < 1:
-                raise SpecError(f"{name} must be at least 1; got {options[name]}.")
-        if options["num_crops"] not in NUM_CROPS:
-            raise SpecError(f"num_crops must be 1 (center) or 3 (along the longer side); got {options['num_crops']}.")
-        if self.min_side < image_size:
-            raise SpecError(f"min_side must be at least image_size={image_size}; got {self.min_side}.")
-        if options["max_side"] and options["max_side"] < self.min_side:
-            raise SpecError(f"max_side must be at least min_side={self.min_side}; got {options['max_side']}.")
 
     def check_videos(self, videos: Sequence[Video]) -> None:
         """Check that videos are as long as a clip, without opening files, unless the option `loop` repeats their frames.
@@ -65,13 +49,13 @@ class ClipReader:
         Raises:
             DataError: if one is shorter.
         """
-        if not self.options["loop"]:
+        if not self.options.loop:
             opened = [video for video in videos if not isinstance(video, VideoFile)]
             check_lengths([video.name for video in opened], [len(video) for video in opened], self._span)
 
     @property
     def _span(self) -> int:
-        return clip_span(self.options["num_frames"], self.options["frame_stride"])
+        return clip_span(self.options.num_frames, self.options.frame_stride)
 
     def random_clips(self, videos: Sequence[Video], numbers: Sequence[Sequence[float]], num_workers: int = 0) -> Iterable[Tensor]:
         """Return a random clip of each video.
@@ -97,9 +81,9 @@ class ClipReader:
 
     def views(self, videos: Sequence[Video], num_workers: int = 0) -> Iterator[list[Tensor]]:
         """Yield the views of videos: lists with the same view of each."""
-        for position in regular_positions(self.options["num_clips"]):
+        for position in regular_positions(self.options.num_clips):
             clips = list(self._map(num_workers, self._test_frames, videos, [position] * len(videos)))
-            for crop_position in regular_positions(self.options["num_crops"]):
+            for crop_position in regular_positions(self.options.num_crops):
                 yield [crop_square(frames, self.min_side, crop_position, crop_position) for frames in clips]
 
     def central_clip(self, video: Video) -> Tensor:
@@ -111,9 +95,9 @@ class ClipReader:
 
     def _read(self, video: Video, position: float) -> Tensor:
         length = len(video)
-        if not self.options["loop"]:
+        if not self.options.loop:
             check_lengths([video.name], [length], self._span)
-        return video.read(clip_indices(length, self.options["num_frames"], self.options["frame_stride"], position))
+        return video.read(clip_indices(length, self.options.num_frames, self.options.frame_stride, position))
 
     def _map(self, num_workers: int, function: Callable[..., Tensor], *arguments: Iterable[Any]) -> Iterable[Tensor]:
         """Apply a function to videos, in threads if there are several workers: decoders release the global interpreter lock."""

@@ -28,6 +28,7 @@ from anynorm.lab.data.shape import DataShape
 from anynorm.lab.tasks.video.clip_reader import ClipReader
 from anynorm.lab.tasks.video.data import VideoDataset, load_video_cached
 from anynorm.lab.tasks.video.networks import load_inflated, make_video_model
+from anynorm.lab.tasks.video.options import VideoOptions
 from anynorm.lab.training.clipping import clipping_optimizer
 from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
@@ -43,7 +44,7 @@ UNUSED = ("crop", "cutout", "mixup", "min_area", "color_jitter")
 """Settings of image tasks that do not apply to videos."""
 
 
-class VideoClassification(Task):
+class VideoClassification(Task[VideoOptions]):
     """Video classification by inflated 3-D networks (I3D, Carreira & Zisserman 2017).
 
     Args:
@@ -51,62 +52,32 @@ class VideoClassification(Task):
             `config.image_size` the side of training crops. With `config.flip`, half of the clips are flipped horizontally.
         data: all videos; None for those of `config.data`.
 
-    Options:
-        num_frames: number of frames of a clip.
-        frame_stride: distance between consecutive frames of a clip, in frames of the video.
-        loop: whether the frames of videos that are shorter than a clip are repeated; if not, such videos raise an error.
-        min_side: minimum of the random length to which the shorter side of training frames is resized, in pixels; also the
-            side of test crops. 0 for `image_size`.
-        max_side: maximum of the random length to which the shorter side of training frames is resized, in pixels; 0 for
-            `min_side`.
-        num_clips: number of clips per test video, at regular positions in time.
-        num_crops: number of crops per test clip: 1 (center) or 3 (along the longer side).
-        temporal_blocks: every how many residual blocks one has a kernel of length 3 in time; 0 for none, also in the stem.
-        temporal_stride: number of frames per frame of the features: 1, 2 or 4; with the stem of large images also 8.
-        dropout: probability of dropping a feature before the last layer.
-        weights: path of `model.pt` of a classification run with the same network and norms; "" for none. Its last layer is new.
-        frozen: whether the norms keep their running statistics, γ and β, as for pretrained networks.
-        clip_grad_norm: maximum norm of the gradient; 0 for no clipping.
-        norm_modes: whether the last evaluation is repeated with batch statistics, and with recalibrated running statistics; see
-            `anynorm.lab.training.norm_modes`.
-        recalibration_images: number of training clips on which running statistics are recalibrated with `norm_modes`.
-
     Raises:
         DataError: if there are fewer videos than the run takes, or one is shorter than a clip.
         SpecError: if a setting is out of range, or does not apply to videos.
     """
 
     metric: ClassVar[Metric] = Metric("error", "%")
-    default_options: ClassVar[dict[str, Any]] = {
-        "num_frames": 8,
-        "frame_stride": 1,
-        "loop": False,
-        "min_side": 0,
-        "max_side": 0,
-        "num_clips": 2,
-        "num_crops": 1,
-        "temporal_blocks": 2,
-        "temporal_stride": 1,
-        "dropout": 0.0,
-        "weights": "",
-        "frozen": False,
-        "clip_grad_norm": 0.0,
-        "norm_modes": False,
-        "recalibration_images": 64,
-    }
     comparison_defaults: ClassVar[ComparisonDefaults] = ComparisonDefaults(
         norms=("bn", "gn:4", "sn"),
         batch_sizes=(2, 16),
         base=Config(
-            model="small", epochs=3, lr=0.05, data="moving", width=0.5, image_size=24, num_evals=1, options={"norm_modes": True}
+            model="small",
+            epochs=3,
+            lr=0.05,
+            data="moving",
+            width=0.5,
+            image_size=24,
+            num_evals=1,
+            options=VideoOptions(norm_modes=True),
         ),
     )
 
     def __init__(self, config: Config, data: VideoDataset | None = None) -> None:
         super().__init__(config)
-        _check_settings(config, self.options)
+        _check_settings(config)
         self.clips = ClipReader(config, self.options)
-        data = load_videos(type(self), config) if data is None else data
+        data = load_videos(config, self.options) if data is None else data
         chosen = choose_samples(config, len(data.train))
         self.data = data
         self.train_videos = list(data.train) if chosen is None else [data.train[k] for k in chosen.tolist()]
@@ -118,7 +89,7 @@ class VideoClassification(Task):
     @classmethod
     def prepare(cls, config: Config) -> None:
         """Load the data set."""
-        load_videos(cls, config)
+        load_videos(config, cls.options_of(config))
 
     def make_model(self) -> nn.Module:
         """Return the network with the norms of the run, with the weights of a classifier if the run has one."""
@@ -128,14 +99,14 @@ class VideoClassification(Task):
             config.model,
             shape,
             config.width,
-            temporal_blocks=options["temporal_blocks"],
-            temporal_stride=options["temporal_stride"],
-            dropout=options["dropout"],
+            temporal_blocks=options.temporal_blocks,
+            temporal_stride=options.temporal_stride,
+            dropout=options.dropout,
         )
         model = self.apply_norms(network)
-        if options["weights"]:
-            load_inflated(model, read_state_dict(find_path(options["weights"])), options["weights"])
-        if options["frozen"]:
+        if options.weights:
+            load_inflated(model, read_state_dict(find_path(options.weights)), options.weights)
+        if options.freeze_norms:
             freeze(model)
         return model
 
@@ -146,10 +117,10 @@ class VideoClassification(Task):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return the optimizer, with gradient clipping if `clip_grad_norm` is set."""
-        if not self.options["clip_grad_norm"]:
+        if not self.options.clip_grad_norm:
             return super().configure_optimizers()  # type: ignore[return-value]
         parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        return clipping_optimizer(self.config, parameters, self.options["clip_grad_norm"])
+        return clipping_optimizer(self.config, parameters, self.options.clip_grad_norm)
 
     # Training -----------------------------------------------------------------------------------------------------------------
 
@@ -176,7 +147,7 @@ class VideoClassification(Task):
     def evaluate(self) -> dict[str, float]:
         """Return the metrics of the test videos, divided among the processes; after the last step also those by norm mode."""
         metrics = self.test_metrics(self._eval_batch_size, self.processes)
-        if not (self.options["norm_modes"] and self.is_trained):
+        if not (self.options.norm_modes and self.is_trained):
             return metrics
         evaluate = partial(self.test_metrics, self.config.batch_size, Processes())
         return metrics | evaluate_norm_modes(self.model, evaluate, self.recalibration_batches())
@@ -195,7 +166,7 @@ class VideoClassification(Task):
 
     @property
     def _eval_batch_size(self) -> int:
-        return max(1, EVAL_PIXELS // (int(self.options["num_frames"]) * self.clips.min_side**2))
+        return max(1, EVAL_PIXELS // (self.options.num_frames * self.clips.min_side**2))
 
     def eval_batches(self, batch_size: int) -> Iterator[Batch]:
         """Yield the central crop of the middle clip of each test video, and the labels; fewer per batch if they are large."""
@@ -207,7 +178,7 @@ class VideoClassification(Task):
 
     def recalibration_batches(self) -> Iterator[Tensor]:
         """Yield training clips as in training, in batches of the run's size."""
-        count, size = min(self.options["recalibration_images"], len(self.train_videos)), self.config.batch_size
+        count, size = min(self.options.recalibration_clips, len(self.train_videos)), self.config.batch_size
         generator = torch.Generator().manual_seed(self.config.seed)
         order = torch.randperm(len(self.train_videos), generator=generator)[:count]
         for indices in torch.split(order, size):
@@ -227,22 +198,16 @@ def score_sums(probabilities: Tensor, labels: Tensor) -> Tensor:
     return torch.stack([losses.sum(), wrong.sum().double(), (rank >= 5).sum().double()])
 
 
-def load_videos(task: type[Task], config: Config) -> VideoDataset:
+def load_videos(config: Config, options: VideoOptions) -> VideoDataset:
     """Return the videos of a run, loaded once per process."""
-    options = task.options_of(config)
-    side = max(options["max_side"], options["min_side"] or config.image_size)
-    return load_video_cached(config.data, side, config.source_hash, config.skip_unreadable)
+    return load_video_cached(config.data, options.sides(config.image_size)[1], config.source_hash, config.skip_unreadable)
 
 
-def _check_settings(config: Config, options: Any) -> None:
-    """Check the settings of a run.
+def _check_settings(config: Config) -> None:
+    """Check that all settings of a run apply to videos.
 
     Raises:
-        SpecError: if one is out of range, or does not apply to videos.
+        SpecError: if one does not.
     """
     if unused := [name for name in UNUSED if getattr(config, name)]:
         raise SpecError(f"the task video has no {' '.join(unused)}; its augmentation is max_side and flip.")
-    if options["recalibration_images"] < 1:
-        raise SpecError(f"recalibration_images must be at least 1; got {options['recalibration_images']}.")
-    if not 0 <= options["dropout"] < 1:
-        raise SpecError(f"dropout must be in [0, 1); got {options['dropout']}.")

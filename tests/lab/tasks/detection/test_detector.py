@@ -8,8 +8,9 @@ import torch
 from anynorm.errors import SpecError
 from anynorm.lab.models.backbone import make_backbone
 from anynorm.lab.tasks.detection.metrics import coco_metrics, encode_detections, encode_objects
-from anynorm.lab.tasks.detection.networks.build import DetectorSettings, make_detector
+from anynorm.lab.tasks.detection.networks.build import make_detector
 from anynorm.lab.tasks.detection.networks.detector import stack_images
+from anynorm.lab.tasks.detection.options import DetectionOptions
 from anynorm.lab.training.norm_layout import Layout
 from anynorm.surgery.find import find_norms
 from tests.helpers import same
@@ -21,8 +22,8 @@ SMALL: dict[str, Any] = {
     "anchor_ratios": (1.0,),
     "num_candidates": 50,
     "num_proposals": 30,
-    "rpn_samples": 32,
-    "num_samples": 32,
+    "anchors_per_image": 32,
+    "regions_per_image": 32,
     "positive_fraction": 0.5,
     "box_convs": 1,
     "box_features": 32,
@@ -32,7 +33,7 @@ SMALL: dict[str, Any] = {
 
 def make_small(**changes):
     torch.manual_seed(0)
-    return make_detector(make_backbone("small", 3, 0.5, 32), DetectorSettings(2, **SMALL | changes))
+    return make_detector(make_backbone("small", 3, 0.5, 32), 2, DetectionOptions(**SMALL | changes))
 
 
 def make_targets(*counts):
@@ -55,7 +56,7 @@ def make_targets(*counts):
 @pytest.mark.parametrize("has_fpn", [True, False])
 @pytest.mark.parametrize("counts", [(3, 0), (0, 0)])
 def test_losses_are_finite_and_every_parameter_has_a_gradient_with_and_without_objects(has_fpn, counts):
-    detector = make_small(has_fpn=has_fpn, has_masks=True)
+    detector = make_small(fpn=has_fpn, masks=True)
     losses = detector(*make_targets(*counts))
     assert list(losses) == ["loss_objectness", "loss_rpn_box_reg", "loss_classifier", "loss_box_reg", "loss_mask"]
     sum(losses.values()).backward()
@@ -66,7 +67,7 @@ def test_losses_are_finite_and_every_parameter_has_a_gradient_with_and_without_o
 
 @pytest.mark.parametrize("has_fpn", [True, False])
 def test_detections_lie_in_images_of_any_size_and_repeat(has_fpn):
-    detector = make_small(has_fpn=has_fpn, has_masks=True, score_threshold=0.0, max_detections=7).eval()
+    detector = make_small(fpn=has_fpn, masks=True, score_threshold=0.0, max_detections=7).eval()
     images = [torch.randn(3, 32, 20), torch.randn(3, 17, 40)]
     detections = detector(images)
     for image, each in zip(images, detections, strict=True):
@@ -86,7 +87,7 @@ def test_detections_lie_in_images_of_any_size_and_repeat(has_fpn):
 
 
 def test_no_detection_has_empty_masks_of_the_size_of_the_image():
-    detector = make_small(has_masks=True, score_threshold=1.0).eval()
+    detector = make_small(masks=True, score_threshold=1.0).eval()
     (each,) = detector(torch.zeros(1, 3, 32, 32))
     assert [tuple(value.shape) for value in each.values()] == [(0, 4), (0,), (0,), (0, 1, 32, 32)]
 
@@ -103,7 +104,7 @@ def test_a_batch_is_padded_to_multiples_of_the_stride_and_equals_a_list():
 
 @pytest.mark.parametrize(("has_fpn", "steps", "box_ap", "mask_ap"), [(True, 120, 90, 95), (False, 120, 70, 85)])
 def test_a_detector_learns_the_objects_of_its_images(has_fpn, steps, box_ap, mask_ap):
-    detector = Layout.parse("gn:4", 2).apply(make_small(has_fpn=has_fpn, has_masks=True))
+    detector = Layout.parse("gn:4", 2).apply(make_small(fpn=has_fpn, masks=True))
     images, targets = make_targets(4, 3)
     optimizer = torch.optim.AdamW(detector.parameters(), lr=5e-3)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 1e-2, steps)
@@ -120,7 +121,7 @@ def test_a_detector_learns_the_objects_of_its_images(has_fpn, steps, box_ap, mas
 
 
 def test_a_layout_has_a_norm_per_part():
-    detector = Layout.parse("backbone=xbn=gn:4;fpn=in;heads=gn:8;heads.mask=ln", 2).apply(make_small(has_masks=True))
+    detector = Layout.parse("backbone=xbn=gn:4;fpn=in;heads=gn:8;heads.mask=ln", 2).apply(make_small(masks=True))
     norms: dict[str, set[str]] = {}
     for site in find_norms(detector):
         norms.setdefault(".".join(site.path.split(".")[: 2 if "heads" in site.path else 1]), set()).add(site.label)
@@ -137,7 +138,7 @@ def test_a_layout_has_a_norm_per_part():
 
 def test_a_box_head_without_convolutions_has_no_norm_and_c4_has_the_last_stage():
     assert not find_norms(make_small(box_convs=0).heads.box)
-    c4 = make_small(has_fpn=False)
+    c4 = make_small(fpn=False)
     assert c4.fpn is None
     assert len(list(c4.backbone)) == 3
     assert len(find_norms(c4.heads.box.body)) == 3

@@ -187,9 +187,9 @@ def test_a_run_on_scaled_images_has_metrics_a_picture_and_norm_modes(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"short_side": -1}, "the option short_side must be at least 1 pixel, or 0 for crops of image_size; got -1"),
-        ({"short_side": 800, "max_side": 600}, "the option max_side must be at least short_side=800 pixels; got 600"),
-        ({"short_side": 96.5}, r"option short_side of Detection must be of type int; got 96\.5"),
+        ({"short_side": -1}, "short_side must be 0 or more; got -1"),
+        ({"short_side": 800, "max_side": 600}, "max_side must be at least short_side=800 pixels; got 600"),
+        ({"short_side": 96.5}, r"short_side must be an integer; got 96\.5"),
     ],
 )
 def test_sides_that_cannot_be_used_are_reported(options, message):

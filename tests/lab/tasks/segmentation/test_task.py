@@ -19,7 +19,8 @@ from anynorm.lab.tasks import make_task
 from anynorm.lab.tasks.run import make_trainer, train
 from anynorm.lab.tasks.segmentation.data import SegmentationDataset, load_segmentation
 from anynorm.lab.tasks.segmentation.metrics import class_iou, confusion_matrix, segmentation_metrics
-from anynorm.lab.tasks.segmentation.prediction import average_probabilities, parse_scales, predict_logits
+from anynorm.lab.tasks.segmentation.options import SegmentationOptions
+from anynorm.lab.tasks.segmentation.prediction import average_probabilities, predict_logits
 from anynorm.lab.tasks.segmentation.task import Segmentation
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.norm_layout import Layout
@@ -127,8 +128,13 @@ def test_several_scales_and_flips_are_the_mean_of_their_probabilities():
         ]
         same(average_probabilities(model, x, size, (1.0, 0.5), flip=True), sum(parts) / 4)
         same(average_probabilities(model, x, size, (1.0,), flip=False), parts[0])
-    with pytest.raises(SpecError, match=r"option scales must be comma-separated numbers .*; got '1,two'"):
-        parse_scales("1,two")
+
+
+def test_scales_are_positive_numbers():
+    with pytest.raises(SpecError, match="scales must be comma-separated numbers; got '1,two'"):
+        SegmentationOptions.from_values({"scales": "1,two"})
+    with pytest.raises(SpecError, match=r"scales must be in \(0, 10\]; got \(1\.0, 0\.0\)"):
+        SegmentationOptions(scales=(1.0, 0.0))
 
 
 # The task
@@ -203,7 +209,7 @@ def test_a_picture_has_the_colors_of_labels_and_predictions_and_images_of_two_si
 
 
 def test_the_last_evaluation_has_norm_modes_and_several_scales():
-    config = with_options(norm_modes=True, recalibration_images=8, scales="0.5,1", flip_test=True)
+    config = with_options(norm_modes=True, recalibration_images=8, scales=(0.5, 1), flip_test=True)
     points = train(config).trainer.curve.points
     names = {"test_mIoU, multi-scale", *(f"test_mIoU, {mode}" for mode in (BATCH_STATISTICS, RECALIBRATED))}
     assert names <= points[-1].keys()
@@ -249,7 +255,7 @@ def test_a_backbone_has_the_weights_of_a_classifier_with_its_norms(norm, tmp_pat
 
 def test_frozen_norms_of_a_part_do_not_change_in_training(tmp_path):
     save_classifier(tmp_path / "model.pt")
-    config = with_options(weights=str(tmp_path / "model.pt"), frozen="backbone", backbone_image_size=64)
+    config = with_options(weights=str(tmp_path / "model.pt"), frozen_part="backbone", backbone_image_size=64)
     before = build(config).model
     frozen = [site.path for site in find_norms(before) if site.path.startswith("backbone")]
     after: Any = train(config).trainer.task.model
@@ -258,8 +264,8 @@ def test_frozen_norms_of_a_part_do_not_change_in_training(tmp_path):
         assert all(torch.equal(old[name], new[name]) for name in old if name != "num_batches_tracked")
     head = "head.branches.1.1.running_mean"
     assert not torch.equal(before.state_dict()[head], after.state_dict()[head])
-    with pytest.raises(SpecError, match=r"frozen must be a part .*; got 'neck'\. Usable: backbone head aux_head"):
-        build(with_options(frozen="neck"))
+    with pytest.raises(SpecError, match=r"frozen_part must be a part .*; got 'neck'\. Usable: backbone head aux_head"):
+        build(with_options(frozen_part="neck"))
 
 
 def test_other_norms_are_fitted_to_a_pretrained_network(tmp_path):
@@ -280,11 +286,11 @@ def test_other_norms_are_fitted_to_a_pretrained_network(tmp_path):
 
 def test_options_out_of_range_are_refused():
     for name, value in (("aux_weight", -1.0), ("clip_grad_norm", -1.0), ("resize", -1)):
-        with pytest.raises(SpecError, match=f"option {name} must be at least 0; got -1"):
+        with pytest.raises(SpecError, match=f"{name} must be 0 or more; got -1"):
             build(with_options(**{name: value}))
     with pytest.raises(SpecError, match=r"central squares .* resize must be 0; got 32"):
         build(with_options(whole_images=False, resize=32))
-    with pytest.raises(SpecError, match=r"option dropout must be in \[0, 1\); got 1"):
+    with pytest.raises(SpecError, match=r"dropout must be in \[0, 1\); got 1"):
         build(with_options(dropout=1.0))
     with pytest.raises(DataError, match="unknown segmentation data set 'digits'"):
         Segmentation(replace(QUICK, data="digits"))

@@ -131,7 +131,7 @@ def test_dropout_acts_in_training_alone():
 
 
 def test_networks_that_cannot_be_inflated_are_refused():
-    with pytest.raises(DataError, match=r"only a residual network of anynorm\.models can be inflated"):
+    with pytest.raises(DataError, match=r"only a residual network of anynorm\.lab\.models can be inflated"):
         make_video_model("mlp", DataShape(3, 8, 8, 3))
     with pytest.raises(DataError, match=r"temporal_stride of this network must be one of 1 2 4; got 8"):
         make_video_model("resnet10", DataShape(3, 32, 32, 3), temporal_stride=8)

@@ -34,7 +34,7 @@ class Detector(nn.Module):
         fpn: feature pyramid; None to use only the features of the last stage (C4).
         heads: the heads of proposals and regions.
         strides: strides of the levels from which regions are pooled.
-        num_samples: sampled regions per image in the losses.
+        regions_per_image: sampled regions per image in the losses.
         positive_fraction: maximum fraction of positive regions.
         score_threshold: minimum score of a detection.
         nms_threshold: IoU above which the detection with the lower score is dropped.
@@ -48,7 +48,7 @@ class Detector(nn.Module):
         heads: Heads,
         *,
         strides: Sequence[int],
-        num_samples: int = 512,
+        regions_per_image: int = 512,
         positive_fraction: float = 0.25,
         score_threshold: float = 0.05,
         nms_threshold: float = 0.5,
@@ -56,7 +56,7 @@ class Detector(nn.Module):
     ) -> None:
         super().__init__()
         self.backbone, self.fpn, self.heads = backbone, fpn, heads
-        self.strides, self.num_samples, self.positive_fraction = tuple(strides), num_samples, positive_fraction
+        self.strides, self.regions_per_image, self.positive_fraction = tuple(strides), regions_per_image, positive_fraction
         self.score_threshold, self.nms_threshold, self.max_detections = score_threshold, nms_threshold, max_detections
 
     def forward(
@@ -119,7 +119,7 @@ class Detector(nn.Module):
         """
         boxes = torch.cat([proposals, target["boxes"]])
         matched = match(box_iou(boxes, target["boxes"]), high=0.5, low=0.5, allow_low_quality_matches=False)
-        positive, negative = sample(matched, self.num_samples, self.positive_fraction)
+        positive, negative = sample(matched, self.regions_per_image, self.positive_fraction)
         labels = torch.cat([target["labels"][matched[positive]], torch.full_like(negative, self.heads.box.num_classes)])
         chosen = torch.cat([positive, negative])
         return boxes[chosen], labels, matched[chosen]

@@ -41,7 +41,7 @@ class RPN(nn.Module):
         ratios: height over width of the anchors.
         num_candidates: boxes with the highest scores per level, from which non-maximum suppression chooses.
         num_proposals: boxes that are kept per image.
-        num_samples: sampled anchors per image in the loss.
+        anchors_per_image: sampled anchors per image in the loss.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class RPN(nn.Module):
         ratios: Sequence[float],
         num_candidates: int,
         num_proposals: int,
-        num_samples: int,
+        anchors_per_image: int,
     ) -> None:
         super().__init__()
         self.strides, self.num_candidates, self.num_proposals = tuple(strides), num_candidates, num_proposals
-        self.num_samples, self.bases = num_samples, [base_anchors(each, ratios) for each in sizes]
+        self.anchors_per_image, self.bases = anchors_per_image, [base_anchors(each, ratios) for each in sizes]
         count = len(self.bases[0])
         self.conv = nn.Conv2d(in_channels, in_channels, 3, padding=1, bias=False)
         self.norms = nn.ModuleList(nn.BatchNorm2d(in_channels) for _ in strides)
@@ -115,7 +115,7 @@ class RPN(nn.Module):
         logits, targets, predicted, expected = [], [], [], []
         for number, boxes in enumerate(objects):
             matched = match(box_iou(anchors, boxes), high=0.7, low=0.3, allow_low_quality_matches=True)
-            positive, negative = sample(matched, self.num_samples, positive_fraction=0.5)
+            positive, negative = sample(matched, self.anchors_per_image, positive_fraction=0.5)
             logits.append(scores[number, torch.cat([positive, negative])])
             targets.append(torch.cat([torch.ones_like(positive), torch.zeros_like(negative)]))
             predicted.append(deltas[number, positive])
