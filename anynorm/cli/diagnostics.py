@@ -23,11 +23,11 @@ from anynorm.diagnostics import (
     perturbation_curve,
 )
 from anynorm.diagnostics.corruptions import corruption_targets
-from anynorm.diagnostics.observe import eval_mode
 from anynorm.diagnostics.report import DiagnosticReport
 from anynorm.diagnostics.scores import accuracy, agreement
 from anynorm.errors import AnynormError, DiagnosticError, did_you_mean
 from anynorm.surgery.batches import call
+from anynorm.surgery.modes import eval_mode
 
 SAMPLES_PER_CLASS = 8
 """Number of samples of each class per draw of `gradient_balance`."""

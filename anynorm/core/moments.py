@@ -20,7 +20,7 @@ from anynorm.core.compat import is_exporting
 
 MIN_COUNT = 1e-9
 """Lower bound of counts in divisions; with soft assignments, a count may be less than 1."""
-MIN_SHARE = 1e-3
+MIN_PRESENT_COUNT = 1e-3
 """Minimum count of a domain or mode in a batch; with a smaller count, it is treated as absent."""
 
 

@@ -20,13 +20,13 @@ from torch import Tensor, nn
 
 from anynorm.diagnostics.batch_statistics import batch_statistics
 from anynorm.diagnostics.estimation_shift import estimation_shift
-from anynorm.diagnostics.observe import eval_mode
 from anynorm.diagnostics.report import DiagnosticReport
 from anynorm.diagnostics.scores import Score, accuracy
 from anynorm.diagnostics.validation import as_batches, find_readable_norms, list_labels
 from anynorm.errors import DiagnosticError
 from anynorm.progress import track
 from anynorm.surgery.batches import Forward, call, size_of
+from anynorm.surgery.modes import eval_mode
 from anynorm.surgery.recalibrate import has_running_stats, recalibrate
 
 VARIANTS = ("source", "recalibrated", "mixed", "per_batch")

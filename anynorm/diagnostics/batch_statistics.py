@@ -11,6 +11,7 @@ from anynorm.diagnostics.buffers import preserve_buffers
 from anynorm.kernels.sync import NoSync
 from anynorm.layers.norm import Norm
 from anynorm.surgery.find import NormSite, find_norms
+from anynorm.surgery.modes import preserve_modes
 
 
 @contextmanager
@@ -30,19 +31,16 @@ def batch_statistics(model: nn.Module) -> Iterator[None]:
     """
     sites = find_norms(model)
     modules = [module for site in sites for module in _own_modules(site)]
-    modes = {module: module.training for module in modules}
     norms = [site.module for site in sites if isinstance(site.module, Norm)]
     settings = {norm: (norm.sync_group, norm.schedule_enabled) for norm in norms}
     try:
-        for module in modules:
-            module.training = True
-        for norm in norms:
-            norm.sync_group, norm.schedule_enabled = NoSync(), False
-        with preserve_buffers(model):
+        with preserve_modes(modules), preserve_buffers(model):
+            for module in modules:
+                module.training = True
+            for norm in norms:
+                norm.sync_group, norm.schedule_enabled = NoSync(), False
             yield
     finally:
-        for module, mode in modes.items():
-            module.training = mode
         for norm, (group, enabled) in settings.items():
             norm.sync_group, norm.schedule_enabled = group, enabled
 

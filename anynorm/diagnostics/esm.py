@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anynorm.core.moments import MIN_SHARE
+from anynorm.core.moments import MIN_PRESENT_COUNT
 from anynorm.core.update_rules import as_tables
 from anynorm.diagnostics.buffers import BufferRef, StatBuffers
 from anynorm.diagnostics.observe import observe_inputs
@@ -112,7 +112,7 @@ def compute_esm(accumulator: StatAccumulator) -> dict[str, float]:
         running_mean, running_var = (None if ref is None else ref.tensor for ref in refs)
         num_domains, parts, strips = expected.mean.shape
         mean, var = as_tables((running_mean, running_var), (num_domains, parts, strips), expected.mean.dtype)
-        std, has_samples = expected.unbiased_var().sqrt(), expected.count > MIN_SHARE
+        std, has_samples = expected.unbiased_var().sqrt(), expected.count > MIN_PRESENT_COUNT
         varies = has_samples & (std > 1e-6 * (expected.mean.abs() + std))
         if running_mean is not None:
             mean_errors.append((mean - expected.mean)[has_samples])
@@ -150,5 +150,5 @@ def expected_statistics(accumulator: StatAccumulator) -> dict[BufferRef, Tensor]
         for ref, table in zip(refs, (moments.mean, moments.unbiased_var()), strict=True):
             if ref is not None:
                 current = ref.tensor.to(table.dtype).reshape(table.shape)
-                values[ref] = torch.where(moments.count > MIN_SHARE, table, current).reshape(ref.tensor.shape)
+                values[ref] = torch.where(moments.count > MIN_PRESENT_COUNT, table, current).reshape(ref.tensor.shape)
     return values

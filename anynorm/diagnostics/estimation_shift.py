@@ -15,7 +15,6 @@ from anynorm.core.update_rules import Frozen
 from anynorm.diagnostics.ablation import Ablation
 from anynorm.diagnostics.advice import advise
 from anynorm.diagnostics.esm import Measurement, compute_esm, measure
-from anynorm.diagnostics.observe import eval_mode
 from anynorm.diagnostics.report import DiagnosticReport
 from anynorm.diagnostics.scores import Score
 from anynorm.diagnostics.statistics import StatAccumulator
@@ -24,6 +23,7 @@ from anynorm.errors import DiagnosticError
 from anynorm.progress import track
 from anynorm.surgery.batches import Forward, call
 from anynorm.surgery.find import NormSite, Where
+from anynorm.surgery.modes import eval_mode
 
 
 def estimation_shift(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from anynorm.core.cuts import Cut
 from anynorm.diagnostics.buffers import preserve_buffers
-from anynorm.diagnostics.observe import eval_mode, observe_inputs
+from anynorm.diagnostics.observe import observe_inputs
 from anynorm.diagnostics.report import DiagnosticReport
 from anynorm.diagnostics.statistics import pooled_moments
 from anynorm.diagnostics.validation import as_batches, find_readable_norms
@@ -26,6 +26,7 @@ from anynorm.progress import track
 from anynorm.registry import parse
 from anynorm.surgery.batches import Forward, call
 from anynorm.surgery.find import NormSite, Where
+from anynorm.surgery.modes import eval_mode
 
 
 class Recorder:

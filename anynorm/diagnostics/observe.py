@@ -136,24 +136,3 @@ def _domain_labels(module: nn.Module, x: Tensor, condition: Any) -> Tensor | Non
         return None
     labels: Tensor = read_condition(module, x, module._condition if condition is None else condition)
     return labels
-
-
-@contextmanager
-def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Run a model in eval mode inside a `with` block, without gradients and without compiled code, which would skip hooks.
-
-    >>> model = nn.Dropout()
-    >>> with eval_mode(model):
-    ...     model.training
-    False
-    >>> model.training
-    True
-    """
-    modes = {module: module.training for module in model.modules()}
-    try:
-        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
-            model.eval()
-            yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from anynorm.diagnostics.buffers import BufferRef, swap_buffers
-from anynorm.diagnostics.observe import eval_mode
 from anynorm.diagnostics.report import DiagnosticReport
 from anynorm.diagnostics.validation import find_tracking_norms
 from anynorm.errors import DiagnosticError
 from anynorm.progress import track
 from anynorm.surgery.find import Where
+from anynorm.surgery.modes import eval_mode
 
 PER = ("layer", "channel")
 

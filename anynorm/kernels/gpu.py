@@ -207,7 +207,7 @@ class _Pass:
             grid += sum(plan.programs(i) for i, cut in cuts if cut.samples_per_part)
             _launch(k.pool_rows, grid, rows, columns, self.counts, self.stats, buffers.labels, shape, NORM=norm)
         if norm.pools_columns and sync.is_synchronized:
-            merged = sync.all_reduce(Moments(columns[0], columns[1], self.counts.reshape(-1, 1, 1)))
+            merged = sync.pool_moments(Moments(columns[0], columns[1], self.counts.reshape(-1, 1, 1)))
             columns = torch.stack(merged[:2])
             self.counts = merged.count.expand_as(merged.mean)[:, 0, 0].contiguous()
         running = tuple(buffer for pair in buffers.running_stats for buffer in pair or (None, None))

@@ -78,7 +78,7 @@ def _batch_stats(spec: ForwardSpec, sample_moments: Moments, buffers: Buffers) -
     channel_moments = None
     if any([cut.pools_samples for cut in used]):
         labels = buffers.labels if spec.num_domains else None
-        channel_moments = spec.sync_group.all_reduce(pool_samples(sample_moments, labels, spec.num_domains))
+        channel_moments = spec.sync_group.pool_moments(pool_samples(sample_moments, labels, spec.num_domains))
     by_cut: list[Moments | None] = []
     for cut, use in zip(spec.cuts.distinct, spec.uses_batch, strict=True):
         if not use:

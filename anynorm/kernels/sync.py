@@ -32,7 +32,7 @@ class SyncGroup(Protocol):
     def name(self) -> str:
         """Name of the process group in torch; empty without synchronization."""
 
-    def all_reduce(self, moments: Moments) -> Moments:
+    def pool_moments(self, moments: Moments) -> Moments:
         """Return the moments over the samples of all processes."""
 
     def sum(self, table: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ class NoSync:
     is_synchronized = False
     name = ""
 
-    def all_reduce(self, moments: Moments) -> Moments:
+    def pool_moments(self, moments: Moments) -> Moments:
         """Return the moments unchanged."""
         return moments
 
@@ -116,7 +116,7 @@ class AllReduce:
         """Name of the process group in torch; empty without other processes."""
         return "" if self._is_single_process() else str((self.group or dist.distributed_c10d._get_default_group()).group_name)
 
-    def all_reduce(self, moments: Moments) -> Moments:
+    def pool_moments(self, moments: Moments) -> Moments:
         """Return the moments over the samples of all ranks, with gradients, in one exchange."""
         if self._is_single_process():
             return moments

@@ -25,10 +25,10 @@ import torch
 from torch import Tensor, nn
 
 from anynorm.diagnostics.buffers import preserve_buffers
-from anynorm.diagnostics.observe import eval_mode
 from anynorm.errors import DataError, SpecError
 from anynorm.lab.data.standardization import Standardized
 from anynorm.surgery.find import find_norms
+from anynorm.surgery.modes import eval_mode
 
 EPSILON, STEP_SIZE = 8 / 255, 2 / 255
 NORM_MODES = ("eval", "train")

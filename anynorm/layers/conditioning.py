@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,29 @@ from anynorm.errors import ConditionError
 
 if TYPE_CHECKING:
     from anynorm.layers.norm import Norm
+
+
+class Conditional(Protocol):
+    """A layer whose condition `condition` sets; a norm, or a layer that passes the condition on to norms."""
+
+    _condition: Any
+
+    @property
+    def takes_condition(self) -> bool:
+        """Whether the layer needs a condition."""
+
+    def set_condition(self, condition: Any) -> None:
+        """Set the condition of subsequent forward passes."""
+
+
+def is_conditional(module: nn.Module) -> TypeGuard[Conditional]:
+    """Whether a module takes a condition; see `Conditional`."""
+    return bool(getattr(module, "takes_condition", False))
+
+
+def conditional_layers(model: nn.Module) -> list[Conditional]:
+    """Return the layers of a model that take a condition."""
+    return [module for module in model.modules() if is_conditional(module)]
 
 
 @contextmanager
@@ -49,7 +72,7 @@ def condition(model: nn.Module, value: Any, *, strict: bool = True) -> Iterator[
     ...     model(torch.randn(2, 3, 6, 6)).shape
     torch.Size([2, 8, 4, 4])
     """
-    layers: list[Any] = [module for module in model.modules() if getattr(module, "takes_condition", False)]
+    layers = conditional_layers(model)
     if not layers and strict:
         raise ConditionError(
             f"No layer of this {type(model).__name__} takes a condition. Norms that take one: ccbn@K, sabn@K, auxbn@K, adain, …"

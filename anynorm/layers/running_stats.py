@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from anynorm.core.compat import is_exporting, is_recomputing, recomputing
-from anynorm.core.moments import MIN_SHARE, Moments, pool_samples
+from anynorm.core.moments import MIN_PRESENT_COUNT, Moments, pool_samples
 from anynorm.core.spec import NormSpec
 from anynorm.core.update_rules import Observation, Running, Stats, UpdateRule, as_tables, from_momentum
 from anynorm.errors import SpecError
@@ -189,7 +189,7 @@ class RunningStats(nn.Module):
         assert new_values is not None  # `pooled_samples` was checked
         if self.num_batches_tracked is None and not isinstance(self._update_rule, Running):
             return  # as in torch: without a counter, a cumulative average is not updated
-        present = new_values > MIN_SHARE
+        present = new_values > MIN_PRESENT_COUNT
         if torch.compiler.is_compiling() and not is_exporting():
             present = present & ~recomputing(new_values)
         updated: dict[str, Tensor] = {}

@@ -33,6 +33,7 @@ from anynorm.layers.norm import Norm
 from anynorm.layers.registered import RegisteredNorm
 from anynorm.layers.running_stats import STAT_PREFIXES
 from anynorm.norms import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, PositionalNorm
+from anynorm.surgery.modes import preserve_modes
 from anynorm.surgery.norm_info import NormInfo, UnsupportedNormError
 
 __all__ = ["NormInfo", "UnsupportedNormError", "read_norm", "register"]
@@ -114,19 +115,16 @@ def _is_norm_then(module: Any, base: Any, info: NormInfo, post_modules: dict[str
     dims = next((match[1] for cls in type(module).__mro__ if (match := re.search(r"([123])d$", cls.__name__))), "2")
     space = {"1": (5,), "2": (3, 4), "3": (2, 3, 2)}[dims]
     x = torch.linspace(-2, 3, 2 * info.channels * math.prod(space), device=like.device, dtype=like.dtype)
-    modes = {child: child.training for child in module.modules()}
-    try:
+    x = x.reshape(2, info.channels, *space)
+    with preserve_modes(module.modules()):
         module.eval()
-        x = x.reshape(2, info.channels, *space)
-        expected = base.forward(module, x.clone())
-        for child in post_modules.values():
-            expected = child(expected)
-        return bool(torch.allclose(type(module).forward(module, x.clone()), expected, rtol=1e-3, atol=1e-4))
-    except Exception:  # a forward that raises anything on this input is not supported
-        return False
-    finally:
-        for child, mode in modes.items():
-            child.training = mode
+        try:
+            expected = base.forward(module, x.clone())
+            for child in post_modules.values():
+                expected = child(expected)
+            return bool(torch.allclose(type(module).forward(module, x.clone()), expected, rtol=1e-3, atol=1e-4))
+        except Exception:  # a forward that raises anything on this input is not supported
+            return False
 
 
 def _without_parametrization(cls: Any) -> Any:
@@ -145,11 +143,6 @@ def class_specific_tensors(norm: Norm) -> list[str]:
     return [name for name in norm._parameters if name not in PARAMETER_NAMES] + buffers
 
 
-def tracked_cuts(norm: Norm) -> list[int]:
-    """Return the indices of the cuts that have running statistics."""
-    return [index for index, cut in enumerate(norm.cuts) if cut.pools_samples] if norm.has_running_stats else []
-
-
 def _read_anynorm(norm: Norm) -> NormInfo:
     names = [*PARAMETER_NAMES, "num_batches_tracked", *class_specific_tensors(norm)]
     return NormInfo(
@@ -160,7 +153,7 @@ def _read_anynorm(norm: Norm) -> NormInfo:
         track_running_stats=norm.track_running_stats,
         sync_group=norm.sync_group,
         tensors=_tensors(norm, *names),
-        running_stats={norm.cuts[index]: norm.running_stats(index) for index in tracked_cuts(norm)},
+        running_stats={norm.cuts[index]: norm.running_stats(index) for index in norm.tracked_cuts},
         post_modules={name: child for name, child in norm.named_children() if name in _POST_MODULE_NAMES},
     )
 

@@ -12,10 +12,11 @@ from anynorm.errors import SpecError, SurgeryError
 from anynorm.layers.norm import Norm
 from anynorm.registry import nearest_spec, parse, split_options
 from anynorm.surgery.batches import Calibration, Forward, calibration
-from anynorm.surgery.find import NormSite, Where, all_or_nothing, check_model, choose, find_norms
+from anynorm.surgery.find import NormSite, Where, check_model, choose, find_norms
 from anynorm.surgery.optimizer import replace_in_optimizer
 from anynorm.surgery.replace import make_replacement
-from anynorm.surgery.report import SurgeryReport
+from anynorm.surgery.report import Conversion, SurgeryReport
+from anynorm.surgery.undo import all_or_nothing
 
 MAX_LISTED = 12
 
@@ -114,14 +115,13 @@ def _add_skipped(report: SurgeryReport, sites: list[NormSite], skipped: list[Nor
     if not skipped:
         return
     rows = {row["path"]: row for row in report.rows}
-    rows |= {site.path: _unconverted_row(site, site.info.channels, "does not pool over samples") for site in skipped}
+    rows |= {site.path: _unconverted(site, site.info.channels, "does not pool over samples").row() for site in skipped}
     report.rows[:] = [rows[site.path] for site in sites]
     report.finding = f"{_summary(report.rows)} where='all' converts every norm."
 
 
-def _unconverted_row(site: NormSite, channels: int | None, reason: str) -> dict[str, Any]:
-    row: dict[str, Any] = {"path": site.path, "norm": site.label, "new_norm": None, "channels": channels}
-    return row | {"transferred": [], "not_transferred": [], "note": f"not converted: {reason}"}
+def _unconverted(site: NormSite, channels: int | None, reason: str) -> Conversion:
+    return Conversion(site.path, site.label, new_norm=None, channels=channels, notes=[f"not converted: {reason}"])
 
 
 def replace_norms(
@@ -147,11 +147,11 @@ def replace_norms(
         SurgeryError: if a spec does not fit its layer; the message lists all these layers. The model is unchanged.
     """
     norms: dict[NormSite, Norm] = {}
-    rows: list[dict[str, Any]] = []
+    conversions: list[Conversion] = []
     failures: list[str] = []
     for site, norm_spec in specs.items():
         if site.unsupported:
-            rows.append(_unconverted_row(site, None, site.unsupported))
+            conversions.append(_unconverted(site, None, site.unsupported))
             continue
         channels = site.info.channels
         try:
@@ -161,19 +161,18 @@ def replace_norms(
             failures.append(f"  {site.path or 'the model itself'} ({channels} channels): {error}")
             continue
         norms[site] = replacement.norm
-        row: dict[str, Any] = {"path": site.path, "norm": site.label, "new_norm": replacement.norm.spec, "channels": channels}
-        rows.append(row | vars(replacement.transfer))
+        conversions.append(Conversion(site.path, site.label, replacement.norm.spec, channels, **vars(replacement.transfer)))
     if failures:
         hint = " groups='nearest' uses the nearest number of groups." if groups == "exact" and "divisible" in failures[0] else ""
-        start = f"{len(failures)} layers cannot be converted; nothing was changed.{hint}"
+        start = f"{len(failures)} layer{'s' * (len(failures) > 1)} cannot be converted; nothing was changed.{hint}"
         raise SurgeryError("\n".join([start, *_truncated(failures)]))
     for kind in {type(norm): None for norm in norms.values()}:
         kind.connect([norm for norm in norms.values() if type(norm) is kind])
-    return _install(model, norms, rows, fit=fit, optimizer=optimizer)
+    return _install(model, norms, conversions, fit=fit, optimizer=optimizer)
 
 
 def _install(
-    model: nn.Module, norms: dict[NormSite, Norm], rows: list[dict[str, Any]], *, fit: Calibration | None, optimizer: Any
+    model: nn.Module, norms: dict[NormSite, Norm], conversions: list[Conversion], *, fit: Calibration | None, optimizer: Any
 ) -> SurgeryReport:
     changed: nn.Module = next((norm for site, norm in norms.items() if not site.parents), model)
     with all_or_nothing() as undo_log:
@@ -184,7 +183,8 @@ def _install(
         if fit is not None:
             from anynorm.surgery.fit import fit_norms
 
-            fit_norms(changed, norms, fit, rows)
+            fit_norms(changed, norms, fit, conversions)
+    rows = [conversion.row() for conversion in conversions]
     return SurgeryReport(rows, _summary(rows), changed, undo_log.undo, model)
 
 

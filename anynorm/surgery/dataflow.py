@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from anynorm.surgery.modes import preserve_modes
+
 
 @dataclass(eq=False)
 class Call:
@@ -124,14 +126,8 @@ def trace_example(model: nn.Module, run: Callable[[nn.Module], Any], modules: li
     """
     trace = Trace()
     running: list[nn.Module] = []
-    modes = {module: module.training for module in model.modules()}
-    try:
-        model.eval()
-        with torch.no_grad(), _record_calls(modules, trace, running), _RecordUses(trace, running):
-            output = run(model)
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
+    with preserve_modes(model.modules()), torch.no_grad(), _record_calls(modules, trace, running), _RecordUses(trace, running):
+        output = run(model.eval())
     for tensor in tensors_of(output):
         trace.add_use(tensor, None)  # the caller of the model uses its output
     return trace, output

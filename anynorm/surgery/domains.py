@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from anynorm.errors import SurgeryError
 from anynorm.layers.norm import Norm
 from anynorm.layers.running_stats import STAT_PREFIXES
-from anynorm.surgery.find import all_or_nothing, check_model
+from anynorm.surgery.find import check_model
 from anynorm.surgery.report import SurgeryReport
+from anynorm.surgery.undo import all_or_nothing
 
 _AFFINE = ("class_weight", "class_bias")
 

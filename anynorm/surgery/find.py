@@ -1,14 +1,13 @@
-"""Search for the norms of a model, selection among them, and replacement with undo.
+"""Search for the norms of a model, and selection among them.
 
 A `NormSite` is one norm with all paths under which it is registered in the model, so a shared norm is replaced under all of them
-and stays shared. Every change is recorded in an `UndoLog`, which can revert it.
+and stays shared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -60,61 +59,6 @@ class NormSite:
     def label(self) -> str:
         """The name of the norm in reports: the spec of an anynorm layer, or the class name of any other layer."""
         return self.module.spec if isinstance(self.module, Norm) else type(self.module).__name__
-
-
-@dataclass
-class UndoLog:
-    """Record of the changes made to a model, with the functions that revert them."""
-
-    undo_steps: list[Callable[[], Any]] = field(default_factory=list)
-    replacements: list[tuple[nn.Module, str, nn.Module]] = field(default_factory=list)
-
-    def replace(self, site: NormSite, module: nn.Module) -> None:
-        """Replace a norm by a module, under all its paths."""
-        for parent, name in site.parents:
-            self.replacements.append((parent, name, module))
-            self.undo_steps.append(lambda parent=parent, name=name: _restore(parent, name, site.module))  # type: ignore[misc]
-            parent._modules[name] = module
-
-    def set_attribute(self, target: Any, name: str, value: Any) -> None:
-        """Set an attribute of an object; `undo` restores the old value."""
-        old = getattr(target, name)
-        self.undo_steps.append(lambda: setattr(target, name, old))
-        setattr(target, name, value)
-
-    def undo(self) -> None:
-        """Revert all changes; each restored module gets the mode, device and dtype of the module that had replaced it.
-
-        Raises:
-            SurgeryError: if a module has been replaced again by a later operation.
-        """
-        for parent, name, module in self.replacements:
-            if self.undo_steps and parent._modules.get(name) is not module:
-                raise SurgeryError(f"'{name}' has been replaced again since: undo the later operation first.")
-        self.replacements.clear()
-        while self.undo_steps:
-            self.undo_steps.pop()()
-
-
-def _restore(parent: nn.Module, name: str, old: nn.Module) -> None:
-    new = parent._modules[name]
-    if new is not None and new is not old:
-        old.train(new.training)
-        like = next((tensor for tensor in [*new.parameters(), *new.buffers()] if tensor.is_floating_point()), None)
-        if like is not None and not any(tensor.is_meta for tensor in [*old.parameters(), *old.buffers(), like]):
-            old.to(like.device, like.dtype)
-    parent._modules[name] = old
-
-
-@contextmanager
-def all_or_nothing() -> Iterator[UndoLog]:
-    """Yield an undo log whose changes are reverted if the `with` block raises."""
-    undo_log = UndoLog()
-    try:
-        yield undo_log
-    except BaseException:
-        undo_log.undo()
-        raise
 
 
 def check_model(model: Any) -> None:

@@ -25,8 +25,11 @@ from anynorm.core.update_rules import Frozen, Running
 from anynorm.errors import SurgeryError
 from anynorm.layers.norm import Norm
 from anynorm.surgery.batches import Calibration, duplicate, gather
-from anynorm.surgery.find import NormSite, all_or_nothing
+from anynorm.surgery.find import NormSite
+from anynorm.surgery.modes import preserve_modes
 from anynorm.surgery.replace import make_equivalent
+from anynorm.surgery.report import Conversion
+from anynorm.surgery.undo import temporary_changes
 
 RIDGE = 1e-6
 SAMPLES_AT_ONCE = 8  # samples converted to float64 at a time, few enough to stay in the cache
@@ -38,14 +41,14 @@ class FittingNorm(nn.Module):
 
     Args:
         norms: the old and the new norm.
-        row: row of the report, to which the errors are added.
+        conversion: the row of the report, to which the errors are added.
         is_first: a list shared by all fitting norms: [True] until the first of them runs, where both halves must be equal.
     """
 
-    def __init__(self, norms: tuple[Norm, Norm], row: dict[str, Any], is_first: list[bool]) -> None:
+    def __init__(self, norms: tuple[Norm, Norm], conversion: Conversion, is_first: list[bool]) -> None:
         super().__init__()
         # norms in a tuple are not registered as children: `anynorm.condition` sets the condition of this module only
-        self.norms, self.row, self.is_first = norms, row, is_first
+        self.norms, self.conversion, self.is_first = norms, conversion, is_first
         self.calls = 0
         self._condition: Any = None
 
@@ -68,17 +71,18 @@ class FittingNorm(nn.Module):
         halves = x.chunk(2)
         if len(halves) != 2 or len(halves[0]) != len(halves[1]) or (self.is_first[0] and not torch.equal(*halves)):
             raise SurgeryError(
-                f"fit= runs every sample twice in one batch, and at '{self.row['path']}' the two halves of the batch do not "
+                f"fit= runs every sample twice in one batch, and at '{self.conversion.path}' the two halves of the batch do not "
                 "correspond: the model reorders the samples or adds some. Convert without fit=, and train."
             )
         self.is_first[0] = False
         (old, new), (x_old, x_new) = self.norms, halves
         condition_old, condition_new = _half(condition, 0), _half(condition, 1)
         target = old.normalize(x_old, condition_old)
+        fitted = new.normalize(x_new, condition_new)
         if not self.calls:
-            _solve(new, x_new, target, condition_new, self.row)
+            fitted = _solve(new, x_new, condition_new, fitted, target, self.conversion)
         self.calls += 1
-        y = torch.cat([target, new.normalize(x_new, condition_new)])
+        y = torch.cat([target, fitted])
         for name in new.post_modules:
             y = getattr(new, name)(y)
         return y
@@ -108,18 +112,29 @@ def _set_running_stats(norm: Norm, x: Tensor, condition: Any) -> None:
             batches.copy_(old_batches)
 
 
-def _solve(norm: Norm, x: Tensor, target: Tensor, condition: Any, row: dict[str, Any]) -> None:
-    """Set γ and β by least squares, and add the relative errors ‖y − target‖ / ‖target‖ before and after to the row.
+def _solve(norm: Norm, x: Tensor, condition: Any, y: Tensor, target: Tensor, conversion: Conversion) -> Tensor:
+    """Set γ and β by least squares, and add the relative errors ‖y − target‖ / ‖target‖ before and after to the report.
 
     A norm whose error is below `GOOD_FIT`, or that has no shared γ and β, is not changed.
+
+    Args:
+        norm: the new norm.
+        x: its input.
+        condition: its condition.
+        y: its output.
+        target: the output of the old norm.
+        conversion: the row of the report.
+
+    Returns:
+        The output of the fitted norm.
     """
-    row["error_before"] = row["error_after"] = _error(norm.normalize(x, condition), target)
+    error = conversion.error_before = conversion.error_after = _error(y, target)
     weight, bias = norm._parameters.get("weight"), norm._parameters.get("bias")
     if weight is None or bias is None:
-        _add_note(row, "not fitted: no shared γ and β")
-        return
-    if row["error_before"] < GOOD_FIT:
-        return
+        conversion.notes.append("not fitted: no shared γ and β")
+        return y
+    if error < GOOD_FIT:
+        return y
     _set_running_stats(norm, x, condition)
     outputs = [_output(norm, (weight, bias), values, x, condition) for values in ((0, 0), (1, 0), (0, 1))]
     uu, uv, vv, ur, vr = _normal_equations(target, *outputs)
@@ -127,7 +142,9 @@ def _solve(norm: Norm, x: Tensor, target: Tensor, condition: Any, row: dict[str,
     gamma = (ur - uv * vr / vv) / (uu - uv * uv / vv + RIDGE)
     weight.copy_(gamma)
     bias.copy_((vr - gamma * uv) / vv)
-    row["error_after"] = _error(norm.normalize(x, condition), target)
+    y = norm.normalize(x, condition)
+    conversion.error_after = _error(y, target)
+    return y
 
 
 def _output(norm: Norm, affine: tuple[Tensor, Tensor], values: tuple[int, int], x: Tensor, condition: Any) -> Tensor:
@@ -156,44 +173,34 @@ def _error(y: Tensor, target: Tensor) -> float:
     return float((y - target).norm() / target.norm().clamp(min=1e-12))
 
 
-def _add_note(row: dict[str, Any], note: str) -> None:
-    row["note"] = f"{row['note']}; {note}" if row.get("note") else note
-
-
-def fit_norms(model: nn.Module, norms: dict[NormSite, Norm], fit: Calibration, rows: list[dict[str, Any]]) -> None:
+def fit_norms(model: nn.Module, norms: dict[NormSite, Norm], fit: Calibration, conversions: list[Conversion]) -> None:
     """Fit γ and β of new norms that are already part of a model.
 
     Args:
         model: the model with the new norms.
         norms: the new norm of each site.
         fit: the calibration batches.
-        rows: rows of the report, to which the columns error_before and error_after are added.
+        conversions: the rows of the report, to which the errors before and after the fit are added.
 
     Raises:
         SurgeryError: if fit has no batch, if the batch reaches none of the norms, or if the model reorders samples.
     """
     batch = gather(fit.data)
-    row_of = {row["path"]: row for row in rows}
+    conversion_of = {conversion.path: conversion for conversion in conversions}
     is_first = [True]
-    modes = {module: module.training for module in model.modules()}
-    modes |= {norm: site.module.training for site, norm in norms.items()}
-    fitting = {
-        site: FittingNorm((make_equivalent(site).eval(), norm.eval()), row_of[site.path], is_first)
-        for site, norm in norms.items()
-    }
-    root: nn.Module = next((module for site, module in fitting.items() if not site.parents), model)
-    try:
-        with all_or_nothing() as undo_log, torch.no_grad():
+    with preserve_modes({*model.modules(), *norms.values()}), torch.no_grad():
+        fitting = {
+            site: FittingNorm((make_equivalent(site).eval(), norm.eval()), conversion_of[site.path], is_first)
+            for site, norm in norms.items()
+        }
+        root: nn.Module = next((module for site, module in fitting.items() if not site.parents), model)
+        with temporary_changes() as undo_log:
             for site, module in fitting.items():
                 undo_log.replace(replace(site, module=norms[site]), module.eval())
             fit.forward(root.eval(), duplicate(batch))
-            undo_log.undo()
-    finally:
-        for child, mode in modes.items():
-            child.training = mode
     if not any(module.calls for module in fitting.values()):
         raise SurgeryError("The calibration batch reached none of the new norms; nothing was changed.")
     for site, module in fitting.items():
         if module.calls != 1:
             note = "fitted on the first of its calls only" if module.calls else "not fitted: the batch did not reach it"
-            _add_note(row_of[site.path], note)
+            conversion_of[site.path].notes.append(note)

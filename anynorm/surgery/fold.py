@@ -20,9 +20,10 @@ from anynorm.layers.conditioning import condition as set_condition
 from anynorm.layers.norm import Norm
 from anynorm.surgery.batches import Forward, call, is_one_input
 from anynorm.surgery.dataflow import Trace, tensors_of, trace_example
-from anynorm.surgery.find import NormSite, UndoLog, Where, all_or_nothing, check_model, choose, find_norms
+from anynorm.surgery.find import NormSite, Where, check_model, choose, find_norms
 from anynorm.surgery.replace import copy_hooks_and_parametrizations, make_equivalent
 from anynorm.surgery.report import SurgeryReport
+from anynorm.surgery.undo import UndoLog, all_or_nothing, temporary_changes
 
 Run = Callable[[nn.Module], Any]
 LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Linear)
@@ -138,11 +139,9 @@ def _apply(plans: dict[NormSite, FoldPlan], undo_log: UndoLog) -> None:
 
 def _is_exact(plans: dict[NormSite, FoldPlan], model: nn.Module, run: Run, output: Any) -> bool:
     """Whether folding does not change the output."""
-    with all_or_nothing() as undo_log:
+    with temporary_changes() as undo_log:
         _apply(plans, undo_log)
-        same = _same_output(model, run, output)
-        undo_log.undo()
-    return same
+        return _same_output(model, run, output)
 
 
 def _output_change(model: nn.Module, run: Run, output: Any) -> float:

@@ -9,9 +9,10 @@ from torch import nn
 from anynorm.core.update_rules import Frozen, Running
 from anynorm.errors import SurgeryError
 from anynorm.layers.norm import Norm
-from anynorm.surgery.find import NormSite, UndoLog, Where, all_or_nothing, check_model, choose, find_norms
+from anynorm.surgery.find import NormSite, Where, check_model, choose, find_norms
 from anynorm.surgery.replace import make_equivalent, share_parameters
 from anynorm.surgery.report import SurgeryReport
+from anynorm.surgery.undo import UndoLog, all_or_nothing
 
 
 def freeze(model: nn.Module, where: Where = None, *, statistics: bool = True, affine: bool = True) -> SurgeryReport:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from anynorm.errors import SurgeryError
-from anynorm.surgery.find import UndoLog
+from anynorm.surgery.undo import UndoLog
 
 
 def replace_in_optimizer(optimizer: torch.optim.Optimizer, modules: list[tuple[nn.Module, nn.Module]], undo_log: UndoLog) -> None:

@@ -30,12 +30,13 @@ from anynorm.errors import SurgeryError
 from anynorm.kernels.sync import AllReduce
 from anynorm.layers.norm import Norm
 from anynorm.progress import track
-from anynorm.surgery.adapters import tracked_cuts
 from anynorm.surgery.batches import Forward, call, size_of
-from anynorm.surgery.find import NormSite, UndoLog, all_or_nothing, check_model, find_norms
+from anynorm.surgery.find import NormSite, check_model, find_norms
+from anynorm.surgery.modes import preserve_modes
 from anynorm.surgery.replace import make_equivalent
 from anynorm.surgery.report import SurgeryReport
 from anynorm.surgery.source_mixing import mix_with_source
+from anynorm.surgery.undo import UndoLog, all_or_nothing, temporary_changes
 
 ESTIMATORS: dict[str, type[Pooled] | type[Cumulative]] = {"pooled": Pooled, "averaged": Cumulative}
 _COUNTERS = ("num_batches_tracked", "num_values_tracked")
@@ -156,26 +157,21 @@ class _Estimation:
         Returns:
             The number of samples, and the norms that received at least one sample.
         """
-        modes = {module: module.training for module in model.modules()}
-        try:
-            with all_or_nothing() as undo_log, torch.no_grad():
-                estimating = {site: _estimating_norm(site, self.update_rule) for site in sites}
-                model.eval()
-                root = model
+        with preserve_modes(model.modules()), torch.no_grad():
+            estimating = {site: _estimating_norm(site, self.update_rule) for site in sites}
+            model.eval()
+            root = model
+            with temporary_changes() as undo_log:
                 for site, norm in estimating.items():
                     replacement = self._replacement(site, norm)
                     undo_log.replace(site, replacement)
                     root = root if site.parents else replacement
                 samples = self._run_batches(root, loader, batches)
-                reached = [site for site, norm in estimating.items() if int(norm.get_buffer("num_batches_tracked").sum()) > 0]
-                if not reached:
-                    raise SurgeryError("The batches reached no norm. The statistics are unchanged.")
-                undo_log.undo()
-                for site, norm in estimating.items():
-                    _copy_statistics(norm, site, self.source_weight)
-        finally:
-            for module, mode in modes.items():
-                module.training = mode
+            reached = [site for site, norm in estimating.items() if int(norm.get_buffer("num_batches_tracked").sum()) > 0]
+            if not reached:
+                raise SurgeryError("The batches reached no norm. The statistics are unchanged.")
+            for site, norm in estimating.items():
+                _copy_statistics(norm, site, self.source_weight)
         return samples, reached
 
     def _replacement(self, site: NormSite, norm: Norm) -> Norm:
@@ -222,7 +218,7 @@ def _copy_statistics(norm: Norm, site: NormSite, source_weight: float) -> None:
     """Mix the statistics of `norm` into the norm of a site, except those of norms or domains that received no sample."""
     assert norm.num_batches_tracked is not None  # it has running statistics
     reached = norm.num_batches_tracked > 0
-    for index in tracked_cuts(norm):
+    for index in norm.tracked_cuts:
         for buffer, new in zip(site.info.running_stats[norm.cuts[index]], norm.running_stats(index), strict=True):
             if buffer is not None and new is not None:
                 mixed = torch.lerp(new.reshape(buffer.shape), buffer, source_weight)

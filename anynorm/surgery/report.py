@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import nn
 
@@ -33,3 +34,37 @@ class SurgeryReport(Table):
         self.undo_changes()
         self.model = self.original or self.model
         return self.model
+
+
+@dataclass
+class Conversion:
+    """The conversion of one norm: a row of the report of `convert`.
+
+    Attributes:
+        path: path of the norm in the model.
+        norm: name of the old norm.
+        new_norm: spec of the new norm; None if the norm was not converted.
+        channels: number of channels; None if it is unknown.
+        transferred: names of the tensors that were transferred to the new norm.
+        not_transferred: names of the tensors that were not.
+        error_before: relative error of the output before the fit; None without a fit.
+        error_after: relative error of the output after the fit; None without a fit.
+        notes: remarks, such as the reason why the norm was not converted.
+    """
+
+    path: str
+    norm: str
+    new_norm: str | None
+    channels: int | None
+    transferred: list[str] = field(default_factory=list)
+    not_transferred: list[str] = field(default_factory=list)
+    error_before: float | None = None
+    error_after: float | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def row(self) -> dict[str, Any]:
+        """Return the columns of the report; those of the fit and `note` only if they have a value."""
+        columns = dict(vars(self))
+        note = "; ".join(columns.pop("notes"))
+        fitted = {name: columns.pop(name) for name in ("error_before", "error_after")}
+        return columns | (fitted if self.error_before is not None else {}) | ({"note": note} if note else {})

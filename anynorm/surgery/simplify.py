@@ -18,11 +18,11 @@ from anynorm.core.mixing import Argmax
 from anynorm.core.spec import NormSpec
 from anynorm.errors import SurgeryError
 from anynorm.layers.norm import Norm
-from anynorm.surgery.adapters import tracked_cuts
-from anynorm.surgery.find import Where, all_or_nothing, check_model, choose, find_norms
+from anynorm.surgery.find import Where, check_model, choose, find_norms
 from anynorm.surgery.optimizer import replace_in_optimizer
 from anynorm.surgery.replace import copy_hooks_and_parametrizations, set_post_modules
 from anynorm.surgery.report import SurgeryReport
+from anynorm.surgery.undo import all_or_nothing
 
 Simplify = Callable[[Norm], Norm | None]
 
@@ -141,7 +141,7 @@ def _rebuild(norm: Norm, norm_spec: NormSpec) -> Norm:
         old = getattr(norm, name)
         parameter.copy_(old)
         parameter.requires_grad_(old.requires_grad and parameter.requires_grad)
-    for index in tracked_cuts(new) if norm.has_running_stats else ():
+    for index in new.tracked_cuts if norm.has_running_stats else ():
         old_index = norm.cuts.index(new.cuts[index])
         for buffer, old in zip(new.running_stats(index), norm.running_stats(old_index), strict=True):
             if buffer is not None and old is not None:

@@ -15,9 +15,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from anynorm.errors import SurgeryError
 from anynorm.kernels.sync import AllReduce, NoSync
 from anynorm.layers.norm import Norm
-from anynorm.surgery.find import all_or_nothing, check_model, find_norms
+from anynorm.surgery.find import check_model, find_norms
 from anynorm.surgery.replace import make_equivalent, share_parameters
 from anynorm.surgery.report import SurgeryReport
+from anynorm.surgery.undo import all_or_nothing
 
 
 def sync(model: nn.Module, group: Any = None, *, on: bool = True) -> SurgeryReport:

@@ -22,7 +22,7 @@ from anynorm.core.affine import chain, inverse_std
 from anynorm.core.cuts import ALL, Cut
 from anynorm.core.moments import Moments
 from anynorm.layers.norm import Norm
-from anynorm.surgery.adapters import PARAMETER_NAMES, tracked_cuts
+from anynorm.surgery.adapters import PARAMETER_NAMES
 from anynorm.surgery.norm_info import NormInfo
 
 _CLASS_AFFINE = ("class_weight", "class_bias")
@@ -136,7 +136,7 @@ def _transfer_running_stats(info: NormInfo, norm: Norm, result: Transfer) -> Non
     if not norm.has_running_stats:
         result.not_transferred += [_STATISTICS] if info.running_stats else []
         return
-    cuts = tracked_cuts(norm)
+    cuts = norm.tracked_cuts
     tables = [_running_stats_of(info, norm, index) for index in cuts]
     if None in tables:
         reason = "recalibrate" if info.running_stats else "the old norm has none: recalibrate"

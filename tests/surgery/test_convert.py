@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
 import anynorm
+from anynorm.registry import parse
 from tests.helpers import ROWS, data, same
 from tests.surgery.networks import X, network, trained
 
@@ -115,6 +116,19 @@ def test_every_norm_can_be_put_into_a_network_and_undone(spec):
 
 def test_bgn_takes_the_batch_size():
     assert anynorm.convert(network(), "bgn", batch_size=4)["1"]["new_norm"] == "bgn:2"
+
+
+def test_the_error_for_one_layer_is_in_the_singular():
+    with pytest.raises(anynorm.SurgeryError, match=r"^1 layer cannot be converted; nothing was changed\."):
+        anynorm.convert(nn.Sequential(nn.BatchNorm2d(8)), "gn:3")
+
+
+def test_a_definition_is_converted_to_and_an_invalid_spec_changes_nothing():
+    model = network()
+    report = anynorm.convert(model, parse("gn:4"), eps=1e-3)
+    assert report["1"]["new_norm"] == "gn:4"
+    with pytest.raises(anynorm.SpecError, match="unknown norm 'gm'"):
+        anynorm.convert(model, "gm:4", where="all")
 
 
 def test_group_numbers_that_do_not_divide_are_all_listed_before_anything_changes_or_replaced_by_the_nearest():

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import anynorm
+from anynorm.layers.norm import Norm
 from tests.helpers import data, same
 from tests.surgery.networks import BatchNormAct2d, Residual, X, network, relative, trained
 
@@ -45,6 +46,20 @@ def test_a_single_layer_is_the_least_squares_solution():
         gamma, beta = torch.linalg.lstsq(design, target[c][:, None]).solution.flatten()
         same(model[0].weight[c].double(), gamma, rtol=1e-4, atol=1e-4)
         same(model[0].bias[c].double(), beta, rtol=1e-4, atol=1e-4)
+
+
+def test_a_fit_normalizes_each_input_once_per_output_that_it_needs(monkeypatch):
+    """The target; the new norm before the fit, for three pairs of γ and β, and fitted."""
+    calls = []
+    original = Norm.normalize
+
+    def count(self, x, condition=None):
+        calls.append(self.spec)
+        return original(self, x, condition)
+
+    monkeypatch.setattr(Norm, "normalize", count)
+    anynorm.convert(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)), "gn:2", fit=data(8, 3, 6, 6))
+    assert calls == ["bn", "gn:2", "gn:2", "gn:2", "gn:2", "gn:2"]
 
 
 def test_fitting_a_norm_to_itself_keeps_the_output():

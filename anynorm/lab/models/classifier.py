@@ -7,9 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from anynorm.diagnostics.observe import eval_mode, record_inputs
+from anynorm.diagnostics.observe import record_inputs
 from anynorm.errors import SurgeryError
 from anynorm.lab.models.cosine import CosineLinear
+from anynorm.surgery.modes import eval_mode
 
 BATCH_SIZE = 256
 TOLERANCE = 1e-3

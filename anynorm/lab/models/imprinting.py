@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from anynorm.errors import SurgeryError
 from anynorm.lab.models.classifier import TOLERANCE, Classifier, batch_dependence, extract_features, find_classifier
 from anynorm.lab.models.cosine import CosineLinear
-from anynorm.surgery.find import UndoLog, all_or_nothing, check_model
+from anynorm.surgery.find import check_model
 from anynorm.surgery.report import SurgeryReport
+from anynorm.surgery.undo import UndoLog, all_or_nothing
 
 
 def imprint(model: nn.Module, images: Tensor, labels: Tensor | Sequence[Any], *, classifier: str | None = None) -> SurgeryReport:

@@ -105,7 +105,7 @@ class BatchRenorm(ScheduledNorm):
     @torch.no_grad()
     def _correction(self, spec: ForwardSpec, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return r and d, each (c,). In synchronized training, this requires a second exchange between processes."""
-        batch = spec.sync_group.all_reduce(pool_samples(kernels.moments(x.detach(), 1)))
+        batch = spec.sync_group.pool_moments(pool_samples(kernels.moments(x.detach(), 1)))
         _, stats, passes = self._snapshot(batch)
         r_limit, d_limit = self.limits(passes, stats.mean.dtype)
         running_inverse_std = inverse_std(stats.unbiased_var, self.eps)

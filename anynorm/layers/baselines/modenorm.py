@@ -108,7 +108,7 @@ class ModeNorm(CustomNorm, RegisteredNorm):
         if running is not None and not spec.uses_batch[0]:
             mean, var = as_tables(running, (self.norm_spec.num_stat_sets, self.num_features, 1), rows.mean.dtype)
             return Moments(mean, var, torch.ones_like(mean)), BatchStats([None])
-        modes = spec.sync_group.all_reduce(pool_by_fractions(rows, gates))
+        modes = spec.sync_group.pool_moments(pool_by_fractions(rows, gates))
         return modes, BatchStats([modes], modes, modes.count[:, :1].detach())
 
     def moments_of(self, x: Tensor) -> Moments:

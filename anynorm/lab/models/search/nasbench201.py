@@ -20,6 +20,7 @@ from anynorm.errors import DataError
 from anynorm.lab.data.shape import DataShape, scale_channels
 from anynorm.lab.models.search.cells import EDGES, NONE, NUM_NODES, OP_NAMES, format_cell, is_connected, parse_cell
 from anynorm.lab.models.search.supernet import Selection, Supernet, Zero
+from anynorm.layers.conditioning import is_conditional
 
 CHANNELS, NUM_CELLS = 16, 5
 """Number of channels of the first stage, and number of cells per stage, in the benchmark."""
@@ -36,7 +37,8 @@ class ConvNorm(nn.Module):
     def forward(self, x: Tensor, condition: int = 0) -> Tensor:
         """Return norm(conv(relu(x))); the condition is passed to a conditional norm."""
         y = self.conv(x.relu())
-        normalized: Tensor = self.norm(y, condition) if getattr(self.norm, "takes_condition", False) else self.norm(y)
+        inputs = (y, condition) if is_conditional(self.norm) else (y,)
+        normalized: Tensor = self.norm(*inputs)
         return normalized
 
 

@@ -23,7 +23,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from anynorm.diagnostics.observe import eval_mode
 from anynorm.errors import SpecError
 from anynorm.lab.models.classifier import features_and_logits, find_classifier
 from anynorm.lab.tasks.adaptation.data import DomainPair
@@ -33,8 +32,9 @@ from anynorm.lab.training.config import Config
 from anynorm.lab.training.curve import DivergedError
 from anynorm.lab.training.sampler import derive_seed
 from anynorm.lab.training.task import Metrics, Optimizers, Step, make_optimizer, make_optimizer_of_groups, parameter_groups
-from anynorm.layers.conditioning import condition
+from anynorm.layers.conditioning import condition, conditional_layers
 from anynorm.surgery.domains import copy_domain
+from anynorm.surgery.modes import eval_mode
 from anynorm.surgery.recalibrate import has_running_stats, recalibrate
 
 _TARGET_STREAM = 4
@@ -142,7 +142,7 @@ class LoopedAdaptation(SourceOnly):
     @property
     def has_domains(self) -> bool:
         """Whether a norm of the network is domain-specific."""
-        return any(getattr(module, "takes_condition", False) for module in self.model.modules())
+        return bool(conditional_layers(self.model))
 
     def forward_in(self, domain: int, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return features and logits of images with the norms of a domain."""

@@ -29,7 +29,7 @@ from anynorm.lab.training.config import Config
 from anynorm.lab.training.images import Batch, choose_samples
 from anynorm.lab.training.norm_layout import Layout
 from anynorm.lab.training.task import Metrics
-from anynorm.layers.conditioning import condition
+from anynorm.layers.conditioning import condition, conditional_layers
 from anynorm.layers.norm import Norm
 from anynorm.surgery.batches import calibration
 from anynorm.surgery.recalibrate import has_running_stats, recalibrate
@@ -128,7 +128,7 @@ class SourceOnly(Classifier):
 
     def eval_batches(self, batch_size: int) -> Iterator[Batch]:
         """Return test images of the target; None if the network needs a domain besides the images."""
-        if any(getattr(module, "takes_condition", False) for module in self.model.modules()):
+        if conditional_layers(self.model):
             return None  # type: ignore[return-value]
         return super().eval_batches(batch_size)
 

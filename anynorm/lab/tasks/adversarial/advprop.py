@@ -33,7 +33,7 @@ from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.images import Batch
 from anynorm.lab.training.task import Metric, Metrics
-from anynorm.layers.conditioning import condition
+from anynorm.layers.conditioning import condition, conditional_layers
 from anynorm.layers.norm import Norm
 from anynorm.surgery.find import find_norms
 
@@ -69,7 +69,7 @@ class AdvProp(Adversarial[AdvPropOptions]):
     @cached_property
     def takes_condition(self) -> bool:
         """Whether a norm has branches."""
-        return any(getattr(module, "takes_condition", False) for module in self.model.modules())
+        return bool(conditional_layers(self.model))
 
     @cached_property
     def has_domain_stats(self) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from anynorm.io.pictures import encode_png, image_grid
-from anynorm.layers.conditioning import condition
+from anynorm.layers.conditioning import condition, conditional_layers
 from anynorm.surgery.recalibrate import has_running_stats, recalibrate
 
 CHUNK_SIZE = 250
@@ -69,7 +69,7 @@ def is_collapsed(images: Tensor, labels: Tensor) -> bool:
 
 def takes_classes(generator: nn.Module) -> bool:
     """Whether a module of the generator takes a condition, or its `forward` requires labels."""
-    has_conditional_layer = any(getattr(module, "takes_condition", False) for module in generator.modules())
+    has_conditional_layer = bool(conditional_layers(generator))
     return has_conditional_layer or not can_call(generator, torch.empty(0))
 
 

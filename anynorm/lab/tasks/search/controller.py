@@ -23,7 +23,7 @@ from anynorm.errors import SpecError
 from anynorm.lab.tasks.search.lstm import NormLSTMCell
 
 INIT = 0.1
-PLACES = ("input", "hidden", "cell")
+NORM_POSITIONS = ("input", "hidden", "cell")
 """Possible positions of norms: on W_x x, on W_h h and on c."""
 
 
@@ -50,10 +50,10 @@ class Controller(nn.Module):
         hidden_size: size of the LSTM state and of the embeddings.
         tanh_constant: t; the probabilities of two operations differ by a factor of at most exp(2 t).
         temperature: T.
-        norms: mapping from some of `PLACES` to the spec of the norm there; None for no norms.
+        norms: mapping from some of `NORM_POSITIONS` to the spec of the norm there; None for no norms.
 
     Raises:
-        SpecError: if t or T is not positive, or a key of `norms` is not one of `PLACES`.
+        SpecError: if t or T is not positive, or a key of `norms` is not one of `NORM_POSITIONS`.
 
     >>> controller = Controller(6, 5, norms={"input": "ln", "hidden": "ln", "cell": "ln"})
     >>> controller.log_policy().exp().sum()
@@ -75,8 +75,8 @@ class Controller(nn.Module):
         for name, value in (("tanh_constant", tanh_constant), ("temperature", temperature)):
             if value <= 0:
                 raise SpecError(f"{name} must be greater than 0; got {value}.")
-        if unknown := set(norms) - set(PLACES):
-            raise SpecError(f"norms of the controller must be at {' '.join(PLACES)}; got {' '.join(sorted(unknown))}.")
+        if unknown := set(norms) - set(NORM_POSITIONS):
+            raise SpecError(f"norms of the controller must be at {' '.join(NORM_POSITIONS)}; got {' '.join(sorted(unknown))}.")
         self.num_edges, self.num_ops = num_edges, num_ops
         self.tanh_constant, self.temperature = tanh_constant, temperature
         self.start = nn.Parameter(torch.empty(1, hidden_size))

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from anynorm.errors import DataError, SpecError
 from anynorm.io.checkpoints import import_object
-from anynorm.lab.tasks.search.controller import PLACES, Controller
+from anynorm.lab.tasks.search.controller import NORM_POSITIONS, Controller
 from anynorm.lab.tasks.search.nasbench import FILE, CellTable, load_table
 from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
@@ -65,7 +65,7 @@ class ControllerSearch(Task):
     default_options: ClassVar[Mapping[str, Any]] = {
         "table": FILE,
         "data_set": "cifar10",
-        "places": ",".join(PLACES),
+        "places": ",".join(NORM_POSITIONS),
         "hidden_size": 64,
         "tanh_constant": 2.5,
         "temperature": 1.0,

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from anynorm.diagnostics import estimation_shift
-from anynorm.diagnostics.observe import eval_mode
 from anynorm.diagnostics.report import DiagnosticReport
 from anynorm.lab.models.search.supernet import Supernet
+from anynorm.surgery.modes import eval_mode
 from anynorm.surgery.recalibrate import has_running_stats, recalibrate
 
 Batches = Sequence[tuple[Tensor, Tensor]]

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 import anynorm
-from anynorm.lab.tasks.search.controller import PLACES, Controller
+from anynorm.lab.tasks.search.controller import NORM_POSITIONS, Controller
 from tests.helpers import same
 
 
 def controller(num_edges=3, num_ops=3, spec="ln", seed=0, scale=10.0):
     """Return a controller whose policy is far from uniform."""
     torch.manual_seed(seed)
-    built = Controller(num_edges, num_ops, hidden_size=8, norms=dict.fromkeys(PLACES, spec) if spec else None).double()
+    built = Controller(num_edges, num_ops, hidden_size=8, norms=dict.fromkeys(NORM_POSITIONS, spec) if spec else None).double()
     with torch.no_grad():
         for parameter in (built.start, built.embedding.weight, built.classifier.weight):
             parameter.mul_(scale)
