@@ -17,7 +17,6 @@ class Table:
 
     Attributes:
         rows: One dictionary from column to value per row. The value of the first column is the name of the row, such as the path
-            of a layer.
             of a layer. Values are numbers, strings, lists, None, or frozen dataclasses that have `__format__`.
         finding: The conclusion, printed as the last line.
         formats: Format specification by column, for the text; without it, a float has three significant digits, and other values
@@ -56,10 +55,14 @@ class Table:
         """Return the rows and the finding as JSON; numbers are not rounded, non-finite numbers are null."""
         return json.dumps(json_safe({"rows": self.rows, "finding": self.finding}), indent=2, allow_nan=False)
 
+    def format(self, row: dict[str, Any], column: str) -> str:
+        """Return a value of a row as text; "" if the row does not have the column."""
+        return _format(row.get(column), self.formats.get(column, ""))
+
     def table(self) -> str:
         """Return the rows and the finding as aligned text, with the values formatted by `formats`."""
         columns = list(dict.fromkeys(column for row in self.rows for column in row))
-        lines = [columns, *([_format(row.get(column), self.formats.get(column, "")) for column in columns] for row in self.rows)]
+        lines = [columns, *([self.format(row, column) for column in columns] for row in self.rows)]
         widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
         text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
         return "\n".join([*(text if self.rows else []), self.finding])

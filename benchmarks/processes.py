@@ -12,25 +12,26 @@ from __future__ import annotations
 import argparse
 import time
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import lru_cache
 from multiprocessing import get_context
 
 import torch
 
-from anynorm.lab.recipes.support.presets import BOTTLENECK, DESK, TRAIN
+from anynorm.lab.recipes.support.presets import BOTTLENECK, TINY_RESNET
 from anynorm.lab.recipes.support.runs import make_config
 from anynorm.lab.tasks.run import make_trainer
 from anynorm.lab.training.provenance import cpu_count
 from anynorm.lab.training.trainer import Trainer
 
 CASES = [
-    ("resnet10 at 8 px, batch 2", TRAIN, 2, 200),
-    ("resnet10 at 8 px, batch 8", TRAIN, 8, 100),
-    ("resnet10 at 8 px, batch 32", TRAIN, 32, 60),
-    ("resnet26 at 16 px, batch 32", BOTTLENECK, 32, 20),
-    ("resnet18 at 32 px, batch 128", TRAIN | {"data": "cifar10", "model": "resnet18"}, 128, 1),
+    ("resnet10 at 8 px, batch 2", TINY_RESNET, 2, 200),
+    ("resnet10 at 8 px, batch 8", TINY_RESNET, 8, 100),
+    ("resnet10 at 8 px, batch 32", TINY_RESNET, 32, 60),
+    ("resnet26 at 16 px, batch 32", BOTTLENECK.config, 32, 20),
+    ("resnet18 at 32 px, batch 128", replace(TINY_RESNET, data="cifar10", model="resnet18"), 128, 1),
 ]
-"""Tuples of name, training settings, batch size and number of steps."""
+"""Tuples of name, configuration, batch size and number of steps."""
 
 
 def run_steps(case: int) -> None:
@@ -42,8 +43,8 @@ def run_steps(case: int) -> None:
 
 @lru_cache(maxsize=1)
 def _make_trainer(case: int) -> Trainer:
-    _, train, batch_size, _ = CASES[case]
-    return make_trainer(make_config(DESK | {"train": train}, "bn", batch_size, 0, epochs=1000))
+    _, config, batch_size, _ = CASES[case]
+    return make_trainer(make_config(replace(config, batch_size=batch_size, epochs=1000), base_batch_size=32))
 
 
 def time_runs(pool: ProcessPoolExecutor, case: int) -> float:

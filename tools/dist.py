@@ -29,7 +29,13 @@ CONSTRAINTS = ROOT / "constraints.txt"
 EXTRAS = ("lab", "generation", "video", "export", "cluster", "tensorboard", "hf")
 """The extras to test; the extra `dev` is tested by `make test`."""
 IN_SDIST = ("csrc/operator.cpp", "csrc/driver.h", "setup.py", "constraints.txt", "LICENSE", "CITATION.cff", "anynorm/py.typed")
-IN_WHEEL = ("anynorm/py.typed", "anynorm/lab/report/page.html", "anynorm/lab/report/page.js", "anynorm/lab/report/page.css")
+IN_WHEEL = (
+    "anynorm/py.typed",
+    "anynorm/lab/report/page.html",
+    "anynorm/lab/report/page.js",
+    "anynorm/lab/report/page.css",
+    "anynorm/lab/recipes/minutes.json",
+)
 NOT_IN_WHEEL = ("tests/", "docs/", "tools/", "benchmarks/", "examples/", "csrc/")
 
 

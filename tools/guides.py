@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from anynorm.lab.recipes.support.catalog import load_recipe
-from anynorm.lab.recipes.support.record import read_record
 from tools.markdown import anchor, markdown_table, recipe_heading
 
 VERDICTS = {
@@ -62,12 +61,11 @@ def guide_block(page: str, folder: Path) -> str:
     path = folder / f"{results.record}.json"
     if not path.exists():
         return f"The recipe `{name}` has no record yet."
-    record, recipe = read_record(path), load_recipe(name)
+    recipe = load_recipe(name)
+    record = recipe.read(path)
     table = recipe.tables(record)[0]
-    rows = [[str(row[column]) for column in results.columns] for row in table]
-    source = (
-        f"Recipe `{name}`, preset `{record.preset}`, {record.settings['seeds']} seeds; record `records/{results.record}.json`."
-    )
+    rows = [[table.format(row, column) for column in results.columns] for row in table]
+    source = f"Recipe `{name}`, preset `{record.preset}`, {record.settings.seeds} seeds; record `records/{results.record}.json`."
     link = f"../../records/README.md#{anchor(recipe_heading(name))}"
     claims = [["claim", "larger", "smaller", "p", "verdict"]]
     verdicts = list(recipe.judge(record))
@@ -75,7 +73,7 @@ def guide_block(page: str, folder: Path) -> str:
     texts = [f"{count} {VERDICTS[verdict][count != 1]}" for verdict, count in counts.items() if count]
     for row in verdicts:
         if any(text in row["claim"] for text in results.claims):
-            claims.append([row["claim"], row["larger"], row["smaller"], f"{row['p']:.2g}", row["verdict"]])
+            claims.append([row["claim"], str(row["larger"]), str(row["smaller"]), f"{row['p']:.2g}", row["verdict"]])
     return "\n".join(
         [
             f"{table.finding} {source}",

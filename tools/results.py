@@ -1,5 +1,7 @@
 """Write records/README.md, and the results in docs/papers/README.md, README.md and pages of docs/guide/, from the records.
 
+The running times that `anynorm reproduce --list` prints are written, too (`anynorm/lab/recipes/minutes.json`).
+
     python -m tools.results        (or: make results)
 
 A test fails if one of the pages differs from the text generated from the records.
@@ -7,14 +9,16 @@ A test fails if one of the pages differs from the text generated from the record
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from anynorm.errors import DataError
-from anynorm.lab.recipes.support.catalog import load_recipe, read_header, recipe_names
+from anynorm.lab.recipes.support.catalog import MINUTES_FILE, load_recipe, read_header, recipe_names
 from anynorm.lab.recipes.support.recipe import SMOKE, Recipe
-from anynorm.lab.recipes.support.record import Record, read_record
+from anynorm.lab.recipes.support.record import RecipeRecord
 from tools.guides import GUIDES, guide_block
 from tools.markdown import anchor, markdown_table, recipe_heading
 from tools.robustness import MARKER, robustness_block
@@ -73,7 +77,16 @@ def summary(folder: Path = RECORDS) -> str:
     )
 
 
-def _count_verdicts(recipe: Recipe, record: Record) -> list[int]:
+def minutes(folder: Path = RECORDS) -> str:
+    """Return the JSON of the minutes of each recipe's presets, null for presets without a record."""
+    lines = []
+    for recipe, records in _recipes_with_records(folder):
+        times = {record.preset: record.minutes for record in records}
+        lines.append(f"  {json.dumps(recipe.name)}: {json.dumps({preset: times.get(preset) for preset in recipe.presets})}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _count_verdicts(recipe: Recipe[Any], record: RecipeRecord[Any]) -> list[int]:
     verdicts = [row["verdict"] for row in recipe.judge(record)]
     return [verdicts.count(verdict) for verdict in VERDICTS]
 
@@ -97,14 +110,15 @@ def insert(content: str, text: str, name: str = "results") -> str:
     return f"{before}{first}\n{content}\n{last}{after}"
 
 
-def _recipes_with_records(folder: Path) -> Iterator[tuple[Recipe, list[Record]]]:
+def _recipes_with_records(folder: Path) -> Iterator[tuple[Recipe[Any], list[RecipeRecord[Any]]]]:
     """Yield each recipe with its records, except records of the smoke preset."""
     for name in recipe_names():
         paths = [path for path in sorted(folder.glob(f"{name}.*.json")) if path.stem != f"{name}.{SMOKE}"]
-        yield load_recipe(name), [read_record(path) for path in paths]
+        recipe = load_recipe(name)
+        yield recipe, [recipe.read(path) for path in paths]
 
 
-def _record_section(recipe: Recipe, record: Record, folder: Path) -> str:
+def _record_section(recipe: Recipe[Any], record: RecipeRecord[Any], folder: Path) -> str:
     """Return the section of a record as Markdown: provenance, claims with verdicts, tables and pictures."""
     source = record.provenance
     lines = [
@@ -116,13 +130,15 @@ def _record_section(recipe: Recipe, record: Record, folder: Path) -> str:
     claims = [["claim", "paper", "larger", "smaller", "n", "p", "verdict"]]
     for row in recipe.judge(record):
         verdict = row["verdict"] if row["verdict"] == "holds" else f"**{row['verdict']}**"
-        claims.append([row["claim"], row["paper"], row["larger"], row["smaller"], str(row["n"]), f"{row['p']:.2g}", verdict])
+        claims.append(
+            [row["claim"], row["paper"], str(row["larger"]), str(row["smaller"]), str(row["n"]), f"{row['p']:.2g}", verdict]
+        )
     lines += markdown_table(claims)
     if record.failure_summary:
         lines += ["", record.failure_summary]
     for table in recipe.tables(record):
         columns = list(table.rows[0])
-        rows = [[str(row[column]) for column in columns] for row in table]
+        rows = [[table.format(row, column) for column in columns] for row in table]
         lines += ["", table.finding, "", *markdown_table([columns, *rows])]
     pictures = sorted(folder.glob(f"{recipe.name}.{record.preset}*.png"))
     lines += ["", *(f"![{recipe.name}]({picture.name})\n" for picture in pictures)]
@@ -135,6 +151,7 @@ def _count(number: int, singular: str, plural: str) -> str:
 
 if __name__ == "__main__":
     (RECORDS / "README.md").write_text(results_page())
+    (ROOT / "anynorm" / "lab" / "recipes" / MINUTES_FILE).write_text(minutes())
     for path, content in ((ROOT / "README.md", summary()), (ROOT / "docs" / "papers" / "README.md", overview())):
         path.write_text(insert(content, path.read_text()))
     guide = ROOT / "docs" / "guide" / "robustness.md"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
-from anynorm.lab.recipes.support.record import Record, read_record
-from anynorm.lab.recipes.support.robustness import ROBUST
+from anynorm.lab.recipes.support.adversarial import ROBUST, AdversarialSettings
+from anynorm.lab.recipes.support.record import RecipeRecord, read_record
 from anynorm.lab.recipes.support.rows import select
 from anynorm.lab.tasks.classification.robustness import TRAIN_MODE
 from anynorm.lab.training.statistics import LEVEL, holm, mean_sd, paired_t_test
@@ -25,15 +25,15 @@ HEADER = ["network", "clean images", "eval-mode attack", "train-mode attack", "d
 def robustness_block(folder: Path) -> str:
     """Return the tables of the records in a folder as Markdown; if there are no records, a sentence that says so."""
     paths = [(folder / f"{name}.json", title, branch) for name, title, branch in PARTS]
-    parts = [_part(read_record(path), title, branch) for path, title, branch in paths if path.exists()]
+    parts = [_part(read_record(path, AdversarialSettings), title, branch) for path, title, branch in paths if path.exists()]
     return "\n\n".join(parts) if parts else "The recipes `bgn_adversarial` and `sabn_adversarial` have no record yet."
 
 
-def _part(record: Record, title: str, branch: str) -> str:
-    attack = record.settings["attacks"][-1]
+def _part(record: RecipeRecord[AdversarialSettings], title: str, branch: str) -> str:
+    attack = record.settings.attacks[-1]
     columns = [f"accuracy{branch}", f"{ROBUST}{attack}{branch}", f"{ROBUST}{attack}{TRAIN_MODE}{branch}"]
     lines = [f"| {' | '.join(HEADER)} |", "|---" * len(HEADER) + "|"]
-    by_norm = {norm: [select(record.rows, column, norm=norm) for column in columns] for norm in record.settings["norms"]}
+    by_norm = {norm: [select(record.rows, column, norm=norm) for column in columns] for norm in record.settings.norms}
     complete = {norm: values for norm, values in by_norm.items() if None not in [value for column in values for value in column]}
     differences = {norm: [b - a for a, b in zip(*values[1:], strict=True)] for norm, values in complete.items()}
     p_values = holm({norm: _two_sided(*complete[norm][1:]) for norm in complete if any(differences[norm])})
@@ -49,7 +49,7 @@ def _part(record: Record, title: str, branch: str) -> str:
         cells = [*(mean_sd(column, ".1f", ".1f") for column in complete[norm]), mean_sd(differences[norm], "+.1f", ".1f")]
         lines.append(f"| `{norm}` | {' | '.join(cells)} | {'equal' if p is None else f'{p:.2g}'} |")
     steps = attack.removeprefix("pgd")
-    count = f"{record.settings['seeds']} seeds, {record.settings['options']['num_attacked']} test images each"
+    count = f"{record.settings.seeds} seeds, {record.settings.training.config.option_values['num_attacked']} test images each"
     finding = (
         f"Accuracy in %, mean ± sd over {count}, attacked by PGD with {steps} steps; "
         f"record `records/{record.recipe}.{record.preset}.json`. The difference is train mode minus eval mode: above 0, the "

@@ -39,7 +39,7 @@ def reproduce(
     from anynorm.lab.training.executors import make_executor
 
     recipe = load_recipe(name)
-    devices = recipe.presets.get(preset, {}).get("train", {}).get("devices", 1)
+    devices = recipe.settings(preset).num_devices
     workers = 1 if devices > 1 else processes or num_gpus(Hardware()) or None  # a run on several devices uses all devices
     try:
         record = recipe.run(preset, records, make_executor(executor, workers, devices=devices), runs)

@@ -5,10 +5,10 @@
 Paper: CAN (Kang et al. 2019) on the six tasks of Office-31, ResNet-50 pretrained on ImageNet, statistics and affine of every norm
 per domain; batches of 30, Adam 0.001 with exponential decay. G of BGN differs between tasks (512, 1, 8, 32).
 
-    smoke    10 s      digits and faded digits, a few steps; checks that the code works and claims nothing
-    desk     15 min    USPS to MNIST at 16 × 16 pixels, 2000 images of each, ResNet-8, 372 steps on the source, then 186 of CAN
-    evening  not run   photos to sketches of PACS at 64 × 64 pixels, every norm fitted to a pretrained EfficientNet-lite0
-    paper    not run   the published setting, six tasks, after 5 epochs on the source; needs office31/ with its three domains
+    smoke    digits and faded digits, a few steps; checks that the code works and claims nothing
+    desk     USPS to MNIST at 16 × 16 pixels, 2000 images of each, ResNet-8, 372 steps on the source, then 186 of CAN
+    evening  photos to sketches of PACS at 64 × 64 pixels, every norm fitted to a pretrained EfficientNet-lite0
+    paper    the published setting, six tasks, after 5 epochs on the source; needs office31/ with its three domains
 
 Scaled down in `desk`: one task with digits, a small network that is trained on the source first, SGD. So the claims are about the
 order of the norms in this task. With ten classes, all of which are in each batch, the two readings of CAN's loss are the same.
@@ -23,6 +23,8 @@ AdaBN changes nothing for norms without running statistics.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -31,101 +33,126 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from anynorm import draw
-from anynorm.lab.recipes.support.claims import Claim, more_accurate
-from anynorm.lab.recipes.support.recipe import Recipe, Settings
-from anynorm.lab.recipes.support.record import Record
-from anynorm.lab.recipes.support.rows import accuracy_of, save_figure, successful, values_of
+from anynorm.lab.recipes.support.claims import NOT_IN_PAPER, Claim, more_accurate
+from anynorm.lab.recipes.support.recipe import Recipe
+from anynorm.lab.recipes.support.record import RecipeRecord
+from anynorm.lab.recipes.support.rows import accuracy_of, result_table, save_figure, successful, values_of
 from anynorm.lab.recipes.support.runs import make_config, run_metrics, train_run
-from anynorm.lab.training.statistics import mean_sd
+from anynorm.lab.recipes.support.settings import Training, TrainingSettings
+from anynorm.lab.training.config import Config
+from anynorm.lab.training.statistics import Result
 from anynorm.lab.training.sweep import Row, grid
 from anynorm.table import Table
 
-NORMS: dict[str, dict[str, str]] = {
-    "bn": {"task": "can", "norm": "bn.aux@2"},
-    "bgn": {"task": "can", "norm": "bgn.aux@2"},
-    "gn": {"task": "can", "norm": "gn:8.cc@2"},
-    "in": {"task": "can", "norm": "in.cc@2"},
-    "ln": {"task": "can", "norm": "ln.cc@2"},
-    "pn": {"task": "can", "norm": "pn.cc@2"},
+
+@dataclass(frozen=True)
+class Method:
+    """A method of adaptation.
+
+    Args:
+        task: the task.
+        norm: the spec.
+    """
+
+    task: str
+    norm: str
+
+
+@dataclass(frozen=True)
+class DomainPair:
+    """A source and a target.
+
+    Args:
+        data: the source.
+        target: the target.
+        bgn: the spec of "bgn" for this pair; None for that of the settings.
+    """
+
+    data: str
+    target: str
+    bgn: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptationSettings(TrainingSettings):
+    """Settings of domain adaptation.
+
+    Args:
+        norms: methods by label.
+        pairs: pairs of domains by name, over which accuracies are averaged; empty for the domains of the training.
+    """
+
+    norms: Mapping[str, Method]
+    pairs: Mapping[str, DomainPair] = field(default_factory=dict)
+
+
+NORMS = {
+    "bn": Method("can", "bn.aux@2"),
+    "bgn": Method("can", "bgn.aux@2"),
+    "gn": Method("can", "gn:8.cc@2"),
+    "in": Method("can", "in.cc@2"),
+    "ln": Method("can", "ln.cc@2"),
+    "pn": Method("can", "pn.cc@2"),
 }
-BASELINES: dict[str, dict[str, str]] = {
-    "bn, shared": {"task": "can", "norm": "bn"},
-    "dsbn": {"task": "dsbn", "norm": "bn.aux@2"},
-}
+BASELINES = {"bn, shared": Method("can", "bn"), "dsbn": Method("dsbn", "bn.aux@2")}
 PUBLISHED = {"bn": 90.1, "bgn": 90.9, "gn": 88.6, "in": 87.5, "ln": 88.9, "pn": 88.7}
 """Mean accuracy over the six tasks, Table 7."""
 METHODS = {"source_accuracy": "source only", "adabn_accuracy": "AdaBN", "accuracy": "adapted"}
-PRESETS: dict[str, Settings] = {
-    "smoke": {
-        "train": {
-            "data": "digits", "model": "small", "width": 0.5, "num_train": 160, "num_test": 100, "epochs": 2, "lr": 0.05,
-            "schedule": "constant", "num_evals": 2,
-        },
-        "options": {"target": "digits-faded", "source_epochs": 1, "steps_per_loop": 3, "adaptation_lr": 0.01},
-        "batch_size": 32,
-        "base_batch_size": 32,
-        "seeds": 2,
-        "norms": {name: (NORMS | BASELINES)[name] for name in ("bn", "bgn", "gn", "bn, shared", "dsbn")},
+SMOKE = Config(
+    data="digits", model="small", width=0.5, num_train=160, num_test=100, epochs=2, lr=0.05, schedule="constant", num_evals=2,
+    options={"target": "digits-faded", "source_epochs": 1, "steps_per_loop": 3, "adaptation_lr": 0.01},
+)  # fmt: skip
+DESK = Config(
+    data="usps", model="small", num_train=2000, num_test=2000, epochs=9, lr=0.05, schedule="constant", num_evals=3,
+    options={"target": "mnist@16", "source_epochs": 6, "steps_per_loop": 40, "adaptation_lr": 0.01},
+)  # fmt: skip
+EVENING = Config(
+    data="pacs/photo", model="anynorm.lab.recipes.support.pretrained:efficientnet_lite0", image_size=64, num_train=1500,
+    num_test=1500, flip=True, epochs=6, lr=0.01, schedule="constant", num_evals=6, batch_size=30,
+    options={
+        "target": "pacs/sketch", "source_epochs": 3, "steps_per_loop": 40, "adaptation_lr": 0.001, "head_lr_factor": 10.0,
+        "classes_per_batch": 7, "fit_images": 128,
     },
-    "desk": {
-        "train": {
-            "data": "usps", "model": "small", "num_train": 2000, "num_test": 2000, "epochs": 9, "lr": 0.05,
-            "schedule": "constant", "num_evals": 3,
+)  # fmt: skip
+PAPER = Config(
+    model="anynorm.lab.recipes.support.pretrained:resnet50", image_size=224, flip=True, epochs=300, optimizer="adam", lr=1e-3,
+    schedule="exponential", num_evals=60, batch_size=30,
+    options={"source_epochs": 5, "steps_per_loop": 90, "head_lr_factor": 10.0, "fit_images": 128},
+)  # fmt: skip
+PRESETS = {
+    "smoke": AdaptationSettings(
+        seeds=2,
+        training=Training(SMOKE, base_batch_size=32),
+        norms={name: (NORMS | BASELINES)[name] for name in ("bn", "bgn", "gn", "bn, shared", "dsbn")},
+    ),
+    "desk": AdaptationSettings(seeds=5, training=Training(DESK, base_batch_size=32), norms=NORMS | BASELINES),
+    "evening": AdaptationSettings(seeds=3, training=Training(EVENING, base_batch_size=30), norms=NORMS | BASELINES),
+    "paper": AdaptationSettings(
+        seeds=3,
+        training=Training(PAPER, base_batch_size=30),
+        norms=NORMS | {"gn": Method("can", "gn:32.cc@2")},
+        pairs={
+            "A to D": DomainPair("office31/amazon", "office31/dslr", bgn="bgn:1.aux@2"),
+            "A to W": DomainPair("office31/amazon", "office31/webcam", bgn="bgn:8.aux@2"),
+            "D to A": DomainPair("office31/dslr", "office31/amazon", bgn="bgn:512.aux@2"),
+            "D to W": DomainPair("office31/dslr", "office31/webcam", bgn="bgn:32.aux@2"),
+            "W to A": DomainPair("office31/webcam", "office31/amazon", bgn="bgn:512.aux@2"),
+            "W to D": DomainPair("office31/webcam", "office31/dslr", bgn="bgn:512.aux@2"),
         },
-        "options": {"target": "mnist@16", "source_epochs": 6, "steps_per_loop": 40, "adaptation_lr": 0.01},
-        "batch_size": 32,
-        "base_batch_size": 32,
-        "seeds": 5,
-        "norms": NORMS | BASELINES,
-    },
-    "evening": {
-        "train": {
-            "data": "pacs/photo", "model": "anynorm.lab.recipes.support.pretrained:efficientnet_lite0", "image_size": 64,
-            "num_train": 1500, "num_test": 1500, "flip": True, "epochs": 6, "lr": 0.01, "schedule": "constant", "num_evals": 6,
-        },
-        "options": {
-            "target": "pacs/sketch", "source_epochs": 3, "steps_per_loop": 40, "adaptation_lr": 0.001, "head_lr_factor": 10.0,
-            "classes_per_batch": 7, "fit_images": 128,
-        },
-        "batch_size": 30,
-        "base_batch_size": 30,
-        "seeds": 3,
-        "norms": NORMS | BASELINES,
-    },
-    "paper": {
-        "train": {
-            "model": "anynorm.lab.recipes.support.pretrained:resnet50", "image_size": 224, "flip": True,
-            "epochs": 300, "optimizer": "adam", "lr": 1e-3, "schedule": "exponential", "num_evals": 60,
-        },
-        "options": {"source_epochs": 5, "steps_per_loop": 90, "head_lr_factor": 10.0, "fit_images": 128},
-        "pairs": {
-            "A to D": {"data": "office31/amazon", "target": "office31/dslr", "bgn": "bgn:1.aux@2"},
-            "A to W": {"data": "office31/amazon", "target": "office31/webcam", "bgn": "bgn:8.aux@2"},
-            "D to A": {"data": "office31/dslr", "target": "office31/amazon", "bgn": "bgn:512.aux@2"},
-            "D to W": {"data": "office31/dslr", "target": "office31/webcam", "bgn": "bgn:32.aux@2"},
-            "W to A": {"data": "office31/webcam", "target": "office31/amazon", "bgn": "bgn:512.aux@2"},
-            "W to D": {"data": "office31/webcam", "target": "office31/dslr", "bgn": "bgn:512.aux@2"},
-        },
-        "batch_size": 30,
-        "base_batch_size": 30,
-        "seeds": 3,
-        "norms": NORMS | {"gn": {"task": "can", "norm": "gn:32.cc@2"}},
-    },
-}  # fmt: skip
+    ),
+}
 
 
-def cells(settings: Settings) -> list[Row]:
+def cells(settings: AdaptationSettings) -> list[Row]:
     """Return one cell per norm and seed."""
-    return grid(settings["seeds"], norm=settings["norms"])
+    return grid(settings.seeds, norm=settings.norms)
 
 
-def measure(settings: Settings, cell: Row, runs: Path) -> Row:
+def measure(settings: AdaptationSettings, cell: Row, runs: Path) -> Row:
     """Train on the source and adapt to the target; return accuracies on the target before and after: means over all pairs."""
-    pairs: dict[str, Any] = settings.get("pairs", {})
-    if not pairs:
-        return measure_pair(settings, cell, runs, {})
-    rows = {name: measure_pair(settings, cell, runs, pair) for name, pair in pairs.items()}
-    return mean_of_pairs(rows)
+    if not settings.pairs:
+        return measure_pair(settings, cell, runs)
+    return mean_of_pairs({name: measure_pair(settings, cell, runs, pair) for name, pair in settings.pairs.items()})
 
 
 def mean_of_pairs(rows: dict[str, Row]) -> Row:
@@ -145,21 +172,25 @@ def mean_of_pairs(rows: dict[str, Row]) -> Row:
     }
 
 
-def measure_pair(settings: Settings, cell: Row, runs: Path, pair: dict[str, str]) -> Row:
+def measure_pair(settings: AdaptationSettings, cell: Row, runs: Path, pair: DomainPair | None = None) -> Row:
     """Return the accuracies of a cell on one pair of domains.
 
     Args:
         settings: of the preset.
         cell: norm and seed.
         runs: the folder of the run store.
-        pair: data, target, and specs by norm that only this pair has; empty for the domains of the preset.
+        pair: the domains; None for those of the training.
     """
-    variant: dict[str, str] = settings["norms"][cell["norm"]]
-    options = settings["options"] | ({"target": pair["target"]} if pair else {})
-    if variant["task"] == "dsbn":
-        options.pop("classes_per_batch", None)
-    norm, data = pair.get(cell["norm"], variant["norm"]), {"data": pair["data"]} if pair else {}
-    config = make_config(settings, norm, settings["batch_size"], cell["seed"], task=variant["task"], options=options, **data)
+    method, config = settings.norms[cell["norm"]], settings.training.config
+    norm = method.norm
+    if pair is not None:
+        config = replace(config, data=pair.data, options=config.option_values | {"target": pair.target})
+        norm = pair.bgn or norm if cell["norm"] == "bgn" else norm
+    if method.task == "dsbn":
+        options = {name: value for name, value in config.option_values.items() if name != "classes_per_batch"}
+        config = replace(config, options=options)
+    config = replace(config, task=method.task, norm=norm, seed=cell["seed"])
+    config = make_config(config, settings.training.base_batch_size)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="clusters? .* no sample")  # usual in first loops of poor features
         record = train_run(config, runs)
@@ -181,45 +212,41 @@ def before_adaptation(record: dict[str, Any]) -> Row:
     }
 
 
-def claims(settings: Settings) -> list[Claim]:
+def claims(settings: AdaptationSettings) -> list[Claim]:
     """Return the order of the norms in Table 7, and what adaptation and domain-specific norms contribute."""
-    norms, result = settings["norms"], []
+    norms, result = settings.norms, []
     for norm in ("bgn", "bn"):
         for other, accuracy in PUBLISHED.items():
             if other in norms and accuracy < PUBLISHED[norm]:
                 result.append(more_accurate(norm, other, f"{PUBLISHED[norm]} and {accuracy}"))
-    ours = "not in the paper"
     if "bn, shared" in norms:
         statement = "domain-specific `bn.aux@2` is more accurate than shared `bn`, both with CAN"
-        result.append(Claim(statement, ours, accuracy_of(norm="bn"), accuracy_of(norm="bn, shared")))
+        result.append(Claim(statement, NOT_IN_PAPER, accuracy_of(norm="bn"), accuracy_of(norm="bn, shared")))
     if "dsbn" in norms:
         statement = "CAN is more accurate than DSBN (`bn.aux@2`)"
-        result.append(Claim(statement, ours, accuracy_of(norm="bn"), accuracy_of(norm="dsbn")))
+        result.append(Claim(statement, NOT_IN_PAPER, accuracy_of(norm="bn"), accuracy_of(norm="dsbn")))
     for column, name in (("source_accuracy", "without adaptation"), ("adabn_accuracy", "with AdaBN")):
         statement = f"`bn` is more accurate with CAN than {name}"
-        result.append(Claim(statement, ours, values_of("accuracy", norm="bn"), values_of(column, norm="bn")))
+        result.append(Claim(statement, NOT_IN_PAPER, values_of("accuracy", norm="bn"), values_of(column, norm="bn")))
     adabn, source = (values_of(f"{name}_accuracy", norm="bn") for name in ("adabn", "source"))
-    result.append(Claim("`bn` is more accurate with AdaBN than without adaptation", ours, adabn, source))
+    result.append(Claim("`bn` is more accurate with AdaBN than without adaptation", NOT_IN_PAPER, adabn, source))
     return result
 
 
-def tables(record: Record) -> list[Table]:
+def tables(record: RecipeRecord[AdaptationSettings]) -> list[Table]:
     """Return the accuracies by norm and method."""
     rows = []
-    for norm, variant in record.settings["norms"].items():
-        accuracies = {
-            title: mean_sd(successful(record.rows, column, norm=norm) or [None], ".1f", ".1f")
-            for column, title in METHODS.items()
-        }
-        rows.append({"norm": norm, "spec": variant["norm"], "method": variant["task"], **accuracies})
-    return [Table(rows, "Accuracy on the target's test images in %, mean ± sd over seeds; adapted: by the method.")]
+    for norm, method in record.settings.norms.items():
+        accuracies = {title: Result.of(successful(record.rows, column, norm=norm) or [None]) for column, title in METHODS.items()}
+        rows.append({"norm": norm, "spec": method.norm, "method": method.task, **accuracies})
+    return [result_table(rows, "Accuracy on the target's test images in %, mean ± sd over seeds; adapted: by the method.")]
 
 
-def plot(record: Record, path: Path) -> list[Path]:
+def plot(record: RecipeRecord[AdaptationSettings], path: Path) -> list[Path]:
     """Plot the accuracy on the target before and after adaptation, and over the epochs."""
     fig = Figure(figsize=(11, 4), layout="constrained")
     bars, curves = fig.subplots(1, 2)
-    norms = list(record.settings["norms"])
+    norms = list(record.settings.norms)
     for k, (column, title) in enumerate(METHODS.items()):
         values = [successful(record.rows, column, norm=norm) for norm in norms]
         positions = [index + 0.27 * (k - 1) for index in range(len(norms))]
@@ -235,7 +262,7 @@ def plot(record: Record, path: Path) -> list[Path]:
         if rows:
             means = [sum(each) / len(each) for each in zip(*(row["accuracies"] for row in rows), strict=True)]
             curves.plot(rows[0]["epochs"], means, "o-", ms=3, color=color, label=norm)
-    curves.axvline(record.settings["options"]["source_epochs"], color="gray", lw=1, ls=":")
+    curves.axvline(record.settings.training.config.option_values["source_epochs"], color="gray", lw=1, ls=":")
     curves.set(xlabel="epoch (adaptation right of the dotted line)", ylabel="accuracy on the target (%)", title="Mean over seeds")
     curves.legend(frameon=False, fontsize="small")
     return save_figure(fig, path)

@@ -9,9 +9,9 @@ starts at random, whether clean images are in the loss, and the mode of the norm
 images, flips, a cosine (`desk`) or constant (`paper`) learning rate, a random start, adversarial images alone, eval mode, and the
 last epoch.
 
-    smoke  10 s      64 digits, one epoch; checks that the code works and claims nothing
-    desk   16 min    2304 images of CIFAR-10 at 16 × 16 pixels, 3 epochs of 36 steps; 300 test images are attacked
-    paper  not run   the published setting
+    smoke  64 digits, one epoch; checks that the code works and claims nothing
+    desk   2304 images of CIFAR-10 at 16 × 16 pixels, 3 epochs of 36 steps; 300 test images are attacked
+    paper  the published setting
 
 Scaled down in `desk`: images, epochs, and GN's groups. 128 groups of GN exceed the channels of all stages but the last. The paper
 does not say what they are: `paper` has both readings, IN (one group per channel) and strips within the channels of each sample
@@ -24,59 +24,58 @@ One row repeats BN with train-mode attacks in training. These claims are ours.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
-from anynorm.lab.recipes.support.claims import Claim
-from anynorm.lab.recipes.support.presets import TINY
-from anynorm.lab.recipes.support.recipe import Recipe, Settings
-from anynorm.lab.recipes.support.record import Record
-from anynorm.lab.recipes.support.robustness import (
+from anynorm.lab.recipes.support.adversarial import (
     ROBUST,
-    accuracy_rows,
+    AdversarialSettings,
     cells,
     eval_mode_is_stronger,
     higher,
     measure,
     plot,
     train_mode_label,
-    variants,
+    trained_norms,
 )
+from anynorm.lab.recipes.support.claims import NOT_IN_PAPER, Claim
+from anynorm.lab.recipes.support.presets import tiny
+from anynorm.lab.recipes.support.recipe import Recipe
+from anynorm.lab.recipes.support.record import RecipeRecord
+from anynorm.lab.recipes.support.rows import metric_rows, result_table
+from anynorm.lab.recipes.support.settings import Training
+from anynorm.lab.training.config import Config
 from anynorm.table import Table
 
-EPSILON = 4 / 255
-TRAIN: Settings = {
-    "task": "adversarial", "data": "cifar10@16", "model": "wrn-10-2", "num_train": 2304, "num_test": 2000, "flip": True,
-    "epochs": 3, "optimizer": "adam", "lr": 0.01, "weight_decay": 0.0, "schedule": "cosine", "num_evals": 1,
-}  # fmt: skip
-OPTIONS: Settings = {"train_attack": "pgd:4", "attack": "pgd:4,pgd:20", "epsilon": EPSILON, "num_attacked": 300}
-PRESETS: dict[str, Settings] = {
-    "smoke": {
-        "train": TRAIN | TINY | {"width": 0.5},
-        "options": OPTIONS | {"attack": "pgd:2,pgd:3", "num_attacked": 20},
-        "attacks": ["pgd2", "pgd3"],
-        "batch_size": 32,
-        "base_batch_size": 32,
-        "seeds": 2,
-        "norms": variants("bn", "gn:8", "bgn:128", train_mode=("bn",)),
-    },
-    "desk": {
-        "train": TRAIN,
-        "options": OPTIONS,
-        "attacks": ["pgd4", "pgd20"],
-        "batch_size": 64,
-        "base_batch_size": 64,
-        "seeds": 3,
-        "norms": variants("bn", "in", "ln", "gn:8", "pn", "bgn:128", train_mode=("bn",)),
-    },
-    "paper": {
-        "train": TRAIN | {"data": "cifar10", "num_train": None, "num_test": None, "epochs": 200, "schedule": "constant"},
-        "options": OPTIONS | {"num_attacked": 10_000},
-        "attacks": ["pgd4", "pgd20"],
-        "batch_size": 128,
-        "base_batch_size": 128,
-        "seeds": 3,
-        "norms": variants("bn", "in", "ln", "[*,128]", "pn", "bgn:128", train_mode=("bn",)),
-    },
+OPTIONS = {"train_attack": "pgd:4", "attack": "pgd:4,pgd:20", "epsilon": 4 / 255, "num_attacked": 300}
+CONFIG = Config(
+    task="adversarial", data="cifar10@16", model="wrn-10-2", num_train=2304, num_test=2000, flip=True, epochs=3,
+    optimizer="adam", lr=0.01, weight_decay=0.0, schedule="cosine", num_evals=1, batch_size=64, options=OPTIONS,
+)  # fmt: skip
+SMOKE = replace(tiny(CONFIG), width=0.5, batch_size=32, options=OPTIONS | {"attack": "pgd:2,pgd:3", "num_attacked": 20})
+PAPER = replace(
+    CONFIG, data="cifar10", num_train=None, num_test=None, epochs=200, schedule="constant", batch_size=128,
+    options=OPTIONS | {"num_attacked": 10_000},
+)  # fmt: skip
+PRESETS = {
+    "smoke": AdversarialSettings(
+        seeds=2,
+        training=Training(SMOKE, base_batch_size=32),
+        attacks=("pgd2", "pgd3"),
+        norms=trained_norms("bn", "gn:8", "bgn:128", train_mode=("bn",)),
+    ),
+    "desk": AdversarialSettings(
+        seeds=3,
+        training=Training(CONFIG, base_batch_size=64),
+        attacks=("pgd4", "pgd20"),
+        norms=trained_norms("bn", "in", "ln", "gn:8", "pn", "bgn:128", train_mode=("bn",)),
+    ),
+    "paper": AdversarialSettings(
+        seeds=3,
+        training=Training(PAPER, base_batch_size=128),
+        attacks=("pgd4", "pgd20"),
+        norms=trained_norms("bn", "in", "ln", "[*,128]", "pn", "bgn:128", train_mode=("bn",)),
+    ),
 }
 CLEAN = {"bgn": 72.94, "in": 72.35, "bn": 72.09, "gn": 68.96, "ln": 64.10}
 """Clean accuracies of Table 5, in the order of the table's ranking; PN fails."""
@@ -84,11 +83,11 @@ MARGINS = {"bn": "with a certain margin", "in": "with a certain margin", "ln": "
 """How the text has BGN above the others in Table 5."""
 
 
-def claims(settings: Settings) -> list[Claim]:
+def claims(settings: AdversarialSettings) -> list[Claim]:
     """Return the orders of Table 5, and what the mode of norms during the attack changes."""
-    plain = [label for label, variant in settings["norms"].items() if label == variant["norm"]]
+    plain = [label for label, trained in settings.norms.items() if label == trained.norm]
     specs = {"gn" if norm.startswith("[") else norm.partition(":")[0]: norm for norm in plain}
-    first, last = (f"{ROBUST}{attack}" for attack in settings["attacks"])
+    first, last = (f"{ROBUST}{attack}" for attack in settings.attacks)
     names = [name for name in CLEAN if name in specs]
     result = [
         higher("accuracy", (specs[a], specs[b]), "clean accuracy", f"{CLEAN[a]:.2f} and {CLEAN[b]:.2f}")
@@ -103,18 +102,18 @@ def claims(settings: Settings) -> list[Claim]:
     if "pn" in specs:
         result.append(higher(first, (specs["bn"], specs["pn"]), "robust accuracy", 'PN "fails to converge"'))
     for norm in (specs["bn"], specs["bgn"]):
-        for column, attack in ((first, settings["attacks"][0]), (last, settings["attacks"][1])):
+        for column, attack in ((first, settings.attacks[0]), (last, settings.attacks[1])):
             result.append(eval_mode_is_stronger(norm, column, f"robust accuracy ({attack})"))
     trained = (specs["bn"], train_mode_label(specs["bn"]))
-    result.append(higher("accuracy", trained, "clean accuracy", "not in the paper"))
-    result.append(higher(last, trained, f"robust accuracy ({settings['attacks'][1]})", "not in the paper"))
+    result.append(higher("accuracy", trained, "clean accuracy", NOT_IN_PAPER))
+    result.append(higher(last, trained, f"robust accuracy ({settings.attacks[1]})", NOT_IN_PAPER))
     return result
 
 
-def tables(record: Record) -> list[Table]:
+def tables(record: RecipeRecord[AdversarialSettings]) -> list[Table]:
     """Return the accuracies by norm."""
     columns = {"clean": "accuracy"}
-    for attack in record.settings["attacks"]:
+    for attack in record.settings.attacks:
         columns |= {
             f"{attack}, eval-mode attack": f"{ROBUST}{attack}",
             f"{attack}, train-mode attack": f"{ROBUST}{attack}_train_mode",
@@ -123,10 +122,10 @@ def tables(record: Record) -> list[Table]:
         "Test accuracy in %, mean ± sd over seeds: on clean images, and on images attacked with norms in eval and in train mode "
         '(the network classifies in eval mode). "train-mode attacks" in the first column: during training.'
     )
-    return [Table(accuracy_rows(record, columns), finding)]
+    return [result_table(metric_rows(record.rows, "norm", record.settings.norms, columns), finding)]
 
 
-def panels(settings: Settings) -> dict[str, dict[str, str]]:
+def panels(settings: AdversarialSettings) -> dict[str, dict[str, str]]:
     """Return the panels of the picture: one per attack."""
     return {
         f"attacked by {attack}": {
@@ -134,7 +133,7 @@ def panels(settings: Settings) -> dict[str, dict[str, str]]:
             "eval-mode attack": f"{ROBUST}{attack}",
             "train-mode attack": f"{ROBUST}{attack}_train_mode",
         }
-        for attack in settings["attacks"]
+        for attack in settings.attacks
     }
 
 

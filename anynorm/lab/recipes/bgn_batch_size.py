@@ -5,9 +5,9 @@
 Papers: ResNet-50 on ImageNet. bgn: 128 to 2 images per device, learning rate 0.1 at 32, 120 epochs. sn: 32 to 2 images per
 device, 0.1 at 256, 100 epochs.
 
-    smoke  20 s      64 digits, one epoch; checks that the code works and claims nothing
-    desk   18 min    5000 images of CIFAR-10 at 8 × 8 pixels, ResNet-10, 3 epochs (`support.presets.DESK`); batch sizes 32, 8, 2
-    paper  not run   bgn's setting (`support.presets.IMAGENET`); needs a folder imagenet/ with train/ and test/
+    smoke  64 digits, one epoch; checks that the code works and claims nothing
+    desk   5000 images of CIFAR-10 at 8 × 8 pixels, ResNet-10, 3 epochs (`support.presets.DESK`); batch sizes 32, 8, 2
+    paper  bgn's setting (`support.presets.IMAGENET`); needs a folder imagenet/ with train/ and test/
 
 Scaled down in `desk`: a small network on tiny images, so the claims are about the order of the norms, not about the numbers.
 Channels are 16 to 128, so norms have 8 groups instead of 32. GBGN groups the whole batch, as in the paper, which makes it EN with
@@ -18,16 +18,24 @@ Channels are 16 to 128, so norms have 8 groups instead of 32. GBGN groups the wh
 from __future__ import annotations
 
 from anynorm.lab.recipes.support.claims import Claim, more_accurate
-from anynorm.lab.recipes.support.norm_grid import norm_grid_recipe
+from anynorm.lab.recipes.support.norm_grid import NormGrid, norm_grid_recipe
 from anynorm.lab.recipes.support.presets import DESK, IMAGENET, SMOKE
-from anynorm.lab.recipes.support.recipe import Settings
 from anynorm.lab.recipes.support.rows import accuracy_drop
 
-PRESETS: dict[str, Settings] = {
-    "smoke": SMOKE | {"batch_sizes": [32, 2], "norms": ["bn", "in", "ln", "gn:8", "bgn", "sn", "hn"]},
-    "desk": DESK | {"batch_sizes": [32, 8, 2], "norms": ["bn", "in", "ln", "gn:8", "pn", "en:8", "bgn", "sn", "hn"]},
-    "paper": IMAGENET
-    | {"batch_sizes": [128, 64, 32, 16, 8, 4, 2], "norms": ["bn", "in", "ln", "gn:32", "pn", "en:32", "bgn", "sn", "hn"]},
+PRESETS = {
+    "smoke": NormGrid(seeds=2, training=SMOKE, batch_sizes=(32, 2), norms=("bn", "in", "ln", "gn:8", "bgn", "sn", "hn")),
+    "desk": NormGrid(
+        seeds=3,
+        training=DESK,
+        batch_sizes=(32, 8, 2),
+        norms=("bn", "in", "ln", "gn:8", "pn", "en:8", "bgn", "sn", "hn"),
+    ),
+    "paper": NormGrid(
+        seeds=3,
+        training=IMAGENET,
+        batch_sizes=(128, 64, 32, 16, 8, 4, 2),
+        norms=("bn", "in", "ln", "gn:32", "pn", "en:32", "bgn", "sn", "hn"),
+    ),
 }
 BETTER_THAN_BN = {
     # norm: (accuracies of the norm and of BN at batch 2, points that BN and the norm lose from the largest batch to the smallest)
@@ -46,10 +54,10 @@ WORSE_THAN_BGN = {
 """bgn Table 2 at batch 2: accuracies of BGN and of the norm. `en` with groups is GBGN."""
 
 
-def claims(settings: Settings) -> list[Claim]:
+def claims(settings: NormGrid) -> list[Claim]:
     """Return the orders that the papers report at the largest and the smallest batch size."""
-    large, small = settings["batch_sizes"][0], settings["batch_sizes"][-1]
-    specs = {norm.partition(":")[0]: norm for norm in settings["norms"]}
+    large, small = settings.batch_sizes[0], settings.batch_sizes[-1]
+    specs = {norm.partition(":")[0]: norm for norm in settings.norms}
     result = [more_accurate(specs[name], "bn", paper, batch_size=small) for name, (paper, _) in BETTER_THAN_BN.items()]
     for name, (_, paper) in BETTER_THAN_BN.items():
         statement = f"`bn` loses more points from batch {large} to {small} than `{specs[name]}`"

@@ -6,10 +6,10 @@ Paper: miniImageNet (84 × 84 pixels), ResNet-12 with a cosine classifier, train
 (2018): SGD with Nesterov momentum, batch size 256, 60 epochs; mean accuracy of 600 episodes of 5 novel classes, with 1 and with 5
 shots.
 
-    smoke  10 s      digits 0 to 5 as base classes, 6 to 9 as novel ones; checks that the code works and claims nothing
-    desk   10 min    200 background characters of Omniglot (32 × 32 pixels), ResNet-12 of an eighth of the width, 10 epochs; 300
-                     episodes of 5 characters of one alphabet of the evaluation set; needs omniglot/ in the data directory
-    paper  not run   the published setting; needs miniimagenet/ in the data directory
+    smoke  digits 0 to 5 as base classes, 6 to 9 as novel ones; checks that the code works and claims nothing
+    desk   200 background characters of Omniglot (32 × 32 pixels), ResNet-12 of an eighth of the width, 10 epochs; 300
+           episodes of 5 characters of one alphabet of the evaluation set; needs omniglot/ in the data directory
+    paper  the published setting; needs miniimagenet/ in the data directory
 
 Scaled down in `desk`: other images, a small network and 620 steps instead of 60 000, so the claims are about the order of the
 norms early in training, not about the numbers. Images are padded from 28 to 32 pixels: the groups of BGN divide maps of 32, 16, 8
@@ -26,6 +26,8 @@ groups of BGN is not given, and 512, its number for large batches, does not divi
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,45 +35,50 @@ from matplotlib.figure import Figure
 
 from anynorm import draw
 from anynorm.lab.recipes.support.claims import Claim
-from anynorm.lab.recipes.support.recipe import Recipe, Settings
-from anynorm.lab.recipes.support.record import Record
-from anynorm.lab.recipes.support.rows import save_figure, select, successful, values_of
-from anynorm.lab.recipes.support.runs import make_config, train_run
+from anynorm.lab.recipes.support.recipe import Recipe
+from anynorm.lab.recipes.support.record import RecipeRecord
+from anynorm.lab.recipes.support.rows import result_over_seeds, result_table, save_figure, successful, values_of
+from anynorm.lab.recipes.support.runs import make_config, run_outcome, train_run
+from anynorm.lab.recipes.support.settings import Training, TrainingSettings
 from anynorm.lab.tasks.few_shot.task import SCORES, metric_name
-from anynorm.lab.training.statistics import mean_sd
+from anynorm.lab.training.config import Config
 from anynorm.lab.training.sweep import Row, grid
 from anynorm.table import Table
 
 SHOTS = (1, 5)
-TRAIN: Settings = {
-    "task": "few_shot",
-    "model": "resnet12",
-    "lr": 0.1,
-    "nesterov": True,
-    "schedule": "step-thirds",
-    "num_evals": 1,
+
+
+@dataclass(frozen=True, kw_only=True)
+class FewShotSettings(TrainingSettings):
+    """Settings of few-shot classification.
+
+    Args:
+        norms: specs by label.
+    """
+
+    norms: Mapping[str, str]
+
+
+COMMON = Config(task="few_shot", model="resnet12", lr=0.1, nesterov=True, schedule="step-thirds", num_evals=1)
+DESK = replace(
+    COMMON, data="omniglot", width=0.125, epochs=10, batch_size=64,
+    options={"num_base_classes": 200, "padding": 2, "num_episodes": 300},
+)  # fmt: skip
+SMOKE = replace(
+    DESK, data="digits", num_train=64, epochs=1, batch_size=16,
+    options={"padding": 4, "num_ways": 4, "num_episodes": 10, "num_queries": 5},
+)  # fmt: skip
+PAPER = replace(
+    COMMON, data="miniimagenet", image_size=84, crop=8, flip=True, epochs=400, batch_size=256, options={"num_episodes": 600}
+)  # 60 000 steps
+NORMS = {"BN": "bn", "IN": "in", "LN": "ln", "GN": "gn:8", "PN": "pn", "BGN": "bgn"}
+PRESETS = {
+    "smoke": FewShotSettings(seeds=2, training=Training(SMOKE, base_batch_size=16), norms=NORMS),
+    "desk": FewShotSettings(seeds=3, training=Training(DESK, base_batch_size=64), norms=NORMS),
+    "paper": FewShotSettings(
+        seeds=3, training=Training(PAPER, base_batch_size=256), norms=NORMS | {"GN": "gn:32", "BGN": "bgn:256"}
+    ),
 }
-DESK: Settings = {
-    "train": TRAIN | {"data": "omniglot", "width": 0.125, "epochs": 10},
-    "options": {"num_base_classes": 200, "padding": 2, "num_episodes": 300},
-    "batch_size": 64, "base_batch_size": 64, "seeds": 3,
-    "norms": {"BN": "bn", "IN": "in", "LN": "ln", "GN": "gn:8", "PN": "pn", "BGN": "bgn"},
-}  # fmt: skip
-PRESETS: dict[str, Settings] = {
-    "smoke": DESK
-    | {
-        "train": DESK["train"] | {"data": "digits", "num_train": 64, "epochs": 1},
-        "options": {"padding": 4, "num_ways": 4, "num_episodes": 10, "num_queries": 5},
-        "batch_size": 16, "base_batch_size": 16, "seeds": 2,
-    },
-    "desk": DESK,
-    "paper": {
-        "train": TRAIN | {"data": "miniimagenet", "image_size": 84, "crop": 8, "flip": True, "epochs": 400},  # 60 000 steps
-        "options": {"num_episodes": 600},
-        "batch_size": 256, "base_batch_size": 256, "seeds": 3,
-        "norms": DESK["norms"] | {"GN": "gn:32", "BGN": "bgn:256"},
-    },
-}  # fmt: skip
 ACCURACIES = {
     "BN": (59.30, 76.22), "IN": (52.17, 70.49), "LN": (57.82, 74.87), "GN": (56.55, 73.20), "PN": (56.59, 73.89),
     "BGN": (59.50, 76.32),
@@ -79,28 +86,25 @@ ACCURACIES = {
 """The paper's accuracies in percent with 1 and with 5 shots."""
 
 
-def cells(settings: Settings) -> list[Row]:
+def cells(settings: FewShotSettings) -> list[Row]:
     """Return one cell per norm and seed."""
-    return grid(settings["seeds"], norm=settings["norms"])
+    return grid(settings.seeds, norm=settings.norms)
 
 
-def measure(settings: Settings, cell: Row, runs: Path) -> Row:
+def measure(settings: FewShotSettings, cell: Row, runs: Path) -> Row:
     """Train a network on the base classes; return its accuracies by episodes of novel classes."""
-    spec = settings["norms"][cell["norm"]]
-    config = make_config(settings, spec, settings["batch_size"], cell["seed"], options=settings["options"])
-    record = train_run(config, runs)
+    config = replace(settings.training.config, norm=settings.norms[cell["norm"]], seed=cell["seed"])
+    record = train_run(make_config(config, settings.training.base_batch_size), runs)
     done = record["status"] == "done"
     names = [metric_name(shots, suffix) + interval for shots in SHOTS for suffix in SCORES for interval in ("", ", 95 % CI")]
     return {
         **{name: round(record[f"test_{name}"], 3) if done else None for name in names},
         "train_accuracy": round(100 - record["train_error"], 3) if done else None,
-        "failure": "" if done else record["note"],
-        "seconds": record["seconds"],
-        "commit": record["provenance"]["commit"],
+        **run_outcome(record),
     }
 
 
-def claims(_: Settings) -> list[Claim]:
+def claims(_: FewShotSettings) -> list[Claim]:
     """Return the order of BGN and each other norm, with 1 and with 5 shots."""
     result = []
     for index, shots in enumerate(SHOTS):
@@ -113,30 +117,30 @@ def claims(_: Settings) -> list[Claim]:
     return result
 
 
-def tables(record: Record) -> list[Table]:
+def tables(record: RecipeRecord[FewShotSettings]) -> list[Table]:
     """Return the accuracies by norm, with the spread over trainings and the confidence interval over episodes."""
     rows = []
-    for norm in record.settings["norms"]:
+    for norm in record.settings.norms:
         row: dict[str, Any] = {"norm": norm}
         for shots in SHOTS:
             name = metric_name(shots)
-            row[name] = mean_sd(select(record.rows, name, norm=norm), ".1f", ".1f")
+            row[name] = result_over_seeds(record.rows, name, norm=norm)
             intervals = successful(record.rows, f"{name}, 95 % CI", norm=norm)
             row[f"{shots}-shot CI"] = f"± {statistics.fmean(intervals):.1f}" if intervals else "failed"
         for shots in SHOTS:
-            values = select(record.rows, metric_name(shots, " (prototypes)"), norm=norm)
-            row[f"{shots}-shot, prototypes"] = mean_sd(values, ".1f", ".1f")
+            row[f"{shots}-shot, prototypes"] = result_over_seeds(record.rows, metric_name(shots, " (prototypes)"), norm=norm)
         rows.append(row)
+    num_episodes = record.settings.training.config.option_values["num_episodes"]
     finding = (
-        f"Accuracy in % on {record.settings['options']['num_episodes']} episodes: mean ± sd over trainings. CI: the 95 % "
+        f"Accuracy in % on {num_episodes} episodes: mean ± sd over trainings. CI: the 95 % "
         "confidence interval over episodes of one training, mean over trainings."
     )
-    return [Table(rows, finding)]
+    return [result_table(rows, finding)]
 
 
-def plot(record: Record, path: Path) -> list[Path]:
+def plot(record: RecipeRecord[FewShotSettings], path: Path) -> list[Path]:
     """Plot the accuracy of every training with its confidence interval over episodes, and the mean of each norm."""
-    norms = list(record.settings["norms"])
+    norms = list(record.settings.norms)
     fig = Figure(figsize=(9, 3.6), layout="constrained")
     for ax, shots in zip(fig.subplots(1, len(SHOTS)), SHOTS, strict=True):
         name = metric_name(shots)

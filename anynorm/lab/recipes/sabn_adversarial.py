@@ -7,10 +7,10 @@ of 2/255 and ε = 8/255. Table 3 has the clean branch, Table 4 the adversarial b
 PreAct-ResNet-18, SGD with learning rate 0.1, divided by 10 after epochs 50 and 150 of 200, 200 steps of warm-up, batch size 128,
 45 000 training images, crops and flips.
 
-    smoke  10 s      64 digits, one epoch; checks that the code works and claims nothing
-    desk   13 min    9600 images of CIFAR-10 at 16 × 16 pixels, PreAct-ResNet-8, 2 epochs of 150 steps, PGD-3 in training; 300
-                     test images are attacked
-    paper  not run   the published setting
+    smoke  64 digits, one epoch; checks that the code works and claims nothing
+    desk   9600 images of CIFAR-10 at 16 × 16 pixels, PreAct-ResNet-8, 2 epochs of 150 steps, PGD-3 in training; 300
+           test images are attacked
+    paper  the published setting
 
 Scaled down in `desk`: images, network, epochs and the training attack, so the claims are about the order of the norms early in
 training. Where this recipe differs from the public code in both presets: attacks leave running statistics alone and run in eval
@@ -24,64 +24,52 @@ classifies in eval mode. Claims about these modes are ours.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
-from anynorm.lab.recipes.support.claims import Claim
-from anynorm.lab.recipes.support.presets import TINY
-from anynorm.lab.recipes.support.recipe import Recipe, Settings
-from anynorm.lab.recipes.support.record import Record
-from anynorm.lab.recipes.support.robustness import (
+from anynorm.lab.recipes.support.adversarial import (
     ROBUST,
-    accuracy_rows,
+    AdversarialSettings,
     cells,
     eval_mode_is_stronger,
     higher,
     measure,
     plot,
     train_mode_label,
-    variants,
+    trained_norms,
 )
+from anynorm.lab.recipes.support.claims import NOT_IN_PAPER, Claim
+from anynorm.lab.recipes.support.presets import tiny
+from anynorm.lab.recipes.support.recipe import Recipe
+from anynorm.lab.recipes.support.record import RecipeRecord
+from anynorm.lab.recipes.support.rows import metric_rows, result_table
+from anynorm.lab.recipes.support.settings import Training
+from anynorm.lab.training.config import Config
 from anynorm.table import Table
 
 BN, MODE_NORM, AUX_BN, SA_AUX_BN = NORMS = ("bn", "modenorm:2", "auxbn@2", "saauxbn@2")
-TRAIN: Settings = {
-    "task": "advprop", "data": "cifar10@16", "model": "preact_resnet8", "num_train": 9600, "num_test": 2000, "crop": 2,
-    "flip": True, "epochs": 2, "lr": 0.1, "weight_decay": 5e-4, "schedule": "cosine", "num_evals": 1,
-}  # fmt: skip
-OPTIONS: Settings = {"train_attack": "pgd:3", "attack": "pgd:10,pgd:20", "num_attacked": 300}
-PRESETS: dict[str, Settings] = {
-    "smoke": {
-        "train": TRAIN | TINY | {"width": 0.5, "crop": 0},
-        "options": OPTIONS | {"attack": "pgd:2,pgd:3", "num_attacked": 20},
-        "attacks": ["pgd2", "pgd3"],
-        "batch_size": 32,
-        "base_batch_size": 32,
-        "seeds": 2,
-        "norms": variants(*NORMS, train_mode=(AUX_BN,)),
-    },
-    "desk": {
-        "train": TRAIN,
-        "options": OPTIONS,
-        "attacks": ["pgd10", "pgd20"],
-        "batch_size": 64,
-        "base_batch_size": 64,
-        "seeds": 3,
-        "norms": variants(*NORMS, train_mode=(AUX_BN,)),
-    },
-    "paper": {
-        "train": TRAIN
-        | {
-            "data": "cifar10", "model": "preact_resnet18", "num_train": 45_000, "num_test": None, "crop": 4, "epochs": 200,
-            "schedule": "step-25-75", "warmup_epochs": 200 / (45_000 // 128),
-        },
-        "options": {"train_attack": "pgd:10", "attack": "pgd:10,pgd:20", "num_attacked": 10_000},
-        "attacks": ["pgd10", "pgd20"],
-        "batch_size": 128,
-        "base_batch_size": 128,
-        "seeds": 3,
-        "norms": variants(*NORMS, train_mode=(AUX_BN,)),
-    },
-}  # fmt: skip
+OPTIONS = {"train_attack": "pgd:3", "attack": "pgd:10,pgd:20", "num_attacked": 300}
+CONFIG = Config(
+    task="advprop", data="cifar10@16", model="preact_resnet8", num_train=9600, num_test=2000, crop=2, flip=True, epochs=2,
+    lr=0.1, weight_decay=5e-4, schedule="cosine", num_evals=1, batch_size=64, options=OPTIONS,
+)  # fmt: skip
+SMOKE = replace(tiny(CONFIG), width=0.5, crop=0, batch_size=32, options=OPTIONS | {"attack": "pgd:2,pgd:3", "num_attacked": 20})
+PAPER = replace(
+    CONFIG, data="cifar10", model="preact_resnet18", num_train=45_000, num_test=None, crop=4, epochs=200, schedule="step-25-75",
+    warmup_epochs=200 / (45_000 // 128), batch_size=128, options=OPTIONS | {"train_attack": "pgd:10", "num_attacked": 10_000},
+)  # fmt: skip
+TRAINED_NORMS = trained_norms(*NORMS, train_mode=(AUX_BN,))
+PRESETS = {
+    "smoke": AdversarialSettings(
+        seeds=2, training=Training(SMOKE, base_batch_size=32), attacks=("pgd2", "pgd3"), norms=TRAINED_NORMS
+    ),
+    "desk": AdversarialSettings(
+        seeds=3, training=Training(CONFIG, base_batch_size=64), attacks=("pgd10", "pgd20"), norms=TRAINED_NORMS
+    ),
+    "paper": AdversarialSettings(
+        seeds=3, training=Training(PAPER, base_batch_size=128), attacks=("pgd10", "pgd20"), norms=TRAINED_NORMS
+    ),
+}
 BRANCH = "_adversarial_branch"
 TABLE_3 = {BN: 84.84, MODE_NORM: 83.28, AUX_BN: 94.47, SA_AUX_BN: 94.62}
 TABLE_4 = {
@@ -91,9 +79,9 @@ TABLE_4 = {
 }
 
 
-def claims(settings: Settings) -> list[Claim]:
+def claims(settings: AdversarialSettings) -> list[Claim]:
     """Return the orders of Tables 3 and 4, and what the mode of norms during the attack changes."""
-    first, last = (f"{ROBUST}{attack}{BRANCH}" for attack in settings["attacks"])
+    first, last = (f"{ROBUST}{attack}{BRANCH}" for attack in settings.attacks)
     clean, adversarial = "clean accuracy (clean branch)", "clean accuracy (adversarial branch)"
     result = [
         _order("accuracy", pair, clean, TABLE_3)
@@ -103,14 +91,14 @@ def claims(settings: Settings) -> list[Claim]:
         _order(f"accuracy{BRANCH}", pair, adversarial, TABLE_4["clean"])
         for pair in ((BN, SA_AUX_BN), (SA_AUX_BN, AUX_BN), (BN, AUX_BN), (BN, MODE_NORM))
     ]
-    for column, attack, name in zip((first, last), settings["attacks"], ("PGD-10", "PGD-20"), strict=True):
+    for column, attack, name in zip((first, last), settings.attacks, ("PGD-10", "PGD-20"), strict=True):
         pairs = ((SA_AUX_BN, AUX_BN), (AUX_BN, BN), (SA_AUX_BN, MODE_NORM), (MODE_NORM, BN))
         result += [_order(column, pair, f"robust accuracy ({attack})", TABLE_4[name]) for pair in pairs]
-    last_attack = settings["attacks"][1]
+    last_attack = settings.attacks[1]
     result += [eval_mode_is_stronger(norm, last, f"robust accuracy ({last_attack})") for norm in NORMS]
     trained = (AUX_BN, train_mode_label(AUX_BN))
-    result.append(higher("accuracy", trained, clean, "not in the paper"))
-    result.append(higher(last, trained, f"robust accuracy ({last_attack})", "not in the paper"))
+    result.append(higher("accuracy", trained, clean, NOT_IN_PAPER))
+    result.append(higher(last, trained, f"robust accuracy ({last_attack})", NOT_IN_PAPER))
     return result
 
 
@@ -119,25 +107,25 @@ def _order(column: str, norms: tuple[str, str], quantity: str, accuracies: dict[
     return higher(column, norms, quantity, f"{accuracies[norm]:.2f} and {accuracies[other]:.2f}")
 
 
-def tables(record: Record) -> list[Table]:
+def tables(record: RecipeRecord[AdversarialSettings]) -> list[Table]:
     """Return the accuracies of both branches by norm."""
     result = []
     for branch, title in (("", "clean"), (BRANCH, "adversarial")):
         columns = {"clean images": f"accuracy{branch}"}
-        for attack in record.settings["attacks"]:
+        for attack in record.settings.attacks:
             columns[f"{attack}, eval-mode attack"] = f"{ROBUST}{attack}{branch}"
             columns[f"{attack}, train-mode attack"] = f"{ROBUST}{attack}_train_mode{branch}"
         finding = (
             f"Test accuracy in % of the {title} branch, mean ± sd over seeds: on clean images, and on images attacked with norms "
             "in eval and in train mode (the network classifies in eval mode)."
         )
-        result.append(Table(accuracy_rows(record, columns), finding))
+        result.append(result_table(metric_rows(record.rows, "norm", record.settings.norms, columns), finding))
     return result
 
 
-def panels(settings: Settings) -> dict[str, dict[str, str]]:
+def panels(settings: AdversarialSettings) -> dict[str, dict[str, str]]:
     """Return the panels of the picture: one per branch, under the longest attack."""
-    attack = settings["attacks"][-1]
+    attack = settings.attacks[-1]
     return {
         f"{title} branch, attacked by {attack}": {
             "clean images": f"accuracy{branch}",

@@ -7,9 +7,9 @@ new data. A network is trained with each norm, then tested on corrupted images (
 (Ganin et al. 2016) if it was trained on MNIST. Statistics are those of `anynorm.diagnostics.adaptation`: of training (source), of
 unlabeled new images (recalibrated), a mixture of both, and of each test batch.
 
-    smoke  10 s      64 digits, one epoch; checks that the code works and claims nothing
-    desk   10 min    6000 images of CIFAR-10 at 16 × 16 pixels, ResNet-10, 5 epochs; four corruptions at severities 1, 3 and 5
-    paper  not run   CIFAR-10 at full size, ResNet-18, 200 epochs, all severities; CIFAR-10-C's parameters, images made here
+    smoke  64 digits, one epoch; checks that the code works and claims nothing
+    desk   6000 images of CIFAR-10 at 16 × 16 pixels, ResNet-10, 5 epochs; four corruptions at severities 1, 3 and 5
+    paper  CIFAR-10 at full size, ResNet-18, 200 epochs, all severities; CIFAR-10-C's parameters, images made here
 
 There is no published table to compare with: `paper` is the setting of CIFAR-10-C at full size, with four of its corruptions.
 Scaled down in `desk`: small images, on which the same blur removes more, a small network and short training. So the claims are
@@ -22,6 +22,7 @@ N / (N + n) of Schneider et al. (2020) for n images, with N = 16. MNIST-M is ave
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +32,19 @@ from torch import Tensor
 
 from anynorm import draw
 from anynorm.diagnostics.adaptation import VARIANTS, Target, adaptation
-from anynorm.diagnostics.corruptions import CORRUPTIONS, corruption_targets
+from anynorm.diagnostics.corruptions import corruption_targets
 from anynorm.lab.data import load_cached
 from anynorm.lab.recipes.support.claims import Claim
-from anynorm.lab.recipes.support.presets import CIFAR10, SMOKE, TRAIN
-from anynorm.lab.recipes.support.recipe import Recipe, Settings
-from anynorm.lab.recipes.support.record import Record
+from anynorm.lab.recipes.support.presets import CIFAR10, SMOKE, TINY_RESNET
+from anynorm.lab.recipes.support.recipe import Recipe
+from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import save_figure
 from anynorm.lab.recipes.support.runs import make_config, run_metrics, train_run
+from anynorm.lab.recipes.support.settings import Training
 from anynorm.lab.recipes.support.shift_results import (
     CLEAN,
     SHIFTS,
+    ShiftSettings,
     corruption_loss,
     is_corrupted,
     mean_of,
@@ -51,49 +54,61 @@ from anynorm.lab.recipes.support.shift_results import (
 from anynorm.lab.tasks.run import load_run
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.images import load_images
-from anynorm.lab.training.statistics import mean_sd
+from anynorm.lab.training.statistics import Result
 from anynorm.lab.training.sweep import Row, grid
 from anynorm.table import Table
 
-COMMON: Settings = {
-    "norms": ["bn", "hn", "bgn", "sn", "gn:8"], "corruptions": list(CORRUPTIONS), "severities": [1, 3, 5],
-    "num_unlabeled": [1000, 16], "num_labeled": 1000, "prior_samples": 16, "eval_batch_size": 100,
-    "batch_size": 64, "base_batch_size": 32, "seeds": 3,
-}  # fmt: skip
-DESK_TRAIN: Settings = TRAIN | {"data": "cifar10@16", "num_train": 6000, "num_test": 1000, "crop": 2, "epochs": 5}
-DIGITS: Settings = {"data": "mnist@16", "num_train": 3000, "epochs": 3, "crop": 0, "flip": False}
-"""What the training on MNIST changes in `train`."""
-PRESETS: dict[str, Settings] = {
-    "smoke": COMMON
-    | SMOKE
-    | {"domain_train": {}, "domain": "digits-faded", "batch_size": 32, "norms": ["bn", "gn:8"], "severities": [1, 5]}
-    | {"corruptions": ["gaussian_noise", "contrast"], "num_unlabeled": [64, 8], "num_labeled": 64, "eval_batch_size": 32},
-    "desk": COMMON | {"train": DESK_TRAIN, "domain_train": DIGITS, "domain": "mnist-m@16"},
-    "paper": COMMON
-    | CIFAR10
-    | {"domain_train": {"data": "mnist", "epochs": 20, "flip": False}, "domain": "mnist-m", "batch_size": 128}
-    | {"severities": [1, 2, 3, 4, 5], "num_unlabeled": [5000, 16], "num_labeled": 5000},
+DESK = replace(TINY_RESNET, data="cifar10@16", num_train=6000, num_test=1000, crop=2, epochs=5, batch_size=64)
+DESK_DIGITS = replace(DESK, data="mnist@16", num_train=3000, epochs=3, crop=0, flip=False)
+PAPER = replace(CIFAR10.config, batch_size=128)
+PAPER_DIGITS = replace(PAPER, data="mnist", epochs=20, flip=False)
+PRESETS = {
+    "smoke": ShiftSettings(
+        seeds=2,
+        training=SMOKE,
+        domain_training=SMOKE,
+        domain="digits-faded",
+        norms=("bn", "gn:8"),
+        corruptions=("gaussian_noise", "contrast"),
+        severities=(1, 5),
+        num_unlabeled=(64, 8),
+        num_labeled=64,
+        eval_batch_size=32,
+    ),
+    "desk": ShiftSettings(
+        seeds=3,
+        training=Training(DESK, base_batch_size=32),
+        domain_training=Training(DESK_DIGITS, base_batch_size=32),
+        domain="mnist-m@16",
+    ),
+    "paper": ShiftSettings(
+        seeds=3,
+        training=Training(PAPER, base_batch_size=128),
+        domain_training=Training(PAPER_DIGITS, base_batch_size=128),
+        domain="mnist-m",
+        severities=(1, 2, 3, 4, 5),
+        num_unlabeled=(5000, 16),
+        num_labeled=5000,
+    ),
 }
-
-
 HYPOTHESIS, SCHNEIDER = "our hypothesis", "our hypothesis, after Schneider et al. 2020 on few images"
 
 
-def cells(settings: Settings) -> list[Row]:
+def cells(settings: ShiftSettings) -> list[Row]:
     """Return one cell per kind of shift, norm and seed."""
-    return grid(settings["seeds"], shift=SHIFTS, norm=settings["norms"])
+    return grid(settings.seeds, shift=SHIFTS, norm=settings.norms)
 
 
-def measure(settings: Settings, cell: Row, runs: Path) -> Row:
+def measure(settings: ShiftSettings, cell: Row, runs: Path) -> Row:
     """Train a network and return the report of `adaptation` for every target and number of unlabeled images."""
-    overrides = settings["domain_train"] if cell["shift"] == "domain" else {}
-    config = make_config(settings, cell["norm"], settings["batch_size"], cell["seed"], **overrides)
+    training = settings.domain_training if cell["shift"] == "domain" else settings.training
+    config = make_config(replace(training.config, norm=cell["norm"], seed=cell["seed"]), training.base_batch_size)
     metrics = run_metrics(train_run(config, runs)) | {"results": []}
     if metrics["failure"]:
         return metrics
     network = load_run(runs, config.id).network
-    for count in settings["num_unlabeled"]:
-        prior: int = settings["prior_samples"]
+    for count in settings.num_unlabeled:
+        prior = settings.prior_samples
         targets = make_targets(settings, config, count, is_domain=cell["shift"] == "domain")
         for row in adaptation(network, targets, source_weight=prior / (prior + count)):
             numbers = {name: None if row[name] is None else round(row[name], 4) for name in ("shift", *VARIANTS)}
@@ -101,10 +116,10 @@ def measure(settings: Settings, cell: Row, runs: Path) -> Row:
     return metrics
 
 
-def make_targets(settings: Settings, config: Config, num_unlabeled: int, *, is_domain: bool) -> Iterator[Target]:
+def make_targets(settings: ShiftSettings, config: Config, num_unlabeled: int, *, is_domain: bool) -> Iterator[Target]:
     """Return the test images of a run as they are, followed by corrupted ones or by those of the other domain."""
     data: Any = load_images(config)
-    num_labeled, size = settings["num_labeled"], settings["eval_batch_size"]
+    num_labeled, size = settings.num_labeled, settings.eval_batch_size
 
     def split(images: Tensor, labels: Tensor) -> tuple[list[tuple[Tensor, Tensor]], list[Tensor]]:
         """Return labeled and unlabeled batches: the first test images, and those after them."""
@@ -117,37 +132,38 @@ def make_targets(settings: Settings, config: Config, num_unlabeled: int, *, is_d
     labeled, unlabeled = split(*data.test)
     if not is_domain:
         standardization = {name: (getattr(data, name).flatten() / 255).tolist() for name in ("mean", "std")}
-        options = {name: settings[name] for name in ("corruptions", "severities")}
-        yield from corruption_targets(labeled, unlabeled, **standardization, **options)
+        yield from corruption_targets(
+            labeled, unlabeled, **standardization, corruptions=settings.corruptions, severities=settings.severities
+        )
         return
     yield Target(CLEAN, unlabeled, labeled)
-    labeled, unlabeled = split(*load_cached(settings["domain"], config.image_size).test)
-    yield Target(settings["domain"], unlabeled, labeled)
+    labeled, unlabeled = split(*load_cached(settings.domain, config.image_size).test)
+    yield Target(settings.domain, unlabeled, labeled)
 
 
-def claims(settings: Settings) -> list[Claim]:
+def claims(settings: ShiftSettings) -> list[Claim]:
     """Return our hypotheses."""
-    adaptable = [norm for norm in settings["norms"] if not norm.startswith("gn")]
-    domain = settings["domain"]
+    adaptable = [norm for norm in settings.norms if not norm.startswith("gn")]
+    domain = settings.domain
     result = []
-    for data in (*settings["corruptions"], domain):
+    for data in (*settings.corruptions, domain):
         where = f"on {domain.partition('@')[0]}" if data == domain else f"under {data} (mean of severities)"
         for norm in adaptable:
             after, before = (mean_of(column, settings, norm, named(data)) for column in ("recalibrated", "source"))
             result.append(Claim(f"`{norm}`: recalibrated is more accurate than source {where}", HYPOTHESIS, after, before))
     for norm in adaptable:
         statement = f"`{norm}`: a larger estimation shift goes with a larger gain of recalibration (Spearman over corruptions)"
-        result.append(Claim(statement, HYPOTHESIS, rank_correlation(settings, norm), lambda _: [0.0] * settings["seeds"]))
+        result.append(Claim(statement, HYPOTHESIS, rank_correlation(settings, norm), lambda _: [0.0] * settings.seeds))
     return [*result, *_claims_of_bn(settings)]
 
 
-def _claims_of_bn(settings: Settings) -> list[Claim]:
+def _claims_of_bn(settings: ShiftSettings) -> list[Claim]:
     """Return the hypotheses on kinds of statistics, and on BN against GN."""
-    many, few = settings["num_unlabeled"]
-    gn = next(norm for norm in settings["norms"] if norm.startswith("gn"))
+    many, few = settings.num_unlabeled
+    gn = next(norm for norm in settings.norms if norm.startswith("gn"))
     mixed, few_recalibrated = (mean_of(name, settings, "bn", is_corrupted, few=True) for name in ("mixed", "recalibrated"))
     recalibrated, per_batch = (mean_of(name, settings, "bn", is_corrupted) for name in ("recalibrated", "per_batch"))
-    size = settings["eval_batch_size"]
+    size = settings.eval_batch_size
     return [
         Claim(f"`bn`: mixed is more accurate than recalibrated, from {few} images", SCHNEIDER, mixed, few_recalibrated),
         Claim(
@@ -168,28 +184,29 @@ def _claims_of_bn(settings: Settings) -> list[Claim]:
     ]
 
 
-def tables(record: Record) -> list[Table]:
+def tables(record: RecipeRecord[ShiftSettings]) -> list[Table]:
     """Return the accuracy by norm, data and statistics, for each number of unlabeled images."""
     settings = record.settings
-    names = [CLEAN, *settings["corruptions"], settings["domain"]]
+    names = [CLEAN, *settings.corruptions, settings.domain]
     result = []
-    for few, count in zip((False, True), settings["num_unlabeled"], strict=True):
+    for few, count in zip((False, True), settings.num_unlabeled, strict=True):
         rows = []
         for name in names:
-            for norm in settings["norms"]:
+            for norm in settings.norms:
                 columns = [mean_of(column, settings, norm, named(name), few=few)(record.rows) for column in VARIANTS]
                 shifts = [] if norm.startswith("gn") else mean_of("shift", settings, norm, named(name), few=few)(record.rows)
-                cells_of_row = {column: mean_sd(values, ".1f", ".1f") for column, values in zip(VARIANTS, columns, strict=True)}
-                rows.append({"data": name, "norm": norm, "shift": mean_sd(shifts, ".2f", ".2f"), **cells_of_row})
+                accuracies = {column: Result.of(values) for column, values in zip(VARIANTS, columns, strict=True)}
+                rows.append({"data": name, "norm": norm, "shift": Result.of(shifts), **accuracies})
         finding = f"Accuracy in %, mean ± sd over seeds, mean of severities; statistics estimated from {count} images. "
-        result.append(Table(rows, finding + "`shift`: the largest estimation shift of a norm, before adaptation."))
+        finding += "`shift`: the largest estimation shift of a norm, before adaptation."
+        result.append(Table(rows, finding, formats={"shift": ".2f"} | dict.fromkeys(VARIANTS, ".1f")))
     return result
 
 
-def plot(record: Record, path: Path) -> list[Path]:
+def plot(record: RecipeRecord[ShiftSettings], path: Path) -> list[Path]:
     """Plot accuracy against severity for each corruption, with source statistics (top) and recalibrated (bottom)."""
     settings = record.settings
-    corruptions, severities, norms = settings["corruptions"], [0, *settings["severities"]], settings["norms"]
+    corruptions, severities, norms = settings.corruptions, [0, *settings.severities], settings.norms
     fig = Figure(figsize=(3.3 * len(corruptions) + 1, 6.2), layout="constrained")
     axes = fig.subplots(2, len(corruptions), sharex=True, sharey=True, squeeze=False)
     for axes_row, column in zip(axes, ("source", "recalibrated"), strict=True):

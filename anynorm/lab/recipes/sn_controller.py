@@ -6,10 +6,10 @@ Paper (appendix G): the controller of ENAS searches convolutional cells for CIFA
 apply to it and IN equals LN there, so SN mixes LN and GN. Fig. 10b has curves of validation accuracy in which SN is above LN and
 GN, Fig. 1a weights of SN in which LN is larger; the texts have no numbers.
 
-    smoke  10 s      a made-up table of accuracies, two epochs; checks that the code works and claims nothing
-    desk   4 min     the tables of NAS-Bench-201, 12 epochs of 30 updates by 10 cells, 20 seeds; needs nasbench201/nb201.npz in
-                     the data directory (`anynorm.lab.tasks.search.nasbench` says how to write it from the benchmark's own file)
-    paper  not run   the same tables with the settings of ENAS's micro search: 150 epochs, logits 0.44 tanh
+    smoke  a synthetic table of accuracies, two epochs; checks that the code works and claims nothing
+    desk   the tables of NAS-Bench-201, 12 epochs of 30 updates by 10 cells, 20 seeds; needs nasbench201/nb201.npz in
+           the data directory (`anynorm.lab.tasks.search.nasbench` says how to write it from the benchmark's own file)
+    paper  the same tables with the settings of ENAS's micro search: 150 epochs, logits 0.44 tanh
 
 Scaled down in `desk`: a reward is drawn as Binomial(160, a)/160, with a the accuracy of the cell on the validation images after
 12 epochs of its own training, in place of an accuracy with shared weights on a minibatch of 160 images. The logits are 2.5 tanh:
@@ -26,6 +26,8 @@ weights. So this preset has the settings of the published controller, and not th
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +35,15 @@ import torch
 from matplotlib.figure import Figure
 
 from anynorm import draw
-from anynorm.lab.recipes.support.claims import Claim
-from anynorm.lab.recipes.support.recipe import Recipe, Settings
-from anynorm.lab.recipes.support.record import Record
-from anynorm.lab.recipes.support.rows import save_figure, select, values_of
-from anynorm.lab.recipes.support.runs import make_config, train_run
+from anynorm.lab.recipes.support.claims import NOT_IN_PAPER, Claim
+from anynorm.lab.recipes.support.recipe import Recipe
+from anynorm.lab.recipes.support.record import RecipeRecord
+from anynorm.lab.recipes.support.rows import metric_rows, result_over_seeds, save_figure, select, values_of
+from anynorm.lab.recipes.support.runs import make_config, mean_weights, run_outcome, train_run
+from anynorm.lab.recipes.support.settings import Training, TrainingSettings
 from anynorm.lab.tasks.search.controller_task import ControllerSearch, observe
 from anynorm.lab.tasks.search.nasbench import OP_NAMES, CellTable
-from anynorm.lab.training.statistics import mean_sd
+from anynorm.lab.training.config import Config
 from anynorm.lab.training.sweep import Row, grid
 from anynorm.table import Table
 
@@ -50,68 +53,69 @@ WEIGHTS = {
     f"{statistic}_{label.lower()}": f"{statistic}_{NORMS[label]}" for statistic in ("mean", "var") for label in ("LN", "GN")
 }
 """Columns of SN's weights, with their names in the record of a run."""
-TRAIN = {
-    "task": "controller_search", "epochs": 12, "num_evals": 12, "lr": 0.0035, "weight_decay": 0.0, "schedule": "constant",
-}  # fmt: skip
-PRESETS: dict[str, Settings] = {
-    "smoke": {
-        "train": {**TRAIN, "epochs": 2, "num_evals": 2},
-        "options": {"table": "anynorm.lab.recipes.sn_controller:made_up_table", "steps_per_epoch": 2},
-        "batch_size": 10,
-        "base_batch_size": 10,
-        "seeds": 2,
-        "norms": NORMS,
-    },
-    "desk": {"train": TRAIN, "options": {}, "batch_size": 10, "base_batch_size": 10, "seeds": 20, "norms": NORMS},
-    "paper": {
-        "train": {**TRAIN, "epochs": 150, "num_evals": 150},
-        "options": {"tanh_constant": 0.44},
-        "batch_size": 10,
-        "base_batch_size": 10,
-        "seeds": 20,
-        "norms": NORMS,
-    },
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControllerSettings(TrainingSettings):
+    """Settings of the controller.
+
+    Args:
+        norms: specs of the norms in the LSTM by label; "" for an LSTM without norms.
+    """
+
+    norms: Mapping[str, str]
+
+
+DESK = Config(task="controller_search", epochs=12, num_evals=12, lr=0.0035, weight_decay=0.0, schedule="constant", batch_size=10)
+SMOKE = replace(
+    DESK,
+    epochs=2,
+    num_evals=2,
+    options={"table": "anynorm.lab.recipes.sn_controller:synthetic_table", "steps_per_epoch": 2},
+)
+PAPER = replace(DESK, epochs=150, num_evals=150, options={"tanh_constant": 0.44})
+PRESETS = {
+    "smoke": ControllerSettings(seeds=2, training=Training(SMOKE, base_batch_size=10), norms=NORMS),
+    "desk": ControllerSettings(seeds=20, training=Training(DESK, base_batch_size=10), norms=NORMS),
+    "paper": ControllerSettings(seeds=20, training=Training(PAPER, base_batch_size=10), norms=NORMS),
 }
 
 
-def made_up_table() -> CellTable:
+def synthetic_table() -> CellTable:
     """Return a table for `smoke`: 10 % and 15 points per edge with a 3 × 3 convolution, for cells of two edges."""
     ops = torch.cartesian_prod(torch.arange(5), torch.arange(5))
     accuracy = 10 + 15.0 * (ops == OP_NAMES.index("nor_conv_3x3")).sum(1).double()
     return CellTable(ops, OP_NAMES, dict.fromkeys([("cifar10", 12, "valid"), ("cifar10", 200, "test")], accuracy))
 
 
-def cells(settings: Settings) -> list[Row]:
+def cells(settings: ControllerSettings) -> list[Row]:
     """Return one cell per norm and seed, and one of random search per seed."""
-    return grid(settings["seeds"], norm=[*settings["norms"], RANDOM])
+    return grid(settings.seeds, norm=[*settings.norms, RANDOM])
 
 
-def measure(settings: Settings, cell: Row, runs: Path) -> Row:
+def measure(settings: ControllerSettings, cell: Row, runs: Path) -> Row:
     """Train a controller with a norm, or search at random; return accuracies and SN's weights (means over the three norms)."""
     if cell["norm"] == RANDOM:
         return random_search(settings, cell["seed"]) | dict.fromkeys(WEIGHTS)
-    spec = settings["norms"][cell["norm"]]
-    options = settings["options"] | ({} if spec else {"places": ""})
-    record = train_run(make_config(settings, spec or "ln", settings["batch_size"], cell["seed"], options=options), runs)
+    spec, config = settings.norms[cell["norm"]], settings.training.config
+    if not spec:
+        config = replace(config, options=config.option_values | {"places": ""})
+    config = replace(config, norm=spec or "ln", seed=cell["seed"])
+    record = train_run(make_config(config, settings.training.base_batch_size), runs)
     done, curve = record["status"] == "done", record["curve"]
-    layers = record.get("importance") or []
+    weights = mean_weights(record, WEIGHTS.values())
     return {
         **_summarize([point["test_accuracy"] for point in curve] if done else []),
         "full_accuracy": round(curve[-1]["test_full_accuracy"], 3) if done else None,
         "best_accuracy": round(curve[-1]["test_best_accuracy"], 3) if done else None,
-        **{
-            column: round(statistics.fmean(row[name] for row in layers), 4) if layers else None
-            for column, name in WEIGHTS.items()
-        },
-        "failure": "" if done else record["note"],
-        "seconds": record["seconds"],
-        "commit": record["provenance"]["commit"],
+        **{column: weights[name] for column, name in WEIGHTS.items()},
+        **run_outcome(record),
     }
 
 
-def random_search(settings: Settings, seed: int) -> Row:
+def random_search(settings: ControllerSettings, seed: int) -> Row:
     """Draw as many cells as a controller does, uniformly; return the accuracy of the cell with the largest reward so far."""
-    config = make_config(settings, "ln", settings["batch_size"], seed, options=settings["options"])
+    config = make_config(replace(settings.training.config, norm="ln", seed=seed), settings.training.base_batch_size)
     task = ControllerSearch(config)
     generator = torch.Generator().manual_seed(seed)
     count = task.num_samples * config.epochs
@@ -136,7 +140,7 @@ def _summarize(accuracies: list[float]) -> Row:
     }
 
 
-def claims(_: Settings) -> list[Claim]:
+def claims(_: ControllerSettings) -> list[Claim]:
     """Return the order of the curves and of SN's weights, and two controls that are not in the paper."""
     result = []
     for column, quantity in (("mean_accuracy", "area under the curve of the accuracy"), ("accuracy", "accuracy at the end")):
@@ -149,14 +153,14 @@ def claims(_: Settings) -> list[Claim]:
         result.append(Claim(statement, "Fig. 1a: SN selects LN", *weights))
     statement = "the area under the curve of the accuracy of SN is larger than without norms"
     sides = [values_of("mean_accuracy", norm=norm) for norm in ("SN", "none")]
-    result.append(Claim(statement, "not in the paper", *sides))
+    result.append(Claim(statement, NOT_IN_PAPER, *sides))
     statement = "the sampled cell with the largest reward is more accurate with SN than with random search"
     sides = [values_of("best_accuracy", norm=norm) for norm in ("SN", RANDOM)]
-    result.append(Claim(statement, "not in the paper", *sides))
+    result.append(Claim(statement, NOT_IN_PAPER, *sides))
     return result
 
 
-def tables(record: Record) -> list[Table]:
+def tables(record: RecipeRecord[ControllerSettings]) -> list[Table]:
     """Return the accuracies by norm, and SN's weights."""
     columns = {
         "area under the curve": "mean_accuracy",
@@ -164,11 +168,8 @@ def tables(record: Record) -> list[Table]:
         "at the end, 200 epochs": "full_accuracy",
         "best sampled cell": "best_accuracy",
     }
-    rows = [
-        {"norm": norm, **{label: mean_sd(select(record.rows, column, norm=norm)) for label, column in columns.items()}}
-        for norm in [*record.settings["norms"], RANDOM]
-    ]
-    weights = {name.replace("_", " "): mean_sd(select(record.rows, name, norm="SN")) for name in WEIGHTS}
+    rows = metric_rows(record.rows, "norm", [*record.settings.norms, RANDOM], columns)
+    weights = {name.replace("_", " "): result_over_seeds(record.rows, name, norm="SN") for name in WEIGHTS}
     title = (
         "Accuracy in %, mean ± sd over seeds: exact expectation under the policy of the validation accuracy after 12 epochs "
         "(third column: test accuracy after 200), and of the sampled cell with the largest reward, which is all that random "
@@ -180,12 +181,12 @@ def tables(record: Record) -> list[Table]:
     ]
 
 
-def plot(record: Record, path: Path) -> list[Path]:
+def plot(record: RecipeRecord[ControllerSettings], path: Path) -> list[Path]:
     """Plot the accuracies against the number of sampled cells, and SN's weights."""
     settings = record.settings
     fig = Figure(figsize=(8.4, 3.6), layout="constrained")
     left, right = fig.subplots(1, 2, width_ratios=[2, 1])
-    for label, color in zip([*settings["norms"], RANDOM], draw.COLORS, strict=False):
+    for label, color in zip([*settings.norms, RANDOM], draw.COLORS, strict=False):
         _draw_curves(left, record, label, color)
     left.set(xlabel="epoch", ylabel="accuracy of a cell after 12 epochs, %")
     left.legend(frameon=False)
@@ -199,13 +200,12 @@ def plot(record: Record, path: Path) -> list[Path]:
     return save_figure(fig, path)
 
 
-def _draw_curves(ax: Any, record: Record, norm: str, color: str) -> None:
+def _draw_curves(ax: Any, record: RecipeRecord[ControllerSettings], norm: str, color: str) -> None:
     """Plot the mean curve of a norm, with every seed behind it; random search as dashes."""
     curves = [curve for curve in select(record.rows, "curve", norm=norm) if curve]
     if not curves:
         return
-    train = record.settings["train"]
-    epochs = [train["epochs"] * (k + 1) / len(curves[0]) for k in range(len(curves[0]))]
+    epochs = [record.settings.training.config.epochs * (k + 1) / len(curves[0]) for k in range(len(curves[0]))]
     for curve in curves if norm != RANDOM else []:
         ax.plot(epochs, curve, color=color, alpha=0.12, lw=0.8)
     means = [statistics.fmean(values) for values in zip(*curves, strict=True)]

@@ -5,9 +5,9 @@
 Paper: inflated ResNet-50 (I3D) on Kinetics-400, pretrained on ImageNet with the same norm, clips of 32 frames with an interval of
 2, 8 or 4 clips on each of 8 devices with statistics of their own over (T, H, W); 10-clip testing.
 
-    smoke  10 s      32 generated videos, one epoch; checks that the code works and claims nothing
-    desk   34 min    UT-Interaction, 16 frames of 48 × 48 pixels, an inflated ResNet-10 of width 8 from scratch, 275 steps
-    paper  not run   the published setting; needs kinetics400/train and kinetics400/test, and networks trained on ImageNet
+    smoke  32 generated videos, one epoch; checks that the code works and claims nothing
+    desk   UT-Interaction, 16 frames of 48 × 48 pixels, an inflated ResNet-10 of width 8 from scratch, 275 steps
+    paper  the published setting; needs kinetics400/train and kinetics400/test, and networks trained on ImageNet
 
 Scaled down in `desk`: 120 videos of two people in 6 classes, in four folds by sequence (90 videos to train, 30 to test). Seed k
 is fold k, so the mean over seeds is the accuracy over all videos, and its spread is that of folds and initial weights together.
@@ -28,6 +28,8 @@ and with running statistics recalibrated on training clips, which separates what
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +37,23 @@ from matplotlib.figure import Figure
 
 from anynorm import draw
 from anynorm.lab.recipes.support.claims import Claim, more_accurate
-from anynorm.lab.recipes.support.recipe import Recipe, Settings
-from anynorm.lab.recipes.support.record import Record
-from anynorm.lab.recipes.support.rows import Values, save_figure, select, successful, values_of
+from anynorm.lab.recipes.support.device_grid import DeviceGrid
+from anynorm.lab.recipes.support.recipe import Recipe
+from anynorm.lab.recipes.support.record import RecipeRecord
+from anynorm.lab.recipes.support.rows import (
+    Values,
+    accuracy_of,
+    differences,
+    result_over_seeds,
+    result_table,
+    save_figure,
+    successful,
+    values_of,
+)
 from anynorm.lab.recipes.support.runs import make_config, run_metrics, train_run
+from anynorm.lab.recipes.support.settings import Devices, Training
+from anynorm.lab.training.config import Config
 from anynorm.lab.training.norm_modes import BATCH_STATISTICS, RECALIBRATED
-from anynorm.lab.training.statistics import mean_sd
 from anynorm.lab.training.sweep import Row, grid
 from anynorm.table import Table
 
@@ -52,72 +65,84 @@ TABLE_6: dict[str, dict[str, float]] = {
 MODES = {"accuracy": "running statistics", "batch_accuracy": BATCH_STATISTICS, "recalibrated_accuracy": RECALIBRATED}
 """What the columns of a row are measured with."""
 OURS = "our hypothesis"
-PRESETS: dict[str, Settings] = {
-    # folds: data set by seed; settings: devices and clips per device, by the paper's clips per device
-    "smoke": {
-        "train": {
-            "task": "video", "model": "small", "width": 0.5, "image_size": 16, "num_train": 32, "num_test": 16, "epochs": 1,
-            "lr": 0.05, "num_evals": 1,
-        },
-        "options": {"num_frames": 4, "norm_modes": True, "recalibration_images": 16},
-        "folds": ["moving"],
-        "settings": {"8": [1, 8], "4": [4, 2]},
-        "gn": "gn:4",
-        "devices_are": "grad_accum_steps",
-        "weights": {},
-        "base_batch_size": 8,
-        "seeds": 2,
-    },
-    "desk": {
-        "train": {
-            "task": "video", "model": "resnet10", "width": 0.5, "image_size": 48, "flip": True, "epochs": 25, "lr": 0.05,
-            "num_evals": 1,
-        },
-        "options": {"num_frames": 16, "temporal_stride": 2, "num_clips": 3, "norm_modes": True, "recalibration_images": 90},
-        "folds": [f"ut_interaction/{fold}" for fold in range(4)],
-        "settings": {"8": [1, 8], "4": [4, 2]},
-        "gn": "gn:4",
-        "devices_are": "grad_accum_steps",
-        "weights": {},
-        "base_batch_size": 8,
-        "seeds": 4,
-    },
-    "paper": {
-        "train": {
-            "task": "video", "model": "resnet50", "image_size": 224, "flip": True, "epochs": 107, "lr": 0.01,
-            "weight_decay": 1e-4, "nesterov": True, "decay_norms": False, "schedule": "step-38-75", "num_evals": 10,
-        },
-        "options": {
-            "num_frames": 32, "frame_stride": 2, "loop": True, "min_side": 256, "max_side": 320, "num_clips": 10, "num_crops": 3,
-            "temporal_stride": 8, "dropout": 0.5, "norm_modes": True, "recalibration_images": 2048,
-        },
-        "folds": ["videos:kinetics400"],
-        "settings": {"8": [8, 8], "4": [8, 4]},
-        "gn": "gn:32",
-        "devices_are": "devices",
-        "weights": {norm: f"weights/imagenet_resnet50_{norm}.pt" for norm in ("bn", "gn", "sn")},
-        "base_batch_size": 64,
-        "seeds": 3,
-    },
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoSettings(DeviceGrid):
+    """Settings of video classification.
+
+    Args:
+        folds: data sets; seed k has fold k, modulo their number.
+        weights: paths of the weights that a network with each norm starts from; empty to train from scratch.
+    """
+
+    folds: tuple[str, ...]
+    weights: Mapping[str, str] = field(default_factory=dict)
+
+
+PRESETS = {
+    "smoke": VideoSettings(
+        seeds=2,
+        training=Training(
+            Config(
+                task="video", model="small", width=0.5, image_size=16, num_train=32, num_test=16, epochs=1, lr=0.05, num_evals=1,
+                options={"num_frames": 4, "norm_modes": True, "recalibration_images": 16},
+            ),
+            base_batch_size=8,
+        ),
+        folds=("moving",),
+        divisions={"8": Devices(1, 8), "4": Devices(4, 2)},
+        gn="gn:4",
+        simulate_devices=True,
+    ),
+    "desk": VideoSettings(
+        seeds=4,
+        training=Training(
+            Config(
+                task="video", model="resnet10", width=0.5, image_size=48, flip=True, epochs=25, lr=0.05, num_evals=1,
+                options={"num_frames": 16, "temporal_stride": 2, "num_clips": 3, "norm_modes": True, "recalibration_images": 90},
+            ),
+            base_batch_size=8,
+        ),
+        folds=tuple(f"ut_interaction/{fold}" for fold in range(4)),
+        divisions={"8": Devices(1, 8), "4": Devices(4, 2)},
+        gn="gn:4",
+        simulate_devices=True,
+    ),
+    "paper": VideoSettings(
+        seeds=3,
+        training=Training(
+            Config(
+                task="video", model="resnet50", image_size=224, flip=True, epochs=107, lr=0.01, weight_decay=1e-4, nesterov=True,
+                decay_norms=False, schedule="step-38-75", num_evals=10,
+                options={
+                    "num_frames": 32, "frame_stride": 2, "loop": True, "min_side": 256, "max_side": 320, "num_clips": 10,
+                    "num_crops": 3, "temporal_stride": 8, "dropout": 0.5, "norm_modes": True, "recalibration_images": 2048,
+                },
+            ),
+            base_batch_size=64,
+        ),
+        folds=("videos:kinetics400",),
+        divisions={"8": Devices(8, 8), "4": Devices(8, 4)},
+        gn="gn:32",
+        simulate_devices=False,
+        weights={norm: f"weights/imagenet_resnet50_{norm}.pt" for norm in ("bn", "gn", "sn")},
+    ),
 }  # fmt: skip
 
 
-def cells(settings: Settings) -> list[Row]:
+def cells(settings: VideoSettings) -> list[Row]:
     """Return one cell per setting, norm and seed."""
-    return grid(settings["seeds"], setting=settings["settings"], norm=["bn", "gn", "sn"])
+    return grid(settings.seeds, setting=settings.divisions, norm=["bn", "gn", "sn"])
 
 
-def measure(settings: Settings, cell: Row, runs: Path) -> Row:
+def measure(settings: VideoSettings, cell: Row, runs: Path) -> Row:
     """Train a network and return its accuracies by norm mode."""
-    devices, clips = settings["settings"][cell["setting"]]
-    norm = settings["gn"] if cell["norm"] == "gn" else cell["norm"]
-    weights = settings["weights"].get(cell["norm"])
-    overrides = {
-        "data": settings["folds"][cell["seed"] % len(settings["folds"])],
-        "options": settings["options"] | ({"weights": weights} if weights else {}),
-        settings["devices_are"]: devices,
-    }
-    record = train_run(make_config(settings, norm, clips, cell["seed"], **overrides), runs)
+    norm = settings.gn if cell["norm"] == "gn" else cell["norm"]
+    config = replace(settings.cell_config(cell, norm), data=settings.folds[cell["seed"] % len(settings.folds)])
+    if settings.weights:
+        config = replace(config, options=config.option_values | {"weights": settings.weights[cell["norm"]]})
+    record = train_run(make_config(config, settings.training.base_batch_size), runs)
     return run_metrics(record) | mode_accuracies(record)
 
 
@@ -132,10 +157,10 @@ def mode_accuracies(record: dict[str, Any]) -> Row:
     return {name: None if error is None else round(100 - error, 3) for name, error in errors.items()}
 
 
-def claims(settings: Settings) -> list[Claim]:
+def claims(settings: VideoSettings) -> list[Claim]:
     """Return the order of the norms by clips per device, what BN loses, and that its running statistics are why."""
     result = []
-    for setting in settings["settings"]:
+    for setting in settings.divisions:
         paper = TABLE_6[setting]
         for pair in (("sn", "bn"), ("sn", "gn"), ("gn", "bn")):
             better, worse = sorted(pair, key=lambda norm: -paper[norm])
@@ -157,35 +182,30 @@ def _describe(column: str) -> str:
 
 def _loss(norm: str) -> Values:
     """Return a function that computes the points of accuracy lost from 8 to 4 clips per device."""
-
-    def loss(rows: list[Row]) -> list[float | None]:
-        before, after = (select(rows, "accuracy", norm=norm, setting=setting) for setting in ("8", "4"))
-        return [None if a is None or b is None else a - b for a, b in zip(before, after, strict=True)]
-
-    return loss
+    return differences(*(accuracy_of(norm=norm, setting=setting) for setting in ("8", "4")))
 
 
-def tables(record: Record) -> list[Table]:
+def tables(record: RecipeRecord[VideoSettings]) -> list[Table]:
     """Return the accuracy by setting, norm and statistics."""
     rows = []
-    for setting, (devices, clips) in record.settings["settings"].items():
+    for setting, (devices, clips) in record.settings.divisions.items():
         for norm in ("bn", "gn", "sn"):
-            accuracies = {}
-            for column, mode in MODES.items():
-                values = select(record.rows, column, norm=norm, setting=setting)
-                accuracies[mode] = (
-                    "no running statistics" if norm == "gn" and column != "accuracy" else mean_sd(values, ".1f", ".1f")
-                )
+            accuracies = {
+                mode: "no running statistics"
+                if norm == "gn" and column != "accuracy"
+                else result_over_seeds(record.rows, column, norm=norm, setting=setting)
+                for column, mode in MODES.items()
+            }
             rows.append({"setting": setting, "devices": devices, "clips per device": clips, "norm": norm, **accuracies})
-    return [Table(rows, "Test accuracy in %, mean ± sd over folds or seeds. Setting: clips per device of the paper.")]
+    return [result_table(rows, "Test accuracy in %, mean ± sd over folds or seeds. Setting: clips per device of the paper.")]
 
 
-def plot(record: Record, path: Path) -> list[Path]:
+def plot(record: RecipeRecord[VideoSettings], path: Path) -> list[Path]:
     """Plot the accuracy by setting, norm and statistics: bars are means, points are folds or seeds."""
-    settings = record.settings["settings"]
+    divisions = record.settings.divisions
     fig = Figure(figsize=(8, 4), layout="constrained")
-    axes = fig.subplots(1, len(settings), sharey=True, squeeze=False)[0]
-    for ax, (setting, (devices, clips)) in zip(axes, settings.items(), strict=True):
+    axes = fig.subplots(1, len(divisions), sharey=True, squeeze=False)[0]
+    for ax, (setting, (devices, clips)) in zip(axes, divisions.items(), strict=True):
         for k, (column, mode) in enumerate(MODES.items()):
             for place, norm in enumerate(("bn", "gn", "sn")):
                 values = successful(record.rows, column, norm=norm, setting=setting)
@@ -197,7 +217,7 @@ def plot(record: Record, path: Path) -> list[Path]:
                 )
                 offsets = [center + 0.03 * (i - (len(values) - 1) / 2) for i in range(len(values))]
                 ax.plot(offsets, values, "o", color="black", ms=3)
-        ax.set_xticks(range(3), ["bn", record.settings["gn"], "sn"])
+        ax.set_xticks(range(3), ["bn", record.settings.gn, "sn"])
         ax.set_title(f"{devices} × {clips} clips per step", fontsize=10)
         ax.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("test accuracy (%)")

@@ -6,66 +6,85 @@ Paper: ResNet-50 on ImageNet, batch size 256, 100 epochs. One norm of a bottlene
 position 1, 2 or 3 of every block (P1, P2, P3), or by GN or IN in position 2 of every n-th block (Dn). GN and IN are also
 compared as the only norm of the network.
 
-    smoke  20 s      64 digits, one epoch; checks that the code works and claims nothing
-    desk   19 min    7500 images of CIFAR-10 at 16 × 16 pixels, ResNet-26, 3 epochs at batch 32 (`support.presets.BOTTLENECK`)
-    paper  not run   the published setting (`support.presets.IMAGENET_XBN`); needs a folder imagenet/ with train/ and test/
+    smoke  64 digits, one epoch; checks that the code works and claims nothing
+    desk   7500 images of CIFAR-10 at 16 × 16 pixels, ResNet-26, 3 epochs at batch 32 (`support.presets.BOTTLENECK`)
+    paper  the published setting (`support.presets.IMAGENET_XBN`); needs a folder imagenet/ with train/ and test/
 
 Scaled down in `desk`: 8 blocks and 16 groups, so the claims are about the order of the networks.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 from anynorm import draw
 from anynorm.lab.recipes.support.claims import Claim
-from anynorm.lab.recipes.support.presets import BOTTLENECK, IMAGENET_XBN, TINY
-from anynorm.lab.recipes.support.recipe import Recipe, Settings
-from anynorm.lab.recipes.support.record import Record
-from anynorm.lab.recipes.support.rows import accuracy_mean_sd, accuracy_of, save_figure, successful
+from anynorm.lab.recipes.support.presets import BOTTLENECK, IMAGENET_XBN, tiny
+from anynorm.lab.recipes.support.recipe import Recipe
+from anynorm.lab.recipes.support.record import RecipeRecord
+from anynorm.lab.recipes.support.rows import accuracy_of, result_over_seeds, result_table, save_figure, successful
 from anynorm.lab.recipes.support.runs import train_cell
+from anynorm.lab.recipes.support.settings import Training, TrainingSettings
 from anynorm.lab.training.sweep import Row, grid
 from anynorm.table import Table
 
-DESK: Settings = {
-    "train": BOTTLENECK,
-    "base_batch_size": 32,
-    "seeds": 3,
-    "batch_size": 32,
-    "gn": "gn:16",
-    "every": [1, 2, 4, 8],
-}
-PRESETS: dict[str, Settings] = {
-    "smoke": DESK | {"seeds": 2, "every": [1, 2], "batch_size": 16, "train": BOTTLENECK | TINY},
-    "desk": DESK,
-    "paper": DESK | IMAGENET_XBN,
+
+@dataclass(frozen=True, kw_only=True)
+class BlockSettings(TrainingSettings):
+    """Settings of networks with batch-free norms in some blocks.
+
+    Args:
+        gn: the spec of GN.
+        every: distances n of the blocks with a batch-free norm (Dn), 1 first.
+    """
+
+    gn: str
+    every: tuple[int, ...]
+
+
+PRESETS = {
+    "smoke": BlockSettings(
+        seeds=2,
+        training=Training(replace(tiny(BOTTLENECK.config), batch_size=16), base_batch_size=32),
+        gn="gn:16",
+        every=(1, 2),
+    ),
+    "desk": BlockSettings(
+        seeds=3,
+        training=replace(BOTTLENECK, config=replace(BOTTLENECK.config, batch_size=32)),
+        gn="gn:16",
+        every=(1, 2, 4, 8),
+    ),
+    "paper": BlockSettings(seeds=3, training=IMAGENET_XBN, gn="gn:64", every=(1, 2, 4, 8)),
 }
 
 
-def norms(settings: Settings) -> dict[str, str]:
+def norms(settings: BlockSettings) -> dict[str, str]:
     """Return the norms of each network as `Config.norm` has them, by the paper's label."""
-    gn = settings["gn"]
+    gn = settings.gn
     result = {"BN": "bn", "GN": gn, "IN": "in"}
     result |= {f"P{position}": f"xbn.p{position}={gn}" for position in (1, 2, 3)}
-    result |= {f"GN-D{every}": f"xbn.d{every}={gn}" for every in settings["every"] if every > 1}
-    result |= {f"IN-D{every}": "xbn=in" if every == 1 else f"xbn.d{every}=in" for every in settings["every"]}
+    result |= {f"GN-D{every}": f"xbn.d{every}={gn}" for every in settings.every if every > 1}
+    result |= {f"IN-D{every}": "xbn=in" if every == 1 else f"xbn.d{every}=in" for every in settings.every}
     return result
 
 
-def cells(settings: Settings) -> list[Row]:
+def cells(settings: BlockSettings) -> list[Row]:
     """Return one cell per network and seed."""
-    return grid(settings["seeds"], network=norms(settings))
+    return grid(settings.seeds, network=norms(settings))
 
 
-def measure(settings: Settings, cell: Row, runs: Path) -> Row:
+def measure(settings: BlockSettings, cell: Row, runs: Path) -> Row:
     """Train a network and return its accuracy."""
-    return train_cell(settings, runs, norms(settings)[cell["network"]], settings["batch_size"], cell["seed"])
+    config = replace(settings.training.config, norm=norms(settings)[cell["network"]], seed=cell["seed"])
+    return train_cell(config, settings.training, runs)
 
 
-def claims(settings: Settings) -> list[Claim]:
+def claims(settings: BlockSettings) -> list[Claim]:
     """Return the orders of the table and the figure."""
-    every = settings["every"][1:]
+    every = settings.every[1:]
     result = [
         _more_accurate("P1", "BN", "77.08 and 76.29"),
         _more_accurate("P2", "BN", "77.40 and 76.29"),
@@ -90,16 +109,16 @@ def _more_accurate(network: str, other: str, paper: str) -> Claim:
     return Claim(statement, paper, accuracy_of(network=network), accuracy_of(network=other))
 
 
-def tables(record: Record) -> list[Table]:
+def tables(record: RecipeRecord[BlockSettings]) -> list[Table]:
     """Return the accuracy of each network."""
     rows = [
-        {"network": label, "norms": norm, "accuracy": accuracy_mean_sd(record.rows, network=label)}
+        {"network": label, "norms": norm, "accuracy": result_over_seeds(record.rows, "accuracy", network=label)}
         for label, norm in norms(record.settings).items()
     ]
-    return [Table(rows, "Test accuracy in %, mean ± sd over seeds. P2 is also GN-D1.")]
+    return [result_table(rows, "Test accuracy in %, mean ± sd over seeds. P2 is also GN-D1.")]
 
 
-def plot(record: Record, path: Path) -> list[Path]:
+def plot(record: RecipeRecord[BlockSettings], path: Path) -> list[Path]:
     """Plot the accuracy of each network."""
     points = {"test accuracy": {label: successful(record.rows, network=label) for label in norms(record.settings)}}
     fig, ax = draw.lines(points, ylabel="test accuracy (%)", title="xbn Table 1 (P1 to P3) and Fig. 7")

@@ -7,8 +7,8 @@ norms; full-batch gradient descent, learning rate 0.1, 80 iterations, running st
 α = 0.9 is the weight of the old value). S' is MNIST's test set. The training set S is S' itself (Figs. 2, 4) or a random subset
 of it (Figs. 3, 5).
 
-    smoke  20 s      scikit-learn's digits, 6 layers, 10 iterations; checks that the code works and claims nothing
-    paper  36 min    the published setting on MNIST's test set (measured with one process)
+    smoke  scikit-learn's digits, 6 layers, 10 iterations; checks that the code works and claims nothing
+    paper  the published setting on MNIST's test set
 
 Nothing is scaled down in `paper`. Pixels are scaled to 0 … 1. The paper does not say how weights are initialized: here as torch
 initializes its layers. Nor does it say how the network without BN was trained. With the stated learning rate and number of
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +30,28 @@ from anynorm.diagnostics.estimation_shift import estimation_shift
 from anynorm.lab.data.readers import digits, mnist
 from anynorm.lab.models.mlp import mlp
 from anynorm.lab.recipes.support.claims import Claim
-from anynorm.lab.recipes.support.recipe import Recipe, Settings
+from anynorm.lab.recipes.support.recipe import Recipe
 from anynorm.lab.recipes.support.rows import Values, select, values_of
-from anynorm.lab.recipes.support.xbn_mlp_results import plot, tables
+from anynorm.lab.recipes.support.xbn_mlp_results import MlpSettings, plot, tables
 from anynorm.lab.training.sweep import Row, grid
 
-PAPER: Settings = {
-    "data": "mnist", "depth": 20, "width": 128, "lr": 0.1, "iterations": 80, "early_iterations": 30, "seeds": 5,
-    "train_sizes": [32, 128, 256, 512, 1024],
-    "inits": ["default", "kaiming", "xavier", "orthogonal"], "no_norm_lrs": [0.01, 0.03, 0.1], "no_norm_iterations": [80, 800],
-}  # fmt: skip
-SMOKE: Settings = PAPER | {
-    "data": "digits", "depth": 6, "width": 32, "iterations": 10, "early_iterations": 5, "seeds": 2,
-    "train_sizes": [32, 64], "inits": ["default"], "no_norm_lrs": [0.1], "no_norm_iterations": [10],
-}  # fmt: skip
+PAPER = MlpSettings(
+    seeds=5,
+    data="mnist",
+    depth=20,
+    width=128,
+    lr=0.1,
+    iterations=80,
+    early_iterations=30,
+    train_sizes=(32, 128, 256, 512, 1024),
+    inits=("default", "kaiming", "xavier", "orthogonal"),
+    no_norm_lrs=(0.01, 0.03, 0.1),
+    no_norm_iterations=(80, 800),
+)
+SMOKE = replace(
+    PAPER, seeds=2, data="digits", depth=6, width=32, iterations=10, early_iterations=5,
+    train_sizes=(32, 64), inits=("default",), no_norm_lrs=(0.1,), no_norm_iterations=(10,),
+)  # fmt: skip
 NORMS = {"bn": ["bn"], "gnbn": ["gn:4", "bn"], "none": ["none"]}
 """Norms of the layers by network, repeated over the depth: "gnbn" has GN on the odd layers, counted from 1."""
 INITS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -52,11 +61,11 @@ INITS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def cells(settings: Settings) -> list[Row]:
+def cells(settings: MlpSettings) -> list[Row]:
     """Return the runs on all data (Figs. 2, 4), on subsets (Figs. 3, 5), and with other settings on the smallest subset."""
-    seeds, sizes, smallest = settings["seeds"], settings["train_sizes"], [min(settings["train_sizes"])]
-    other_inits = [init for init in settings["inits"] if init != "default"]
-    defaults = {"init": "default", "lr": settings["lr"], "iterations": settings["iterations"]}
+    seeds, sizes, smallest = settings.seeds, settings.train_sizes, [min(settings.train_sizes)]
+    other_inits = [init for init in settings.inits if init != "default"]
+    defaults = {"init": "default", "lr": settings.lr, "iterations": settings.iterations}
     with_defaults = [
         *grid(seeds, figure=["2, 4"], network=["bn", "gnbn"], train_size=["all"]),
         *grid(seeds, figure=["3, 5"], network=["bn", "gnbn", "none"], train_size=sizes),
@@ -67,9 +76,9 @@ def cells(settings: Settings) -> list[Row]:
         figure=["no norm"],
         network=["none"],
         train_size=smallest,
-        init=settings["inits"],
-        lr=settings["no_norm_lrs"],
-        iterations=settings["no_norm_iterations"],
+        init=settings.inits,
+        lr=settings.no_norm_lrs,
+        iterations=settings.no_norm_iterations,
     )
     return [defaults | cell for cell in with_defaults] + without_norm
 
@@ -80,10 +89,10 @@ def load_data(name: str) -> tuple[Tensor, Tensor]:
     return images.flatten(1).float() / 255, labels
 
 
-def build_network(settings: Settings, cell: Row, num_inputs: int) -> nn.Sequential:
+def build_network(settings: MlpSettings, cell: Row, num_inputs: int) -> nn.Sequential:
     """Return the network of a cell."""
     norms = NORMS[cell["network"]]
-    model = mlp(num_inputs, 10, norms=[norms[k % len(norms)] for k in range(settings["depth"])], width=settings["width"])
+    model = mlp(num_inputs, 10, norms=[norms[k % len(norms)] for k in range(settings.depth)], width=settings.width)
     for layer in model:
         if isinstance(layer, nn.Linear) and cell["init"] != "default":
             INITS[cell["init"]](layer.weight)
@@ -91,13 +100,13 @@ def build_network(settings: Settings, cell: Row, num_inputs: int) -> nn.Sequenti
     return model
 
 
-def measure(settings: Settings, cell: Row, _runs: Path) -> Row:
+def measure(settings: MlpSettings, cell: Row, _runs: Path) -> Row:
     """Train a network and return its errors in percent and the estimation shift of each of its batch norms.
 
     Returns:
         The values after training, and for runs on all data also `curves`, their values at every iteration.
     """
-    x, labels = load_data(settings["data"])
+    x, labels = load_data(settings.data)
     use_all = cell["train_size"] == "all"
     generator = torch.Generator().manual_seed(cell["seed"])
     indices = torch.randperm(len(x), generator=generator)[: len(x) if use_all else cell["train_size"]]
@@ -181,10 +190,10 @@ def shift_growth(**cell: Any) -> Values:
     return growth
 
 
-def claims(settings: Settings) -> list[Claim]:
+def claims(settings: MlpSettings) -> list[Claim]:
     """Return what the paper says about its figures, and about the network without norms."""
-    early, late = slice(0, settings["early_iterations"]), slice(settings["early_iterations"], None)
-    first_third, last_third = slice(0, settings["depth"] // 3), slice(-(settings["depth"] // 3), None)
+    early, late = slice(0, settings.early_iterations), slice(settings.early_iterations, None)
+    first_third, last_third = slice(0, settings.depth // 3), slice(-(settings.depth // 3), None)
     result = [
         Claim(
             f"Fig. 2a: BN's gap of test and training error (points) is larger in the first {early.stop} iterations than later",
@@ -205,7 +214,7 @@ def claims(settings: Settings) -> list[Claim]:
             error_gap("gnbn", early),
         ),
     ]
-    for size in settings["train_sizes"]:
+    for size in settings.train_sizes:
         bn, gnbn = ({"figure": "3, 5", "network": network, "train_size": size} for network in ("bn", "gnbn"))
         result += [
             Claim(
@@ -236,17 +245,17 @@ def claims(settings: Settings) -> list[Claim]:
     return result + _claims_without_norm(settings)
 
 
-def _claims_without_norm(settings: Settings) -> list[Claim]:
+def _claims_without_norm(settings: MlpSettings) -> list[Claim]:
     """Return the text's comparison of BN with the network without norms, which depends on how the latter is trained."""
-    smallest = min(settings["train_sizes"])
-    init, lr, iterations = settings["inits"][-1], min(settings["no_norm_lrs"]), max(settings["no_norm_iterations"])
+    smallest = min(settings.train_sizes)
+    init, lr, iterations = settings.inits[-1], min(settings.no_norm_lrs), max(settings.no_norm_iterations)
     bn, stated = (values_of("test_error", figure="3, 5", network=network, train_size=smallest) for network in ("bn", "none"))
     trainable = values_of("test_error", figure="no norm", init=init, lr=lr, iterations=iterations)
     statement = f"text: test error at |S| = {smallest} is larger with BN than without norms"
     return [
         Claim(f"{statement} ({init} initialization, lr {lr}, {iterations} iterations)", "73.02 and 57.73", bn, trainable),
         Claim(
-            f"{statement} (as stated: torch's initialization, lr {settings['lr']}, {settings['iterations']} iterations)",
+            f"{statement} (as stated: torch's initialization, lr {settings.lr}, {settings.iterations} iterations)",
             "73.02 and 57.73",
             bn,
             stated,

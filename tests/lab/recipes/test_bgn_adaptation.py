@@ -1,16 +1,18 @@
 """Several pairs of domains in one cell."""
 
+from dataclasses import replace
+
 import pytest
 
-from anynorm.lab.recipes.bgn_adaptation import PRESETS, mean_of_pairs, measure, measure_pair
+from anynorm.lab.recipes.bgn_adaptation import PRESETS, DomainPair, mean_of_pairs, measure, measure_pair
 
 
 def test_a_cell_with_several_pairs_has_their_mean(tmp_path):
-    smoke = PRESETS["smoke"] | {"seeds": 1}
-    pair = {"data": "digits", "target": "digits-faded"}
-    settings = smoke | {"pairs": {"plain": pair, "groups": pair | {"bgn": "bgn:1.aux@2"}}}
+    smoke = replace(PRESETS["smoke"], seeds=1)
+    pair = DomainPair("digits", "digits-faded")
+    settings = replace(smoke, pairs={"plain": pair, "groups": replace(pair, bgn="bgn:1.aux@2")})
     cell = {"norm": "bgn", "seed": 0}
-    single = measure_pair(smoke, cell, tmp_path, {})
+    single = measure_pair(smoke, cell, tmp_path)
     row = measure(settings, cell, tmp_path)
     assert row["by_pair"]["plain"] == single["accuracy"]
     assert row["by_pair"]["groups"] != single["accuracy"]
@@ -30,10 +32,10 @@ def test_a_failed_pair_fails_the_cell():
 
 
 def test_the_paper_preset_has_the_six_tasks_with_their_groups():
-    pairs = PRESETS["paper"]["pairs"]
+    pairs = PRESETS["paper"].pairs
     assert len(pairs) == 6
-    assert {name: pair["bgn"] for name, pair in pairs.items()} == {
+    assert {name: pair.bgn for name, pair in pairs.items()} == {
         "A to D": "bgn:1.aux@2", "A to W": "bgn:8.aux@2", "D to A": "bgn:512.aux@2",
         "D to W": "bgn:32.aux@2", "W to A": "bgn:512.aux@2", "W to D": "bgn:512.aux@2",
     }  # fmt: skip
-    assert all(pair["data"] != pair["target"] for pair in pairs.values())
+    assert all(pair.data != pair.target for pair in pairs.values())

@@ -1,11 +1,13 @@
-"""The recipe bgn_search: cells without the operation none, policies on a planted benchmark, and the published settings."""
+"""The recipe bgn_search: cells without the operation none, policies on a synthetic benchmark, and the published settings."""
+
+from dataclasses import replace
 
 import torch
 
 from anynorm.lab.models.search.cells import OP_NAMES
 from anynorm.lab.recipes.bgn_search import MANAS_CELL, PRESETS, _derive, measure, play
-from anynorm.lab.recipes.support.planted_table import write_planted_table
 from anynorm.lab.recipes.support.runs import make_config
+from anynorm.lab.recipes.support.synthetic_table import write_synthetic_table
 
 
 def test_a_found_cell_has_the_strongest_operations_except_none():
@@ -18,8 +20,8 @@ def test_a_found_cell_has_the_strongest_operations_except_none():
     assert _derive(genotype) == "a genotype"
 
 
-def test_least_squares_recommends_the_best_cell_of_a_planted_benchmark(tmp_path):
-    settings = PRESETS["desk"] | {"benchmark": str(write_planted_table(tmp_path / "planted.npz")), "rounds": 400}
+def test_least_squares_recommends_the_best_cell_of_a_synthetic_benchmark(tmp_path):
+    settings = replace(PRESETS["desk"], benchmark=str(write_synthetic_table(tmp_path / "synthetic.npz")), rounds=400)
     best = 10 + 6 * 13  # six 3 × 3 convolutions
     assert play(settings, "least-squares", 0)["accuracy"] == best
     assert play(settings, "random", 0)["accuracy"] < best
@@ -33,18 +35,16 @@ def test_random_numbers_of_a_policy_depend_on_the_seed_alone(tmp_path):
 
 
 def test_the_desk_preset_searches_without_affine_and_trains_with_one():
-    tables = PRESETS["desk"]["tables"]
-    assert tables["Table 3"]["search_norm"].format(norm="gn:8") == "gn:8.none"
-    assert tables["Table 4"]["architecture"] == MANAS_CELL
+    tables = PRESETS["desk"].tables
+    assert tables["Table 3"].search.spec("gn:8") == "gn:8.none"
+    assert tables["Table 4"].architecture == MANAS_CELL
 
 
 def test_the_paper_preset_has_the_published_settings():
     for part, batch_size, groups in (("Table 3", 96, 256), ("Table 4", 64, 64)):
-        table = PRESETS["paper"]["tables"][part]
-        size = table["search_batch_size"]
-        search = make_config({"train": table["search"], "base_batch_size": size}, "bn", size, 0)
+        table = PRESETS["paper"].tables[part]
+        search, training = make_config(table.search.training.config), make_config(table.training.config)
         assert (search.model, search.epochs, search.batch_size, search.lr, search.weight_decay) == ("darts", 50, 64, 0.025, 3e-4)
-        training = make_config({"train": table["training"], "base_batch_size": batch_size}, "bn", batch_size, 0, model="darts:v2")
-        assert (table["batch_size"], training.epochs, training.lr, training.cutout) == (batch_size, 600, 0.025, 16)
-        assert training.options == {"drop_path": 0.2, "auxiliary_weight": 0.4}
-        assert table["norms"]["BGN"] == f"[1,{groups}]"
+        assert (training.batch_size, training.epochs, training.lr, training.cutout) == (batch_size, 600, 0.025, 16)
+        assert training.option_values == {"drop_path": 0.2, "auxiliary_weight": 0.4}
+        assert table.norms["BGN"] == f"[1,{groups}]"

@@ -15,14 +15,16 @@ from typer.testing import CliRunner
 
 from anynorm.cli import app
 from anynorm.errors import DataError
-from anynorm.lab.recipes.support.catalog import load_recipe, read_header, recipe_names
+from anynorm.lab.recipes.support.adversarial import TrainedNorm
+from anynorm.lab.recipes.support.catalog import has_run, load_recipe, read_header, read_minutes, read_record, recipe_names
 from anynorm.lab.recipes.support.recipe import Recipe
-from anynorm.lab.recipes.support.record import Record, read_record
+from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.runs import make_config
-from anynorm.lab.training.config import config_from_dict
+from anynorm.lab.recipes.support.settings import TrainingSettings
+from anynorm.lab.training.config import Config
 from tests.cover import thorough_except
 from tools.guides import GUIDES, guide_block
-from tools.results import insert, overview, results_page, summary
+from tools.results import insert, minutes, overview, results_page, summary
 from tools.robustness import MARKER, robustness_block
 
 ROOT = Path(__file__).parents[3]
@@ -93,7 +95,7 @@ def check_results(recipe, record, folder):
         assert 0 <= claim["p"] <= 1
         assert claim["verdict"] in VERDICTS
         assert (claim["verdict"] == "holds") == (claim["p"] < 0.05)
-        assert claim["verdict"] == "failed" or math.isfinite(float(claim["larger"].split(" ± ")[0]))
+        assert claim["verdict"] == "failed" or math.isfinite(claim["larger"].mean)
     for table in recipe.tables(record):
         assert table.rows
         assert all(set(row) == set(table.rows[0]) for row in table)
@@ -116,12 +118,12 @@ def test_a_record_is_complete_and_fits_its_recipe(path):
     record = read_record(path)
     assert fits(record)
     assert "+" not in record.provenance["commit"]
-    assert read_header(record.recipe).times[record.preset] == f"{record.minutes:.0f} min"
+    assert has_run(record.recipe, record.preset)
 
 
 def test_a_record_with_other_settings_or_cells_does_not_fit():
     record = read_record(FOLDER / "hn_sn.desk.json")
-    assert not fits(replace(record, settings=record.settings | {"seeds": 4}))
+    assert not fits(replace(record, settings=replace(record.settings, seeds=4)))
     assert not fits(replace(record, rows=record.rows[1:]))
     assert not fits(replace(record, rows=record.rows[::-1]))
 
@@ -167,62 +169,64 @@ def test_the_larger_quantity_of_a_claim_is_the_larger_one_in_the_paper(name):
 )
 def test_paper_presets_have_the_papers_samples_per_step_and_learning_rates(name, samples, rates):
     settings = load_recipe(name).presets["paper"]
-    configs = [make_config(settings, "bn", size, 0) for size in settings["batch_sizes"]]
+    training = settings.training
+    configs = [make_config(replace(training.config, batch_size=size), training.base_batch_size) for size in settings.batch_sizes]
     assert [config.batch_size * config.devices for config in configs] == samples
     assert [config.lr for config in configs] == pytest.approx(rates)
 
 
 def test_the_paper_preset_of_sn_has_its_devices_samples_and_learning_rates():
-    recipe = load_recipe("sn_batch_size")
-    settings = recipe.presets["paper"]
-    configs = [make_config(settings, "bn", samples, 0, devices=devices) for devices, samples in settings["settings"].values()]
+    configs = device_configs(load_recipe("sn_batch_size").presets["paper"])
     assert [(config.devices, config.batch_size) for config in configs] == [
         (8, 32), (8, 16), (8, 8), (8, 4), (8, 2), (1, 16), (1, 32), (8, 1), (1, 8),
     ]  # fmt: skip
     assert [config.lr for config in configs] == pytest.approx([config.devices * config.batch_size / 2560 for config in configs])
 
 
+def device_configs(settings):
+    """Return the configuration of BN for each division of samples over devices."""
+    cells = [{"setting": setting, "seed": 0} for setting in settings.divisions]
+    return [make_config(settings.cell_config(cell, "bn"), settings.training.base_batch_size) for cell in cells]
+
+
 def test_the_paper_preset_of_videos_has_its_devices_clips_and_schedule():
     settings = load_recipe("sn_video").presets["paper"]
-    configs = [make_config(settings, "bn", clips, 0, devices=devices) for devices, clips in settings["settings"].values()]
+    configs = device_configs(settings)
     assert [(config.devices, config.batch_size) for config in configs] == [(8, 8), (8, 4)]
     assert [config.lr for config in configs] == pytest.approx([0.01, 0.005])
     assert [configs[0].lr_at(step / 400_000) for step in (149_999, 150_001, 300_001)] == pytest.approx([0.01, 0.001, 0.0001])
-    assert (settings["options"]["num_frames"], settings["options"]["frame_stride"], settings["options"]["num_clips"]) == (
-        32,
-        2,
-        10,
-    )
+    options = settings.training.config.option_values
+    assert (options["num_frames"], options["frame_stride"], options["num_clips"]) == (32, 2, 10)
 
 
 @pytest.mark.parametrize("name", ["xbn_blocks", "xbn_networks", "xbn_strategies"])
 def test_the_paper_presets_of_xbn_have_256_images_per_step(name):
-    settings = load_recipe(name).presets["paper"]
-    config = make_config(settings, "bn", settings["batch_size"], 0)
+    training = load_recipe(name).presets["paper"].training
+    config = make_config(training.config, training.base_batch_size)
     assert config.batch_size * config.devices == 256
     assert config.lr == pytest.approx(0.1)
 
 
 def test_the_paper_presets_of_adversarial_training_have_the_published_settings():
-    settings = load_recipe("sabn_adversarial").presets["paper"]
-    config = make_config(settings, "saauxbn@2", settings["batch_size"], 0, options=settings["options"])
+    training = load_recipe("sabn_adversarial").presets["paper"].training
+    config = make_config(training.config, training.base_batch_size)
     steps_per_epoch = config.num_train // config.batch_size
     rates = [config.lr_at(epoch / config.epochs) for epoch in (0, 100 / steps_per_epoch, 49, 51, 149, 151)]
     assert rates == pytest.approx([0, 0.05, 0.1, 0.01, 0.01, 0.001], abs=2e-4)
     assert (config.epochs, config.batch_size, config.weight_decay, config.momentum) == (200, 128, 5e-4, 0.9)
-    assert settings["options"]["train_attack"] == "pgd:10"
-    settings = load_recipe("bgn_adversarial").presets["paper"]
-    config = make_config(settings, "bgn:128", settings["batch_size"], 0, options=settings["options"])
+    assert config.option_values["train_attack"] == "pgd:10"
+    training = load_recipe("bgn_adversarial").presets["paper"].training
+    config = make_config(training.config, training.base_batch_size)
     assert (config.model, config.epochs, config.optimizer, config.lr) == ("wrn-10-2", 200, "adam", 0.01)
     assert config.option_values["epsilon"] == pytest.approx(0.0157, abs=2e-5)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_paper_presets_on_imagenet_stream_random_resized_crops_to_devices_with_their_own_statistics(name):
-    train = load_recipe(name).presets.get("paper", {}).get("train", {})
-    if ":imagenet" in train.get("data", ""):
-        assert train["data"] == "stream:imagenet"
-        config = config_from_dict(train)
+    settings = load_recipe(name).presets.get("paper")
+    config = settings.training.config if isinstance(settings, TrainingSettings) else Config()
+    if ":imagenet" in config.data:
+        assert config.data == "stream:imagenet"
         assert (config.image_size, config.min_area, config.crop, config.flip, config.color_jitter) == (224, 0.08, 0, True, 0)
         assert (config.grad_accum_steps, config.sync, config.devices > 1) == (1, False, True)
         assert (config.weight_decay, config.decay_norms, config.warmup_epochs, config.label_smoothing) == (1e-4, True, 0, 0)
@@ -235,17 +239,24 @@ def test_missing_data_are_named_with_the_folder_that_should_have_them(tmp_path, 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_header_of_a_recipe_lists_its_presets_and_its_command(name):
-    header = read_header(name)
-    assert list(header.times) == list(load_recipe(name).presets)
+def test_the_header_of_a_recipe_describes_its_presets_and_has_its_command(name):
+    header, presets = read_header(name), list(load_recipe(name).presets)
     assert re.fullmatch(r"(bgn|hn|sabn|sn|xbn) (Table|Fig|Figs)\.? \d.*|ours", header.source)
     assert 10 < len(header.title) < 70
-    for preset, time in header.times.items():
-        assert re.fullmatch(r"\d+ s|\d+ min" if (FOLDER / f"{name}.{preset}.json").exists() else r"\d+ s|not run", time)
     text = (ROOT / "anynorm" / "lab" / "recipes" / f"{name}.py").read_text()
+    assert re.findall(r"^    (smoke|desk|evening|paper) +\S", text.split('"""')[1], re.MULTILINE) == presets
     (command,) = re.findall(r"^    anynorm reproduce (\w+) --preset (\w+)$", text, re.MULTILINE)
     assert command[0] == name
-    assert command[1] in header.times
+    assert command[1] in presets
+
+
+def test_the_running_times_are_those_of_the_records():
+    assert (ROOT / "anynorm" / "lab" / "recipes" / "minutes.json").read_text() == minutes(), "run `make results`"
+    assert {name: list(times) for name, times in read_minutes().items()} == {
+        name: list(load_recipe(name).presets) for name in NAMES
+    }
+    records = {path.stem for path in RECORDS}
+    assert {f"{name}.{preset}" for name in NAMES for preset in read_minutes()[name] if has_run(name, preset)} == records
 
 
 def test_the_list_of_recipes_needs_neither_a_clone_nor_torch(tmp_path):
@@ -258,7 +269,6 @@ def test_the_list_of_recipes_needs_neither_a_clone_nor_torch(tmp_path):
         "recipe": "bgn_batch_size",
         "reproduces": "bgn Table 2 and sn Table 2",
         "measures": "nine norms against the batch size",
-        "smoke": read_header("bgn_batch_size").times["smoke"],
         "desk": "18 min",
         "paper": "not run",
     }
@@ -282,9 +292,9 @@ def test_runs_of_several_devices_are_trained_one_after_another(tmp_path, monkeyp
         raise DataError("stop")
 
     monkeypatch.setattr(Recipe, "run", run)
-    for name, preset in (("bgn_groups", "desk"), ("bgn_groups", "paper"), ("sn_batch_size", "paper")):
+    for name, preset in (("bgn_groups", "desk"), ("bgn_groups", "paper"), ("sn_batch_size", "paper"), ("sn_detection", "paper")):
         run_command(name, "--preset", preset, "--processes", "3", "--records", tmp_path)
-    assert workers == [3, 1, 1]
+    assert workers == [3, 1, 1, 1]
 
 
 def test_the_command_exits_with_1_if_a_claim_does_not_hold(tmp_path):
@@ -350,15 +360,15 @@ def test_a_guide_without_a_record_says_so(tmp_path):
 
 def test_the_measured_part_of_the_guide_says_for_which_norms_the_mode_matters(tmp_path):
     assert robustness_block(tmp_path) == "The recipes `bgn_adversarial` and `sabn_adversarial` have no record yet."
-    settings = load_recipe("bgn_adversarial").presets["desk"]
-    settings = settings | {"norms": {"bn": {"norm": "bn"}, "gn:8": {"norm": "gn:8"}, "in": {"norm": "in"}}}
+    desk = load_recipe("bgn_adversarial").presets["desk"]
+    settings = replace(desk, norms={norm: TrainedNorm(norm) for norm in ("bn", "gn:8", "in")})
     rows = []
     for seed in range(3):
         robust = {"robust_accuracy_pgd20": 30.0, "robust_accuracy_pgd20_train_mode": 32.0 + seed / 10}
         rows.append({"norm": "bn", "seed": seed, "accuracy": 40.0 + seed} | robust)
         rows.append({"norm": "gn:8", "seed": seed, "accuracy": 20.0} | dict.fromkeys(robust, 15.0))
         rows.append({"norm": "in", "seed": seed, "accuracy": None} | dict.fromkeys(robust))
-    Record("bgn_adversarial", "desk", settings, rows).write(tmp_path / "bgn_adversarial.desk.json")
+    RecipeRecord("bgn_adversarial", "desk", settings, rows).write(tmp_path / "bgn_adversarial.desk.json")
     block = robustness_block(tmp_path)
     assert "| `bn` | 41.0 ± 1.0 | 30.0 ± 0.0 | 32.1 ± 0.1 | +2.1 ± 0.1 | 0.00076 |" in block
     assert "| `gn:8` | 20.0 ± 0.0 | 15.0 ± 0.0 | 15.0 ± 0.0 | +0.0 ± 0.0 | equal |" in block

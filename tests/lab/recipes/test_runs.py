@@ -1,36 +1,36 @@
 """Cells that are training runs: their configuration, their run in a store, and the metrics of a row."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from anynorm.errors import DataError, SpecError
+from anynorm.errors import DataError
 from anynorm.lab.recipes.support import norm_grid, runs
 from anynorm.lab.recipes.support.claims import Claim, more_accurate
 from anynorm.lab.recipes.support.presets import IMAGENET
-from anynorm.lab.recipes.support.rows import accuracy_drop, accuracy_mean_sd, successful
+from anynorm.lab.recipes.support.rows import accuracy_drop, result_over_seeds, successful
+from anynorm.lab.recipes.support.settings import Training
+from anynorm.lab.training.config import Config
 from anynorm.lab.training.store import Store
 
-SETTINGS: dict[str, Any] = {
-    "train": {"data": "digits", "num_train": 64, "epochs": 1, "lr": 0.1, "num_test": 50, "num_evals": 1},
-    "base_batch_size": 32,
-}
+TRAINING = Training(Config(data="digits", num_train=64, epochs=1, lr=0.1, num_test=50, num_evals=1), base_batch_size=32)
+BN_16 = replace(TRAINING.config, norm="bn", batch_size=16)
 
 
-def test_the_learning_rate_is_scaled_linearly_and_a_cell_can_override_settings():
-    config = runs.make_config(SETTINGS, "gn:8", 8, 3, schedule="constant")
-    assert (config.lr, config.norm, config.batch_size, config.seed, config.schedule) == (0.025, "gn:8", 8, 3, "constant")
-    with pytest.raises(SpecError, match=r"A run has no setting 'epoch'\. Did you mean epochs\?"):
-        runs.make_config({"train": {"epoch": 1, "lr": 1.0}, "base_batch_size": 1}, "bn", 8, 0)
+def test_the_learning_rate_is_scaled_linearly_to_the_batch_size():
+    config = runs.make_config(replace(TRAINING.config, batch_size=8), base_batch_size=32)
+    assert config == replace(TRAINING.config, batch_size=8, lr=0.025)
+    assert runs.make_config(replace(TRAINING.config, batch_size=8)).lr == 0.1
 
 
 def test_the_learning_rate_follows_the_samples_of_all_devices_and_accumulated_passes():
-    for overrides in ({"devices": 4}, {"grad_accum_steps": 4}, {"devices": 2, "grad_accum_steps": 2}):
-        assert runs.make_config(SETTINGS, "bn", 8, 0, **overrides).lr == 0.1
+    for devices, steps in ((4, 1), (1, 4), (2, 2)):
+        config = replace(TRAINING.config, batch_size=8, devices=devices, grad_accum_steps=steps)
+        assert runs.make_config(config, base_batch_size=32).lr == 0.1
 
 
 def test_a_folder_is_searched_in_the_working_directory_and_then_in_the_data_directory(tmp_path, monkeypatch):
@@ -51,11 +51,11 @@ def test_a_folder_is_searched_in_the_working_directory_and_then_in_the_data_dire
 
 
 def test_a_run_is_trained_once_and_its_metrics_are_those_of_the_store(tmp_path):
-    first = runs.train_cell(SETTINGS, tmp_path, "bn", 16, 0)
-    record = Store(tmp_path).record(runs.make_config(SETTINGS, "bn", 16, 0).id)
+    first = runs.train_cell(BN_16, TRAINING, tmp_path)
+    record = Store(tmp_path).record(runs.make_config(BN_16, 32).id)
     assert first["accuracy"] == pytest.approx(100 - record["test_error"], abs=1e-3)
     assert len(record["curve"]) == 1
-    assert runs.train_cell(SETTINGS, tmp_path, "bn", 16, 0) == first  # the seconds too: it was not trained again
+    assert runs.train_cell(BN_16, TRAINING, tmp_path) == first  # the seconds too: it was not trained again
     assert first["failure"] == ""
     assert first["commit"] == record["provenance"]["commit"]
 
@@ -69,14 +69,14 @@ def test_a_paper_preset_trains_on_a_folder_of_images_in_one_process_per_device(t
         path = tmp_path / "imagenet" / ("test" if number % 3 == 0 else "train") / "ab"[number % 2] / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(generator.integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(path)
-    small: dict[str, Any] = {"image_size": 32, "model": "small", "epochs": 1, "num_evals": 1, "devices": 2}
-    metrics = runs.train_cell(IMAGENET, tmp_path, "bn", 4, 0, **small)
+    small = replace(IMAGENET.config, image_size=32, model="small", epochs=1, num_evals=1, devices=2, batch_size=4)
+    metrics = runs.train_cell(small, IMAGENET, tmp_path)
     assert metrics["failure"] == ""
-    config = runs.make_config(IMAGENET, "bn", 4, 0, **small)
+    config = runs.make_config(small, IMAGENET.base_batch_size)
     assert Store(tmp_path).record(config.id)["steps"] == 32 // (4 * 2)
-    assert runs.train_cell(IMAGENET, tmp_path, "bn", 4, 0, **small) == metrics
+    assert runs.train_cell(small, IMAGENET, tmp_path) == metrics
     with pytest.raises(DataError, match=r"the 2 processes of run [0-9a-f]{12} failed; see their messages above"):
-        runs.train_cell(IMAGENET, tmp_path, "bn", 4, 0, **small | {"model": "tests.lab.recipes.test_runs:exit_process"})
+        runs.train_cell(replace(small, model="tests.lab.recipes.test_runs:exit_process"), IMAGENET, tmp_path)
 
 
 def exit_process() -> None:
@@ -93,9 +93,11 @@ def test_the_accuracy_is_the_median_of_the_last_evaluations():
 
 
 def test_a_norm_grid_takes_the_median_that_its_settings_ask_for(tmp_path):
-    settings = {"train": SETTINGS["train"] | {"num_evals": 4}, "base_batch_size": 8, "median_of_last": 3}
+    training = Training(replace(TRAINING.config, num_evals=4), base_batch_size=8, median_of_last=3)
+    settings = norm_grid.NormGrid(seeds=1, training=training, norms=("hn",), batch_sizes=(8,))
     metrics = norm_grid.measure(settings, {"norm": "hn", "batch_size": 8, "seed": 0}, tmp_path)
-    curve = Store(tmp_path).record(runs.make_config(settings, "hn", 8, 0).id)["curve"]
+    config = runs.make_config(replace(training.config, norm="hn", batch_size=8), base_batch_size=8)
+    curve = Store(tmp_path).record(config.id)["curve"]
     errors = sorted(point["test_error"] for point in curve[-3:])
     assert len(curve) == 4
     assert errors[1] != curve[-1]["test_error"]
@@ -104,25 +106,25 @@ def test_a_norm_grid_takes_the_median_that_its_settings_ask_for(tmp_path):
 
 def test_a_changed_image_folder_gives_new_runs(tmp_path):
     (tmp_path / "images").mkdir()
-    settings = {"train": {"data": f"folder:{tmp_path / 'images'}", "lr": 0.1}, "base_batch_size": 32}
-    before = runs.make_config(settings, "bn", 16, 0)
+    config = Config(data=f"folder:{tmp_path / 'images'}")
+    before = runs.make_config(config)
     (tmp_path / "images" / "new.png").write_bytes(b"")
     runs._hash_sources.cache_clear()  # as in another process
-    assert runs.make_config(settings, "bn", 16, 0).id != before.id
+    assert runs.make_config(config).id != before.id
 
 
 def test_a_run_that_cannot_be_trained_is_reported_and_its_claims_are_not_decided(tmp_path):
-    in_on_1x1 = runs.train_cell(SETTINGS, tmp_path, "in", 16, 0, model="resnet10")
+    in_on_1x1 = runs.train_cell(replace(BN_16, norm="in", model="resnet10"), TRAINING, tmp_path)
     assert in_on_1x1["accuracy"] is None
     assert in_on_1x1["failure"].startswith("ShapeError: ")
     assert "(16, 128, 1, 1)" in in_on_1x1["failure"]
     rows = [in_on_1x1 | {"norm": "in", "seed": 0}, {"norm": "bn", "accuracy": 40.0, "seed": 0}]
     row = more_accurate("bn", "in", "76 and 71").judge(rows)
-    assert (row["verdict"], row["smaller"], row["larger"], row["p"]) == ("failed", "failed", "40", 1.0)
+    assert (row["verdict"], str(row["smaller"]), str(row["larger"]), row["p"]) == ("failed", "failed", "40", 1.0)
     assert row["claim"] == "`bn` is more accurate than `in`"
-    assert accuracy_mean_sd(rows, norm="in") == "failed"
+    assert str(result_over_seeds(rows, "accuracy", norm="in")) == "failed"
     rows.append({"norm": "in", "accuracy": 30.0, "seed": 1})
-    assert accuracy_mean_sd(rows, norm="in") == "30.0, 1 of 2 failed"
+    assert f"{result_over_seeds(rows, 'accuracy', norm='in'):.1f}" == "30.0, 1 of 2 failed"
     assert successful(rows, norm="in") == [30.0]
 
 

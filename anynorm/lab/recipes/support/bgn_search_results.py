@@ -1,16 +1,18 @@
-"""Tables and plots of the recipe `bgn_search`."""
+"""Settings, tables and plots of the recipe `bgn_search`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from anynorm import draw
-from anynorm.lab.recipes.support.record import Record
-from anynorm.lab.recipes.support.rows import accuracy_mean_sd, save_figure, select, successful
-from anynorm.lab.training.statistics import mean_sd
+from anynorm.lab.recipes.support.record import RecipeRecord
+from anynorm.lab.recipes.support.rows import result_over_seeds, result_table, save_figure, successful
+from anynorm.lab.recipes.support.settings import Settings, Training
 from anynorm.lab.training.sweep import Row
 from anynorm.table import Table
 
@@ -25,44 +27,105 @@ POLICY_PART = "policies"
 """Name of the part of the recipe that compares search policies, in addition to the two tables of the paper."""
 
 
-def tables(record: Record) -> list[Table]:
+@dataclass(frozen=True)
+class Search:
+    """A search for a cell.
+
+    Args:
+        training: how the supernet is trained.
+        norm: the spec of the norm in the search; None for the norm of the network that is trained afterwards.
+        affine: whether the norms have γ and β.
+    """
+
+    training: Training
+    norm: str | None = None
+    affine: bool = True
+
+    def spec(self, norm: str) -> str:
+        """Return the norm of the search for a network with a norm."""
+        spec = self.norm or norm
+        return spec if self.affine else f"{spec}.none"
+
+
+@dataclass(frozen=True)
+class SearchTable:
+    """One table of the paper.
+
+    Args:
+        space: the search space, see `Config.model`.
+        training: how networks of the cell are trained.
+        norms: specs by label.
+        search: the search for the cell; None if `architecture` is given.
+        architecture: the cell, if there is no search.
+    """
+
+    space: str
+    training: Training
+    norms: Mapping[str, str]
+    search: Search | None = None
+    architecture: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchSettings(Settings):
+    """Settings of both tables, and of search policies on a benchmark.
+
+    Args:
+        tables: the tables by name.
+        benchmark: path of the table of a benchmark, `synthetic_table.NAME`, or "" for none.
+        policies: learning rate of each policy; None for a policy that has none.
+        policy_seeds: number of seeds of the policies.
+        rounds: number of rounds that a policy plays.
+        reward_images: number of images whose accuracy is the reward of a cell.
+    """
+
+    tables: Mapping[str, SearchTable]
+    benchmark: str = ""
+    policies: Mapping[str, float | None] = field(default_factory=dict)
+    policy_seeds: int = 0
+    rounds: int = 0
+    reward_images: int = 0
+
+
+def tables(record: RecipeRecord[SearchSettings]) -> list[Table]:
     """Return one table of accuracies by norm per table of the paper, and one of accuracies by policy."""
     result = []
-    for part, table in record.settings["tables"].items():
-        rows = [_row(record, part, norm) for norm in table["norms"]]
-        result.append(Table(rows, f"{part}. Accuracies in %, mean ± sd over seeds; – where the paper's norm fails to converge."))
-    if record.settings["policies"]:
+    for part, table in record.settings.tables.items():
+        rows = [_row(record, part, norm) for norm in table.norms]
+        finding = f"{part}. Accuracies in %, mean ± sd over seeds; – where the paper's norm fails to converge."
+        result.append(result_table(rows, finding))
+    if record.settings.policies:
         rows = [
-            {"policy": policy, "accuracy": accuracy_mean_sd(record.rows, part=POLICY_PART, policy=policy)}
-            for policy in record.settings["policies"]
+            {"policy": policy, "accuracy": result_over_seeds(record.rows, "accuracy", part=POLICY_PART, policy=policy)}
+            for policy in record.settings.policies
         ]
-        title = f"Test accuracy in % of the recommended cell after {record.settings['rounds']} rounds, mean ± sd over seeds."
-        result.append(Table(rows, title))
+        title = f"Test accuracy in % of the recommended cell after {record.settings.rounds} rounds, mean ± sd over seeds."
+        result.append(result_table(rows, title))
     return result
 
 
-def _row(record: Record, part: str, norm: str) -> Row:
-    cell = {"part": part, "norm": norm}
-    row = {
-        "norm": f"{norm} (`{record.settings['tables'][part]['norms'][norm]}`)",
-        "test": accuracy_mean_sd(record.rows, **cell),
-        "training": mean_sd(select(record.rows, "train_accuracy", **cell), ".1f", ".1f"),
+def _row(record: RecipeRecord[SearchSettings], part: str, norm: str) -> Row:
+    cell, table = {"part": part, "norm": norm}, record.settings.tables[part]
+    row: Row = {
+        "norm": f"{norm} (`{table.norms[norm]}`)",
+        "test": result_over_seeds(record.rows, "accuracy", **cell),
+        "training": result_over_seeds(record.rows, "train_accuracy", **cell),
         "paper": f"{PAPER[part][norm]:.2f}" if norm in PAPER[part] else "–",
     }
-    if "search" in record.settings["tables"][part]:
-        row["supernet"] = mean_sd(select(record.rows, "supernet_accuracy", **cell), ".1f", ".1f")
-        if record.settings["benchmark"]:
-            row["cell after 200 epochs"] = mean_sd(select(record.rows, "benchmark_accuracy", **cell), ".1f", ".1f")
+    if table.search is not None:
+        row["supernet"] = result_over_seeds(record.rows, "supernet_accuracy", **cell)
+        if record.settings.benchmark:
+            row["cell after 200 epochs"] = result_over_seeds(record.rows, "benchmark_accuracy", **cell)
     return row
 
 
-def plot(record: Record, path: Path) -> list[Path]:
+def plot(record: RecipeRecord[SearchSettings], path: Path) -> list[Path]:
     """Plot the accuracies of all runs by norm and by policy."""
     panels: list[tuple[str, str, list[str], str]] = [
-        (part, "norm", list(table["norms"]), "test accuracy (%)") for part, table in record.settings["tables"].items()
+        (part, "norm", list(table.norms), "test accuracy (%)") for part, table in record.settings.tables.items()
     ]
-    if record.settings["policies"]:
-        panels.append((POLICY_PART, "policy", list(record.settings["policies"]), "200-epoch accuracy of the cell (%)"))
+    if record.settings.policies:
+        panels.append((POLICY_PART, "policy", list(record.settings.policies), "200-epoch accuracy of the cell (%)"))
     titles = {"Table 3": "Table 3: DARTS with the norm", "Table 4": "Table 4: one cell", POLICY_PART: "MANAS and random search"}
     fig = Figure(figsize=(4.2 * len(panels), 3.8), layout="constrained")
     for ax, (part, key, names, label) in zip(np.atleast_1d(fig.subplots(1, len(panels))), panels, strict=True):

@@ -1,45 +1,38 @@
 """The list of recipes, read from their source files without importing them (and so without importing torch).
 
-The docstring of a recipe starts with "PAPER TABLE: what is measured." and has one line per preset:
-
-        desk   18 min   5000 images of CIFAR-10 …
-
-that is, four spaces, then the preset, its running time and a description, separated by at least two spaces.
+The docstring of a recipe starts with "PAPER TABLE: what is measured." The running times of presets are those of the records:
+`minutes.json`, which `make results` writes from them.
 """
 
 from __future__ import annotations
 
 import ast
-import re
-from dataclasses import dataclass
+import json
 from functools import lru_cache
 from importlib import import_module, resources
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anynorm.errors import DataError, unknown_name
 from anynorm.table import Table
 
 if TYPE_CHECKING:
     from anynorm.lab.recipes.support.recipe import Recipe
+    from anynorm.lab.recipes.support.record import RecipeRecord
 
-PRESETS = ("smoke", "desk", "paper")
-"""The common presets of recipes. A few recipes also have `evening`, a preset between desk and paper."""
-_PRESET_LINE = re.compile(rf"^    ({'|'.join((*PRESETS, 'evening'))})  +(\S.*?)  +(\S.*)$", re.MULTILINE)
+MINUTES_FILE = "minutes.json"
 
 
-@dataclass(frozen=True)
-class Header:
-    """The contents of the docstring of a recipe.
+class Header(NamedTuple):
+    """The first line of the docstring of a recipe.
 
     Attributes:
         source: the table or figure of the paper, such as "bgn Table 1".
         title: a description of the measurements.
-        times: running time by preset, such as "18 min"; "not run" if the preset has never been run.
     """
 
     source: str
     title: str
-    times: dict[str, str]
 
 
 def recipe_names() -> list[str]:
@@ -59,24 +52,42 @@ def read_header(name: str) -> Header:
     code = resources.files("anynorm.lab.recipes").joinpath(f"{name}.py").read_text(encoding="utf-8")
     docstring = ast.get_docstring(ast.parse(code)) or ""
     source, _, title = docstring.partition("\n")[0].partition(": ")
-    return Header(source, title.rstrip("."), {preset: time for preset, time, _ in _PRESET_LINE.findall(docstring)})
+    return Header(source, title.rstrip("."))
+
+
+@lru_cache
+def read_minutes() -> dict[str, dict[str, float | None]]:
+    """Return the minutes of the record of each preset, by recipe and preset; None for a preset without a record."""
+    text = resources.files("anynorm.lab.recipes").joinpath(MINUTES_FILE).read_text(encoding="utf-8")
+    minutes: dict[str, dict[str, float | None]] = json.loads(text)
+    return minutes
+
+
+def has_run(name: str, preset: str) -> bool:
+    """Whether a preset has a record. The settings of the others are data that have never been run."""
+    return read_minutes()[name][preset] is not None
 
 
 def recipe_table() -> Table:
     """Return a table with one row per recipe: name, table or figure of the paper, description, running time of each preset."""
     rows = []
     for name in recipe_names():
-        header = read_header(name)
-        times = {preset: header.times.get(preset, "") for preset in PRESETS}
-        rows.append({"recipe": name, "reproduces": header.source, "measures": header.title, **times})
+        minutes = read_minutes()[name]
+        times = {preset: _format_minutes(minutes[preset]) if preset in minutes else "" for preset in ("desk", "paper")}
+        rows.append({"recipe": name, "reproduces": read_header(name).source, "measures": read_header(name).title, **times})
     finding = (
-        "Times were measured on two cores or one; presets marked 'not run' need a GPU, or data that were not at hand. "
+        "Times are those of the records, on one or two cores. 'not run': the preset has no record; it needs a GPU, or data that "
+        "are not downloaded automatically. Every recipe also has the preset smoke, which takes seconds and only checks the code. "
         "To run one: anynorm reproduce NAME --preset desk"
     )
     return Table(rows, finding)
 
 
-def load_recipe(name: str) -> Recipe:
+def _format_minutes(minutes: float | None) -> str:
+    return "not run" if minutes is None else f"{minutes:.0f} min"
+
+
+def load_recipe(name: str) -> Recipe[Any]:
     """Import a recipe.
 
     Raises:
@@ -84,10 +95,19 @@ def load_recipe(name: str) -> Recipe:
     """
     _check_name(name)
     try:
-        recipe: Recipe = import_module(f"anynorm.lab.recipes.{name}").RECIPE
+        recipe: Recipe[Any] = import_module(f"anynorm.lab.recipes.{name}").RECIPE
     except ModuleNotFoundError as error:
         raise DataError(f"recipe {name!r} needs {error.name}: pip install 'anynorm[lab]'.") from error
     return recipe
+
+
+def read_record(path: Path) -> RecipeRecord[Any]:
+    """Read a record NAME.PRESET.json with the settings of the recipe NAME.
+
+    Raises:
+        DataError: if no recipe has this name, or the file is not a record (see `record.read_record`).
+    """
+    return load_recipe(path.name.partition(".")[0]).read(path)
 
 
 def _check_name(name: str) -> None:

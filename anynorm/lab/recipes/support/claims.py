@@ -17,8 +17,11 @@ from typing import Any
 
 from anynorm.errors import DataError
 from anynorm.lab.recipes.support.rows import Values, accuracy_of
-from anynorm.lab.training.statistics import LEVEL, mean_sd, paired_t_test
+from anynorm.lab.training.statistics import LEVEL, Result, paired_t_test
 from anynorm.lab.training.sweep import Row
+
+NOT_IN_PAPER = "not in the paper"
+"""`Claim.paper` of claims that are not the paper's."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,8 @@ class Claim:
         """Test the claim by a paired test over seeds.
 
         Returns:
-            A row of the table of claims: claim, paper, larger and smaller as mean ± sd, number of seeds n, p-value and verdict.
+            A row of the table of claims: claim, paper, the results over seeds of the larger and the smaller quantity, number of
+            seeds n, p-value and verdict.
 
         Raises:
             DataError: if the two quantities do not have the same number of values, or have no values.
@@ -55,8 +59,8 @@ class Claim:
         return {
             "claim": self.statement,
             "paper": self.paper,
-            "larger": mean_sd(larger),
-            "smaller": mean_sd(smaller),
+            "larger": Result.of(larger),
+            "smaller": Result.of(smaller),
             "n": len(larger),
             "p": paired_t_test(a, b) if complete else 1.0,
             "verdict": verdict(a, b) if complete else "failed",

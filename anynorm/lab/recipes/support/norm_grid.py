@@ -1,22 +1,39 @@
-"""Recipes that train one network with each norm (setting `norms`) at each batch size (setting `batch_sizes`)."""
+"""Recipes that train one network with each of several norms at each of several batch sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from anynorm import draw
 from anynorm.lab.recipes.support.claims import Claim, more_accurate
-from anynorm.lab.recipes.support.recipe import Recipe, Settings
-from anynorm.lab.recipes.support.record import Record
-from anynorm.lab.recipes.support.rows import accuracy_mean_sd, save_figure, successful
+from anynorm.lab.recipes.support.recipe import Recipe
+from anynorm.lab.recipes.support.record import RecipeRecord
+from anynorm.lab.recipes.support.rows import accuracy_rows, result_table, save_figure, successful
 from anynorm.lab.recipes.support.runs import train_cell
+from anynorm.lab.recipes.support.settings import TrainingSettings
 from anynorm.lab.training.sweep import Row, grid
 from anynorm.table import Table
 
 
-def norm_grid_recipe(name: str, presets: dict[str, Settings], claims: Callable[[Settings], list[Claim]], title: str) -> Recipe:
+@dataclass(frozen=True, kw_only=True)
+class NormGrid(TrainingSettings):
+    """Settings of a grid of norms × batch sizes.
+
+    Args:
+        norms: specs of the norms.
+        batch_sizes: numbers of samples per forward pass and device, the largest first.
+    """
+
+    norms: tuple[str, ...]
+    batch_sizes: tuple[int, ...]
+
+
+def norm_grid_recipe(
+    name: str, presets: Mapping[str, NormGrid], claims: Callable[[NormGrid], list[Claim]], title: str
+) -> Recipe[NormGrid]:
     """Return a recipe that measures a grid of norms × batch sizes.
 
     Args:
@@ -28,26 +45,29 @@ def norm_grid_recipe(name: str, presets: dict[str, Settings], claims: Callable[[
     return Recipe(name, presets, cells, measure, claims, partial(plot, title=title), tables)
 
 
-def cells(settings: Settings) -> list[Row]:
+def cells(settings: NormGrid) -> list[Row]:
     """Return one cell per norm, batch size and seed."""
-    return grid(settings["seeds"], norm=settings["norms"], batch_size=settings["batch_sizes"])
+    return grid(settings.seeds, norm=settings.norms, batch_size=settings.batch_sizes)
 
 
-def measure(settings: Settings, cell: Row, runs: Path) -> Row:
+def measure(settings: NormGrid, cell: Row, runs: Path) -> Row:
     """Train the network of a cell and return its accuracy."""
-    return train_cell(settings, runs, **cell)
+    config = replace(settings.training.config, norm=cell["norm"], batch_size=cell["batch_size"], seed=cell["seed"])
+    return train_cell(config, settings.training, runs)
 
 
-def order_claims(settings: Settings, pairs: list[tuple[str, str]], accuracies: dict[str, float], batch_size: int) -> list[Claim]:
+def order_claims(
+    settings: NormGrid, pairs: Sequence[tuple[str, str]], accuracies: Mapping[str, float], batch_size: int
+) -> list[Claim]:
     """Return one claim per pair of norms: the first is more accurate than the second.
 
     Args:
-        settings: settings with `norms`; pairs with a norm that is not among them are left out.
+        settings: pairs with a norm that is not among the norms of the settings are left out.
         pairs: pairs of keys of `accuracies`.
         accuracies: accuracies in the paper in %, by norm. "gn:" stands for GN with any number of groups.
         batch_size: the batch size of both norms.
     """
-    specs = {norm.partition(":")[0] + ":" * (":" in norm): norm for norm in settings["norms"]}
+    specs = {norm.partition(":")[0] + ":" * (":" in norm): norm for norm in settings.norms}
     return [
         more_accurate(specs[a], specs[b], f"{accuracies[a]:.2f} and {accuracies[b]:.2f}", batch_size=batch_size)
         for a, b in pairs
@@ -55,19 +75,16 @@ def order_claims(settings: Settings, pairs: list[tuple[str, str]], accuracies: d
     ]
 
 
-def tables(record: Record) -> list[Table]:
+def tables(record: RecipeRecord[NormGrid]) -> list[Table]:
     """Return the table of accuracies by norm and batch size."""
-    sizes = record.settings["batch_sizes"]
-    rows = [
-        {"norm": norm, **{f"batch {size}": accuracy_mean_sd(record.rows, norm=norm, batch_size=size) for size in sizes}}
-        for norm in record.settings["norms"]
-    ]
-    return [Table(rows, "Test accuracy in %, mean ± sd over seeds.")]
+    sizes = {f"batch {size}": size for size in record.settings.batch_sizes}
+    rows = accuracy_rows(record.rows, "norm", record.settings.norms, "batch_size", sizes)
+    return [result_table(rows, "Test accuracy in %, mean ± sd over seeds.")]
 
 
-def plot(record: Record, path: Path, title: str) -> list[Path]:
+def plot(record: RecipeRecord[NormGrid], path: Path, title: str) -> list[Path]:
     """Plot accuracy against batch size."""
-    sizes, norms = record.settings["batch_sizes"], record.settings["norms"]
+    sizes, norms = record.settings.batch_sizes, record.settings.norms
     lines = {norm: {size: successful(record.rows, norm=norm, batch_size=size) for size in sizes} for norm in norms}
     fig, _ = draw.lines(lines, xlabel="samples per batch", ylabel="test accuracy (%)", title=title)
     return save_figure(fig, path)

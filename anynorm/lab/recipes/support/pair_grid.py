@@ -1,24 +1,26 @@
-"""Recipes that train one network with the mean of one norm and the standard deviation of another, for every pair of `norms`."""
+"""Recipes that train one network with the mean of one norm and the standard deviation of another, for every pair of norms."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from anynorm import draw
 from anynorm.lab.recipes.support.claims import Claim
-from anynorm.lab.recipes.support.recipe import Recipe, Settings
-from anynorm.lab.recipes.support.record import Record
-from anynorm.lab.recipes.support.rows import accuracy_mean_sd, accuracy_of, save_figure, successful
+from anynorm.lab.recipes.support.norm_grid import NormGrid
+from anynorm.lab.recipes.support.recipe import Recipe
+from anynorm.lab.recipes.support.record import RecipeRecord
+from anynorm.lab.recipes.support.rows import accuracy_of, accuracy_rows, result_table, save_figure, successful
 from anynorm.lab.recipes.support.runs import train_cell
 from anynorm.lab.training.sweep import Row, grid
 from anynorm.table import Table
 
 
-def pair_grid_recipe(name: str, presets: dict[str, Settings], claims: Callable[[Settings], list[Claim]]) -> Recipe:
+def pair_grid_recipe(name: str, presets: Mapping[str, NormGrid], claims: Callable[[NormGrid], list[Claim]]) -> Recipe[NormGrid]:
     """Return a recipe that measures a grid of means × standard deviations × batch sizes.
 
     Args:
@@ -29,16 +31,16 @@ def pair_grid_recipe(name: str, presets: dict[str, Settings], claims: Callable[[
     return Recipe(name, presets, cells, measure, claims, plot, tables)
 
 
-def cells(settings: Settings) -> list[Row]:
+def cells(settings: NormGrid) -> list[Row]:
     """Return one cell per pair of norms, batch size and seed."""
-    norms = settings["norms"]
-    return grid(settings["seeds"], mean=norms, std=norms, batch_size=settings["batch_sizes"])
+    return grid(settings.seeds, mean=settings.norms, std=settings.norms, batch_size=settings.batch_sizes)
 
 
-def measure(settings: Settings, cell: Row, runs: Path) -> Row:
+def measure(settings: NormGrid, cell: Row, runs: Path) -> Row:
     """Train the network of a cell with the spec "MEAN/STD" and return its accuracy."""
     norm = cell["mean"] if cell["mean"] == cell["std"] else f"{cell['mean']}/{cell['std']}"
-    return train_cell(settings, runs, norm, cell["batch_size"], cell["seed"])
+    config = replace(settings.training.config, norm=norm, batch_size=cell["batch_size"], seed=cell["seed"])
+    return train_cell(config, settings.training, runs)
 
 
 def more_accurate_pair(pair: tuple[str, str], other: tuple[str, str], batch_size: int, paper: str) -> Claim:
@@ -55,23 +57,20 @@ def more_accurate_pair(pair: tuple[str, str], other: tuple[str, str], batch_size
     return Claim(statement, paper, larger, smaller)
 
 
-def tables(record: Record) -> list[Table]:
+def tables(record: RecipeRecord[NormGrid]) -> list[Table]:
     """Return one table per batch size, laid out as in the paper: one column per mean, one row per standard deviation."""
-    norms = record.settings["norms"]
+    means = {mean: mean for mean in record.settings.norms}
     result = []
-    for size in record.settings["batch_sizes"]:
-        rows = [
-            {"std \\ mean": std, **{mean: accuracy_mean_sd(record.rows, mean=mean, std=std, batch_size=size) for mean in norms}}
-            for std in norms
-        ]
+    for size in record.settings.batch_sizes:
+        rows = accuracy_rows(record.rows, "std", record.settings.norms, "mean", means, label="std \\ mean", batch_size=size)
         finding = f"Test accuracy in % at batch size {size}, mean ± sd over seeds. Columns: norm of the mean; rows: of the std."
-        result.append(Table(rows, finding))
+        result.append(result_table(rows, finding))
     return result
 
 
-def plot(record: Record, path: Path) -> list[Path]:
+def plot(record: RecipeRecord[NormGrid], path: Path) -> list[Path]:
     """Plot the accuracies as one grid per batch size."""
-    norms, sizes = record.settings["norms"], record.settings["batch_sizes"]
+    norms, sizes = record.settings.norms, record.settings.batch_sizes
     fig = Figure(figsize=(6 * len(sizes), 5), layout="constrained")
     for ax, size in zip(fig.subplots(1, len(sizes), squeeze=False)[0], sizes, strict=True):
         accuracies = [[successful(record.rows, mean=mean, std=std, batch_size=size) for mean in norms] for std in norms]

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from anynorm.lab.recipes.support.record import Record
+from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import save_figure, select
 from anynorm.lab.training.store import Store
 
@@ -53,17 +55,17 @@ def last_artifact(runs: Path, run: str, prefix: str) -> str:
         return encode_picture(torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1))
 
 
-def draw_pictures(record: Record, path: Path, norms: list[str] | None = None) -> list[Path]:
+def draw_pictures(record: RecipeRecord[Any], path: Path, norms: Iterable[str]) -> list[Path]:
     """Draw the pictures of the first seed of each norm side by side; write no file if the record has no pictures.
 
     Args:
         record: a record whose rows have `picture`.
         path: the path without the extension.
-        norms: the norms to draw; None for all.
+        norms: the norms to draw.
     """
     from PIL import Image
 
-    norms = [norm for norm in norms or record.settings["norms"] if select(record.rows, "picture", norm=norm)[0]]
+    norms = [norm for norm in norms if select(record.rows, "picture", norm=norm)[0]]
     if not norms:
         return []
     images = []

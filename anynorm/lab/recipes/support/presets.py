@@ -1,67 +1,71 @@
-"""Settings that several recipes share.
+"""Ways to train that several recipes share.
 
-`train` has fields of `anynorm.lab.training.config.Config`. Its `lr` is given for `base_batch_size` samples per optimizer step
-and is scaled linearly.
+Learning rates are given for `base_batch_size` samples per optimizer step, see `Training`.
 """
 
 from __future__ import annotations
 
-from anynorm.lab.recipes.support.recipe import Settings
+from dataclasses import replace
 
-TRAIN: Settings = {
-    "data": "cifar10@8", "model": "resnet10", "num_train": 5000, "num_test": 5000, "crop": 1, "flip": True,
-    "epochs": 3, "lr": 0.05, "weight_decay": 5e-4, "schedule": "cosine", "num_evals": 1,
-}  # fmt: skip
-DESK: Settings = {"train": TRAIN, "base_batch_size": 32, "seeds": 3}
+from anynorm.lab.recipes.support.settings import Training
+from anynorm.lab.training.config import Config
+
+TINY_RESNET = Config(
+    data="cifar10@8", model="resnet10", num_train=5000, num_test=5000, crop=1, flip=True,
+    epochs=3, lr=0.05, weight_decay=5e-4, schedule="cosine", num_evals=1,
+)  # fmt: skip
+DESK = Training(TINY_RESNET, base_batch_size=32)
 """5000 images of CIFAR-10 averaged to 8 × 8 pixels, ResNet-10 (one block per stage), 3 epochs.
 
 The last feature maps have 1 × 1 pixels, so at batch size 2 their BN statistics are computed from two values. Of the settings that
 were tried, this is the one in which BN fails at small batch sizes within minutes on two cores (see benchmarks/README.md). Its
 disadvantage is that IN is undefined on maps of 1 × 1 pixels and raises an error."""
-DESK_4000: Settings = DESK | {"train": TRAIN | {"num_train": 4000}}
+DESK_4000 = replace(DESK, config=replace(TINY_RESNET, num_train=4000))
 """`DESK` with 4000 images, for tables with many cells."""
-DESK_LARGER_MAPS: Settings = DESK | {"train": DESK_4000["train"] | {"model": "small"}}
+DESK_LARGER_MAPS = replace(DESK, config=replace(DESK_4000.config, model="small"))
 """`DESK_4000` with one stage less: the last feature maps have 2 × 2 pixels, so that recipes can use IN alone."""
-BOTTLENECK: Settings = {
-    "data": "cifar10@16", "model": "resnet26", "num_train": 7500, "num_test": 5000, "crop": 2, "flip": True,
-    "epochs": 3, "lr": 0.05, "weight_decay": 1e-4, "schedule": "cosine", "num_evals": 1,
-}  # fmt: skip
-"""`train` of the desk presets with bottleneck networks: 7500 images at 16 × 16 pixels, ResNet-26 (8 bottleneck blocks)."""
+BOTTLENECK = Training(
+    Config(
+        data="cifar10@16", model="resnet26", num_train=7500, num_test=5000, crop=2, flip=True,
+        epochs=3, lr=0.05, weight_decay=1e-4, schedule="cosine", num_evals=1,
+    ),
+    base_batch_size=32,
+)  # fmt: skip
+"""The desk presets with bottleneck networks: 7500 images at 16 × 16 pixels, ResNet-26 (8 bottleneck blocks)."""
 
-TINY: Settings = {"data": "digits", "num_train": 64, "epochs": 1, "num_test": 64}
-"""Fields of `train` that smoke presets override: 64 of scikit-learn's digits, one epoch."""
-SMOKE: Settings = {"train": TRAIN | TINY, "base_batch_size": 32, "seeds": 2}
 
-CIFAR10: Settings = {
-    "train": {
-        "data": "cifar10", "model": "resnet18", "crop": 2, "flip": True,
-        "epochs": 200, "lr": 0.1, "weight_decay": 5e-4, "schedule": "step",
-    },
-    "base_batch_size": 128,
-    "seeds": 3,
-}  # fmt: skip
+def tiny(config: Config) -> Config:
+    """Return a configuration for smoke presets: 64 of scikit-learn's digits, one epoch."""
+    return replace(config, data="digits", num_train=64, epochs=1, num_test=64)
+
+
+SMOKE = Training(tiny(TINY_RESNET), base_batch_size=32)
+
+CIFAR10 = Training(
+    Config(data="cifar10", model="resnet18", crop=2, flip=True, epochs=200, lr=0.1, weight_decay=5e-4, schedule="step"),
+    base_batch_size=128,
+)
 """The published setting of hn on CIFAR-10."""
-CALTECH_256: Settings = CIFAR10 | {"train": CIFAR10["train"] | {"data": "stream:caltech256", "image_size": 224}}
+CALTECH_256 = replace(CIFAR10, config=replace(CIFAR10.config, data="stream:caltech256", image_size=224))
 """The published setting of hn on Caltech-256: the setting on CIFAR-10, with images of 224 × 224 pixels."""
-IMAGENET: Settings = {
-    "train": {
-        "data": "stream:imagenet", "image_size": 224, "model": "resnet50", "min_area": 0.08, "flip": True, "devices": 8,
-        "epochs": 120, "lr": 0.1, "weight_decay": 1e-4, "schedule": "step-quarters", "num_evals": 120,
-    },
-    "base_batch_size": 256,
-    "seeds": 3,
-    "median_of_last": 5,
-}  # fmt: skip
+IMAGENET = Training(
+    Config(
+        data="stream:imagenet", image_size=224, model="resnet50", min_area=0.08, flip=True, devices=8,
+        epochs=120, lr=0.1, weight_decay=1e-4, schedule="step-quarters", num_evals=120,
+    ),
+    base_batch_size=256,
+    median_of_last=5,
+)  # fmt: skip
 """The published setting of bgn on ImageNet: eight devices with separate statistics; weight decay on all parameters; the accuracy
 is the median of the last five epochs. The paper does not describe the augmentation of training images. Random resized crops and
 flips are used here, as in Goyal et al. (2017), whose learning rates the paper follows."""
-IMAGENET_100: Settings = IMAGENET | {
-    "train": IMAGENET["train"] | {"epochs": 100, "num_evals": 100, "schedule": "step-30-60-90"},
-    "median_of_last": 1,
-}
+IMAGENET_100 = Training(
+    replace(IMAGENET.config, epochs=100, num_evals=100, schedule="step-30-60-90"),
+    base_batch_size=256,
+)
 """The published setting of sn on ImageNet: 100 epochs, accuracy after the last epoch. The paper uses the augmentation of He et
 al. (2016): crops of images resized to 256 to 480 pixels, and colors shifted along their principal components. Random resized
 crops without a change of colors are used here."""
-IMAGENET_XBN: Settings = IMAGENET_100 | {"train": IMAGENET_100["train"] | {"devices": 2}, "batch_size": 128, "gn": "gn:64"}
+IMAGENET_XBN = replace(IMAGENET_100, config=replace(IMAGENET_100.config, devices=2, batch_size=128))
 """The published setting of xbn on ImageNet: the setting of sn with 256 images per step. The paper does not state the number of
 devices; the authors' scripts use two."""

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 from anynorm.errors import DataError
 from anynorm.lab.recipes.support.claims import Claim
-from anynorm.lab.recipes.support.record import Record, read_record
+from anynorm.lab.recipes.support.record import RecipeRecord, read_record
+from anynorm.lab.recipes.support.settings import SettingsT
+from anynorm.lab.recipes.support.settings_json import to_json
 from anynorm.lab.training.executors import Executor, LocalExecutor
 from anynorm.lab.training.provenance import provenance
 from anynorm.lab.training.sweep import Row, Sweep
 from anynorm.progress import track
 from anynorm.table import Table
 
-Settings = dict[str, Any]
-Measure = Callable[[Settings, Row, Path], Row]
 SMOKE = "smoke"
 """The preset that takes seconds and only checks that the code works."""
 RUNS = Path("runs/recipes")
@@ -27,12 +27,12 @@ RUNS = Path("runs/recipes")
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(Generic[SettingsT]):
     """A recipe: the measurements of one table or figure, and the claims of the paper about them.
 
     Args:
         name: the name of the recipe's module.
-        presets: settings by preset. The settings must have `seeds`, the number of seeds.
+        presets: settings by preset, all of one class.
         cells: a function that returns the cells to measure with given settings, see `anynorm.lab.training.sweep`.
         measure: a function `measure(settings, cell, runs)` that returns the metrics of a cell; `runs` is the folder of the run
             store. It is called in worker processes, so it must be picklable.
@@ -42,14 +42,28 @@ class Recipe:
     """
 
     name: str
-    presets: dict[str, Settings]
-    cells: Callable[[Settings], list[Row]]
-    measure: Measure
-    claims: Callable[[Settings], list[Claim]]
-    plot: Callable[[Record, Path], list[Path]]
-    tables: Callable[[Record], list[Table]] = lambda _: []
+    presets: Mapping[str, SettingsT]
+    cells: Callable[[SettingsT], list[Row]]
+    measure: Callable[[SettingsT, Row, Path], Row]
+    claims: Callable[[SettingsT], list[Claim]]
+    plot: Callable[[RecipeRecord[SettingsT], Path], list[Path]]
+    tables: Callable[[RecipeRecord[SettingsT]], list[Table]] = lambda _: []
 
-    def run(self, preset: str, folder: Path, executor: Executor | None = None, runs: Path = RUNS) -> Record:
+    def settings(self, preset: str) -> SettingsT:
+        """Return the settings of a preset.
+
+        Raises:
+            DataError: if the preset does not exist.
+        """
+        if preset not in self.presets:
+            raise DataError(f"recipe {self.name!r} has no preset {preset!r}. Usable: {' '.join(self.presets)}.")
+        return self.presets[preset]
+
+    def read(self, path: Path) -> RecipeRecord[SettingsT]:
+        """Read a record of this recipe, see `read_record`."""
+        return read_record(path, type(next(iter(self.presets.values()))))
+
+    def run(self, preset: str, folder: Path, executor: Executor | None = None, runs: Path = RUNS) -> RecipeRecord[SettingsT]:
         """Measure all cells that are not in the record in `folder`.
 
         The record is written after every cell, so that an interrupted call can be resumed.
@@ -87,7 +101,7 @@ class Recipe:
         record.write(path)
         return record
 
-    def judge(self, record: Record) -> Table:
+    def judge(self, record: RecipeRecord[SettingsT]) -> Table:
         """Test the claims of the paper with a record and return a table with one row per claim (see `Claim.judge`)."""
         rows = [claim.judge(record.rows) for claim in self.claims(record.settings)]
         num_holding = sum(row["verdict"] == "holds" for row in rows)
@@ -97,19 +111,16 @@ class Recipe:
         smoke = "The smoke preset only checks that the code works: its verdicts mean nothing." if record.preset == SMOKE else ""
         return Table(rows, " ".join(filter(None, (summary, record.failure_summary, smoke))))
 
-    def _open_record(self, path: Path, preset: str) -> Record:
+    def _open_record(self, path: Path, preset: str) -> RecipeRecord[SettingsT]:
         """Return the record at a path, or a new record if the file does not exist.
 
         Raises:
             DataError: if the preset does not exist, or the settings of the record differ from those of the preset.
         """
-        if preset not in self.presets:
-            raise DataError(f"recipe {self.name!r} has no preset {preset!r}. Usable: {' '.join(self.presets)}.")
-        settings = self.presets[preset]
-        record = read_record(path) if path.exists() else Record(self.name, preset, settings)
+        settings = self.settings(preset)
+        record = self.read(path) if path.exists() else RecipeRecord(self.name, preset, settings)
         if record.settings != settings:
-            names = sorted(record.settings.keys() | settings.keys())
-            differing = [name for name in names if record.settings.get(name) != settings.get(name)]
+            differing = _differing_names(to_json(record.settings), to_json(settings))
             raise DataError(
                 f"{path} was measured with other settings than preset {preset!r} has now ({', '.join(differing)}). "
                 "Delete it to measure again, or choose another folder for records."
@@ -117,6 +128,16 @@ class Recipe:
         return record
 
 
-def _measure(measure: Measure, settings: Settings, runs: Path, cell: Row) -> Row:
+def _measure(measure: Callable[[SettingsT, Row, Path], Row], settings: SettingsT, runs: Path, cell: Row) -> Row:
     """Call `measure`; unlike a lambda, a `partial` of this function can be pickled."""
     return measure(settings, cell, runs)
+
+
+def _differing_names(values: dict[str, Any], others: dict[str, Any]) -> Iterator[str]:
+    """Yield the names of the entries in which nested dictionaries differ, such as "training.config.lr"."""
+    for name in sorted(values.keys() | others.keys()):
+        value, other = values.get(name), others.get(name)
+        if isinstance(value, dict) and isinstance(other, dict):
+            yield from (f"{name}.{inner}" for inner in _differing_names(value, other))
+        elif value != other:
+            yield name

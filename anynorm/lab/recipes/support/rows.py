@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from anynorm.lab.training.statistics import mean_sd
+from anynorm.lab.training.statistics import Result
 from anynorm.lab.training.sweep import Row
+from anynorm.table import Table
 
 Values = Callable[[list[Row]], Sequence[float | None]]
 """A function of the rows of a record that returns one value per seed, sorted by seed; None where the run failed."""
@@ -29,9 +30,62 @@ def successful(rows: list[Row], column: str = "accuracy", **cell: Any) -> list[f
     return [value for value in select(rows, column, **cell) if value is not None]
 
 
-def accuracy_mean_sd(rows: list[Row], **cell: Any) -> str:
-    """Format the accuracy of a cell as "mean ± sd" over seeds, with the number of failed runs."""
-    return mean_sd(select(rows, "accuracy", **cell), ".1f", ".1f")
+def result_over_seeds(rows: list[Row], column: str, **cell: Any) -> Result:
+    """Return the mean and standard deviation over seeds of a column of a cell."""
+    return Result.of(select(rows, column, **cell))
+
+
+def accuracy_rows(
+    rows: list[Row], name: str, values: Iterable[Any], column: str, titles: Mapping[str, Any], *, label: str = "", **cell: Any
+) -> list[Row]:
+    """Return the rows of a table of accuracies: one row per value of `name`, one column per value of `column`.
+
+    Args:
+        rows: the rows of a record.
+        name: the key of a cell that differs between rows of the table.
+        values: the values of `name`.
+        column: the key of a cell that differs between columns of the table.
+        titles: the values of `column` by the title of the table's column.
+        label: the title of the first column, if it is not `name`.
+        cell: what all cells of the table have in common.
+    """
+    return [
+        {label or name: value}
+        | {title: result_over_seeds(rows, "accuracy", **{name: value, column: each}, **cell) for title, each in titles.items()}
+        for value in values
+    ]
+
+
+def metric_rows(
+    rows: list[Row], name: str, values: Iterable[Any], columns: Mapping[str, str], *, label: str = "", **cell: Any
+) -> list[Row]:
+    """Return the rows of a table of metrics: one row per value of `name`, one column per metric.
+
+    Args:
+        rows: the rows of a record.
+        name: the key of a cell that differs between rows of the table.
+        values: the values of `name`.
+        columns: the columns of the record by title.
+        label: the title of the first column, if it is not `name`.
+        cell: what all cells of the table have in common.
+    """
+    return [
+        {label or name: value}
+        | {title: result_over_seeds(rows, column, **{name: value}, **cell) for title, column in columns.items()}
+        for value in values
+    ]
+
+
+def result_table(rows: list[Row], finding: str, format_spec: str = ".1f") -> Table:
+    """Return a table whose results are all formatted in the same way.
+
+    Args:
+        rows: rows of the table; see `Table`.
+        finding: the last line of the table.
+        format_spec: the format of results, see `Result`.
+    """
+    columns = {column for row in rows for column, value in row.items() if isinstance(value, Result)}
+    return Table(rows, finding, formats=dict.fromkeys(columns, format_spec))
 
 
 def values_of(column: str, **cell: Any) -> Values:
@@ -44,14 +98,19 @@ def accuracy_of(**cell: Any) -> Values:
     return values_of("accuracy", **cell)
 
 
+def differences(minuend: Values, subtrahend: Values) -> Values:
+    """Return a function that subtracts one quantity from another, seed by seed; None where a run failed."""
+
+    def subtract(rows: list[Row]) -> list[float | None]:
+        pairs = zip(minuend(rows), subtrahend(rows), strict=True)
+        return [None if a is None or b is None else a - b for a, b in pairs]
+
+    return subtract
+
+
 def accuracy_drop(large: int, small: int, **cell: Any) -> Values:
     """Return a function that computes the drop of accuracy, in points, from a large batch size to a small one."""
-
-    def drop(rows: list[Row]) -> list[float | None]:
-        before, after = (select(rows, "accuracy", batch_size=size, **cell) for size in (large, small))
-        return [None if a is None or b is None else a - b for a, b in zip(before, after, strict=True)]
-
-    return drop
+    return differences(accuracy_of(batch_size=large, **cell), accuracy_of(batch_size=small, **cell))
 
 
 def save_figure(figure: Any, path: Path, dpi: int = 150) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Measure cells by training runs: make a configuration from the settings of a recipe, train it, and return the metrics of a row.
+"""Measure cells by training runs: complete the configuration of a cell, train it, and return the metrics of a row.
 
 Runs are kept in a store, so that recipes share equal runs and interrupted runs can be resumed. Runs are trained on a GPU if the
 machine has one. A run on several devices has one process per device, started by torchrun.
@@ -10,6 +10,7 @@ import json
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +20,7 @@ import torch
 
 from anynorm.errors import DataError
 from anynorm.lab.data.names import path_of
+from anynorm.lab.recipes.support.settings import Training
 from anynorm.lab.tasks import task_class
 from anynorm.lab.tasks.run import get_or_train
 from anynorm.lab.training.config import LR_SCALINGS, Config, config_from_dict, hash_sources
@@ -31,21 +33,17 @@ _hash_sources = lru_cache(hash_sources)
 """`hash_sources`, cached because a folder of images may have a million files."""
 
 
-def make_config(settings: dict[str, Any], norm: str, batch_size: int, seed: int, **overrides: Any) -> Config:
-    """Return the configuration of a cell.
+def make_config(config: Config, base_batch_size: int | None = None) -> Config:
+    """Return the configuration of a run: with the learning rate of its batch size, and data and code that are identified.
 
     Args:
-        settings: `train` has fields of `Config`. Its `lr` is given for `base_batch_size` samples per optimizer step and is scaled
-            linearly to the samples per step of the cell: batch size × devices × gradient accumulation steps.
-        norm: the layout of the norms, see `anynorm.lab.training.norm_layout`.
-        batch_size: number of samples per forward pass and device.
-        seed: seed of initialization, data selection and data order.
-        overrides: fields of `Config` that override `settings["train"]` in this cell.
+        config: the configuration of a cell.
+        base_batch_size: see `Training`.
     """
-    values = {**settings["train"], **overrides, "norm": norm, "batch_size": batch_size, "seed": seed}
-    config = config_from_dict(values)
-    ratio = batch_size * config.devices * config.grad_accum_steps / settings["base_batch_size"]
-    config = replace(config, lr=config.lr * LR_SCALINGS["linear"](ratio), data=with_full_path(config.data))
+    if base_batch_size is not None:
+        ratio = config.batch_size * config.devices * config.grad_accum_steps / base_batch_size
+        config = replace(config, lr=config.lr * LR_SCALINGS["linear"](ratio))
+    config = replace(config, data=with_full_path(config.data))
     return replace(config, source_hash=_hash_sources(Config(data=config.data, model=config.model)))
 
 
@@ -60,16 +58,16 @@ def with_full_path(data: str) -> str:
     return f"{prefix}:{path}" if path is not None and path.is_dir() and path != Path(written) else data
 
 
-def train_cell(settings: dict[str, Any], runs: Path, norm: str, batch_size: int, seed: int, **overrides: Any) -> Row:
-    """Return the metrics of a cell; train its network first if the store does not have the record.
+def train_cell(config: Config, training: Training, runs: Path) -> Row:
+    """Return the accuracies of a cell; train its network first if the store does not have the record.
 
     Args:
-        settings: see `make_config`; `median_of_last` is optional, see `run_metrics`.
+        config: the configuration of the cell.
+        training: base batch size, and number of evaluations over which the median is taken.
         runs: the folder of the run store.
-        norm, batch_size, seed, overrides: see `make_config`.
     """
-    record = train_run(make_config(settings, norm, batch_size, seed, **overrides), runs)
-    return run_metrics(record, settings.get("median_of_last", 1))
+    record = train_run(make_config(config, training.base_batch_size), runs)
+    return run_metrics(record, training.median_of_last)
 
 
 def train_run(config: Config, runs: Path) -> dict[str, Any]:
@@ -97,24 +95,42 @@ def train_run(config: Config, runs: Path) -> dict[str, Any]:
 
 
 def run_metrics(record: dict[str, Any], median_of_last: int = 1) -> Row:
-    """Return the metrics of a run for a row of a recipe.
+    """Return the accuracies of a run for a row of a recipe.
 
     Args:
         record: the record of the run in the run store.
         median_of_last: number of last evaluations over which the median of the test accuracy is taken.
 
     Returns:
-        Accuracies in percent (None if the run failed), the reason of the failure ("" if it did not fail), seconds, and commit.
+        Accuracies in percent (None if the run failed), and `run_outcome`.
     """
     done = record["status"] == "done"
     errors = [point["test_error"] for point in record["curve"][-median_of_last:]]
     return {
         "accuracy": round(100 - statistics.median(errors), 3) if done else None,
         "train_accuracy": round(100 - record["train_error"], 3) if done and record["train_error"] is not None else None,
-        "failure": "" if done else record["note"],
+        **run_outcome(record),
+    }
+
+
+def run_outcome(record: dict[str, Any]) -> Row:
+    """Return what every row of a run has: the reason of a failure ("" if it did not fail), seconds, and commit."""
+    return {
+        "failure": "" if record["status"] == "done" else record["note"],
         "seconds": record["seconds"],
         "commit": record["provenance"]["commit"],
     }
+
+
+def mean_weights(record: dict[str, Any], names: Iterable[str]) -> dict[str, float | None]:
+    """Return the learned mixing weights of a run, means over its layers; None if the run failed.
+
+    Args:
+        record: the record of the run in the run store.
+        names: names of weights, such as "mean_bn" and "var_bn".
+    """
+    layers = record.get("importance") or []
+    return {name: round(statistics.fmean(layer[name] for layer in layers), 4) if layers else None for name in names}
 
 
 if __name__ == "__main__":  # a process of a run on several devices, started by `train_run`

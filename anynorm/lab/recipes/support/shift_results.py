@@ -1,18 +1,46 @@
-"""Select values from a record of `shift_adaptation`, whose rows have one result per target and number of unlabeled images."""
+"""Settings of `shift_adaptation`, and values of its rows, which have one result per target and number of unlabeled images."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from anynorm.diagnostics.corruptions import CORRUPTIONS
-from anynorm.lab.recipes.support.recipe import Settings
-from anynorm.lab.recipes.support.rows import Values, select
+from anynorm.lab.recipes.support.rows import Values, differences, select
+from anynorm.lab.recipes.support.settings import Training, TrainingSettings
 from anynorm.lab.training.sweep import Row
 
 SHIFTS = ("corruption", "domain")
 CLEAN = "uncorrupted"
 """The name of the target with unchanged test images."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShiftSettings(TrainingSettings):
+    """Settings of tests on corrupted images and on another domain.
+
+    Args:
+        domain_training: how networks are trained that are tested on another domain.
+        domain: the other domain, a name of a data set.
+        norms: specs of the norms, one of them GN.
+        corruptions: names of corruptions.
+        severities: severities of the corruptions.
+        num_unlabeled: a large and a small number of unlabeled images.
+        num_labeled: number of test images.
+        prior_samples: N of the weight N / (N + n) of the source statistics.
+        eval_batch_size: number of images per test batch.
+    """
+
+    domain_training: Training
+    domain: str
+    norms: tuple[str, ...] = ("bn", "hn", "bgn", "sn", "gn:8")
+    corruptions: tuple[str, ...] = tuple(CORRUPTIONS)
+    severities: tuple[int, ...] = (1, 3, 5)
+    num_unlabeled: tuple[int, ...] = (1000, 16)
+    num_labeled: int = 1000
+    prior_samples: int = 16
+    eval_batch_size: int = 100
 
 
 def results_of(norm: str, data: Callable[[str], bool], count: int) -> Callable[[list[Row]], list[list[Row]]]:
@@ -33,7 +61,7 @@ def results_of(norm: str, data: Callable[[str], bool], count: int) -> Callable[[
     return selected
 
 
-def mean_of(column: str, settings: Settings, norm: str, data: Callable[[str], bool], *, few: bool = False) -> Values:
+def mean_of(column: str, settings: ShiftSettings, norm: str, data: Callable[[str], bool], *, few: bool = False) -> Values:
     """Return a function that averages a column over selected targets, for each seed; None where the run failed.
 
     Args:
@@ -43,13 +71,13 @@ def mean_of(column: str, settings: Settings, norm: str, data: Callable[[str], bo
         data: a function of the name of a target that returns whether its results are selected.
         few: whether to use the last entry of `num_unlabeled` instead of the first.
     """
-    selected = results_of(norm, data, settings["num_unlabeled"][-1 if few else 0])
+    selected = results_of(norm, data, settings.num_unlabeled[-1 if few else 0])
     return lambda rows: [statistics.fmean(r[column] for r in results) if results else None for results in selected(rows)]
 
 
-def rank_correlation(settings: Settings, norm: str) -> Values:
+def rank_correlation(settings: ShiftSettings, norm: str) -> Values:
     """Return a function that computes Spearman's correlation of estimation shift and gain over corruptions, for each seed."""
-    selected = results_of(norm, is_corrupted, settings["num_unlabeled"][0])
+    selected = results_of(norm, is_corrupted, settings.num_unlabeled[0])
 
     def correlate(results: list[Row]) -> float | None:
         from scipy.stats import spearmanr
@@ -72,12 +100,7 @@ def named(*names: str) -> Callable[[str], bool]:
     return lambda data: data in names or data.rpartition(" ")[0] in names
 
 
-def corruption_loss(settings: Settings, norm: str) -> Values:
+def corruption_loss(settings: ShiftSettings, norm: str) -> Values:
     """Return a function that computes the mean drop of accuracy by corruptions, in points, for each seed."""
     clean, corrupted = (mean_of("source", settings, norm, data) for data in (named(CLEAN), is_corrupted))
-
-    def loss(rows: list[Row]) -> list[float | None]:
-        pairs = zip(clean(rows), corrupted(rows), strict=True)
-        return [None if before is None or after is None else before - after for before, after in pairs]
-
-    return loss
+    return differences(clean, corrupted)

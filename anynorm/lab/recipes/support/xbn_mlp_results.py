@@ -1,8 +1,9 @@
-"""Tables and plots of the recipe `xbn_mlp`."""
+"""Settings, tables and plots of the recipe `xbn_mlp`."""
 
 from __future__ import annotations
 
 import statistics
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from anynorm import draw
-from anynorm.lab.recipes.support.record import Record
-from anynorm.lab.recipes.support.rows import save_figure, select
-from anynorm.lab.training.statistics import mean_sd
+from anynorm.lab.recipes.support.record import RecipeRecord
+from anynorm.lab.recipes.support.rows import result_over_seeds, save_figure, select
+from anynorm.lab.recipes.support.settings import Settings
+from anynorm.lab.training.statistics import Result
 from anynorm.lab.training.sweep import Row
 from anynorm.table import Table
 
@@ -21,28 +23,65 @@ NETWORKS = ("bn", "gnbn")
 NUM_SHOWN_LAYERS = 6
 
 
-def tables(record: Record) -> list[Table]:
+@dataclass(frozen=True, kw_only=True)
+class MlpSettings(Settings):
+    """Settings of the MLPs.
+
+    Args:
+        data: "mnist" or "digits".
+        depth: number of layers.
+        width: number of neurons per layer.
+        lr: learning rate.
+        iterations: number of full-batch steps.
+        early_iterations: number of first iterations that claims compare with the later ones.
+        train_sizes: numbers of training images |S|.
+        inits: initializations of the weights, "default" first.
+        no_norm_lrs: learning rates of the network without norms.
+        no_norm_iterations: numbers of steps of the network without norms.
+    """
+
+    data: str
+    depth: int
+    width: int
+    lr: float
+    iterations: int
+    early_iterations: int
+    train_sizes: tuple[int, ...]
+    inits: tuple[str, ...]
+    no_norm_lrs: tuple[float, ...]
+    no_norm_iterations: tuple[int, ...]
+
+
+class FittedResult(Result):
+    """A result of networks without training error, which is marked by † in text."""
+
+    def __format__(self, format_spec: str) -> str:
+        return f"{super().__format__(format_spec)} †"
+
+
+def tables(record: RecipeRecord[MlpSettings]) -> list[Table]:
     """Return the table of test errors by training set size, and one by initialization, learning rate and iterations.
 
     The second table is for the smallest training set.
     """
     rows, settings = record.rows, record.settings
-    sizes, smallest = settings["train_sizes"], min(settings["train_sizes"])
+    sizes, smallest = settings.train_sizes, min(settings.train_sizes)
     by_size: list[Row] = []
     for network in (*NETWORKS, "none"):
         cell = {"figure": "3, 5", "network": network}
-        errors = {f"|S| = {size}": mean_sd(select(rows, "test_error", **cell, train_size=size)) for size in sizes}
+        errors = {f"|S| = {size}": result_over_seeds(rows, "test_error", **cell, train_size=size) for size in sizes}
         by_size.append({"network": network, **errors})
     by_init: list[Row] = []
-    for init in settings["inits"]:
-        row = {"initialization": init}
+    for init in settings.inits:
+        row: Row = {"initialization": init}
         for network in NETWORKS:
-            row[network] = mean_sd(select(rows, "test_error", network=network, train_size=smallest, init=init))
-        for iterations in settings["no_norm_iterations"]:
-            for lr in settings["no_norm_lrs"]:
-                cell = {"figure": "no norm", "init": init, "lr": lr, "iterations": iterations}
-                mark = " †" if max(select(rows, "train_error", **cell)) == 0 else ""
-                row[f"none, {lr} × {iterations}"] = mean_sd(select(rows, "test_error", **cell)) + mark
+            row[network] = result_over_seeds(rows, "test_error", network=network, train_size=smallest, init=init)
+        for iterations in settings.no_norm_iterations:
+            for lr in settings.no_norm_lrs:
+                run = {"figure": "no norm", "init": init, "lr": lr, "iterations": iterations}
+                has_fitted = max(select(rows, "train_error", **run)) == 0
+                values = select(rows, "test_error", **run)
+                row[f"none, {lr} × {iterations}"] = FittedResult.of(values) if has_fitted else Result.of(values)
         by_init.append(row)
     return [
         Table(by_size, "Test error in % by number of training images |S|. The paper has 73.02 (BN) and 57.73 (none) at 32."),
@@ -55,7 +94,7 @@ def tables(record: Record) -> list[Table]:
     ]
 
 
-def plot(record: Record, path: Path) -> list[Path]:
+def plot(record: RecipeRecord[MlpSettings], path: Path) -> list[Path]:
     """Write two plots: one of Figs. 2 and 4, one of Figs. 3 and 5."""
     pictures = {"figs24": _draw_curves(record), "figs35": _draw_subsets(record)}
     return [
@@ -63,7 +102,7 @@ def plot(record: Record, path: Path) -> list[Path]:
     ]
 
 
-def _draw_curves(record: Record) -> Figure:
+def _draw_curves(record: RecipeRecord[MlpSettings]) -> Figure:
     """Plot errors and the ESM of selected layers over the iterations (Figs. 2, 4)."""
     fig = Figure(figsize=(13, 7), layout="constrained")
     for axes, network in zip(fig.subplots(2, 3), NETWORKS, strict=True):
@@ -71,7 +110,7 @@ def _draw_curves(record: Record) -> Figure:
         _draw_errors(axes[0], runs)
         axes[0].set_title(f"{network.upper()}: error, {len(runs)} seeds")
         for ax, column, symbol in ((axes[1], "esm_std", r"\sigma"), (axes[2], "esm_mean", r"\mu")):
-            _draw_shift(ax, torch.tensor([run[column] for run in runs]).mean(0), record.settings["depth"])
+            _draw_shift(ax, torch.tensor([run[column] for run in runs]).mean(0), record.settings.depth)
             ax.set(ylabel=rf"$\mathrm{{ESM}}_{symbol}$", title=f"{network.upper()}: ESM of selected batch norms")
         for ax in axes:
             ax.set_xlabel("iteration")
@@ -98,17 +137,17 @@ def _draw_shift(ax: Any, esm: torch.Tensor, depth: int) -> None:
             ax.plot(esm[:, layer // step - 1], color=colormaps["viridis"](0.9 * layer / depth), label=f"layer {layer}")
 
 
-def _draw_subsets(record: Record) -> Figure:
+def _draw_subsets(record: RecipeRecord[MlpSettings]) -> Figure:
     """Plot the ESM by layer and the test error, for each size of the training set S (Figs. 3, 5)."""
     rows, settings = record.rows, record.settings
-    sizes = settings["train_sizes"]
+    sizes = settings.train_sizes
     fig = Figure(figsize=(13, 4.2), layout="constrained")
     axes = fig.subplots(1, 3)
     for ax, network in zip(axes[:2], NETWORKS, strict=True):
         profiles = {}
         for size in sizes:
             esm = torch.tensor(select(rows, "esm_std", figure="3, 5", network=network, train_size=size)).mean(0)
-            step = settings["depth"] // len(esm)
+            step = settings.depth // len(esm)
             profiles[f"|S| = {size}"] = [{"esm_std": float(value), "layer": step * k} for k, value in enumerate(esm, 1)]
         draw.profiles(profiles, "esm_std", ax)
         ax.set(title=f"{network.upper()} after training", yscale="log", ylim=(0.02, 12))
@@ -120,6 +159,6 @@ def _draw_subsets(record: Record) -> Figure:
         axes[2].plot([0], [73.02], "x", color=draw.COLORS[5], label="paper: BN 73.02")
     axes[2].set_xticks(range(len(sizes)), sizes)
     axes[2].set(xlabel="number of training images |S|", ylabel="test error (%)")
-    axes[2].set_title(f"Test error, mean ± sd of {settings['seeds']} seeds")
+    axes[2].set_title(f"Test error, mean ± sd of {settings.seeds} seeds")
     axes[2].legend(frameon=False)
     return fig

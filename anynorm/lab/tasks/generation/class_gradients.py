@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +15,34 @@ from anynorm.diagnostics.buffers import preserve_buffers
 MAX_CLASSES = 10
 """Number of classes whose gradients are compared, the first ones."""
 COLUMNS = ("grad_norm_std", "relative_std", "g_inter")
+MODES = ("train", "eval")
+
+
+class BalanceMetric(NamedTuple):
+    """A metric of the gradient balance. As text, it is the name of the metric of a run.
+
+    Attributes:
+        column: one of `COLUMNS`.
+        stage: the path of a stage of the generator.
+        mode: mode of the generator's norms, "train" or "eval".
+
+    >>> metric = BalanceMetric("g_inter", "blocks.0", "eval")
+    >>> str(metric), BalanceMetric.parse(str(metric)) == metric, BalanceMetric.parse("generator_loss")
+    ('g_inter blocks.0 (eval mode)', True, None)
+    """
+
+    column: str
+    stage: str
+    mode: str
+
+    def __str__(self) -> str:
+        return f"{self.column} {self.stage} ({self.mode} mode)"
+
+    @classmethod
+    def parse(cls, name: str) -> BalanceMetric | None:
+        """Return the metric of a name; None if the name is that of another metric."""
+        match = re.fullmatch(rf"({'|'.join(COLUMNS)}) (.+) \(({'|'.join(MODES)}) mode\)", name)
+        return cls(*match.groups()) if match else None
 
 
 def measure_balance(
@@ -43,11 +73,11 @@ def measure_balance(
     try:
         discriminator.eval()
         with preserve_buffers(discriminator):
-            for mode, training in (("train", True), ("eval", False)):
-                for row in gradient_balance(generator.train(training), draws, loss_of_class):
+            for mode in MODES:
+                for row in gradient_balance(generator.train(mode == "train"), draws, loss_of_class):
                     metrics |= {
-                        f"{name} {row['stage']} ({mode} mode)": torch.tensor(row[name], device=latents[0].device)
-                        for name in COLUMNS
+                        str(BalanceMetric(column, row["stage"], mode)): torch.tensor(row[column], device=latents[0].device)
+                        for column in COLUMNS
                     }
     finally:
         generator.train()

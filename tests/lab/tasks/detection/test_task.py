@@ -25,7 +25,7 @@ from anynorm.lab.tasks.detection.metrics import coco_metrics, encode_detections,
 from anynorm.lab.tasks.detection.networks.build import make_detector
 from anynorm.lab.tasks.detection.task import Detection
 from anynorm.lab.tasks.run import load_run, make_trainer, train
-from anynorm.lab.training.config import Config, config_from_dict
+from anynorm.lab.training.config import Config
 from anynorm.lab.training.store import Store
 from anynorm.surgery.find import find_norms
 from tests.distributed import train_in_two_processes
@@ -334,8 +334,7 @@ def test_options_without_a_meaning_are_refused(options, message):
 
 @pytest.mark.parametrize("name", ["sn_detection", "xbn_detection"])
 def test_the_paper_presets_are_the_published_detectors(name):
-    settings = load_recipe(name).presets["paper"]
-    config = config_from_dict(settings["train"] | {"options": settings["options"]})
+    config = load_recipe(name).presets["paper"].training.config
     with torch.device("meta"):
         detector: Any = make_detector(make_backbone(config.model, 3, config.width, 224), 80, Detection.options_of(config))
     assert detector.strides == (4, 8, 16, 32)

@@ -1,4 +1,4 @@
-"""A table in the format of NAS-Bench-201 with made-up accuracies, for presets that need no data.
+"""A table in the format of NAS-Bench-201 with synthetic accuracies, for presets that need no data.
 
 The accuracy of a cell is the sum of one number per operation.
 """
@@ -16,11 +16,11 @@ from anynorm.lab.tasks.search.nasbench import OP_NAMES
 
 GAINS = {"none": 0.0, "skip_connect": 6.0, "nor_conv_1x1": 10.0, "nor_conv_3x3": 13.0, "avg_pool_3x3": 5.0}
 """Percentage points of accuracy that each edge with an operation adds to 10 %."""
-NAME = "planted"
+NAME = "synthetic"
 """The value that stands for the path of this table in the settings of a recipe."""
 
 
-def write_planted_table(path: Path) -> Path:
+def write_synthetic_table(path: Path) -> Path:
     """Write the table unless it exists, and return its path."""
     if not path.exists():
         ops = np.array(list(itertools.product(range(len(OP_NAMES)), repeat=len(EDGES))), dtype=np.uint8)

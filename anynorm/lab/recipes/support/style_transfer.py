@@ -1,4 +1,4 @@
-"""Functions shared by the recipes of style transfer: losses of a run, images to stylize, and plots of curves.
+"""Recipes of style transfer: settings, losses of a run, images to stylize, and plots of curves.
 
 Only images listed in the setting `pictures` are shown, because the images of the training sets may not be redistributed.
 """
@@ -6,6 +6,8 @@ Only images listed in the setting `pictures` are shown, because the images of th
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,40 @@ from anynorm import draw
 from anynorm.lab.data.image_sources import read_image
 from anynorm.lab.data.transforms import CenterCrop
 from anynorm.lab.data.unlabeled import find_image
-from anynorm.lab.recipes.support.record import Record
+from anynorm.lab.recipes.support.pictures import encode_picture
+from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import save_figure
+from anynorm.lab.recipes.support.runs import run_outcome
+from anynorm.lab.recipes.support.settings import TrainingSettings
+from anynorm.lab.tasks.run import load_run
 from anynorm.lab.tasks.style.crops import to_float
 from anynorm.lab.training.sweep import Row
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Images that a trained network stylizes.
+
+    Args:
+        contents: files of content images.
+        size: height and width of the pictures in pixels.
+        styles: files of style images; empty if the network has one style.
+    """
+
+    contents: tuple[str, ...]
+    size: int
+    styles: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StyleSettings(TrainingSettings):
+    """Settings of style transfer.
+
+    Args:
+        pictures: images to stylize by the networks of the first seed; None for no pictures.
+    """
+
+    pictures: Pictures | None = None
 
 
 def loss_metrics(record: dict[str, Any], losses: list[str]) -> Row:
@@ -42,13 +74,27 @@ def loss_metrics(record: dict[str, Any], losses: list[str]) -> Row:
         "mean_train_loss": round(statistics.fmean(point["train_loss"] for point in curve), 5) if done else None,
         "steps": [point["step"] for point in curve],
         "curves": {name: [round(point[name], 5) for point in curve if name in point] for name in names},
-        "failure": "" if done else record["note"],
-        "seconds": record["seconds"],
-        "commit": record["provenance"]["commit"],
+        **run_outcome(record),
     }
 
 
-def read_pictures(files: list[str], size: int) -> torch.Tensor:
+def draw_picture(pictures: Pictures | None, runs: Path, run: str) -> str:
+    """Return the images that a trained network makes of content (and style) images, encoded; "" without images.
+
+    Args:
+        pictures: the images.
+        runs: the folder of the run store.
+        run: the id of the run.
+    """
+    if pictures is None:
+        return ""
+    task: Any = load_run(runs, run)
+    images = [read_pictures(files, pictures.size) for files in (pictures.contents, pictures.styles) if files]
+    with torch.no_grad():
+        return encode_picture(task.picture(*images))
+
+
+def read_pictures(files: Iterable[str], size: int) -> torch.Tensor:
     """Return center crops of image files, (n, 3, size, size) in [0, 1]; paths may be relative to the data directory."""
     from PIL import Image
 
@@ -60,17 +106,18 @@ def read_pictures(files: list[str], size: int) -> torch.Tensor:
     return to_float(torch.stack(squares))
 
 
-def draw_losses(record: Record, path: Path, panels: dict[str, str]) -> list[Path]:
+def draw_losses(record: RecipeRecord[Any], path: Path, norms: Iterable[str], panels: dict[str, str]) -> list[Path]:
     """Plot the curves of losses by norm: the mean over seeds, and each seed as a thin line.
 
     Args:
         record: a record whose rows have `curves`.
         path: the path without the extension.
+        norms: the norms to draw.
         panels: the label of the y axis by the name of a curve.
     """
     fig = Figure(figsize=(3.6 * len(panels), 3.6), layout="constrained")
     for ax, (name, label) in zip(fig.subplots(1, len(panels)), panels.items(), strict=True):
-        for norm, color in zip(record.settings["norms"], draw.COLORS, strict=False):
+        for norm, color in zip(norms, draw.COLORS, strict=False):
             rows = [row for row in record.rows if row["norm"] == norm and not row["failure"]]
             curves = [row["curves"][name] for row in rows]
             for curve in curves:

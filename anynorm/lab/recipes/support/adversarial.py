@@ -1,39 +1,67 @@
-"""Recipes of adversarial training: accuracies on clean and adversarial images, by norm and by the mode of norms in the attack.
-
-The setting `norms` maps a label to a dictionary with the norm and options of the task: {"bn": {"norm": "bn"}}.
-"""
+"""Recipes of adversarial training: accuracies on clean and adversarial images, by norm and by the mode of norms in the attack."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from anynorm import draw
-from anynorm.lab.recipes.support.claims import Claim
-from anynorm.lab.recipes.support.recipe import Settings
-from anynorm.lab.recipes.support.record import Record
-from anynorm.lab.recipes.support.rows import save_figure, select, successful, values_of
+from anynorm.lab.recipes.support.claims import NOT_IN_PAPER, Claim
+from anynorm.lab.recipes.support.record import RecipeRecord
+from anynorm.lab.recipes.support.rows import save_figure, successful, values_of
 from anynorm.lab.recipes.support.runs import make_config, run_metrics, train_run
+from anynorm.lab.recipes.support.settings import TrainingSettings
 from anynorm.lab.tasks.classification.robustness import PREFIX, TRAIN_MODE
-from anynorm.lab.training.statistics import mean_sd
 from anynorm.lab.training.sweep import Row, grid
 
 ROBUST = "robust_accuracy_"
 
 
-def variants(*norms: str, train_mode: tuple[str, ...] = ()) -> Settings:
-    """Return a value of the setting `norms`.
+@dataclass(frozen=True)
+class TrainedNorm:
+    """A norm and the attack that it is trained with.
+
+    Args:
+        norm: the spec.
+        attack_norm_mode: mode of the norms during attacks in training, "eval" or "train"; None for the default of the task.
+    """
+
+    norm: str
+    attack_norm_mode: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdversarialSettings(TrainingSettings):
+    """Settings of adversarial training.
+
+    Args:
+        norms: norms by label.
+        attacks: names of the attacks in metrics, such as "pgd10", in the order of the task's option `attack`.
+    """
+
+    norms: Mapping[str, TrainedNorm]
+    attacks: tuple[str, ...]
+
+    @property
+    def branches(self) -> tuple[str, ...]:
+        """Suffixes of column names: "" for the clean branch, and that of the adversarial branch of AdvProp."""
+        return ("", "_adversarial_branch") if self.training.config.task == "advprop" else ("",)
+
+
+def trained_norms(*norms: str, train_mode: tuple[str, ...] = ()) -> dict[str, TrainedNorm]:
+    """Return norms by label.
 
     Args:
         norms: specs that are trained with the default attack of the settings, labeled by the spec.
         train_mode: specs that are also trained with train-mode attacks, labeled by `train_mode_label`.
     """
-    plain: Settings = {norm: {"norm": norm} for norm in norms}
-    return plain | {train_mode_label(norm): {"norm": norm, "attack_norm_mode": "train"} for norm in train_mode}
+    plain = {norm: TrainedNorm(norm) for norm in norms}
+    return plain | {train_mode_label(norm): TrainedNorm(norm, attack_norm_mode="train") for norm in train_mode}
 
 
 def train_mode_label(norm: str) -> str:
@@ -41,25 +69,23 @@ def train_mode_label(norm: str) -> str:
     return f"{norm}, train-mode attacks"
 
 
-def cells(settings: Settings) -> list[Row]:
-    """Return one cell per entry of `norms` and seed."""
-    return grid(settings["seeds"], norm=settings["norms"])
+def cells(settings: AdversarialSettings) -> list[Row]:
+    """Return one cell per label of a norm and seed."""
+    return grid(settings.seeds, norm=settings.norms)
 
 
-def measure(settings: Settings, cell: Row, runs: Path) -> Row:
+def measure(settings: AdversarialSettings, cell: Row, runs: Path) -> Row:
     """Train the network of a cell and return its accuracies on clean and adversarial images."""
-    variant = dict(settings["norms"][cell["norm"]])
-    options = settings["options"] | {name: value for name, value in variant.items() if name != "norm"}
-    record = train_run(make_config(settings, variant["norm"], settings["batch_size"], cell["seed"], options=options), runs)
-    columns = [*settings["attacks"], *(f"{attack}{TRAIN_MODE}" for attack in settings["attacks"])]
-    names = {f"{ROBUST}{column}{branch}": f"test_{PREFIX}{column}{branch}" for column in columns for branch in branches(settings)}
-    names |= {f"accuracy{branch}": f"test_error{branch}" for branch in branches(settings)[1:]}
+    trained, config = settings.norms[cell["norm"]], settings.training.config
+    if trained.attack_norm_mode is not None:
+        config = replace(config, options=config.option_values | {"attack_norm_mode": trained.attack_norm_mode})
+    config = replace(config, norm=trained.norm, seed=cell["seed"])
+    record = train_run(make_config(config, settings.training.base_batch_size), runs)
+    columns = [*settings.attacks, *(f"{attack}{TRAIN_MODE}" for attack in settings.attacks)]
+    branches = settings.branches
+    names = {f"{ROBUST}{column}{branch}": f"test_{PREFIX}{column}{branch}" for column in columns for branch in branches}
+    names |= {f"accuracy{branch}": f"test_error{branch}" for branch in branches[1:]}
     return run_metrics(record) | {name: _accuracy(record, metric) for name, metric in names.items()}
-
-
-def branches(settings: Settings) -> list[str]:
-    """Return the suffixes of column names: "" for the clean branch, and the suffix of the adversarial branch of AdvProp."""
-    return ["", "_adversarial_branch"] if settings["train"]["task"] == "advprop" else [""]
 
 
 def _accuracy(record: dict[str, Any], metric: str) -> float | None:
@@ -84,23 +110,12 @@ def eval_mode_is_stronger(norm: str, column: str, quantity: str) -> Claim:
     """Return the claim that accuracy is lower under attacks with norms in eval mode than under attacks in train mode."""
     statement = f"the {quantity} of `{norm}` is higher against train-mode attacks than against eval-mode attacks"
     train_mode = column.replace("_adversarial", f"{TRAIN_MODE}_adversarial") if "branch" in column else column + TRAIN_MODE
-    return Claim(statement, "not in the paper", values_of(train_mode, norm=norm), values_of(column, norm=norm))
+    return Claim(statement, NOT_IN_PAPER, values_of(train_mode, norm=norm), values_of(column, norm=norm))
 
 
-def accuracy_rows(record: Record, columns: dict[str, str]) -> list[Row]:
-    """Return the rows of a table, one per label of `norms`, with the mean ± sd of each column.
-
-    Args:
-        record: the record of the recipe.
-        columns: the columns of the record, by their title in the table.
-    """
-    return [
-        {"norm": norm, **{title: mean_sd(select(record.rows, key, norm=norm), ".1f", ".1f") for title, key in columns.items()}}
-        for norm in record.settings["norms"]
-    ]
-
-
-def plot(record: Record, path: Path, panels: Callable[[Settings], dict[str, dict[str, str]]]) -> list[Path]:
+def plot(
+    record: RecipeRecord[AdversarialSettings], path: Path, panels: Callable[[AdversarialSettings], dict[str, dict[str, str]]]
+) -> list[Path]:
     """Plot accuracies by norm: every seed as a dot, the mean as a line.
 
     Args:
@@ -108,7 +123,7 @@ def plot(record: Record, path: Path, panels: Callable[[Settings], dict[str, dict
         path: the path without the extension.
         panels: a function of the settings that returns, for each panel title, the columns of the record by label.
     """
-    norms, parts = list(record.settings["norms"]), panels(record.settings)
+    norms, parts = list(record.settings.norms), panels(record.settings)
     fig = Figure(figsize=(0.8 * len(norms) * len(parts) + 3, 4.4), layout="constrained")
     for ax, (title, columns) in zip(fig.subplots(1, len(parts), sharey=True, squeeze=False)[0], parts.items(), strict=True):
         for index, (label, column) in enumerate(columns.items()):
