@@ -142,5 +142,5 @@ def test_importing_data_loads_no_optional_package():
     modules = "anynorm.lab.data, anynorm.lab.data.augment, anynorm.lab.models, anynorm.io.inputs, anynorm.draw.descriptions"
     code = f"import sys, {modules}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    heavy = {"sklearn", "scipy", "PIL", "datasets", "pandas", "pyarrow", "pooch", "requests", "safetensors", "rich", "matplotlib"}
+    heavy = {"sklearn", "scipy", "PIL", "datasets", "pandas", "pyarrow", "pooch", "requests", "rich", "matplotlib"}
     assert not heavy & set(done.stdout.split())
