@@ -49,8 +49,8 @@ def resolve(name: str, what: str, built_in: Mapping[str, Reader], prefixes: Mapp
 def path_of(name: str) -> Path | None:
     """Return the folder or file of PREFIX:PATH, relative to the working or the data directory; None for another name.
 
-    >>> path_of("folder:photos"), path_of("cifar10"), path_of("package.module:factory")
-    (PosixPath('photos'), None, None)
+    >>> str(path_of("folder:photos")), path_of("cifar10"), path_of("package.module:factory")
+    ('photos', None, None)
     """
     prefix, colon, path = name.partition(":")
     return find_path(path) if colon and prefix in FILE_PREFIXES else None
