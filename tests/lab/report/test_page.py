@@ -16,6 +16,7 @@ from PIL import Image
 import anynorm
 from anynorm.lab.comparison.comparison import Comparison
 from anynorm.lab.report.page import group_records, write_page
+from anynorm.lab.report.page_data import Picture
 from anynorm.lab.report.step_times import StepTimes
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.record import RunRecord
@@ -253,10 +254,11 @@ def test_files_that_are_too_large_or_not_pictures_are_named_and_not_embedded(pai
 
     monkeypatch.setattr(Path, "read_bytes", fail_for_the_first)
     series = series_of(copy, tmp_path / "report.html")
-    assert series["content", title] == [{"name": "content.png", "note": "not embedded: 2.5 MB, more than 2 MB"}]
-    assert series["samples/step", title][-1] == {"name": "samples/step-00000040.png", "note": "not embedded: not a PNG file"}
+    assert series["content", title] == [vars(Picture("content.png", note="not embedded: 2.5 MB, more than 2 MB"))]
+    broken = Picture("samples/step-00000040.png", note="not embedded: not a PNG file")
+    assert series["samples/step", title][-1] == vars(broken)
     unreadable, last = series["large/step", title]  # two of 0.9 MB are not larger than 2 MB
-    assert unreadable == {"name": "large/step-00000002.png", "note": "cannot be read: Input/output error"}
+    assert unreadable == vars(Picture("large/step-00000002.png", note="cannot be read: Input/output error"))
     assert last["name"] == "large/step-00000040.png"
     for path in (folder / "large").iterdir():
         path.write_bytes(png(400, 300, 0, 1_500_000))
@@ -288,7 +290,7 @@ def test_a_metric_with_spaces_and_parentheses_is_shown_everywhere(painted, tmp_p
     write_page(painted, tmp_path / "report.html")
     (section,) = read_data(tmp_path / "report.html")["sections"]
     assert section["results"]["columns"] == ["norm", f"test {name}, batch 8", f"test {name}, batch 16"]  # no shift was measured
-    assert section["metric"] == {"name": name, "label": f"test {name}"}
+    assert (section["curves"][0]["name"], section["curves"][0]["label"]) == (name, f"test {name}")
     assert section["runs"]["columns"][5:] == [f"test {name}", "seconds", "note"]  # training does not have it
     assert f"lowest {name}, " in section["answer"] or f": {name} " in section["answer"]
     values = [row.value for row in Store(painted).runs()]
