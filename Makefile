@@ -31,6 +31,7 @@ PYTEST := $(BIN)/pytest -n 2 --dist worksteal
 lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/clang-format --dry-run -Werror csrc/*
 	$(BIN)/mypy
 	$(BIN)/deptry anynorm
 
@@ -103,6 +104,7 @@ results: setup
 format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	$(BIN)/clang-format -i csrc/*
 
 clean:
 	rm -rf .venv .venv-interop build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

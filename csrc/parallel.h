@@ -21,17 +21,22 @@ class Arena {
 
  public:
   void reset() {
-    if (capacity > MAX_KEPT) blocks.clear(), capacity = 0;
+    if (capacity > MAX_KEPT) {
+      blocks.clear();
+      capacity = 0;
+    }
     if (blocks.size() > 1) blocks.erase(blocks.begin(), blocks.end() - 1);
     used = 0;
   }
   template <class V>
   V* take(int64_t count) {  // uninitialized
-    size_t size = (size_t(count) * sizeof(V) + 63) / 64 * 8 + 24;  // + 24, because arrays 2 or 4 KB apart would share cache lines
+    size_t size =
+        (size_t(count) * sizeof(V) + 63) / 64 * 8 + 24;  // + 24, because arrays 2 or 4 KB apart would share cache lines
     if (used + size > capacity) {
       size_t larger = std::max(2 * capacity, size + 4096);
       blocks.emplace_back(new double[larger + 8]);
-      capacity = larger, used = 0;
+      capacity = larger;
+      used = 0;
     }
     uintptr_t start = (reinterpret_cast<uintptr_t>(blocks.back().get() + used) + 63) / 64 * 64;
     used += size;
@@ -55,7 +60,8 @@ inline int64_t num_chunks(int64_t items, double work_per_item) {
   int64_t useful = int64_t(double(items) * work_per_item / MIN_WORK);
   return std::max<int64_t>(1, std::min({int64_t(at::get_num_threads()), items, useful}));
 }
-// Call f(chunk, begin, end) for contiguous chunks of items in parallel; the same number of threads always gives the same chunks.
+// Call f(chunk, begin, end) for contiguous chunks of items in parallel; the same number of threads always gives the
+// same chunks.
 template <class F>
 void for_chunks(int64_t chunks, int64_t items, const F& f) {
   auto run = [&](int64_t chunk) { f(chunk, items * chunk / chunks, items * (chunk + 1) / chunks); };

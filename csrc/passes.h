@@ -1,17 +1,18 @@
-// The four passes over the large tensors, as serial loops over contiguous rows or over the positions of channels_last memory:
+// The four passes over the large tensors, as serial loops over contiguous rows or over the positions of channels_last
+// memory:
 //
-//   moments   read x                mean and variance
-//   scale     read x, write y       y = a (x - k) + b
-//   sums      read x, dy            g = sum of dy, h = sum of dy (x - k)
-//   spread    read x, dy, write dx  dx = a dy + p (x - k) + q
+//   moments          read x                mean and variance
+//   scale            read x, write y       y = a (x - k) + b
+//   sums             read x, dy            g = sum of dy, h = sum of dy (x - k)
+//   input_gradient   read x, dy, write dx  dx = a dy + p (x - k) + q
 //
-// Values are summed in float32 vectors over blocks that fit into a cache, and the sums of blocks are merged in double. Moments
-// are computed from deviations from the mean of each block.
+// Values are summed in float32 vectors over blocks that fit into a cache, and the sums of blocks are merged in double.
+// Moments are computed from deviations from the mean of each block.
 #pragma once
 #include <algorithm>
 #include <cmath>
 
-#include "vector.h"
+#include "simd.h"
 
 namespace anynorm {
 namespace ANYNORM_ISA {
@@ -25,7 +26,8 @@ struct Moment {
   double mean, var;
 };
 
-// Return the moments of 1 / inverse_count values from the sums of their deviations and squared deviations from `centre`.
+// Return the moments of 1 / inverse_count values from the sums of their deviations and squared deviations from
+// `centre`.
 INLINE Moment around(float centre, float first, float second, double inverse_count) {
   double residual = double(first) * inverse_count, var = double(second) * inverse_count - residual * residual;
   return {double(centre) + residual, var < 0 ? 0 : var};  // keeps NaN
@@ -37,14 +39,20 @@ INLINE void merge(Moment& moment, double done, Moment block, double n) {
   moment.mean += delta * fraction;
 }
 
-// Call f(offset, i, count) for all vectors in n values, with i alternating between 0 and 1. The last vector overlaps the previous
-// one; only its last `count` lanes are new.
+// Call f(offset, i, count) for all vectors in n values, with i alternating between 0 and 1. The last vector overlaps
+// the previous one; only its last `count` lanes are new.
 template <class V, class F>
 INLINE void for_vectors(int64_t n, const F& f) {
   constexpr int64_t width = WIDTH<V>;
   int64_t j = 0;
-  for (; j + 2 * width <= n; j += 2 * width) f(j, 0, width), f(j + width, 1, width);
-  if (j + width <= n) f(j, 0, width), j += width;
+  for (; j + 2 * width <= n; j += 2 * width) {
+    f(j, 0, width);
+    f(j + width, 1, width);
+  }
+  if (j + width <= n) {
+    f(j, 0, width);
+    j += width;
+  }
   if (j < n) f(n - width, 1, n - j);
 }
 
@@ -62,22 +70,27 @@ INLINE auto row_totals(const F& vector_sum) {
 INLINE float lane(float value, int64_t) { return value; }
 INLINE float lane(const Vector& value, int64_t i) { return value[i]; }
 
-// Compute the mean and variance of n values of each of ROWS rows, and merge them into those of the `done` values before them.
+// Compute the mean and variance of n values of each of ROWS rows, and merge them into those of the `done` values before
+// them.
 template <class V, int64_t ROWS, class T>
 INLINE void block_moments(const T* x, int64_t stride, int64_t n, double done, double* mean, double* var) {
   double inverse_count = 1.0 / double(n);
   auto centre = row_totals<V, ROWS>([&](int64_t r) {
-    V s[2] = {};
-    for_vectors<V>(n, [&](int64_t j, int i, int64_t count) { s[i] += keep_last(load_as<V>(x + r * stride + j), count); });
-    return s[0] + s[1];
-  }) * float(inverse_count);
+                  V s[2] = {};
+                  for_vectors<V>(n, [&](int64_t j, int i, int64_t count) {
+                    s[i] += keep_last(load_as<V>(x + r * stride + j), count);
+                  });
+                  return s[0] + s[1];
+                }) *
+                float(inverse_count);
   V squares[ROWS];
   auto first = row_totals<V, ROWS>([&](int64_t r) {
     V d1[2] = {}, d2[2] = {};
     float c = lane(centre, r);
     for_vectors<V>(n, [&](int64_t j, int i, int64_t count) {
       V d = keep_last(load_as<V>(x + r * stride + j) - c, count);
-      d1[i] += d, d2[i] += d * d;
+      d1[i] += d;
+      d2[i] += d * d;
     });
     squares[r] = d2[0] + d2[1];
     return d1[0] + d1[1];
@@ -86,8 +99,12 @@ INLINE void block_moments(const T* x, int64_t stride, int64_t n, double done, do
   for (int64_t r = 0; r < ROWS; r++) {
     Moment block = around(lane(centre, r), lane(first, r), lane(second, r), inverse_count), row = block;
     if constexpr (ROWS == 1)  // rows that are summed at once have only one block
-      if (done > 0) row = {*mean, *var}, merge(row, done, block, double(n));
-    mean[r] = row.mean, var[r] = row.var;
+      if (done > 0) {
+        row = {*mean, *var};
+        merge(row, done, block, double(n));
+      }
+    mean[r] = row.mean;
+    var[r] = row.var;
   }
 }
 
@@ -106,13 +123,17 @@ INLINE void row_sums(const T* x, const T* dy, int64_t length, const float* k, do
       V s[2] = {}, m[2] = {};
       for_vectors<V>(std::min(BLOCK, length - start), [&](int64_t j, int i, int64_t count) {
         V up = keep_last(load_as<V>(dy + r * length + j), count);
-        s[i] += up, m[i] += up * keep_last(load_as<V>(x + r * length + j) - k[r], count);
+        s[i] += up;
+        m[i] += up * keep_last(load_as<V>(x + r * length + j) - k[r], count);
       });
       products[r] = m[0] + m[1];
       return s[0] + s[1];
     });
     auto second = row_totals<V, ROWS>([&](int64_t r) { return products[r]; });
-    for (int64_t r = 0; r < ROWS; r++) g[r] += double(lane(first, r)), h[r] += double(lane(second, r));
+    for (int64_t r = 0; r < ROWS; r++) {
+      g[r] += double(lane(first, r));
+      h[r] += double(lane(second, r));
+    }
   }
 }
 
@@ -134,7 +155,9 @@ struct Rows {
     for (; r < rows; r++) f(r, r * length, Vector(), std::integral_constant<int64_t, 1>());
   }
   void moments(const T* x, int64_t rows, double* mean, double* var) const {
-    each<LANES>(rows, [&](int64_t r, int64_t at, auto v, auto n) { row_moments<decltype(v), n()>(x + at, length, mean + r, var + r); });
+    each<LANES>(rows, [&](int64_t r, int64_t at, auto v, auto n) {
+      row_moments<decltype(v), n()>(x + at, length, mean + r, var + r);
+    });
   }
   void sums(const T* x, const T* dy, int64_t rows, const float* k, double* g, double* h) const {
     each<LANES>(rows, [&](int64_t r, int64_t at, auto v, auto n) {
@@ -149,7 +172,8 @@ struct Rows {
       });
     });
   }
-  void spread(const T* x, const T* dy, T* dx, int64_t rows, const float* k, const float* a, const float* p, const float* q) const {
+  void input_gradient(const T* x, const T* dy, T* dx, int64_t rows, const float* k, const float* a, const float* p,
+                      const float* q) const {
     each<1>(rows, [&](int64_t r, int64_t at, auto v, auto) {
       float kr = k[r], ar = a[r], pr = p[r], qr = q[r];
       for_vectors<decltype(v)>(length, [&](int64_t j, int, int64_t) {
@@ -160,7 +184,8 @@ struct Rows {
   }
 };
 
-// Moments and sums of N vectors of channels over positions that are `stride` values apart, in tiles that fit into a cache.
+// Moments and sums of N vectors of channels over positions that are `stride` values apart, in tiles that fit into a
+// cache.
 template <class V, int64_t N, class T>
 INLINE void column_moments(const T* x, int64_t positions, int64_t stride, double* mean, double* var) {
   constexpr int64_t width = N * WIDTH<V>;
@@ -174,32 +199,45 @@ INLINE void column_moments(const T* x, int64_t positions, int64_t stride, double
     for (int64_t s = 0; s < n; s++)
       for (int64_t i = 0; i < N; i++) {
         V d = load_as<V>(x + s * stride + i * WIDTH<V>) - centre[i];
-        d1[i] += d, d2[i] += d * d;
+        d1[i] += d;
+        d2[i] += d * d;
       }
     float values[3][width];
-    std::memcpy(values[0], centre, sizeof centre), std::memcpy(values[1], d1, sizeof d1), std::memcpy(values[2], d2, sizeof d2);
+    std::memcpy(values[0], centre, sizeof centre);
+    std::memcpy(values[1], d1, sizeof d1);
+    std::memcpy(values[2], d2, sizeof d2);
     for (int64_t c = 0; c < width; c++)
       merge(moments[c], double(start), around(values[0][c], values[1][c], values[2][c], 1.0 / double(n)), double(n));
   }
-  for (int64_t c = 0; c < width; c++) mean[c] = moments[c].mean, var[c] = moments[c].var;
+  for (int64_t c = 0; c < width; c++) {
+    mean[c] = moments[c].mean;
+    var[c] = moments[c].var;
+  }
 }
 
 template <class V, int64_t N, class T>
-INLINE void column_sums(const T* x, const T* dy, int64_t positions, int64_t stride, const float* k, double* g, double* h) {
+INLINE void column_sums(const T* x, const T* dy, int64_t positions, int64_t stride, const float* k, double* g,
+                        double* h) {
   for (int64_t start = 0; start < positions; start += TILE, x += TILE * stride, dy += TILE * stride) {
     V total[N] = {}, moment[N] = {};
     for (int64_t s = 0, at = 0; s < std::min(TILE, positions - start); s++, at += stride)
       for (int64_t i = 0; i < N; i++) {
         V up = load_as<V>(dy + at + i * WIDTH<V>);
-        total[i] += up, moment[i] += up * (load_as<V>(x + at + i * WIDTH<V>) - load_as<V>(k + i * WIDTH<V>));
+        total[i] += up;
+        moment[i] += up * (load_as<V>(x + at + i * WIDTH<V>) - load_as<V>(k + i * WIDTH<V>));
       }
     float values[2][N * WIDTH<V>];
-    std::memcpy(values[0], total, sizeof total), std::memcpy(values[1], moment, sizeof moment);
-    for (int64_t c = 0; c < N * WIDTH<V>; c++) g[c] += double(values[0][c]), h[c] += double(values[1][c]);
+    std::memcpy(values[0], total, sizeof total);
+    std::memcpy(values[1], moment, sizeof moment);
+    for (int64_t c = 0; c < N * WIDTH<V>; c++) {
+      g[c] += double(values[0][c]);
+      h[c] += double(values[1][c]);
+    }
   }
 }
 
-// The passes over channels_last memory: positions are `stride` values apart, and the first `channels` values of each are used.
+// The passes over channels_last memory: positions are `stride` values apart, and the first `channels` values of each
+// are used.
 template <class T>
 struct Positions {
   int64_t stride, channels;
@@ -207,15 +245,20 @@ struct Positions {
   template <class F>
   INLINE void each(const F& f) const {
     int64_t c = 0;
-    for (; c + BLOCK_VECTORS * LANES <= channels; c += BLOCK_VECTORS * LANES) f(c, Vector(), std::integral_constant<int64_t, BLOCK_VECTORS>());
+    for (; c + BLOCK_VECTORS * LANES <= channels; c += BLOCK_VECTORS * LANES)
+      f(c, Vector(), std::integral_constant<int64_t, BLOCK_VECTORS>());
     for (; c + LANES <= channels; c += LANES) f(c, Vector(), std::integral_constant<int64_t, 1>());
     for (; c < channels; c++) f(c, float(), std::integral_constant<int64_t, 1>());
   }
   void moments(const T* x, int64_t positions, double* mean, double* var) const {
-    each([&](int64_t c, auto v, auto n) { column_moments<decltype(v), n()>(x + c, positions, stride, mean + c, var + c); });
+    each([&](int64_t c, auto v, auto n) {
+      column_moments<decltype(v), n()>(x + c, positions, stride, mean + c, var + c);
+    });
   }
   void sums(const T* x, const T* dy, int64_t positions, const float* k, double* g, double* h) const {
-    each([&](int64_t c, auto v, auto n) { column_sums<decltype(v), n()>(x + c, dy + c, positions, stride, k + c, g + c, h + c); });
+    each([&](int64_t c, auto v, auto n) {
+      column_sums<decltype(v), n()>(x + c, dy + c, positions, stride, k + c, g + c, h + c);
+    });
   }
   void scale(const T* x, T* y, int64_t positions, const float* k, const float* a, const float* b) const {
     for (int64_t s = 0; s < positions; s++, x += stride, y += stride)
@@ -224,7 +267,8 @@ struct Positions {
         store(y + c, (load_as<V>(x + c) - load_as<V>(k + c)) * load_as<V>(a + c) + load_as<V>(b + c));
       });
   }
-  void spread(const T* x, const T* dy, T* dx, int64_t positions, const float* k, const float* a, const float* p, const float* q) const {
+  void input_gradient(const T* x, const T* dy, T* dx, int64_t positions, const float* k, const float* a, const float* p,
+                      const float* q) const {
     for (int64_t s = 0; s < positions; s++, x += stride, dy += stride, dx += stride)
       vectors([&](int64_t c, auto v) {
         using V = decltype(v);

@@ -1,15 +1,17 @@
-// The description of a forward or backward pass: the definition of the norm, the shape and layout of x, and pointers to tensors.
+// The description of a forward or backward pass: the definition of the norm, the shape and layout of x, and pointers to
+// tensors.
 //
-// x has the shape (samples, channels, positions). Positions are divided into `strips` of `length` values. A column is one
-// (channel, strip), a row is one (sample, column). Memory layouts:
+// x has the shape (samples, channels, positions). Positions are divided into `strips` of `length` values. A column is
+// one (channel, strip), a row is one (sample, column). Memory layouts:
 //
 //   rows contiguous   x[sample][channel][strip][length]      columns run over channels, then strips
 //   channels last     x[sample][strip][length][channel]      columns run over strips, then channels
 //
-// A cut has one mean and one variance per (sample part, column part). A cut and its statistics are local if each statistic is
-// computed from one sample or a few samples of the batch (in, ln, gn, ghost batches). All others are global, with one row of
-// statistics for all samples or one per domain (bn, en, bgn, and running statistics). An affine is a set of coefficients of
-// y = a (x - mean) + b: one for all samples (bn), one per class or domain, or one per sample (in, gn, sn, styles).
+// A cut has one mean and one variance per (sample part, column part). A cut and its statistics are local if each
+// statistic is computed from one sample or a few samples of the batch (in, ln, gn, ghost batches). All others are
+// global, with one row of statistics for all samples or one per domain (bn, en, bgn, and running statistics). An affine
+// is a set of coefficients of y = a (x - mean) + b: one for all samples (bn), one per class or domain, or one per
+// sample (in, gn, sn, styles).
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -20,13 +22,13 @@ namespace anynorm {
 enum class Mixing : int64_t { softmax, argmax, precomputed };
 
 struct Cut {
-  int64_t channels, strips;   // number of parts of the channels and of the positions
-  int64_t samples_per_part;   // 0 if all samples, or all samples of a domain, are pooled
-  bool uses_batch;            // whether batch statistics are used instead of running statistics
+  int64_t channels, strips;  // number of parts of the channels and of the positions
+  int64_t samples_per_part;  // 0 if all samples, or all samples of a domain, are pooled
+  bool uses_batch;           // whether batch statistics are used instead of running statistics
   bool is_local;
-  bool is_input;              // whether each statistic has one value: the mean is x, the variance is 0, and nothing is stored
-  int64_t width, rows;        // number of column parts and of sample parts (or domains)
-  int64_t offset;             // index of the first statistic of this cut in the tables of statistics
+  bool is_input;        // whether each statistic has one value: the mean is x, the variance is 0, and nothing is stored
+  int64_t width, rows;  // number of column parts and of sample parts (or domains)
+  int64_t offset;       // index of the first statistic of this cut in the tables of statistics
   std::vector<int32_t> part;  // part of each column; empty if part j is column j
 };
 
@@ -42,9 +44,10 @@ struct Problem {
   bool last, is_bfloat16;
   int64_t columns, affines, num_stats;
   bool affine_per_sample, has_local, pools_batch;  // pools_batch: a global cut uses the batch
-  bool recompute;  // whether backward recomputes the statistics, because they are too large to be saved
+  bool recompute;   // whether backward recomputes the statistics, because they are too large to be saved
   int64_t row_cut;  // index of the first local cut with one statistic per row, or -1
-  std::vector<int32_t> segments;  // boundaries of runs of columns with the same mixing weights and parts of all other local cuts
+  std::vector<int32_t>
+      segments;  // boundaries of runs of columns with the same mixing weights and parts of all other local cuts
 
   bool is_vector() const { return strips == 1 && length == 1; }
   int64_t num_domains() const { return domains ? domains : 1; }
@@ -52,13 +55,13 @@ struct Problem {
   int64_t group(int64_t column) const { return groups == 1 ? 0 : channel(column) * groups / channels; }
 };
 
-// Pointers to the tensors of a pass, null for tensors that are not used. weight2 and bias2 have one row per class, or per sample
-// for a style.
+// Pointers to the tensors of a pass, null for tensors that are not used. second_weight and second_bias have one row per
+// class, or per sample for a style.
 struct Tensors {
   const void *x, *dy;
   void *y, *dx;
-  const float *weight, *bias, *weight2, *bias2, *mean_logits, *var_logits;
-  float *d_weight, *d_bias, *d_weight2, *d_bias2, *d_mean_logits, *d_var_logits;
+  const float *weight, *bias, *second_weight, *second_bias, *mean_logits, *var_logits;
+  float *d_weight, *d_bias, *d_second_weight, *d_second_bias, *d_mean_logits, *d_var_logits;
   const int64_t* labels;
   double *means, *vars;  // the statistics of all cuts; for cuts that use running statistics, the caller fills them in
   double* counts;        // number of values per column for each domain, over all processes
@@ -66,11 +69,13 @@ struct Tensors {
 
 // Communication between processes; the functions are empty if the pass is not synchronized.
 struct Sync {
-  std::function<void(double* means, double* vars, double* counts, int64_t columns)> merge;  // moments over all processes
+  std::function<void(double* means, double* vars, double* counts, int64_t columns)>
+      merge;  // moments over all processes
   std::function<void(double* table, int64_t size)> sum;
 };
 
-// Whether this process was forked. OpenMP threads do not survive a fork; a parallel loop would wait forever for the parent's.
+// Whether this process was forked. OpenMP threads do not survive a fork; a parallel loop would wait forever for the
+// parent's.
 extern bool is_forked;
 
 using Kernel = void (*)(const Problem&, const Tensors&, const Sync&);

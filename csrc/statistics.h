@@ -8,7 +8,8 @@
 namespace anynorm {
 namespace ANYNORM_ISA {
 
-// Call f(part, begin, end) for the runs of units in the same part of a cut. Units are columns, or larger blocks of channels.
+// Call f(part, begin, end) for the runs of units in the same part of a cut. Units are columns, or larger blocks of
+// channels.
 template <class F>
 INLINE void for_runs(const Cut& cut, int64_t units, const F& f) {
   if (int64_t(cut.part.size()) != units) {
@@ -23,13 +24,18 @@ INLINE void for_runs(const Cut& cut, int64_t units, const F& f) {
 }
 
 // Pool the moments of `units` units, in each of `rows` rows, into the parts of a cut.
-inline void pool_rows(const Cut& cut, const double* mean, const double* var, int64_t rows, int64_t units, double* M, double* V) {
+inline void pool_rows(const Cut& cut, const double* mean, const double* var, int64_t rows, int64_t units, double* M,
+                      double* V) {
   if (rows == 1 && cut.width == units) {
-    for_runs(cut, units, [&](int64_t part, int64_t u, int64_t) { M[part] = mean[u], V[part] = var[u]; });
+    for_runs(cut, units, [&](int64_t part, int64_t u, int64_t) {
+      M[part] = mean[u];
+      V[part] = var[u];
+    });
     return;
   }
   double inverse_count = double(cut.width) / double(std::max<int64_t>(1, rows * units));
-  std::fill(M, M + cut.width, 0.0), std::fill(V, V + cut.width, 0.0);
+  std::fill(M, M + cut.width, 0.0);
+  std::fill(V, V + cut.width, 0.0);
   for (int64_t r = 0; r < rows; r++)
     for_runs(cut, units, [&](int64_t part, int64_t begin, int64_t end) {
       double total = 0;
@@ -39,7 +45,8 @@ inline void pool_rows(const Cut& cut, const double* mean, const double* var, int
   for (int64_t r = 0; r < rows; r++)
     for_runs(cut, units, [&](int64_t part, int64_t begin, int64_t end) {
       double squares = 0, centre = M[part];
-      for (int64_t u = r * units + begin; u < r * units + end; u++) squares += var[u] + (mean[u] - centre) * (mean[u] - centre);
+      for (int64_t u = r * units + begin; u < r * units + end; u++)
+        squares += var[u] + (mean[u] - centre) * (mean[u] - centre);
       V[part] += inverse_count * squares;
     });
 }
@@ -60,8 +67,12 @@ struct Statistics {
     int64_t units = columns;  // minimum number of parts of a sample from which all cuts can be pooled
     if (p.is_vector() && by_position) units = common_parts(true);
     else if ((!p.last || p.is_vector()) && p.strips == 1 && !sync.merge) units = common_parts(false);
-    double *mean = arena().take<double>(needs_rows ? n * units : columns), *var = arena().take<double>(needs_rows ? n * units : columns);
-    if (needs_rows) row_moments(units, mean, var), pool_local(units, mean, var);
+    double *mean = arena().take<double>(needs_rows ? n * units : columns),
+           *var = arena().take<double>(needs_rows ? n * units : columns);
+    if (needs_rows) {
+      row_moments(units, mean, var);
+      pool_local(units, mean, var);
+    }
     if (by_position) pool_positions();
     else if (p.pools_batch) pool_samples(units, mean, var);
   }
@@ -79,7 +90,8 @@ struct Statistics {
       int64_t items = n * p.strips, values = p.length * p.channels;
       for_chunks(num_chunks(items, double(values)), items, [&](int64_t, int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; i++)
-          Positions<T>{p.channels, p.channels}.moments(x + i * values, p.length, &mean[i * p.channels], &var[i * p.channels]);
+          Positions<T>{p.channels, p.channels}.moments(x + i * values, p.length, &mean[i * p.channels],
+                                                       &var[i * p.channels]);
       });
     } else {
       int64_t length = columns * p.length / units;
@@ -102,14 +114,16 @@ struct Statistics {
     }
   }
 
-  // Compute the moments of columns directly over all samples and positions (channels last), and pool them by each global cut.
+  // Compute the moments of columns directly over all samples and positions (channels last), and pool them by each
+  // global cut.
   void pool_positions() const {
     double *mean = arena().take<double>(columns), *var = arena().take<double>(columns), count = double(n * p.length);
     int64_t blocks = (columns + BLOCK_VECTORS * LANES - 1) / (BLOCK_VECTORS * LANES);
-    for_chunks(num_chunks(blocks, count * double(BLOCK_VECTORS * LANES)), blocks, [&](int64_t, int64_t begin, int64_t end) {
-      int64_t lo = begin * BLOCK_VECTORS * LANES, hi = std::min(columns, end * BLOCK_VECTORS * LANES);
-      Positions<T>{columns, hi - lo}.moments(x + lo, n * p.length, mean + lo, var + lo);
-    });
+    for_chunks(num_chunks(blocks, count * double(BLOCK_VECTORS * LANES)), blocks,
+               [&](int64_t, int64_t begin, int64_t end) {
+                 int64_t lo = begin * BLOCK_VECTORS * LANES, hi = std::min(columns, end * BLOCK_VECTORS * LANES);
+                 Positions<T>{columns, hi - lo}.moments(x + lo, n * p.length, mean + lo, var + lo);
+               });
     pool_global(columns, mean, var, &count);
   }
 

@@ -1,14 +1,33 @@
-"""Execution state: whether tensor values may be read, and whether activation checkpointing recomputes a forward pass."""
+"""Functions that torch does not document: the state of its execution, and process groups by name.
+
+Whether a graph is traced or tensor values may be read, whether activation checkpointing recomputes a forward pass, and whether
+a function transform or a dispatch mode is active. All uses of private names of torch in the library are in this module.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+
+
+def is_transformed(tensor: Tensor) -> bool:
+    """Whether a tensor is the argument of a transform of torch.func, such as vmap or grad."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+
+
+def is_transforming() -> bool:
+    """Whether a function transform, forward-mode AD, a dispatch mode or a trace is active."""
+    dual = torch.autograd.forward_ad._current_level >= 0
+    modes = torch._C._len_torch_dispatch_stack() > 0 or torch._C._is_tracing()
+    return dual or modes or torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def can_read_values(tensor: Tensor) -> bool:
     """Whether the values of a tensor can be read without breaking a trace or synchronizing with a device."""
-    traced = torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    traced = torch.compiler.is_compiling() or is_transformed(tensor)
     return type(tensor) in (Tensor, nn.Parameter) and tensor.device.type == "cpu" and not traced
 
 
@@ -31,3 +50,14 @@ def recomputing(like: Tensor) -> Tensor:
 @recomputing.register_fake
 def _(like: Tensor) -> Tensor:
     return torch.empty((), dtype=torch.bool, device=like.device)
+
+
+def process_group_name(group: Any) -> str:
+    """Return the name of a process group; of the default group if `group` is None."""
+    return str((group or dist.distributed_c10d._get_default_group()).group_name)
+
+
+def process_group_named(name: str) -> Any:
+    """Return the process group of a given name."""
+    c10d: Any = dist.distributed_c10d
+    return c10d._resolve_process_group(name)

@@ -89,7 +89,10 @@ class CustomSpec:
 
 
 class ResolvedCuts(NamedTuple):
-    """The distinct cuts of a norm for a given number of channels, and the indices of the cuts of the mean and the variance."""
+    """The cuts of a norm for a given number of channels, and the indices of the cuts of the mean and the variance.
+
+    A cut of both sides is in `distinct` once; no index occurs twice in `mean` or in `var`.
+    """
 
     distinct: tuple[Cut, ...]
     mean: tuple[int, ...]
@@ -226,7 +229,8 @@ class NormSpec:
             check_groups(self.mixing, num_features)
         mean = [cut.resolve(num_features) for cut in self.mean]
         var = mean if self.var == self.mean else [cut.resolve(num_features) for cut in self.var]
-        cuts = tuple(dict.fromkeys(mean + var))
+        cuts: list[Cut] = []
+        mean_indices, var_indices = _index_cuts(mean, cuts), _index_cuts(var, cuts)
         if self.affine.num_domains and not any([cut.pools_samples for cut in cuts]) and not self._has_class_stage():
             raise SpecError(
                 f"{self}: domains select running statistics, but no cut of this norm pools samples. Use .cc@K for an affine per "
@@ -240,4 +244,18 @@ class NormSpec:
                     f"{self}: {cut} pools samples separately at each position, so its running statistics would depend on the "
                     "image size. Use a number of strips instead of * for the space axis."
                 )
-        return ResolvedCuts(cuts, tuple(map(cuts.index, mean)), tuple(map(cuts.index, var)))
+        return ResolvedCuts(tuple(cuts), mean_indices, var_indices)
+
+
+def _index_cuts(side: list[Cut], distinct: list[Cut]) -> tuple[int, ...]:
+    """Return the index of each cut of a side in `distinct`, to which missing cuts are appended.
+
+    Cuts of one side that are equal for this number of channels, such as bgn:1 and en, remain two cuts with separate weights.
+    """
+    indices: list[int] = []
+    for cut in side:
+        known = [index for index, other in enumerate(distinct) if other == cut and index not in indices]
+        indices.append(known[0] if known else len(distinct))
+        if not known:
+            distinct.append(cut)
+    return tuple(indices)

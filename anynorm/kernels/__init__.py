@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from anynorm.core.compat import is_transforming
 from anynorm.errors import AnynormError
 from anynorm.kernels import cpu, gpu, reference
 from anynorm.kernels.interface import NUM_LAYER_PARAMS, BatchStats, Buffers, ForwardSpec, Params, UnsupportedError
@@ -96,7 +97,7 @@ def _normalize_positions(spec: ForwardSpec, x: Tensor, params: Params, buffers: 
     vectors = x.movedim(1, -1)
     y, batch = normalize(spec, vectors.reshape(-1, x.shape[1]), params, buffers)
     y = y.reshape(vectors.shape).movedim(-1, 1)
-    return (y.contiguous() if x.is_contiguous() else y), batch
+    return reference.with_strides_of(x, y.contiguous() if x.is_contiguous() else y), batch
 
 
 def _check_tensors(x: Tensor, params: Params, name: str) -> None:
@@ -111,7 +112,5 @@ def _check_tensors(x: Tensor, params: Params, name: str) -> None:
     for tensor in params[:NUM_LAYER_PARAMS]:
         if tensor is not None and tensor.dtype is torch.float64:
             raise UnsupportedError("the parameters have dtype torch.float64")
-    dual = torch.autograd.forward_ad._current_level >= 0
-    modes = torch._C._len_torch_dispatch_stack() > 0 or torch._C._is_tracing()
-    if dual or modes or torch._C._functorch.peek_interpreter_stack() is not None:
+    if is_transforming():
         raise UnsupportedError("a function transform or a dispatch mode is active")

@@ -12,11 +12,9 @@ import torch
 from torch import Tensor
 
 from anynorm.core.cuts import ALL
-from anynorm.core.moments import Moments
 from anynorm.kernels import reference
-from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, Params, UnsupportedError
+from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, Params, UnsupportedError, read_batch_stats
 
-_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 _FOLDER = Path(__file__).parent
 
 
@@ -82,15 +80,7 @@ def check_supported(spec: ForwardSpec, x: Tensor) -> None:
         library.load()
     if library.normalize is None:
         raise UnsupportedError(f"they are not available ({library.problem})")
-    if spec.has_positional_cut:
-        raise UnsupportedError("a cut keeps every position separate")
-    if spec.has_crossing_cut:
-        raise UnsupportedError("parts of a cut end inside channels")
-    if spec.sync_group.is_synchronized:
-        if spec.has_ghost_cut:
-            raise UnsupportedError("ghost batches are synchronized")
-    elif not x.numel() or not (x.is_contiguous() or (x.dim() in _FORMATS and x.is_contiguous(memory_format=_FORMATS[x.dim()]))):
-        raise UnsupportedError("the input is empty or its rows are not dense")
+    spec.check_supported(x)
 
 
 def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
@@ -102,38 +92,21 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
     )
     if not spec.pools_batch or (momentum >= 0 and not spec.num_domains and not spec.sync_group.is_synchronized):
         return y, BatchStats([None] * len(spec.uses_batch), is_updated=momentum >= 0)
-    return y, _read_stats(spec, x, stats)._replace(is_updated=momentum >= 0)
-
-
-def _read_stats(spec: ForwardSpec, x: Tensor, stats: Tensor) -> BatchStats:
-    """Return the moments of the cuts that pooled samples of the batch.
-
-    Args:
-        spec: the description of the forward pass.
-        x: the input.
-        stats: the second output of the operator: means and variances of all cuts, followed by the counts of the domains.
-    """
     num_domains = max(spec.num_domains, 1)
-    counts, stats = stats[-num_domains:], stats[:-num_domains].reshape(2, -1)
-    n, c, positions = x.shape[0], x.shape[1], math.prod(x.shape[2:])
-    by_cut: list[Moments | None] = []
-    num_values, offset, skipped = None, 0, False
+    counts, tables = stats[-num_domains:], stats[:-num_domains].reshape(2, -1)
+    return y, read_batch_stats(spec, x, tables, counts, _num_rows(spec, x))._replace(is_updated=momentum >= 0)
+
+
+def _num_rows(spec: ForwardSpec, x: Tensor) -> list[int]:
+    """Return the number of rows in the table of each cut: sample parts or domains; 0 for the cut whose means are x itself."""
+    shape = (x.shape[0], x.shape[1], math.prod(x.shape[2:]))
+    num_rows, skipped = [], False
     for cut, uses_batch in zip(spec.cuts.distinct, spec.uses_batch, strict=True):
-        parts = cut.parts((n, c, 1))
         is_local = uses_batch and cut.samples == ALL
-        rows = parts[0] if is_local else num_domains
-        if is_local and parts[:2] == (n, c) and positions == 1 and not skipped:
-            rows, skipped = 0, True  # its means are x itself and are not stored
-        size = rows * parts[1] * parts[2]
-        if not (uses_batch and cut.pools_samples):
-            by_cut.append(None)
-        else:
-            mean, var = stats[:, offset : offset + size].reshape(2, rows, *parts[1:])
-            num_values = counts.new_full((1,), n * positions) if is_local else counts * spec.encoded[-1]
-            per_part = num_values.reshape(-1, 1, 1) * (c / (parts[1] * parts[2]) / (rows if is_local else 1))
-            by_cut.append(Moments(mean, var, per_part.expand_as(mean)))
-        offset += size
-    return BatchStats(by_cut, None, None if num_values is None else num_values.reshape(-1, 1, 1))
+        is_input = is_local and not skipped and shape[2] == 1 and cut.parts(shape)[:2] == shape[:2]
+        skipped = skipped or is_input
+        num_rows.append(0 if is_input else cut.parts(shape)[0] if is_local else max(spec.num_domains, 1))
+    return num_rows
 
 
 def _reference_backward(

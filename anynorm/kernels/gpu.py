@@ -19,11 +19,21 @@ import torch
 from torch import Tensor
 
 from anynorm.core.affine import PerClass
+from anynorm.core.compat import can_read_values
 from anynorm.core.cuts import ALL
 from anynorm.core.mixing import Argmax
 from anynorm.core.moments import Moments
 from anynorm.kernels import reference
-from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, Params, UnsupportedError
+from anynorm.kernels.gpu_sizes import check_sizes
+from anynorm.kernels.interface import (
+    BatchStats,
+    Buffers,
+    ForwardSpec,
+    Params,
+    UnsupportedError,
+    is_channels_last,
+    read_batch_stats,
+)
 
 TILE = 4096
 """Size of a tile of x in bytes: 16 for each of 256 threads."""
@@ -36,7 +46,6 @@ BLOCK = 256
 MAX_ROWS = 2**28
 MIN_TRITON = (3, 7)
 """Minimum version of Triton that compiles the kernels."""
-_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 problems: dict[torch.device, str] = {}
 """The reason why the kernels are not used, for each device that was checked; empty if they are used."""
@@ -69,23 +78,11 @@ def is_supported_device(x: Tensor) -> bool:
     return x.is_cuda or (x.is_cpu and util.find_spec("triton") is not None and triton_kernels().INTERPRETED)
 
 
-def _is_last(x: Tensor) -> bool:
-    return not x.is_contiguous() and x.dim() in _FORMATS and x.is_contiguous(memory_format=_FORMATS[x.dim()])
-
-
 def check_supported(spec: ForwardSpec, x: Tensor) -> None:
     """Raise UnsupportedError if the kernels do not support a forward pass with the input x."""
     if not is_supported_device(x):
         raise UnsupportedError("they run on CUDA and ROCm tensors")
-    if spec.has_positional_cut:
-        raise UnsupportedError("a cut keeps every position separate")
-    if spec.has_crossing_cut:
-        raise UnsupportedError("parts of a cut end inside channels")
-    if spec.sync_group.is_synchronized:
-        if spec.has_ghost_cut:
-            raise UnsupportedError("ghost batches are synchronized")
-    elif not x.numel() or not (x.is_contiguous() or _is_last(x)):
-        raise UnsupportedError("the input is empty or its rows are not dense")
+    spec.check_supported(x)
     if x.shape[0] * x.shape[1] * spec.num_strips(x) > MAX_ROWS or math.prod(x.shape[1:]) >= 2**31:
         raise UnsupportedError("the input is too large for offsets of 32 bits")
     if x.device not in problems:
@@ -210,16 +207,30 @@ class _Pass:
             merged = sync.pool_moments(Moments(columns[0], columns[1], self.counts.reshape(-1, 1, 1)))
             columns = torch.stack(merged[:2])
             self.counts = merged.count.expand_as(merged.mean)[:, 0, 0].contiguous()
+        y = torch.empty_like(x)  # before the running statistics change, since it may raise an error
         running = tuple(buffer for pair in buffers.running_stats for buffer in pair or (None, None))
-        updates, momentum = buffers.momentum is not None, buffers.momentum or 0.0
+        updates, momentum = buffers.momentum is not None and not self._has_single_value(), buffers.momentum or 0.0
         if any(not cut.samples_per_part or (cut.samples_per_part > 1 and updates) for _, cut in cuts):
             grid = sum(domains * _blocks(plan.size(i)[1], cut.parts) for i, cut in cuts if cut.samples_per_part != 1)
             args = (columns, self.counts, self.stats, running, buffers.num_batches, momentum, shape)
             _launch(k.pool_columns, grid, *args, NORM=norm, UPDATE=updates)
         self._coefficients(None, params, rows)
-        y = torch.empty_like(x)
         _launch(k.apply, plan.grid, x, None, y, rows, shape, LAYOUT=plan.layout)
         return y
+
+    def fixed_buffers(self) -> Buffers:
+        """Return the running statistics that forward used, as they were then."""
+        tables = [self.stats[:, self.plan.slice(k)].unbind() for k in range(len(self.spec.uses_batch))]
+        running = tuple(None if uses else (mean, var) for uses, (mean, var) in zip(self.spec.uses_batch, tables, strict=True))
+        return Buffers(running, self.buffers.labels)
+
+    def _has_single_value(self) -> bool:
+        """Whether a statistic has a single value, for which the layer raises an error; False if the counts cannot be read."""
+        if not (self.spec.num_domains or self.spec.sync_group.is_synchronized):
+            return False  # the layer has checked the shape of x
+        cuts = [cut for cut in self.plan.norm.cuts if cut.uses_batch and not cut.samples_per_part]
+        per_column = any((cut.channels or self.plan.shape.c) * cut.strips == self.plan.num_columns for cut in cuts)
+        return per_column and can_read_values(self.counts) and bool((self.counts == 1).any())
 
     def _coefficients(self, grads: Tensor | None, params: Any, rows: Tensor) -> None:
         args = (self.stats, grads, self.counts, self.buffers.labels, params, rows, self.spec.eps, self.plan.shape)
@@ -269,15 +280,15 @@ class _Normalize(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
-        x, _, _, _, *params = ctx.saved_tensors
+        spec, (x, _, _, _, *params) = ctx.call.spec, ctx.saved_tensors
         if torch.is_grad_enabled():  # to be differentiated again
-            return (None, *_reference_backward(ctx.call, x, params, dy, ctx.needs_input_grad[1:]))
+            return (None, *reference.gradients(spec, x, Params(*params), ctx.call.fixed_buffers(), dy, ctx.needs_input_grad[1:]))
         if dy.dtype != x.dtype or dy.stride() != x.stride():
             dy = torch.empty_like(x).copy_(dy)
         grads = {}
         for name, param, needed in zip(Params._fields, params, ctx.needs_input_grad[2:], strict=True):
             is_logits = name in ("mean_weight", "var_weight")
-            if needed and not (is_logits and isinstance(ctx.call.spec.norm_spec.mixing, Argmax)):  # argmax has no gradient
+            if needed and not (is_logits and isinstance(spec.norm_spec.mixing, Argmax)):  # argmax has no gradient
                 grads[name] = param.new_empty(param.shape[::-1] if is_logits else param.shape)
         dparams = Params(**grads)
         with _on_device(x):
@@ -298,41 +309,32 @@ def _kernel_params(params: Params) -> Any:
     return triton_kernels().Params(*(None if tensor is None else tensor.contiguous() for tensor in tensors))
 
 
-def _reference_backward(call: _Pass, x: Tensor, params: list[Any], dy: Tensor, needed: tuple[bool, ...]) -> list[Tensor | None]:
-    """Return the needed gradients, computed by the reference so that they can be differentiated again."""
-    tables = [call.stats[:, call.plan.slice(k)].unbind() for k in range(len(call.spec.uses_batch))]
-    running = tuple(None if uses else (mean, var) for uses, (mean, var) in zip(call.spec.uses_batch, tables, strict=True))
-    return reference.gradients(call.spec, x, Params(*params), Buffers(running, call.buffers.labels), dy, needed)
-
-
 def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
-    """Return y and the batch statistics; update the running statistics in place. For the arguments, see `kernels.normalize`."""
-    last = _is_last(x)
+    """Return y and the batch statistics; update the running statistics in place. For the arguments, see `kernels.normalize`.
+
+    Raises:
+        ShapeError: if the size of a tensor does not fit the norm and x.
+    """
+    last = is_channels_last(x)
     x = x if last or x.is_contiguous() else x.contiguous()
+    if params.style_mean is not None and params.style_std is not None:  # one may have a row for all samples
+        params = params._replace(**_same_rows(params.style_mean, params.style_std))
     labels = None if buffers.labels is None else buffers.labels.contiguous()
     plan = make_plan(spec, x.shape, x.element_size(), last, 0 if params.style_std is None else params.style_std.shape[0])
     call = _Pass(spec, plan, buffers._replace(labels=labels))
+    check_sizes(spec, x, params, call.buffers)
     y: Tensor = _Normalize.apply(call, x, *params)  # type: ignore[no-untyped-call]
     is_updated = buffers.momentum is not None
     if is_updated and (x.is_cuda or not (spec.num_domains or spec.sync_group.is_synchronized)):
         return y, BatchStats([None for _ in spec.uses_batch], is_updated=True)  # the layer does not need the statistics
-    return y, _read_stats(call)._replace(is_updated=is_updated)
+    num_rows = [plan.size(index)[0] for index in range(len(spec.uses_batch))]
+    return y, read_batch_stats(spec, x, call.stats, call.counts, num_rows)._replace(is_updated=is_updated)
 
 
-def _read_stats(call: _Pass) -> BatchStats:
-    """Return the moments of the cuts that pooled samples of the batch."""
-    plan, by_cut, num_values = call.plan, list[Moments | None](), None
-    for k, (cut, core) in enumerate(zip(plan.norm.cuts, call.spec.cuts.distinct, strict=True)):
-        if not (cut.uses_batch and core.pools_samples):
-            by_cut.append(None)
-            continue
-        rows, width = plan.size(k)
-        mean, var = call.stats[:, plan.slice(k)].reshape(2, rows, width // cut.strips, cut.strips)
-        counts = torch.full_like(call.counts, plan.shape.n * plan.shape.length) if cut.samples_per_part else call.counts
-        num_values = (counts * plan.norm.strips).reshape(-1, 1, 1)
-        per_part = num_values * (plan.shape.c / width / (rows if cut.samples_per_part else 1))
-        by_cut.append(Moments(mean, var, per_part.expand_as(mean)))
-    return BatchStats(by_cut, None, num_values)
+def _same_rows(style_mean: Tensor, style_std: Tensor) -> dict[str, Tensor]:
+    """Expand the mean and std of a style to the same number of rows."""
+    num_rows = max(style_mean.shape[0], style_std.shape[0])
+    return {"style_mean": style_mean.expand(num_rows, -1), "style_std": style_std.expand(num_rows, -1)}
 
 
 def _check_device(device: torch.device) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from anynorm.core.affine import PerChannel, PerClass, Stage, Style
@@ -28,6 +29,14 @@ BufferPair = tuple[Tensor | None, Tensor | None]
 
 class UnsupportedError(AnynormError):
     """Raised when a backend does not support a forward pass; `kernels.normalize` then uses the reference."""
+
+
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def is_channels_last(x: Tensor) -> bool:
+    """Whether x is channels_last and not also contiguous."""
+    return not x.is_contiguous() and x.dim() in _CHANNELS_LAST and x.is_contiguous(memory_format=_CHANNELS_LAST[x.dim()])
 
 
 class Params(NamedTuple):
@@ -70,9 +79,9 @@ class Buffers(NamedTuple):
     momentum: float | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class ForwardSpec:
-    """The description of a forward pass, without its tensors. Layers reuse it; it also caches which inputs were validated.
+    """The description of a forward pass, without its tensors. Layers reuse it and do not change its arguments.
 
     Args:
         norm_spec: the definition of the norm.
@@ -81,9 +90,9 @@ class ForwardSpec:
         eps: value added to the variance.
         uses_batch: for each cut, whether it uses batch statistics (True) or running statistics (False).
         sync_group: the processes over which statistics are synchronized.
-        validated_shapes: shapes and dtypes of x that have already been checked.
 
     Attributes:
+        validated_shapes: shapes and dtypes of x that a layer has already checked for this pass.
         num_domains: number of domains with separate statistics; 0 if all samples share the same statistics.
         num_units: minimum number of equal parts of the channels from which all cuts that use the batch can be pooled.
         pools_batch: whether a cut pools samples of the batch.
@@ -98,24 +107,31 @@ class ForwardSpec:
     eps: float
     uses_batch: tuple[bool, ...]
     sync_group: SyncGroup
-    validated_shapes: set[Any] = field(default_factory=set, repr=False)
-    num_domains: int = field(init=False, repr=False)
-    num_units: int = field(init=False, repr=False)
-    pools_batch: bool = field(init=False, repr=False)
-    has_positional_cut: bool = field(init=False, repr=False)
-    has_ghost_cut: bool = field(init=False, repr=False)
-    has_crossing_cut: bool = field(init=False, repr=False)
+    validated_shapes: set[Any] = field(init=False, repr=False, default_factory=set)
 
     def __post_init__(self) -> None:
+        """Compute the attributes that passes read; torch.compile cannot trace `cached_property` in all versions of Python."""
         cuts = self.cuts.distinct
         used = [cut for cut, use in zip(cuts, self.uses_batch, strict=True) if use]
         units = [self.num_features if cut.crosses_channels else cut.channels or self.num_features for cut in used]
-        object.__setattr__(self, "num_domains", self.norm_spec.affine.num_domains)
-        object.__setattr__(self, "num_units", math.lcm(*units))
-        object.__setattr__(self, "pools_batch", any([cut.pools_samples for cut in used]))
-        object.__setattr__(self, "has_positional_cut", any([cut.space == ALL for cut in cuts]))
-        object.__setattr__(self, "has_ghost_cut", any([cut.is_ghost for cut in cuts]))
-        object.__setattr__(self, "has_crossing_cut", any([cut.crosses_channels for cut in cuts]))
+        self.num_domains = self.norm_spec.affine.num_domains
+        self.num_units = math.lcm(*units)
+        self.pools_batch = any([cut.pools_samples for cut in used])
+        self.has_positional_cut = any([cut.space == ALL for cut in cuts])
+        self.has_ghost_cut = any([cut.is_ghost for cut in cuts])
+        self.has_crossing_cut = any([cut.crosses_channels for cut in cuts])
+
+    def check_supported(self, x: Tensor) -> None:
+        """Raise UnsupportedError if neither the C++ nor the Triton kernels support this pass with the input x."""
+        if self.has_positional_cut:
+            raise UnsupportedError("a cut keeps every position separate")
+        if self.has_crossing_cut:
+            raise UnsupportedError("parts of a cut end inside channels")
+        if self.sync_group.is_synchronized:
+            if self.has_ghost_cut:
+                raise UnsupportedError("ghost batches are synchronized")
+        elif not x.numel() or not (x.is_contiguous() or is_channels_last(x)):
+            raise UnsupportedError("the input is empty or its rows are not dense")
 
     def stats_shape(self, index: int) -> tuple[int, int, int]:
         """Return the shape of the running statistics of the cut `index`: (domains or 1, channel parts, space parts)."""
@@ -167,7 +183,7 @@ class ForwardSpec:
         if self.norm_spec.num_classes or self.norm_spec.takes_style or any(cut.space != ALL or cut.pools_samples for cut in cuts):
             return None
         vectors = ResolvedCuts(tuple(replace(cut, space=1) for cut in cuts), self.cuts.mean, self.cuts.var)
-        return replace(self, cuts=vectors, validated_shapes=set())
+        return replace(self, cuts=vectors)
 
     def num_strips(self, x: Tensor) -> int:
         """Return the number of strips of the positions from which the space parts of all cuts can be pooled."""
@@ -205,3 +221,30 @@ class BatchStats(NamedTuple):
         moments = self.by_cut[index]
         assert moments is not None  # called only for cuts that used the batch
         return Stats(moments.mean, moments.unbiased_var())
+
+
+def read_batch_stats(spec: ForwardSpec, x: Tensor, stats: Tensor, counts: Tensor, num_rows: list[int]) -> BatchStats:
+    """Return the moments of the cuts that pooled samples of the batch, from the tables of the C++ or Triton kernels.
+
+    Args:
+        spec: the description of the forward pass.
+        x: the input.
+        stats: the means and variances of all cuts, one after the other, (2, statistics).
+        counts: number of values of each domain per channel and strip, (domains or 1,).
+        num_rows: number of sample parts or domains in the table of each cut.
+    """
+    n, c, positions = x.shape[0], x.shape[1], math.prod(x.shape[2:])
+    by_cut: list[Moments | None] = []
+    num_values, offset = None, 0
+    for cut, uses_batch, rows in zip(spec.cuts.distinct, spec.uses_batch, num_rows, strict=True):
+        _, channels, strips = cut.parts((n, c, 1))
+        size = rows * channels * strips
+        if uses_batch and cut.pools_samples:
+            mean, var = stats[:, offset : offset + size].reshape(2, rows, channels, strips)
+            num_values = counts.new_full((1,), n * positions) if cut.is_ghost else counts * spec.num_strips(x)
+            per_part = num_values.reshape(-1, 1, 1) * (c / (channels * strips) / (rows if cut.is_ghost else 1))
+            by_cut.append(Moments(mean, var, per_part.expand_as(mean)))
+        else:
+            by_cut.append(None)
+        offset += size
+    return BatchStats(by_cut, None, None if num_values is None else num_values.reshape(-1, 1, 1))

@@ -2,6 +2,37 @@
 
 moments   one mean and variance per (sample, channel, strip)
 scale     y = a (x − mean) + b
+
+A worked example: one forward pass of Switchable Normalization in training, `anynorm.make("sn", 16)(x)` with x (8, 16, 4, 4).
+
+    spec string      "sn" is in+ln+bn, mixed by softmax weights, for mean and variance           registry.py, norms.py
+                     NormSpec(mean=(in, ln, bn), var=(in, ln, bn), Softmax(), PerChannel)        core/spec.py
+    resolve(16)      the cuts for 16 channels; parts (samples, channels, space) for 8 samples:   core/cuts.py
+                     in (8, 16, 1)    ln (8, 1, 1)    bn (1, 16, 1)
+    layer            weight, bias (16,)    mean_weight, var_weight (3,)                          layers/norm.py
+                     running_mean, running_var (16,) of bn only                                  layers/running_stats.py
+    ForwardSpec      cuts (in, ln, bn), uses_batch (True, True, True); 16 units, 1 strip         kernels/interface.py
+
+    normalize (below), which `kernels.normalize` selects if neither the C++ nor the Triton kernels are used:
+
+    shift            (8, 16, 1)      mean of each sample, channel and strip, without gradient    _row_means
+    centered         (8, 16, 4, 4)   x − shift, the only tensor of this size that is saved       _subtract
+    sample moments   (8, 16, 1)      mean, var and count = 16 of each sample and channel         _centered_moments
+    channel moments  (1, 16, 1)      pooled over the samples (and processes); count = 128        _batch_stats, core/moments.py
+    by_cut           in (8, 16, 1)   the sample moments                           count = 16
+                     ln (8, 1, 1)    pooled over the channels of each sample      count = 256
+                     bn (1, 16, 1)   the channel moments                          count = 128
+    mixing weights   (1, 3)          w = softmax(λ) = (1/3, 1/3, 1/3) at first                   core/mixing.py
+    mean, var        (8, 16, 1)      w₁ in + w₂ ln + w₃ bn; the three tables broadcast           _mix
+    r                (8, 16, 1)      1/sqrt(var + ε)                                             core/affine.py
+    a, b             (8, 16, 1)      γ r and β, with γ = weight and β = bias as (1, 16, 1)       _chain
+    y                (8, 16, 4, 4)   a · centered + b − a (mean − shift) = a (x − mean) + b      scale
+
+    The layer then updates the running statistics from the moments of bn (core/update_rules.py):
+    s ← 0.9 s + 0.1 m, with the unbiased variance var · 128/127.
+
+In inference, bn uses running statistics (uses_batch = (True, True, False)); in and ln are computed as above. The C++ kernels
+(csrc/) and the Triton kernels (gpu.py, gpu_kernels.py) compute the same tables, and a closed form of the gradients.
 """
 
 from __future__ import annotations
@@ -13,7 +44,7 @@ import torch
 from torch import Tensor
 
 from anynorm.core.affine import Coefficients, chain, inverse_std
-from anynorm.core.compat import is_exporting
+from anynorm.core.compat import is_exporting, is_transformed
 from anynorm.core.mixing import mix
 from anynorm.core.moments import Moments, expand_parts, pool_samples, table_dtype
 from anynorm.core.update_rules import as_tables
@@ -38,8 +69,10 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
     r, stages = inverse_std(var, spec.eps), _stages(spec, params, buffers)
     if spec.has_positional_cut:  # a = γ r, with r per position and γ per channel, would be as large as x
         normalized = scale(centered, shift, mean, (r, torch.zeros_like(r)), x)
-        return _apply(_chain(stages, torch.ones_like(r[:1, :1, :1])), normalized).to(x.dtype), batch
-    return scale(centered, shift, mean, _chain(stages, r), x).to(x.dtype), batch
+        y = _apply(_chain(stages, torch.ones_like(r[:1, :1, :1])), normalized)
+    else:
+        y = scale(centered, shift, mean, _chain(stages, r), x)
+    return with_strides_of(x, y.to(x.dtype)), batch
 
 
 def gradients(
@@ -74,9 +107,8 @@ def coefficients(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers)
 
 def _batch_stats(spec: ForwardSpec, sample_moments: Moments, buffers: Buffers) -> BatchStats:
     """Pool the moments (n, units, strips) of the samples into the statistics of each cut that uses the batch."""
-    used = [cut for cut, use in zip(spec.cuts.distinct, spec.uses_batch, strict=True) if use]
     channel_moments = None
-    if any([cut.pools_samples for cut in used]):
+    if spec.pools_batch:
         labels = buffers.labels if spec.num_domains else None
         channel_moments = spec.sync_group.pool_moments(pool_samples(sample_moments, labels, spec.num_domains))
     by_cut: list[Moments | None] = []
@@ -132,6 +164,14 @@ def _chain(stages: list[Coefficients], r: Tensor) -> Coefficients:
     for gamma, beta in stages:
         coefficients = chain(coefficients, (gamma.to(r.dtype), beta.to(r.dtype)))
     return coefficients
+
+
+def with_strides_of(x: Tensor, y: Tensor) -> Tensor:
+    """Return y with the strides of x in axes of length 1, so that its memory format is kept in later layers."""
+    if torch.compiler.is_compiling() or 1 not in x.shape or is_transformed(x) or y.stride() == x.stride():
+        return y
+    lengths = zip(x.shape, x.stride(), y.stride(), strict=True)
+    return y.as_strided(x.shape, x.stride()) if all(size == 1 or a == b for size, a, b in lengths) else y
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:

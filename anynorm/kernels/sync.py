@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from anynorm.core.compat import process_group_name, process_group_named
 from anynorm.core.moments import Moments, pool_stacked
 from anynorm.errors import AnynormError
 
@@ -92,7 +93,6 @@ class _SumOwn(torch.autograd.Function):
         return _gather(grad, ctx.group), None
 
 
-_resolve_process_group: Callable[[str], Any] = getattr(dist.distributed_c10d, "_resolve_process_group", None)  # type: ignore[assignment]
 _gather: Callable[[Tensor, Any], Tensor] = _Gather.apply
 _sum_own: Callable[[Tensor, Any], Tensor] = _SumOwn.apply
 
@@ -114,7 +114,7 @@ class AllReduce:
     @property
     def name(self) -> str:
         """Name of the process group in torch; empty without other processes."""
-        return "" if self._is_single_process() else str((self.group or dist.distributed_c10d._get_default_group()).group_name)
+        return "" if self._is_single_process() else process_group_name(self.group)
 
     def pool_moments(self, moments: Moments) -> Moments:
         """Return the moments over the samples of all ranks, with gradients, in one exchange."""
@@ -153,4 +153,4 @@ class AllReduce:
 
 def sync_group_named(name: str) -> SyncGroup:
     """Return the synchronization over the process group of a given name; none if the name is empty."""
-    return AllReduce(_resolve_process_group(name)) if name else NoSync()
+    return AllReduce(process_group_named(name)) if name else NoSync()

@@ -203,7 +203,7 @@ class Norm(RunningStats):
         key = (spec, *changes)  # a class uses at most one set of values for the same fields
         derived = None if torch.compiler.is_compiling() else self._forward_specs.get(key)
         if derived is None:
-            derived = replace(spec, validated_shapes=set(), **changes)
+            derived = replace(spec, **changes)
             if not torch.compiler.is_compiling():
                 self._forward_specs[key] = derived
         return derived

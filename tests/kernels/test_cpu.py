@@ -122,6 +122,40 @@ def test_vectors_at_a_mean_of_ten_thousand_deviations_have_the_values_and_gradie
         same(actual.double(), expected, rtol=1e-5, atol=1e-5 * max(1.0, float(expected.abs().max())))
 
 
+@pytest.mark.parametrize("spec", ["gn:4/in", "bn/in", "ln/in", "ln/bn", "in+ln/in", "ln/gn:4", "bn/gn:4", "ln/bgn:32", "sn"])
+@pytest.mark.parametrize("layout", ["rows", "channels_last", "vectors"])
+@pytest.mark.parametrize("value", [0.0, 100.0, 1e4])
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_constant_rows_groups_and_channels_have_the_gradients_of_float64(spec, layout, value, backend):
+    if layout == "vectors" and ("in" in spec or "32" in spec):
+        pytest.skip("one value per statistic")
+    x = data(8, 20) if layout == "vectors" else data(4, 20, 6, 6)
+    x[1, 3] = x[:, 5] = x[2, 10:15] = value
+    x = x.to(memory_format=torch.channels_last) if layout == "channels_last" else x
+    grads = []
+    for dtype, name in ((torch.float64, "reference"), (torch.float32, backend)):
+        norm, leaf = make(spec.replace("32", "40"), channels=20).to(dtype), x.to(dtype, copy=True).requires_grad_()
+        with kernels.use(name):
+            y = norm(leaf)
+        (y * torch.linspace(-1, 1, y.numel(), dtype=dtype).cos().reshape(y.shape)).sum().backward()
+        grads.append(leaf.grad.double())
+    same(grads[1], grads[0], rtol=1e-5, atol=2e-6 * max(1.0, float(grads[0].abs().max())))
+
+
+@pytest.mark.parametrize("spec", ["bn", "sn", "pn", "pn/bgn:16"])
+@pytest.mark.parametrize("shape", [(4, 16, 1, 1), (4, 16, 1, 1, 1), (4, 16, 1, 5), (1, 16, 4, 4), (4, 16, 1)])
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("backend", ["reference", "auto"])
+def test_the_output_has_the_strides_of_the_input_in_axes_of_length_1_too(spec, shape, last, backend):
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    x = data(*shape).contiguous(memory_format=formats[len(shape)] if last and len(shape) > 3 else torch.contiguous_format)
+    if last and len(shape) > 3:
+        x = torch.empty_like(x, memory_format=formats[len(shape)]).copy_(x)
+    with kernels.use(backend):
+        y = make(spec)(x)
+    assert y.stride() == x.stride()
+
+
 @pytest.mark.parametrize("spec", ["bn", "sn", "gn:8", "hn:8", "sabn@3", "auxbn@3", "gbgn:2,4"])
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 def test_two_threads_give_the_reference_and_the_same_bits_from_run_to_run(spec, memory_format, two_threads):
@@ -466,6 +500,7 @@ GOOD = {
         ({"spec": SPEC[:-1]}, "too short"),
         ({"spec": [1, 3, 1, 0, 1, 1, 0, 1, 0, 0, 1, 0, 0, 0, 1]}, "does not fit the input"),
         ({"spec": [1, 0, 1, 0, 1, 1, 9, 1, 0, 0, 1, 0, 0, 0, 1]}, "no cut 9"),
+        ({"spec": [1, 0, 1, 0, 1, 2, 0, 0, 1, 0, 0, 1, 0, 0, 0, 1]}, "cut 0 occurs twice"),
         ({"spec": [1, 0, 1, 0, 1, 1, 0, 1, 0, 7, 1, 0, 0, 0, 1]}, "no mixing rule 7"),
         ({"spec": [1, 0, 1, 0, 1, 1, 0, 1, 0, 0, 3, 0, 0, 0, 1]}, "3 groups do not divide 8 channels"),
         ({"spec": [1, 0, 1, 0, 1, 1, 0, 1, 0, 0, 1, 2, 3, 0, 1]}, "2 domains and 3 classes do not fit"),

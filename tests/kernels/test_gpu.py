@@ -25,6 +25,7 @@ from anynorm.kernels.interface import UnsupportedError
 from tests.distributed import check_parts, two_processes
 from tests.helpers import CHANNELS, condition_for, data, make, same
 from tests.kernels.common import LIVE, UNFIT_FOR_VECTORS, UNSUPPORTED, results, saved_tensors
+from tests.kernels.test_mixtures import check_mixture, mixtures
 
 CPU = torch.device("cpu")
 OUTSIDE = {"gw:4", "gwzca:4", "gw:1"}  # norms that do not call the kernels
@@ -53,6 +54,10 @@ def checked_device(monkeypatch):
     monkeypatch.setattr(interpreter.InterpretedFunction, "__call__", call_function)  # each call patches Triton's language again
 
 
+def failing(*args, **constants):
+    raise RuntimeError("PassManager::run failed\nmore")
+
+
 def check(norm, x, rtol=1e-4, atol=2e-5):
     condition = condition_for(norm, x)
     expected, actual = (results(norm, x, condition, name) for name in ("reference", "gpu"))
@@ -73,6 +78,11 @@ def test_every_norm_is_the_reference(spec, layout, training):
     else:
         alone = layout == "vectors" and spec in ("in", "adain", "saadain", "ilmin", "ilmadain")  # var 0: 1/sqrt(eps), to cancel
         check(norm, x, atol=2e-5 * (norm.eps**-0.5 if alone else 1.0))
+
+
+def test_random_mixtures_are_the_naive_definition():
+    for k, spec in enumerate(mixtures(9)):
+        check_mixture(spec, "gpu", seed=k % 3)
 
 
 @settings(max_examples=10)
@@ -198,6 +208,77 @@ def test_one_style_for_all_samples_has_the_gradients_of_the_reference():
         same(b, a, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("rows", [(1, 3), (3, 1)])
+def test_a_style_with_one_mean_or_one_std_for_all_samples_is_the_reference(rows):
+    found = []
+    for name in ("reference", "cpu", "gpu"):
+        norm, x = make("adain", channels=4), data(3, 4, 5).requires_grad_()
+        style = [torch.linspace(0.5, 2, 4 * n).reshape(n, 4).requires_grad_() for n in rows]
+        with kernels.use(name):
+            y = norm(x, tuple(style))
+        found.append([y, *torch.autograd.grad((y * y.detach().cos()).sum(), [x, *style])])
+    for expected, *actual in zip(*found, strict=True):
+        for tensor in actual:
+            same(tensor, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("spec", ["bn.saaux@5", "en:4.saaux@3", "[1,1,3]+[1,2,3]+[1,4,3].dom@3"])
+def test_state_does_not_move_if_a_domain_has_a_single_value(spec):
+    channels, length = (1, 1) if spec.startswith("bn") else (4, 3 if "[" in spec else 1)
+    norm, x, labels = make(spec, channels=channels), data(4, channels, length), torch.tensor([0, 0, 0, 1])
+    before = {key: value.clone() for key, value in norm.state_dict().items()}
+    with pytest.raises(anynorm.ShapeError, match="more than one value per statistic"), kernels.use("gpu"):
+        norm(x, labels)
+    for key, value in norm.state_dict().items():
+        assert torch.equal(value, before[key]), key
+
+
+WRONG_SIZES = [
+    ("bn", {"weight": torch.ones(7)}, r"weight must have shape \(16,\); got \(7,\)"),
+    ("ccbn@3", {"class_bias": torch.ones(2, 16)}, r"class_bias must have shape \(3, 16\); got \(2, 16\)"),
+    ("sn", {"var_weight": torch.ones(2)}, r"var_weight must have shape \(1, 3\); got \(2,\)"),
+    ("adain", {"style_mean": torch.ones(2, 8), "style_std": torch.ones(2, 8)}, r"style_mean must have shape \(2, 16\)"),
+]
+
+
+@pytest.mark.parametrize(("spec", "changes", "message"), WRONG_SIZES)
+def test_a_parameter_of_a_wrong_size_raises_before_a_kernel_is_launched(spec, changes, message, monkeypatch):
+    monkeypatch.setattr(gpu, "_launch", failing)
+    norm, x = make(spec), data(2, 16, 4)
+    condition = (torch.ones(2, 16), torch.ones(2, 16)) if spec == "adain" else condition_for(norm, x)
+    params, buffers = norm._params(condition)._replace(**changes), norm._read_buffers(norm._forward_spec(), condition)
+    with pytest.raises(anynorm.ShapeError, match=message), kernels.use("gpu"):
+        kernels.normalize(norm._forward_spec(), x, params, buffers)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"running_stats": ((torch.zeros(16), torch.ones(8)),)},
+            r"must be contiguous, \(1, 16, 1\); got \(8,\)",
+        ),
+        ({"running_stats": ((torch.zeros(1).expand(16), torch.ones(16)),)}, "Running statistics must be contiguous"),
+        ({"num_batches": torch.zeros(2, dtype=torch.long)}, "num_batches_tracked must have one entry per domain"),
+    ],
+)
+def test_a_buffer_of_a_wrong_size_raises_before_a_kernel_is_launched(changes, message, monkeypatch):
+    monkeypatch.setattr(gpu, "_launch", failing)
+    norm, x = make("bn"), data(2, 16, 4)
+    spec = norm._forward_spec()
+    with pytest.raises(anynorm.ShapeError, match=message), kernels.use("gpu"):
+        kernels.normalize(spec, x, norm._params(None), norm._read_buffers(spec, None)._replace(**changes))
+
+
+def test_state_does_not_move_if_there_is_no_memory_for_the_output(monkeypatch):
+    norm, x = make("bn"), data(2, 16, 4)
+    monkeypatch.setattr(torch, "empty_like", failing)
+    with pytest.raises(RuntimeError, match="PassManager"), kernels.use("gpu"):
+        norm(x)
+    assert norm.num_batches_tracked == 0
+    assert not norm.running_mean.any()
+
+
 def test_running_statistics_of_an_average_over_all_batches_follow_the_reference():
     norms = [make("sn.aux@3", momentum=None) for _ in range(2)]
     x = data(4, 16, 2, 2)
@@ -224,10 +305,6 @@ def test_cpu_tensors_need_the_interpreter(monkeypatch):
 def wrong_scale(kernel, grid, *args, **constants):
     if kernel is not gpu_kernels.apply:
         kernel[(grid,)](*args, **constants)
-
-
-def failing(kernel, grid, *args, **constants):
-    raise RuntimeError("PassManager::run failed\nmore")
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
-// The pass for x of shape (samples, columns), if each sample has its own coefficients. They are computed where they are used,
-// because tables of coefficients would be as large as x. Deviations from means are mixed in float32, instead of means. With G and
-// c the weighted averages of the global and of the local means, W_global and W_local the sums of their weights, and W_input the
-// weight of a cut whose mean is x itself,
+// The pass for x of shape (samples, columns), if each sample has its own coefficients. They are computed where they are
+// used, because tables of coefficients would be as large as x. Deviations from means are mixed in float32, instead of
+// means. With G and c the weighted averages of the global and of the local means, W_global and W_local the sums of
+// their weights, and W_input the weight of a cut whose mean is x itself,
 //
 //   u = x - mu = W_global (x - G) + W_local (x - c) + rest x        rest = 1 - W_global - W_local - W_input
 #pragma once
-#include "tables.h"
+#include "pass.h"
 
 namespace anynorm {
 namespace ANYNORM_ISA {
@@ -15,7 +15,9 @@ constexpr int64_t FLUSH = 64;  // number of samples that are summed in float32
 template <class T>
 struct VectorPass : Pass<T> {
   using Base = Pass<T>;
+  using Base::Base;
   using Sums = typename Base::Sums;
+  using Lines = typename Base::Lines;
   using Base::columns, Base::domains, Base::dy, Base::n, Base::num_cuts, Base::p, Base::t, Base::x;
   using Base::gamma1, Base::gamma2, Base::beta1, Base::beta2, Base::mean_weights, Base::var_weights;
 
@@ -24,7 +26,8 @@ struct VectorPass : Pass<T> {
     double rest() const { return 1.0 - global - local - input; }
   };
   MeanWeights* group_weights = nullptr;
-  float *mean_k = nullptr, *mean_e = nullptr, *global_variance = nullptr;  // G = k + e, and var + eps, (domains, columns)
+  // G = k + e, and var + eps, (domains, columns)
+  float *mean_k = nullptr, *mean_e = nullptr, *global_variance = nullptr;
 
   void prepare() {
     Base::prepare();
@@ -32,13 +35,17 @@ struct VectorPass : Pass<T> {
     for (int64_t g = 0; g < p.groups; g++)
       for (int64_t i = 0; i < num_cuts; i++) {
         double weight = mean_weights[g * num_cuts + i];
-        (p.cuts[i].is_input ? group_weights[g].input : p.cuts[i].is_local ? group_weights[g].local : group_weights[g].global) += weight;
+        (p.cuts[i].is_input   ? group_weights[g].input
+         : p.cuts[i].is_local ? group_weights[g].local
+                              : group_weights[g].global) += weight;
       }
     for (float** row : {&mean_k, &mean_e, &global_variance}) *row = arena().take<float>(domains * columns);
     double* mean = arena().filled(domains * columns, 0.0);  // where the weight is 0, G can be any value near x
-    this->for_global([&](int64_t, int64_t, int64_t at, int64_t e, int64_t step, int64_t count) {
-      for (int64_t j = 0; j < count; j++)
-        if (std::isfinite(t.means[e + step * j])) mean[at + j] = t.means[e + step * j];
+    this->for_global([&](const Run& run) {
+      for (int64_t j = 0; j < run.count; j++) {
+        double value = t.means[run.stat + run.step * j];
+        if (std::isfinite(value)) mean[run.at + j] = value;
+      }
     });
     for (int64_t i = 0; i < domains * columns; i++) {
       double weight = group_weights[p.group(i % columns)].global;
@@ -57,7 +64,8 @@ struct VectorPass : Pass<T> {
 
     template <class V>
     INLINE V deviation(V value, int64_t j) const {
-      return (value - load_as<V>(k + j)) * global + (value - c) * local + (value * rest - (load_as<V>(e + j) * global + offset));
+      return (value - load_as<V>(k + j)) * global + (value - c) * local +
+             (value * rest - (load_as<V>(e + j) * global + offset));
     }
     template <class V, bool CONSTANT>
     INLINE V inverse_std(int64_t j) const {
@@ -70,13 +78,24 @@ struct VectorPass : Pass<T> {
   INLINE void for_sample(int64_t s, const F& f) const {
     int64_t at = this->domain(s) * columns;
     Segment segment = {mean_k + at, mean_e + at, global_variance + at, gamma2, beta2};
-    if (t.weight2) segment.gamma2 = t.weight2 + this->affine2_row(s) * columns, segment.beta2 = t.bias2 + this->affine2_row(s) * columns;
+    if (t.second_weight) {
+      segment.gamma2 = t.second_weight + this->second_affine_row(s) * columns;
+      segment.beta2 = t.second_bias + this->second_affine_row(s) * columns;
+    }
     this->for_segments(0, columns, [&](int64_t g, int64_t begin, int64_t end) {
-      double mean = this->mix_segment(mean_weights, t.means, s, g, begin), var = this->mix_segment(var_weights, t.vars, s, g, begin), e = 0;
-      if (group_weights[g].local != 0) mean /= group_weights[g].local, segment.c = float(mean), e = mean - double(segment.c);
-      else segment.c = 0;
-      segment.global = float(group_weights[g].global), segment.local = float(group_weights[g].local), segment.rest = float(group_weights[g].rest());
-      segment.offset = float(group_weights[g].local * e), segment.local_var = float(var), segment.r = inverse_std(var, p.eps);
+      double mean = this->mix_segment(mean_weights, t.means, s, g, begin),
+             var = this->mix_segment(var_weights, t.vars, s, g, begin), e = 0;
+      if (group_weights[g].local != 0) {
+        mean /= group_weights[g].local;
+        segment.c = float(mean);
+        e = mean - double(segment.c);
+      } else segment.c = 0;
+      segment.global = float(group_weights[g].global);
+      segment.local = float(group_weights[g].local);
+      segment.rest = float(group_weights[g].rest());
+      segment.offset = float(group_weights[g].local * e);
+      segment.local_var = float(var);
+      segment.r = inverse_std(var, p.eps);
       f(segment, g, begin, end);
     });
   }
@@ -102,14 +121,17 @@ struct VectorPass : Pass<T> {
           T* out = static_cast<T*>(t.y) + s * columns;
           for_columns(begin, end, [&](int64_t j, auto v, auto constant) {
             using V = decltype(v);
-            V scale = load_as<V>(segment.gamma2 + j), normalized = segment.deviation(load_as<V>(in + j), j) * segment.template inverse_std<V, constant()>(j);
-            store(out + j, (normalized * load_as<V>(gamma1 + j) + load_as<V>(beta1 + j)) * scale + load_as<V>(segment.beta2 + j));
+            V scale = load_as<V>(segment.gamma2 + j),
+              normalized = segment.deviation(load_as<V>(in + j), j) * segment.template inverse_std<V, constant()>(j);
+            store(out + j, (normalized * load_as<V>(gamma1 + j) + load_as<V>(beta1 + j)) * scale +
+                               load_as<V>(segment.beta2 + j));
           });
         });
     });
   }
 
-  // Sums of gradients over at most FLUSH samples in float32: weight, bias, global means and variances. `flush` adds them to Sums.
+  // Sums of gradients over at most FLUSH samples in float32: weight, bias, global means and variances. `flush` adds
+  // them to Sums.
   struct FloatSums {
     float *weight, *bias, *means, *vars;
   };
@@ -132,14 +154,16 @@ struct VectorPass : Pass<T> {
     });
     this->global_gradients(total, d_means, d_vars);
     this->write_gradients(total);
-    if (direct) spread(direct, total, d_means, d_vars);
+    if (direct) input_gradient(direct, this->global_lines(d_means, d_vars), d_means, d_vars);
   }
 
   void flush(FloatSums& rows, Sums& sums, int64_t domain) const {
     double *means = sums.means + domain * columns, *vars = sums.vars + domain * columns;
     for (int64_t j = 0; j < columns; j++) {
-      sums.weight[j] += double(rows.weight[j]), sums.bias[j] += double(rows.bias[j]);
-      means[j] += double(rows.means[j]), vars[j] += double(rows.vars[j]);
+      sums.weight[j] += double(rows.weight[j]);
+      sums.bias[j] += double(rows.bias[j]);
+      means[j] += double(rows.means[j]);
+      vars[j] += double(rows.vars[j]);
     }
     std::fill(rows.weight, rows.weight + 4 * columns, 0.0f);
   }
@@ -147,10 +171,11 @@ struct VectorPass : Pass<T> {
   void sample_gradients(int64_t s, FloatSums& rows, Sums& sums, float* direct, double* d_means, double* d_vars) const {
     const T *in = x + s * columns, *up = dy + s * columns;
     float* out = direct ? direct + s * columns : nullptr;
-    float *d_weight2 = t.d_weight2 ? t.d_weight2 + this->affine2_row(s) * columns : nullptr;
-    float *d_bias2 = t.d_bias2 ? t.d_bias2 + this->affine2_row(s) * columns : nullptr;
+    float* d_second_weight = t.d_second_weight ? t.d_second_weight + this->second_affine_row(s) * columns : nullptr;
+    float* d_second_bias = t.d_second_bias ? t.d_second_bias + this->second_affine_row(s) * columns : nullptr;
     for_sample(s, [&](const Segment& segment, int64_t g, int64_t begin, int64_t end) {
-      float direct_weight = float(1.0 - group_weights[g].input);  // includes the gradient through a mean that is x itself
+      float direct_weight =
+          float(1.0 - group_weights[g].input);  // includes the gradient through a mean that is x itself
       Vector totals[4] = {};
       float tails[4] = {};
       for_columns(begin, end, [&](int64_t j, auto v, auto constant) {
@@ -160,51 +185,64 @@ struct VectorPass : Pass<T> {
           if constexpr (WIDTH<V> == 1) tails[i] += value;
           else totals[i] += value;
         };
-        V value = load_as<V>(in + j), d = load_as<V>(up + j), scale = load_as<V>(segment.gamma2 + j), inner = load_as<V>(gamma1 + j);
-        V r = segment.template inverse_std<V, constant()>(j), d_gamma = segment.deviation(value, j) * r * d, a = inner * scale * r;
+        V value = load_as<V>(in + j), d = load_as<V>(up + j), scale = load_as<V>(segment.gamma2 + j),
+          inner = load_as<V>(gamma1 + j);
+        V r = segment.template inverse_std<V, constant()>(j), d_gamma = segment.deviation(value, j) * r * d,
+          a = inner * scale * r;
         V d_mu = -(a * d), d_var = a * r * d_gamma * -0.5f;
-        add(rows.weight, scale * d_gamma), add(rows.bias, scale * d);
-        if (this->has_global_cut) add(rows.means, d_mu), add(rows.vars, d_var);
-        if (d_weight2) add(d_weight2, d_gamma * inner + d * load_as<V>(beta1 + j));
-        if (d_bias2) add(d_bias2, d);
-        total(0, d_mu), total(1, d_var), total(2, d_mu * (value - segment.c)), total(3, d_mu * (value - load_as<V>(segment.k + j)));
+        add(rows.weight, scale * d_gamma);
+        add(rows.bias, scale * d);
+        if (this->has_global_cut) {
+          add(rows.means, d_mu);
+          add(rows.vars, d_var);
+        }
+        if (d_second_weight) add(d_second_weight, d_gamma * inner + d * load_as<V>(beta1 + j));
+        if (d_second_bias) add(d_second_bias, d);
+        total(0, d_mu);
+        total(1, d_var);
+        total(2, d_mu * (value - segment.c));
+        total(3, d_mu * (value - load_as<V>(segment.k + j)));
         if (out) store(out + j, a * d * direct_weight);
       });
       auto total = [&](int i) { return double(sum(totals[i]) + tails[i]); };
       this->local_gradients(s, g, begin, total(0), total(1), d_means, d_vars);
-      if (p.mean.size() > 1 || p.var.size() > 1) mixing_gradients(s, g, begin, total(0), total(1), total(2), total(3), segment.c, sums);
+      if (p.mean.size() > 1 || p.var.size() > 1)
+        mixing_gradients(s, g, begin, total(0), total(1), total(2), total(3), segment.c, sums);
     });
   }
 
-  // Add to the gradients of the mixing weights. x is subtracted from all means: this adds the same term to the gradients of all
-  // weights, which cancels in a softmax. `from_local` and `from_global` are the sums of dmu (x - c) and dmu (x - k).
-  void mixing_gradients(int64_t s, int64_t g, int64_t column, double d_mu, double d_var, double from_local, double from_global, double c,
-                        Sums& sums) const {
+  // Add to the gradients of the mixing weights. x is subtracted from all means: this adds the same term to the
+  // gradients of all weights, which cancels in a softmax. `from_local` and `from_global` are the sums of dmu (x - c)
+  // and dmu (x - k).
+  void mixing_gradients(int64_t s, int64_t g, int64_t column, double d_mu, double d_var, double from_local,
+                        double from_global, double c, Sums& sums) const {
     double sum_x = p.mixing == Mixing::precomputed ? from_local + c * d_mu : 0.0;
     this->weights_gradients(s, g, column, d_mu, d_var, c, sums);
     for (int64_t cut = 0, i = g * num_cuts; cut < num_cuts; cut++, i++) {
       double rest = p.cuts[cut].is_input ? 0.0 : p.cuts[cut].is_local ? from_local : from_global;
-      if (this->learns(mean_weights[i])) sums.mean_weights[i] += sum_x - rest;
+      if (this->has_gradient(mean_weights[i])) sums.mean_weights[i] += sum_x - rest;
     }
   }
 
-  // Compute dx = direct + p (x - k) + q (global statistics) + p (x - c) + q (local statistics).
-  void spread(const float* direct, const Sums& total, const double* d_means, const double* d_vars) const {
-    float *slope = arena().take<float>(domains * columns), *offset = arena().take<float>(domains * columns);
-    for (int64_t i = 0; i < domains * columns; i++)
-      slope[i] = float(total.vars[i]), offset[i] = float(total.means[i] + total.vars[i] * double(mean_k[i]));
+  // Compute dx = direct + p (x - shift) + q (global statistics) + p (x - shift) + q (local statistics).
+  void input_gradient(const float* direct, const Lines& global, const double* d_means, const double* d_vars) const {
+    int64_t size = domains * columns;
+    float *shift = arena().take<float>(size), *slope = arena().take<float>(size), *offset = arena().take<float>(size);
+    for (int64_t i = 0; i < size; i++) round_line(global[i], mean_k[i], shift[i], slope[i], offset[i]);
     for_chunks(num_chunks(n, 2.0 * double(columns)), n, [&](int64_t, int64_t first, int64_t last) {
       for (int64_t s = first; s < last; s++) {
-        const float *slopes = slope + this->domain(s) * columns, *offsets = offset + this->domain(s) * columns, *part = direct + s * columns;
+        int64_t at = this->domain(s) * columns;
+        const float *shifts = shift + at, *slopes = slope + at, *offsets = offset + at, *part = direct + s * columns;
         const T* in = x + s * columns;
         T* out = static_cast<T*>(t.dx) + s * columns;
         for_sample(s, [&](const Segment& segment, int64_t, int64_t begin, int64_t end) {
-          auto [local_p, local_q] = this->local_slope(s, begin, d_means, d_vars);
-          float p_local = float(local_p), q_local = float(local_q + local_p * double(segment.c)), c = segment.c;
+          float local_shift, local_slope, local_offset;
+          round_line(this->local_line(s, begin, d_means, d_vars), segment.c, local_shift, local_slope, local_offset);
           for_columns(begin, end, [&](int64_t j, auto v, auto) {
             using V = decltype(v);
-            V value = load_as<V>(in + j), global = (value - load_as<V>(segment.k + j)) * load_as<V>(slopes + j) + load_as<V>(offsets + j);
-            store(out + j, load_as<V>(part + j) + (global + ((value - c) * p_local + q_local)));
+            V value = load_as<V>(in + j),
+              from_global = (value - load_as<V>(shifts + j)) * load_as<V>(slopes + j) + load_as<V>(offsets + j);
+            store(out + j, load_as<V>(part + j) + (from_global + ((value - local_shift) * local_slope + local_offset)));
           });
         });
       }

@@ -78,7 +78,8 @@ INLINE float keep_last(float value, int64_t) { return value; }
 INLINE Vector keep_last(Vector value, int64_t count) {
   if (count == LANES) return value;
   Bits bits, kept;
-  std::memcpy(&bits, &value, sizeof value), std::memcpy(&kept, MASKS.bits + count, sizeof kept);
+  std::memcpy(&bits, &value, sizeof value);
+  std::memcpy(&kept, MASKS.bits + count, sizeof kept);
   bits &= kept;
   std::memcpy(&value, &bits, sizeof value);
   return value;
@@ -109,18 +110,21 @@ INLINE Vector inverse_sqrt(Vector value) {
   return value;
 }
 
-// Return a vector with the sum of the lanes of each of LANES vectors: adjacent lanes are added, then pairs of lanes, and so on.
+// Return a vector with the sum of the lanes of each of LANES vectors: adjacent lanes are added, then pairs of lanes,
+// and so on.
 #if defined(__clang__) || __GNUC__ >= 12
 template <int64_t H, size_t... I>
 INLINE Vector add_halves(Vector v, Vector w, std::index_sequence<I...>) {
-  return __builtin_shufflevector(v, w, (I & H ? LANES + I - H : I)...) + __builtin_shufflevector(v, w, (I & H ? LANES + I : I + H)...);
+  return __builtin_shufflevector(v, w, (I & H ? LANES + I - H : I)...) +
+         __builtin_shufflevector(v, w, (I & H ? LANES + I : I + H)...);
 }
 template <int64_t H = 1>
 INLINE Vector sum_each(Vector* v) {
   if constexpr (H == LANES) {
     return v[0];
   } else {
-    for (int64_t i = 0; i < LANES / H; i += 2) v[i / 2] = add_halves<H>(v[i], v[i + 1], std::make_index_sequence<LANES>());
+    for (int64_t i = 0; i < LANES / H; i += 2)
+      v[i / 2] = add_halves<H>(v[i], v[i + 1], std::make_index_sequence<LANES>());
     return sum_each<2 * H>(v);
   }
 }

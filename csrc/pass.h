@@ -1,0 +1,113 @@
+// Forward: moments, tables, scale. Backward: sums, tables, input_gradient, in closed form. With the statistics M, V of
+// each cut i,
+//
+//   mu = sum of w_i M_i    var = sum of w'_i V_i    r = 1 / sqrt(var + eps)    gamma = gamma1 gamma2    a = gamma r
+//   y = a (x - mu) + beta                                                      beta = gamma2 beta1 + beta2
+//
+// and from g = sum of dy, h = sum of dy (x - mu) of each affine and column,
+//
+//   dbeta = g    dgamma = r h    dmu = -a g    dvar = -a r^2 h / 2    dM_i = sum of w_i dmu    dV_i = sum of w'_i dvar
+//   dx = a dy + sum over the cuts that use the batch of (dM_i + 2 dV_i (x - M_i)) / count_i
+#pragma once
+#include "gradients.h"
+#include "statistics.h"
+
+namespace anynorm {
+namespace ANYNORM_ISA {
+
+template <class T>
+struct Pass : Gradients {
+  using Gradients::Gradients;
+  const T *x = static_cast<const T*>(t.x), *dy = static_cast<const T*>(t.dy);
+
+  // Compute the coefficients of every affine by prepare_affine(affine, lo, hi, scratch), which returns k, and call
+  // compute(scratch, k, offset in x, first column, count) for ranges of rows, or of positions of a strip. Coefficients
+  // of several samples are computed once.
+  template <class Prepare, class Compute>
+  void for_rows(const Prepare& prepare_affine, const Compute& compute) const {
+    int64_t size = p.last ? p.length : columns, values = p.last ? p.channels : p.length,
+            items = n * (p.last ? p.strips : 1) * size;
+    int64_t chunks = num_chunks(items, double(values));
+    Scratch* scratch = new_scratch(p.affine_per_sample ? chunks : p.affines);
+    const float** k = arena().take<const float*>(p.affine_per_sample ? chunks : p.affines);
+    for (int64_t affine_index = 0; !p.affine_per_sample && affine_index < p.affines; affine_index++)
+      k[affine_index] = prepare_affine(affine_index, 0, columns, scratch[affine_index]);
+    for_chunks(chunks, items, [&](int64_t chunk, int64_t begin, int64_t end) {
+      for (int64_t next; begin < end; begin = next) {
+        int64_t unit = begin / size, s = p.last ? unit / p.strips : unit,
+                first = p.last ? unit % p.strips * p.channels : begin - unit * size;
+        next = std::min(end, (unit + 1) * size);
+        int64_t i = p.affine_per_sample ? chunk : affine_of(s);
+        if (p.affine_per_sample)
+          k[i] = prepare_affine(s, first, p.last ? first + p.channels : first + next - begin, scratch[i]);
+        compute(scratch[i], k[i] + first, begin * values, first, next - begin);
+      }
+    });
+  }
+
+  void forward() {
+    Statistics<T>{p, t, sync}.compute();
+    prepare();
+    T* y = static_cast<T*>(t.y);
+    for_rows([&](int64_t affine_index, int64_t lo, int64_t hi,
+                 Scratch& w) { return coefficients(affine_index, lo, hi, w).k; },
+             [&](Scratch& w, const float* k, int64_t at, int64_t j, int64_t count) {
+               if (p.last) Positions<T>{p.channels, p.channels}.scale(x + at, y + at, count, k, w.a + j, w.b + j);
+               else Rows<T>{p.length}.scale(x + at, y + at, count, k, w.a + j, w.b + j);
+             });
+  }
+
+  void backward() {
+    if (p.recompute) Statistics<T>{p, t, sync}.compute();
+    prepare();
+    double *d_means = arena().filled(p.num_stats, 0.0), *d_vars = arena().filled(p.num_stats, 0.0);
+    double *g = arena().filled(p.affines * columns, 0.0), *h = arena().filled(p.affines * columns, 0.0);
+    compute_sums(g, h);
+    Sums total = gradients(g, h, d_means, d_vars);
+    global_gradients(total, d_means, d_vars);
+    write_gradients(total);
+    if (!t.dx) return;
+    Lines global = global_lines(d_means, d_vars);
+    T* dx = static_cast<T*>(t.dx);
+    for_rows(
+        [&](int64_t affine_index, int64_t lo, int64_t hi, Scratch& w) {
+          int64_t at = affine_index * columns;
+          return input_gradient_coefficients(affine_index, lo, hi, g + at, h + at, d_means, d_vars, global, w);
+        },
+        [&](Scratch& w, const float* k, int64_t at, int64_t j, int64_t count) {
+          if (p.last)
+            Positions<T>{p.channels, p.channels}.input_gradient(x + at, dy + at, dx + at, count, k, w.a + j, w.b + j,
+                                                                w.c + j);
+          else Rows<T>{p.length}.input_gradient(x + at, dy + at, dx + at, count, k, w.a + j, w.b + j, w.c + j);
+        });
+  }
+
+  // Compute g and h of each affine and column, with k, the rounded mean, in place of mu. Each thread computes a range
+  // of columns.
+  void compute_sums(double* g, double* h) const {
+    int64_t block = p.last ? BLOCK_VECTORS * LANES : 1, width = p.last ? p.channels : columns,
+            blocks = (width + block - 1) / block;
+    bool at_once = p.last && p.strips == 1 && p.affines == 1;  // all samples in one call
+    int64_t chunks = num_chunks(blocks, double(n * p.length * p.strips * block));
+    Scratch* scratch = new_scratch(chunks);
+    for_chunks(chunks, blocks, [&](int64_t chunk, int64_t begin, int64_t end) {
+      int64_t lo = begin * block, hi = std::min(width, end * block);
+      const float* k = nullptr;
+      for (int64_t s = 0, previous = -1; s < (at_once ? 1 : n); s++)
+        for (int64_t strip = 0; strip < (p.last ? p.strips : 1); strip++) {
+          int64_t affine_index = affine_of(s), from = strip * p.channels + lo, to = strip * p.channels + hi;
+          if (affine_index != previous || p.strips > 1) k = mix_means(affine_index, from, to, scratch[chunk]).k;
+          previous = affine_index;
+          int64_t at = s * columns * p.length + (p.last ? strip * p.length * p.channels + lo : lo * p.length),
+                  out = affine_index * columns + from;
+          if (p.last)
+            Positions<T>{p.channels, hi - lo}.sums(x + at, dy + at, at_once ? n * p.length : p.length, k + from,
+                                                   g + out, h + out);
+          else Rows<T>{p.length}.sums(x + at, dy + at, hi - lo, k + from, g + out, h + out);
+        }
+    });
+  }
+};
+
+}  // namespace ANYNORM_ISA
+}  // namespace anynorm
