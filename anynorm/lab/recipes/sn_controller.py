@@ -120,7 +120,7 @@ def random_search(settings: ControllerSettings, seed: int) -> Row:
     generator = torch.Generator().manual_seed(seed)
     count = task.num_samples * config.epochs
     rows = torch.randint(len(task.table), (count,), generator=generator)
-    observed = observe(task.valid, rows, torch.rand(count, task.options["reward_images"], generator=generator))
+    observed = observe(task.valid, rows, torch.rand(count, task.options.reward_images, generator=generator))
     ends = [count * (k + 1) // config.num_evals for k in range(config.num_evals)]
     best = [int(rows[observed[:end].argmax()]) for end in ends]
     return {

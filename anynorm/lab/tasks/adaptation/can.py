@@ -17,15 +17,14 @@ The paper stops when the centers of source and target are close; here the number
 from __future__ import annotations
 
 import warnings
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from anynorm.errors import SpecError
 from anynorm.lab.tasks.adaptation.cdd import cdd_of_all_classes, cdd_of_sampled_classes
 from anynorm.lab.tasks.adaptation.data import DomainPair
 from anynorm.lab.tasks.adaptation.loops import LoopedAdaptation
+from anynorm.lab.tasks.adaptation.options import CANOptions
 from anynorm.lab.tasks.adaptation.spherical_kmeans import class_centers, match_clusters, spherical_kmeans
 from anynorm.lab.tasks.adaptation.task import SOURCE, TARGET
 from anynorm.lab.training.config import Config
@@ -35,38 +34,19 @@ UNLABELED = -1
 Layers = list[Tensor]
 
 
-class CAN(LoopedAdaptation):
+class CAN(LoopedAdaptation[CANOptions]):
     """Unsupervised domain adaptation by contrastive adaptation networks (CAN, Kang et al. 2019).
 
     The contrastive loss is a mean over the classes of a batch.
-
-    Options:
-        cdd_weight: weight of the contrastive loss, the contrastive domain discrepancy (`anynorm.lab.tasks.adaptation.cdd`).
-        classes_per_batch: number of random classes in a batch of the contrastive loss.
-        samples_per_class: number of images per class and domain in a batch of the contrastive loss.
-        max_distance: distance from its cluster center, in [0, 1], at which an image of the target loses its label, D₀ of the
-            paper; 1 to keep all labels.
-        min_samples: minimum number of labeled target images of a class in the contrastive loss.
 
     Attributes:
         assignments: a buffer, the class of each training image of the target in this loop, (n,); −1 for none.
     """
 
-    default_options: ClassVar[dict[str, Any]] = {
-        **LoopedAdaptation.default_options,
-        "cdd_weight": 0.3,
-        "classes_per_batch": 10,
-        "samples_per_class": 3,
-        "max_distance": 1.0,
-        "min_samples": 3,
-    }
     assignments: Tensor
 
     def __init__(self, config: Config, data: DomainPair | None = None) -> None:
         super().__init__(config, data)
-        for name, minimum in {"classes_per_batch": 2, "samples_per_class": 1, "min_samples": 1}.items():
-            if self.options[name] < minimum:
-                raise SpecError(f"option {name} must be at least {minimum}; got {self.options[name]}.")
         self.register_buffer("assignments", torch.full((len(self.target_images),), UNLABELED))
 
     # Labels -------------------------------------------------------------------------------------------------------------------
@@ -79,13 +59,11 @@ class CAN(LoopedAdaptation):
         clusters = spherical_kmeans(self.outputs(self.target_images, TARGET)[0], centers)
         classes = match_clusters(clusters.centers, centers)[clusters.labels]
         options = self.options
-        self.assignments.copy_(
-            filter_labels(classes, clusters.distances, options["max_distance"], options["min_samples"], num_classes)
-        )
+        self.assignments.copy_(filter_labels(classes, clusters.distances, options.max_distance, options.min_samples, num_classes))
         if len(set(self.assignments.tolist()) - {UNLABELED}) < 2:
             warnings.warn(
-                f"fewer than 2 classes of the target have {options['min_samples']} samples within max_distance="
-                f"{options['max_distance']} in loop {int(self.num_loops)}: it trains on the source alone. "
+                f"fewer than 2 classes of the target have {options.min_samples} samples within max_distance="
+                f"{options.max_distance} in loop {int(self.num_loops)}: it trains on the source alone. "
                 "Use a larger max_distance.",
                 stacklevel=2,
             )
@@ -97,15 +75,15 @@ class CAN(LoopedAdaptation):
         source_loss = self.metrics(self.forward_in(SOURCE, source)[1], labels)["loss"]
         assignments = self.assignments.cpu()
         labeled_fraction = (assignments >= 0).float().mean()
-        classes = choose_classes(assignments, self.options["classes_per_batch"], generator)
+        classes = choose_classes(assignments, self.options.classes_per_batch, generator)
         if len(classes) < 2:
             return {"loss": source_loss, "source_loss": source_loss, "labeled_fraction": labeled_fraction}
-        count = self.options["samples_per_class"]
+        count = self.options.samples_per_class
         images, source_labels = self.data.train
         source_layers = self._layers(SOURCE, images, draw_per_class(source_labels, classes, count, generator))
         target_layers = self._layers(TARGET, self.target_images, draw_per_class(assignments, classes, count, generator))
         cdd = self.discrepancy(source_layers, target_layers)
-        loss = source_loss + self.options["cdd_weight"] * cdd
+        loss = source_loss + self.options.cdd_weight * cdd
         return {"loss": loss, "source_loss": source_loss, "cdd": cdd, "labeled_fraction": labeled_fraction}
 
     def discrepancy(self, source: Layers, target: Layers) -> Tensor:

@@ -18,14 +18,15 @@ adaptation; here it is the network trained on the source, with running statistic
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import TypeVar
 
 from anynorm.errors import SpecError
 from anynorm.lab.models.classifier import features_and_logits, find_classifier
 from anynorm.lab.tasks.adaptation.data import DomainPair
+from anynorm.lab.tasks.adaptation.options import DSBNOptions, LoopOptions
 from anynorm.lab.tasks.adaptation.task import SOURCE, TARGET, SourceOnly
 from anynorm.lab.tasks.classification.classifier import EVAL_BATCH_SIZE
 from anynorm.lab.training.config import Config
@@ -40,36 +41,26 @@ from anynorm.surgery.recalibrate import has_running_stats, recalibrate
 _TARGET_STREAM = 4
 """Random stream that chooses the images of the steps of a loop; see `anynorm.lab.training.sampler`."""
 ADAPTATION = "adaptation"
+LoopOptions_co = TypeVar("LoopOptions_co", bound=LoopOptions, default=LoopOptions, covariant=True)
 
 
-class LoopedAdaptation(SourceOnly):
+class LoopedAdaptation(SourceOnly[LoopOptions_co]):
     """Training on the source, then adaptation in loops; a subclass defines `assign_labels` and `adaptation_loss`.
-
-    Options:
-        source_epochs: number of epochs of training on the source alone, out of `config.epochs`.
-        steps_per_loop: number of steps between two assignments of labels to images of the target.
-        adaptation_lr: learning rate after the training on the source; 0 for `config.lr`.
-        head_lr_factor: factor of the learning rate of the last layer after the training on the source.
-        recalibrate: whether domain-specific running statistics of the target are estimated on its images before the first loop,
-            instead of starting as those of the source.
 
     Attributes:
         num_loops: a buffer, the number of loops started.
     """
 
-    default_options: ClassVar[dict[str, Any]] = {
-        **SourceOnly.default_options,
-        "source_epochs": 5,
-        "steps_per_loop": 40,
-        "adaptation_lr": 0.0,
-        "head_lr_factor": 1.0,
-        "recalibrate": False,
-    }
     num_loops: Tensor
 
     def __init__(self, config: Config, data: DomainPair | None = None) -> None:
         super().__init__(config, data)
-        _check_options(config, self.options)
+        if config.grad_accum_steps != 1:
+            raise SpecError(
+                f"a step of the adaptation has one update; grad_accum_steps must be 1, got {config.grad_accum_steps}."
+            )
+        if self.options.source_epochs >= config.epochs:
+            raise SpecError(f"source_epochs must be less than epochs={config.epochs}; got {self.options.source_epochs}.")
         self.register_buffer("num_loops", torch.zeros((), dtype=torch.long))
 
     # What a method defines ----------------------------------------------------------------------------------------------------
@@ -97,16 +88,16 @@ class LoopedAdaptation(SourceOnly):
     @property
     def source_steps(self) -> int:
         """Number of training steps on the source alone."""
-        return int(self.options["source_epochs"]) * self.sampler.steps_per_epoch
+        return self.options.source_epochs * self.sampler.steps_per_epoch
 
     def configure_optimizers(self) -> Optimizers:
         """Return the optimizers of the training on the source and of the adaptation."""
         head = {id(parameter) for parameter in find_classifier(self.model).module.parameters()}
         parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
         groups = []
-        for is_head, factor in ((False, 1.0), (True, self.options["head_lr_factor"])):
+        for is_head, factor in ((False, 1.0), (True, self.options.head_lr_factor)):
             chosen = [parameter for parameter in parameters if (id(parameter) in head) == is_head]
-            lr = factor * (self.options["adaptation_lr"] or self.config.lr)
+            lr = factor * (self.options.adaptation_lr or self.config.lr)
             groups += [{**group, "lr": lr} for group in parameter_groups(self.config, chosen, [self])]
         return {
             "main": make_optimizer(self.config, [self]),
@@ -118,7 +109,7 @@ class LoopedAdaptation(SourceOnly):
         number = step.number - self.source_steps
         if number < 0:
             return super().training_step(step)
-        if number % self.options["steps_per_loop"] == 0:
+        if number % self.options.steps_per_loop == 0:
             self._begin_loop(step, number)
         seed = derive_seed(self.config.seed, _TARGET_STREAM, step.number * self.config.devices + self.processes.rank)
         with step.autocast():
@@ -132,11 +123,11 @@ class LoopedAdaptation(SourceOnly):
         if number == 0 and self.has_domains:
             for network in (self.model, *step.averages.values()):
                 copy_domain(network, SOURCE)
-            if self.options["recalibrate"] and has_running_stats(self.model):
+            if self.options.recalibrate and has_running_stats(self.model):
                 with condition(self.model, TARGET):
                     recalibrate(self.model, self.target_batches())
         self.num_loops += 1
-        start = self.options["source_epochs"] / self.config.epochs
+        start = self.options.source_epochs / self.config.epochs
         self.assign_labels((step.progress - start) / (1 - start))
 
     @property
@@ -178,7 +169,7 @@ class LoopedAdaptation(SourceOnly):
         return metrics
 
 
-class DSBN(LoopedAdaptation):
+class DSBN(LoopedAdaptation[DSBNOptions]):
     """Unsupervised domain adaptation by domain-specific norms and pseudo labels (DSBN, Chang et al. 2019).
 
     Attributes:
@@ -186,7 +177,6 @@ class DSBN(LoopedAdaptation):
         pseudo_labels: a buffer, their labels in this loop, (n,).
     """
 
-    default_options: ClassVar[dict[str, Any]] = {**LoopedAdaptation.default_options, "recalibrate": True}
     first_probabilities: Tensor
     pseudo_labels: Tensor
 
@@ -214,17 +204,3 @@ class DSBN(LoopedAdaptation):
         pseudo_labels = self.pseudo_labels[chosen.to(self.pseudo_labels.device)]
         target_loss = self.metrics(self.forward_in(TARGET, target)[1], pseudo_labels)["loss"]
         return {"loss": source_loss + target_loss, "source_loss": source_loss, "target_loss": target_loss}
-
-
-def _check_options(config: Config, options: Any) -> None:
-    if config.grad_accum_steps != 1:
-        raise SpecError(f"a step of the adaptation has one update; grad_accum_steps must be 1, got {config.grad_accum_steps}.")
-    if not 0 <= options["source_epochs"] < config.epochs:
-        raise SpecError(
-            f"option source_epochs must be at least 0 and less than epochs={config.epochs}; got {options['source_epochs']}."
-        )
-    if options["steps_per_loop"] < 1:
-        raise SpecError(f"option steps_per_loop must be at least 1; got {options['steps_per_loop']}.")
-    for name in ("adaptation_lr", "head_lr_factor"):
-        if options[name] < 0:
-            raise SpecError(f"option {name} must be 0 or more; got {options[name]}.")

@@ -14,15 +14,17 @@ domain 0 is the source and domain 1 the target. Other norms are shared by both.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import TypeVar
 
 from anynorm.diagnostics.buffers import preserve_buffers
 from anynorm.errors import SpecError
 from anynorm.lab.data.datasets import ImageDataset
 from anynorm.lab.tasks.adaptation.data import DomainPair, load_pair_cached
+from anynorm.lab.tasks.adaptation.options import AdaptationOptions
 from anynorm.lab.tasks.classification.classifier import EVAL_BATCH_SIZE, Classifier
 from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
@@ -37,9 +39,10 @@ from anynorm.surgery.recalibrate import has_running_stats, recalibrate
 SOURCE, TARGET = 0, 1
 """The domains of domain-specific norms."""
 NUM_DOMAINS = 2
+AdaptationOptions_co = TypeVar("AdaptationOptions_co", bound=AdaptationOptions, default=AdaptationOptions, covariant=True)
 
 
-class SourceOnly(Classifier):
+class SourceOnly(Classifier[AdaptationOptions_co]):
     """Image classification in a target domain after training in a source domain, without adaptation.
 
     It is the baseline of the methods of domain adaptation. Tests use the norms of the source.
@@ -47,11 +50,6 @@ class SourceOnly(Classifier):
     Args:
         config: the run. `num_train` is the number of training images of each domain, `num_test` that of the target.
         data: both domains; None for those of `config.data` and the option `target`.
-
-    Options:
-        target: data set of the target domain; see `anynorm.lab.tasks.adaptation.data`.
-        fit_images: number of source images on which γ and β of new norms are fitted to the outputs of the norms that they
-            replace, for pretrained models (`anynorm.convert(fit=…)`); 0 for none.
 
     Attributes:
         target_images: the training images of the target, uint8 (n, c, h, w).
@@ -61,7 +59,6 @@ class SourceOnly(Classifier):
         SpecError: if a norm has classes, but not two domains.
     """
 
-    default_options: ClassVar[dict[str, Any]] = {"target": "digits-faded", "fit_images": 0}
     comparison_defaults: ClassVar[ComparisonDefaults] = ComparisonDefaults(
         batch_sizes=(32,),
         base=Config(model="small", epochs=10, lr=0.05),
@@ -80,7 +77,7 @@ class SourceOnly(Classifier):
 
     def apply_norms(self, network: nn.Module, num_classes: int | None = None) -> nn.Module:
         """Replace the norms of a network by those of the run; with `fit_images`, fit them on images of the source."""
-        config, count = self.config, int(self.options["fit_images"])
+        config, count = self.config, self.options.fit_images
         if count:
             images = self.data.standardize(self.data.train[0][:count])
             layout = Layout.parse(config.norm, config.batch_size, NUM_DOMAINS).without_classes()
@@ -138,7 +135,7 @@ class SourceOnly(Classifier):
             super().check()
 
 
-class AdaBN(SourceOnly):
+class AdaBN(SourceOnly[AdaptationOptions]):
     """Unsupervised domain adaptation by running statistics of the target (AdaBN, Li et al. 2016).
 
     Norms without running statistics have nothing to estimate: their results are those of the task `source_only`.
@@ -151,5 +148,5 @@ class AdaBN(SourceOnly):
 
 def load_domains(task: type[SourceOnly], config: Config) -> DomainPair:
     """Return the source and the target of a run, loaded once per process."""
-    target = task.options_of(config)["target"]
+    target = task.options_of(config).target
     return load_pair_cached(config.data, target, config.image_size, config.source_hash, config.skip_unreadable)

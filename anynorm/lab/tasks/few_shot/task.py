@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from anynorm.diagnostics.batch_statistics import batch_statistics
-from anynorm.errors import DataError, SpecError
+from anynorm.errors import DataError
 from anynorm.lab.models.classifier import TOLERANCE, batch_dependence, extract_features, features_and_logits, find_classifier
 from anynorm.lab.models.cosine import CosineLinear
 from anynorm.lab.tasks.classification.classifier import Classifier
@@ -35,6 +35,7 @@ from anynorm.lab.tasks.few_shot.episodes import (
     imprint_scores,
     prototype_scores,
 )
+from anynorm.lab.tasks.few_shot.options import FewShotOptions
 from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.task import Metric
@@ -43,7 +44,7 @@ SCORES: dict[str, Score] = {"": imprint_scores, " (prototypes)": prototype_score
 TRANSDUCTIVE = " (transductive)"
 
 
-class FewShot(Classifier):
+class FewShot(Classifier[FewShotOptions]):
     """Few-shot classification by imprinted weights (Qi et al. 2018): novel classes from a few images of each.
 
     The last `nn.Linear` of a model becomes a cosine classifier; `resnet12` has one.
@@ -52,67 +53,43 @@ class FewShot(Classifier):
         config: the run; `config.data` is a name of `anynorm.lab.tasks.few_shot.data`.
         data: all images; None for those of `config.data`.
 
-    Options:
-        num_base_classes: number of base classes, chosen by the seed of the run; 0 for all.
-        padding: width of the border of zeros that is added to images, in pixels.
-        num_ways: number of novel classes per episode.
-        shots: numbers of images per novel class to learn from, separated by commas; runs are compared by the first.
-        num_queries: number of images per novel class to classify in an episode.
-        num_episodes: number of episodes of an evaluation.
-        within_alphabet: whether all classes of an episode belong to one alphabet, if the data set has alphabets (Omniglot).
-        episode_seed: seed of the episodes; not the seed of the run, so that all runs are evaluated with the same episodes.
-        transductive: whether evaluations also have the accuracy with norms that use the statistics of an episode's queries.
-
     Raises:
         DataError: if the data set has fewer classes or images than an episode needs.
     """
 
     metric: ClassVar[Metric] = Metric("1-shot accuracy", "%", higher_is_better=True)
-    default_options: ClassVar[dict[str, Any]] = {
-        "num_base_classes": 0,
-        "padding": 0,
-        "num_ways": 5,
-        "shots": "1,5",
-        "num_queries": 15,
-        "num_episodes": 600,
-        "within_alphabet": True,
-        "episode_seed": 0,
-        "transductive": False,
-    }
     comparison_defaults: ClassVar[ComparisonDefaults] = ComparisonDefaults(
         norms=("bn", "gn:8", "bgn"),
         batch_sizes=(32,),
-        base=Config(model="resnet12", epochs=5, lr=0.1, width=0.125, num_evals=1, options={"num_ways": 4, "padding": 4}),
+        base=Config(model="resnet12", epochs=5, lr=0.1, width=0.125, num_evals=1, options=FewShotOptions(num_ways=4, padding=4)),
     )
 
     def __init__(self, config: Config, data: FewShotDataset | None = None) -> None:
         options = type(self).options_of(config)
-        shots = parse_shots(options["shots"])
         if config.num_test is not None:
             raise DataError(
                 f"few_shot tests with episodes of all novel images; got num_test={config.num_test}. Use num_episodes."
             )
-        if options["transductive"] and config.devices > 1:
+        if options.transductive and config.devices > 1:
             raise DataError(f"transductive statistics need one process; got devices={config.devices}.")
         few_shot = load_data(config) if data is None else data
-        few_shot = few_shot.choose_base_classes(options["num_base_classes"], config.seed).pad(options["padding"])
+        few_shot = few_shot.choose_base_classes(options.num_base_classes, config.seed).pad(options.padding)
         super().__init__(config, few_shot.as_image_dataset())
         set_cosine_classifier(self.model)
-        self.shots = shots
         self.episodes = draw_episodes(
             few_shot.novel[1],
-            options["num_episodes"],
-            num_ways=options["num_ways"],
-            num_shots=max(shots),
-            num_queries=options["num_queries"],
-            groups=few_shot.novel_groups if options["within_alphabet"] else None,
-            seed=options["episode_seed"],
+            options.num_episodes,
+            num_ways=options.num_ways,
+            num_shots=max(options.shots),
+            num_queries=options.num_queries,
+            groups=few_shot.novel_groups if options.within_alphabet else None,
+            seed=options.episode_seed,
         )
 
     @classmethod
     def metric_for(cls, config: Config) -> Metric:
         """Return the accuracy with the first number of shots."""
-        shots = parse_shots(cls.options_of(config)["shots"])
+        shots = cls.options_of(config).shots
         return cls.metric._replace(name=metric_name(shots[0]))
 
     @classmethod
@@ -126,14 +103,14 @@ class FewShot(Classifier):
         episodes = self.episodes.part(self.processes.rank, self.processes.count)
         features = self._features(episodes)
         metrics: dict[str, float] = {}
-        for shots in self.shots:
+        for shots in self.options.shots:
             for suffix, score in SCORES.items():
                 accuracies = [
                     episode_accuracy(score, features[support[:, :shots]], features[query])
                     for support, query in zip(*episodes, strict=True)
                 ]
                 metrics |= self._summary(metric_name(shots, suffix), accuracies)
-            if self.options["transductive"]:
+            if self.options.transductive:
                 metrics |= self._summary(metric_name(shots, TRANSDUCTIVE), self._transductive_accuracies(shots))
         return metrics
 
@@ -207,21 +184,6 @@ def metric_name(shots: int, suffix: str = "") -> str:
     '5-shot accuracy (prototypes)'
     """
     return f"{shots}-shot accuracy{suffix}"
-
-
-def parse_shots(text: str) -> list[int]:
-    """Return the numbers of shots of an option.
-
-    Raises:
-        SpecError: if one is not a positive number.
-
-    >>> parse_shots("1,5")
-    [1, 5]
-    """
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise SpecError(f"shots must be positive numbers, separated by commas; got {text!r}.")
-    return [int(part) for part in parts]
 
 
 def set_cosine_classifier(model: nn.Module) -> None:

@@ -25,6 +25,7 @@ from anynorm.lab.tasks.generation.feature_networks import distance_name, is_clas
 from anynorm.lab.tasks.generation.metrics import compare_features
 from anynorm.lab.tasks.generation.networks import build_gan
 from anynorm.lab.tasks.generation.norms import set_generator_norms
+from anynorm.lab.tasks.generation.options import GenerationOptions
 from anynorm.lab.tasks.generation.reference_features import BATCH_SIZE, Features, extract_features, own_part, reference_features
 from anynorm.lab.tasks.generation.sampling import (
     can_call,
@@ -47,7 +48,7 @@ EVALUATION_SEED = 1_000_003
 """Seed of the latent vectors of evaluations, the same for all runs."""
 
 
-class Generation(Task):
+class Generation(Task[GenerationOptions]):
     """Class-conditional image generation by a GAN with a projection discriminator (Miyato & Koyama 2018).
 
     An epoch is one pass over the training images; a step uses `n_dis` batches.
@@ -56,45 +57,12 @@ class Generation(Task):
         config: the run, which trains with Adam. `config.norm` is the norm of the generator's blocks; its last norm is the same
             without classes. `config.model` is a name of `anynorm.lab.tasks.generation.networks.GANS` or `package.module:factory`.
 
-    Options:
-        n_dis: number of updates of the discriminator per step.
-        generator_batch_size: number of images per update of the generator; 0 for `config.batch_size`.
-        beta1: β₁ of Adam, for both networks.
-        beta2: β₂ of Adam, for both networks.
-        shared_embedding: whether the norms of a BigGAN predict γ and β from an embedding of the class, as `bn.style` does.
-        attention: whether generator and discriminator of a BigGAN have self-attention at half of the resolution.
-        features: network whose features of generated and real images are compared; a name of `feature_networks`.
-        num_generated: number of generated images in an evaluation.
-        num_reference: number of training images that generated images are compared with; 0 for all.
-        score_splits: number of parts of the generated images over which the class score is averaged.
-        intra_class: whether evaluations also have the distance within each class.
-        recalibration_batches: number of batches on which running statistics are estimated before an evaluation, because those of
-            an averaged generator belong to other weights; 0 to use them as they are.
-        balance_interval: number of steps between measurements of the gradient balance; 0 for none.
-        balance_draws: number of batches of latent vectors in a measurement of the gradient balance.
-
     Raises:
         DataError: if the model does not fit the images.
         SpecError: if a norm does not have the number of classes of the data.
     """
 
     metric: ClassVar[Metric] = Metric("FD")
-    default_options: ClassVar[dict[str, Any]] = {
-        "n_dis": 5,
-        "generator_batch_size": 0,
-        "beta1": 0.0,
-        "beta2": 0.9,
-        "shared_embedding": False,
-        "attention": False,
-        "features": "classifier",
-        "num_generated": 1000,
-        "num_reference": 0,
-        "score_splits": 10,
-        "intra_class": True,
-        "recalibration_batches": 16,
-        "balance_interval": 0,
-        "balance_draws": 4,
-    }
     comparison_defaults: ClassVar[ComparisonDefaults] = ComparisonDefaults(
         norms=("ccbn@K", "sabn@K"),
         batch_sizes=(32,),
@@ -116,12 +84,15 @@ class Generation(Task):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        _check_config(config, self.options)
+        if config.grad_accum_steps != 1:
+            raise SpecError(
+                f"generation takes n_dis batches per step; grad_accum_steps must be 1, got {config.grad_accum_steps}."
+            )
         self.images = make_images(load_images(config), config)
         torch.manual_seed(config.seed)
-        flags = [name for name in ("shared_embedding", "attention") if self.options[name]]
+        embeds, attends = self.options.shared_embedding, self.options.attention
+        flags = [name for name, is_set in (("shared_embedding", embeds), ("attention", attends)) if is_set]
         self.generator, self.discriminator = build_gan(config.model, self.images.data.shape, config.width, flags)
-        embeds = self.options["shared_embedding"]
         set_generator_norms(self.generator, config, self.num_classes, shared_embedding=embeds)
         self._picture: bytes | None = None
         self._class_distances: dict[int, float] = {}
@@ -132,13 +103,13 @@ class Generation(Task):
     @classmethod
     def metric_for(cls, config: Config) -> Metric:
         """Return the Fréchet distance, named after the network of its features."""
-        return Metric(distance_name(str(cls.options_of(config)["features"])))
+        return Metric(distance_name(cls.options_of(config).features))
 
     @classmethod
     def prepare(cls, config: Config) -> None:
         """Load the data set and the feature network."""
         load_images(config)
-        make_feature_network(config, cls.options_of(config)["features"])
+        make_feature_network(config, cls.options_of(config).features)
 
     @property
     def num_classes(self) -> int:
@@ -153,7 +124,7 @@ class Generation(Task):
     @property
     def passes_per_step(self) -> int:
         """The number of batches of real images per step."""
-        return int(self.options["n_dis"])
+        return self.options.n_dis
 
     def training_batch(self, step: int, number: int = 0) -> Batch:
         """Return real images in [−1, 1] and their labels."""
@@ -169,7 +140,7 @@ class Generation(Task):
 
     def configure_optimizers(self) -> Optimizers:
         """Return Adam for both networks."""
-        betas = (self.options["beta1"], self.options["beta2"])
+        betas = (self.options.beta1, self.options.beta2)
         return {
             name: torch.optim.Adam(
                 network.parameters(), self.config.lr, betas, weight_decay=self.config.weight_decay, fused=FUSED
@@ -198,7 +169,7 @@ class Generation(Task):
             step.backward(loss)
             step.update("discriminator")
             total = total + loss.detach()
-        z, fake_labels = self.draw(self.options["generator_batch_size"] or self.config.batch_size, random)
+        z, fake_labels = self.draw(self.options.generator_batch_size or self.config.batch_size, random)
         self.discriminator.requires_grad_(False)
         try:
             with step.autocast():
@@ -209,9 +180,9 @@ class Generation(Task):
         step.update("generator")
         self._num_steps = step.number + 1
         metrics = {"discriminator_loss": total / self.passes_per_step, "generator_loss": generator_loss}
-        interval = self.options["balance_interval"]
+        interval = self.options.balance_interval
         if interval and self._num_steps % interval == 0:
-            latents = [self.draw(self.config.batch_size, random)[0] for _ in range(self.options["balance_draws"])]
+            latents = [self.draw(self.config.batch_size, random)[0] for _ in range(self.options.balance_draws)]
             metrics |= measure_balance(self.generator, self.discriminator, latents, self.num_classes, self.generator_loss)
         return metrics
 
@@ -246,21 +217,21 @@ class Generation(Task):
         metrics, self._class_distances = compare_features(
             self.reference,
             fakes,
-            options["features"],
-            score_splits=options["score_splits"],
-            intra_class=options["intra_class"],
-            has_classes=is_classifier_of(self.config.data, options["features"], self.num_classes, fakes.logits),
+            options.features,
+            score_splits=options.score_splits,
+            intra_class=options.intra_class,
+            has_classes=is_classifier_of(self.config.data, options.features, self.num_classes, fakes.logits),
         )
         return metrics
 
     @cached_property
     def reference(self) -> Features:
         """The features of training images that generated images are compared with."""
-        return reference_features(self.config, self.options["features"], self.options["num_reference"], self.device)
+        return reference_features(self.config, self.options.features, self.options.num_reference, self.device)
 
     def _fake_features(self) -> Features:
         """Return the features of `num_generated` images, with equally frequent classes, divided among the processes."""
-        count = self.options["num_generated"]
+        count = self.options.num_generated
         labels = torch.arange(count) % self.num_classes
         random = torch.Generator().manual_seed(EVALUATION_SEED)
         z = torch.randn(count, self.generator.latent_size, generator=random)
@@ -269,7 +240,7 @@ class Generation(Task):
         if self.processes.all_true(is_collapsed(images, labels[own])):
             raise DivergedError(f"the generator has collapsed after step {self._num_steps}: all images of each class are equal")
         self._picture = sample_picture(images, labels[own], self.num_classes)
-        network = make_feature_network(self.config, self.options["features"]).to(self.device)
+        network = make_feature_network(self.config, self.options.features).to(self.device)
         return extract_features(network, split_batches(images, labels[own], BATCH_SIZE)).gather(self.processes, count)
 
     def sample(self, labels: Tensor, z: Tensor | None = None) -> Tensor:
@@ -292,7 +263,7 @@ class Generation(Task):
         z = torch.randn(len(labels), self.generator.latent_size) if z is None else z
         if z.shape != (len(labels), self.generator.latent_size):
             raise DataError(f"z must be of shape {(len(labels), self.generator.latent_size)}; got {tuple(z.shape)}.")
-        count, random = self.options["recalibration_batches"], torch.Generator().manual_seed(EVALUATION_SEED + 1)
+        count, random = self.options.recalibration_batches, torch.Generator().manual_seed(EVALUATION_SEED + 1)
         generator = self.generator
         if count:
             generator = recalibrated(generator, [self.draw(RECALIBRATION_BATCH_SIZE, random) for _ in range(count)])
@@ -304,7 +275,7 @@ class Generation(Task):
         if self._picture is not None:
             files[f"samples/step-{self._num_steps:08d}.png"] = self._picture
         if self._class_distances:
-            name = f"intra-class {distance_name(self.options['features'])}"
+            name = f"intra-class {distance_name(self.options.features)}"
             files["intra-class.json"] = json.dumps({name: self._class_distances}, indent=1).encode()
         return files
 
@@ -332,17 +303,3 @@ class Generation(Task):
     def close(self) -> None:
         """Stop the worker processes that decode streamed images."""
         self.images.close()
-
-
-def _check_config(config: Config, options: Any) -> None:
-    if config.grad_accum_steps != 1:
-        raise SpecError(f"generation takes n_dis batches per step; grad_accum_steps must be 1, got {config.grad_accum_steps}.")
-    at_least = {"n_dis": 1, "num_generated": 2, "score_splits": 1, "balance_draws": 1}
-    at_least |= dict.fromkeys(("generator_batch_size", "num_reference", "recalibration_batches", "balance_interval"), 0)
-    for name, minimum in at_least.items():
-        if options[name] < minimum:
-            raise SpecError(f"option {name} must be at least {minimum}; got {options[name]}.")
-    for name in ("beta1", "beta2"):
-        if not 0 <= options[name] < 1:
-            raise SpecError(f"option {name} must be in [0, 1); got {options[name]}.")
-    distance_name(options["features"])  # raises if there is no such network

@@ -13,16 +13,16 @@ after it is read (the order is not defined); here a step reads the baseline of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from anynorm.errors import DataError, SpecError
+from anynorm.errors import DataError
 from anynorm.io.checkpoints import import_object
-from anynorm.lab.tasks.search.controller import NORM_POSITIONS, Controller
+from anynorm.lab.tasks.search.controller import Controller
 from anynorm.lab.tasks.search.nasbench import FILE, CellTable, load_table
+from anynorm.lab.tasks.search.options import ControllerOptions
 from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.task import FUSED, Metric, Metrics, Task
@@ -30,7 +30,7 @@ from anynorm.lab.training.task import FUSED, Metric, Metrics, Task
 ADAM_BETA2 = 0.999
 
 
-class ControllerSearch(Task):
+class ControllerSearch(Task[ControllerOptions]):
     """Architecture search by reinforcement learning, with the controller of ENAS (Pham et al. 2018).
 
     The rewards are accuracies in the tables of NAS-Bench-201, so that only the LSTM of the controller is trained. A batch has
@@ -41,41 +41,12 @@ class ControllerSearch(Task):
         config: the run.
         table: the accuracies; None for the table of the options.
 
-    Options:
-        table: file of the table, relative to the working directory or the data directory, or `package.module:function`
-            that returns an `anynorm.lab.tasks.search.nasbench.CellTable`.
-        data_set: data set of the accuracies: cifar10, cifar100 or imagenet16.
-        places: where the LSTM has norms: input, hidden and cell, separated by commas; "" for an LSTM without norms.
-        hidden_size: size of the LSTM and of the embeddings of operations.
-        tanh_constant: t of the probabilities softmax(t · tanh(logits / T)); see `anynorm.lab.tasks.search.controller`.
-        temperature: T of the probabilities softmax(t · tanh(logits / T)); see `anynorm.lab.tasks.search.controller`.
-        entropy_weight: weight of the entropy of the policy in the reward.
-        baseline_decay: decay of the moving average of rewards, which is the baseline of REINFORCE.
-        reward_images: number of validation images of the accuracy in a reward.
-        steps_per_epoch: number of updates of the controller per epoch.
-        beta1: β₁ of Adam.
-        eps: ε of Adam.
-
     Raises:
         DataError: if the table cannot be read.
         SpecError: if an option is out of range.
     """
 
     metric: ClassVar[Metric] = Metric("accuracy", "%", higher_is_better=True)
-    default_options: ClassVar[Mapping[str, Any]] = {
-        "table": FILE,
-        "data_set": "cifar10",
-        "places": ",".join(NORM_POSITIONS),
-        "hidden_size": 64,
-        "tanh_constant": 2.5,
-        "temperature": 1.0,
-        "entropy_weight": 1e-4,
-        "baseline_decay": 0.99,
-        "reward_images": 160,
-        "steps_per_epoch": 30,
-        "beta1": 0.0,
-        "eps": 1e-3,
-    }
     comparison_defaults: ClassVar[ComparisonDefaults] = ComparisonDefaults(
         norms=("ln", "gn:32", "ln+gn:32"),
         batch_sizes=(10,),
@@ -88,19 +59,18 @@ class ControllerSearch(Task):
 
     def __init__(self, config: Config, table: CellTable | None = None) -> None:
         super().__init__(config)
-        _check_options(self.options)
-        self.table = _read_table(self.options["table"]) if table is None else table
-        data_set = self.options["data_set"]
+        self.table = _read_table(self.options.table) if table is None else table
+        data_set = self.options.data_set
         self.valid = self.table.accuracy(data_set, 12, "valid")
         self.test = self.table.accuracy(data_set)
         torch.manual_seed(config.seed)
-        places = [place.strip() for place in self.options["places"].split(",") if place.strip()]
+        places = self.options.places
         controller = Controller(
             self.table.num_edges,
             len(self.table.op_names),
-            hidden_size=self.options["hidden_size"],
-            tanh_constant=self.options["tanh_constant"],
-            temperature=self.options["temperature"],
+            hidden_size=self.options.hidden_size,
+            tanh_constant=self.options.tanh_constant,
+            temperature=self.options.temperature,
             norms=dict.fromkeys(places, "ln"),
         )
         self.controller: Any = self.apply_norms(controller) if places else controller
@@ -117,7 +87,7 @@ class ControllerSearch(Task):
     def num_samples(self) -> int:
         """Number of cells sampled per epoch."""
         config = self.config
-        return int(self.options["steps_per_epoch"]) * config.batch_size * config.grad_accum_steps * config.devices
+        return self.options.steps_per_epoch * config.batch_size * config.grad_accum_steps * config.devices
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return Adam."""
@@ -125,22 +95,22 @@ class ControllerSearch(Task):
         return torch.optim.Adam(
             self.controller.parameters(),
             config.lr,
-            (options["beta1"], ADAM_BETA2),
-            options["eps"],
+            (options.beta1, ADAM_BETA2),
+            options.eps,
             config.weight_decay,
             fused=FUSED,
         )
 
     def batch(self, indices: Tensor, generator: torch.Generator) -> Tensor:
         """Return uniform random numbers, (n, edges + images): the cells are drawn with the first, the rewards with the others."""
-        return torch.rand(len(indices), self.table.num_edges + self.options["reward_images"], generator=generator)
+        return torch.rand(len(indices), self.table.num_edges + self.options.reward_images, generator=generator)
 
     def loss(self, batch: Tensor) -> Metrics:
         """Return the REINFORCE loss, the mean reward and the mean entropy of sampled cells; update the baseline."""
         samples = self.controller.sample(batch[:, : self.table.num_edges])
         rows = self.table.index(samples.ops)
         observed = observe(self.valid, rows, batch[:, self.table.num_edges :])
-        rewards = observed + self.options["entropy_weight"] * samples.entropies.detach()
+        rewards = observed + self.options.entropy_weight * samples.entropies.detach()
         loss = -((rewards - self.baseline) * samples.log_probs).mean()
         if self.training:
             self._update(rows, observed, rewards)
@@ -149,7 +119,7 @@ class ControllerSearch(Task):
     @torch.no_grad()
     def _update(self, rows: Tensor, observed: Tensor, rewards: Tensor) -> None:
         """Update the baseline by each reward, and the cell with the largest observed accuracy."""
-        decay = self.options["baseline_decay"]
+        decay = self.options.baseline_decay
         powers = decay ** torch.arange(len(rewards) - 1, -1, -1, device=rewards.device)
         self.baseline.mul_(decay ** len(rewards)).add_((1 - decay) * (powers * rewards).sum())
         reward, number = observed.max(0)
@@ -195,15 +165,3 @@ def _read_table(name: str) -> CellTable:
     if not isinstance(table, CellTable):
         raise DataError(f"{name!r} must return an anynorm.lab.tasks.search.nasbench.CellTable; got {type(table).__name__}.")
     return table
-
-
-def _check_options(options: Any) -> None:
-    for name in ("hidden_size", "reward_images", "steps_per_epoch"):
-        if options[name] < 1:
-            raise SpecError(f"option {name} must be at least 1; got {options[name]}.")
-    for name in ("baseline_decay", "beta1"):
-        if not 0 <= options[name] < 1:
-            raise SpecError(f"option {name} must be in [0, 1); got {options[name]}.")
-    for name in ("entropy_weight", "eps"):
-        if options[name] < 0:
-            raise SpecError(f"option {name} must be 0 or more; got {options[name]}.")

@@ -6,16 +6,57 @@ w ← w − SGD(∇_w L_train(w, α)), gradients clipped     on a batch of the o
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
 from torch import Tensor
 
 from anynorm.diagnostics.buffers import preserve_buffers
 from anynorm.errors import SpecError
 from anynorm.lab.tasks.search.bilevel import frozen, second_order_gradients
+from anynorm.lab.tasks.search.options import DartsOptions
 from anynorm.lab.tasks.search.task import ALPHA, WEIGHTS, ArchitectureSearch
-from anynorm.lab.training.task import Metrics, Step
+from anynorm.lab.training.comparison_defaults import ComparisonDefaults
+from anynorm.lab.training.curve import DivergedError
+from anynorm.lab.training.task import FUSED, Metrics, Optimizers, Step
 
 
-class FirstOrderSearch(ArchitectureSearch):
+class DifferentiableSearch(ArchitectureSearch[DartsOptions]):
+    """The base class of searches in which the architecture parameters α follow gradients."""
+
+    comparison_defaults: ClassVar[ComparisonDefaults] = replace(
+        ArchitectureSearch.comparison_defaults,
+        base=replace(ArchitectureSearch.comparison_defaults.base, options=DartsOptions(alpha_lr=0.01)),
+    )
+
+    def configure_optimizers(self) -> Optimizers:
+        """Return the optimizer of the weights, and Adam for α with a constant learning rate."""
+        alpha = torch.optim.Adam(
+            [{"params": self.model.alpha_parameters(), "constant_lr": True}],
+            self.options.alpha_lr,
+            (0.5, 0.999),
+            weight_decay=self.options.alpha_weight_decay,
+            fused=FUSED,
+        )
+        return {"weights": self.weight_optimizer(), "alpha": alpha}
+
+    def update_alpha(self, step: Step) -> None:
+        """Update α by its gradients.
+
+        Raises:
+            DivergedError: if α is infinite or NaN afterwards.
+        """
+        step.update("alpha")
+        if not all(bool(alpha.isfinite().all()) for alpha in self.model.alpha_parameters()):
+            lr = self.options.alpha_lr
+            raise DivergedError(
+                f"the architecture parameters α are not finite in step {step.number}; use a lower lr ({self.config.lr:g}) or "
+                f"alpha_lr ({lr:g})"
+            )
+
+
+class FirstOrderSearch(DifferentiableSearch):
     """Differentiable architecture search (DARTS, Liu et al. 2019), first order.
 
     The architecture parameters α follow the gradient of the validation loss at the current weights (ξ = 0).
@@ -30,7 +71,7 @@ class FirstOrderSearch(ArchitectureSearch):
         return {f"alpha_{name}": value for name, value in metrics.items()}
 
 
-class SecondOrderSearch(ArchitectureSearch):
+class SecondOrderSearch(DifferentiableSearch):
     """Differentiable architecture search (DARTS, Liu et al. 2019), second order.
 
     The architecture parameters α follow the gradient of the validation loss through one unrolled step of the weights, which takes

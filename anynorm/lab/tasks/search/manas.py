@@ -12,18 +12,14 @@ error is that of the recommended path instead of the mixture.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, ClassVar
-
 import torch
 from torch import Tensor
 
 from anynorm.diagnostics.buffers import preserve_buffers
-from anynorm.errors import SpecError
 from anynorm.lab.data import ImageDataset, StreamedDataset
 from anynorm.lab.tasks.search.bandits import Exp3, LeastSquares, Policy, RandomSearch
-from anynorm.lab.tasks.search.task import ALPHA, ArchitectureSearch
-from anynorm.lab.training.comparison_defaults import ComparisonDefaults
+from anynorm.lab.tasks.search.options import Exp3Options, LeastSquaresOptions, SupernetOptions
+from anynorm.lab.tasks.search.task import ALPHA, ArchitectureSearch, SearchOptions_co
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.curve import DivergedError
 from anynorm.lab.training.sampler import derive_seed
@@ -31,21 +27,14 @@ from anynorm.lab.training.task import Metrics, Optimizers, Step
 
 STREAM = 4
 """Random stream of the policy; see `anynorm.lab.training.sampler`. All processes draw the same architecture."""
-_UNUSED = ("alpha_lr", "alpha_weight_decay")
-"""Options of `ArchitectureSearch` that do not apply to a policy."""
-OPTIONS = {name: value for name, value in ArchitectureSearch.default_options.items() if name not in _UNUSED}
-DEFAULTS = replace(ArchitectureSearch.comparison_defaults, base=replace(ArchitectureSearch.comparison_defaults.base, options={}))
 
 
-class BanditSearch(ArchitectureSearch):
+class BanditSearch(ArchitectureSearch[SearchOptions_co]):
     """The base class of searches by a policy.
 
     Attributes:
         policy: the policy, over the edges of all kinds of cells in the order of `Supernet.alphas`.
     """
-
-    default_options: ClassVar[dict[str, Any]] = OPTIONS
-    comparison_defaults: ClassVar[ComparisonDefaults] = DEFAULTS
 
     def __init__(self, config: Config, data: ImageDataset | StreamedDataset | None = None) -> None:
         super().__init__(config, data)
@@ -96,40 +85,23 @@ class BanditSearch(ArchitectureSearch):
             return super().evaluate()
 
 
-class _Manas(BanditSearch):
-    """MANAS with any policy that has a learning rate.
-
-    Options:
-        policy_lr: learning rate η of the policy that draws architectures.
-    """
-
-    default_options: ClassVar[dict[str, Any]] = {**OPTIONS, "policy_lr": 0.01}
-
-    def _check_settings(self) -> None:
-        super()._check_settings()
-        if self.options["policy_lr"] <= 0:
-            raise SpecError(f"option policy_lr must be above 0; got {self.options['policy_lr']}.")
-
-
-class Exp3Search(_Manas):
+class Exp3Search(BanditSearch[Exp3Options]):
     """Architecture search by multi-agent bandits with the policy Exp3 (MANAS, Carlucci et al. 2019)."""
 
     def make_policy(self, num_edges: int, num_ops: int) -> Policy:
         """Return Exp3."""
-        return Exp3(num_edges, num_ops, self.options["policy_lr"])
+        return Exp3(num_edges, num_ops, self.options.policy_lr)
 
 
-class LeastSquaresSearch(_Manas):
+class LeastSquaresSearch(BanditSearch[LeastSquaresOptions]):
     """Architecture search by multi-agent bandits with a least-squares policy (MANAS, Carlucci et al. 2019)."""
-
-    default_options: ClassVar[dict[str, Any]] = {**OPTIONS, "policy_lr": 0.05}
 
     def make_policy(self, num_edges: int, num_ops: int) -> Policy:
         """Return least squares."""
-        return LeastSquares(num_edges, num_ops, self.options["policy_lr"])
+        return LeastSquares(num_edges, num_ops, self.options.policy_lr)
 
 
-class RandomArchitectureSearch(BanditSearch):
+class RandomArchitectureSearch(BanditSearch[SupernetOptions]):
     """Architecture search by random sampling with shared weights, a baseline.
 
     The architecture with the lowest loss on a batch of validation images is the result.

@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
+from typing_extensions import TypeVar
 
 from anynorm.diagnostics.batch_statistics import batch_statistics
 from anynorm.errors import SpecError
@@ -27,13 +28,13 @@ from anynorm.lab.tasks.classification.classifier import Classifier
 from anynorm.lab.tasks.search.bilevel import frozen
 from anynorm.lab.tasks.search.metrics import check_table, expected_accuracy_name, load_search_table, table_metrics
 from anynorm.lab.tasks.search.norms import set_supernet_norms
+from anynorm.lab.tasks.search.options import SupernetOptions
 from anynorm.lab.training.clipping import clipping_optimizer
 from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
-from anynorm.lab.training.curve import DivergedError
 from anynorm.lab.training.images import Batch, split_images
 from anynorm.lab.training.sampler import Sampler
-from anynorm.lab.training.task import FUSED, Metric, Metrics, Optimizers, Step
+from anynorm.lab.training.task import Metric, Metrics, Step
 
 EVALUATION_SEED = 1_000_003
 """Seed of the operations drawn in evaluations, the same for all runs."""
@@ -41,9 +42,10 @@ ALPHA_SEED = 500_009
 """Added to the seed of a run for the order of the images on which α is trained."""
 WEIGHTS, ALPHA = 0, 1
 """The passes of a step."""
+SearchOptions_co = TypeVar("SearchOptions_co", bound=SupernetOptions, default=SupernetOptions, covariant=True)
 
 
-class ArchitectureSearch(Classifier):
+class ArchitectureSearch(Classifier[SearchOptions_co]):
     """The base class of searches: a supernet, two halves of the training images, the update of the weights, and metrics.
 
     A subclass defines `update_architecture`. An epoch is one pass over the images for the weights.
@@ -54,29 +56,12 @@ class ArchitectureSearch(Classifier):
             `schedule` are those of the weights.
         data: all images; None for those of `config.data`.
 
-    Options:
-        alpha_lr: learning rate of Adam for the architecture parameters α; constant.
-        alpha_weight_decay: weight decay of Adam for the architecture parameters α.
-        clip_grad_norm: maximum norm of the gradient of the weights; 0 for no clipping.
-        alpha_from_test: whether α is trained on half of the test images, and the weights on all training images (sabn Table 2).
-        sample_conditions: whether norms with classes get operations drawn from softmax(α); if not, they always get class 0.
-        table: file with the accuracies of NAS-Bench-201, by which runs are then compared; "" for none. See
-            `anynorm.lab.tasks.search.nasbench`.
-
     Raises:
         SpecError: if a setting does not apply to a search.
         DataError: if the model is not a supernet, or the table does not fit it.
     """
 
     metric: ClassVar[Metric] = Metric("error", "%")
-    default_options: ClassVar[dict[str, Any]] = {
-        "alpha_lr": 3e-4,
-        "alpha_weight_decay": 1e-3,
-        "clip_grad_norm": 5.0,
-        "alpha_from_test": False,
-        "sample_conditions": True,
-        "table": "",
-    }
     comparison_defaults: ClassVar[ComparisonDefaults] = ComparisonDefaults(
         norms=("bn.none", "bn", "ccbn@K", "sabn@K"),
         batch_sizes=(32,),
@@ -88,7 +73,6 @@ class ArchitectureSearch(Classifier):
             schedule="cosine-to-0.04",
             nesterov=True,
             num_evals=5,
-            options={"alpha_lr": 0.01},
         ),
     )
 
@@ -97,18 +81,13 @@ class ArchitectureSearch(Classifier):
     def __init__(self, config: Config, data: ImageDataset | StreamedDataset | None = None) -> None:
         super().__init__(config, data)
         self._check_settings()
-        self.images, self.alpha_images = split_images(self.images, config.seed, from_test=self.options["alpha_from_test"])
+        self.images, self.alpha_images = split_images(self.images, config.seed, from_test=self.options.alpha_from_test)
         check_table(self.table, self.model)
 
     def _check_settings(self) -> None:
-        config, options = self.config, self.options
+        config = self.config
         if config.grad_accum_steps != 1:
             raise SpecError(f"a search has one batch per update; grad_accum_steps must be 1, got {config.grad_accum_steps}.")
-        if getattr(options, "alpha_lr", 1) <= 0:
-            raise SpecError(f"option alpha_lr must be above 0; got {options['alpha_lr']}.")
-        for name in ("alpha_weight_decay", "clip_grad_norm"):
-            if getattr(options, name, 0) < 0:
-                raise SpecError(f"option {name} must be 0 or more; got {options[name]}.")
 
     def make_model(self) -> Supernet:
         """Return the untrained supernet with the norms of the run."""
@@ -119,13 +98,13 @@ class ArchitectureSearch(Classifier):
     @classmethod
     def metric_for(cls, config: Config) -> Metric:
         """Return the expected accuracy on CIFAR-10 of architectures drawn from softmax(α) if there is a table, else `metric`."""
-        has_table = bool(cls.options_of(config)["table"])
+        has_table = bool(cls.options_of(config).table)
         return Metric(expected_accuracy_name("cifar10"), "%", higher_is_better=True) if has_table else cls.metric
 
     @cached_property
     def table(self) -> Any:
         """The `CellTable` of the run, or None."""
-        return load_search_table(self.options["table"])
+        return load_search_table(self.options.table)
 
     # Data ---------------------------------------------------------------------------------------------------------------------
 
@@ -148,24 +127,13 @@ class ArchitectureSearch(Classifier):
         return self._make_draw(sampler.dropout_seed(step))
 
     def _make_draw(self, seed: int) -> Draw:
-        return MultinomialDraw(torch.Generator().manual_seed(seed)) if self.options["sample_conditions"] else first_operations
+        return MultinomialDraw(torch.Generator().manual_seed(seed)) if self.options.sample_conditions else first_operations
 
     # Training -----------------------------------------------------------------------------------------------------------------
 
-    def configure_optimizers(self) -> Optimizers:
-        """Return the optimizer of the weights, and Adam for α with a constant learning rate."""
-        alpha = torch.optim.Adam(
-            [{"params": self.model.alpha_parameters(), "constant_lr": True}],
-            self.options["alpha_lr"],
-            (0.5, 0.999),
-            weight_decay=self.options["alpha_weight_decay"],
-            fused=FUSED,
-        )
-        return {"weights": self.weight_optimizer(), "alpha": alpha}
-
     def weight_optimizer(self) -> torch.optim.Optimizer:
         """Return the optimizer of the weights, with clipped gradients."""
-        return clipping_optimizer(self.config, self.model.weight_parameters(), self.options["clip_grad_norm"])
+        return clipping_optimizer(self.config, self.model.weight_parameters(), self.options.clip_grad_norm)
 
     def training_step(self, step: Step) -> Metrics:
         """Update the architecture, then the weights."""
@@ -188,20 +156,6 @@ class ArchitectureSearch(Classifier):
         """Return loss and error of the batch of a pass."""
         with self.model.set_condition_sampler(self.draw(step, number)):
             return self.loss(self.training_batch(step, number))
-
-    def update_alpha(self, step: Step) -> None:
-        """Update α by its gradients.
-
-        Raises:
-            DivergedError: if α is infinite or NaN afterwards.
-        """
-        step.update("alpha")
-        if not all(bool(alpha.isfinite().all()) for alpha in self.model.alpha_parameters()):
-            lr = self.options["alpha_lr"]
-            raise DivergedError(
-                f"the architecture parameters α are not finite in step {step.number}; use a lower lr ({self.config.lr:g}) or "
-                f"alpha_lr ({lr:g})"
-            )
 
     # Evaluation ---------------------------------------------------------------------------------------------------------------
 

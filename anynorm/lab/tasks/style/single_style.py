@@ -7,9 +7,9 @@ f are features of a fixed VGG network, G their Gram matrices. The norms of the n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -25,13 +25,14 @@ from anynorm.lab.tasks.style.crops import Crops, channels_last, to_float, to_uin
 from anynorm.lab.tasks.style.encoders import load_vgg
 from anynorm.lab.tasks.style.losses import gram, gram_loss, total_variation
 from anynorm.lab.tasks.style.networks.johnson import JohnsonNetwork
-from anynorm.lab.tasks.style.task import EVAL_BATCH_SIZE, NUM_PICTURES, check_alpha, read_layers
+from anynorm.lab.tasks.style.options import SingleStyleOptions
+from anynorm.lab.tasks.style.task import EVAL_BATCH_SIZE, NUM_PICTURES, check_alpha, check_layers
 from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.task import Metric, Metrics, Task
 
 
-class SingleStyleTransfer(Task):
+class SingleStyleTransfer(Task[SingleStyleOptions]):
     """Style transfer with a single style, by a network that is trained for it (Johnson et al. 2016).
 
     `config.data` has the content images, see `anynorm.lab.data.unlabeled`; `config.image_size` is the side of a random crop, and
@@ -40,33 +41,11 @@ class SingleStyleTransfer(Task):
     Args:
         config: the run.
 
-    Options:
-        style_image: path of the style image, whose central square is used; must be set.
-        style_size: side to which the central square of the style image is resized, in pixels; 0 for `image_size`.
-        encoder: name or path of the weights of the loss network; see `anynorm.lab.tasks.style.encoders`.
-        content_layer: layer of the loss network in the content loss.
-        style_layers: layers of the loss network in the style loss, separated by commas.
-        content_weight: weight of the content loss.
-        style_weight: weight of the style loss.
-        tv_weight: weight of the total variation of the stylized images; 0 for none.
-        resize: length of the shorter side of content images before they are cropped, in pixels.
-
     Raises:
         DataError: if the weights of the encoder are not found.
     """
 
     metric: ClassVar[Metric] = Metric("loss")
-    default_options: ClassVar[Mapping[str, Any]] = {
-        "style_image": "",
-        "style_size": 0,
-        "encoder": "vgg16",
-        "content_layer": "relu3_3",
-        "style_layers": "relu1_2,relu2_2,relu3_3,relu4_3",
-        "content_weight": 1.0,
-        "style_weight": 10.0,
-        "tv_weight": 0.0,
-        "resize": 256,
-    }
     comparison_defaults: ClassVar[ComparisonDefaults] = ComparisonDefaults(
         norms=("bn", "in", "sn"),
         batch_sizes=(4,),
@@ -77,13 +56,12 @@ class SingleStyleTransfer(Task):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         options = self.options
-        names = [options["content_layer"], *(name.strip() for name in options["style_layers"].split(","))]
-        encoder = load_vgg(options["encoder"], max(names))
+        encoder = load_vgg(options.encoder, max(options.content_layer, *options.style_layers))
         torch.manual_seed(config.seed)
         model = self.apply_norms(JohnsonNetwork(1.0 if config.width is None else config.width))
         self.model = channels_last(model)
         self.encoder = channels_last(encoder)
-        self.style_layers = read_layers(options["style_layers"], self.encoder)
+        self.style_layers = check_layers(options.style_layers, self.encoder)
 
     @classmethod
     def prepare(cls, config: Config) -> None:
@@ -94,17 +72,17 @@ class SingleStyleTransfer(Task):
     @cached_property
     def contents(self) -> Crops:
         """The content images."""
-        return Crops(self.config.data, self.config, self.options["resize"])
+        return Crops(self.config.data, self.config, self.options.resize)
 
     @cached_property
     def style(self) -> Tensor:
         """The style image, (1, 3, h, w) in [0, 1]."""
         from PIL import Image
 
-        if not self.options["style_image"]:
+        if not self.options.style_image:
             raise DataError("single_style_transfer needs a style: set the option style_image to the path of an image; got ''.")
-        size = self.options["style_size"] or self.config.image_size
-        pixels = read_image(find_image(self.options["style_image"])).permute(1, 2, 0).numpy()
+        size = self.options.style_size or self.config.image_size
+        pixels = read_image(find_image(self.options.style_image)).permute(1, 2, 0).numpy()
         square = CenterCrop(size, size)(Image.fromarray(pixels), np.random.default_rng(0))
         return to_float(torch.from_numpy(square)[None])
 
@@ -128,7 +106,7 @@ class SingleStyleTransfer(Task):
 
     def loss(self, batch: Tensor) -> Metrics:
         """Return the content loss, the style loss, the total variation and their weighted sum."""
-        options, layer = self.options, self.options["content_layer"]
+        options, layer = self.options, self.options.content_layer
         with torch.no_grad():
             content = self.encoder(batch, [layer])[layer]
         images = self.model(batch)
@@ -136,7 +114,7 @@ class SingleStyleTransfer(Task):
         content_loss = mse_loss(features[layer], content)
         style_loss = gram_loss(features, self.grams)
         tv_loss = total_variation(images)
-        loss = options["content_weight"] * content_loss + options["style_weight"] * style_loss + options["tv_weight"] * tv_loss
+        loss = options.content_weight * content_loss + options.style_weight * style_loss + options.tv_weight * tv_loss
         return {"loss": loss, "content_loss": content_loss, "style_loss": style_loss, "tv_loss": tv_loss}
 
     def evaluate(self) -> dict[str, float]:

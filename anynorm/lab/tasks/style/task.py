@@ -14,9 +14,9 @@ has two more metrics, which are comparable between norms:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ from anynorm.lab.tasks.style.encoders import load_vgg
 from anynorm.lab.tasks.style.losses import moment_loss
 from anynorm.lab.tasks.style.networks.decoder import StyleTransferNetwork, mirror
 from anynorm.lab.tasks.style.networks.vgg import VGG
+from anynorm.lab.tasks.style.options import StyleTransferOptions
 from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.sampler import Sampler
@@ -40,7 +41,7 @@ NUM_PICTURES = 4
 """Number of contents and of styles in the picture of an evaluation."""
 
 
-class StyleTransfer(Task):
+class StyleTransfer(Task[StyleTransferOptions]):
     """Style transfer with any style, by one decoder (AdaIN, Huang & Belongie 2017).
 
     `config.data` has the content images, see `anynorm.lab.data.unlabeled`, and `config.image_size` is the side of a random crop.
@@ -48,30 +49,12 @@ class StyleTransfer(Task):
     Args:
         config: the run.
 
-    Options:
-        styles: style images, folder:PATH or npz:PATH; must be set. See `anynorm.lab.data.unlabeled`.
-        encoder: name or path of the weights of the encoder; see `anynorm.lab.tasks.style.encoders`.
-        content_layer: last layer of the encoder, where the style is applied.
-        style_layers: layers of the encoder in the style loss, separated by commas.
-        style_weight: weight of the style loss; that of the content loss is 1.
-        detach_target: whether the target of the content loss is a constant, without a gradient.
-        resize: length of the shorter side of images before they are cropped, in pixels.
-
     Raises:
         SpecError: if the norm does not take a style.
         DataError: if the weights of the encoder are not found.
     """
 
     metric: ClassVar[Metric] = Metric("loss")
-    default_options: ClassVar[Mapping[str, Any]] = {
-        "styles": "",
-        "encoder": "vgg19",
-        "content_layer": "relu4_1",
-        "style_layers": "relu1_1,relu2_1,relu3_1,relu4_1",
-        "style_weight": 10.0,
-        "detach_target": True,
-        "resize": 512,
-    }
     comparison_defaults: ClassVar[ComparisonDefaults] = ComparisonDefaults(
         norms=("adain", "saadain", "ilmadain"),
         batch_sizes=(8,),
@@ -86,12 +69,12 @@ class StyleTransfer(Task):
                 f"style_transfer needs a norm that takes a style; got {config.norm}. Usable: adain, saadain, ilmadain, and any "
                 "norm with the suffix .style or .sastyle, such as gn:32.style."
             )
-        encoder = load_vgg(self.options["encoder"], self.options["content_layer"])
+        encoder = load_vgg(self.options.encoder, self.options.content_layer)
         torch.manual_seed(config.seed)
         norm = make(config.norm, encoder.num_features, batch_size=config.batch_size)
         self.model = channels_last(StyleTransferNetwork(norm, mirror(encoder)))
         self.encoder = channels_last(encoder)
-        self.style_layers = read_layers(self.options["style_layers"], self.encoder)
+        self.style_layers = check_layers(self.options.style_layers, self.encoder)
 
     @classmethod
     def prepare(cls, config: Config) -> None:
@@ -102,12 +85,12 @@ class StyleTransfer(Task):
     @cached_property
     def contents(self) -> Crops:
         """The content images."""
-        return Crops(self.config.data, self.config, self.options["resize"])
+        return Crops(self.config.data, self.config, self.options.resize)
 
     @cached_property
     def styles(self) -> Crops:
         """The style images, one at random per content image."""
-        name = self.options["styles"]
+        name = self.options.styles
         if not name:
             raise DataError("style_transfer needs style images: set the option styles to folder:PATH or npz:PATH; got ''.")
 
@@ -115,7 +98,7 @@ class StyleTransfer(Task):
             generator = sampler.generator(step, number)
             return torch.randint(len(self.styles.train), (self.config.batch_size,), generator=generator)
 
-        return Crops(name, self.config, self.options["resize"], stream=1, choose=choose)
+        return Crops(name, self.config, self.options.resize, stream=1, choose=choose)
 
     @property
     def num_samples(self) -> int:
@@ -134,28 +117,28 @@ class StyleTransfer(Task):
         content, style = batch
         with torch.no_grad():
             content_features = self.encode(content)
-            style_features = self.encoder(style, {*self.style_layers, self.options["content_layer"]})
+            style_features = self.encoder(style, {*self.style_layers, self.options.content_layer})
         return self._losses(content_features, style_features)[0]
 
     def _losses(self, content: Tensor, style: dict[str, Tensor]) -> tuple[Metrics, Tensor]:
         """Return the losses, and the features of the stylized image."""
-        last = self.options["content_layer"]
+        last = self.options.content_layer
         target = self.model.target(content, style[last])
         features = self.encoder(self.model.decoder(target), {*self.style_layers, last})
-        content_loss = mse_loss(features[last], target.detach() if self.options["detach_target"] else target)
+        content_loss = mse_loss(features[last], target.detach() if self.options.detach_target else target)
         style_loss = moment_loss(features, {name: style[name] for name in self.style_layers})
-        loss = content_loss + self.options["style_weight"] * style_loss
+        loss = content_loss + self.options.style_weight * style_loss
         return {"loss": loss, "content_loss": content_loss, "style_loss": style_loss}, features[last]
 
     def encode(self, images: Tensor) -> Tensor:
         """Return the features to which the style is applied."""
-        features: Tensor = self.encoder(images)[self.options["content_layer"]]
+        features: Tensor = self.encoder(images)[self.options.content_layer]
         return features
 
     def evaluate(self) -> dict[str, float]:
         """Return the losses on central crops of test images, each content with one style."""
         sums: dict[str, float] = {}
-        count, last = len(self.contents.test), self.options["content_layer"]
+        count, last = len(self.contents.test), self.options.content_layer
         for start in range(0, count, EVAL_BATCH_SIZE):
             indices = range(start, min(start + EVAL_BATCH_SIZE, count))
             content, style = (self.to_device(crops.test_crops(indices)) for crops in (self.contents, self.styles))
@@ -221,14 +204,14 @@ def check_alpha(alpha: float) -> None:
         raise DataError(f"alpha must be in [0, 1]; got {alpha}.")
 
 
-def read_layers(text: str, encoder: VGG) -> list[str]:
-    """Return the names of layers in a comma-separated list.
+def check_layers(names: Sequence[str], encoder: VGG) -> list[str]:
+    """Return the names of layers of an encoder.
 
     Raises:
         DataError: if the encoder does not have one of them.
     """
-    known, names = list(encoder.convolutions), [name.strip() for name in text.split(",")]
+    known = list(encoder.convolutions)
     for name in names:
         if name not in known:
             raise DataError(f"style_layers must be layers of the encoder, {' '.join(known)}; got {name!r}.")
-    return names
+    return list(names)

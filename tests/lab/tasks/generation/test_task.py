@@ -189,7 +189,7 @@ def test_an_averaged_generator_is_evaluated_with_statistics_of_its_own():
         assert (after - before).abs().max() > 0.01  # those of the average are of the weights that it averages
         z, labels = torch.randn(4, 128), torch.arange(4)
         same(task.sample(labels, z), to_uint8(generate(copied, z, labels)))
-        task.options["recalibration_batches"] = 0
+        task.options = replace(task.options, recalibration_batches=0)
         same(task.sample(labels, z), to_uint8(generate(task.generator, z, labels)))
 
 
@@ -414,11 +414,11 @@ def test_too_few_images_are_warned_about():
             "needs shared_embedding=true, .* got sabn@K and shared_embedding=true",
         ),
         (replace(QUICK, norm="bn.style"), "needs shared_embedding=true, .* got bn.style and shared_embedding=false"),
-        (changed(num_generated=1), "option num_generated must be at least 2; got 1"),
-        (changed(recalibration_batches=-1), "option recalibration_batches must be at least 0; got -1"),
-        (changed(beta1=2.0), r"option beta1 must be in \[0, 1\); got 2.0"),
+        (changed(num_generated=1), "num_generated must be at least 2; got 1"),
+        (changed(recalibration_batches=-1), "recalibration_batches must be 0 or more; got -1"),
+        (changed(beta1=2.0), r"beta1 must be in \[0, 1\); got 2.0"),
         (replace(QUICK, grad_accum_steps=2), "generation takes n_dis batches per step; grad_accum_steps must be 1, got 2"),
-        (changed(n_dis=0), "option n_dis must be at least 1; got 0"),
+        (changed(n_dis=0), "n_dis must be at least 1; got 0"),
     ],
 )
 def test_settings_without_meaning_are_refused(config, message):

@@ -107,7 +107,7 @@ def test_a_loss_that_is_not_finite_ends_the_search(trainer):
 
 
 def test_options_that_have_no_meaning_are_errors():
-    with pytest.raises(SpecError, match="policy_lr must be above 0; got 0"):
+    with pytest.raises(SpecError, match="policy_lr must be greater than 0; got 0"):
         make_task(replace(QUICK, options={"policy_lr": 0.0}))
     with pytest.raises(SpecError, match="RandomArchitectureSearch has no option 'policy_lr'"):
         make_task(replace(QUICK, task="random_search", options={"policy_lr": 0.1}))

@@ -364,8 +364,8 @@ def test_a_path_without_running_statistics_has_one_error():
     ("config", "message"),
     [
         (replace(QUICK, grad_accum_steps=2), "a search has one batch per update; grad_accum_steps must be 1, got 2"),
-        (changed(alpha_lr=0.0), r"option alpha_lr must be above 0; got 0\.0"),
-        (changed(clip_grad_norm=-1.0), r"option clip_grad_norm must be 0 or more; got -1\.0"),
+        (changed(alpha_lr=0.0), r"alpha_lr must be greater than 0; got 0\.0"),
+        (changed(clip_grad_norm=-1.0), r"clip_grad_norm must be 0 or more; got -1\.0"),
         (replace(QUICK, task="darts_second_order", devices=2), "second-order search must have devices=1; got 2"),
         (replace(QUICK, task="darts_second_order", precision="16-mixed"), "must have precision 32 or bf16-mixed; got 16-mixed"),
         (replace(QUICK, norm="sabn@5"), "sabn@5 has 5 classes; the operations before .* have 25 codes"),
