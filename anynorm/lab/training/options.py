@@ -155,21 +155,3 @@ class Options:
     def defaults(cls) -> dict[str, Any]:
         """Return the default value of each option by name."""
         return {field.name: field.default for field in dataclasses.fields(cls)}
-
-    def __getitem__(self, name: str) -> Any:  # temporary, until every task has a dataclass
-        return getattr(self, name)
-
-
-def options_from_dict(task: Any) -> type[Options]:
-    """Temporary: return a dataclass of the options that a task still has as a dictionary and a section of its docstring."""
-    import inspect
-    import re
-
-    texts: dict[str, str] = {}
-    for each in reversed(task.__mro__):
-        section = re.search(r"^Options:\n((?:    .*\n?|\n(?=    ))+)", inspect.cleandoc(each.__dict__.get("__doc__") or ""), re.M)
-        for entry in re.split(r"\n(?! )", inspect.cleandoc(section[1])) if section else []:
-            name, _, text = entry.partition(": ")
-            texts[name] = " ".join(text.split())
-    columns = [(name, type(value), option(value, texts.get(name, ""))) for name, value in task.default_options.items()]
-    return dataclasses.make_dataclass(f"{task.__name__}Options", columns, bases=(Options,), frozen=True)

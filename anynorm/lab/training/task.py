@@ -27,7 +27,7 @@ from anynorm.lab.training.config import Config
 from anynorm.lab.training.curve import scalar
 from anynorm.lab.training.distributed import Processes
 from anynorm.lab.training.norm_layout import Layout
-from anynorm.lab.training.options import Options, options_from_dict
+from anynorm.lab.training.options import Options
 from anynorm.lab.training.sampler import Sampler
 from anynorm.layers.norm import Norm
 
@@ -142,8 +142,6 @@ class Task(nn.Module, Generic[TaskOptions_co]):
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
-        if "default_options" in cls.__dict__:  # temporary, until every task has a dataclass
-            cls.options_class = options_from_dict(cls)
         for base in cls.__dict__.get("__orig_bases__", ()):
             for argument in get_args(base):
                 kind = argument.__bound__ if isinstance(argument, TypeVar) else argument

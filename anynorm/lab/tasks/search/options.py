@@ -59,7 +59,9 @@ class ControllerOptions(Options):
         "an `anynorm.lab.tasks.search.nasbench.CellTable`.",
     )
     data_set: str = option("cifar10", "data set of the accuracies: cifar10, cifar100 or imagenet16.")
-    places: tuple[str, ...] = option(NORM_POSITIONS, 'where the LSTM has norms: input, hidden and cell; "" for an LSTM without norms.')
+    places: tuple[str, ...] = option(
+        NORM_POSITIONS, 'where the LSTM has norms: input, hidden and cell; "" for an LSTM without norms.'
+    )
     hidden_size: int = option(64, "size of the LSTM and of the embeddings of operations.", minimum=1)
     tanh_constant: float = option(
         2.5, "t of the probabilities softmax(t · tanh(logits / T)); see `anynorm.lab.tasks.search.controller`."
