@@ -13,51 +13,50 @@ from matplotlib.figure import Figure
 
 from anynorm.draw import COLORS, cuts
 from anynorm.lab.comparison.comparison import Comparison, make_base
-from anynorm.lab.report.results import Row, rank, result_of, select
-from anynorm.lab.training.store import Store
+from anynorm.lab.comparison.table import ComparisonTable
+from anynorm.lab.report.results import Results
 from anynorm.table import json_safe
 
 FOLDER = Path(__file__).parent
 COMMAND = "anynorm compare"
 
 
-def collect(comparison: Comparison, rows: list[Row]) -> dict[str, Any]:
+def collect(comparison: Comparison, table: ComparisonTable) -> dict[str, Any]:
     """Return the contents of docs/demo.json: the table, the recommendation, all test errors, and the provenance."""
-    legend, recommendation = comparison.table().finding.split("\n")
-    store = Store(comparison.root)
-    records = [store.record(comparison.config(**cell).id) for cell in comparison.sweep.cells]
+    legend, recommendation = table.finding.split("\n")
+    results = table.results
+    provenance = results.records[0].provenance
     return {
         "command": COMMAND,
-        "rows": comparison.table().rows,
+        "rows": table.rows,
         "legend": legend,
         "recommendation": recommendation,
-        "markdown": format_markdown(comparison, rows, recommendation),
+        "markdown": format_markdown(results),
         "test_errors": {
-            f"{norm}, batch {size}": [row["value"] for row in select(rows, norm, size)]
-            for norm in comparison.norms
-            for size in comparison.batch_sizes
+            f"{norm}, batch {size}": [record.value for record in results.cell(norm, size)]
+            for norm in results.norms
+            for size in results.batch_sizes
         },
         "seeds": comparison.seeds,
         "config": {name: value for name, value in asdict(comparison.base).items() if name not in ("norm", "batch_size", "seed")},
         "lr": f"config.lr at batch size {comparison.base.batch_size}, {comparison.lr_scaling} in the batch size",
-        "minutes": round(sum(record["seconds"] for record in records) / 60 / records[0]["provenance"]["cores"], 2),
-        "provenance": records[0]["provenance"],
+        "minutes": round(sum(record.seconds or 0.0 for record in results.records) / 60 / provenance["cores"], 2),
+        "provenance": provenance,
     }
 
 
-def format_markdown(comparison: Comparison, rows: list[Row], recommendation: str) -> str:
+def format_markdown(results: Results) -> str:
     """Return the test errors as a Markdown table; the lowest is bold, and those not significantly higher are marked with *."""
-    rankings = {size: rank(rows, size) for size in comparison.batch_sizes}
-    lines = [f"| norm | {' | '.join(f'batch size {size}' for size in rankings)} |", "|---" * (1 + len(rankings)) + "|"]
-    for norm in comparison.norms:
-        cells = [format(result_of(select(rows, norm, size)), comparison.metric.result_format) for size in rankings]
-        marked = [
-            f"**{cell}**" if norm == ranking.best else f"{cell} \\*" if norm in ranking.alike else cell
-            for cell, ranking in zip(cells, rankings.values(), strict=True)
-        ]
-        lines.append(f"| `{norm}` | {' | '.join(marked)} |")
+    sizes = results.batch_sizes
+    lines = [f"| norm | {' | '.join(f'batch size {size}' for size in sizes)} |", "|---" * (1 + len(sizes)) + "|"]
+    for norm in results.norms:
+        cells = []
+        for size, ranking in results.rankings.items():
+            text = format(results.result(norm, size), results.metric.result_format)
+            cells.append(f"**{text}**" if norm == ranking.best else f"{text} \\*" if norm in ranking.alike else text)
+        lines.append(f"| `{norm}` | {' | '.join(cells)} |")
     legend = "Bold: lowest error of the column. \\*: not significantly higher (paired t-test over 3 seeds, Holm's correction)."
-    return "\n".join([*lines, "", legend, "", recommendation])
+    return "\n".join([*lines, "", legend, "", results.recommendation])
 
 
 def fill_page(path: Path, markdown: str) -> None:
@@ -67,15 +66,15 @@ def fill_page(path: Path, markdown: str) -> None:
     path.write_text(f"{start}<!-- demo -->\n{markdown}\n<!-- end of demo -->{end}")
 
 
-def draw(comparison: Comparison, rows: list[Row]) -> Figure:
+def draw(comparison: Comparison, results: Results) -> Figure:
     """Draw the test error of each norm at each batch size: mean and standard deviation over seeds."""
     fig = Figure(figsize=(8, 3.6), layout="constrained")
     ax = fig.subplots()
     ax.spines[["top", "right"]].set_visible(False)
     width = 0.8 / len(comparison.batch_sizes)
     for k, (size, color) in enumerate(zip(comparison.batch_sizes, (COLORS[1], COLORS[0]), strict=True)):
-        results = [result_of(select(rows, norm, size)) for norm in comparison.norms]
-        means, sds = [result.mean or 0.0 for result in results], [result.sd or 0.0 for result in results]
+        cells = [results.result(norm, size) for norm in comparison.norms]
+        means, sds = [cell.mean or 0.0 for cell in cells], [cell.sd or 0.0 for cell in cells]
         positions = [position + (k - 0.5) * width for position in range(len(means))]
         ax.bar(positions, means, width, yerr=sds, capsize=3, color=color, ecolor="#333333", label=f"batch size {size}")
         for position, mean, sd in zip(positions, means, sds, strict=True):
@@ -104,10 +103,11 @@ def main() -> None:
     """Write all files."""
     path = FOLDER / "demo.json"
     comparison = Comparison(make_base({}), root=FOLDER.parent / "runs" / "demo")
-    rows = comparison.rows()
-    if not comparison.sweep.missing(rows):
-        path.write_text(json.dumps(json_safe(collect(comparison, rows)), indent=2, ensure_ascii=False) + "\n")
-        draw(comparison, rows).savefig(FOLDER / "demo.png", dpi=110)
+    records = comparison.read()
+    if not comparison.missing(records):
+        table = comparison.table(records)
+        path.write_text(json.dumps(json_safe(collect(comparison, table)), indent=2, ensure_ascii=False) + "\n")
+        draw(comparison, table.results).savefig(FOLDER / "demo.png", dpi=110)
     draw_cuts(FOLDER / "cuts.svg")
     for page in (FOLDER.parent / "README.md", FOLDER / "index.md"):
         fill_page(page, json.loads(path.read_text())["markdown"])

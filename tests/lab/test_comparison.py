@@ -33,37 +33,37 @@ def make_comparison(tmp_path, **options):
 
 def test_a_comparison_trains_what_is_missing_and_recommends_a_norm(tmp_path):
     comparison = make_comparison(tmp_path)
-    rows = list(comparison.run(processes=1))
-    assert [(row["seed"], row["batch_size"], row["norm"]) for row in rows] == [
+    records = list(comparison.run((), processes=1))
+    assert [(record.seed, record.batch_size, record.norm) for record in records] == [
         (seed, size, norm) for seed in (0, 1) for size in (4, 16) for norm in ("bn", "gn:4", "hn")
     ]
-    assert list(comparison.run()) == []
-    assert comparison.rows() == rows
-    table = comparison.table()
+    assert comparison.read() == records
+    assert list(comparison.run(records)) == []
+    table = comparison.table(records)
     assert [row["norm"] for row in table] == ["bn", "gn:4", "hn"]
     assert table["bn"]["step time, batch 4"] == 1
     assert table["bn"]["memory, batch 16"] == 1
     assert table["bn"]["shift, batch 4"] > 0
     assert table["gn:4"]["shift, batch 4"] is None  # no running statistics
     assert "At batch size 4 use " in table.finding
-    assert {row["config"]["lr"] for row in Store(tmp_path).rows()} == {0.0125, 0.05}
+    assert {row.config["lr"] for row in Store(tmp_path).runs()} == {0.0125, 0.05}
 
 
 def test_a_comparison_trains_damaged_runs_again(tmp_path):
     comparison = make_comparison(tmp_path, norms=["bn"], batch_sizes=[16])
-    list(comparison.run(processes=1))
-    before = comparison.table()["bn"]["error %, batch 16"]
+    list(comparison.run((), processes=1))
+    before = comparison.table(comparison.read())["bn"]["error %, batch 16"]
     (Store(tmp_path).folder(comparison.config("bn", 16, seed=0).id) / "record.json").write_text("{")
-    assert [row["seed"] for row in comparison.run(processes=1)] == [0]
-    assert comparison.table()["bn"]["error %, batch 16"] == before
+    assert [record.seed for record in comparison.run(comparison.read(), processes=1)] == [0]
+    assert comparison.table(comparison.read())["bn"]["error %, batch 16"] == before
 
 
 @pytest.mark.slow
 def test_processes_share_the_runs(tmp_path):
     comparison = make_comparison(tmp_path, batch_sizes=[16], seeds=1)
-    assert {row["norm"] for row in comparison.run(processes=2)} == {"bn", "gn:4", "hn"}
+    assert {record.norm for record in comparison.run((), processes=2)} == {"bn", "gn:4", "hn"}
     store = Store(tmp_path)
-    assert all(store.record(row["id"])["provenance"]["threads"] == 1 for row in store.rows())
+    assert all(store.record(row.id).provenance["threads"] == 1 for row in store.runs())
 
 
 def test_jobs_on_ray_are_on_the_device_of_the_comparison(tmp_path, monkeypatch):
@@ -74,8 +74,8 @@ def test_jobs_on_ray_are_on_the_device_of_the_comparison(tmp_path, monkeypatch):
         return iter([])
 
     monkeypatch.setattr(RayExecutor, "map_unordered", record)
-    list(make_comparison(tmp_path, hardware=Hardware("cpu")).run(processes=2, executor="ray"))
-    list(make_comparison(tmp_path).run(processes=2, executor="ray"))
+    list(make_comparison(tmp_path, hardware=Hardware("cpu")).run((), processes=2, executor="ray"))
+    list(make_comparison(tmp_path).run((), processes=2, executor="ray"))
     assert executors == [RayExecutor(2, "cpu"), RayExecutor(2, "auto")]
 
 
@@ -86,7 +86,7 @@ def test_comparisons_without_meaning_are_refused():
         Comparison(QUICK, norms=[])
     with pytest.raises(anynorm.SpecError, match="norms must be a list of specs; got the string 'bn,gn:4'"):
         Comparison(QUICK, norms="bn,gn:4")
-    assert len(Comparison(QUICK, norms=["bn", "bn"], batch_sizes=[2, 2], seeds=1).sweep.cells) == 1
+    assert len(Comparison(QUICK, norms=["bn", "bn"], batch_sizes=[2, 2], seeds=1).cells) == 1
 
 
 def test_the_learning_rate_follows_the_batch_size():
@@ -180,8 +180,8 @@ def test_the_function_compares_and_takes_other_settings_as_a_mapping(tmp_path):
     options = {"model": "small", "width": 0.5, "num_train": 64, "epochs": 1, "runs": tmp_path, "processes": 1}
     table = anynorm.compare(["bn"], [16], 1, **options, config={"weight_decay": 0.0})
     assert table["bn"]["step time, batch 16"] == 1
-    (run,) = Store(tmp_path).rows()
-    assert run["config"]["weight_decay"] == 0
+    (run,) = Store(tmp_path).runs()
+    assert run.config["weight_decay"] == 0
     with pytest.raises(anynorm.SpecError, match="no setting 'epoch'"):
         anynorm.compare(["bn"], [16], 1, runs=tmp_path, config={"epoch": 3})
     with pytest.raises(anynorm.SpecError, match="seed differs between the runs of a comparison; use seeds instead"):
@@ -216,16 +216,17 @@ def test_a_task_of_ones_own_is_compared_resumed_diagnosed_and_reported(tmp_path)
     table = anynorm.compare(["bn", "gn:4"], [100], 1, **options, processes=1)
     assert set(table["bn"]) == {f"{name}, batch 100" for name in ("deviation periods", "shift", "step time", "memory")} | {"norm"}
     assert re.search(r"At batch size 100 use (bn|gn:4): deviation [\d.]+ periods; use at least 3 seeds", table.finding)
-    runs = Store(tmp_path).rows()
-    assert [run["config"]["options"] for run in runs] == [{"channels": 8}] * 2  # noise has its default value
+    runs = Store(tmp_path).runs()
+    assert [run.config["options"] for run in runs] == [{"channels": 8}] * 2  # noise has its default value
     assert anynorm.compare(["bn", "gn:4"], [100], 1, **options).finding == table.finding
-    assert [run["updated"] for run in Store(tmp_path).rows()] == [run["updated"] for run in runs]
-    shown = CliRunner().invoke(app, ["diagnose", f"run:{runs[0]['id']}", "--runs", str(tmp_path)])
+    assert [run.updated for run in Store(tmp_path).runs()] == [run.updated for run in runs]
+    shown = CliRunner().invoke(app, ["diagnose", f"run:{runs[0].id}", "--runs", str(tmp_path)])
     assert shown.exit_code == 0, shown.output
     assert "model" not in shown.stdout.splitlines()[0]
     write_page(tmp_path, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
-    assert f'"title": "{task}", "metric": {{"name": "deviation", "label": "test deviation periods"}}' in page
+    assert f'"title": "{task}", ' in page
+    assert '"label": "test deviation periods"' in page
 
 
 def test_a_streamed_folder_is_compared(tmp_path):

@@ -131,27 +131,24 @@ def compare(
     launch_processes(base, hardware)
     if minutes is not None:
         comparison = comparison.fit_budget(minutes, processes)
-    rows = comparison.run(processes, executor)
+    records = comparison.read()
+    new_records = comparison.run(records, processes, executor)
     is_main = Processes(base.devices).is_main
     try:
-        if is_main:
-            watch(comparison, rows)
-        else:
-            list(rows)
+        records += watch(comparison, records, new_records) if is_main else new_records
     except KeyboardInterrupt:
         sys.stderr.write("Stopped. Run the same command again to resume.\n")
         raise
     if not is_main:
         return
-    table = comparison.table()
+    table = comparison.table(records)
     if as_json:
         print_report(table, as_json)
     else:
-        print_comparison(comparison, table)
+        print_comparison(table)
     _write_report(root, root / "report.html", file=sys.stderr if as_json else sys.stdout)
-    results = comparison.rows()
-    if results and all(row["status"] == "failed" for row in results):
-        sys.stderr.write(f"Every run failed; the first one: {results[0]['note']}\n")
+    if records and not any(record.done for record in records):
+        sys.stderr.write(f"Every run failed; the first one: {records[0].note}\n")
         raise typer.Exit(1)
 
 

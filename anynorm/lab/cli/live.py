@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
@@ -16,31 +16,33 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as RichTable
 
 from anynorm.cli.options import make_console
-from anynorm.lab.report.results import Row, common_metric, metric_of, rank, result_of, select
-from anynorm.lab.report.robustness import attacks_of
+from anynorm.lab.comparison.table import MEMORY, ComparisonTable
+from anynorm.lab.report.results import Results
+from anynorm.lab.training.record import RunRecord
 from anynorm.lab.training.statistics import Result
 from anynorm.progress import reserve_display
 
 if TYPE_CHECKING:
     from anynorm.lab.comparison.comparison import Comparison
-    from anynorm.table import Table
 
 WIDE = 100
 """Minimum width of a terminal, in columns, for the table to include the memory."""
 
 
-def watch(comparison: Comparison, new_rows: Iterable[Row]) -> None:
+def watch(comparison: Comparison, records: Sequence[RunRecord], new_records: Iterable[RunRecord]) -> list[RunRecord]:
     """Show the results of a comparison as its runs finish.
 
     Args:
         comparison: the comparison.
-        new_rows: an iterable that yields the row of each run when the run ends.
+        records: the records of the runs that have finished before.
+        new_records: an iterable that yields the record of each other run when the run ends.
+
+    Returns:
+        The new records.
     """
-    rows = comparison.rows()
-    missing = len(comparison.sweep.missing(rows))
+    missing = len(comparison.missing(records))
     if not sys.stderr.isatty():
-        _print_lines(new_rows, missing)
-        return
+        return list(_print_lines(new_records, missing))
     progress = Progress(
         TextColumn("training"),
         BarColumn(),
@@ -50,31 +52,33 @@ def watch(comparison: Comparison, new_rows: Iterable[Row]) -> None:
         TimeRemainingColumn(),
     )
     task = progress.add_task("training", total=missing)
-    live = Live(Group(_metric_table(comparison, rows), progress), console=Console(stderr=True), transient=True)
+    live = Live(Group(_metric_table(comparison, records), progress), console=Console(stderr=True), transient=True)
+    new: list[RunRecord] = []
     with reserve_display(), live:
-        for row in new_rows:
-            rows.append(row)
+        for record in new_records:
+            new.append(record)
             progress.advance(task)
-            live.update(Group(_metric_table(comparison, rows), progress), refresh=True)
+            live.update(Group(_metric_table(comparison, [*records, *new]), progress), refresh=True)
+    return new
 
 
-def _print_lines(new_rows: Iterable[Row], missing: int) -> None:
+def _print_lines(new_records: Iterable[RunRecord], missing: int) -> Iterator[RunRecord]:
     start = time.monotonic()
-    for number, row in enumerate(new_rows, 1):
-        metric = metric_of(row)
-        result = "failed" if row["value"] is None else metric.describe(row["value"], "test ")
-        cell = f"{row['norm']}, batch size {row['batch_size']}, seed {row['seed']}"
+    for number, record in enumerate(new_records, 1):
+        result = "failed" if record.value is None else record.metric.describe(record.value, "test ")
+        cell = f"{record.norm}, batch size {record.batch_size}, seed {record.seed}"
         sys.stderr.write(f"[{number}/{missing}] {cell}: {result} ({time.monotonic() - start:.0f} s)\n")
+        yield record
 
 
-def _metric_table(comparison: Comparison, rows: Sequence[Row]) -> RichTable:
+def _metric_table(comparison: Comparison, records: Sequence[RunRecord]) -> RichTable:
     """Return the table of the metric of all finished runs."""
     table = RichTable(box=None, pad_edge=False, header_style="bold")
     for title in ("norm", *(f"test {comparison.metric.label}\nbatch {size}" for size in comparison.batch_sizes)):
         table.add_column(title)
+    results = Results(records, comparison.norms, comparison.batch_sizes)
     for norm in comparison.norms:
-        results = [result_of(select(rows, norm, size)) for size in comparison.batch_sizes]
-        table.add_row(norm, *(_describe(result, comparison) for result in results))
+        table.add_row(norm, *(_describe(results.result(norm, size), comparison) for size in comparison.batch_sizes))
     return table
 
 
@@ -87,35 +91,37 @@ def _describe(result: Result, comparison: Comparison) -> str:
     return format(result, comparison.metric.result_format) + progress
 
 
-def print_comparison(comparison: Comparison, table: Table) -> None:
+def print_comparison(table: ComparisonTable) -> None:
     """Print the results of a comparison, then the meaning of the columns, then the recommendation."""
     console = make_console()
-    rows = comparison.rows()
-    tested = {size: ranking for size in comparison.batch_sizes if (ranking := rank(rows, size)).is_tested}
+    metric = table.results.metric
+    tested = {size: ranking for size, ranking in table.results.rankings.items() if ranking.is_tested}
     grid = RichTable(box=None, pad_edge=False, header_style="bold")
     grid.add_column("norm")
-    measure = common_metric(rows)
-    robust = [f"robust error % ({mode} {attack})" for attack in attacks_of(rows) for mode in ("eval-mode", "train-mode")]
-    metrics = [measure.label, *robust, "shift", "step time", *(["memory"] if console.width >= WIDE else [])]
-    pairs = [(metric, size) for metric in metrics for size in comparison.batch_sizes]
-    columns = [(metric, size) for metric, size in pairs if any(line[f"{metric}, batch {size}"] is not None for line in table)]
-    for metric, size in columns:
-        title = f"test {metric}" if metric == measure.label else metric.replace(" (", "\n(")
-        grid.add_column(f"{title}\nbatch {size}", no_wrap=True)
-    for line in table:
+    columns = [
+        column
+        for quantity in dict.fromkeys(column.quantity for column in table.columns)
+        if quantity != MEMORY or console.width >= WIDE
+        for column in table.columns
+        if column.quantity == quantity and any(row[column.name] is not None for row in table)
+    ]
+    for column in columns:
+        title = f"test {column.quantity}" if column.quantity == metric.label else column.quantity.replace(" (", "\n(")
+        grid.add_column(f"{title}\nbatch {column.batch_size}", no_wrap=True)
+    for row in table:
         cells = []
-        for metric, size in columns:
-            value = line[f"{metric}, batch {size}"]
-            is_marked = metric == measure.label and size in tested and line["norm"] in tested[size].alike
-            text = "" if value is None else format(value, table.formats.get(f"{metric}, batch {size}", ".2f"))
+        for column in columns:
+            value, ranking = row[column.name], tested.get(column.batch_size)
+            text = "" if value is None else format(value, table.formats.get(column.name, ".2f"))
+            is_marked = column.quantity == metric.label and ranking is not None and row["norm"] in ranking.alike
             cells.append(f"{text} *" if is_marked else text)
-        grid.add_row(line["norm"], *cells)
+        grid.add_row(row["norm"], *cells)
     with console.capture() as capture:
         console.print(grid, highlight=False)
     sys.stdout.writelines(f"{line.rstrip()}\n" for line in capture.get().splitlines())
     legend, _, recommendation = table.finding.rpartition("\n")
-    best, other = ("highest", "lower") if measure.higher_is_better else ("lowest", "higher")
-    star = f"* {best} {measure.name}, or not significantly {other}. " if tested else ""
+    best, other = ("highest", "lower") if metric.higher_is_better else ("lowest", "higher")
+    star = f"* {best} {metric.name}, or not significantly {other}. " if tested else ""
     sys.stdout.flush()
     text = f"{star}{legend}\n\n{recommendation}"
     console.print(text, highlight=False, markup=False, soft_wrap=not console.is_terminal)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="List, show, compare and delete training runs.", no_args_is_help=True)
 
 _COLUMNS = ("data", "model", "norm", "batch_size", "seed")
+_LISTED = ("id", "status", "metric", "value", "note", "config", "updated")
 _RESULTS = ("status", "steps", "seconds", "parameters", "saved_bytes")
 
 
@@ -26,25 +27,24 @@ def list_(root: RunsDir = Path("runs"), as_json: AsJson = False) -> None:
     from anynorm.lab.training.config import Config
     from anynorm.table import Table
 
-    runs = _open(root).rows()
+    runs = _open(root).runs()
     if as_json:
-        print_json(runs)
+        print_json([{name: getattr(run, name) for name in _LISTED} for run in runs])
         return
     default = Config()
     lines = []
     for run in runs:
-        config = run["config"]
-        others = [f"{name}={value}" for name, value in config.items() if value != getattr(default, name, None)]
+        others = [f"{name}={value}" for name, value in run.config.items() if value != getattr(default, name, None)]
         lines.append(
             {
-                "id": run["id"],
-                "status": run["status"],
-                "task": config.get("task", default.task),
-                **{name: config[name] for name in _COLUMNS},
-                "metric": run["metric"],
-                "test value": run["value"],
+                "id": run.id,
+                "status": run.status,
+                "task": run.config.get("task", default.task),
+                **{name: run.config[name] for name in _COLUMNS},
+                "metric": run.metric,
+                "test value": run.value,
                 "other settings": ", ".join(text for text in others if text.partition("=")[0] not in ("task", *_COLUMNS)),
-                "note": run["note"],
+                "note": run.note,
             }
         )
     print_report(Table(lines, f"{_count(len(lines), 'run')} in {root}."), as_json=False)
@@ -54,7 +54,7 @@ def list_(root: RunsDir = Path("runs"), as_json: AsJson = False) -> None:
 def show(run: str, root: RunsDir = Path("runs")) -> None:
     """Print the record of a run as JSON: configuration, results, curve, artifacts, versions and hardware."""
     store = _open(root)
-    print_json(store.record(run) | {"artifacts": store.artifacts(run)})
+    print_json(store.record(run).to_dict() | {"artifacts": store.artifacts(run)})
 
 
 @app.command()
@@ -64,10 +64,10 @@ def diff(first: str, second: str, root: RunsDir = Path("runs"), as_json: AsJson 
 
     store = _open(root)
     a, b = store.record(first), store.record(second)
-    pairs = {name: (a["config"].get(name), b["config"].get(name)) for name in a["config"]}
-    metrics = [name for name in {**a, **b} if name.startswith(("test_", "train_"))]
-    pairs |= {name: (a.get(name), b.get(name)) for name in (*_RESULTS, *metrics)}
-    rows = [{"name": name, store.find(first): x, store.find(second): y} for name, (x, y) in pairs.items() if x != y]
+    pairs = {name: (a.config.get(name), b.config.get(name)) for name in a.config}
+    pairs |= {name: (getattr(a, name), getattr(b, name)) for name in _RESULTS}
+    pairs |= {name: (a.metrics.get(name), b.metrics.get(name)) for name in {**a.metrics, **b.metrics}}
+    rows = [{"name": name, a.id: x, b.id: y} for name, (x, y) in pairs.items() if x != y]
     print_report(Table(rows, f"{_count(len(rows), 'difference')}."), as_json)
 
 

@@ -1,19 +1,19 @@
 """Compare norms: train norms × batch sizes × seeds with equal settings, and rank the norms by the metric of the task.
 
-A comparison is a `Sweep` whose cells are runs of a store: finished runs are read, interrupted runs resume, and all others are
-trained. The learning rate is given for batch size 32 and scaled with the batch size, linearly by default (Goyal et al. 2017,
-sec. 2.1).
+Finished runs are read from the store, interrupted runs resume, and all others are trained. The learning rate is given for batch
+size 32 and scaled with the batch size, linearly by default (Goyal et al. 2017, sec. 2.1).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from anynorm.errors import SpecError
-from anynorm.lab.report.results import Row, row_from_record, summary
+from anynorm.lab.comparison.table import ComparisonTable, make_table
+from anynorm.lab.report.results import Results
 from anynorm.lab.report.step_times import timed_config
 from anynorm.lab.tasks import task_class
 from anynorm.lab.tasks.run import get_or_train, make_trainer
@@ -24,11 +24,11 @@ from anynorm.lab.training.devices import Hardware, make_fabric, num_gpus
 from anynorm.lab.training.distributed import Processes
 from anynorm.lab.training.executors import make_executor
 from anynorm.lab.training.provenance import cpu_count
+from anynorm.lab.training.record import RunRecord
 from anynorm.lab.training.store import Store
-from anynorm.lab.training.sweep import Sweep, grid
+from anynorm.lab.training.sweep import Row, grid
 from anynorm.lab.training.task import Metric
 from anynorm.progress import track
-from anynorm.table import Table
 
 SEEDS = 3
 
@@ -74,44 +74,49 @@ class Comparison:
         return replace(self.base, norm=norm, batch_size=batch_size, seed=seed, lr=lr)
 
     @property
-    def sweep(self) -> Sweep:
-        """The sweep over all runs, sorted by seed, so that each norm has a first result early."""
-        cells = grid(self.seeds, batch_size=self.batch_sizes, norm=self.norms)
-        return Sweep(sorted(cells, key=lambda cell: cell["seed"]), self.measure)
-
-    def measure(self, cell: Row) -> Row:
-        """Return the metrics of the run of a cell; train the run first if the store does not have its record."""
-        return row_from_record(get_or_train(self.config(**cell), self.root, self.hardware))
+    def cells(self) -> list[Row]:
+        """Norm, batch size and seed of all runs, sorted by seed, so that each norm has a first result early."""
+        return sorted(grid(self.seeds, batch_size=self.batch_sizes, norm=self.norms), key=lambda cell: cell["seed"])
 
     @property
     def metric(self) -> Metric:
         """The metric by which the norms are compared."""
         return task_class(self.base.task).metric_for(self.base)
 
-    def rows(self) -> list[Row]:
-        """Return the rows of all finished runs."""
+    def read(self) -> list[RunRecord]:
+        """Return the records of all finished runs."""
         store = Store(self.root)
-        ids = [self.config(**cell).id for cell in self.sweep.cells]
-        return [row_from_record(store.record(run)) for run in ids if store.is_valid(run)]
+        return [record for cell in self.cells if (record := store.read(self.config(**cell).id)) is not None]
 
-    def run(self, processes: int | None = None, executor: str = "local") -> Iterator[Row]:
-        """Train all runs that are not finished, and yield the row of each when it ends.
+    def missing(self, records: Iterable[RunRecord]) -> list[Row]:
+        """Return the cells that have no record among `records`."""
+        finished = {record.id for record in records}
+        return [cell for cell in self.cells if self.config(**cell).id not in finished]
+
+    def run(self, records: Iterable[RunRecord], processes: int | None = None, executor: str = "local") -> Iterator[RunRecord]:
+        """Train all runs that have no record among `records`, and yield the record of each when it ends.
 
         Args:
+            records: the records of finished runs, see `read`.
             processes: number of runs trained in parallel; None for one per GPU, or on the CPU one per core, with one thread each.
             executor: the executor of the runs, local or ray.
         """
-        finished = self.rows()
+        missing = self.missing(records)
         check_task(self)
         # with several devices, all processes train the same run
         limit = 1 if self.base.devices > 1 else processes or num_gpus(self.hardware) or cpu_count()
-        workers = max(1, min(limit, len(self.sweep.missing(finished))))
+        workers = max(1, min(limit, len(missing)))
         jobs = make_executor(executor, workers, device=self.hardware.device, devices=self.base.devices)
-        yield from self.sweep.run(jobs, finished)
+        for _, record in jobs.map_unordered(self.train, missing):
+            yield record
 
-    def table(self) -> Table:
-        """Return the table of results of the finished runs and costs of each norm, with the recommendation."""
-        return summary(self.rows(), self.norms, self.batch_sizes, self.step_seconds())
+    def train(self, cell: Row) -> RunRecord:
+        """Return the record of the run of a cell; train the run first if the store does not have its record."""
+        return get_or_train(self.config(**cell), self.root, self.hardware)
+
+    def table(self, records: Sequence[RunRecord]) -> ComparisonTable:
+        """Return the table of results and costs of each norm, with the recommendation; `records` are those of finished runs."""
+        return make_table(Results(records, self.norms, self.batch_sizes), self.step_seconds())
 
     def fit_budget(self, minutes: float, processes: int | None = None) -> Comparison:
         """Return a copy of this comparison with the number of epochs with which all runs together take about `minutes`.
@@ -168,7 +173,7 @@ def compare(
     processes: int | None = None,
     executor: str = "local",
     runs: Path | str = "runs",
-) -> Table:
+) -> ComparisonTable:
     """Train a model with each norm at each batch size and recommend which norm to use.
 
     A script that uses several processes must call this function under `if __name__ == "__main__":`. Arguments that are None have
@@ -197,8 +202,8 @@ def compare(
         runs: the folder of the store; finished runs are not trained again.
 
     Returns:
-        A table with one row per norm: test metric, estimation shift, step time and memory at each batch size. Its `finding` has
-        the recommendation.
+        A table with one row per norm: test metric (a `anynorm.lab.training.statistics.Result`), estimation shift, step time and
+        memory at each batch size, such as `table["bn"]["error %, batch 8"].mean`. Its `finding` has the recommendation.
 
     Raises:
         SpecError: if an argument is not valid.
@@ -211,10 +216,10 @@ def compare(
     comparison = make_comparison(settings | varied | dict(config or {}), Path(runs), hardware)
     if minutes is not None:
         comparison = comparison.fit_budget(minutes, processes)
-    missing = len(comparison.sweep.missing(comparison.rows()))
-    for _ in track(comparison.run(processes, executor), "comparing norms", missing):
-        pass
-    return comparison.table()
+    records = comparison.read()
+    missing = len(comparison.missing(records))
+    new_records = list(track(comparison.run(records, processes, executor), "comparing norms", missing))
+    return comparison.table([*records, *new_records])
 
 
 def make_comparison(settings: Mapping[str, Any], root: Path, hardware: Hardware) -> Comparison:

@@ -15,10 +15,12 @@ from pathlib import Path
 import anynorm
 from anynorm.errors import DataError
 from anynorm.io.atomic import atomic_write
-from anynorm.lab.report.section import Record, make_section
+from anynorm.lab.report.page_data import Page
+from anynorm.lab.report.section import make_section
 from anynorm.lab.report.step_times import StepTimes
 from anynorm.lab.training.config import LR_SCALINGS
-from anynorm.lab.training.store import ENDED, Store
+from anynorm.lab.training.record import RunRecord
+from anynorm.lab.training.store import Store, StoredRun
 from anynorm.table import json_safe
 
 VARIED = ("norm", "batch_size", "seed", "lr")
@@ -43,41 +45,33 @@ def write_page(root: Path, path: Path) -> tuple[int, list[str]]:
     if not path.absolute().parent.is_dir():
         raise DataError(f"The folder of {path} must exist; {path.parent} does not.")
     store = Store(root)
-    records, omitted = _read_records(store)
+    runs = store.runs()
+    records = [run.record for run in runs if run.record is not None]
+    omitted = [_describe_omitted(run) for run in runs if run.record is None]
     if not records:
         raise DataError(f"{root} must hold at least one finished run; it holds none. Run `anynorm compare` first.")
     times = StepTimes(root)
-    data = {
-        "summary": f"{len(records)} run{'s' * (len(records) != 1)} in {root}, written by anynorm {anynorm.__version__}",
-        "sections": [make_section(group, VARIED, times, store) for group in group_records(records)],
-    }
+    data = Page(
+        summary=f"{len(records)} run{'s' * (len(records) != 1)} in {root}, written by anynorm {anynorm.__version__}",
+        sections=[make_section(group, VARIED, times, store) for group in group_records(records)],
+    )
     html = _inline(json.dumps(json_safe(data), allow_nan=False))
     with atomic_write(path) as part:
         part.write_text(html, encoding="utf-8")
     return len(records), omitted
 
 
-def _read_records(store: Store) -> tuple[list[Record], list[str]]:
-    """Return the records of the finished runs, the oldest first, and one sentence per other run with the reason."""
-    records, omitted = [], []
-    for row in store.rows():
-        if row["status"] not in ENDED:
-            omitted.append(f"run {row['id']} is {row['status']}{': ' * bool(row['note'])}{row['note']}".rstrip(".") + ".")
-            continue
-        try:
-            records.append({"id": row["id"], **store.record(row["id"])})
-        except DataError as error:
-            omitted.append(str(error))
-    return records, omitted
+def _describe_omitted(run: StoredRun) -> str:
+    return f"run {run.id} is {run.status}{': ' * bool(run.note)}{run.note}".rstrip(".") + "."
 
 
-def group_records(records: Iterable[Record]) -> list[list[Record]]:
+def group_records(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
     """Group the records of runs into comparisons; the comparison with the newest run is first.
 
     Args:
         records: the records of the runs, the oldest first.
     """
-    groups: list[list[Record]] = []
+    groups: list[list[RunRecord]] = []
     for record in records:
         group = next((group for group in groups if _is_one_comparison([*group, record])), None)
         if group is not None:
@@ -86,9 +80,9 @@ def group_records(records: Iterable[Record]) -> list[list[Record]]:
     return groups[::-1]
 
 
-def _is_one_comparison(records: Sequence[Record]) -> bool:
+def _is_one_comparison(records: Sequence[RunRecord]) -> bool:
     """Whether runs differ only in `VARIED`, and one rule of `LR_SCALINGS` explains their learning rates."""
-    configs = [record["config"] for record in records]
+    configs = [record.config for record in records]
     shared = [{name: value for name, value in config.items() if name not in VARIED} for config in configs]
     if any(settings != shared[0] for settings in shared):
         return False

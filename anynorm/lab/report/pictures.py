@@ -9,8 +9,10 @@ import base64
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
+from anynorm.lab.report.page_data import Picture, Series
+from anynorm.lab.report.results import Results
+from anynorm.lab.training.record import RunRecord
 from anynorm.lab.training.store import Store
 
 MAX_BYTES = 2_000_000
@@ -22,42 +24,30 @@ _LAST_NUMBER = re.compile(r"[-_. ]?(\d+)(?!.*\d)")
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
-def find_pictures(
-    records: Sequence[dict[str, Any]], norms: Iterable[str], sizes: Iterable[int], store: Store
-) -> list[dict[str, Any]]:
+def find_pictures(results: Results, store: Store) -> list[Series]:
     """Return the series of pictures of a comparison, sorted by name, batch size and norm.
 
     For each norm and batch size, the pictures are those of the run with the smallest seed that has pictures.
 
     Args:
-        records: the records of the runs, with ids.
-        norms: the norms, in the order of the page.
-        sizes: the batch sizes, in the order of the page.
+        results: the runs of the comparison.
         store: the store of the runs.
-
-    Returns:
-        One dictionary per series: `kind` (the name of the series), `batch_size`, `title` (norm, batch size, seed) and `pictures`.
-        Each picture has `name`, and either `uri`, `width` and `height`, or `note` with the reason why it is not embedded.
     """
-    first: dict[tuple[str, int], tuple[int, str, Path, dict[str, list[str]]]] = {}
-    for record in sorted(records, key=lambda record: -record["config"]["seed"]):
-        if series := group_names(store.artifacts(record["id"])):
-            config, note = record["config"], ", failed" * (record["status"] == "failed")
-            title = f"{config['norm']}, batch size {config['batch_size']}, seed {config['seed']}{note}"
-            first[config["norm"], config["batch_size"]] = (
-                config["batch_size"],
-                title,
-                store.folder(record["id"]) / "artifacts",
-                series,
-            )
-    cells = [first[norm, size] for size in sizes for norm in norms if (norm, size) in first]
-    kinds = sorted({kind for *_, series in cells for kind in series})
+    runs: list[tuple[RunRecord, dict[str, list[str]]]] = []
+    for size in results.batch_sizes:
+        for norm in results.norms:
+            names_by_run = ((record, group_names(store.artifacts(record.id))) for record in results.cell(norm, size))
+            runs += [pair for pair in names_by_run if pair[1]][:1]
     return [
-        {"kind": kind, "batch_size": size, "title": title, "pictures": _read_series(folder, series[kind])}
-        for kind in kinds
-        for size, title, folder, series in cells
-        if kind in series
+        Series(kind, record.batch_size, _title(record), _read_series(store.folder(record.id) / "artifacts", names[kind]))
+        for kind in sorted({kind for _, names in runs for kind in names})
+        for record, names in runs
+        if kind in names
     ]
+
+
+def _title(record: RunRecord) -> str:
+    return f"{record.norm}, batch size {record.batch_size}, seed {record.seed}{', failed' * (not record.done)}"
 
 
 def group_names(names: Iterable[str]) -> dict[str, list[str]]:
@@ -79,7 +69,7 @@ def group_names(names: Iterable[str]) -> dict[str, list[str]]:
     return {kind: [name for _, name in sorted(pairs)] for kind, pairs in numbered.items()}
 
 
-def _read_series(folder: Path, names: Sequence[str]) -> list[dict[str, Any]]:
+def _read_series(folder: Path, names: Sequence[str]) -> list[Picture]:
     """Return evenly spaced pictures of a series, including the first and the last; only the last if one can be embedded."""
     largest = max((size for name in names if (size := _size(folder / name)) <= MAX_BYTES), default=0)
     count = min(len(names), MAX_PICTURES, MAX_BYTES // max(largest, 1))
@@ -95,16 +85,15 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _read(folder: Path, name: str) -> dict[str, Any]:
+def _read(folder: Path, name: str) -> Picture:
     path = folder / name
     if (size := _size(path)) > MAX_BYTES:
-        return {"name": name, "note": f"not embedded: {size / 1e6:.1f} MB, more than {MAX_BYTES / 1e6:g} MB"}
+        return Picture(name, note=f"not embedded: {size / 1e6:.1f} MB, more than {MAX_BYTES / 1e6:g} MB")
     try:
         content = path.read_bytes()
     except OSError as error:
-        return {"name": name, "note": f"cannot be read: {error.strerror}"}
+        return Picture(name, note=f"cannot be read: {error.strerror}")
     width, height = (int.from_bytes(content[start : start + 4], "big") for start in (16, 20))  # in IHDR, the first chunk
     if not content.startswith(_SIGNATURE) or not width * height:
-        return {"name": name, "note": "not embedded: not a PNG file"}
-    uri = f"data:image/png;base64,{base64.b64encode(content).decode()}"
-    return {"name": name, "uri": uri, "width": width, "height": height}
+        return Picture(name, note="not embedded: not a PNG file")
+    return Picture(name, f"data:image/png;base64,{base64.b64encode(content).decode()}", width, height)

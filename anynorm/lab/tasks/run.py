@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from anynorm.lab.training.config import Config
 from anynorm.lab.training.devices import Hardware, check_processes, describe_device, make_fabric
 from anynorm.lab.training.distributed import Processes
 from anynorm.lab.training.provenance import provenance
+from anynorm.lab.training.record import DONE, FAILED, LayerShift, RunRecord
 from anynorm.lab.training.store import Store
 from anynorm.lab.training.task import Metric, Task
 from anynorm.lab.training.trainer import Trainer, fit
@@ -98,16 +100,16 @@ def run(
     try:
         if task is None:
             task_class(config.task).prepare(config)
-        outcome = _train_and_measure(config, store.folder(config.id), task, hardware, callback)
+        record = _train_and_measure(config, store.folder(config.id), task, hardware, callback)
         if processes.is_main:
-            store.finish(config, outcome)
+            store.finish(record)
     finally:
         store.release(config)
     processes.barrier()  # when the call returns, the record can be read in every process
     return True
 
 
-def get_or_train(config: Config, root: Path, hardware: Hardware | None = None) -> dict[str, Any]:
+def get_or_train(config: Config, root: Path, hardware: Hardware | None = None) -> RunRecord:
     """Return the record of a run; train the run first if the store does not have its record.
 
     If another process is training the run, wait for it, and continue the training if that process is killed.
@@ -118,17 +120,17 @@ def get_or_train(config: Config, root: Path, hardware: Hardware | None = None) -
         hardware: the hardware to train on; the CPU by default.
     """
     store = Store(root)
-    while not store.is_valid(config.id):
+    while (record := store.read(config.id)) is None:
         if not run(config, root, hardware=hardware) and not store.is_valid(config.id):
             time.sleep(1)
-    return store.record(config.id)
+    return record
 
 
 def _train_and_measure(
     config: Config, folder: Path, task: Task | None, hardware: Hardware, callback: Callable[[Trainer], None] | None
-) -> dict[str, Any]:
+) -> RunRecord:
     start, environment = time.perf_counter(), provenance() | {"threads": torch.get_num_threads()}
-    outcome: dict[str, Any]
+    record = RunRecord(config.id, asdict(config), DONE)
     try:
         trainer, failure = train(config, folder, task=task, hardware=hardware, callback=callback)
         environment["device"] = describe_device(trainer.fabric.device)
@@ -138,23 +140,22 @@ def _train_and_measure(
                     save_checkpoint(network.state_dict(), folder / f"{name}.pt")
                 if own := own_state(trained):
                     save_checkpoint(own, folder / "task.pt")
-        outcome = {"status": "failed" if failure else "done", "note": failure, **summarize(trainer, failed=bool(failure))}
+        record = summarize(replace(record, status=FAILED, note=failure) if failure else record, trainer)
     except (DiskError, ReadError):
         raise  # not a result of the run: it resumes when the disk has space, or the images can be read again
     except AnynormError as error:
         if config.devices > 1:
             raise  # the other processes may not have failed
-        outcome = {"status": "failed", "note": f"{type(error).__name__}: {error}", "curve": []}
+        record = replace(
+            record, status=FAILED, note=f"{type(error).__name__}: {error}", metric=_metric_of_failed_run(config, task)
+        )
     except (RuntimeError, MemoryError) as error:
         if config.devices > 1 or not _is_out_of_memory(error):
             raise
         advice = "Use a smaller batch size, and grad_accum_steps for as many samples per step"
         note = f"out of memory with batch_size={config.batch_size} on {hardware.kind}. {advice}."
-        outcome = {"status": "failed", "note": note, "curve": []}
-    outcome.setdefault("metric", _metric_of_failed_run(config, task)._asdict())
-    outcome["seconds"] = round(time.perf_counter() - start, 2)
-    outcome["provenance"] = environment
-    return outcome
+        record = replace(record, status=FAILED, note=note, metric=_metric_of_failed_run(config, task))
+    return replace(record, seconds=round(time.perf_counter() - start, 2), provenance=environment)
 
 
 def _metric_of_failed_run(config: Config, task: Task | None) -> Metric:
@@ -195,32 +196,34 @@ def own_state(task: Task) -> dict[str, Tensor]:
     return {name: value for name, value in task.state_dict().items() if name.partition(".")[0] not in networks}
 
 
-def summarize(trainer: Trainer, *, failed: bool) -> dict[str, Any]:
-    """Return the results of a finished training: curve, final metrics, memory, estimation shift and mixing weights.
+def summarize(record: RunRecord, trainer: Trainer) -> RunRecord:
+    """Return a record with the results of a training: curve, final metrics, memory, estimation shift and mixing weights.
 
     Args:
+        record: the record with the configuration and the status. If the training failed, test metrics are None, and norms are not
+            measured.
         trainer: the trainer after the last step.
-        failed: whether the training diverged; test metrics are then None, and norms are not measured.
     """
     task, points = trainer.task, trainer.curve.points
     last = {name: value for name, value in points[-1].items() if name.startswith(("train_", "test_"))} if points else {}
-    results: dict[str, Any] = {
-        "steps": trainer.step,
-        "curve": points,
-        "metric": task.metric_for(trainer.config)._asdict(),
-        **{name: None if failed and name.startswith("test_") else value for name, value in last.items()},
-        "parameters": sum(parameter.numel() for parameter in task.parameters()),
-        "saved_bytes": saved_bytes(trainer),
-    }
-    if not failed:
+    record = replace(
+        record,
+        steps=trainer.step,
+        curve=points,
+        metric=task.metric_for(trainer.config),
+        metrics={name: value if record.done or name.startswith("train_") else None for name, value in last.items()},
+        parameters=sum(parameter.numel() for parameter in task.parameters()),
+        saved_bytes=saved_bytes(trainer),
+    )
+    if record.done:
         with trainer.evaluation_networks():
-            results |= {"shift": _estimation_shift(task), "importance": _mixing_weights(task.network)}
+            record = replace(record, shift=_estimation_shift(task), importance=_mixing_weights(task.network))
     task.close()
-    return results
+    return record
 
 
-def _estimation_shift(task: Task) -> list[dict[str, Any]] | None:
-    """Return the estimation shift of each norm, with the position of the norm; None if no norm has running statistics."""
+def _estimation_shift(task: Task) -> list[LayerShift] | None:
+    """Return the estimation shift of each norm; None if no norm has running statistics."""
     batches = task.eval_batches(SHIFT_BATCH_SIZE)
     if batches is None:
         return None
@@ -229,8 +232,8 @@ def _estimation_shift(task: Task) -> list[dict[str, Any]] | None:
     except DiagnosticError:
         return None
     positions = {site.path: position for position, site in enumerate(find_norms(task.network), 1)}
-    columns = ("path", "norm", "esm_mean", "esm_std", "shift")
-    return [{"place": positions[row["path"]], **{key: row.get(key) for key in columns}} for row in report]
+    columns = ("esm_mean", "esm_std", "shift")
+    return [LayerShift(positions[row["path"]], row["path"], row.get("norm"), *map(row.get, columns)) for row in report]
 
 
 def _first_samples(batches: Iterable[Any], count: int) -> Iterator[Any]:

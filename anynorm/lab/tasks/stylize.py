@@ -100,6 +100,6 @@ def _load_stylizer(runs: Path, model: str) -> Any:
         usable = ", ".join(name for name in TASKS if hasattr(task_class(name), "stylize"))
         raise DataError(f"stylize needs a run of style transfer ({usable}); run {model} is of the task {task}.")
     record = Store(runs).record(model)
-    if record["status"] != "done":
-        raise DataError(f"stylize needs a run that was trained to its end; run {model} failed: {record['note']}")
+    if not record.done:
+        raise DataError(f"stylize needs a run that was trained to its end; run {model} failed: {record.note}")
     return load_run(runs, model)

@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,42 @@ from filelock import FileLock, SoftFileLock, Timeout
 from anynorm.errors import DataError, SpecError
 from anynorm.io.atomic import atomic_write
 from anynorm.lab.training.config import Config, config_from_dict
-from anynorm.lab.training.record import DamagedRecordError, read_record, read_summary, write_record
+from anynorm.lab.training.record import DamagedRecordError, RunRecord, read_record, write_record
 
-ENDED = ("done", "failed")
 _ID = re.compile("[0-9a-f]{12}")
 _PROBE_SECONDS = 0.2
-"""Seconds that `begin` waits for a lock, because `rows` in another process acquires each lock for a moment."""
+"""Seconds that `begin` waits for a lock, because `runs` in another process acquires each lock for a moment."""
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run of a store.
+
+    Attributes:
+        id: the id of the run.
+        status: done, failed, running, stopped or unreadable.
+        note: why the run failed or cannot be read; "" otherwise.
+        config: fields of `Config` by name, as they are stored.
+        updated: Unix time of the last update, in seconds.
+        record: the record; None if the run has not ended, or its record cannot be read.
+    """
+
+    id: str
+    status: str
+    note: str
+    config: dict[str, Any]
+    updated: float
+    record: RunRecord | None = None
+
+    @property
+    def metric(self) -> str:
+        """Name and unit of the metric; "" without a record."""
+        return "" if self.record is None else self.record.metric.label
+
+    @property
+    def value(self) -> float | None:
+        """The last test value of the metric; None without a record, or if the run failed."""
+        return None if self.record is None else self.record.value
 
 
 class Store:
@@ -47,17 +77,12 @@ class Store:
         root: the folder; created if it does not exist.
 
     Raises:
-        DataError: if the folder cannot be created or is a store of anynorm 0.1.
+        DataError: if the folder cannot be created.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = Path(root)
         self._locks: dict[str, FileLock] = {}
-        if (self.root / "index.sqlite").exists():
-            raise DataError(
-                f"{self.root} is a store of anynorm 0.1 (it has an index.sqlite); anynorm 0.2 cannot read or resume its runs. "
-                "Use another folder (--runs), or delete this one."
-            )
         try:
             (self.root / "runs").mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -104,46 +129,46 @@ class Store:
 
     def release(self, config: Config) -> None:
         """Release the lock of a run. If the run has not ended, its status is "stopped", and it can be resumed."""
-        lock = self._locks.pop(config.id, None)
+        self._release(config.id)
+
+    def _release(self, run: str) -> None:
+        lock = self._locks.pop(run, None)
         if lock is not None:
             lock.release()
 
-    def finish(self, config: Config, outcome: dict[str, Any]) -> None:
-        """Write the record of a run, delete its checkpoint and release its lock.
-
-        Args:
-            config: the configuration of the run.
-            outcome: the results; `status` must be "done" or "failed". Infinite and NaN values are stored as null.
-        """
-        write_record({"config": asdict(config), **outcome}, self.folder(config.id) / "record.json")
-        (self.folder(config.id) / "checkpoint.pt").unlink(missing_ok=True)
-        self.release(config)
+    def finish(self, record: RunRecord) -> None:
+        """Write the record of a run, delete its checkpoint and release its lock. Infinite and NaN values are stored as null."""
+        write_record(record, self.folder(record.id) / "record.json")
+        (self.folder(record.id) / "checkpoint.pt").unlink(missing_ok=True)
+        self._release(record.id)
 
     def is_valid(self, run: str) -> bool:
         """Whether the run with this full id has a readable record."""
-        try:
-            read_summary(self.folder(run) / "record.json")
-        except (OSError, DamagedRecordError):
-            return False
-        return True
+        return self.read(run) is not None
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return one dictionary per run, in the order of their last update.
+    def read(self, run: str) -> RunRecord | None:
+        """Return the record of the run with this full id; None if the run has not ended or its record is damaged.
 
-        Returns:
-            Dictionaries with `id`, `status`, `metric` (name and unit), `value` (of the metric in the last evaluation), `note`
-            (why the run failed or cannot be read), `updated` (Unix time in seconds) and `config` (a dictionary).
+        Raises:
+            DataError: if the record has another version.
         """
-        rows = [row for folder in (self.root / "runs").iterdir() if (row := self._read_row(folder)) is not None]
-        return sorted(rows, key=lambda row: float(row["updated"]))
-
-    def _read_row(self, folder: Path) -> dict[str, Any] | None:
-        """Return the dictionary of a run for `rows`; None if its process was killed before it wrote the configuration."""
-        record, path = folder / "record.json", folder / "config.json"
-        status, note = "stopped", ""
         try:
-            summary = read_summary(record)
-            return {"id": folder.name, **summary._asdict(), "updated": record.stat().st_mtime, "config": dict(summary.config)}
+            return read_record(self.folder(run) / "record.json")
+        except (OSError, DamagedRecordError):
+            return None
+
+    def runs(self) -> list[StoredRun]:
+        """Return all runs, in the order of their last update."""
+        runs = [run for folder in (self.root / "runs").iterdir() if (run := self._read_run(folder)) is not None]
+        return sorted(runs, key=lambda run: run.updated)
+
+    def _read_run(self, folder: Path) -> StoredRun | None:
+        """Return the run of a folder; None if its process was killed before it wrote the configuration."""
+        path, status, note = folder / "config.json", "stopped", ""
+        try:
+            record = read_record(folder / "record.json")
+            updated = (folder / "record.json").stat().st_mtime
+            return StoredRun(folder.name, record.status, record.note, dict(record.config), updated, record)
         except FileNotFoundError:
             pass
         except DataError as error:
@@ -154,17 +179,9 @@ class Store:
             return None
         if self._is_held(folder.name):
             status, note = "running", ""
-        return {
-            "id": folder.name,
-            "status": status,
-            "metric": "",
-            "value": None,
-            "note": note,
-            "config": config,
-            "updated": updated,
-        }
+        return StoredRun(folder.name, status, note, config, updated)
 
-    def record(self, run: str) -> dict[str, Any]:
+    def record(self, run: str) -> RunRecord:
         """Return the record of a run.
 
         Args:
@@ -190,9 +207,9 @@ class Store:
         Raises:
             DataError: if the id of no run, or of several runs, starts with `run`.
         """
-        if _ID.fullmatch(run) and self.folder(run).is_dir() and self._read_row(self.folder(run)) is not None:
+        if _ID.fullmatch(run) and self.folder(run).is_dir() and self._read_run(self.folder(run)) is not None:
             return run
-        ids = [str(row["id"]) for row in self.rows()]
+        ids = [each.id for each in self.runs()]
         matches = [full for full in ids if full.startswith(run)]
         if len(matches) != 1:
             examples = f"{len(ids)} runs, such as {' '.join(ids[-3:])}" if ids else "no runs"
@@ -208,9 +225,9 @@ class Store:
             DataError: if no run or several match, or the configuration is from an incompatible version of anynorm.
         """
         full = self.find(run)
-        row = self._read_row(self.folder(full))
+        stored = self._read_run(self.folder(full))
         try:
-            return config_from_dict({} if row is None else row["config"])
+            return config_from_dict({} if stored is None else stored.config)
         except SpecError as error:
             raise DataError(f"run {full} was configured by another version of anynorm: {error}") from None
 

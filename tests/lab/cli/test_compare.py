@@ -20,6 +20,7 @@ from anynorm.lab.cli.compare import _parse_settings
 from anynorm.lab.cli.compare import compare as compare_command
 from anynorm.lab.comparison.comparison import Comparison
 from anynorm.lab.training.config import Config
+from anynorm.lab.training.record import LayerShift, RunRecord
 from anynorm.lab.training.store import Store
 
 OPTIONS = ["--model", "small", "--width", 0.5, "--num-train", 64, "--epochs", 1, "--norms", "bn,gn:4", "--batch-sizes", 16]
@@ -41,7 +42,7 @@ def test_the_command_prints_each_run_the_table_the_recommendation_and_the_page(t
     assert recommendation.startswith("At batch size 16 use ")
     assert written == f"Wrote {tmp_path / 'report.html'} (2 runs)."
     assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
-    assert all(run["config"]["flip"] for run in Store(tmp_path).rows())
+    assert all(run.config["flip"] for run in Store(tmp_path).runs())
     again = command("compare", *OPTIONS, "--seeds", 1, "--set", "flip=true", "--runs", tmp_path, "--json")
     assert {row["norm"] for row in json.loads(again.stdout)["rows"]} == {"bn", "gn:4"}
     assert again.stderr == f"Wrote {tmp_path / 'report.html'} (2 runs).\n"  # nothing was trained
@@ -55,18 +56,21 @@ def test_if_every_run_failed_the_exit_code_is_1_and_the_reason_is_printed(tmp_pa
     assert (tmp_path / "report.html").exists()
 
 
+def make_record(norm, seed, error, **values):
+    return RunRecord("", {"norm": norm, "batch_size": 2, "seed": seed}, "done", metrics={"test_error": error}, **values)
+
+
 def test_on_a_terminal_the_table_fills_while_runs_finish(monkeypatch):
     comparison = Comparison(Config(), norms=["bn", "sn"], batch_sizes=[2, 32], seeds=2)
-    monkeypatch.setattr(Comparison, "rows", lambda _: [])
     screen = io.StringIO()
     monkeypatch.setattr(live, "Console", lambda **_: Console(file=screen, force_terminal=True, width=80, height=24))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
 
-    def new_rows():
-        yield {"norm": "sn", "batch_size": 2, "seed": 0, "value": 2.0}
-        yield {"norm": "sn", "batch_size": 2, "seed": 1, "value": 3.0}
+    def new_records():
+        yield make_record("sn", 0, 2.0)
+        yield make_record("sn", 1, 3.0)
 
-    live.watch(comparison, new_rows())
+    assert [record.value for record in live.watch(comparison, [], new_records())] == [2.0, 3.0]
     text = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", screen.getvalue())
     assert re.search(r"test error %.*batch 2\b.*batch 32", text, re.S)
     assert "2.0  (1/2)" in text
@@ -76,25 +80,24 @@ def test_on_a_terminal_the_table_fills_while_runs_finish(monkeypatch):
 
 def test_the_table_on_a_terminal_has_the_metric_of_the_task_before_the_first_run_ends(monkeypatch):
     comparison = Comparison(Config(task="generation"), norms=["sabn@K"], batch_sizes=[32], seeds=1)
-    monkeypatch.setattr(Comparison, "rows", lambda _: [])
     screen = io.StringIO()
     monkeypatch.setattr(live, "Console", lambda **_: Console(file=screen, force_terminal=True, width=80, height=24))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    live.watch(comparison, [])
+    assert live.watch(comparison, [], []) == []
     assert "test FD (ResNet-8)" in re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", screen.getvalue())
 
 
 def test_norms_that_are_not_significantly_worse_are_marked_in_the_table(monkeypatch, capsys):
     errors = {"bn": (50.0, 52.0, 51.0), "gn:4": (20.0, 21.0, 22.5), "sn": (21.0, 20.0, 23.0)}
-    rows = [
-        {"norm": norm, "batch_size": 2, "seed": seed, "value": error, "max_shift": 0.123, "saved_bytes": 8}
+    shift = [LayerShift(1, "bn1", "bn", 0.123, 0.1, 0.123)]
+    records = [
+        make_record(norm, seed, error, shift=shift, saved_bytes=8)
         for norm, by_seed in errors.items()
         for seed, error in enumerate(by_seed)
     ]
-    monkeypatch.setattr(Comparison, "rows", lambda _: rows)
     monkeypatch.setattr(Comparison, "step_seconds", lambda _: {("bn", 2): 0.01, ("sn", 2): 0.02})
     comparison = Comparison(Config(), norms=list(errors), batch_sizes=[2])
-    live.print_comparison(comparison, comparison.table())
+    live.print_comparison(comparison.table(records))
     lines = capsys.readouterr().out.splitlines()
     assert lines[2:5] == [
         "bn    51.0 ± 1.0    0.12     1.00       1.00",

@@ -15,7 +15,7 @@ from tests.lab.cli.test_compare import command
 def root(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs")
     base = Config(model="small", width=0.5, num_train=64, epochs=1, lr=0.05, flip=True)
-    list(Comparison(base, ["bn", "gn:4"], [16], seeds=1, root=root).run(processes=1))
+    list(Comparison(base, ["bn", "gn:4"], [16], seeds=1, root=root).run((), processes=1))
     return root
 
 
@@ -29,7 +29,7 @@ def test_runs_are_listed_with_the_settings_that_are_not_default(root):
 
 
 def test_a_run_is_shown_and_two_are_compared(root):
-    first, second = (run["id"] for run in Store(root).rows())
+    first, second = (run.id for run in Store(root).runs())
     assert json.loads(command("runs", "show", first[:6], "--runs", root).stdout)["status"] == "done"
     differences = json.loads(command("runs", "diff", first, second, "--runs", root, "--json").stdout)
     assert {"name": "norm", first: "bn", second: "gn:4"} in differences["rows"]
@@ -37,7 +37,7 @@ def test_a_run_is_shown_and_two_are_compared(root):
 
 
 def test_a_run_can_be_diagnosed_by_its_id(root):
-    run = Store(root).rows()[0]["id"]
+    run = Store(root).runs()[0].id
     done = command("diagnose", f"run:{run}", "--runs", root)
     assert done.exit_code == 0, done.output
     assert "449 samples" in done.stdout
@@ -46,12 +46,12 @@ def test_a_run_can_be_diagnosed_by_its_id(root):
 
 def test_runs_are_deleted_all_or_none(root, tmp_path):
     base = Config(model="small", width=0.5, num_train=64, epochs=1, lr=0.05)
-    list(Comparison(base, ["bn", "gn:4"], [16], seeds=1, root=tmp_path).run(processes=1))
-    first = Store(tmp_path).rows()[0]["id"]
+    list(Comparison(base, ["bn", "gn:4"], [16], seeds=1, root=tmp_path).run((), processes=1))
+    first = Store(tmp_path).runs()[0].id
     assert isinstance(command("runs", "rm", first, "nothing", "--runs", tmp_path).exception, anynorm.DataError)
-    assert len(Store(tmp_path).rows()) == 2
+    assert len(Store(tmp_path).runs()) == 2
     assert command("runs", "rm", first, "--runs", tmp_path).stdout == f"Deleted run {first}.\n"
-    assert len(Store(tmp_path).rows()) == 1
+    assert len(Store(tmp_path).runs()) == 1
 
 
 @pytest.mark.parametrize("words", [("list",), ("show", "abc"), ("diff", "abc", "def"), ("rm", "abc")])

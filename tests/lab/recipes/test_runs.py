@@ -53,11 +53,11 @@ def test_a_folder_is_searched_in_the_working_directory_and_then_in_the_data_dire
 def test_a_run_is_trained_once_and_its_metrics_are_those_of_the_store(tmp_path):
     first = runs.train_cell(BN_16, TRAINING, tmp_path)
     record = Store(tmp_path).record(runs.make_config(BN_16, 32).id)
-    assert first["accuracy"] == pytest.approx(100 - record["test_error"], abs=1e-3)
-    assert len(record["curve"]) == 1
+    assert first["accuracy"] == pytest.approx(100 - record.metrics["test_error"], abs=1e-3)
+    assert len(record.curve) == 1
     assert runs.train_cell(BN_16, TRAINING, tmp_path) == first  # the seconds too: it was not trained again
     assert first["failure"] == ""
-    assert first["commit"] == record["provenance"]["commit"]
+    assert first["commit"] == record.provenance["commit"]
 
 
 @pytest.mark.slow
@@ -73,7 +73,7 @@ def test_a_paper_preset_trains_on_a_folder_of_images_in_one_process_per_device(t
     metrics = runs.train_cell(small, IMAGENET, tmp_path)
     assert metrics["failure"] == ""
     config = runs.make_config(small, IMAGENET.base_batch_size)
-    assert Store(tmp_path).record(config.id)["steps"] == 32 // (4 * 2)
+    assert Store(tmp_path).record(config.id).steps == 32 // (4 * 2)
     assert runs.train_cell(small, IMAGENET, tmp_path) == metrics
     with pytest.raises(DataError, match=r"the 2 processes of run [0-9a-f]{12} failed; see their messages above"):
         runs.train_cell(replace(small, model="tests.lab.recipes.test_runs:exit_process"), IMAGENET, tmp_path)
@@ -97,7 +97,7 @@ def test_a_norm_grid_takes_the_median_that_its_settings_ask_for(tmp_path):
     settings = norm_grid.NormGrid(seeds=1, training=training, norms=("hn",), batch_sizes=(8,))
     metrics = norm_grid.measure(settings, {"norm": "hn", "batch_size": 8, "seed": 0}, tmp_path)
     config = runs.make_config(replace(training.config, norm="hn", batch_size=8), base_batch_size=8)
-    curve = Store(tmp_path).record(config.id)["curve"]
+    curve = Store(tmp_path).record(config.id).curve
     errors = sorted(point["test_error"] for point in curve[-3:])
     assert len(curve) == 4
     assert errors[1] != curve[-1]["test_error"]

@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +16,10 @@ from PIL import Image
 import anynorm
 from anynorm.lab.comparison.comparison import Comparison
 from anynorm.lab.report.page import group_records, write_page
+from anynorm.lab.report.page_data import Picture
 from anynorm.lab.report.step_times import StepTimes
 from anynorm.lab.training.config import Config
+from anynorm.lab.training.record import RunRecord
 from anynorm.lab.training.store import Store
 from tests.lab.cli.test_compare import command
 from tests.lab.training.test_task import Measured
@@ -40,9 +42,9 @@ def root(tmp_path_factory):
     """A store with a comparison of 18 runs and, older, a single run that failed."""
     root = tmp_path_factory.mktemp("runs")
     diverging = Comparison(replace(BASE, lr=1e12), ["gn:8"], [8], seeds=1, lr_scaling="none", root=root)
-    assert [row["status"] for row in diverging.run(processes=1)] == ["failed"]
+    assert [record.status for record in diverging.run((), processes=1)] == ["failed"]
     comparison = Comparison(BASE, ["bn", "sn", "gn:4"], [8, 16], seeds=3, root=root)
-    list(comparison.run(processes=1))
+    list(comparison.run((), processes=1))
     comparison.step_seconds()
     return root
 
@@ -78,8 +80,10 @@ def test_runs_with_other_settings_are_another_section_and_the_newest_comes_first
 def test_runs_are_one_comparison_if_one_rule_gives_their_learning_rates():
     def group(*pairs):
         return [
-            [(record["config"]["batch_size"], record["config"]["lr"]) for record in records]
-            for records in group_records({"config": {"model": "small", "batch_size": size, "lr": lr}} for size, lr in pairs)
+            [(record.batch_size, record.config["lr"]) for record in records]
+            for records in group_records(
+                RunRecord("", {"model": "small", "batch_size": size, "lr": lr}, "done") for size, lr in pairs
+            )
         ]
 
     assert group((2, 0.1), (32, 1.6)) == [[(2, 0.1), (32, 1.6)]]  # linear
@@ -92,7 +96,7 @@ def test_the_page_has_the_numbers_of_the_comparison(root, tmp_path):
     write_page(root, tmp_path / "report.html")
     section = read_data(tmp_path / "report.html")["sections"][0]
     comparison = Comparison(BASE, ["bn", "sn", "gn:4"], [8, 16], seeds=3, root=root)
-    table = comparison.table()
+    table = comparison.table(comparison.read())
     assert section["answer"] == table.finding.splitlines()[-1]
     for size in (8, 16):
         cells = column(section["results"], f"test error %, batch {size}")
@@ -135,7 +139,7 @@ def test_without_measured_step_times_the_cost_is_the_memory(root, tmp_path):
 def test_damaged_and_unfinished_runs_are_omitted_with_the_reason(root, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(root, copy)
-    run = Store(copy).rows()[0]["id"]
+    run = Store(copy).runs()[0].id
     (Store(copy).folder(run) / "record.json").write_text("{")
     store = Store(copy)
     store.begin(Config(seed=99))
@@ -163,7 +167,7 @@ def test_a_text_in_the_data_cannot_end_the_script(root, tmp_path):
     shutil.copytree(root, copy)
     config = Config(seed=7, data="</script><script>alert(1)</script>")
     Store(copy).begin(config)
-    Store(copy).finish(config, {"status": "failed", "note": "</script>", "curve": [], "provenance": {}})
+    Store(copy).finish(RunRecord(config.id, asdict(config), "failed", "</script>"))
     write_page(copy, tmp_path / "report.html")
     assert (tmp_path / "report.html").read_text().count("</script>") == 2
 
@@ -208,7 +212,7 @@ def painted(tmp_path_factory):
 def folder_of(root, norm="bn", batch_size=8, seed=0):
     """The artifacts of a run."""
     cell = {"norm": norm, "batch_size": batch_size, "seed": seed}
-    (run,) = [row["id"] for row in Store(root).rows() if cell.items() <= row["config"].items()]
+    (run,) = [row.id for row in Store(root).runs() if cell.items() <= row.config.items()]
     return Store(root).folder(run) / "artifacts"
 
 
@@ -250,10 +254,11 @@ def test_files_that_are_too_large_or_not_pictures_are_named_and_not_embedded(pai
 
     monkeypatch.setattr(Path, "read_bytes", fail_for_the_first)
     series = series_of(copy, tmp_path / "report.html")
-    assert series["content", title] == [{"name": "content.png", "note": "not embedded: 2.5 MB, more than 2 MB"}]
-    assert series["samples/step", title][-1] == {"name": "samples/step-00000040.png", "note": "not embedded: not a PNG file"}
+    assert series["content", title] == [vars(Picture("content.png", note="not embedded: 2.5 MB, more than 2 MB"))]
+    broken = Picture("samples/step-00000040.png", note="not embedded: not a PNG file")
+    assert series["samples/step", title][-1] == vars(broken)
     unreadable, last = series["large/step", title]  # two of 0.9 MB are not larger than 2 MB
-    assert unreadable == {"name": "large/step-00000002.png", "note": "cannot be read: Input/output error"}
+    assert unreadable == vars(Picture("large/step-00000002.png", note="cannot be read: Input/output error"))
     assert last["name"] == "large/step-00000040.png"
     for path in (folder / "large").iterdir():
         path.write_bytes(png(400, 300, 0, 1_500_000))
@@ -285,14 +290,14 @@ def test_a_metric_with_spaces_and_parentheses_is_shown_everywhere(painted, tmp_p
     write_page(painted, tmp_path / "report.html")
     (section,) = read_data(tmp_path / "report.html")["sections"]
     assert section["results"]["columns"] == ["norm", f"test {name}, batch 8", f"test {name}, batch 16"]  # no shift was measured
-    assert section["metric"] == {"name": name, "label": f"test {name}"}
+    assert (section["curves"][0]["name"], section["curves"][0]["label"]) == (name, f"test {name}")
     assert section["runs"]["columns"][5:] == [f"test {name}", "seconds", "note"]  # training does not have it
     assert f"lowest {name}, " in section["answer"] or f": {name} " in section["answer"]
-    values = [row["value"] for row in Store(painted).rows()]
+    values = [row.value for row in Store(painted).runs()]
     assert sorted(cell["value"] for cell in column(section["runs"], f"test {name}")) == sorted(values)
     listed = command("runs", "list", "--runs", painted).stdout
     assert listed.count(f"  {name}  ") == 8
-    run = Store(painted).rows()[0]["id"]
+    run = Store(painted).runs()[0].id
     shown = json.loads(command("runs", "show", run, "--runs", painted).stdout)
     assert shown[f"test_{name}"] == shown["curve"][-1][f"test_{name}"]
     done = command("compare", *PAINTING, "--runs", painted)

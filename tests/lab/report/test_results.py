@@ -1,27 +1,38 @@
-"""Rows, rankings and the sentences of a recommendation."""
+"""Results of a comparison, rankings and the sentences of a recommendation, and the table."""
 
 import pytest
 
-from anynorm.lab.report.results import ERROR, rank, recommend, result_of, row_from_record, select, summary
+from anynorm.lab.comparison.table import Column, make_table
+from anynorm.lab.report.ranking import rank
+from anynorm.lab.report.results import Results
+from anynorm.lab.training.record import LayerShift, RunRecord
 from anynorm.lab.training.statistics import Result
 
 
-def rows(batch_size=2, **errors):
-    """Rows of norms (keyword `gn_4` for gn:4) with one test error per seed; None where the run failed."""
+def make_record(norm, error=2.5, batch_size=2, seed=0, **values):
+    """A record with a test error; the run failed if the error is None."""
+    config = {"norm": norm, "batch_size": batch_size, "seed": seed}
+    return RunRecord("", config, "failed" if error is None else "done", metrics={"test_error": error}, **values)
+
+
+def make_records(batch_size=2, **errors):
+    """Records of norms (keyword `gn_4` for gn:4) with one test error per seed; None where the run failed."""
     return [
-        {"norm": norm.replace("_", ":"), "batch_size": batch_size, "seed": seed, "value": error}
+        make_record(norm.replace("_", ":"), error, batch_size, seed)
         for norm, by_seed in errors.items()
         for seed, error in enumerate(by_seed)
     ]
 
 
 def sentence(**errors):
-    return rank(rows(**errors), 2).sentence()
+    return rank(make_records(**errors), 2).sentence()
 
 
 def test_a_result_counts_the_failed_runs_of_a_cell():
-    assert result_of(rows(bn=(10.0, 12.0))) == Result(11.0, 2**0.5, 2)
-    assert result_of(rows(bn=(10.0, None))) == Result(10.0, None, 1, num_failed=1)
+    results = Results(make_records(bn=(10.0, 12.0), sn=(10.0, None)), ["bn", "sn"], [2])
+    assert results.result("bn", 2) == Result(11.0, 2**0.5, 2)
+    assert results.result("sn", 2) == Result(10.0, None, 1, num_failed=1)
+    assert results.result("bn", 32) == Result(None, None, 0)
 
 
 def test_the_best_norm_is_recommended_with_those_it_beats_significantly():
@@ -47,7 +58,7 @@ def test_where_bn_is_not_significantly_worse_there_is_no_reason_to_replace_it():
 
 
 def test_a_norm_of_which_a_run_failed_is_not_recommended():
-    ranking = rank(rows(bn=(50.0, 52.0, 51.0), gn_4=(20.0, 21.0, 22.5), sn=(1.0, None, 1.0)), 2)
+    ranking = rank(make_records(bn=(50.0, 52.0, 51.0), gn_4=(20.0, 21.0, 22.5), sn=(1.0, None, 1.0)), 2)
     assert ranking.best == "gn:4"
     assert ranking.failed == ["sn"]
     assert ranking.sentence().endswith("significantly better than bn (51.0 %). sn failed.")
@@ -57,55 +68,61 @@ def test_a_norm_of_which_a_run_failed_is_not_recommended():
 
 
 def test_nothing_is_significant_with_fewer_than_three_common_seeds():
-    two = rank(rows(bn=(50.0, 52.0), gn_4=(20.0, 22.0)), 2)
+    two = rank(make_records(bn=(50.0, 52.0), gn_4=(20.0, 22.0)), 2)
     assert not two.is_tested
     assert two.sentence() == "At batch size 2 use gn:4: 21.0 % error; use at least 3 seeds for a significance test."
-    uneven = rank(rows(bn=(50.0, 52.0), gn_4=(20.0, 22.0, 21.0)), 2)
+    uneven = rank(make_records(bn=(50.0, 52.0), gn_4=(20.0, 22.0, 21.0)), 2)
     assert uneven.is_tested
     assert uneven.alike == ["gn:4", "bn"]
 
 
 def test_several_comparisons_need_stronger_evidence_than_one():
     best, other = (20.0, 20.5, 21.5), (21.0, 22.0, 22.2)
-    assert rank(rows(sn=best, gn_1=other), 2).worse == ["gn:1"]
-    assert rank(rows(sn=best, gn_1=other, gn_2=other, gn_4=other, gn_8=other), 2).worse == []
+    assert rank(make_records(sn=best, gn_1=other), 2).worse == ["gn:1"]
+    assert rank(make_records(sn=best, gn_1=other, gn_2=other, gn_4=other, gn_8=other), 2).worse == []
 
 
-def test_seeds_are_paired_whatever_the_order_of_the_rows():
-    ordered = rows(bn=(10.0, 20.0, 30.0), sn=(9.0, 19.0, 28.9))
+def test_seeds_are_paired_whatever_the_order_of_the_make_records():
+    ordered = make_records(bn=(10.0, 20.0, 30.0), sn=(9.0, 19.0, 28.9))
     assert rank(ordered, 2).worse == ["bn"]  # unpaired, the spread over seeds would hide the difference
     assert rank(ordered[::-1], 2).worse == ["bn"]
 
 
 def test_there_is_one_sentence_per_batch_size():
-    both = rows(2, bn=(3.0,)) + rows(32, bn=(2.0,))
-    assert recommend(both, [2, 32]) == "At batch size 2 use bn: 3.0 % error. At batch size 32 use bn: 2.0 % error."
+    both = make_records(2, bn=(3.0,)) + make_records(32, bn=(2.0,))
+    sentences = "At batch size 2 use bn: 3.0 % error. At batch size 32 use bn: 2.0 % error."
+    assert Results(both, ["bn"], [2, 32]).recommendation == sentences
 
 
-def record(norm, **values):
-    return {"config": {"norm": norm, "batch_size": 2, "seed": 0, "lr": 1.0}, "status": "done", "test_error": 2.5, **values}
+def test_a_mean_is_over_the_runs_that_have_the_quantity():
+    def make_shift(*shifts):
+        return [LayerShift(place, "", "bn", None, None, shift) for place, shift in enumerate(shifts)]
 
-
-def test_a_row_has_the_cell_and_the_metrics_of_a_run():
-    shift = [{"shift": 0.1}, {"shift": None}, {"shift": 0.3}]
-    assert row_from_record(record("bn", shift=shift, saved_bytes=8)) == {
-        "norm": "bn", "batch_size": 2, "seed": 0, "status": "done", "note": "", "metric": ERROR, "value": 2.5, "max_shift": 0.3,
-        "saved_bytes": 8, "robust_errors": {},
-    }  # fmt: skip
-    failed = row_from_record(record("bn", status="failed"))
-    assert failed["value"] is failed["max_shift"] is failed["saved_bytes"] is None
+    shifts = [make_shift(0.1, None, 0.3), make_shift(0.5), None]
+    records = [make_record("bn", seed=seed, shift=shift) for seed, shift in enumerate(shifts)]
+    results = Results(records, ["bn"], [2])
+    assert [record.max_shift for record in records] == [0.3, 0.5, None]
+    assert results.mean("bn", 2, lambda record: record.max_shift) == pytest.approx(0.4)
+    assert results.mean("bn", 2, lambda record: record.saved_bytes) is None
 
 
 def test_the_table_has_costs_relative_to_bn_or_else_to_the_first_norm():
-    measured = [row_from_record(record(norm, saved_bytes=size)) for norm, size in (("sn", 6), ("bn", 3))]
-    table = summary(measured, ["sn", "bn"], [2], {("sn", 2): 0.03, ("bn", 2): 0.02})
+    records = [make_record(norm, saved_bytes=size) for norm, size in (("sn", 6), ("bn", 3))]
+    table = make_table(Results(records, ["sn", "bn"], [2]), {("sn", 2): 0.03, ("bn", 2): 0.02})
     assert table["sn"]["step time, batch 2"] == pytest.approx(1.5)
     assert table["sn"]["memory, batch 2"] == 2
     assert table["sn"]["error %, batch 2"] == Result(2.5, None, 1)
     assert table["bn"]["step time, batch 2"] == table["bn"]["memory, batch 2"] == 1
+    assert table.columns == [Column(quantity, 2) for quantity in ("error %", "shift", "step time", "memory")]
     assert table.finding.splitlines()[0].endswith("relative to bn.")
-    alone = summary(select(measured, "sn", 2), ["sn"], [2], {})
+    alone = make_table(Results(records[:1], ["sn"], [2]), {})
     assert alone["sn"]["step time, batch 2"] is None
     assert "relative to sn." in alone.finding
-    failed = [row | {"value": None, "max_shift": None, "saved_bytes": None} for row in rows(bn=(1.0,))]
-    assert summary(failed, ["bn"], [2], {}).finding == "At batch size 2 every norm failed."
+    failed = make_table(Results(make_records(bn=(None,)), ["bn"], [2]), {})
+    assert failed.finding == "At batch size 2 every norm failed."
+
+
+def test_the_text_of_the_table_has_the_decimals_of_the_metric():
+    table = make_table(Results(make_records(bn=(50.0, 52.0)), ["bn"], [2]), {})
+    header = "norm  error %, batch 2  shift, batch 2  step time, batch 2  memory, batch 2"
+    assert table.table().splitlines()[:2] == [header, "bn    51.0 ± 1.4"]

@@ -8,51 +8,54 @@ from typer.testing import CliRunner
 
 import anynorm
 from anynorm.cli import app
-from anynorm.lab.report.results import recommend, row_from_record, summary
-from anynorm.lab.report.robustness import RobustErrors, attacks_of, mode_warning, read_robust_errors, robust_columns
+from anynorm.lab.comparison.table import make_table
+from anynorm.lab.report.page_data import Cell
+from anynorm.lab.report.results import Results
+from anynorm.lab.report.robustness import RobustErrors, attacks_of, mode_warning, robust_errors, robust_results
 from anynorm.lab.report.section import make_section
 from anynorm.lab.report.step_times import StepTimes
 from anynorm.lab.tasks.run import run
 from anynorm.lab.training.config import Config
+from anynorm.lab.training.record import RunRecord
 from anynorm.lab.training.statistics import Result
 from anynorm.lab.training.store import Store
 
 
-def record(norm: str, seed: int = 0, **errors: Any) -> dict[str, Any]:
-    names = {f"test_robust_error_{name}": value for name, value in errors.items()}
-    config = vars(Config(norm=norm, batch_size=32, seed=seed))
-    return {"config": config, "status": "done", "test_error": 10.0 + seed, "curve": [], "provenance": {}, **names}
+def make_record(norm: str, seed: int = 0, **errors: Any) -> RunRecord:
+    metrics = {f"test_robust_error_{name}": value for name, value in errors.items()}
+    config = {"norm": norm, "batch_size": 32, "seed": seed}
+    return RunRecord("", config, "done", metrics={"test_error": 10.0 + seed, **metrics})
 
 
-def rows_of(norm: str, pairs: list[tuple[float, float]]) -> list[dict[str, Any]]:
+def make_records(norm: str, pairs: list[tuple[float, float]]) -> list[RunRecord]:
     return [
-        row_from_record(record(norm, seed, pgd4=eval_mode, pgd4_train_mode=train_mode))
-        for seed, (eval_mode, train_mode) in enumerate(pairs)
+        make_record(norm, seed, pgd4=eval_mode, pgd4_train_mode=train_mode) for seed, (eval_mode, train_mode) in enumerate(pairs)
     ]
 
 
-BN, GN = rows_of("bn", [(60.0, 50.0), (62.0, 53.0), (61.0, 50.0)]), rows_of("gn:8", [(70.0, 70.0), (71.0, 71.0), (69.0, 69.0)])
+BN = make_records("bn", [(60.0, 50.0), (62.0, 53.0), (61.0, 50.0)])
+GN = make_records("gn:8", [(70.0, 70.0), (71.0, 71.0), (69.0, 69.0)])
 
 
 def test_errors_are_read_by_attack_and_branch_and_need_both_modes():
     values: dict[str, Any] = {"pgd4": 60.0, "pgd4_train_mode": 50.0, "fgsm": 3.0}
     branch: dict[str, Any] = {"pgd4_adversarial_branch": 40.0, "pgd4_train_mode_adversarial_branch": 30.0}
     expected = {"pgd4": RobustErrors(60, 50), "pgd4 adversarial branch": RobustErrors(40, 30)}
-    assert read_robust_errors(record("bn", **values, **branch)) == expected
-    assert read_robust_errors(record("bn", pgd4=None, pgd4_train_mode=None)) == {}
-    assert attacks_of([*BN, {"norm": "bn"}]) == ["pgd4"]
+    assert robust_errors(make_record("bn", **values, **branch)) == expected
+    assert robust_errors(make_record("bn", pgd4=None, pgd4_train_mode=None)) == {}
+    assert attacks_of([*BN, make_record("bn")]) == ["pgd4"]
 
 
 def test_a_table_has_the_clean_error_and_the_robust_error_of_both_modes():
-    table = summary([*BN, *GN], ["bn", "gn:8"], [32], {})
+    table = make_table(Results([*BN, *GN], ["bn", "gn:8"], [32]), {})
     assert format(table["bn"]["error %, batch 32"], ".1f") == "11.0 ± 1.0"
     assert format(table["bn"]["robust error % (eval-mode pgd4), batch 32"], ".1f") == "61.0 ± 1.0"
     assert format(table["bn"]["robust error % (train-mode pgd4), batch 32"], ".1f") == "51.0 ± 1.7"
     assert format(table["gn:8"]["robust error % (train-mode pgd4), batch 32"], ".1f") == "70.0 ± 1.0"
     assert table.finding.startswith("Robust error: on adversarial images")
-    failed = row_from_record({**record("bn"), "status": "failed"})
-    assert robust_columns([failed], ["pgd4"], 32) == {
-        f"robust error % ({mode} pgd4), batch 32": Result(None, None, 0, num_failed=1) for mode in ("eval-mode", "train-mode")
+    failed = replace(make_record("bn"), status="failed")
+    assert robust_results([failed], ["pgd4"]) == {
+        f"robust error % ({mode} pgd4)": Result(None, None, 0, num_failed=1) for mode in ("eval-mode", "train-mode")
     }
 
 
@@ -60,12 +63,12 @@ def test_a_warning_names_the_norms_whose_errors_differ_by_more_than_the_standard
     warning = mode_warning([*BN, *GN], ["bn", "gn:8"], [32])
     assert "for bn (pgd4, batch size 32: 61.0 % and 51.0 %). State the mode" in warning
     assert "gn:8" not in warning
-    assert recommend([*BN, *GN], [32]).endswith(warning)
+    assert Results([*BN, *GN], ["bn", "gn:8"], [32]).recommendation.endswith(warning)
     assert mode_warning(GN, ["gn:8"], [32]) == ""
-    noise = rows_of("bn", [(60.0, 61.0), (60.0, 59.0), (60.0, 60.5)])  # 0.17 ± 0.6
+    noise = make_records("bn", [(60.0, 61.0), (60.0, 59.0), (60.0, 60.5)])  # 0.17 ± 0.6
     assert mode_warning(noise, ["bn"], [32]) == ""
     assert "bn" in mode_warning(noise[:1], ["bn"], [32])
-    assert mode_warning([row_from_record(record("bn"))], ["bn"], [32]) == ""
+    assert mode_warning([make_record("bn")], ["bn"], [32]) == ""
 
 
 def test_the_report_page_has_the_same_columns_and_the_warning(tmp_path):
@@ -75,19 +78,15 @@ def test_the_report_page_has_the_same_columns_and_the_warning(tmp_path):
     for norm in ("bn", "gn:4"):
         run(replace(config, norm=norm), tmp_path)
     store = Store(tmp_path)
-    records = [{"id": row["id"], **store.record(row["id"])} for row in store.rows()]
-    records[0]["test_robust_error_fgsm_train_mode"] = records[0]["test_robust_error_fgsm"] - 5
+    first, second = (store.record(run.id) for run in store.runs())
+    expected = (first.metrics["test_robust_error_fgsm"] or 0.0) - 5
+    records = [replace(first, metrics={**first.metrics, "test_robust_error_fgsm_train_mode": expected}), second]
     section = make_section(records, ("norm", "batch_size", "seed", "lr"), StepTimes(tmp_path), store)
-    column = section["results"]["columns"].index("robust error % (train-mode fgsm), batch 32")
-    expected = records[0]["test_robust_error_fgsm_train_mode"]
-    assert section["results"]["rows"][0][column] == {
-        "text": f"{expected:.1f}",
-        "value": pytest.approx(expected, abs=0.06),
-        "mark": "",
-    }
-    assert "Warning: " in section["answer"]
-    assert "for bn (fgsm, batch size 32" in section["answer"]
-    labels = [curve["label"] for curve in section["curves"]]
+    column = section.results.columns.index("robust error % (train-mode fgsm), batch 32")
+    assert section.results.rows[0][column] == Cell(f"{expected:.1f}", expected)
+    assert "Warning: " in section.answer
+    assert "for bn (fgsm, batch size 32" in section.answer
+    labels = [curve.label for curve in section.curves]
     assert {"test robust_error_fgsm", "test robust_error_fgsm_train_mode"} <= set(labels)
 
 
@@ -116,7 +115,7 @@ def test_the_command_and_the_function_attack_every_network(tmp_path):
     assert names == [
         f"robust error % ({mode} {attack}), batch 16" for attack in ("fgsm", "pgd2") for mode in ("eval-mode", "train-mode")
     ]
-    assert len(Store(tmp_path).rows()) == 2  # the function found the runs of the command
+    assert len(Store(tmp_path).runs()) == 2  # the function found the runs of the command
     assert table["gn:4"][names[2]] == table["gn:4"][names[3]]
 
 

@@ -262,7 +262,7 @@ def test_a_short_run_takes_seconds_and_its_record_has_the_metric(name, tmp_path)
     assert time.process_time() - start < 10
     record = Store(tmp_path).record(SMOKE[name].id)
     metric = make_task(SMOKE[name]).metric_for(SMOKE[name])
-    assert record["metric"]["name"] == metric.name
-    assert record[f"test_{metric.name}"] == record["curve"][-1][f"test_{metric.name}"]
-    assert len(record["curve"]) == 2
-    assert bool(record["shift"]) == (name not in WITHOUT_SHIFT)
+    assert record.metric.name == metric.name
+    assert record.metrics[f"test_{metric.name}"] == record.curve[-1][f"test_{metric.name}"]
+    assert len(record.curve) == 2
+    assert bool(record.shift) == (name not in WITHOUT_SHIFT)

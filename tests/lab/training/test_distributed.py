@@ -38,8 +38,8 @@ assert not run({apart!r}, Path({str(tmp_path)!r}))
     with_sync, without = (float((weights[0] - other).abs().max() / weights[0].abs().max()) for other in weights[1:])
     assert with_sync < 1e-4
     assert without > 10 * with_sync
-    assert store.record(synced.id)["curve"][-1]["test_loss"] == pytest.approx(
-        store.record(QUICK.id)["curve"][-1]["test_loss"], rel=1e-3
+    assert store.record(synced.id).curve[-1]["test_loss"] == pytest.approx(
+        store.record(QUICK.id).curve[-1]["test_loss"], rel=1e-3
     )
     with pytest.raises(anynorm.DataError, match=r"devices=2 and 1 process\. Use torchrun --nproc-per-node 2"):
         run(synced, tmp_path / "other")

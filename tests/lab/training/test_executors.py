@@ -203,7 +203,7 @@ def test_on_two_workers_of_ray_a_killed_one_is_replaced_and_stored_runs_are_the_
             repeated = dict(executor.map_unordered(partial(run, root=tmp_path / name), configs))
             assert repeated == dict.fromkeys(configs, False)  # the store has them
         for config in configs:
-            curves = [Store(tmp_path / name).record(config.id)["curve"] for name in executors]
+            curves = [Store(tmp_path / name).record(config.id).curve for name in executors]
             assert curves[0] == curves[1]
     finally:
         ray.shutdown()

@@ -83,8 +83,8 @@ def test_an_image_that_disappears_stops_the_run_which_resumes_when_it_is_back(fo
     try:
         with pytest.raises(anynorm.ReadError, match=r"05\.png was deleted while it was in use; .* run again to resume"):
             run(config, tmp_path, callback=delete, hardware=Hardware("cpu", num_workers=0))
-        assert Store(tmp_path).rows()[0]["status"] == "stopped"
+        assert Store(tmp_path).runs()[0].status == "stopped"
     finally:
         image.write_bytes(content)
     assert run(config, tmp_path)
-    assert Store(tmp_path).record(config.id)["status"] == "done"
+    assert Store(tmp_path).record(config.id).status == "done"

@@ -12,10 +12,10 @@ import torch
 
 import anynorm
 from anynorm.lab.tasks.run import load_run, run
-from anynorm.lab.training import record as record_module
 from anynorm.lab.training.config import Config, config_from_dict
-from anynorm.lab.training.record import VERSION
-from anynorm.lab.training.store import ENDED, Store
+from anynorm.lab.training.record import VERSION, LayerShift, RunRecord
+from anynorm.lab.training.store import Store, StoredRun
+from anynorm.lab.training.task import Metric
 
 QUICK = Config(model="small", width=0.5, num_train=64, batch_size=16, epochs=1, lr=0.05)
 
@@ -25,7 +25,7 @@ def finished(root, seeds):
     store, configs = Store(root), [Config(seed=seed) for seed in seeds]
     for config in configs:
         assert store.begin(config)
-        store.finish(config, {"status": "done", "test_error": 2.5})
+        store.finish(RunRecord(config.id, asdict(config), "done", metrics={"test_error": 2.5}))
     return store, configs
 
 
@@ -35,15 +35,15 @@ def test_a_run_is_stored_with_everything_needed_to_repeat_it(tmp_path):
     assert not run(config, tmp_path)  # it has ended
     store = Store(tmp_path)
     record = store.record(config.id[:5])
-    assert record["status"] == "done"
-    assert config_from_dict(record["config"]) == config == store.config(config.id[:5])
-    assert record["test_error"] == record["curve"][-1]["test_error"]
-    assert len(record["shift"]) == len(record["importance"]) == 9
-    assert {"commit", "torch", "hardware", "threads"} <= set(record["provenance"])
+    assert record.status == "done"
+    assert config_from_dict(dict(record.config)) == config == store.config(config.id[:5])
+    assert record.metrics["test_error"] == record.curve[-1]["test_error"]
+    assert len(record.shift) == len(record.importance) == 9
+    assert {"commit", "torch", "hardware", "threads"} <= set(record.provenance)
     assert not (store.folder(config.id) / "checkpoint.pt").exists()
     task = load_run(tmp_path, config.id[:5])
     wrong = torch.cat([task.network(x).argmax(1) != labels for x, labels in task.eval_batches(500)])
-    assert 100 * int(wrong.sum()) / len(wrong) == record["test_error"]
+    assert 100 * int(wrong.sum()) / len(wrong) == record.metrics["test_error"]
 
 
 def test_runs_that_fail_are_recorded_with_the_reason(tmp_path):
@@ -52,14 +52,13 @@ def test_runs_that_fail_are_recorded_with_the_reason(tmp_path):
     for config, reason in ((diverging, "loss is"), (impossible, "DataError: a step needs 128 samples")):
         run(config, tmp_path)
         record = Store(tmp_path).record(config.id)
-        assert record["status"] == "failed"
-        assert reason in record["note"]
-        assert record.get("test_error") is None
-    assert {row["status"] for row in Store(tmp_path).rows()} == {"failed"}
-    assert {"failed", "done"} == set(ENDED)
+        assert record.status == "failed"
+        assert reason in record.note
+        assert record.metrics.get("test_error") is None
+    assert {row.status for row in Store(tmp_path).runs()} == {"failed"}
 
 
-def test_rows_have_the_status_of_every_run_the_newest_last(tmp_path):
+def test_runs_have_the_status_of_every_run_the_newest_last(tmp_path):
     store, (first, second) = finished(tmp_path, range(2))
     running, stopped = Config(seed=2), Config(seed=3)
     store.begin(running)
@@ -69,15 +68,13 @@ def test_rows_have_the_status_of_every_run_the_newest_last(tmp_path):
         name = "record.json" if config in (first, second) else "config.json"
         os.utime(store.folder(config.id) / name, (1e9 - age, 1e9 - age))
     (store.folder("0" * 12)).mkdir()  # a process that was killed before it wrote the configuration
-    rows = Store(tmp_path).rows()
-    assert [row["id"] for row in rows] == [first.id, stopped.id, second.id, running.id]
-    assert [row["status"] for row in rows] == ["done", "stopped", "done", "running"]
-    assert rows[0] == {
-        "id": first.id, "status": "done", "metric": "error %", "value": 2.5, "note": "", "updated": 1e9 - 3,
-        "config": asdict(first),
-    }  # fmt: skip
-    assert rows[1]["config"] == asdict(stopped)
-    assert rows[1]["value"] is None
+    runs = Store(tmp_path).runs()
+    assert [each.id for each in runs] == [first.id, stopped.id, second.id, running.id]
+    assert [each.status for each in runs] == ["done", "stopped", "done", "running"]
+    assert runs[0] == StoredRun(first.id, "done", "", asdict(first), 1e9 - 3, store.record(first.id))
+    assert (runs[0].metric, runs[0].value) == ("error %", 2.5)
+    assert runs[1] == StoredRun(stopped.id, "stopped", "", asdict(stopped), 1e9 - 2)
+    assert (runs[1].metric, runs[1].value) == ("", None)
 
 
 def test_a_run_held_by_another_process_is_left_to_it_and_taken_over_when_that_is_killed(tmp_path):
@@ -95,11 +92,11 @@ sys.stdin.read()
         assert other.stdout.readline() == "mine\n"
         store = Store(tmp_path)
         assert not store.begin(QUICK)
-        assert store.rows()[0]["status"] == "running"
+        assert store.runs()[0].status == "running"
         with pytest.raises(anynorm.DataError, match=f"run {QUICK.id} is running; stop it first"):
             store.remove(QUICK.id)
         other.kill()
-    assert store.rows()[0]["status"] == "stopped"
+    assert store.runs()[0].status == "stopped"
     assert store.begin(QUICK)
     assert store.begin(QUICK)  # it is ours already
     assert not Store(tmp_path).begin(QUICK)  # another object of the same process is another holder
@@ -108,22 +105,22 @@ sys.stdin.read()
 def test_many_processes_may_write_at_once(tmp_path):
     code = f"""
 from pathlib import Path
-from anynorm.lab.training.config import Config, config_from_dict
+from dataclasses import asdict
+from anynorm.lab.training.config import Config
+from anynorm.lab.training.record import RunRecord
 from anynorm.lab.training.store import Store
 import sys
 store = Store(Path({str(tmp_path)!r}))
 for seed in range(10):
     config = Config(seed=int(sys.argv[1]) * 100 + seed)
     assert store.begin(config)
-    store.finish(config, {{"status": "done", "test_error": 1.0}})
+    store.finish(RunRecord(config.id, asdict(config), "done"))
 """
     workers = [subprocess.Popen([sys.executable, "-c", code, str(k)]) for k in range(3)]
     while any(worker.poll() is None for worker in workers):
-        Store(tmp_path).rows()  # takes the lock of every run for a moment
+        Store(tmp_path).runs()  # takes the lock of every run for a moment
     assert [worker.wait() for worker in workers] == [0, 0, 0]
-    rows = Store(tmp_path).rows()
-    assert len(rows) == 30
-    assert all(Store(tmp_path).record(row["id"])["status"] == "done" for row in rows)
+    assert [each.status for each in Store(tmp_path).runs()] == ["done"] * 30
 
 
 def test_a_run_that_cannot_be_marked_or_locked_is_not_held(tmp_path, monkeypatch):
@@ -160,15 +157,15 @@ def test_damaged_records_are_named_and_do_not_hide_the_others(tmp_path):
         with pytest.raises(anynorm.DataError, match=r"record\.json is damaged: .* train it again"):
             store.record(configs[1].id)
     assert not store.is_valid(configs[1].id)
-    assert store.record(configs[2].id)["test_error"] == 2.5
-    assert {row["id"]: row["status"] for row in store.rows()} == {
+    assert store.record(configs[2].id).metrics["test_error"] == 2.5
+    assert {row.id: row.status for row in store.runs()} == {
         configs[0].id: "done",
         configs[1].id: "unreadable",
         configs[2].id: "done",
     }
-    (damaged,) = (row for row in store.rows() if row["id"] == configs[1].id)
-    assert "record.json is damaged" in damaged["note"]
-    assert damaged["config"] == asdict(configs[1])
+    (damaged,) = (row for row in store.runs() if row.id == configs[1].id)
+    assert "record.json is damaged" in damaged.note
+    assert damaged.config == asdict(configs[1])
     path.unlink()
     with pytest.raises(anynorm.DataError, match=r"has no record: it has not ended, or .* was deleted"):
         store.record(configs[1].id)
@@ -177,59 +174,73 @@ def test_damaged_records_are_named_and_do_not_hide_the_others(tmp_path):
 def test_a_damaged_run_is_trained_again(tmp_path):
     run(QUICK, tmp_path)
     store = Store(tmp_path)
-    curve = store.record(QUICK.id)["curve"]
+    curve = store.record(QUICK.id).curve
     (store.folder(QUICK.id) / "record.json").write_text("{")
     assert run(QUICK, tmp_path)
-    assert store.record(QUICK.id)["curve"] == curve
+    assert store.record(QUICK.id).curve == curve
 
 
 def test_records_are_read_once_and_again_when_they_change(tmp_path, monkeypatch):
     store, configs = finished(tmp_path, range(300))
     reads = []
-    read = record_module.read_record
+    from_dict = RunRecord.from_dict
 
-    def counted(path):
-        reads.append(path)
-        return read(path)
+    def counted(run, values):
+        reads.append(run)
+        return from_dict(run, values)
 
-    monkeypatch.setattr(record_module, "read_record", counted)
-    assert len(store.rows()) == len(Store(tmp_path).rows()) == 300
+    monkeypatch.setattr(RunRecord, "from_dict", counted)
+    assert len(store.runs()) == len(Store(tmp_path).runs()) == 300
     assert len(reads) == 300
     start = time.perf_counter()
     assert all(store.is_valid(config.id) for config in configs)
     assert time.perf_counter() - start < 1
-    store.finish(configs[7], {"status": "failed", "note": "later"})
-    assert [row["note"] for row in store.rows() if row["status"] == "failed"] == ["later"]
+    store.finish(RunRecord(configs[7].id, asdict(configs[7]), "failed", "later"))
+    assert [row.note for row in store.runs() if row.status == "failed"] == ["later"]
     assert len(reads) == 301
 
 
-def test_rows_cannot_change_what_is_cached(tmp_path):
+def test_runs_cannot_change_what_is_cached(tmp_path):
     store, _ = finished(tmp_path, range(1))
-    store.rows()[0]["config"]["lr"] = 7
-    assert store.rows()[0]["config"]["lr"] == 0.1
+    store.runs()[0].config["lr"] = 7
+    assert store.runs()[0].config["lr"] == 0.1
 
 
-def test_a_store_of_anynorm_01_is_refused(tmp_path):
-    (tmp_path / "index.sqlite").write_bytes(b"SQLite format 3\0")
-    message = (
-        r"is a store of anynorm 0\.1 .*; anynorm 0\.2 cannot read or resume its runs\. Use another folder \(--runs\), or delete"
-    )
-    with pytest.raises(anynorm.DataError, match=message):
-        Store(tmp_path)
+def test_a_record_of_a_run_is_the_same_after_it_was_written_and_read(tmp_path):
+    store, (config,) = finished(tmp_path, [0])
+    shift = [LayerShift(1, "bn1", "bn", 0.1, 0.2, 0.2), LayerShift(2, "bn2", "gn:4", None, None, None)]
+    metrics = {"train_loss": 0.5, "test_error": 2.5, "test_robust_error_pgd4": None}
+    record = RunRecord(
+        config.id, asdict(config), "done", "", 8, [{"step": 8, "epoch": 1.0, "test_error": 2.5}], Metric("error", "%"), metrics,
+        12, 34, shift, [{"path": "bn1", "mean_bn": 1.0}], 1.5, {"commit": "abc"},
+    )  # fmt: skip
+    store.finish(record)
+    assert store.record(config.id) == record
+    assert (record.norm, record.batch_size, record.seed, record.value, record.max_shift) == ("bn", 32, 0, 2.5, 0.2)
+    content = json.loads((store.folder(config.id) / "record.json").read_text())["record"]
+    assert content["test_error"] == 2.5  # metrics stand among the other entries, as in records of earlier versions
+    assert content["shift"][0] == {"place": 1, "path": "bn1", "norm": "bn", "esm_mean": 0.1, "esm_std": 0.2, "shift": 0.2}
+    assert content["metric"] == {"name": "error", "unit": "%", "higher_is_better": False}
+
+
+def test_records_without_the_newer_entries_are_read():
+    record = RunRecord.from_dict("abc", {"config": {"norm": "bn"}, "status": "failed", "curve": [], "note": "no data"})
+    assert record == RunRecord("abc", {"norm": "bn"}, "failed", "no data", curve=[])
+    assert record.value is record.max_shift is record.seconds is None
+    assert record.metric == Metric("error", "%")
 
 
 def test_records_of_another_version_are_refused_and_not_overwritten(tmp_path):
     store, (config, other) = finished(tmp_path, range(2))
     path = store.folder(config.id) / "record.json"
     content = json.loads(path.read_text())
-    for version in (VERSION + 5, None):  # records of anynorm 0.1 have no version
-        path.write_text(json.dumps({key: value for key, value in (content | {"version": version}).items() if value is not None}))
-        message = rf"record\.json is of version {version or 1}; this anynorm reads version {VERSION}\. Use another folder"
-        for call in (lambda: store.record(config.id), lambda: store.begin(config), lambda: store.is_valid(config.id)):
-            with pytest.raises(anynorm.DataError, match=message):
-                call()
-    assert store.record(other.id)["status"] == "done"
-    assert sorted(row["status"] for row in store.rows()) == ["done", "unreadable"]
+    path.write_text(json.dumps(content | {"version": VERSION + 5}))
+    message = rf"record\.json is of version {VERSION + 5}; this anynorm reads version {VERSION}\. Use another folder"
+    for call in (lambda: store.record(config.id), lambda: store.begin(config), lambda: store.is_valid(config.id)):
+        with pytest.raises(anynorm.DataError, match=message):
+            call()
+    assert store.record(other.id).status == "done"
+    assert sorted(row.status for row in store.runs()) == ["done", "unreadable"]
     assert Store(tmp_path).begin(Config(seed=5))
 
 
@@ -262,7 +273,7 @@ def test_a_run_is_found_by_the_beginning_of_its_id(tmp_path):
 def test_a_removed_run_is_gone_and_nothing_outside_the_store_can_be_removed(tmp_path):
     store, (first, second) = finished(tmp_path, range(2))
     assert store.remove(first.id[:6]) == first.id
-    assert [row["id"] for row in store.rows()] == [second.id]
+    assert [row.id for row in store.runs()] == [second.id]
     for name in ("..", ".", first.id, f"../runs/{second.id}"):
         with pytest.raises(anynorm.DataError, match="matches 0 in"):
             store.remove(name)
@@ -284,10 +295,10 @@ def test_a_full_disk_ends_the_run_and_leaves_the_store_intact(tmp_path, monkeypa
         patched.setattr("pathlib.Path.write_text", full)
         with pytest.raises(anynorm.DiskError, match=r"cannot write .*record\.json"):
             run(QUICK, tmp_path)
-    assert store.record(other.id)["status"] == "done"
+    assert store.record(other.id).status == "done"
     assert not list(store.folder(QUICK.id).glob("*.part"))
     assert run(QUICK, tmp_path)  # it resumes when there is space
-    assert store.record(QUICK.id)["status"] == "done"
+    assert store.record(QUICK.id).status == "done"
 
 
 def test_parts_of_files_that_a_killed_process_left_are_deleted(tmp_path):

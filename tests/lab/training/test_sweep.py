@@ -47,7 +47,7 @@ def test_a_sweep_measures_only_missing_cells_and_orders_its_rows(workers):
 def test_a_run_is_trained_once_and_its_record_returned(tmp_path, monkeypatch):
     record = get_or_train(QUICK, tmp_path)
     assert record == Store(tmp_path).record(QUICK.id)
-    assert record["status"] == "done"
+    assert record.status == "done"
     monkeypatch.setattr("anynorm.lab.tasks.run.run", None)  # a second training would raise
     assert get_or_train(QUICK, tmp_path) == record
 
@@ -55,7 +55,7 @@ def test_a_run_is_trained_once_and_its_record_returned(tmp_path, monkeypatch):
 def test_a_damaged_record_is_trained_again(tmp_path):
     record = get_or_train(QUICK, tmp_path)
     (Store(tmp_path).folder(QUICK.id) / "record.json").write_text("{")
-    assert get_or_train(QUICK, tmp_path)["curve"] == record["curve"]
+    assert get_or_train(QUICK, tmp_path).curve == record.curve
 
 
 def test_a_run_held_by_another_process_is_waited_for_and_taken_over_when_that_is_killed(tmp_path):
@@ -79,4 +79,4 @@ sys.stdin.read()
         assert not records
         other.kill()
     waiting.join(60)
-    assert records[0]["status"] == "done"
+    assert records[0].status == "done"

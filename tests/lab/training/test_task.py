@@ -19,7 +19,7 @@ from anynorm.lab.training.curve import Curve
 from anynorm.lab.training.devices import Hardware
 from anynorm.lab.training.options import Options, option
 from anynorm.lab.training.store import Store
-from anynorm.lab.training.task import make_optimizer
+from anynorm.lab.training.task import Metric, make_optimizer
 
 QUICK = Config(task="tests.lab.training.test_task:Adversarial", batch_size=8, epochs=2, lr=0.01, num_evals=2)
 
@@ -89,15 +89,15 @@ def test_a_task_may_have_several_networks_and_optimizers_and_a_state_of_its_own(
     assert run(QUICK, tmp_path)
     folder, record = Store(tmp_path).folder(QUICK.id), Store(tmp_path).record(QUICK.id)
     assert {"generator.pt", "discriminator.pt"} <= {path.name for path in folder.iterdir()}
-    assert set(record["curve"][0]) == {"step", "epoch", "train_d_loss", "train_g_loss", "test_mean"}
-    assert record["metric"] == {"name": "mean", "unit": "", "higher_is_better": True}
-    assert record["saved_bytes"] is None  # a step has several forward passes
-    assert record["shift"] is None  # no test batches
+    assert set(record.curve[0]) == {"step", "epoch", "train_d_loss", "train_g_loss", "test_mean"}
+    assert record.metric == Metric("mean", higher_is_better=True)
+    assert record.saved_bytes is None  # a step has several forward passes
+    assert record.shift is None  # no test batches
     task = load_run(tmp_path, QUICK.id)
     assert not task.training
-    assert task.get_buffer("num_updates") == record["steps"]
+    assert task.get_buffer("num_updates") == record.steps
     with torch.no_grad():
-        assert task.evaluate()["mean"] == record["test_mean"]
+        assert task.evaluate()["mean"] == record.metrics["test_mean"]
 
 
 def test_several_optimizers_follow_one_schedule_from_their_own_learning_rates():
@@ -139,7 +139,7 @@ def test_tensorboard_reads_the_curve(tmp_path):
 
     run(QUICK, tmp_path, hardware=Hardware("cpu", logger="tensorboard"))
     events = EventAccumulator(str(Store(tmp_path).folder(QUICK.id) / "tensorboard")).Reload()
-    curve = Store(tmp_path).record(QUICK.id)["curve"]
+    curve = Store(tmp_path).record(QUICK.id).curve
     assert {"test/mean", "train/d_loss", "train/g_loss"} == set(events.Tags()["scalars"])
     points = [(event.step, event.value) for event in events.Scalars("test/mean")]
     assert points == [(point["step"], pytest.approx(point["test_mean"])) for point in curve]
@@ -180,7 +180,7 @@ def test_metrics_that_are_not_numbers_are_reported_and_the_store_stays_whole(val
     with pytest.raises(anynorm.DataError, match=message):
         train(QUICK)
     run(QUICK, tmp_path)
-    assert Store(tmp_path).record(QUICK.id)["status"] == "failed"
+    assert Store(tmp_path).record(QUICK.id).status == "failed"
 
 
 def test_metrics_of_a_step_must_be_scalars(monkeypatch):
@@ -209,7 +209,7 @@ def test_a_run_without_enough_memory_fails_with_the_batch_size(error, tmp_path, 
 
     monkeypatch.setattr(Adversarial, "training_step", fail)
     run(QUICK, tmp_path)
-    note = Store(tmp_path).record(QUICK.id)["note"]
+    note = Store(tmp_path).record(QUICK.id).note
     assert note.startswith("out of memory with batch_size=8 on cpu. Use a smaller batch size")
     monkeypatch.setattr(Adversarial, "training_step", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):  # an error of the task's code is the user's to see
@@ -272,8 +272,8 @@ def test_a_task_without_a_loss_is_compared(tmp_path):
 
 def test_the_metric_of_a_run_that_failed_at_once_is_that_of_its_task(tmp_path):
     run(replace(QUICK, batch_size=128), tmp_path)  # more than the task has
-    (row,) = Store(tmp_path).rows()
-    assert (row["status"], row["metric"]) == ("failed", "mean")
+    (failed,) = Store(tmp_path).runs()
+    assert (failed.status, failed.metric) == ("failed", "mean")
 
 
 @dataclass(frozen=True)
@@ -302,25 +302,25 @@ def test_the_metric_may_depend_on_the_options_of_a_run(tmp_path):
     for config, name in ((MEASURED, "FD (ResNet-56)"), (small, "FD (ResNet-8)")):
         assert run(config, tmp_path)
         record = Store(tmp_path).record(config.id)
-        assert record["metric"]["name"] == name
-        assert record[f"test_{name}"] == record["curve"][-1][f"test_{name}"]
+        assert record.metric.name == name
+        assert record.metrics[f"test_{name}"] == record.curve[-1][f"test_{name}"]
     wrong = replace(small, batch_size=128)  # more than the task has
     run(wrong, tmp_path)
-    assert Store(tmp_path).record(wrong.id)["metric"]["name"] == "FD (ResNet-8)"
+    assert Store(tmp_path).record(wrong.id).metric.name == "FD (ResNet-8)"
 
 
 def test_a_task_object_that_fails_is_recorded_with_its_own_metric(tmp_path):
     config = replace(QUICK, task="classification", batch_size=128)
     run(config, tmp_path, task=Measured(config))
-    assert Store(tmp_path).record(config.id)["metric"]["name"] == "FD (ResNet-56)"
+    assert Store(tmp_path).record(config.id).metric.name == "FD (ResNet-56)"
 
 
 def test_a_run_whose_options_are_refused_is_recorded_with_the_metric_of_the_class(tmp_path):
     config = replace(MEASURED, options={"depth": 3})
     run(config, tmp_path)
     record = Store(tmp_path).record(config.id)
-    assert record["note"].startswith("SpecError: Measured has no option 'depth'")
-    assert record["metric"]["name"] == "mean"
+    assert record.note.startswith("SpecError: Measured has no option 'depth'")
+    assert record.metric.name == "mean"
 
 
 def test_a_step_that_returns_nothing_is_named(monkeypatch):
@@ -376,7 +376,7 @@ class SlowCurve(Curve):
 def test_the_memory_of_a_run_does_not_depend_on_its_moving_average(tmp_path):
     config = Config(model="small", width=0.5, num_train=32, batch_size=16, epochs=1)
     configs = config, replace(config, ema_decay=0.9), replace(config, precision="bf16-mixed")
-    saved = [run(each, tmp_path) and Store(tmp_path).record(each.id)["saved_bytes"] for each in configs]
+    saved = [run(each, tmp_path) and Store(tmp_path).record(each.id).saved_bytes for each in configs]
     assert saved[0] == saved[1] > saved[2] > 0
 
 

@@ -90,8 +90,8 @@ def train_run(config: Config, runs: Path) -> dict[str, Any]:
         done = subprocess.run([sys.executable, *torchrun, "-m", __name__, *arguments], check=False)
         if done.returncode:
             raise DataError(f"the {config.devices} processes of run {config.id} failed; see their messages above.")
-        return Store(runs).record(config.id)
-    return get_or_train(config, runs, hardware)
+        return Store(runs).record(config.id).to_dict()
+    return get_or_train(config, runs, hardware).to_dict()
 
 
 def run_metrics(record: dict[str, Any], median_of_last: int = 1) -> Row:

@@ -19,6 +19,7 @@ from anynorm.lab.tasks.classification.robustness import count_errors, modes_diff
 from anynorm.lab.tasks.classification.task import Classification
 from anynorm.lab.tasks.run import make_trainer, run, train
 from anynorm.lab.training.config import Config
+from anynorm.lab.training.record import RunRecord
 from anynorm.lab.training.store import Store
 from tests.helpers import ROWS, same
 from tests.lab.test_attacks import Network, condition_of, images_and_labels
@@ -94,14 +95,14 @@ def test_every_evaluation_has_the_robust_error_by_which_runs_are_compared():
 # Evaluation under attack
 
 
-def robust(config: Config, tmp_path: Any) -> dict[str, Any]:
+def robust(config: Config, tmp_path: Any) -> RunRecord:
     run(config, tmp_path)
     return Store(tmp_path).record(config.id)
 
 
 def test_classification_is_attacked_after_the_last_step_in_both_modes(tmp_path):
     config = replace(QUICK, task="classification", options={"attack": "pgd:2,pgd:3", "num_attacked": 35, "epsilon": 0.1})
-    points = robust(config, tmp_path)["curve"]
+    points = robust(config, tmp_path).curve
     names = {f"test_robust_error_{attack}{mode}" for attack in ("pgd2", "pgd3") for mode in ("", "_train_mode")}
     assert not names & set(points[0])
     assert names <= set(points[-1])
@@ -109,7 +110,7 @@ def test_classification_is_attacked_after_the_last_step_in_both_modes(tmp_path):
         round(points[-1]["test_robust_error_pgd2"] * 35 / 100)
     )
     assert points[-1]["test_robust_error_pgd3"] >= points[-1]["test_error"] - 5  # of other images
-    unattacked = robust(replace(config, options={}), tmp_path)["curve"]
+    unattacked = robust(replace(config, options={}), tmp_path).curve
     assert {name: value for name, value in points[-1].items() if name not in names} == unattacked[-1]
 
 

@@ -361,8 +361,8 @@ def test_two_processes_train_one_detector_and_share_its_test_images(tmp_path):
     config = replace(with_options(masks=True, norm_modes=True, recalibration_images=4), devices=2, grad_accum_steps=1, sync=True)
     train_in_two_processes([config], tmp_path)
     record = Store(tmp_path).record(config.id)
-    assert record["status"] == "done"
-    assert {"test_AP", "test_mask AP", "test_AP, batch statistics", "test_AP, recalibrated"} <= record.keys()
+    assert record.status == "done"
+    assert {"test_AP", "test_mask AP", "test_AP, batch statistics", "test_AP, recalibrated"} <= record.metrics.keys()
     task: Any = load_run(tmp_path, config.id)
     with torch.no_grad():
-        assert task.test_metrics(16)["AP"] == pytest.approx(record["test_AP"], abs=0.01)
+        assert task.test_metrics(16)["AP"] == pytest.approx(record.metrics["test_AP"], abs=0.01)

@@ -158,8 +158,8 @@ def test_a_collapsed_generator_is_reported_with_its_step(tmp_path):
     task.generator.output_conv.requires_grad_(False)
     run(QUICK, tmp_path, task=task)
     record = Store(tmp_path).record(QUICK.id)
-    assert record["status"] == "failed"
-    assert record["note"] == "the generator has collapsed after step 2: all images of each class are equal"
+    assert record.status == "failed"
+    assert record.note == "the generator has collapsed after step 2: all images of each class are equal"
 
 
 def test_one_image_per_class_is_a_collapse_and_one_image_per_label_is_not():
@@ -296,13 +296,13 @@ def test_samples_of_a_stored_run_have_the_classes_asked_for(tmp_path):
 def test_processes_share_an_evaluation(tmp_path):
     config = replace(QUICK, devices=2, batch_size=8, norm="sn.cc@K")
     train_in_two_processes([config], tmp_path)
-    expected = Store(tmp_path).record(config.id)
+    stored = Store(tmp_path).record(config.id).metrics
     assert list(Store(tmp_path).folder(config.id).rglob("*.png"))
     task = load_run(tmp_path, config.id)
     with torch.no_grad():
         metrics = task.evaluate()
     for name, value in metrics.items():
-        assert expected[f"test_{name}"] == pytest.approx(value, rel=0.02), name  # recalibrated on the batches of both processes
+        assert stored[f"test_{name}"] == pytest.approx(value, rel=0.02), name  # recalibrated on the batches of both processes
 
 
 # Feature networks -----------------------------------------------------------------------------------------------------------
@@ -532,7 +532,7 @@ def test_norms_of_generators_are_compared_on_a_folder_of_images_by_class(folder,
     assert len({picture.parents[2] for picture in pictures}) == 2  # one run per norm
     assert page.count("data:image/png;base64,") == len(pictures)
     store = Store(tmp_path / "runs")
-    assert {store.config(row["id"]).norm for row in store.rows()} == {"ccbn@K", "sabn@K"}
+    assert {store.config(row.id).norm for row in store.runs()} == {"ccbn@K", "sabn@K"}
 
 
 def test_a_comparison_may_have_norms_that_need_a_shared_embedding(tmp_path):

@@ -200,5 +200,5 @@ def test_norms_are_compared_with_the_settings_of_the_task(tmp_path):
     settings |= {"styles": "digits", "encoder": "random", "resize": 24}
     table = anynorm.compare(["adain", "saadain"], [4], seeds=1, task="style_transfer", epochs=1, config=settings, runs=tmp_path)
     assert [row["norm"] for row in table] == ["adain", "saadain"]
-    config = Store(tmp_path).config(Store(tmp_path).rows()[0]["id"])
+    config = Store(tmp_path).config(Store(tmp_path).runs()[0].id)
     assert (config.optimizer, config.lr, config.weight_decay) == ("adam", 1e-3, 0.0)

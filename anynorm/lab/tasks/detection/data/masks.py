@@ -30,12 +30,6 @@ def encode_mask(mask: Array) -> Mask:
     return encoded
 
 
-def decode_mask(mask: Mask) -> Array:
-    """Return a mask as uint8 (h, w): 1 inside the object, 0 outside."""
-    decoded: Array = pycocotools_mask().decode(mask)
-    return decoded
-
-
 def encode_polygons(polygons: Sequence[Sequence[float]], size: Size) -> Mask:
     """Return the mask of polygons x1 y1 x2 y2 …, each of at least 3 points, for an image of the given size."""
     library = pycocotools_mask()
