@@ -3,15 +3,28 @@
     import anynorm
     norm = anynorm.make("hn:32", 64)
 
-Public names are imported at first use: `import anynorm` and `anynorm --help` do not import torch, and `anynorm.make` imports
-neither the training nor the plotting code.
+The names below are public, and the names in `__all__` of those that are packages. They are imported at first use:
+`import anynorm` and `anynorm --help` do not import torch, and `anynorm.make` imports neither the training nor the plotting code.
 """
 
-from importlib import import_module
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from anynorm.lazy import lazy_names
 
 if TYPE_CHECKING:
+    __all__: list[str]
+    from anynorm import diagnostics as diagnostics
+    from anynorm import draw as draw
+    from anynorm import integrations as integrations
+    from anynorm import kernels as kernels
+    from anynorm import lab as lab
+    from anynorm.core.cuts import ALL as ALL
+    from anynorm.core.cuts import Cut as Cut
+    from anynorm.core.spec import NormSpec as NormSpec
+    from anynorm.core.update_rules import Cumulative as Cumulative
+    from anynorm.core.update_rules import Frozen as Frozen
+    from anynorm.core.update_rules import Pooled as Pooled
+    from anynorm.core.update_rules import Running as Running
     from anynorm.errors import AnynormError as AnynormError
     from anynorm.errors import ConditionError as ConditionError
     from anynorm.errors import DataError as DataError
@@ -23,11 +36,28 @@ if TYPE_CHECKING:
     from anynorm.errors import SpecError as SpecError
     from anynorm.errors import StateError as StateError
     from anynorm.errors import SurgeryError as SurgeryError
+    from anynorm.io.checkpoints import read_state_dict as read_state_dict
+    from anynorm.kernels.interface import BatchStats as BatchStats
     from anynorm.lab.comparison.comparison import compare as compare
+    from anynorm.lab.tasks.run import train as train
+    from anynorm.lab.training.config import Config as Config
     from anynorm.lab.training.task import Metric as Metric
     from anynorm.lab.training.task import Task as Task
+    from anynorm.layers.baselines.batch_renorm import BatchRenorm as BatchRenorm
+    from anynorm.layers.baselines.group_whitening import GroupWhitening as GroupWhitening
+    from anynorm.layers.baselines.group_whitening import GroupWhiteningZCA as GroupWhiteningZCA
+    from anynorm.layers.baselines.ibn import InstanceBatchNorm as InstanceBatchNorm
+    from anynorm.layers.baselines.ilm import MetaAdaIN as MetaAdaIN
+    from anynorm.layers.baselines.ilm import MetaGroupNorm as MetaGroupNorm
+    from anynorm.layers.baselines.ilm import MetaInstanceNorm as MetaInstanceNorm
+    from anynorm.layers.baselines.kalman import BatchKalmanNorm as BatchKalmanNorm
+    from anynorm.layers.baselines.modenorm import ModeNorm as ModeNorm
+    from anynorm.layers.baselines.sparse_switch import SparseSwitchNorm as SparseSwitchNorm
     from anynorm.layers.conditioning import condition as condition
+    from anynorm.layers.norm import CustomNorm as CustomNorm
     from anynorm.layers.norm import Norm as Norm
+    from anynorm.layers.registered import GroupedNorm as GroupedNorm
+    from anynorm.layers.registered import RegisteredNorm as RegisteredNorm
     from anynorm.norms import AdaIN as AdaIN
     from anynorm.norms import AuxBatchNorm as AuxBatchNorm
     from anynorm.norms import BatchGroupNorm as BatchGroupNorm
@@ -44,9 +74,14 @@ if TYPE_CHECKING:
     from anynorm.norms import SandwichAuxBatchNorm as SandwichAuxBatchNorm
     from anynorm.norms import SandwichBatchNorm as SandwichBatchNorm
     from anynorm.norms import SwitchNorm as SwitchNorm
+    from anynorm.norms import same_cut as same_cut
     from anynorm.registry import layer as layer
     from anynorm.registry import make as make
+    from anynorm.registry import parse as parse
     from anynorm.registry import zoo as zoo
+    from anynorm.surgery.adapters import NormInfo as NormInfo
+    from anynorm.surgery.adapters import read_norm as read_norm
+    from anynorm.surgery.adapters import register as register
     from anynorm.surgery.convert import convert as convert
     from anynorm.surgery.domains import copy_domain as copy_domain
     from anynorm.surgery.fold import fold as fold
@@ -54,45 +89,14 @@ if TYPE_CHECKING:
     from anynorm.surgery.freeze import split_decay as split_decay
     from anynorm.surgery.freeze import unfreeze as unfreeze
     from anynorm.surgery.recalibrate import recalibrate as recalibrate
+    from anynorm.surgery.report import SurgeryReport as SurgeryReport
     from anynorm.surgery.simplify import harden as harden
     from anynorm.surgery.simplify import merge as merge
     from anynorm.surgery.sync import sync as sync
     from anynorm.surgery.xbn import xbn as xbn
+    from anynorm.table import Table as Table
 
 __version__ = "0.2.0"
 
-_NAMES = {
-    "lab.comparison.comparison": "compare",
-    "errors": "AnynormError ConditionError DataError DiagnosticError DiskError FoldError ReadError ShapeError SpecError "
-    "StateError SurgeryError",
-    "norms": "AdaIN AuxBatchNorm BatchGroupNorm BatchNorm ConditionalBatchNorm ExtendedNorm GeneralBatchGroupNorm "
-    "GroupNorm HeteroNorm InstanceNorm LayerNorm PositionalNorm SandwichAdaIN SandwichAuxBatchNorm SandwichBatchNorm SwitchNorm",
-    "layers.conditioning": "condition",
-    "layers.norm": "Norm",
-    "registry": "layer make zoo",
-    "lab.training.task": "Metric Task",
-    "surgery.convert": "convert",
-    "surgery.domains": "copy_domain",
-    "surgery.fold": "fold",
-    "surgery.freeze": "freeze split_decay unfreeze",
-    "surgery.recalibrate": "recalibrate",
-    "surgery.simplify": "harden merge",
-    "surgery.sync": "sync",
-    "surgery.xbn": "xbn",
-}
-_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
-__all__ = sorted(_MODULE_OF)  # noqa: PLE0605
-
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULE_OF:
-        value = getattr(import_module(f"anynorm.{_MODULE_OF[name]}"), name)
-        globals()[name] = value
-        return value
-    if not name.startswith("__") and find_spec(f"anynorm.{name}"):
-        return import_module(f"anynorm.{name}")
-    raise AttributeError(f"module 'anynorm' has no attribute {name!r}. Public names: {' '.join(__all__)}.")
-
-
-def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+if not TYPE_CHECKING:  # a `__getattr__` would hide misspelled names from type checkers
+    __all__, __getattr__, __dir__ = lazy_names(__name__)

@@ -1,67 +1,48 @@
-"""Generate the pages of the API reference: the public names of `anynorm`, one page per package, and the command line."""
+"""Generate the pages of the API reference: the public names of `anynorm` and its public packages, data sets, and commands."""
 
 from __future__ import annotations
 
 import pkgutil
+import textwrap
 from importlib import import_module
+from types import ModuleType
 
 import anynorm
-from docs.docstrings import to_rst
+from anynorm.lazy import public_modules
+from docs.docstrings import OBJECT, to_rst
+from docs.task_pages import DATA
 
 FUNCTIONS = (
     "make layer convert xbn recalibrate fold compare condition sync freeze unfreeze split_decay harden merge copy_domain zoo"
 )
-"""The order of the functions on the page of public names; those that are not listed follow."""
+"""The order of the functions on the page of `anynorm`; those that are not listed follow."""
 GROUPS = {
-    "Norms": ("layers.norm", "layers.algebra"),
-    "Tasks": ("training",),
+    "Norms": ("norms", "layers.baselines"),
+    "Defining a norm": ("layers", "core.cuts", "core.spec", "kernels"),
+    "Running statistics": ("core.update_rules",),
+    "Training": ("lab",),
+    "Reports": ("surgery", "table"),
     "Errors": ("errors",),
 }
-"""The parts of the page of public names after the functions, with the modules whose classes they show."""
+"""The parts of the page of `anynorm` after the functions, with the modules whose classes they show."""
 PACKAGES = {
-    "registry": "from a spec to a layer",
-    "core": "cuts, moments, mixing, affine, specs",
-    "layers": "layers, running statistics, conditions, baselines",
-    "kernels": "the passes over x: reference, C++, Triton",
-    "surgery": "changing the norms of a model",
     "diagnostics": "what normalization does to a network",
-    "plot": "plots of reports and cuts",
-    "show": "descriptions of norms",
-    "attacks": "adversarial images",
-    "few_shot": "classes added to a trained classifier",
-    "data": "data sets, transforms, streams",
-    "models": "networks",
-    "io": "checkpoints, inputs and pictures",
-    "training": "the trainer, runs and sweeps",
-    "tasks": "classification, detection, generation and other tasks",
-    "comparison": "training the same network with many norms",
-    "report": "report pages",
-    "stylization": "pictures in the style of another",
-    "recipes": "tables and figures of papers",
+    "draw": "plots of reports and cuts",
+    "kernels": "selection of the kernels",
     "integrations": "adapters to other packages",
-    "table": "tables of text",
-    "progress": "progress bars",
-    "errors": "exceptions",
+    "lab": "training, data, models and tasks",
 }
-"""Short descriptions of the packages, in the order of the index. Other packages follow without a description."""
-HIDDEN = {"cli", "__main__"}
-"""Packages without a page. The command line has a separate page."""
-MODULES_ONLY = {"recipes", "report", "tasks"}
-"""Packages of which only module docstrings are shown: tasks have their own pages, and the others are internals of commands."""
-NOT_IMPORTED = {"anynorm.kernels.gpu_kernels"}
-"""Modules that cannot be imported here, because they need Triton."""
+"""Short descriptions of the public packages, in the order of the index."""
 
 
 def api_pages() -> dict[str, str]:
     """Return the text of all pages of the API reference, by file name."""
-    names = [module.name for module in pkgutil.iter_modules(anynorm.__path__) if module.name not in HIDDEN]
-    order = [*PACKAGES, *names]
-    packages = sorted(names, key=order.index)
-    pages = {f"api/{name}.rst": package_page(name) for name in packages}
-    return {"api/index.rst": index_page(packages), "api/public.rst": public_page(), "api/cli.md": command_page(), **pages}
+    packages = {f"api/{name}.rst": package_page(f"anynorm.{name}") for name in PACKAGES}
+    pages = {"api/index.rst": index_page(), "api/public.rst": public_page(), "api/data.rst": data_page()}
+    return {**pages, **packages, "api/cli.md": command_page()}
 
 
-def index_page(packages: list[str]) -> str:
+def index_page() -> str:
     """Return the index page, which lists the packages."""
     lines = [
         *_title("API reference", "="),
@@ -70,83 +51,86 @@ def index_page(packages: list[str]) -> str:
         ".. toctree::",
         "   :maxdepth: 1",
         "",
+        "   public",
+        *(f"   anynorm.{name}: {text} <{name}>" for name, text in PACKAGES.items()),
+        "   data",
     ]
-    lines += ["   public"]
-    lines += [f"   anynorm.{name}: {PACKAGES[name]} <{name}>" if name in PACKAGES else f"   {name}" for name in packages]
     return "\n".join(lines) + "\n"
 
 
 def public_page() -> str:
-    """Return the page of all names of `anynorm.__all__`: a table, and their docstrings."""
+    """Return the page of the names of `anynorm.__all__`: a table, and their docstrings. Its packages have pages of their own."""
     groups = public_groups()
-    lines = [*_title("anynorm: public names", "="), "The public API: ``import anynorm`` provides these names.", ""]
-    lines += [".. list-table::", "   :widths: auto", ""]
-    for name in [name for names in groups.values() for name in names]:
-        lines += [f"   * - :py:obj:`~anynorm.{name}`", f"     - {summary_line(name)}"]
-    for title, names in groups.items():
-        lines += ["", *_title(title, "-")]
-        for name in names:
-            item = getattr(anynorm, name)
-            if isinstance(item, type):
-                shows_members = not issubclass(item, Exception)
-                lines += [
-                    f".. autoclass:: anynorm.{name}",
-                    *(["   :members:"] if shows_members else []),
-                    "   :show-inheritance:",
-                    "",
-                ]
-            else:
-                lines += [f".. autofunction:: anynorm.{name}", ""]
-    return "\n".join(lines)
+    lines = [*_title("anynorm: public names", "="), "``import anynorm`` provides these names.", ""]
+    return "\n".join([*lines, *_table("anynorm", groups), *_sections("anynorm", groups)])
 
 
 def public_groups() -> dict[str, list[str]]:
-    """Return the public names of each part of their page, in the order of the page."""
-    classes = [name for name in anynorm.__all__ if isinstance(getattr(anynorm, name), type)]
-    functions = [name for name in anynorm.__all__ if name not in classes]
+    """Return the public names of each part of the page of `anynorm`, in the order of the page."""
+    modules = public_modules("anynorm")
+    names = [name for name in anynorm.__all__ if not isinstance(getattr(anynorm, name), ModuleType)]
+    functions = [name for name in names if not isinstance(getattr(anynorm, name), type) and callable(getattr(anynorm, name))]
     order = [*FUNCTIONS.split(), *functions]
     groups = {"Functions": sorted(functions, key=order.index)}
+    others = [name for name in names if name not in functions]
     for title, prefixes in GROUPS.items():
-        names = [name for prefix in prefixes for name in classes if anynorm._MODULE_OF[name].startswith(prefix)]
-        groups[title] = names
-    others = [name for name in classes if not any(name in names for names in groups.values())]
+        starts = tuple(f"anynorm.{prefix}" for prefix in prefixes)
+        groups[title] = [name for name in others if modules[name].startswith(starts)]
+        others = [name for name in others if name not in groups[title]]
     return groups | ({"Others": others} if others else {})
 
 
-def summary_line(name: str) -> str:
-    """Return the first line of the docstring of a public name as reStructuredText.
+def package_page(package: str) -> str:
+    """Return the page of a public package: its docstring, a table of its names, and their docstrings."""
+    lines = [*_title(f"{package}: {PACKAGES[package.partition('.')[2]]}", "="), f".. automodule:: {package}", ""]
+    names = import_module(package).__all__
+    if isinstance(getattr(import_module(package), names[0]), ModuleType):
+        for name in names:
+            lines += [*_title(f"{package}.{name}", "-"), f".. automodule:: {package}.{name}", "   :members:", ""]
+        return "\n".join(lines)
+    groups = lab_groups() if package == "anynorm.lab" else {"Names": names}
+    return "\n".join([*lines, *_table(package, groups), *_sections(package, groups)])
 
-    >>> summary_line("merge")
-    'Merge the shared affine of every sandwich norm into its affine per class, in place; outputs stay the same.'
-    """
-    return to_rst([(getattr(anynorm, name).__doc__ or "").strip().splitlines()[0]])[0]
+
+def lab_groups() -> dict[str, list[str]]:
+    """Return the public names of the lab by the folder, or for tasks the room, in which they are defined."""
+    groups: dict[str, list[str]] = {}
+    for name, module in sorted(public_modules("anynorm.lab").items()):
+        folder, *rest = module.split(".")[2:]
+        title = f"Task: {rest[0].replace('_', ' ')}" if folder == "tasks" and len(rest) > 1 else folder.capitalize()
+        groups.setdefault(title, []).append(name)
+    return dict(sorted(groups.items(), key=lambda item: (item[0].startswith("Task:"), item[0])))
 
 
-def package_page(name: str) -> str:
-    """Return the page of a package, with one section per module; names that the package exports are described only once."""
-    package = f"anynorm.{name}"
-    exported = set(getattr(import_module(package), "__all__", ()))
-    lines = _title(package + (f": {PACKAGES[name]}" if name in PACKAGES else ""), "=")
-    for module in modules_of(package):
-        public = [item for item in anynorm.__all__ if f"anynorm.{anynorm._MODULE_OF[item]}" == module]
-        hidden = [*public, *(exported if module != package else ())]
-        lines += [] if module == package else _title(module, "-")
-        lines += [f".. automodule:: {module}"]
-        lines += ["   :no-index:"] if module.removeprefix(f"{package}.") in exported else []  # a function has the same name
-        lines += [] if name in MODULES_ONLY else ["   :members:", "   :show-inheritance:"]
-        lines += [f"   :exclude-members: {', '.join(sorted(hidden))}"] if hidden else []
-        links = ", ".join(f":py:obj:`anynorm.{item}`" for item in public)
-        lines += ["", f"Described with the public names: {links}.", ""] if public else [""]
+def data_page() -> str:
+    """Return the page of the modules that read data sets, to which the pages of tasks refer."""
+    lines = [*_title("Data sets", "="), "The names of data sets, their files, and the modules of the lab that read them.", ""]
+    names = {name for text in DATA.values() for name in OBJECT.findall(text)}
+    for module in sorted({module for name in names for module in modules_of(name)}):
+        lines += [*_title(module, "-"), f".. automodule:: {module}", ""]
     return "\n".join(lines)
 
 
+def summary_line(path: str) -> str:
+    """Return the first line of the docstring of a public name as reStructuredText.
+
+    >>> summary_line("anynorm.merge")
+    'Merge the shared affine of every sandwich norm into its affine per class, in place; outputs stay the same.'
+    """
+    package, _, name = path.rpartition(".")
+    item = getattr(import_module(package), name)
+    if not callable(item):
+        return f"``{textwrap.shorten(repr(item), 70, placeholder=' …')}``"
+    return to_rst([(item.__doc__ or "").strip().splitlines()[0]])[0]
+
+
 def modules_of(package: str) -> list[str]:
-    """Return the names of a module or package and of all modules in it, without private modules and `NOT_IMPORTED`."""
+    """Return the names of a module or package and of all modules in it, without private modules."""
     module = import_module(package)
     if not hasattr(module, "__path__"):
         return [package]
     found = [info.name for info in pkgutil.walk_packages(module.__path__, f"{package}.")]
-    return [package, *(name for name in found if name not in NOT_IMPORTED and not name.rpartition(".")[2].startswith("_"))]
+    return [package, *(name for name in found if not name.rpartition(".")[2].startswith("_"))]
 
 
 def command_page() -> str:
@@ -170,6 +154,27 @@ def command_page() -> str:
         for subname in subcommands:
             parts += [f"### anynorm {name} {subname}\n", help_of(name, subname)]
     return "\n".join(parts)
+
+
+def _table(package: str, groups: dict[str, list[str]]) -> list[str]:
+    lines = [".. list-table::", "   :widths: auto", ""]
+    for name in [name for names in groups.values() for name in names]:
+        lines += [f"   * - :py:obj:`~{package}.{name}`", f"     - {summary_line(f'{package}.{name}')}"]
+    return [*lines, ""]
+
+
+def _sections(package: str, groups: dict[str, list[str]]) -> list[str]:
+    lines: list[str] = []
+    for title, names in groups.items():
+        lines += ["", *_title(title, "-")]
+        for name in names:
+            item = getattr(import_module(package), name)
+            if isinstance(item, type):
+                members = [] if issubclass(item, Exception) else ["   :members:"]
+                lines += [f".. autoclass:: {package}.{name}", *members, "   :show-inheritance:", ""]
+            else:
+                lines += [f".. {'autofunction' if callable(item) else 'autodata'}:: {package}.{name}", ""]
+    return lines
 
 
 def _title(text: str, mark: str) -> list[str]:

@@ -11,7 +11,8 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from anynorm.draw import COLORS, cuts
+from anynorm.draw import cuts
+from anynorm.draw.axes import COLORS
 from anynorm.lab.comparison.comparison import Comparison, make_base
 from anynorm.lab.comparison.table import ComparisonTable
 from anynorm.lab.report.results import Results

@@ -14,7 +14,6 @@ from rich.table import Table
 from sklearn.datasets import load_digits
 
 import anynorm
-from anynorm.draw.descriptions import list_norms
 
 SPECS = ["bn", "in", "ln", "gn:4", "pn", "en", "en:4", "bgn:32", "gbgn:8,4", "hn:4", "sn"]
 
@@ -40,7 +39,7 @@ def measure(y: torch.Tensor) -> list[float]:
 def main() -> None:
     """List all norms, normalize the features with each of `SPECS`, and print the table."""
     console = Console(width=None if Console().is_terminal else 110)
-    names = [norm["spec"] for norm in list_norms() if norm["class"] != "not implemented"]
+    names = [entry.spec for entry in anynorm.zoo()]
     console.print(f"{len(names)} norms (details: `anynorm list`): {'  '.join(names)}\n", highlight=False)
     x = features()
     table = Table(title=f"Digits after a convolution, {'×'.join(map(str, x.shape))}: moments of the output of each norm")

@@ -12,8 +12,6 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import anynorm
-from anynorm.lab.training.config import Config
-from anynorm.lab.training.task import Metrics
 
 
 class Denoising(anynorm.Task):
@@ -21,7 +19,7 @@ class Denoising(anynorm.Task):
 
     metric = anynorm.Metric("rmse", "grey levels")
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: anynorm.Config) -> None:
         super().__init__(config)
         images = torch.tensor(load_digits().images).float()[:, None] / 16
         noise = 0.5 * torch.randn(images.shape, generator=torch.Generator().manual_seed(0))
@@ -40,7 +38,7 @@ class Denoising(anynorm.Task):
         noise = 0.5 * torch.randn(len(indices), 1, 8, 8, generator=generator)
         return torch.stack([self.train_images[indices], self.train_images[indices] + noise])
 
-    def loss(self, batch: Tensor) -> Metrics:
+    def loss(self, batch: Tensor) -> dict[str, Tensor]:
         """Return the mean squared error, and its root in grey levels of 0 to 16."""
         mse = nn.functional.mse_loss(self.model(batch[1]), batch[0])
         return {"loss": mse, "rmse": 16 * mse.detach().sqrt()}

@@ -13,9 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import anynorm
-from anynorm.lab.training.config import Config
-from anynorm.lab.training.options import Options, option
-from anynorm.lab.training.task import Metrics
+from anynorm.lab import Options, option
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class Frequency(anynorm.Task[FrequencyOptions]):
 
     metric: ClassVar = anynorm.Metric("deviation", "periods")
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: anynorm.Config) -> None:
         super().__init__(config)
         waves = make_waves(2000, self.options.noise, seed=0)
         self.train_waves, self.test_waves = waves[:1500], waves[1500:]
@@ -55,7 +53,7 @@ class Frequency(anynorm.Task[FrequencyOptions]):
         signs = 1 - 2 * torch.randint(2, (len(waves), 1), generator=generator)
         return torch.cat([signs * waves[:, :-1], waves[:, -1:]], 1)
 
-    def loss(self, batch: Tensor) -> Metrics:
+    def loss(self, batch: Tensor) -> dict[str, Tensor]:
         """Return the mean squared error, and the mean absolute error in periods."""
         error = self.model(batch[:, None, :-1]).flatten() - batch[:, -1]
         return {"loss": error.square().mean(), "deviation": error.detach().abs().mean()}

@@ -13,9 +13,7 @@ import tempfile
 import torch
 
 import anynorm
-from anynorm.core.cuts import ALL, Cut
-from anynorm.core.spec import NormSpec
-from anynorm.layers.registered import GroupedNorm
+from anynorm import ALL, Cut, GroupedNorm, NormSpec
 
 
 class GroupVarianceNorm(GroupedNorm):

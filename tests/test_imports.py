@@ -10,11 +10,14 @@ import pytest
 import torch
 
 import anynorm
+from anynorm import lazy
+from anynorm.errors import DataError
 
 PACKAGE = Path(anynorm.__file__).parent
 ROOMS = sorted(path.name for path in (PACKAGE / "lab" / "tasks").iterdir() if (path / "__init__.py").exists())
 LEVELS = [
     ["errors"],
+    ["lazy"],
     ["core"],
     ["kernels"],
     ["layers"],
@@ -58,7 +61,7 @@ def test_make_loads_torch_but_neither_the_trainer_nor_heavy_packages():
     assert "torch" in loaded
     assert not HEAVY & loaded - loaded_by("import torch")
     packages = {name.split(".")[1] for name in loaded if name.startswith("anynorm.")}
-    assert packages == {"errors", "core", "kernels", "layers", "norms", "registry"}
+    assert packages == {"errors", "lazy", "core", "kernels", "layers", "norms", "registry"}
 
 
 def test_the_package_works_without_fcntl():
@@ -219,15 +222,24 @@ def test_make_and_forward_take_few_calls_in_few_files():
     assert len(set(frames)) <= 6
 
 
-def test_every_public_name_exists_and_is_documented():
-    assert len(set(anynorm.__all__)) == len(anynorm.__all__) > 0
-    for name in anynorm.__all__:
-        assert getattr(anynorm, name).__doc__
-    assert set(anynorm.__all__) <= set(dir(anynorm))
-    with pytest.raises(AttributeError, match=r"has no attribute 'nothing'\. Public names: AdaIN"):
-        anynorm.nothing
-    assert anynorm.kernels.moments
-    assert callable(anynorm.compare)
+def test_an_unknown_name_is_refused_with_the_list_of_public_names():
+    assert dir(anynorm) == anynorm.__all__
+    with pytest.raises(AttributeError, match=r"module 'anynorm' has no attribute 'nothing'\. Public names: ALL AdaIN"):
+        anynorm.nothing  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"module 'anynorm\.lab' has no attribute 'nothing'\. Public names: CellTable"):
+        anynorm.lab.nothing  # type: ignore[attr-defined]
+
+
+def test_a_name_of_the_lab_says_which_extra_it_needs(monkeypatch):
+    def import_module(name):
+        raise ModuleNotFoundError(name="filelock")
+
+    monkeypatch.setattr(lazy, "import_module", import_module)
+    _, get_attribute, _ = lazy.lazy_names("anynorm")
+    with pytest.raises(DataError, match=r"anynorm\.compare needs filelock: pip install 'anynorm\[lab\]'\."):
+        get_attribute("compare")
+    with pytest.raises(ModuleNotFoundError):
+        get_attribute("convert")
 
 
 def test_no_docstring_starts_with_a_verb_of_the_old_dialect():

@@ -10,19 +10,23 @@ perturb              how sensitive is a model to wrong running statistics?      
 
 from anynorm.diagnostics.adaptation import Target, adaptation
 from anynorm.diagnostics.batch_statistics import batch_statistics
+from anynorm.diagnostics.corruptions import corruption_targets
 from anynorm.diagnostics.estimation_shift import estimation_shift
 from anynorm.diagnostics.fluctuation import batch_fluctuation, fluctuation
 from anynorm.diagnostics.gradient_balance import gradient_balance
 from anynorm.diagnostics.importance import importance
 from anynorm.diagnostics.perturb import perturb, perturbation_curve
 from anynorm.diagnostics.report import DiagnosticReport
+from anynorm.diagnostics.scores import accuracy
 
 __all__ = [
     "DiagnosticReport",
     "Target",
+    "accuracy",
     "adaptation",
     "batch_fluctuation",
     "batch_statistics",
+    "corruption_targets",
     "estimation_shift",
     "fluctuation",
     "gradient_balance",

@@ -36,7 +36,7 @@ def find_readable_norms(model: Any, where: Where = None) -> list[NormSite]:
         raise DiagnosticError(
             f"This {type(model).__name__} has no norm among its modules. Norms called as functions "
             "(torch.nn.functional.batch_norm) cannot be observed. Register your own classes with "
-            "anynorm.surgery.adapters.register."
+            "anynorm.register."
         )
     chosen = choose(sites, where)
     readable = [site for site in chosen if not site.unsupported]

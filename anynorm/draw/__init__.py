@@ -18,16 +18,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from anynorm.diagnostics.report import DiagnosticReport
-from anynorm.draw.axes import COLORS, FigureAndAxes, get_axes
+from anynorm.draw.axes import COLORS as COLORS
+from anynorm.draw.axes import FigureAndAxes, get_axes
 from anynorm.draw.charts import curves, grid, heat, lines, profiles, series
 from anynorm.draw.cut_drawing import cuts, save_cuts
 from anynorm.draw.reports import adaptation, estimation_shift, fluctuation, gradient_balance, importance, perturbation
 from anynorm.errors import DataError
 
 __all__ = [
-    "COLORS",
     "adaptation",
-    "check_picture",
     "curves",
     "cuts",
     "estimation_shift",

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 else:
     Callback = base_class("Callback", "lightning.pytorch", "pytorch_lightning")
 
+__all__ = ["EstimationShiftMonitor", "Recalibration"]
+
 
 class _NormCallback(Callback):
     """A callback that runs batches through the module before each validation epoch of `fit`."""

@@ -9,6 +9,8 @@ from anynorm.layers.norm import Norm
 from anynorm.layers.registered import REGISTRY
 from anynorm.registry import layer
 
+__all__ = ["register"]
+
 MMCV_NAMES = {"BN", "GN", "IN", "LN"}
 """Names of mmcv's own layers; importing mmcv fails if they are already registered."""
 

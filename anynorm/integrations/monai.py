@@ -9,6 +9,8 @@ from anynorm.integrations.packages import import_optional
 from anynorm.layers.norm import Norm
 from anynorm.registry import layer
 
+__all__ = ["register"]
+
 NAME = "anynorm"
 
 

@@ -16,6 +16,8 @@ from anynorm.layers.norm import Norm
 from anynorm.layers.registered import REGISTRY
 from anynorm.surgery.convert import convert
 
+__all__ = ["register"]
+
 
 def register() -> None:
     """Add validators and fixers of anynorm's layers to Opacus; calling it again has no effect.

@@ -18,6 +18,8 @@ from anynorm.layers.norm import Norm
 from anynorm.registry import layer
 from anynorm.surgery.replace import set_post_modules
 
+__all__ = ["norm_act_layer"]
+
 
 def norm_act_layer(spec: str, *, groups: str = "exact", **options: Any) -> Callable[..., Norm]:
     """Return the `norm_layer=` of timm's networks whose norms include the activation.

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 else:
     TrainerCallback = base_class("TrainerCallback", "transformers")
 
+__all__ = ["EstimationShiftCallback", "RecalibrationCallback"]
+
 
 def call_with_keywords(model: nn.Module, batch: Any) -> Any:
     """Call a model of transformers with a batch {name: tensor}, on the device of the model.

@@ -20,9 +20,12 @@ from anynorm.core.compat import is_transforming
 from anynorm.errors import AnynormError
 from anynorm.kernels import cpu, gpu, reference
 from anynorm.kernels.interface import NUM_LAYER_PARAMS, BatchStats, Buffers, ForwardSpec, Params, UnsupportedError
-from anynorm.kernels.reference import at_least_float32, coefficients, compute_dtype, moments
+from anynorm.kernels.reference import at_least_float32 as at_least_float32
+from anynorm.kernels.reference import coefficients as coefficients
+from anynorm.kernels.reference import compute_dtype as compute_dtype
+from anynorm.kernels.reference import moments as moments
 
-__all__ = ["at_least_float32", "coefficients", "compute_dtype", "describe", "moments", "normalize", "use"]
+__all__ = ["describe", "use"]  # the public names
 
 _selected: ContextVar[str] = ContextVar("anynorm.kernels", default="auto")
 _PLAIN_TYPES = (Tensor, nn.Parameter)

@@ -136,8 +136,7 @@ class RunningStats(nn.Module):
     def _check_rule(update_rule: Any) -> None:
         if not isinstance(update_rule, UpdateRule):
             raise SpecError(
-                "update_rule must be Running(0.1), Cumulative(), Pooled() or Frozen() of anynorm.core.update_rules; "
-                f"got {update_rule!r}."
+                f"update_rule must be Running(0.1), Cumulative(), Pooled() or Frozen() of anynorm; got {update_rule!r}."
             )
 
     def _register_stats(self, update_rule: UpdateRule, like: Tensor) -> None:

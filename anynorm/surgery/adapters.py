@@ -87,9 +87,7 @@ def read_norm(module: nn.Module) -> NormInfo | None:
         if reader is not None:
             return _with_post_modules(module, base, reader(module))
     if re.search(r"Norm(\dd)?$", type(module).__name__) and not list(module.children()):
-        raise UnsupportedNormError(
-            f"the class {type(module).__name__} is unknown; anynorm.surgery.adapters.register adds support for it"
-        )
+        raise UnsupportedNormError(f"the class {type(module).__name__} is unknown; anynorm.register adds support for it")
     return None
 
 

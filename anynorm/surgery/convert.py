@@ -69,8 +69,7 @@ def convert(
     sites = find_norms(model)
     if not sites:
         raise SurgeryError(
-            f"This {type(model).__name__} has no norm that anynorm recognizes; anynorm.surgery.adapters.register adds support "
-            "for other classes."
+            f"This {type(model).__name__} has no norm that anynorm recognizes; anynorm.register adds support for other classes."
         )
     chosen = choose(sites, where)
     skipped: list[NormSite] = []

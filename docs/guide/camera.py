@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import anynorm
-from anynorm.lab.data import load_dataset
+from anynorm.lab import load_dataset
 
 DIGITS = load_dataset("digits")
 BATCH_SIZE = 60

@@ -8,10 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from anynorm.io.checkpoints import read_state_dict
-from anynorm.lab.data.cifar_weights import fetch_cifar_weights
-from anynorm.lab.data.readers import cifar10
-from anynorm.lab.models.cifar_resnet import CifarResNet
+from anynorm import read_state_dict
+from anynorm.lab import CifarResNet, fetch_cifar_weights, load_dataset
 
 MEAN, STD = (torch.tensor(values)[:, None, None] for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
 NUM_IMAGES = 1000
@@ -28,7 +26,8 @@ def network(checkpoint: str | None = None) -> CifarResNet:
 
 def load_batches(split: str, *, dark: bool) -> list[tuple[Tensor, Tensor]]:
     """Return the first images of a split in batches, standardized as in training."""
-    images, labels = cifar10(split)
+    data = load_dataset("cifar10")
+    images, labels = data.test if split == "test" else data.train
     pixels = images[:NUM_IMAGES].float() / 255
     if dark:
         noise = torch.randn(pixels.shape, generator=torch.Generator().manual_seed(0))

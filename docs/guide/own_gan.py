@@ -2,8 +2,8 @@
 
 from torch import Tensor, nn
 
-from anynorm.lab.data.shape import DataShape
-from anynorm.surgery.adapters import read_norm, register
+from anynorm import read_norm, register
+from anynorm.lab import DataShape
 
 
 class ConditionalBatchNorm2d(nn.Module):

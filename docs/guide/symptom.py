@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from anynorm.diagnostics.scores import accuracy
+from anynorm.diagnostics import accuracy
 
 
 @torch.no_grad()

@@ -13,6 +13,7 @@ import anynorm
 from anynorm.lab.tasks import TASKS
 from anynorm.layers.registered import REGISTRY
 from docs.build import ROOT
+from tests.docs.test_public_names import public_names
 from tests.lab.report.test_page import ARGUMENTS, BROWSER
 
 pytestmark = [pytest.mark.docs, pytest.mark.slow]
@@ -50,7 +51,7 @@ class Page(HTMLParser):
 
 def test_every_internal_link_resolves_and_nothing_is_loaded_from_elsewhere(site):
     parsed = {path: Page(path.read_text()) for path in site.rglob("*.html")}
-    assert len(parsed) > 100
+    assert len(parsed) > 90
     for path, page in parsed.items():
         for link in page.links:
             parts = urlsplit(link)
@@ -72,11 +73,9 @@ def test_every_norm_and_every_task_has_a_page(site):
 
 
 def test_every_public_name_is_in_the_reference(site):
-    anchors = Page((site / "api" / "public.html").read_text()).anchors
-    for name in anynorm.__all__:
-        assert f"anynorm.{name}" in anchors
-    assert "anynorm.draw.cuts" in Page((site / "api" / "plot.html").read_text()).anchors
-    assert "anynorm.diagnostics.estimation_shift" in Page((site / "api" / "diagnostics.html").read_text()).anchors
+    anchors = {anchor for path in (site / "api").glob("*.html") for anchor in Page(path.read_text()).anchors}
+    assert not [name for name in public_names() if name not in anchors and f"module-{name}" not in anchors]
+    assert "module-anynorm.lab.data.readers" in anchors  # the pages of tasks refer to it
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +177,7 @@ def test_code_is_not_cut_off_and_no_table_of_contents_is_covered(site, browser, 
 
 
 def test_short_cells_and_signatures_are_readable(site):
-    assert "<factory>" not in (site / "api" / "surgery.html").read_text()
+    assert "<factory>" not in (site / "api" / "lab.html").read_text()
     assert re.search(r'<td class="number"><p>\d+ of \d+', (site / "interop.html").read_text())
     assert anynorm.__version__ in re.search(r"<title>(.*?)</title>", (site / "index.html").read_text())[1]
     assert "MIT License" in (site / "index.html").read_text()

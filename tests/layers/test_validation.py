@@ -126,7 +126,7 @@ def test_nan_in_a_state_dict_names_the_key_and_how_many():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"update_rule": "frozen"}, r"update_rule must be Running\(0\.1\), .* of anynorm.core.update_rules; got 'frozen'"),
+        ({"update_rule": "frozen"}, r"update_rule must be Running\(0\.1\), .* of anynorm; got 'frozen'"),
         ({"update_rule": Frozen}, r"update_rule must be .*got <class"),
         ({"momentum": "a"}, r"momentum must be in \[0, 1\] or None; got 'a'"),
         ({"momentum": float("nan")}, r"momentum must be in \[0, 1\] or None; got nan"),

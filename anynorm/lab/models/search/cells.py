@@ -17,6 +17,7 @@ from torch import Tensor
 from anynorm.errors import DataError
 
 OP_NAMES = ("none", "skip_connect", "nor_conv_1x1", "nor_conv_3x3", "avg_pool_3x3")
+"""The operations of an edge in NAS-Bench-201, in the order of its tables."""
 EDGES = ((1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2))
 """The edges of a cell, (node, input node)."""
 NUM_NODES = 4
