@@ -154,7 +154,7 @@ def make_plan(spec: ForwardSpec, size: torch.Size, itemsize: int, last: bool, st
         width = (channels or c) * space
         members = _power_of_2(max(samples, 1) * c * strips // width, TABLE)
         sides = (side.index(index) if index in side else -1 for side in (spec.cuts.mean, spec.cuts.var))
-        return k.Cut(samples, channels, space, uses_batch, *sides, _power_of_2(width, TABLE // members), members)
+        return k.KernelCut(samples, channels, space, uses_batch, *sides, _power_of_2(width, TABLE // members), members)
 
     def of_samples(samples: int, space: int) -> Any:
         return make_cut(samples, ALL, space)._replace(parts=COLUMNS, members=SAMPLES)
@@ -165,7 +165,7 @@ def make_plan(spec: ForwardSpec, size: torch.Size, itemsize: int, last: bool, st
     ]
     second = "class" if any(isinstance(stage, PerClass) for stage in norm.affine.stages) else "sample" if style_rows > 1 else ""
     cut_second = of_samples(int(second == "sample"), 1)
-    description = k.Norm(
+    description = k.KernelNorm(
         tuple(cuts), of_samples(0, strips), of_samples(0, 1), cut_second, make_cut(1, norm.mixing.groups, 1), strips,
         spec.num_domains, type(norm.mixing).__name__.lower(), norm.mixing.groups, len(spec.cuts.mean), len(spec.cuts.var), second,
         any(cut.uses_batch and not cut.samples_per_part for cut in cuts),
@@ -174,9 +174,9 @@ def make_plan(spec: ForwardSpec, size: torch.Size, itemsize: int, last: bool, st
     block = _power_of_2(inner, min(tile, 128) if last else tile)
     rows, positions = (block, _power_of_2(length, tile // block)) if last else (_power_of_2(n * c * strips, tile // block), block)
     num_splits = max(1, _blocks(length, positions * TILES))
-    shape = k.Shape(n, c, length, positions * TILES, num_splits, n * c * strips, 0)
+    shape = k.KernelShape(n, c, length, positions * TILES, num_splits, n * c * strips, 0)
     grid = num_splits * (n * strips * _blocks(c, rows) if last else _blocks(n * c * strips, rows))
-    plan = Plan(shape, description, k.Layout(last, math.gcd(inner, 16) or 1, strips, rows, positions), grid)
+    plan = Plan(shape, description, k.KernelLayout(last, math.gcd(inner, 16) or 1, strips, rows, positions), grid)
     return plan._replace(shape=shape._replace(num_stats=plan.slice(len(cuts) - 1).stop))
 
 
@@ -302,11 +302,11 @@ def _on_device(x: Tensor) -> Any:
 
 
 def _kernel_params(params: Params) -> Any:
-    """Convert parameters, or their gradients, to the `Params` of the kernels; a style takes the place of the affine per class."""
+    """Convert parameters, or their gradients, to `KernelParams`; a style takes the place of the affine per class."""
     is_style = params.class_weight is None and params.class_bias is None
     second = (params.style_std, params.style_mean) if is_style else (params.class_weight, params.class_bias)
     tensors = (params.weight, params.bias, *second, params.mean_weight, params.var_weight)
-    return triton_kernels().Params(*(None if tensor is None else tensor.contiguous() for tensor in tensors))
+    return triton_kernels().KernelParams(*(None if tensor is None else tensor.contiguous() for tensor in tensors))
 
 
 def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:

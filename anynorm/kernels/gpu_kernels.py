@@ -26,7 +26,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Whether the kernels run in Triton's interpreter, on CPU tensors."""
 
 
-class Shape(NamedTuple):
+class KernelShape(NamedTuple):
     """The sizes of a pass. A program reads `chunk` positions of a row; `num_splits` programs read a whole row."""
 
     n: int
@@ -38,7 +38,7 @@ class Shape(NamedTuple):
     num_stats: int
 
 
-class Layout(NamedTuple):
+class KernelLayout(NamedTuple):
     """The memory layout of x: whether it is channels_last, a divisor `align` of the length of its contiguous axis, and its tiles.
 
     A tile has the shape (rows, positions).
@@ -51,7 +51,7 @@ class Layout(NamedTuple):
     positions: int
 
 
-class Cut(NamedTuple):
+class KernelCut(NamedTuple):
     """A cut, and the shape (parts, members) of the tiles in which its table is computed.
 
     `samples_per_part` is 0 if all samples are pooled or running statistics are used, `channels` is 0 for one part per channel.
@@ -68,18 +68,18 @@ class Cut(NamedTuple):
     members: int
 
 
-class Norm(NamedTuple):
+class KernelNorm(NamedTuple):
     """The definition of a norm as compile-time constants of the kernels.
 
     `columns` is the cut of sums over samples; `channels`, `second` and `logits` are the cuts of the gradients of the affine, of
     the second affine and of λ. The second affine has one row per "class" or "sample", or a single row (`second_affine` = "").
     """
 
-    cuts: tuple[Cut, ...]
-    columns: Cut
-    channels: Cut
-    second: Cut
-    logits: Cut
+    cuts: tuple[KernelCut, ...]
+    columns: KernelCut
+    channels: KernelCut
+    second: KernelCut
+    logits: KernelCut
     strips: int
     domains: int
     mixing: str
@@ -90,7 +90,7 @@ class Norm(NamedTuple):
     pools_columns: bool
 
 
-class Params(NamedTuple):
+class KernelParams(NamedTuple):
     """The parameters or their gradients."""
 
     weight: Any

@@ -174,7 +174,7 @@ class Norm(RunningStats):
         if self.takes_condition:
             condition = read_condition(self, x, self._condition if condition is None else condition)
         y, batch = self._compute_output(spec, x, self._params(condition), self._read_buffers(spec, condition))
-        if self.training and self.splits_batch:
+        if self.training and self.has_variable_counts:
             check_batch(self, batch)
         self.update_running_stats(batch)
         return y
@@ -228,7 +228,7 @@ class Norm(RunningStats):
         return str(self.norm_spec)
 
     @property
-    def splits_batch(self) -> bool:
+    def has_variable_counts(self) -> bool:
         """Whether the number of values per statistic depends on domains or on other processes, and not only on the shape of x."""
         return bool(self.norm_spec.affine.num_domains) or self.sync_group.is_synchronized
 

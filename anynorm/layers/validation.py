@@ -86,7 +86,7 @@ def _check_counts(norm: Norm, spec: ForwardSpec, shape: Shape) -> None:
 
 def _num_values(norm: Norm, cut: Cut, shape: Shape) -> int:
     """Return the number of values per statistic; 0 if it depends on domains or other processes (see `check_batch`)."""
-    if norm.splits_batch and cut.pools_samples and not cut.is_ghost:
+    if norm.has_variable_counts and cut.pools_samples and not cut.is_ghost:
         return 0
     return math.prod([length // part if part else 0 for length, part in zip(shape, cut.parts(shape), strict=True)])
 
