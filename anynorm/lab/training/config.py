@@ -17,31 +17,11 @@ from anynorm.lab.data.download import find_path
 from anynorm.lab.data.names import path_of
 from anynorm.lab.training.norm_layout import Layout
 from anynorm.lab.training.options import Options
+from anynorm.lab.training.schedules import Schedule, parse_schedule
 from anynorm.lab.training.value_types import field_types, plain_value
-
-
-def _steps(*milestones: float) -> Callable[[float], float]:
-    return lambda progress: 0.1 ** sum(progress >= milestone for milestone in milestones)
-
 
 LR_SCALINGS: dict[str, Callable[[float], float]] = {"linear": lambda ratio: ratio, "sqrt": math.sqrt, "none": lambda _: 1.0}
 """Rules that scale the learning rate: functions of the ratio of the batch size to the base batch size."""
-SCHEDULES: dict[str, Callable[[float], float]] = {
-    "constant": lambda _: 1.0,
-    "step": _steps(0.5, 0.75),
-    "step-quarters": _steps(0.25, 0.5, 0.75),
-    "step-25-75": _steps(0.25, 0.75),
-    "step-38-75": _steps(3 / 8, 3 / 4),  # I3D: 150 000 and 300 000 of 400 000 steps
-    "step-67-89": _steps(2 / 3, 8 / 9),  # detectors: 60 000 and 80 000 of 90 000 steps
-    "step-30-60-90": _steps(0.3, 0.6, 0.9),
-    "step-thirds": lambda progress: (1.0, 0.06, 0.012, 0.0024)[sum(progress >= start for start in (1 / 3, 2 / 3, 5 / 6))],
-    "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
-    "cosine-to-0.04": lambda progress: 0.04 + 0.96 * (1 + math.cos(math.pi * progress)) / 2,  # DARTS: from 0.025 to 0.001
-    "exponential": lambda progress: 0.01**progress,  # 0.1 after half of the training
-    "poly": lambda progress: (1 - progress) ** 0.9,
-    "inverse": lambda progress: 1 / (1 + 8 * progress),  # AdaIN's 1/(1 + 5e-5 step) over its 160 000 steps
-}
-"""Learning rate schedules: functions from the finished fraction of the training to a factor of the learning rate."""
 OPTIMIZERS = ("sgd", "adam", "adamw")
 PRECISIONS = ("32", "bf16-mixed", "16-mixed")
 _OLD_PRECISIONS = {"float32": "32", "bfloat16": "bf16-mixed"}
@@ -78,7 +58,7 @@ class Config:
         num_train: number of training images, a random subset that depends on the seed; None for all.
         batch_size: number of samples per forward pass and device.
         grad_accum_steps: number of forward passes per optimizer step.
-        schedule: a key of `SCHEDULES`.
+        schedule: a `Schedule`, or its text, such as step:0.5,0.75; it is kept as text.
         warmup_epochs: number of epochs over which the learning rate increases linearly from 0.
         mixup: parameter of the beta distribution of mixup; 0 for no mixup.
         crop: padding of random crops, in pixels.
@@ -119,7 +99,7 @@ class Config:
     lr: float = 0.1
     momentum: float = 0.9
     weight_decay: float = 5e-4
-    schedule: str = "cosine"
+    schedule: str | Schedule = "cosine"
     warmup_epochs: float = 0.0
     label_smoothing: float = 0.0
     mixup: float = 0.0
@@ -147,8 +127,9 @@ class Config:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "options", {name: plain_value(value) for name, value in self.option_values.items()})
+        object.__setattr__(self, "schedule", str(parse_schedule(str(self.schedule))))
         Layout.parse(self.norm, self.batch_size, num_classes=1)
-        for name, choices in (("schedule", SCHEDULES), ("optimizer", OPTIMIZERS), ("precision", PRECISIONS)):
+        for name, choices in (("optimizer", OPTIMIZERS), ("precision", PRECISIONS)):
             if getattr(self, name) not in choices:
                 raise SpecError(f"{name} must be one of {' '.join(choices)}; got {getattr(self, name)!r}.")
         if self.width is not None and self.width <= 0:
@@ -194,7 +175,7 @@ class Config:
         warmup = 1.0
         if self.warmup_epochs:  # 1e-3: the learning rate of the first step is not 0
             warmup = min(1.0, (progress * self.epochs + 1e-3) / self.warmup_epochs)
-        return (self.lr if lr is None else lr) * warmup * SCHEDULES[self.schedule](progress)
+        return (self.lr if lr is None else lr) * warmup * parse_schedule(str(self.schedule)).factor(progress)
 
 
 def hash_sources(config: Config) -> str:

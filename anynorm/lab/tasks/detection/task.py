@@ -35,6 +35,7 @@ from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.norm_modes import evaluate_norm_modes
 from anynorm.lab.training.pretrained_backbone import set_up_network
+from anynorm.lab.training.schedules import Step
 from anynorm.lab.training.task import Metric, Metrics, Task
 
 EVAL_PIXELS = 16 * 128 * 128
@@ -70,7 +71,7 @@ class Detection(Task[DetectionOptions]):
             image_size=64,
             grad_accum_steps=4,
             optimizer="adamw",
-            schedule="step-67-89",
+            schedule=Step((2 / 3, 8 / 9)),
             warmup_epochs=1.0,
             num_evals=2,
         ),

@@ -33,6 +33,7 @@ from anynorm.lab.training.distributed import Processes
 from anynorm.lab.training.images import choose_samples, count_tests
 from anynorm.lab.training.norm_modes import evaluate_norm_modes
 from anynorm.lab.training.pretrained_backbone import set_up_network
+from anynorm.lab.training.schedules import Polynomial
 from anynorm.lab.training.task import Metric, Metrics, Optimizers, Task
 
 EVAL_BATCH_SIZE = 64
@@ -66,7 +67,7 @@ class Segmentation(Task[SegmentationOptions]):
             data="shapes",
             width=0.5,
             weight_decay=1e-4,
-            schedule="poly",
+            schedule=Polynomial(0.9),
             num_evals=2,
             options=SegmentationOptions(dropout=0.0, backbone_image_size=64),
         ),

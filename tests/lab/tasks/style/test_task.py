@@ -13,7 +13,8 @@ import anynorm
 from anynorm.lab.tasks import make_task
 from anynorm.lab.tasks.run import make_trainer, train
 from anynorm.lab.tasks.style.crops import Crops
-from anynorm.lab.training.config import SCHEDULES, hash_sources
+from anynorm.lab.training.config import hash_sources
+from anynorm.lab.training.schedules import Inverse
 from anynorm.lab.training.store import Store
 from tests.helpers import same
 from tests.lab.tasks.test_battery import SMOKE
@@ -187,7 +188,7 @@ def test_a_change_of_the_style_folder_makes_another_run(tmp_path):
 
 def test_the_inverse_schedule_is_that_of_adain():
     for step in (0, 1000, 160_000):
-        assert SCHEDULES["inverse"](step / 160_000) == pytest.approx(1 / (1 + 5e-5 * step))
+        assert Inverse(8.0).factor(step / 160_000) == pytest.approx(1 / (1 + 5e-5 * step))
 
 
 def test_test_crops_beyond_the_last_start_again():
