@@ -42,6 +42,7 @@ from anynorm.lab.recipes.support.runs import make_config, run_outcome, train_run
 from anynorm.lab.recipes.support.settings import Training, TrainingSettings
 from anynorm.lab.tasks.few_shot.task import SCORES, metric_name
 from anynorm.lab.training.config import Config
+from anynorm.lab.training.schedules import Step
 from anynorm.lab.training.sweep import Row, grid
 from anynorm.table import Table
 
@@ -59,7 +60,14 @@ class FewShotSettings(TrainingSettings):
     norms: Mapping[str, str]
 
 
-COMMON = Config(task="few_shot", model="resnet12", lr=0.1, nesterov=True, schedule="step-thirds", num_evals=1)
+COMMON = Config(
+    task="few_shot",
+    model="resnet12",
+    lr=0.1,
+    nesterov=True,
+    schedule=Step((1 / 3, 2 / 3, 5 / 6), (0.06, 0.012, 0.0024)),
+    num_evals=1,
+)
 DESK = replace(
     COMMON, data="omniglot", width=0.125, epochs=10, batch_size=64,
     options={"num_base_classes": 200, "padding": 2, "num_episodes": 300},

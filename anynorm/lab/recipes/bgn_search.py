@@ -57,6 +57,7 @@ from anynorm.lab.recipes.support.settings import Training
 from anynorm.lab.tasks.search.bandits import POLICIES
 from anynorm.lab.tasks.search.nasbench import CellTable, load_table
 from anynorm.lab.training.config import Config
+from anynorm.lab.training.schedules import Cosine
 from anynorm.lab.training.store import Store
 from anynorm.lab.training.sweep import Row, grid
 
@@ -72,7 +73,7 @@ THRESHOLD = 2 * CHANCE
 COMMON = Config(lr=0.025, momentum=0.9, weight_decay=3e-4, flip=True)
 DESK = replace(COMMON, data="cifar10@16", width=0.5, num_train=4000, num_test=2000, crop=2, epochs=4, num_evals=4, batch_size=64)
 DESK_SEARCH = replace(
-    DESK, task="darts", model="nasbench201.n1", num_test=1000, num_evals=1, schedule="cosine-to-0.04",
+    DESK, task="darts", model="nasbench201.n1", num_test=1000, num_evals=1, schedule=Cosine(0.04),
     options={"alpha_lr": 0.01},
 )  # fmt: skip
 MANAS_CELL = "3,3,3,1,3,3"
@@ -83,7 +84,7 @@ PAPER_TRAINING = replace(
     options={"drop_path": 0.2, "auxiliary_weight": 0.4},
 )  # fmt: skip
 PAPER_SEARCH = replace(
-    COMMON, task="darts", data="cifar10", model="darts", epochs=50, crop=4, schedule="cosine-to-0.04", num_evals=10, batch_size=64
+    COMMON, task="darts", data="cifar10", model="darts", epochs=50, crop=4, schedule=Cosine(0.04), num_evals=10, batch_size=64
 )  # fmt: skip
 
 

@@ -45,6 +45,7 @@ from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import metric_rows, result_table
 from anynorm.lab.recipes.support.settings import Training
 from anynorm.lab.training.config import Config
+from anynorm.lab.training.schedules import Step
 from anynorm.table import Table
 
 BN, MODE_NORM, AUX_BN, SA_AUX_BN = NORMS = ("bn", "modenorm:2", "auxbn@2", "saauxbn@2")
@@ -55,8 +56,9 @@ CONFIG = Config(
 )  # fmt: skip
 SMOKE = replace(tiny(CONFIG), width=0.5, crop=0, batch_size=32, options=OPTIONS | {"attack": "pgd:2,pgd:3", "num_attacked": 20})
 PAPER = replace(
-    CONFIG, data="cifar10", model="preact_resnet18", num_train=45_000, num_test=None, crop=4, epochs=200, schedule="step-25-75",
-    warmup_epochs=200 / (45_000 // 128), batch_size=128, options=OPTIONS | {"train_attack": "pgd:10", "num_attacked": 10_000},
+    CONFIG, data="cifar10", model="preact_resnet18", num_train=45_000, num_test=None, crop=4, epochs=200,
+    schedule=Step((0.25, 0.75)), warmup_epochs=200 / (45_000 // 128), batch_size=128,
+    options=OPTIONS | {"train_attack": "pgd:10", "num_attacked": 10_000},
 )  # fmt: skip
 TRAINED_NORMS = trained_norms(*NORMS, train_mode=(AUX_BN,))
 PRESETS = {

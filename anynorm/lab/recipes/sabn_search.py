@@ -44,6 +44,7 @@ from anynorm.lab.recipes.support.runs import make_config, run_outcome, train_run
 from anynorm.lab.recipes.support.settings import Settings, Training
 from anynorm.lab.tasks.search.nasbench import load_table
 from anynorm.lab.training.config import Config
+from anynorm.lab.training.schedules import Cosine
 from anynorm.lab.training.store import Store
 from anynorm.lab.training.sweep import Row, grid
 from anynorm.table import Table
@@ -97,7 +98,7 @@ METHODS = {
     "DARTS-SaBN": Method("sabn@K"),
     "DARTS-SaBN, class 0": Method("sabn@K", sample_conditions=False),
 }
-COMMON = Config(task="darts", lr=0.025, schedule="cosine-to-0.04", momentum=0.9, nesterov=True, weight_decay=5e-4, flip=True)
+COMMON = Config(task="darts", lr=0.025, schedule=Cosine(0.04), momentum=0.9, nesterov=True, weight_decay=5e-4, flip=True)
 DESK = replace(
     COMMON, data="cifar10@16", model="nasbench201.n1", width=0.5, num_train=38_400, num_test=1000, epochs=1, crop=2, num_evals=6,
     batch_size=32, options={"alpha_lr": 0.01, "table": TABLE},

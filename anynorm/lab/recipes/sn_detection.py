@@ -45,6 +45,7 @@ from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import result_table, values_of
 from anynorm.lab.recipes.support.settings import Devices, Training
 from anynorm.lab.training.config import Config
+from anynorm.lab.training.schedules import Step
 from anynorm.table import Table
 
 SCRATCH = {
@@ -70,11 +71,12 @@ FROM_SCRATCH = {"bn": 20.0, "gn": 28.3, "sn": 29.5}
 """AP of Table 7, lower part."""
 DETECTOR = Config(
     task="detection", data="nuclei", model="resnet10", width=0.5, image_size=96, num_train=480, flip=True, epochs=4,
-    optimizer="adamw", lr=3e-3, weight_decay=1e-4, decay_norms=False, schedule="step-67-89", warmup_epochs=0.4, num_evals=1,
+    optimizer="adamw", lr=3e-3, weight_decay=1e-4, decay_norms=False, schedule=Step((2 / 3, 8 / 9)), warmup_epochs=0.4,
+    num_evals=1,
 )  # fmt: skip
 COCO = Config(
     task="detection", data="coco:coco", model="resnet50", flip=True, epochs=24, lr=0.02, weight_decay=1e-4, decay_norms=False,
-    schedule="step-67-89", warmup_epochs=0.07, num_evals=24,
+    schedule=Step((2 / 3, 8 / 9)), warmup_epochs=0.07, num_evals=24,
     options={
         "fpn_channels": 256, "fpn_stages": 4, "anchor_sizes": "32,64,128,256,512", "num_candidates": 1000, "num_proposals": 1000,
         "positive_fraction": 0.25, "recalibration_images": 1000,

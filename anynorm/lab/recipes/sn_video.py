@@ -54,6 +54,7 @@ from anynorm.lab.recipes.support.runs import make_config, run_metrics, train_run
 from anynorm.lab.recipes.support.settings import Devices, Training
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.norm_modes import BATCH_STATISTICS, RECALIBRATED
+from anynorm.lab.training.schedules import Step
 from anynorm.lab.training.sweep import Row, grid
 from anynorm.table import Table
 
@@ -114,7 +115,7 @@ PRESETS = {
         training=Training(
             Config(
                 task="video", model="resnet50", image_size=224, flip=True, epochs=107, lr=0.01, weight_decay=1e-4, nesterov=True,
-                decay_norms=False, schedule="step-38-75", num_evals=10,
+                decay_norms=False, schedule=Step((0.375, 0.75)), num_evals=10,
                 options={
                     "num_frames": 32, "frame_stride": 2, "loop": True, "min_side": 256, "max_side": 320, "num_clips": 10,
                     "num_crops": 3, "temporal_stride": 8, "dropout": 0.5, "norm_modes": True, "recalibration_images": 2048,

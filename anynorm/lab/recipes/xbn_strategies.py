@@ -26,6 +26,7 @@ from anynorm.lab.recipes.support.rows import accuracy_of, accuracy_rows, result_
 from anynorm.lab.recipes.support.runs import train_cell
 from anynorm.lab.recipes.support.settings import Training, TrainingSettings
 from anynorm.lab.training.config import Config
+from anynorm.lab.training.schedules import Step
 from anynorm.lab.training.sweep import Row, grid
 from anynorm.table import Table
 
@@ -63,7 +64,7 @@ class Strategy:
         return replace(config, label_smoothing=self.label_smoothing, mixup=self.mixup, schedule=schedule)
 
 
-DESK = replace(BOTTLENECK.config, schedule="step-30-60-90", batch_size=32)
+DESK = replace(BOTTLENECK.config, schedule=Step((0.3, 0.6, 0.9)), batch_size=32)
 PRESETS = {
     "smoke": StrategySettings(seeds=2, training=Training(replace(tiny(DESK), batch_size=16), base_batch_size=32), gn="gn:16"),
     "desk": StrategySettings(seeds=3, training=Training(DESK, base_batch_size=32), gn="gn:16"),

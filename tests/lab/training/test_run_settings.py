@@ -14,6 +14,7 @@ from anynorm.lab.tasks.classification.task import Classification
 from anynorm.lab.tasks.run import load_run, make_trainer, run, train
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.norm_layout import Layout
+from anynorm.lab.training.schedules import Step
 
 
 @pytest.mark.parametrize(
@@ -105,7 +106,7 @@ def test_a_position_outside_the_block_is_refused():
 
 
 def test_schedules_reduce_the_learning_rate_where_their_names_say():
-    config = Config(schedule="step-30-60-90", lr=1.0)
+    config = Config(schedule=Step((0.3, 0.6, 0.9)), lr=1.0)
     assert [round(config.lr_at(part), 6) for part in (0.0, 0.29, 0.3, 0.6, 0.95)] == [1.0, 1.0, 0.1, 0.01, 0.001]
-    quarters = replace(config, schedule="step-quarters")
+    quarters = replace(config, schedule=Step((0.25, 0.5, 0.75)))
     assert [round(quarters.lr_at(part), 6) for part in (0.2, 0.25, 0.5, 0.75)] == [1.0, 0.1, 0.01, 0.001]

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from anynorm.lab.recipes.support.settings import Training
 from anynorm.lab.training.config import Config
+from anynorm.lab.training.schedules import Step
 
 TINY_RESNET = Config(
     data="cifar10@8", model="resnet10", num_train=5000, num_test=5000, crop=1, flip=True,
@@ -42,7 +43,9 @@ def tiny(config: Config) -> Config:
 SMOKE = Training(tiny(TINY_RESNET), base_batch_size=32)
 
 CIFAR10 = Training(
-    Config(data="cifar10", model="resnet18", crop=2, flip=True, epochs=200, lr=0.1, weight_decay=5e-4, schedule="step"),
+    Config(
+        data="cifar10", model="resnet18", crop=2, flip=True, epochs=200, lr=0.1, weight_decay=5e-4, schedule=Step((0.5, 0.75))
+    ),
     base_batch_size=128,
 )
 """The published setting of hn on CIFAR-10."""
@@ -51,7 +54,7 @@ CALTECH_256 = replace(CIFAR10, config=replace(CIFAR10.config, data="stream:calte
 IMAGENET = Training(
     Config(
         data="stream:imagenet", image_size=224, model="resnet50", min_area=0.08, flip=True, devices=8,
-        epochs=120, lr=0.1, weight_decay=1e-4, schedule="step-quarters", num_evals=120,
+        epochs=120, lr=0.1, weight_decay=1e-4, schedule=Step((0.25, 0.5, 0.75)), num_evals=120,
     ),
     base_batch_size=256,
     median_of_last=5,
@@ -60,7 +63,7 @@ IMAGENET = Training(
 is the median of the last five epochs. The paper does not describe the augmentation of training images. Random resized crops and
 flips are used here, as in Goyal et al. (2017), whose learning rates the paper follows."""
 IMAGENET_100 = Training(
-    replace(IMAGENET.config, epochs=100, num_evals=100, schedule="step-30-60-90"),
+    replace(IMAGENET.config, epochs=100, num_evals=100, schedule=Step((0.3, 0.6, 0.9))),
     base_batch_size=256,
 )
 """The published setting of sn on ImageNet: 100 epochs, accuracy after the last epoch. The paper uses the augmentation of He et
