@@ -9,7 +9,7 @@ browser:
 		(apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium) >/dev/null 2>&1 || \
 		echo 'chromium could not be installed: the browser test of the report page is skipped'
 
-.PHONY: setup demo test test-all test-docs test-real docs dist interop interop-sample interop-results sanitize bench results format clean
+.PHONY: setup demo test test-all test-base test-docs test-real docs dist interop interop-sample interop-results sanitize bench results format clean
 
 setup: .venv/ready
 
@@ -41,6 +41,20 @@ test: lint browser
 # All of the tests but those of `make test-real`: every norm is compiled and exported, every recipe trained, every task killed.
 test-all: lint browser
 	$(PYTEST) -m 'not real'
+
+# The tests of the library in an environment with its base dependencies only: torch, numpy, rich, safetensors, typer.
+BASE := .venv-base/bin
+test-base: .venv-base/ready
+	$(BASE)/python -m pytest --doctest-ignore-import-errors -m 'not (docs or real or thorough)' \
+		tests/test_base.py tests/test_registry.py tests/cli tests/core tests/diagnostics tests/draw tests/integrations tests/io \
+		tests/kernels tests/layers tests/surgery anynorm --ignore anynorm/lab --ignore anynorm/draw
+
+.venv-base/ready: pyproject.toml constraints.txt setup.py $(wildcard csrc/*)
+	test -x $(BASE)/python || $(PYTHON) -m venv .venv-base
+	$(BASE)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
+	$(BASE)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools ninja pytest hypothesis
+	$(BASE)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e .
+	touch $@
 
 # The site is built, and the code of all pages and examples runs.
 test-docs: setup browser
@@ -107,4 +121,4 @@ format: setup
 	$(BIN)/clang-format -i csrc/*
 
 clean:
-	rm -rf .venv .venv-interop build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-base .venv-interop build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -84,3 +84,8 @@ def same_state(actual: nn.Module, expected: nn.Module) -> None:
     assert list(actual.state_dict()) == list(expected.state_dict())
     for key, value in expected.state_dict().items():
         same(actual.state_dict()[key], value)
+
+
+def without_space(code: str) -> str:
+    """Return the lines of code without indentation and blank lines, which `ruff format` changes on a page."""
+    return "\n".join(line.strip() for line in code.splitlines() if line.strip())

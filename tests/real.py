@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
 from anynorm.lab.models.cifar_resnet import CifarResNet
@@ -73,6 +72,8 @@ def load_photos() -> Tensor:
     """Return 200 photographs of 224 × 224 pixels, standardized as for ImageNet networks."""
     archive = np.load(SHARED / "style_content" / "content_photo_pacs_227.npz")
     offsets = archive["offsets"]
+    from PIL import Image
+
     images = [Image.open(io.BytesIO(archive["bytes"][a:b].tobytes())).convert("RGB") for a, b in pairwise(offsets)]
     pixels = np.stack([np.asarray(image.resize((224, 224), Image.Resampling.BILINEAR)) for image in images])
     return (torch.from_numpy(pixels).movedim(-1, 1).float() / 255 - MEAN[:, None, None]) / STD[:, None, None]

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from docs.run import Block, matches, read_blocks, read_data_names, run_in_sandbox
+from tests.helpers import without_space
 from tests.real import REAL, unpack_datasets
 
 pytestmark = pytest.mark.docs
@@ -41,11 +42,6 @@ def test_the_pieces_of_an_example_are_those_of_its_file(page, file, count):
     assert len(pieces) == count
     source = without_space((ROOT / file).read_text())
     assert all(without_space(code) in source for code in pieces)
-
-
-def without_space(code):
-    """Return the lines of code without indentation and blank lines, which `ruff format` changes on a page."""
-    return "\n".join(line.strip() for line in code.splitlines() if line.strip())
 
 
 # The tool itself

@@ -29,7 +29,7 @@ LEVELS = [
     ["diagnostics"],
     ["draw"],
     ["integrations", "cli"],
-    ["lab.data"],
+    ["lab.packages", "lab.data"],
     ["lab.models"],
     ["lab.attacks"],
     ["lab.training"],

@@ -74,8 +74,8 @@ def _cause_and_action(rows: list[dict[str, Any]], threshold: float) -> tuple[str
 def _depth_correlation(rows: list[dict[str, Any]]) -> float:
     """Return Spearman's rank correlation of the shift and the position of a norm: Pearson's correlation of the two ranks."""
     shifts = torch.tensor([row["shift"] for row in rows], dtype=torch.float64)
-    smaller = (shifts[:, None] > shifts).sum(1)
-    ranks = smaller + ((shifts[:, None] == shifts).sum(1) - 1) / 2  # equal shifts share the mean of their ranks
+    smaller = (shifts[:, None] > shifts).double().sum(1)
+    ranks = smaller + ((shifts[:, None] == shifts).double().sum(1) - 1) / 2  # equal shifts share the mean of their ranks
     return float(torch.corrcoef(torch.stack([torch.arange(len(rows)), ranks]))[0, 1])
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from anynorm.errors import DataError
 from anynorm.io.checkpoints import call_factory
+from anynorm.io.pillow import require_pillow
 
 TENSOR_SUFFIXES = (".npz", ".npy", ".pt", ".pth")
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
@@ -50,8 +51,9 @@ class ImageTransform:
         """Read an image file as a float tensor (c, image_size, image_size).
 
         Raises:
-            DataError: if the file cannot be decoded.
+            DataError: if the file cannot be decoded, or Pillow is not installed.
         """
+        require_pillow()
         from PIL import Image, ImageOps, UnidentifiedImageError
 
         size = (self.image_size, self.image_size)

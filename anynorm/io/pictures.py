@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from anynorm.errors import DataError
+from anynorm.io.pillow import require_pillow
 
 
 def encode_png(image: Tensor) -> bytes:
@@ -17,12 +18,13 @@ def encode_png(image: Tensor) -> bytes:
         image: tensor (c, h, w) of uint8, with 1 channel (gray) or 3 channels (RGB).
 
     Raises:
-        DataError: if the image has another dtype, shape or number of channels.
+        DataError: if the image has another dtype, shape or number of channels, or Pillow is not installed.
     """
-    from PIL import Image
-
     if image.dtype != torch.uint8 or image.dim() != 3 or image.shape[0] not in (1, 3):
         raise DataError(f"a picture must be (1 or 3, h, w) of uint8; got {tuple(image.shape)} of {image.dtype}.")
+    require_pillow()
+    from PIL import Image
+
     pixels = image.cpu().permute(1, 2, 0).numpy()
     buffer = io.BytesIO()
     Image.fromarray(pixels[..., 0] if image.shape[0] == 1 else pixels).save(buffer, "PNG")

@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 import anynorm
 from anynorm.diagnostics import estimation_shift
-from anynorm.diagnostics.advice import advise
+from anynorm.diagnostics.advice import _depth_correlation, advise
 from anynorm.diagnostics.scores import accuracy
 from tests.helpers import data
 
@@ -119,7 +121,17 @@ def test_the_last_sentence_says_what_to_do(shifts, action):
     assert advise(rows, 1000, 40.0).endswith(action)
 
 
-def test_without_scipy_the_error_says_how_to_install_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "scipy.stats", None)
-    with pytest.raises(anynorm.DiagnosticError, match=r"needs scipy: pip install 'anynorm\[lab\]'"):
-        advise(profile(*(0.1 * k for k in range(9))), 1000, None)
+def test_a_trend_over_depth_is_found_without_scipy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    assert "shift grows with depth" in advise(profile(*(0.1 * k for k in range(9))), 1000, None)
+
+
+@given(
+    st.lists(st.sampled_from([0.0, 0.1, 0.25, 0.7, 3.0]) | st.floats(0, 10), min_size=3, max_size=12).filter(
+        lambda x: len({*x}) > 1
+    )
+)
+def test_the_trend_over_depth_is_spearmans_rank_correlation(shifts):
+    spearmanr = pytest.importorskip("scipy.stats", reason="needs the lab extra").spearmanr
+    expected = spearmanr(range(len(shifts)), shifts).statistic
+    assert _depth_correlation([{"shift": shift} for shift in shifts]) == pytest.approx(expected, abs=1e-12)

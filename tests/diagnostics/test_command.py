@@ -7,13 +7,11 @@ import sys
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import nn
 from typer.testing import CliRunner
 
 import anynorm
 from anynorm.cli import app
-from anynorm.lab.recipes.support.runs import train_run
 from anynorm.lab.training.config import Config
 from tests.helpers import data
 from tests.surgery.networks import network
@@ -44,6 +42,7 @@ def labeled(tmp_path):
 
 
 def test_shift_is_the_default_and_labels_give_a_score(labeled, tmp_path):
+    image_files = pytest.importorskip("PIL.Image", reason="needs the lab extra")
     picture = tmp_path / "shift.png"
     done = run("diagnose", MODEL, "--data", labeled, "--plot", picture)
     assert done.exit_code == 0, done.output
@@ -51,7 +50,7 @@ def test_shift_is_the_default_and_labels_give_a_score(labeled, tmp_path):
     assert lines[0].split()[:4] == ["path", "norm", "channels", "esm_mean"]
     assert "score" in lines[0]
     assert f"Wrote {picture}." in lines[-1]
-    with Image.open(picture) as image:
+    with image_files.open(picture) as image:
         assert image.size[0] > 500
     rows = json.loads(run("diagnose", MODEL, "--data", labeled, "--json", "--where", "3.*").stdout)["rows"]
     assert [row["path"] for row in rows] == ["3.bn1", "3.bn2"]
@@ -77,6 +76,7 @@ def test_without_trial_samples_no_norm_is_corrected(labeled):
     ],
 )
 def test_every_diagnostic_prints_a_finding_and_writes_a_plot(what, model, message, labeled, tmp_path):
+    pytest.importorskip("matplotlib", reason="needs the lab extra")
     options = ["--data", labeled, "--batch-size", 16, "--seeds", 2, "--deltas", "0.2,0.4", "--plot", tmp_path / "answer.svg"]
     done = run("diagnose", model, "--what", what, *options)
     assert done.exit_code == 0, done.output
@@ -100,6 +100,7 @@ def test_without_labels_perturbed_outputs_are_compared_with_the_unperturbed(tmp_
 
 
 def test_misuse_raises_with_the_reason(labeled, tmp_path):
+    pytest.importorskip("matplotlib", reason="needs the lab extra")
     (tmp_path / "junk.pt").write_text("junk")
     (tmp_path / "junk.npz").write_text("junk")
     torch.save(data(4, 5, 8, 8), tmp_path / "shape.pt")
@@ -156,6 +157,7 @@ def pixels(tmp_path):
 
 
 def test_adaptation_compares_statistics_on_new_data(pixels, tmp_path):
+    image_files = pytest.importorskip("PIL.Image", reason="needs the lab extra")
     test, new = pixels
     picture = tmp_path / "adaptation.png"
     common = ("diagnose", MODEL, "--what", "adaptation", "--data", test, "--batch-size", 20)
@@ -166,7 +168,7 @@ def test_adaptation_compares_statistics_on_new_data(pixels, tmp_path):
     assert row.split()[:2] == ["--data", "30"]
     assert "mixed (source weight 0.25)" in finding
     assert "test images themselves" not in finding
-    with Image.open(picture) as image:
+    with image_files.open(picture) as image:
         assert image.size[0] > 500
     done = run(*common, "--corruptions", "gaussian_noise,contrast", "--severities", "1,5", "--mean", "0", "--std", "1", "--json")
     report = json.loads(done.stdout)
@@ -176,6 +178,9 @@ def test_adaptation_compares_statistics_on_new_data(pixels, tmp_path):
 
 
 def test_adaptation_of_a_run_corrupts_its_test_images_before_they_are_standardized(tmp_path):
+    pytest.importorskip("torchmetrics", reason="needs the lab extra")
+    from anynorm.lab.recipes.support.runs import train_run
+
     config = Config(data="digits", num_train=64, num_test=64, epochs=1, num_evals=1)
     train_run(config, tmp_path)
     arguments = ("--what", "adaptation", "--corruptions", "brightness", "--severities", "5", "--runs", tmp_path, "--json")

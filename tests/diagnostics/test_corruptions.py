@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.ndimage import gaussian_filter
 
 from anynorm.diagnostics.corruptions import CORRUPTIONS, SEVERITIES, corrupt, corruption_targets
 from anynorm.errors import DataError
@@ -28,6 +27,7 @@ def generator(seed=0):
 @pytest.mark.parametrize(("severity", "std"), list(enumerate((0.4, 0.6, 0.7, 0.8, 1.0), 1)))
 @pytest.mark.parametrize("size", [12, 3])
 def test_gaussian_blur_is_that_of_scipy(severity, std, size):
+    gaussian_filter = pytest.importorskip("scipy.ndimage", reason="needs the lab extra").gaussian_filter
     x = images(size=size)
     expected = [[gaussian_filter(plane, std, mode="nearest", truncate=4.0) for plane in image] for image in x.numpy()]
     same(corrupt(x, "gaussian_blur", severity, generator()), torch.tensor(np.array(expected)))

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from matplotlib.figure import Figure
 from torch import nn
 
 import anynorm
@@ -20,6 +19,8 @@ from anynorm.diagnostics import (
 from tests.diagnostics.test_command import classifier, switchable
 from tests.helpers import data, same
 from tests.surgery.networks import trained
+
+Figure = pytest.importorskip("matplotlib.figure", reason="needs the lab extra").Figure
 
 
 def reports():

@@ -4,9 +4,6 @@ import itertools
 
 import numpy as np
 import pytest
-from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
-from PIL import Image
 from typer.testing import CliRunner
 
 import anynorm
@@ -15,6 +12,9 @@ from anynorm.draw import cuts, save_cuts
 from anynorm.draw.blocks import MAX_DRAWN, find_blocks
 from anynorm.draw.cut_drawing import CHANNEL, POSITION, SAMPLE, color_parts
 
+Figure = pytest.importorskip("matplotlib.figure", reason="needs the lab extra").Figure
+to_hex = pytest.importorskip("matplotlib.colors").to_hex
+Image = pytest.importorskip("PIL.Image")
 N, C, S = SHAPE = (4, 6, 4)
 SAME = {
     "bn": lambda n, c, s: c,

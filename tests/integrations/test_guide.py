@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from tests.test_docs import without_space
+from tests.helpers import without_space
 
 ROOT = Path(__file__).parents[2]
 

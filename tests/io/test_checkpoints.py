@@ -95,7 +95,7 @@ def test_a_model_that_cannot_be_written_leaves_the_previous_file(tmp_path, monke
     path = tmp_path / "model.safetensors"
     save_model(network(), path)
     before = path.read_bytes()
-    monkeypatch.setattr("safetensors.torch.save_file", fail_to_save)
+    monkeypatch.setattr("anynorm.io.checkpoints.save_file", fail_to_save)
     with pytest.raises(anynorm.DiskError, match=r"cannot write .* No space left .* The previous file is intact"):
         save_model(network(), path)
     assert path.read_bytes() == before

@@ -2,6 +2,7 @@
 
 import sys
 
+import pytest
 import torch
 from typer.testing import CliRunner
 
@@ -49,6 +50,7 @@ def test_a_block_that_fails_takes_the_folder_back(tmp_path, monkeypatch):
 
 
 def test_the_library_and_the_trainer_leave_the_path_alone(tmp_path, monkeypatch):
+    pytest.importorskip("sklearn", reason="needs the lab extra")
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
     before = list(sys.path)
     anynorm.make("sn", 8)(torch.randn(2, 8, 3))

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import anynorm
 from anynorm.io.inputs import ImageTransform, read_batches, read_first_batch
@@ -11,10 +10,11 @@ from tests.helpers import data, same
 
 
 def test_a_folder_of_images_is_read_with_its_classes(tmp_path):
+    image_files = pytest.importorskip("PIL.Image", reason="needs Pillow")
     for name, color in (("cats/1.png", (255, 0, 0)), ("cats/2.JPG", (255, 0, 0)), ("dogs/1.png", (0, 0, 255))):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
-        Image.new("RGB", (20, 12), color).save(path)
+        image_files.new("RGB", (20, 12), color).save(path)
     images = ImageTransform(8, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
     (x, labels), (rest, last) = read_batches(str(tmp_path), 2, images)
     assert x.shape == (2, 3, 8, 8)

@@ -16,6 +16,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+pytest.importorskip("triton", reason="needs the dev extra")
 from triton.runtime import interpreter
 
 import anynorm

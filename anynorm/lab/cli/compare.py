@@ -11,6 +11,7 @@ import typer
 from anynorm.cli.options import AsJson, Device, Executor, Logger, RunsDir, print_report
 from anynorm.errors import SpecError
 from anynorm.lab.cli.task_options import parse_flags
+from anynorm.lab.packages import require_packages
 
 
 def compare(
@@ -105,6 +106,7 @@ def compare(
 
     Finished runs are not trained again; run the command again to resume an interrupted comparison.
     """
+    require_packages("compare")
     from anynorm.lab.cli.live import print_comparison, watch
     from anynorm.lab.comparison.comparison import make_comparison
     from anynorm.lab.tasks import task_class

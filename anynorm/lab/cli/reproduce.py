@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from anynorm.cli.options import AsJson, Executor, print_report
+from anynorm.lab.packages import require_packages
 
 
 def reproduce(
@@ -32,6 +33,7 @@ def reproduce(
         return
     if name is None:
         raise typer.BadParameter("give the name of a recipe, or --list.", param_hint="NAME")
+    require_packages("reproduce")
 
     from anynorm.lab.recipes.support.catalog import load_recipe
     from anynorm.lab.recipes.support.recipe import SMOKE

@@ -22,7 +22,7 @@ class TaskCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments; note the task first, because `--help` ends the parsing."""
-        given = [arg.partition("=")[2] or value for arg, value in zip(args, [*args[1:], ""], strict=True) if _is_task(arg)]
+        given = [arg.partition("=")[2] or value for arg, value in zip(args, [*args[1:], ""], strict=False) if _is_task(arg)]
         ctx.meta[_TASK] = given[-1] if given else ""
         return super().parse_args(ctx, args)
 
