@@ -49,7 +49,7 @@ def _part(record: RecipeRecord[AdversarialSettings], title: str, branch: str) ->
         cells = [*(mean_sd(column, ".1f", ".1f") for column in complete[norm]), mean_sd(differences[norm], "+.1f", ".1f")]
         lines.append(f"| `{norm}` | {' | '.join(cells)} | {'equal' if p is None else f'{p:.2g}'} |")
     steps = attack.removeprefix("pgd")
-    count = f"{record.settings.seeds} seeds, {record.settings.training.config.option_values['num_attacked']} test images each"
+    count = f"{record.settings.seeds} seeds, {record.settings.options.num_attacked} test images each"
     finding = (
         f"Accuracy in %, mean ± sd over {count}, attacked by PGD with {steps} steps; "
         f"record `records/{record.recipe}.{record.preset}.json`. The difference is train mode minus eval mode: above 0, the "

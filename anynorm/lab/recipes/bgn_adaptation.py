@@ -37,7 +37,7 @@ from anynorm.lab.recipes.support.claims import NOT_IN_PAPER, Claim, more_accurat
 from anynorm.lab.recipes.support.recipe import Recipe
 from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import accuracy_of, result_table, save_figure, successful, values_of
-from anynorm.lab.recipes.support.runs import make_config, run_metrics, train_run
+from anynorm.lab.recipes.support.runs import make_config, options_of, run_metrics, train_run
 from anynorm.lab.recipes.support.settings import Training, TrainingSettings
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.statistics import Result
@@ -99,24 +99,26 @@ PUBLISHED = {"bn": 90.1, "bgn": 90.9, "gn": 88.6, "in": 87.5, "ln": 88.9, "pn": 
 """Mean accuracy over the six tasks, Table 7."""
 METHODS = {"source_accuracy": "source only", "adabn_accuracy": "AdaBN", "accuracy": "adapted"}
 SMOKE = Config(
-    data="digits", model="small", width=0.5, num_train=160, num_test=100, epochs=2, lr=0.05, schedule="constant", num_evals=2,
+    task="can", data="digits", model="small", width=0.5, num_train=160, num_test=100, epochs=2, lr=0.05, schedule="constant",
+    num_evals=2,
     options={"target": "digits-faded", "source_epochs": 1, "steps_per_loop": 3, "adaptation_lr": 0.01},
 )  # fmt: skip
 DESK = Config(
-    data="usps", model="small", num_train=2000, num_test=2000, epochs=9, lr=0.05, schedule="constant", num_evals=3,
+    task="can", data="usps", model="small", num_train=2000, num_test=2000, epochs=9, lr=0.05, schedule="constant",
+    num_evals=3,
     options={"target": "mnist@16", "source_epochs": 6, "steps_per_loop": 40, "adaptation_lr": 0.01},
 )  # fmt: skip
 EVENING = Config(
-    data="pacs/photo", model="anynorm.lab.recipes.support.pretrained:efficientnet_lite0", image_size=64, num_train=1500,
-    num_test=1500, flip=True, epochs=6, lr=0.01, schedule="constant", num_evals=6, batch_size=30,
+    task="can", data="pacs/photo", model="anynorm.lab.recipes.support.pretrained:efficientnet_lite0", image_size=64,
+    num_train=1500, num_test=1500, flip=True, epochs=6, lr=0.01, schedule="constant", num_evals=6, batch_size=30,
     options={
         "target": "pacs/sketch", "source_epochs": 3, "steps_per_loop": 40, "adaptation_lr": 0.001, "head_lr_factor": 10.0,
         "classes_per_batch": 7, "fit_images": 128,
     },
 )  # fmt: skip
 PAPER = Config(
-    model="anynorm.lab.recipes.support.pretrained:resnet50", image_size=224, flip=True, epochs=300, optimizer="adam", lr=1e-3,
-    schedule="exponential", num_evals=60, batch_size=30,
+    task="can", model="anynorm.lab.recipes.support.pretrained:resnet50", image_size=224, flip=True, epochs=300,
+    optimizer="adam", lr=1e-3, schedule="exponential", num_evals=60, batch_size=30,
     options={"source_epochs": 5, "steps_per_loop": 90, "head_lr_factor": 10.0, "fit_images": 128},
 )  # fmt: skip
 PRESETS = {
@@ -262,7 +264,7 @@ def plot(record: RecipeRecord[AdaptationSettings], path: Path) -> list[Path]:
         if rows:
             means = [sum(each) / len(each) for each in zip(*(row["accuracies"] for row in rows), strict=True)]
             curves.plot(rows[0]["epochs"], means, "o-", ms=3, color=color, label=norm)
-    curves.axvline(record.settings.training.config.option_values["source_epochs"], color="gray", lw=1, ls=":")
+    curves.axvline(options_of(record.settings.training.config).source_epochs, color="gray", lw=1, ls=":")
     curves.set(xlabel="epoch (adaptation right of the dotted line)", ylabel="accuracy on the target (%)", title="Mean over seeds")
     curves.legend(frameon=False, fontsize="small")
     return save_figure(fig, path)

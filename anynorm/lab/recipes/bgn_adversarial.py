@@ -44,36 +44,34 @@ from anynorm.lab.recipes.support.recipe import Recipe
 from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import metric_rows, result_table
 from anynorm.lab.recipes.support.settings import Training
+from anynorm.lab.tasks.adversarial.options import AdversarialOptions
 from anynorm.lab.training.config import Config
 from anynorm.table import Table
 
-OPTIONS = {"train_attack": "pgd:4", "attack": "pgd:4,pgd:20", "epsilon": 4 / 255, "num_attacked": 300}
+OPTIONS = AdversarialOptions(train_attack="pgd:4", attack=("pgd:4", "pgd:20"), epsilon=4 / 255, num_attacked=300)
 CONFIG = Config(
     task="adversarial", data="cifar10@16", model="wrn-10-2", num_train=2304, num_test=2000, flip=True, epochs=3,
     optimizer="adam", lr=0.01, weight_decay=0.0, schedule="cosine", num_evals=1, batch_size=64, options=OPTIONS,
 )  # fmt: skip
-SMOKE = replace(tiny(CONFIG), width=0.5, batch_size=32, options=OPTIONS | {"attack": "pgd:2,pgd:3", "num_attacked": 20})
+SMOKE = replace(tiny(CONFIG), width=0.5, batch_size=32, options=replace(OPTIONS, attack=("pgd:2", "pgd:3"), num_attacked=20))
 PAPER = replace(
     CONFIG, data="cifar10", num_train=None, num_test=None, epochs=200, schedule="constant", batch_size=128,
-    options=OPTIONS | {"num_attacked": 10_000},
+    options=replace(OPTIONS, num_attacked=10_000),
 )  # fmt: skip
 PRESETS = {
     "smoke": AdversarialSettings(
         seeds=2,
         training=Training(SMOKE, base_batch_size=32),
-        attacks=("pgd2", "pgd3"),
         norms=trained_norms("bn", "gn:8", "bgn:128", train_mode=("bn",)),
     ),
     "desk": AdversarialSettings(
         seeds=3,
         training=Training(CONFIG, base_batch_size=64),
-        attacks=("pgd4", "pgd20"),
         norms=trained_norms("bn", "in", "ln", "gn:8", "pn", "bgn:128", train_mode=("bn",)),
     ),
     "paper": AdversarialSettings(
         seeds=3,
         training=Training(PAPER, base_batch_size=128),
-        attacks=("pgd4", "pgd20"),
         norms=trained_norms("bn", "in", "ln", "[*,128]", "pn", "bgn:128", train_mode=("bn",)),
     ),
 }

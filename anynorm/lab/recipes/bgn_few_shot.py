@@ -38,7 +38,7 @@ from anynorm.lab.recipes.support.claims import Claim
 from anynorm.lab.recipes.support.recipe import Recipe
 from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import result_over_seeds, result_table, save_figure, successful, values_of
-from anynorm.lab.recipes.support.runs import make_config, run_outcome, train_run
+from anynorm.lab.recipes.support.runs import make_config, options_of, run_outcome, train_run
 from anynorm.lab.recipes.support.settings import Training, TrainingSettings
 from anynorm.lab.tasks.few_shot.task import SCORES, metric_name
 from anynorm.lab.training.config import Config
@@ -138,7 +138,7 @@ def tables(record: RecipeRecord[FewShotSettings]) -> list[Table]:
         for shots in SHOTS:
             row[f"{shots}-shot, prototypes"] = result_over_seeds(record.rows, metric_name(shots, " (prototypes)"), norm=norm)
         rows.append(row)
-    num_episodes = record.settings.training.config.option_values["num_episodes"]
+    num_episodes = options_of(record.settings.training.config).num_episodes
     finding = (
         f"Accuracy in % on {num_episodes} episodes: mean ± sd over trainings. CI: the 95 % "
         "confidence interval over episodes of one training, mean over trainings."

@@ -44,33 +44,30 @@ from anynorm.lab.recipes.support.recipe import Recipe
 from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import metric_rows, result_table
 from anynorm.lab.recipes.support.settings import Training
+from anynorm.lab.tasks.adversarial.options import AdvPropOptions
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.schedules import Step
 from anynorm.table import Table
 
 BN, MODE_NORM, AUX_BN, SA_AUX_BN = NORMS = ("bn", "modenorm:2", "auxbn@2", "saauxbn@2")
-OPTIONS = {"train_attack": "pgd:3", "attack": "pgd:10,pgd:20", "num_attacked": 300}
+OPTIONS = AdvPropOptions(train_attack="pgd:3", attack=("pgd:10", "pgd:20"), num_attacked=300)
 CONFIG = Config(
     task="advprop", data="cifar10@16", model="preact_resnet8", num_train=9600, num_test=2000, crop=2, flip=True, epochs=2,
     lr=0.1, weight_decay=5e-4, schedule="cosine", num_evals=1, batch_size=64, options=OPTIONS,
 )  # fmt: skip
-SMOKE = replace(tiny(CONFIG), width=0.5, crop=0, batch_size=32, options=OPTIONS | {"attack": "pgd:2,pgd:3", "num_attacked": 20})
+SMOKE = replace(
+    tiny(CONFIG), width=0.5, crop=0, batch_size=32, options=replace(OPTIONS, attack=("pgd:2", "pgd:3"), num_attacked=20)
+)
 PAPER = replace(
     CONFIG, data="cifar10", model="preact_resnet18", num_train=45_000, num_test=None, crop=4, epochs=200,
     schedule=Step((0.25, 0.75)), warmup_epochs=200 / (45_000 // 128), batch_size=128,
-    options=OPTIONS | {"train_attack": "pgd:10", "num_attacked": 10_000},
+    options=replace(OPTIONS, train_attack="pgd:10", num_attacked=10_000),
 )  # fmt: skip
 TRAINED_NORMS = trained_norms(*NORMS, train_mode=(AUX_BN,))
 PRESETS = {
-    "smoke": AdversarialSettings(
-        seeds=2, training=Training(SMOKE, base_batch_size=32), attacks=("pgd2", "pgd3"), norms=TRAINED_NORMS
-    ),
-    "desk": AdversarialSettings(
-        seeds=3, training=Training(CONFIG, base_batch_size=64), attacks=("pgd10", "pgd20"), norms=TRAINED_NORMS
-    ),
-    "paper": AdversarialSettings(
-        seeds=3, training=Training(PAPER, base_batch_size=128), attacks=("pgd10", "pgd20"), norms=TRAINED_NORMS
-    ),
+    "smoke": AdversarialSettings(seeds=2, training=Training(SMOKE, base_batch_size=32), norms=TRAINED_NORMS),
+    "desk": AdversarialSettings(seeds=3, training=Training(CONFIG, base_batch_size=64), norms=TRAINED_NORMS),
+    "paper": AdversarialSettings(seeds=3, training=Training(PAPER, base_batch_size=128), norms=TRAINED_NORMS),
 }
 BRANCH = "_adversarial_branch"
 TABLE_3 = {BN: 84.84, MODE_NORM: 83.28, AUX_BN: 94.47, SA_AUX_BN: 94.62}

@@ -39,7 +39,7 @@ from anynorm.lab.recipes.support.claims import Claim
 from anynorm.lab.recipes.support.recipe import Recipe
 from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import result_over_seeds, result_table, save_figure, select, values_of
-from anynorm.lab.recipes.support.runs import make_config, run_outcome, train_run
+from anynorm.lab.recipes.support.runs import make_config, options_of, run_outcome, train_run
 from anynorm.lab.recipes.support.settings import Settings
 from anynorm.lab.tasks.generation.class_gradients import MODES, BalanceMetric
 from anynorm.lab.tasks.generation.feature_networks import distance_name, metric_suffix
@@ -69,8 +69,7 @@ class GenerationSettings(Settings):
     @property
     def features(self) -> str:
         """The feature network of the distances."""
-        config = next(iter(self.networks.values()))
-        return str(config.option_values.get("features", "classifier"))
+        return str(options_of(next(iter(self.networks.values()))).features)
 
 
 COMMON = Config(task="generation", model="sngan", weight_decay=0.0, schedule="constant")

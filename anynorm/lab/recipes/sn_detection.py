@@ -44,6 +44,7 @@ from anynorm.lab.recipes.support.recipe import Recipe
 from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import result_table, values_of
 from anynorm.lab.recipes.support.settings import Devices, Training
+from anynorm.lab.tasks.detection.options import DetectionOptions
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.schedules import Step
 from anynorm.table import Table
@@ -57,8 +58,8 @@ SCRATCH = {
 }
 PRETRAINED = {
     "bn, pretrained": Detector("bn", pretrained="bn", masks=True),
-    "bn†": Detector("bn", pretrained="bn", frozen="backbone", masks=True),
-    "bn† + gn": Detector("bn;fpn=gn:8;heads=gn:8", pretrained="bn", frozen="backbone", masks=True),
+    "bn†": Detector("bn", pretrained="bn", frozen_part="backbone", masks=True),
+    "bn† + gn": Detector("bn;fpn=gn:8;heads=gn:8", pretrained="bn", frozen_part="backbone", masks=True),
     "gn, pretrained": Detector("gn:8", pretrained="gn:8", masks=True),
     "sn, pretrained": Detector("sn", pretrained="sn", masks=True),
 }
@@ -77,12 +78,12 @@ DETECTOR = Config(
 COCO = Config(
     task="detection", data="coco:coco", model="resnet50", flip=True, epochs=24, lr=0.02, weight_decay=1e-4, decay_norms=False,
     schedule=Step((2 / 3, 8 / 9)), warmup_epochs=0.07, num_evals=24,
-    options={
-        "fpn_channels": 256, "fpn_stages": 4, "anchor_sizes": "32,64,128,256,512", "num_candidates": 1000, "num_proposals": 1000,
-        "positive_fraction": 0.25, "recalibration_images": 1000,
-        "rpn_samples": 256, "num_samples": 512, "box_convs": 4, "box_features": 1024, "mask_convs": 4, "clip_grad_norm": 0.0,
-        "short_side": 800, "max_side": 1333, "whole_images": True, "backbone_image_size": 224, "norm_modes": True,
-    },
+    options=DetectionOptions(
+        fpn_channels=256, fpn_stages=4, anchor_sizes=(32, 64, 128, 256, 512), num_candidates=1000, num_proposals=1000,
+        positive_fraction=0.25, recalibration_images=1000,
+        anchors_per_image=256, regions_per_image=512, box_convs=4, box_features=1024, mask_convs=4, clip_grad_norm=0.0,
+        short_side=800, max_side=1333, whole_images=True, backbone_image_size=224, norm_modes=True,
+    ),
 )  # fmt: skip
 """The published setting of Table 4: the schedule "2x", 180 000 steps of 16 images."""
 
@@ -105,7 +106,7 @@ PRESETS = {
         training=Training(
             replace(
                 DETECTOR, data="ellipses", image_size=64, num_train=16, num_test=4, epochs=1,
-                options={"fpn_channels": 16, "norm_modes": True, "recalibration_images": 8},
+                options=DetectionOptions(fpn_channels=16, norm_modes=True, recalibration_images=8),
             ),
             base_batch_size=4,
         ),
@@ -123,7 +124,7 @@ PRESETS = {
     "desk": DetectionSettings(
         seeds=3,
         training=Training(
-            replace(DETECTOR, num_test=80, options={"fpn_channels": 32, "clip_grad_norm": 5.0, "norm_modes": True}),
+            replace(DETECTOR, num_test=80, options=DetectionOptions(fpn_channels=32, clip_grad_norm=5.0, norm_modes=True)),
             base_batch_size=8,
         ),
         pretraining=Training(

@@ -42,6 +42,8 @@ from anynorm.lab.recipes.support.rows import result_over_seeds, result_table, sa
 from anynorm.lab.recipes.support.runs import make_config, run_outcome, train_run
 from anynorm.lab.recipes.support.settings import Devices, Settings, Training, divide_samples
 from anynorm.lab.tasks.run import load_run
+from anynorm.lab.tasks.segmentation.options import SegmentationOptions
+from anynorm.lab.tasks.segmentation.task import Segmentation
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.norm_modes import BATCH_STATISTICS, RECALIBRATED
 from anynorm.lab.training.sweep import Row, grid
@@ -104,16 +106,17 @@ class SegmentationSettings(Settings):
         return 1 if self.simulate_devices else max(entry.devices.num_devices for entry in self.data.values())
 
 
-OPTIONS = {"norm_modes": True, "recalibration_images": 64, "scales": "0.75,1,1.25", "whole_images": False}
+OPTIONS = SegmentationOptions(norm_modes=True, recalibration_images=64, scales=(0.75, 1, 1.25), whole_images=False)
 DESK = Config(
     task="segmentation", model="resnet18", width=0.125, image_size=112, flip=True, lr=0.05, weight_decay=1e-4, schedule="poly",
     epochs=4, num_evals=1, options=OPTIONS,
 )  # fmt: skip
+SMOKE_OPTIONS = replace(OPTIONS, recalibration_images=8, scales=(1, 1.5))
 SMOKE = replace(
     DESK, data="shapes", model="resnet10", width=0.25, num_train=8, num_test=4, epochs=2, image_size=32,
-    options=OPTIONS | {"recalibration_images": 8, "scales": "1,1.5"},
+    options=SMOKE_OPTIONS,
 )  # fmt: skip
-PAPER_OPTIONS = OPTIONS | {"head": "aspp", "recalibration_images": 1000, "whole_images": True}
+PAPER_OPTIONS = replace(OPTIONS, head="aspp", recalibration_images=1000, whole_images=True)
 PAPER = Config(
     task="segmentation", model="resnet50", flip=True, lr=0.02, weight_decay=1e-4, schedule="poly", num_evals=10,
 )  # fmt: skip
@@ -123,7 +126,7 @@ PRESETS = {
         data={
             "ADE20K": SegmentationData(Training(SMOKE, base_batch_size=4), Devices(2, 2)),
             "Cityscapes": SegmentationData(
-                Training(replace(SMOKE, options=SMOKE.option_values | {"head": "aspp"}), base_batch_size=4), Devices(4, 1)
+                Training(replace(SMOKE, options=replace(SMOKE_OPTIONS, head="aspp")), base_batch_size=4), Devices(4, 1)
             ),
         },
         norms=NORMS,
@@ -149,7 +152,7 @@ PRESETS = {
                     replace(
                         PAPER, data="ade20k:ADEChallengeData2016", image_size=450, epochs=79,  # 100 000 steps
                         # shorter sides of 300, 400, 500 and 600
-                        options=PAPER_OPTIONS | {"resize": 450, "scales": "0.667,0.889,1.111,1.333"},
+                        options=replace(PAPER_OPTIONS, resize=450, scales=(0.667, 0.889, 1.111, 1.333)),
                     ),
                     base_batch_size=16,
                 ),
@@ -159,7 +162,7 @@ PRESETS = {
                 Training(
                     replace(
                         PAPER, data="cityscapes:cityscapes", image_size=713, epochs=700,  # lr 0.01 at 8 images
-                        options=PAPER_OPTIONS | {"scales": "1,1.25,1.5,1.75"},
+                        options=replace(PAPER_OPTIONS, scales=(1, 1.25, 1.5, 1.75)),
                     ),
                     base_batch_size=16,
                 ),
@@ -185,7 +188,7 @@ def measure(settings: SegmentationSettings, cell: Row, runs: Path) -> Row:
     config = replace(data.training.config, seed=cell["seed"])
     config = divide_samples(config, data.devices, simulate=settings.simulate_devices, sync=norm == "syncbn")
     if settings.weights:
-        config = replace(config, options=config.option_values | {"weights": settings.weights[norm]})
+        config = replace(config, options=replace(Segmentation.options_of(config), weights=settings.weights[norm]))
     config = make_config(replace(config, norm=settings.norms[norm]), data.training.base_batch_size)
     record = train_run(config, runs)
     row = _metrics(record)

@@ -52,6 +52,8 @@ from anynorm.lab.recipes.support.rows import (
 )
 from anynorm.lab.recipes.support.runs import make_config, run_metrics, train_run
 from anynorm.lab.recipes.support.settings import Devices, Training
+from anynorm.lab.tasks.video.options import VideoOptions
+from anynorm.lab.tasks.video.task import VideoClassification
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.norm_modes import BATCH_STATISTICS, RECALIBRATED
 from anynorm.lab.training.schedules import Step
@@ -87,7 +89,7 @@ PRESETS = {
         training=Training(
             Config(
                 task="video", model="small", width=0.5, image_size=16, num_train=32, num_test=16, epochs=1, lr=0.05, num_evals=1,
-                options={"num_frames": 4, "norm_modes": True, "recalibration_images": 16},
+                options=VideoOptions(num_frames=4, norm_modes=True, recalibration_clips=16),
             ),
             base_batch_size=8,
         ),
@@ -101,7 +103,7 @@ PRESETS = {
         training=Training(
             Config(
                 task="video", model="resnet10", width=0.5, image_size=48, flip=True, epochs=25, lr=0.05, num_evals=1,
-                options={"num_frames": 16, "temporal_stride": 2, "num_clips": 3, "norm_modes": True, "recalibration_images": 90},
+                options=VideoOptions(num_frames=16, temporal_stride=2, num_clips=3, norm_modes=True, recalibration_clips=90),
             ),
             base_batch_size=8,
         ),
@@ -116,10 +118,10 @@ PRESETS = {
             Config(
                 task="video", model="resnet50", image_size=224, flip=True, epochs=107, lr=0.01, weight_decay=1e-4, nesterov=True,
                 decay_norms=False, schedule=Step((0.375, 0.75)), num_evals=10,
-                options={
-                    "num_frames": 32, "frame_stride": 2, "loop": True, "min_side": 256, "max_side": 320, "num_clips": 10,
-                    "num_crops": 3, "temporal_stride": 8, "dropout": 0.5, "norm_modes": True, "recalibration_images": 2048,
-                },
+                options=VideoOptions(
+                    num_frames=32, frame_stride=2, loop=True, min_side=256, max_side=320, num_clips=10, num_crops=3,
+                    temporal_stride=8, dropout=0.5, norm_modes=True, recalibration_clips=2048,
+                ),
             ),
             base_batch_size=64,
         ),
@@ -142,7 +144,8 @@ def measure(settings: VideoSettings, cell: Row, runs: Path) -> Row:
     norm = settings.gn if cell["norm"] == "gn" else cell["norm"]
     config = replace(settings.cell_config(cell, norm), data=settings.folds[cell["seed"] % len(settings.folds)])
     if settings.weights:
-        config = replace(config, options=config.option_values | {"weights": settings.weights[cell["norm"]]})
+        options = replace(VideoClassification.options_of(config), weights=settings.weights[cell["norm"]])
+        config = replace(config, options=options)
     record = train_run(make_config(config, settings.training.base_batch_size), runs)
     return run_metrics(record) | mode_accuracies(record)
 

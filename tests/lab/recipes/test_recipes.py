@@ -19,8 +19,9 @@ from anynorm.lab.recipes.support.adversarial import TrainedNorm
 from anynorm.lab.recipes.support.catalog import has_run, load_recipe, read_header, read_minutes, read_record, recipe_names
 from anynorm.lab.recipes.support.recipe import Recipe
 from anynorm.lab.recipes.support.record import RecipeRecord
-from anynorm.lab.recipes.support.runs import make_config
+from anynorm.lab.recipes.support.runs import make_config, options_of
 from anynorm.lab.recipes.support.settings import TrainingSettings
+from anynorm.lab.recipes.support.settings_json import to_json
 from anynorm.lab.training.config import Config
 from tests.cover import thorough_except
 from tools.guides import GUIDES, guide_block
@@ -132,7 +133,7 @@ def fits(record):
     """Whether a record has the settings of its preset and one row per cell, in the order of the cells."""
     recipe = load_recipe(record.recipe)
     cells = recipe.cells(record.settings)
-    if record.settings != recipe.presets[record.preset] or len(cells) != len(record.rows):
+    if to_json(record.settings) != to_json(recipe.presets[record.preset]) or len(cells) != len(record.rows):
         return False
     return all(cell.items() <= row.items() for cell, row in zip(cells, record.rows, strict=True))
 
@@ -195,8 +196,8 @@ def test_the_paper_preset_of_videos_has_its_devices_clips_and_schedule():
     assert [(config.devices, config.batch_size) for config in configs] == [(8, 8), (8, 4)]
     assert [config.lr for config in configs] == pytest.approx([0.01, 0.005])
     assert [configs[0].lr_at(step / 400_000) for step in (149_999, 150_001, 300_001)] == pytest.approx([0.01, 0.001, 0.0001])
-    options = settings.training.config.option_values
-    assert (options["num_frames"], options["frame_stride"], options["num_clips"]) == (32, 2, 10)
+    options = options_of(settings.training.config)
+    assert (options.num_frames, options.frame_stride, options.num_clips) == (32, 2, 10)
 
 
 @pytest.mark.parametrize("name", ["xbn_blocks", "xbn_networks", "xbn_strategies"])
@@ -214,11 +215,11 @@ def test_the_paper_presets_of_adversarial_training_have_the_published_settings()
     rates = [config.lr_at(epoch / config.epochs) for epoch in (0, 100 / steps_per_epoch, 49, 51, 149, 151)]
     assert rates == pytest.approx([0, 0.05, 0.1, 0.01, 0.01, 0.001], abs=2e-4)
     assert (config.epochs, config.batch_size, config.weight_decay, config.momentum) == (200, 128, 5e-4, 0.9)
-    assert config.option_values["train_attack"] == "pgd:10"
+    assert options_of(config).train_attack == "pgd:10"
     training = load_recipe("bgn_adversarial").presets["paper"].training
     config = make_config(training.config, training.base_batch_size)
     assert (config.model, config.epochs, config.optimizer, config.lr) == ("wrn-10-2", 200, "adam", 0.01)
-    assert config.option_values["epsilon"] == pytest.approx(0.0157, abs=2e-5)
+    assert options_of(config).epsilon == pytest.approx(0.0157, abs=2e-5)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -14,8 +14,9 @@ from anynorm import draw
 from anynorm.lab.recipes.support.claims import NOT_IN_PAPER, Claim
 from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import save_figure, successful, values_of
-from anynorm.lab.recipes.support.runs import make_config, run_metrics, train_run
+from anynorm.lab.recipes.support.runs import make_config, options_of, run_metrics, train_run
 from anynorm.lab.recipes.support.settings import TrainingSettings
+from anynorm.lab.tasks.adversarial.options import AdversarialOptions
 from anynorm.lab.tasks.classification.robustness import PREFIX, TRAIN_MODE
 from anynorm.lab.training.sweep import Row, grid
 
@@ -28,11 +29,11 @@ class TrainedNorm:
 
     Args:
         norm: the spec.
-        attack_norm_mode: mode of the norms during attacks in training, "eval" or "train"; None for the default of the task.
+        attack_norm_mode: mode of the norms during attacks in training, "eval" or "train".
     """
 
     norm: str
-    attack_norm_mode: str | None = None
+    attack_norm_mode: str = "eval"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +42,20 @@ class AdversarialSettings(TrainingSettings):
 
     Args:
         norms: norms by label.
-        attacks: names of the attacks in metrics, such as "pgd10", in the order of the task's option `attack`.
     """
 
     norms: Mapping[str, TrainedNorm]
-    attacks: tuple[str, ...]
+
+    @property
+    def options(self) -> AdversarialOptions:
+        """The options of the task."""
+        options: AdversarialOptions = options_of(self.training.config)
+        return options
+
+    @property
+    def attacks(self) -> tuple[str, ...]:
+        """Names of the attacks of evaluations in metrics, such as "pgd10"."""
+        return tuple(attack.replace(":", "") for attack in self.options.attack)
 
     @property
     def branches(self) -> tuple[str, ...]:
@@ -76,10 +86,9 @@ def cells(settings: AdversarialSettings) -> list[Row]:
 
 def measure(settings: AdversarialSettings, cell: Row, runs: Path) -> Row:
     """Train the network of a cell and return its accuracies on clean and adversarial images."""
-    trained, config = settings.norms[cell["norm"]], settings.training.config
-    if trained.attack_norm_mode is not None:
-        config = replace(config, options=config.option_values | {"attack_norm_mode": trained.attack_norm_mode})
-    config = replace(config, norm=trained.norm, seed=cell["seed"])
+    trained = settings.norms[cell["norm"]]
+    options = replace(settings.options, attack_norm_mode=trained.attack_norm_mode)
+    config = replace(settings.training.config, norm=trained.norm, seed=cell["seed"], options=options)
     record = train_run(make_config(config, settings.training.base_batch_size), runs)
     columns = [*settings.attacks, *(f"{attack}{TRAIN_MODE}" for attack in settings.attacks)]
     branches = settings.branches

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -17,6 +16,7 @@ from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import result_over_seeds, save_figure, select, successful, values_of
 from anynorm.lab.recipes.support.runs import make_config, run_outcome, train_run
 from anynorm.lab.recipes.support.settings import Devices, Training, TrainingSettings, divide_samples
+from anynorm.lab.tasks.detection.task import Detection
 from anynorm.lab.training.store import Store
 from anynorm.lab.training.sweep import Row, grid
 
@@ -30,7 +30,7 @@ class Detector:
         devices: number of devices and of samples per device; None for that of the settings.
         sync: whether norms pool the samples of all devices; simulated devices are then replaced by one with all samples.
         pretrained: norms of the classifier from which the backbone is initialized; None to train from scratch.
-        frozen: the part of the detector whose norms are frozen; None for none.
+        frozen_part: the part of the detector whose norms are frozen; "" for none.
         masks: whether the detector is Mask R-CNN instead of Faster R-CNN.
     """
 
@@ -38,14 +38,8 @@ class Detector:
     devices: Devices | None = None
     sync: bool = False
     pretrained: str | None = None
-    frozen: str | None = None
+    frozen_part: str = ""
     masks: bool = False
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The options of the task that this detector changes."""
-        options: dict[str, Any] = {"masks": True} if self.masks else {}
-        return options if self.frozen is None else options | {"frozen": self.frozen}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,9 +90,9 @@ def measure(settings: DetectionSettings, cell: Row, runs: Path) -> Row:
         runs: the folder of the run store.
     """
     detector, config = settings.variants[cell["norm"]], settings.training.config
-    options = config.option_values | detector.options
+    options = replace(Detection.options_of(config), frozen_part=detector.frozen_part, masks=detector.masks)
     if detector.pretrained is not None:
-        options |= {"weights": train_backbone(settings.pretraining, detector.pretrained, runs)}
+        options = replace(options, weights=train_backbone(settings.pretraining, detector.pretrained, runs))
     devices = detector.devices or settings.devices
     config = divide_samples(config, devices, simulate=settings.simulate_devices, sync=detector.sync)
     config = replace(config, norm=detector.norm, seed=cell["seed"], options=options)

@@ -119,8 +119,7 @@ class Recipe(Generic[SettingsT]):
         """
         settings = self.settings(preset)
         record = self.read(path) if path.exists() else RecipeRecord(self.name, preset, settings)
-        if record.settings != settings:
-            differing = _differing_names(to_json(record.settings), to_json(settings))
+        if differing := list(_differing_names(to_json(record.settings), to_json(settings))):
             raise DataError(
                 f"{path} was measured with other settings than preset {preset!r} has now ({', '.join(differing)}). "
                 "Delete it to measure again, or choose another folder for records."

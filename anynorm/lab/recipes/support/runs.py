@@ -47,6 +47,11 @@ def make_config(config: Config, base_batch_size: int | None = None) -> Config:
     return replace(config, source_hash=_hash_sources(Config(data=config.data, model=config.model)))
 
 
+def options_of(config: Config) -> Any:
+    """Return the options of the task of a configuration, with their defaults."""
+    return task_class(config.task).options_of(config)
+
+
 def with_full_path(data: str) -> str:
     """Return the name of a data set, with the full path if it is a folder that exists only in the data directory.
 

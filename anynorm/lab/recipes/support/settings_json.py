@@ -1,17 +1,18 @@
 """Settings as JSON, in records of recipes.
 
-A dataclass is an object with its fields, a tuple an array. Of a `Config`, only the fields that differ from their defaults are
-written.
+A dataclass is an object with its fields, a tuple an array. Of a `Config` and of the options of its task, only the values that
+differ from their defaults are written.
 """
 
 from __future__ import annotations
 
 import types
 from collections.abc import Mapping
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass, replace
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from anynorm.errors import DataError
+from anynorm.lab.tasks import task_class
 from anynorm.lab.training.config import Config, config_from_dict
 
 
@@ -19,7 +20,8 @@ def to_json(value: Any) -> Any:
     """Return settings as dictionaries, lists, strings and numbers."""
     if isinstance(value, Config):
         default = asdict(Config())
-        return {name: entry for name, entry in asdict(value).items() if entry != default[name]}
+        options = task_class(value.task).options_of(value).changed()
+        return {name: entry for name, entry in asdict(replace(value, options=options)).items() if entry != default[name]}
     if is_dataclass(value) and not isinstance(value, type):
         return {each.name: to_json(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, Mapping):

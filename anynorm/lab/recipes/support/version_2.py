@@ -37,6 +37,12 @@ def _with_training(values: Json) -> Json:
     return {**values, "training": training | {"config": config}}
 
 
+def _name_task(values: Json) -> Json:
+    """Return the settings of `bgn_adaptation`, whose options are those of CAN."""
+    training = values["training"]
+    return values | {"training": training | {"config": training["config"] | {"task": "can"}}}
+
+
 def _label_norms(values: Json) -> Json:
     return values | {"norms": {norm: norm for norm in values["norms"]}}
 
@@ -120,16 +126,30 @@ def _nest_searches(values: Json) -> Json:
     return values | {"tables": tables, "policies": policies}
 
 
+def _drop_attacks(values: Json) -> Json:
+    """Return settings without the names of the attacks, which follow from the options."""
+    return {name: value for name, value in values.items() if name != "attacks"}
+
+
+def _name_frozen_parts(values: Json) -> Json:
+    return values | {"variants": {name: _rename(variant, frozen="frozen_part") for name, variant in values["variants"].items()}}
+
+
 UPGRADES: dict[str, Callable[[Json], Json]] = {
+    "bgn_adaptation": _name_task,
+    "bgn_adversarial": _drop_attacks,
     "bgn_search": _nest_searches,
     "hn_networks": _label_norms,
+    "sabn_adversarial": _drop_attacks,
     "sabn_generation": _train_by_network,
     "sabn_search": _split_searches,
     "sabn_style": _optional_pictures,
     "shift_adaptation": _train_by_domain,
     "sn_batch_size": _name_divisions,
+    "sn_detection": _name_frozen_parts,
     "sn_segmentation": _train_by_data,
     "sn_style": _optional_pictures,
     "sn_video": _name_divisions,
+    "xbn_detection": _name_frozen_parts,
 }
 """What else changed in the settings of a recipe."""
