@@ -1,7 +1,9 @@
 """BatchNorm, GroupNorm, SwitchNorm and all other registered norms that are defined by cuts and an affine, one class per norm.
 
 To add a norm, add a class with `name`, `paper`, the arguments of its spec, and `define`, a function that returns its definition.
-The name can then be used in specs, on the command line, in configurations and in reports.
+The name can then be used in specs, on the command line, in configurations and in reports. Each docstring shows the equation:
+μ[cut] and σ²[cut] are the mean and the biased variance of the parts of a cut (see `anynorm.core.cuts`), and k is the class or
+domain of a sample.
 """
 
 from __future__ import annotations
@@ -34,7 +36,12 @@ def same_cut(cut: AnyCut) -> NormSpec:
 
 
 class BatchNorm(RegisteredNorm):
-    """Statistics per channel over the batch (torch's BatchNorm1d, 2d and 3d in one class)."""
+    """Statistics per channel over the batch (torch's BatchNorm1d, 2d and 3d in one class).
+
+        y = γ (x − μ[bn])/√(σ²[bn] + ε) + β
+
+    For its arguments, see `RegisteredNorm`.
+    """
 
     name, paper = "bn", "Ioffe & Szegedy 2015"
     use = "The usual choice in convolutional networks with 16 or more samples per device."
@@ -43,6 +50,8 @@ class BatchNorm(RegisteredNorm):
 
 class InstanceNorm(RegisteredNorm):
     """Statistics per sample and channel.
+
+        y = γ (x − μ[in])/√(σ²[in] + ε) + β
 
     Unlike torch.nn.InstanceNorm2d, `affine` is True by default.
     """
@@ -55,6 +64,8 @@ class InstanceNorm(RegisteredNorm):
 class LayerNorm(RegisteredNorm):
     """Statistics per sample, over all channels and positions.
 
+        y = γ (x − μ[ln])/√(σ²[ln] + ε) + β
+
     Equal to torch.nn.GroupNorm(1, c), with an affine per channel; torch.nn.LayerNorm normalizes trailing axes instead.
     """
 
@@ -66,6 +77,8 @@ class LayerNorm(RegisteredNorm):
 class GroupNorm(GroupedNorm):
     """Statistics per sample and group of channels.
 
+        y = γ (x − μ[gn:g])/√(σ²[gn:g] + ε) + β
+
     The order of arguments is (num_features, num_groups), whereas torch.nn.GroupNorm has (num_groups, num_channels).
     """
 
@@ -76,7 +89,12 @@ class GroupNorm(GroupedNorm):
 
 
 class PositionalNorm(RegisteredNorm):
-    """Statistics per sample and position, over the channels."""
+    """Statistics per sample and position, over the channels.
+
+        y = γ (x − μ[pn])/√(σ²[pn] + ε) + β
+
+    For its arguments, see `RegisteredNorm`.
+    """
 
     name, paper = "pn", "Li et al. 2019"
     use = "A baseline: normalizes the channels at each position, used in generative networks."
@@ -84,7 +102,12 @@ class PositionalNorm(RegisteredNorm):
 
 
 class ExtendedNorm(GroupedNorm):
-    """Statistics over the batch, per group of channels or over all channels."""
+    """Statistics over the batch, per group of channels or over all channels.
+
+        y = γ (x − μ[en:g])/√(σ²[en:g] + ε) + β
+
+    For its arguments, see `GroupedNorm`.
+    """
 
     name, paper, example = "en", _HN, "en:32"
     use = "Part of hn, which uses its standard deviation; alone, for batches that are too small for statistics per channel."
@@ -95,6 +118,8 @@ class ExtendedNorm(GroupedNorm):
 
 class BatchGroupNorm(RegisteredNorm):
     """Batch Group Normalization: statistics over the batch, per group of the flattened channels and positions.
+
+        y = γ (x − μ[bgn:g])/√(σ²[bgn:g] + ε) + β
 
     Without `num_groups`, G is chosen from the batch size as in the paper; if that G does not fit the number of channels, the
     largest smaller G that does is used.
@@ -150,6 +175,8 @@ class BatchGroupNorm(RegisteredNorm):
 class GeneralBatchGroupNorm(RegisteredNorm):
     """Statistics per group of channels and part of the batch, where each part has a few consecutive samples.
 
+        y = γ (x − μ[gbgn:m,g])/√(σ²[gbgn:m,g] + ε) + β
+
     Args:
         num_samples: number of samples per part.
         num_groups: number of groups of channels.
@@ -166,7 +193,12 @@ class GeneralBatchGroupNorm(RegisteredNorm):
 
 
 class HeteroNorm(GroupedNorm):
-    """Heterologous Normalization: the mean of BN, with the standard deviation of a group of channels or of the whole batch."""
+    """Heterologous Normalization: the mean of BN, with the standard deviation of a group of channels or of the whole batch.
+
+        y = γ (x − μ[bn])/√(σ²[en:g] + ε) + β
+
+    For its arguments, see `GroupedNorm`.
+    """
 
     name, paper, example = "hn", _HN, "hn:32"
     use = "Small batches, with inference as in BN: the mean is that of BN, and the standard deviation fluctuates less."
@@ -180,7 +212,15 @@ class HeteroNorm(GroupedNorm):
 
 
 class SwitchNorm(GroupedNorm):
-    """Switchable Normalization: a learned mixture of the statistics of IN, LN and BN."""
+    """Switchable Normalization: a learned mixture of the statistics of IN, LN and BN.
+
+        mean = w[in] μ[in] + w[ln] μ[ln] + w[bn] μ[bn]
+        var  = w′[in] σ²[in] + w′[ln] σ²[ln] + w′[bn] σ²[bn]
+        y    = γ (x − mean)/√(var + ε) + β
+        w, w′ = softmax(λ)
+
+    For its arguments, see `GroupedNorm`.
+    """
 
     name, paper = "sn", _SN
     use = "To let each layer learn which statistics suit it; sn-bn with one sample per device."
@@ -195,7 +235,12 @@ class SwitchNorm(GroupedNorm):
 
 
 class ConditionalBatchNorm(ClassNorm):
-    """BN with an affine per class."""
+    """BN with an affine per class.
+
+        y = γ[k] (x − μ[bn])/√(σ²[bn] + ε) + β[k]
+
+    For its arguments, see `ClassNorm`.
+    """
 
     name, paper, example = "ccbn", "Miyato et al. 2018", "ccbn@10"
     use = "Class-conditional generators."
@@ -203,7 +248,12 @@ class ConditionalBatchNorm(ClassNorm):
 
 
 class SandwichBatchNorm(ClassNorm):
-    """Sandwich Batch Normalization: BN with a shared affine followed by an affine per class."""
+    """Sandwich Batch Normalization: BN with a shared affine followed by an affine per class.
+
+        y = γ[k] (γ (x − μ[bn])/√(σ²[bn] + ε) + β) + β[k]
+
+    For its arguments, see `ClassNorm`.
+    """
 
     name, paper, example = "sabn", _SABN, "sabn@10"
     use = "Class-conditional generators: as ccbn, with an additional affine shared by all classes."
@@ -211,7 +261,12 @@ class SandwichBatchNorm(ClassNorm):
 
 
 class AuxBatchNorm(DomainNorm):
-    """Auxiliary Batch Normalization: BN with separate statistics and a separate affine per domain."""
+    """Auxiliary Batch Normalization: BN with separate statistics and a separate affine per domain.
+
+        y = γ[k] (x − μ[bn])/√(σ²[bn] + ε) + β[k]
+
+    μ and σ² are those of domain k, the domain of the sample.
+    """
 
     name, paper, example = "auxbn", "Xie et al. 2020", "auxbn@2"
     use = "Data of several domains whose statistics differ, such as clean and adversarial images."
@@ -219,7 +274,12 @@ class AuxBatchNorm(DomainNorm):
 
 
 class SandwichAuxBatchNorm(DomainNorm):
-    """Sandwich Auxiliary Batch Normalization: BN with statistics per domain, a shared affine, and an affine per domain."""
+    """Sandwich Auxiliary Batch Normalization: BN with statistics per domain, a shared affine, and an affine per domain.
+
+        y = γ[k] (γ (x − μ[bn])/√(σ²[bn] + ε) + β) + β[k]
+
+    μ and σ² are those of domain k, the domain of the sample.
+    """
 
     name, paper, example = "saauxbn", _SABN, "saauxbn@2"
     use = "As auxbn, with an additional affine shared by all domains."
@@ -227,7 +287,12 @@ class SandwichAuxBatchNorm(DomainNorm):
 
 
 class AdaIN(RegisteredNorm):
-    """Adaptive Instance Normalization: IN, scaled and shifted by the standard deviation and mean of a style."""
+    """Adaptive Instance Normalization: IN, scaled and shifted by the standard deviation and mean of a style.
+
+        y = σ(style) (x − μ[in])/√(σ²[in] + ε) + μ(style)
+
+    For its arguments, see `RegisteredNorm`.
+    """
 
     name, paper = "adain", "Huang & Belongie 2017"
     use = "Style transfer with any style."
@@ -235,7 +300,12 @@ class AdaIN(RegisteredNorm):
 
 
 class SandwichAdaIN(RegisteredNorm):
-    """Sandwich Adaptive Instance Normalization: AdaIN with a shared affine before the moments of the style."""
+    """Sandwich Adaptive Instance Normalization: AdaIN with a shared affine before the moments of the style.
+
+        y = σ(style) (γ (x − μ[in])/√(σ²[in] + ε) + β) + μ(style)
+
+    For its arguments, see `RegisteredNorm`.
+    """
 
     name, paper = "saadain", _SABN
     use = "As adain, with an additional affine shared by all styles."

@@ -13,7 +13,8 @@ from torch import nn
 
 import anynorm
 from anynorm.core.spec import NormSpec
-from anynorm.layers.norm import Norm
+from anynorm.draw.descriptions import formula
+from anynorm.layers.norm import CustomNorm, Norm
 from anynorm.layers.registered import REGISTRY, GroupedNorm, RegisteredNorm
 from anynorm.registry import parse
 from tests.helpers import condition_for, data, same
@@ -162,6 +163,22 @@ def test_a_subclass_may_have_a_constructor_of_its_own():
         assert names[:3] == ["num_features", "scale", "eps"]
     finally:
         del REGISTRY["scaled"]
+
+
+@pytest.mark.parametrize("norm_class", REGISTRY.values(), ids=str)
+def test_the_docstring_of_a_norm_shows_its_equation(norm_class):
+    """The equations of a norm of the algebra are those of its definition, with letters in place of numbers."""
+    equations = norm_class.equations()
+    assert any(line.startswith("y ") and "=" in line for line in equations)
+    if issubclass(norm_class, CustomNorm):
+        return
+    numbers = {"num_groups": 7, "num_samples": 5} if norm_class.name != "sn" else {"num_groups": 1}
+    values = {name: numbers.get(name, 3) for name in norm_class.arguments}
+    lines = [line.replace(":5,7", ":m,g").replace(":7", ":g") for line in formula(norm_class.named_spec(values))]
+    if len(lines) == 3:
+        mean, var, y = (line.partition("= ")[2] for line in lines)
+        lines = ["y = " + y.replace("mean", mean).replace("var", var)]
+    assert equations == lines
 
 
 def test_every_method_of_the_papers_is_listed_by_an_example_with_its_paper():

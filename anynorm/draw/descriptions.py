@@ -87,7 +87,7 @@ def formula(norm_spec: NormSpec) -> list[str]:
     """
     if norm_spec.custom:
         without_affine = [] if norm_spec.affine.stages else ["γ = 1, β = 0"]
-        return [*REGISTRY[norm_spec.class_name].formula, *without_affine]
+        return [*REGISTRY[norm_spec.class_name].equations(), *without_affine]
     mean, var = _mixture(norm_spec.mean, "μ", "w"), _mixture(norm_spec.var, "σ²", "w′")
     mixing = "one-hot(argmax λ)" if isinstance(norm_spec.mixing, Argmax) else "softmax(λ)"
     groups = f", for each of {norm_spec.mixing.groups} channel groups" if norm_spec.mixing.groups > 1 else ""

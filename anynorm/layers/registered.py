@@ -60,7 +60,6 @@ class RegisteredNorm(Norm):
         example: the spec that lists of norms show; if empty, the name.
         variants: further specs of the same paper, with descriptions.
         stat_sets_arg: name of the argument that is the number of sets of statistics with soft assignment; empty without one.
-        formula: the equations of a norm outside the algebra.
     """
 
     name: ClassVar[str]
@@ -71,7 +70,6 @@ class RegisteredNorm(Norm):
     example: ClassVar[str] = ""
     variants: ClassVar[Mapping[str, str]] = {}
     stat_sets_arg: ClassVar[str] = ""
-    formula: ClassVar[tuple[str, ...]] = ()
     _after_colon: ClassVar[list[str]]
     _after_at: ClassVar[list[str]]
     __signature__: ClassVar[inspect.Signature]
@@ -222,6 +220,17 @@ class RegisteredNorm(Norm):
     def nearest_groups(cls, num_groups: int, num_features: int) -> int:
         """Return the number of groups nearest to `num_groups` that divides a number of channels."""
         return nearest_divisor(num_groups, num_features)
+
+    @classmethod
+    def equations(cls) -> list[str]:
+        """Return the equations of the norm: the indented lines of its docstring before the arguments.
+
+        >>> from anynorm.norms import HeteroNorm
+        >>> HeteroNorm.equations()
+        ['y = γ (x − μ[bn])/√(σ²[en:g] + ε) + β']
+        """
+        description = re.split(r"\n(?:Args|Attributes):", inspect.cleandoc(cls.__doc__ or ""))[0]
+        return [line.strip() for line in description.splitlines() if line.startswith("    ")]
 
     @classmethod
     def usage(cls) -> str:

@@ -44,6 +44,10 @@ class Snapshot(NamedTuple):
 class BatchRenorm(ScheduledNorm):
     """Batch Renormalization: BN whose output is corrected towards the running statistics, within limits that increase.
 
+        r = clip(σ[bn] / σ[running], 1/r_max, r_max)
+        d = clip((μ[bn] − μ[running]) / σ[running], −d_max, d_max)
+        y = γ (r (x − μ[bn])/√(σ²[bn] + ε) + d) + β
+
     With activation checkpointing, a recomputed pass uses the same correction as the original pass, except in compiled code,
     which cannot detect a recomputation. For all other arguments, see `RegisteredNorm`.
 
@@ -59,11 +63,6 @@ class BatchRenorm(ScheduledNorm):
     use = "Small batches, with inference as in BN. It needs the length of the training: set_total_steps."
     define = staticmethod(lambda: same_cut(BN))
     hyperparameters = {"r_max": 1.5, "d_max": 0.5}
-    formula = (
-        "r = clip(σ[bn] / σ[running], 1/r_max, r_max)",
-        "d = clip((μ[bn] − μ[running]) / σ[running], −d_max, d_max)",
-        "y = γ (r (x − μ[bn])/√(σ²[bn] + ε) + d) + β",
-    )
     RAMPS = {"r_ramp": (5_000, 40_000), "d_ramp": (5_000, 25_000)}
     r_max: Tensor
     d_max: Tensor

@@ -39,7 +39,6 @@ class Whitening(CustomNorm, GroupedNorm):
 
     arguments = {"num_groups": 32}
     define = staticmethod(_define)
-    formula = ("Σ = cov of the g groups + ε I", "x̂ = Σ^(−½) (x − μ[g])", "y = γ x̂ + β")
 
     def to_compute_dtype(self, x: Tensor) -> Tensor:
         """Convert x, which is float32 or float64, to the dtype of the computation."""
@@ -68,7 +67,14 @@ class Whitening(CustomNorm, GroupedNorm):
 
 
 class GroupWhitening(Whitening):
-    """Whitening of the groups of channels of each sample, by Newton's iteration."""
+    """Whitening of the groups of channels of each sample, by Newton's iteration.
+
+        Σ = cov of the g groups + ε I
+        x̂ = Σ^(−½) (x − μ[g])
+        y = γ x̂ + β
+
+    For its arguments, see `GroupedNorm`.
+    """
 
     name, paper, example = "gw", _PAPER, "gw:32"
     use = "A batch-free norm for XBNBlocks: as gn, with decorrelated groups."
@@ -86,7 +92,14 @@ class GroupWhitening(Whitening):
 
 
 class GroupWhiteningZCA(Whitening):
-    """Whitening of the groups of channels of each sample, by eigendecomposition."""
+    """Whitening of the groups of channels of each sample, by eigendecomposition.
+
+        Σ = cov of the g groups + ε I
+        x̂ = Σ^(−½) (x − μ[g])
+        y = γ x̂ + β
+
+    For its arguments, see `GroupedNorm`.
+    """
 
     name, paper, example = "gwzca", _PAPER, "gwzca:32"
     use = "As gw, exact, for comparison; it cannot be exported to ONNX."

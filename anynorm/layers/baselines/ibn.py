@@ -17,12 +17,18 @@ from anynorm.norms import BN, IN
 
 
 class InstanceBatchNorm(CustomNorm, RegisteredNorm):
-    """Instance-Batch Normalization (IBN-Net): IN for the first half of the channels, BN for the second."""
+    """Instance-Batch Normalization (IBN-Net): IN for the first half of the channels, BN for the second.
+
+        c < C/2:  mean, var = μ, σ² [in]
+        c ≥ C/2:  mean, var = μ, σ² [bn]
+        y = γ (x − mean)/√(var + ε) + β
+
+    For its arguments, see `RegisteredNorm`.
+    """
 
     name, paper = "ibn", "Pan et al. 2018, in xbn Table 2"
     use = "Models that are evaluated on other domains than they were trained on."
     define = staticmethod(lambda: NormSpec((IN, BN), (IN, BN), mixing=Argmax(2)))
-    formula = ("c < C/2:  mean, var = μ, σ² [in]", "c ≥ C/2:  mean, var = μ, σ² [bn]", "y = γ (x − mean)/√(var + ε) + β")
     one_cut_per_channel = True
 
     @classmethod

@@ -38,11 +38,6 @@ class MetaNorm(CustomNorm, RegisteredNorm):
     encoder: nn.Parameter
     scale_decoder: nn.Parameter
     shift_decoder: nn.Parameter
-    formula = (
-        "γ[n] = γ + sigmoid(D relu(E var[n, keys]))",
-        "β[n] = β + tanh(D′ relu(E mean[n, keys]))",
-        "y = γ[n] (x − mean)/√(var + ε) + β[n]",
-    )
 
     def _register_parameters(self, device: Any, dtype: Any) -> None:
         super()._register_parameters(device, dtype)
@@ -82,7 +77,14 @@ class MetaNorm(CustomNorm, RegisteredNorm):
 
 
 class MetaInstanceNorm(MetaNorm):
-    """Instance-Level Meta Normalization of IN: an affine predicted from the statistics of each sample."""
+    """Instance-Level Meta Normalization of IN: an affine predicted from the statistics of each sample.
+
+        γ[n] = γ + sigmoid(D relu(E var[n, keys]))
+        β[n] = β + tanh(D′ relu(E mean[n, keys]))
+        y = γ[n] (x − mean)/√(var + ε) + β[n]
+
+    For its arguments, see `RegisteredNorm`.
+    """
 
     name, paper = "ilmin", "Jia et al. 2019, in sabn sec. 5.2"
     use = "A baseline of style transfer."
@@ -90,7 +92,14 @@ class MetaInstanceNorm(MetaNorm):
 
 
 class MetaGroupNorm(MetaNorm, GroupedNorm):
-    """Instance-Level Meta Normalization of GN: an affine predicted from the statistics of each sample."""
+    """Instance-Level Meta Normalization of GN: an affine predicted from the statistics of each sample.
+
+        γ[n] = γ + sigmoid(D relu(E var[n, keys]))
+        β[n] = β + tanh(D′ relu(E mean[n, keys]))
+        y = γ[n] (x − mean)/√(var + ε) + β[n]
+
+    For its arguments, see `GroupedNorm`.
+    """
 
     name, paper, example = "ilmgn", "Jia et al. 2019, in sabn sec. 5.2", "ilmgn:32"
     use = "As gn, if the affine should depend on the sample."
@@ -99,15 +108,17 @@ class MetaGroupNorm(MetaNorm, GroupedNorm):
 
 
 class MetaAdaIN(MetaNorm):
-    """Instance-Level Meta Normalization of AdaIN: predictions are added to the moments of the style (form ours)."""
+    """Instance-Level Meta Normalization of AdaIN: predictions are added to the moments of the style.
 
-    name, paper = "ilmadain", "form ours, for the ILM+IN of sabn sec. 5.2"
+        γ[n] = σ(s) + sigmoid(D relu(E var[n, keys])) − 1/2
+        β[n] = μ(s) + tanh(D′ relu(E mean[n, keys]))
+        y = γ[n] (x − mean)/√(var + ε) + β[n]
+
+    For its arguments, see `RegisteredNorm`.
+    """
+
+    name, paper = "ilmadain", "for the ILM+IN of sabn sec. 5.2, which does not specify it"
     use = "A baseline of style transfer with any style."
-    formula = (
-        "γ[n] = σ(s) + sigmoid(D relu(E var[n, keys])) − 1/2",
-        "β[n] = μ(s) + tanh(D′ relu(E mean[n, keys]))",
-        "y = γ[n] (x − mean)/√(var + ε) + β[n]",
-    )
     define = staticmethod(lambda: same_cut(IN).with_affine("style"))
 
     def reset_parameters(self) -> None:

@@ -54,6 +54,11 @@ class Estimate(NamedTuple):
 class BatchKalmanNorm(CustomNorm, RegisteredNorm):
     """Batch Kalman Normalization: BN whose statistics are combined with a prediction from those of the previous norm.
 
+        μ⁻, Σ⁻ = A μ[previous], A Σ[previous] Aᵀ
+        μ = p μ⁻ + q μ[bn]
+        Σ = p Σ⁻ + q Σ[bn] + p q (μ[bn] − μ⁻)(μ[bn] − μ⁻)ᵀ
+        y = γ (x − μ)/√(diag Σ + ε) + β
+
     `anynorm.convert` connects the layers that it inserts, in the order of the modules; use `connect` for any other order. A layer
     that is not connected is BN. Every layer of a chain must run exactly once per forward pass, after the previous layer. For all
     other arguments, see `RegisteredNorm`.
@@ -69,12 +74,6 @@ class BatchKalmanNorm(CustomNorm, RegisteredNorm):
     use = "A baseline for small batches. The docstring of its module lists the parts that the sources do not specify."
     define = staticmethod(lambda: same_cut(BN))
     hyperparameters = {"gain": 0.95}
-    formula = (
-        "μ⁻, Σ⁻ = A μ[previous], A Σ[previous] Aᵀ",
-        "μ = p μ⁻ + q μ[bn]",
-        "Σ = p Σ⁻ + q Σ[bn] + p q (μ[bn] − μ⁻)(μ[bn] − μ⁻)ᵀ",
-        "y = γ (x − μ)/√(diag Σ + ε) + β",
-    )
     transition: nn.Parameter | None
 
     def __init__(self, num_features: int, *, gain: float = 0.95, **options: Unpack[RegisteredOptions]) -> None:

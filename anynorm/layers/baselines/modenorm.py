@@ -43,6 +43,10 @@ IN_WITH_STYLE = {
 class ModeNorm(CustomNorm, RegisteredNorm):
     """Mode Normalization: BN with separate statistics for K modes, to which a learned gate softly assigns samples.
 
+        g[k] = softmax(V mean(x) + v)
+        mean[k], var[k] = μ, σ² [bn] of samples weighted by g[k]
+        y = γ Σ g[k] (x − mean[k])/√(var[k] + ε) + β
+
     For all other arguments, see `RegisteredNorm`.
 
     Args:
@@ -54,11 +58,6 @@ class ModeNorm(CustomNorm, RegisteredNorm):
     arguments = {"num_modes": 2}
     define = staticmethod(lambda num_modes: same_cut(BN))  # noqa: ARG005  # `stat_sets_arg` sets the number of sets of statistics
     stat_sets_arg = "num_modes"
-    formula = (
-        "g[k] = softmax(V mean(x) + v)",
-        "mean[k], var[k] = μ, σ² [bn] of samples weighted by g[k]",
-        "y = γ Σ g[k] (x − mean[k])/√(var[k] + ε) + β",
-    )
     gate_weight: nn.Parameter
     gate_bias: nn.Parameter
 

@@ -75,6 +75,11 @@ def _length(vectors: Tensor) -> Tensor:
 class SparseSwitchNorm(ScheduledNorm, GroupedNorm):
     """Sparse Switchable Normalization: SN whose mixing weights become sparse in training, until one cut remains.
 
+        mean = w[in] μ[in] + w[ln] μ[ln] + w[bn] μ[bn]
+        var  = w′[in] σ²[in] + w′[ln] σ²[ln] + w′[bn] σ²[bn]
+        y    = γ (x − mean)/√(var + ε) + β
+        w, w′ = sparsestmax(λ, r), r from 0 to √(2/3) in training
+
     The radius increases linearly between the first and last pass in the buffer `ramp`; `set_total_steps` scales it to the length
     of training. With activation checkpointing, a recomputed pass uses the radius of the latest pass. This is inexact for the
     earlier passes if several forward passes precede one backward pass.
@@ -84,12 +89,6 @@ class SparseSwitchNorm(ScheduledNorm, GroupedNorm):
     use = "As sn, if inference should compute one cut per layer. It needs the length of the training: set_total_steps."
     arguments = {"num_groups": 1}
     define = SwitchNorm.define
-    formula = (
-        "mean = w[in] μ[in] + w[ln] μ[ln] + w[bn] μ[bn]",
-        "var  = w′[in] σ²[in] + w′[ln] σ²[ln] + w′[bn] σ²[bn]",
-        "y    = γ (x − mean)/√(var + ε) + β",
-        "w, w′ = sparsestmax(λ, r), r from 0 to √(2/3) in training",
-    )
     RAMPS = {"ramp": (0, 50_000)}
 
     def set_total_steps(self, total_steps: int) -> None:
