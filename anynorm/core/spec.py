@@ -228,9 +228,10 @@ class NormSpec:
         if self.mixing.groups > 1:
             check_groups(self.mixing, num_features)
         mean = [cut.resolve(num_features) for cut in self.mean]
-        var = mean if self.var == self.mean else [cut.resolve(num_features) for cut in self.var]
         cuts: list[Cut] = []
-        mean_indices, var_indices = _index_cuts(mean, cuts), _index_cuts(var, cuts)
+        mean_indices = var_indices = _index_cuts(mean, cuts)
+        if self.var != self.mean:
+            var_indices = _index_cuts([cut.resolve(num_features) for cut in self.var], cuts)
         if self.affine.num_domains and not any([cut.pools_samples for cut in cuts]) and not self._has_class_stage():
             raise SpecError(
                 f"{self}: domains select running statistics, but no cut of this norm pools samples. Use .cc@K for an affine per "
@@ -254,8 +255,10 @@ def _index_cuts(side: list[Cut], distinct: list[Cut]) -> tuple[int, ...]:
     """
     indices: list[int] = []
     for cut in side:
-        known = [index for index, other in enumerate(distinct) if other == cut and index not in indices]
-        indices.append(known[0] if known else len(distinct))
-        if not known:
+        index = 0
+        while index < len(distinct) and (distinct[index] != cut or index in indices):
+            index += 1
+        if index == len(distinct):
             distinct.append(cut)
+        indices.append(index)
     return tuple(indices)

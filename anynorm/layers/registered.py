@@ -181,10 +181,12 @@ class RegisteredNorm(Norm):
             token = cls.name + (":" + ",".join(map(str, numbers)) if numbers else "")
             token += "" if num_classes is None else f"@{num_classes}"
             raise SpecError(f"{token} has too many numbers: write {cls.usage()}.")
-        from_text: dict[str, int] = dict(zip(cls._after_colon, numbers, strict=False))
+        values: dict[str, int] = dict(zip(cls._after_colon, numbers, strict=False))
         if num_classes is not None:
-            from_text[cls._after_at[0]] = num_classes
-        return {argument: cls._value(argument, from_text.get(argument), keywords) for argument in cls.arguments}
+            values[cls._after_at[0]] = num_classes
+        for argument in cls.arguments:
+            values[argument] = cls._value(argument, values.get(argument), keywords)
+        return values
 
     @classmethod
     def _value(cls, argument: str, from_text: int | None, keywords: Mapping[str, Any]) -> int:
