@@ -9,6 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
+
+import anynorm
+from anynorm.lazy import public_modules
 
 SECTION = re.compile(r"(Args|Attributes|Options|Raises|Returns|Yields):$")
 ITEM = re.compile(r"(?:[-*]|\d+\.) ")
@@ -166,7 +170,22 @@ def _mark_up(text: str) -> str:
 
 def _code(text: str) -> str:
     text = " ".join(text.split())
-    return f":py:obj:`{text}`" if OBJECT.fullmatch(text) else f"``{text}``"
+    return f":py:obj:`{_public_paths().get(text, text)}`" if OBJECT.fullmatch(text) else f"``{text}``"
+
+
+@cache
+def _public_paths() -> dict[str, str]:
+    """Return the path under which a public name is documented, by the path of its definition.
+
+    >>> _public_paths()["anynorm.core.cuts.Cut"]
+    'anynorm.Cut'
+    """
+    packages = [anynorm, anynorm.lab]
+    return {
+        f"{module}.{name}": f"{each.__name__}.{name}"
+        for each in packages
+        for name, module in public_modules(each.__name__).items()
+    }
 
 
 def _escape(text: str) -> str:

@@ -31,6 +31,20 @@ def change_norms(model: nn.Module, example: Tensor) -> list[str]:
     return findings
 
 
+class HalfNorm(anynorm.RegisteredNorm):
+    """A norm of one's own: statistics per sample, channel and half of the positions."""
+
+    name, paper = "halfnorm", "this program"
+    define = staticmethod(lambda: anynorm.same_cut(anynorm.Cut(anynorm.ALL, anynorm.ALL, 2)))
+
+
+def measure_shift(model: nn.Module, batches: list[Tensor]) -> float:
+    """Return the largest estimation shift of the norms of a model, with the kernels of the reference."""
+    with anynorm.kernels.use("reference"):
+        report: anynorm.diagnostics.DiagnosticReport = anynorm.diagnostics.estimation_shift(model, batches)
+    return max(float(row["shift"]) for row in report)
+
+
 def read_error(spec: str) -> str:
     """Return the error message of an invalid spec; "" if the spec is valid."""
     try:

@@ -257,3 +257,13 @@ def test_the_page_of_public_names_has_each_once_and_starts_with_the_functions_th
     assert next(iter(groups.values()))[:6] == ["make", "layer", "convert", "xbn", "recalibrate", "fold"]
     first_line = anynorm.make.__doc__.splitlines()[0]
     assert f"   * - :py:obj:`~anynorm.make`\n     - {first_line}\n" in public_page()
+
+
+def test_the_map_of_contributing_names_every_folder_and_every_room():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    tree = text.partition("    anynorm/\n")[2].partition("\n\n")[0]
+    package = ROOT / "anynorm"
+    folders = [path.parent.name for path in sorted([*package.glob("*/__init__.py"), *package.glob("lab/*/__init__.py")])]
+    assert [name for name in folders if not re.search(rf"\b{name}/\s", tree)] == []
+    rooms = [path.parent.name for path in package.glob("lab/tasks/*/__init__.py")]
+    assert [name for name in rooms if not re.search(rf"\b{name}\b", tree)] == []
