@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from anynorm.errors import SurgeryError as SurgeryError
     from anynorm.io.checkpoints import read_state_dict as read_state_dict
     from anynorm.kernels.interface import BatchStats as BatchStats
-    from anynorm.lab.comparison.comparison import compare as compare
+    from anynorm.lab.comparison.compare import compare as compare
     from anynorm.lab.tasks.run import train as train
     from anynorm.lab.training.config import Config as Config
     from anynorm.lab.training.task import Metric as Metric

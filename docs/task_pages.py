@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from anynorm.lab.comparison.comparison import Comparison, make_comparison
+from anynorm.lab.comparison.compare import make_comparison
+from anynorm.lab.comparison.comparison import Comparison
 from anynorm.lab.tasks import TASKS, task_class
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.devices import Hardware

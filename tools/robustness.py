@@ -9,7 +9,7 @@ from anynorm.lab.recipes.support.adversarial import ROBUST, AdversarialSettings
 from anynorm.lab.recipes.support.record import RecipeRecord, read_record
 from anynorm.lab.recipes.support.rows import select
 from anynorm.lab.tasks.classification.robustness import TRAIN_MODE
-from anynorm.lab.training.statistics import LEVEL, holm, mean_sd, paired_t_test
+from anynorm.lab.training.statistics import LEVEL, Result, holm, paired_t_test
 
 MARKER = "robustness"
 """Name of the two markers on the page between which the results are inserted."""
@@ -46,7 +46,7 @@ def _part(record: RecipeRecord[AdversarialSettings], title: str, branch: str) ->
         p = p_values.get(norm)
         if p is not None and p < LEVEL:
             (weaker if statistics.fmean(differences[norm]) > 0 else stronger).append(f"`{norm}`")
-        cells = [*(mean_sd(column, ".1f", ".1f") for column in complete[norm]), mean_sd(differences[norm], "+.1f", ".1f")]
+        cells = [*(f"{Result.of(column):.1f}" for column in complete[norm]), f"{Result.of(differences[norm]):+.1f ± .1f}"]
         lines.append(f"| `{norm}` | {' | '.join(cells)} | {'equal' if p is None else f'{p:.2g}'} |")
     steps = attack.removeprefix("pgd")
     count = f"{record.settings.seeds} seeds, {record.settings.options.num_attacked} test images each"

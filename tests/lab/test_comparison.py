@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 
 import anynorm
 from anynorm.cli import app
-from anynorm.lab.comparison import comparison as comparison_module
-from anynorm.lab.comparison.comparison import Comparison, make_base
+from anynorm.lab.comparison import compare as compare_module
+from anynorm.lab.comparison.compare import make_base
+from anynorm.lab.comparison.comparison import Comparison
 from anynorm.lab.data import load_cached
 from anynorm.lab.report.page import write_page
 from anynorm.lab.tasks import make_task, timing
@@ -138,7 +139,7 @@ def test_a_model_or_folder_that_has_changed_is_another_run(tmp_path, monkeypatch
 
 def test_settings_that_are_not_given_are_those_of_the_task(tmp_path):
     given = [{}, {"model": "resnet10"}, {"data": "digits", "model": None}]
-    first, *others = (comparison_module.make_comparison(settings, tmp_path, Hardware()) for settings in given)
+    first, *others = (compare_module.make_comparison(settings, tmp_path, Hardware()) for settings in given)
     assert all(other == first for other in others)
     assert (first.norms, first.batch_sizes, first.base.lr) == (["bn", "gn:8", "sn", "hn", "bgn"], [2, 32], 0.05)
 

@@ -108,7 +108,7 @@ def compare(
     """
     require_packages("compare")
     from anynorm.lab.cli.live import print_comparison, watch
-    from anynorm.lab.comparison.comparison import make_comparison
+    from anynorm.lab.comparison.compare import make_comparison
     from anynorm.lab.tasks import task_class
     from anynorm.lab.training.devices import Hardware, launch_processes
     from anynorm.lab.training.distributed import Processes

@@ -27,7 +27,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
 from matplotlib import colormaps
 from matplotlib.figure import Figure
@@ -40,6 +39,7 @@ from anynorm.lab.recipes.support.rows import accuracy_of, result_table, save_fig
 from anynorm.lab.recipes.support.runs import make_config, options_of, run_metrics, train_run
 from anynorm.lab.recipes.support.settings import Training, TrainingSettings
 from anynorm.lab.training.config import Config
+from anynorm.lab.training.record import RunRecord
 from anynorm.lab.training.statistics import Result
 from anynorm.lab.training.sweep import Row, grid
 from anynorm.table import Table
@@ -196,16 +196,16 @@ def measure_pair(settings: AdaptationSettings, cell: Row, runs: Path, pair: Doma
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="clusters? .* no sample")  # usual in first loops of poor features
         record = train_run(config, runs)
-    row = run_metrics(record | {"train_error": None})
+    row = run_metrics(record)
     del row["train_accuracy"]  # the adaptation trains on labels of the source alone
     return row | before_adaptation(record)
 
 
-def before_adaptation(record: dict[str, Any]) -> Row:
+def before_adaptation(record: RunRecord) -> Row:
     """Return the accuracies at the last evaluation before the adaptation, and the curve of accuracies by epoch."""
-    curve = record["curve"]
+    curve = record.curve
     before = [point for point in curve if "test_adabn_error" in point]
-    done = record["status"] == "done" and bool(before)
+    done = record.done and bool(before)
     return {
         "source_accuracy": round(100 - before[-1]["test_error"], 3) if done else None,
         "adabn_accuracy": round(100 - before[-1]["test_adabn_error"], 3) if done else None,

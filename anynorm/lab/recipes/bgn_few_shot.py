@@ -38,7 +38,7 @@ from anynorm.lab.recipes.support.claims import Claim
 from anynorm.lab.recipes.support.recipe import Recipe
 from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import result_over_seeds, result_table, save_figure, successful, values_of
-from anynorm.lab.recipes.support.runs import make_config, options_of, run_outcome, train_run
+from anynorm.lab.recipes.support.runs import last_accuracy, make_config, options_of, run_outcome, train_run
 from anynorm.lab.recipes.support.settings import Training, TrainingSettings
 from anynorm.lab.tasks.few_shot.task import SCORES, metric_name
 from anynorm.lab.training.config import Config
@@ -103,11 +103,11 @@ def measure(settings: FewShotSettings, cell: Row, runs: Path) -> Row:
     """Train a network on the base classes; return its accuracies by episodes of novel classes."""
     config = replace(settings.training.config, norm=settings.norms[cell["norm"]], seed=cell["seed"])
     record = train_run(make_config(config, settings.training.base_batch_size), runs)
-    done = record["status"] == "done"
     names = [metric_name(shots, suffix) + interval for shots in SHOTS for suffix in SCORES for interval in ("", ", 95 % CI")]
+    values = {name: record.metrics[f"test_{name}"] if record.done else None for name in names}
     return {
-        **{name: round(record[f"test_{name}"], 3) if done else None for name in names},
-        "train_accuracy": round(100 - record["train_error"], 3) if done else None,
+        **{name: None if value is None else round(value, 3) for name, value in values.items()},
+        "train_accuracy": last_accuracy(record, "train_error"),
         **run_outcome(record),
     }
 

@@ -170,11 +170,11 @@ def _search(search: Search, norm: str, seed: int, runs: Path) -> Row:
     """Return the architecture that a search finds ("" if it diverged), the accuracy of its supernet, seconds, and the commit."""
     config = make_config(replace(search.training.config, norm=search.spec(norm), seed=seed), search.training.base_batch_size)
     record = train_run(config, runs)
-    done = record["status"] == "done"
+    done = record.done
     file = Store(runs).folder(config.id) / "artifacts" / "architecture.json"
     return {
         "architecture": _derive(json.loads(file.read_text())) if done else "",
-        "supernet_accuracy": round(100 - record["curve"][-1]["test_error"], 3) if done else None,
+        "supernet_accuracy": round(100 - record.curve[-1]["test_error"], 3) if done else None,
         **run_outcome(record),
     }
 

@@ -27,7 +27,7 @@ norms depends on it. The feature network of FID has no logits, so `paper` has FI
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -142,11 +142,11 @@ def measure(settings: GenerationSettings, cell: Row, runs: Path) -> Row:
     norm = settings.norms[cell["norm"]]
     config = make_config(replace(settings.networks[cell["network"]], norm=norm, seed=cell["seed"]))
     record = train_run(config, runs)
-    if record["status"] != "done":
+    if not record.done:
         balance = [balance_column(column, mode) for column in BALANCE for mode in MODES]
         columns = ["fd", "best_fd", "class_score", "generator_loss", *balance]
         return {**dict.fromkeys(columns), "curves": {}, **run_outcome(record)}
-    return summarize(record["curve"], settings.features, settings.num_last_evals) | run_outcome(record)
+    return summarize(record.curve, settings.features, settings.num_last_evals) | run_outcome(record)
 
 
 def balance_column(column: str, mode: str) -> str:
@@ -154,7 +154,7 @@ def balance_column(column: str, mode: str) -> str:
     return f"{column} {mode}"
 
 
-def summarize(curve: list[dict[str, float]], features: str, num_last_evals: int) -> Row:
+def summarize(curve: Sequence[Mapping[str, Any]], features: str, num_last_evals: int) -> Row:
     """Return the metrics of a run from its curve.
 
     Args:
@@ -184,7 +184,7 @@ def summarize(curve: list[dict[str, float]], features: str, num_last_evals: int)
     return {**values, "curves": {"step": [point["step"] for point in curve], **digits}}
 
 
-def _training_metrics(point: dict[str, float]) -> list[str]:
+def _training_metrics(point: Mapping[str, Any]) -> list[str]:
     return [name.removeprefix("train_") for name in point if name.startswith("train_")]
 
 

@@ -160,12 +160,12 @@ def measure(settings: SearchSettings, cell: Row, runs: Path) -> Row:
     config = replace(config, norm=method.norm, seed=cell["seed"], options=options)
     config = make_config(config, search.training.base_batch_size)
     record = train_run(config, runs)
-    done, curve = record["status"] == "done", record["curve"]
+    done, curve = record.done, record.curve
     names = [f"{metric} {data_set}" for metric in METRICS for data_set in search.accuracies]
     names += ["skips", "error"]
     artifact = Store(runs).folder(config.id) / "artifacts" / "architecture.json"
     return {
-        **{name: float(f"{record[f'test_{name}']:.6g}") if done else None for name in names},
+        **{name: float(f"{record.metrics[f'test_{name}']:.6g}") if done else None for name in names},
         "cell": json.loads(artifact.read_text())["architecture"] if done else "",
         "curves": {"step": [point["step"] for point in curve]}
         | {name: [float(f"{point[f'test_{name}']:.5g}") for point in curve] for name in names},

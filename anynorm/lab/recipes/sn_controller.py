@@ -102,7 +102,7 @@ def measure(settings: ControllerSettings, cell: Row, runs: Path) -> Row:
         config = replace(config, options=config.option_values | {"places": ""})
     config = replace(config, norm=spec or "ln", seed=cell["seed"])
     record = train_run(make_config(config, settings.training.base_batch_size), runs)
-    done, curve = record["status"] == "done", record["curve"]
+    done, curve = record.done, record.curve
     weights = mean_weights(record, WEIGHTS.values())
     return {
         **_summarize([point["test_accuracy"] for point in curve] if done else []),

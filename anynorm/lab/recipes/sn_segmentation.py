@@ -46,6 +46,7 @@ from anynorm.lab.tasks.segmentation.options import SegmentationOptions
 from anynorm.lab.tasks.segmentation.task import Segmentation
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.norm_modes import BATCH_STATISTICS, RECALIBRATED
+from anynorm.lab.training.record import RunRecord
 from anynorm.lab.training.sweep import Row, grid
 from anynorm.table import Table
 
@@ -197,10 +198,10 @@ def measure(settings: SegmentationSettings, cell: Row, runs: Path) -> Row:
     return row | {"picture": _picture(load_run(runs, config.id), count) if count else ""}
 
 
-def _metrics(record: dict[str, Any]) -> Row:
+def _metrics(record: RunRecord) -> Row:
     """Return the metrics of a run; None for a mode that a norm does not have, and if the run failed."""
-    done = record["status"] == "done"
-    last = record["curve"][-1] if done else {}
+    done = record.done
+    last = record.curve[-1] if done else {}
     values = {column: last.get(f"test_{name}") for column, name in COLUMNS.items()}
     return {
         **{column: None if value is None else round(value, 3) for column, value in values.items()},

@@ -31,7 +31,6 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -56,6 +55,7 @@ from anynorm.lab.tasks.video.options import VideoOptions
 from anynorm.lab.tasks.video.task import VideoClassification
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.norm_modes import BATCH_STATISTICS, RECALIBRATED
+from anynorm.lab.training.record import RunRecord
 from anynorm.lab.training.schedules import Step
 from anynorm.lab.training.sweep import Row, grid
 from anynorm.table import Table
@@ -150,9 +150,9 @@ def measure(settings: VideoSettings, cell: Row, runs: Path) -> Row:
     return run_metrics(record) | mode_accuracies(record)
 
 
-def mode_accuracies(record: dict[str, Any]) -> Row:
+def mode_accuracies(record: RunRecord) -> Row:
     """Return the accuracies with other statistics, and the top-5 accuracy; None where a network has none, or its run failed."""
-    last = record["curve"][-1] if record["status"] == "done" else {}
+    last = record.curve[-1] if record.done else {}
     errors = {
         "batch_accuracy": last.get(f"test_error, {BATCH_STATISTICS}"),
         "recalibrated_accuracy": last.get(f"test_error, {RECALIBRATED}"),

@@ -24,22 +24,6 @@ LR_SCALINGS: dict[str, Callable[[float], float]] = {"linear": lambda ratio: rati
 """Rules that scale the learning rate: functions of the ratio of the batch size to the base batch size."""
 OPTIMIZERS = ("sgd", "adam", "adamw")
 PRECISIONS = ("32", "bf16-mixed", "16-mixed")
-_OLD_PRECISIONS = {"float32": "32", "bfloat16": "bf16-mixed"}
-RENAMED = {
-    "images": "num_train",
-    "accumulate": "grad_accum_steps",
-    "rate": "lr",
-    "decay": "weight_decay",
-    "warmup": "warmup_epochs",
-    "smoothing": "label_smoothing",
-    "ema": "ema_decay",
-    "side": "image_size",
-    "made_of": "source_hash",
-    "test_images": "num_test",
-    "points": "num_evals",
-    "until": "stop_epoch",
-}
-"""New names of the fields of anynorm 0.1, for error messages."""
 
 
 @dataclass(frozen=True)
@@ -222,14 +206,9 @@ def config_from_dict(values: dict[str, Any], known: Iterable[str] = ()) -> Confi
         known: further names that an error message may suggest, such as the options of a task.
 
     Raises:
-        SpecError: if a name is not a field of `Config`; the message suggests a similar name, or the new name of a renamed field.
+        SpecError: if a name is not a field of `Config`; the message suggests a similar name.
     """
     names = [each.name for each in fields(Config)]
-    for name in values:
-        if name in names:
-            continue
-        if name in RENAMED:
-            raise SpecError(f"A run has no setting {name!r}: anynorm 0.2 renamed it to {RENAMED[name]!r}.")
+    if name := next((name for name in values if name not in names), ""):
         raise SpecError(f"A run has no setting {name!r}.{did_you_mean(name, [*names, *known], count=1)}")
-    precision = values.get("precision")
-    return Config(**values | ({"precision": _OLD_PRECISIONS[precision]} if precision in _OLD_PRECISIONS else {}))
+    return Config(**values)

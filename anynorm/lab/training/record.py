@@ -77,7 +77,7 @@ class RunRecord:
     status: str
     note: str = ""
     steps: int | None = None
-    curve: Sequence[Mapping[str, float | None]] = ()
+    curve: Sequence[Mapping[str, Any]] = ()
     metric: Metric = ERROR
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     parameters: int | None = None

@@ -69,11 +69,6 @@ class Result:
         return format(self)
 
 
-def mean_sd(values: Iterable[float | None], mean_format: str = ".4g", sd_format: str = ".2g") -> str:
-    """Return the text of `Result.of(values)`."""
-    return format(Result.of(values), f"{mean_format} ± {sd_format}")
-
-
 def paired_t_test(larger: Sequence[float], smaller: Sequence[float]) -> float:
     """Return the p-value of Student's paired one-sided t-test of mean(larger) > mean(smaller).
 

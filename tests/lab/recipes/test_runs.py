@@ -15,6 +15,7 @@ from anynorm.lab.recipes.support.presets import IMAGENET
 from anynorm.lab.recipes.support.rows import accuracy_drop, result_over_seeds, successful
 from anynorm.lab.recipes.support.settings import Training
 from anynorm.lab.training.config import Config
+from anynorm.lab.training.record import RunRecord
 from anynorm.lab.training.store import Store
 
 TRAINING = Training(Config(data="digits", num_train=64, epochs=1, lr=0.1, num_test=50, num_evals=1), base_batch_size=32)
@@ -85,8 +86,8 @@ def exit_process() -> None:
 
 def test_the_accuracy_is_the_median_of_the_last_evaluations():
     curve = [{"test_error": error} for error in (90.0, 10.0, 50.0, 40.0)]
-    record = {"status": "done", "curve": curve, "test_error": 40.0, "train_error": 5.0, "note": "", "seconds": 1.0}
-    record["provenance"] = {"commit": "abc"}
+    metrics = {"test_error": 40.0, "train_error": 5.0}
+    record = RunRecord("", {}, "done", curve=curve, metrics=metrics, seconds=1.0, provenance={"commit": "abc"})
     assert runs.run_metrics(record)["accuracy"] == 60.0
     assert runs.run_metrics(record, median_of_last=3)["accuracy"] == 60.0
     assert runs.run_metrics(record, median_of_last=4)["accuracy"] == 55.0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import anynorm
-from anynorm.lab.training.config import RENAMED, Config, config_from_dict
+from anynorm.lab.training.config import Config, config_from_dict
 
 
 def test_equal_configurations_have_one_id_and_others_another():
@@ -71,17 +71,11 @@ def test_warmup_multiplies_the_schedule():
         ({"epochs": 3, "stop_epoch": 4}, "stop_epoch must be between 1 and epochs=3; got 4"),
         ({"epochs": 3, "stop_epoch": 0}, "stop_epoch must be between 1 and epochs=3; got 0"),
         ({"batchsize": 3}, r"A run has no setting 'batchsize'\. Did you mean batch_size\?"),
-        ({"rate": 0.1}, r"A run has no setting 'rate': anynorm 0\.2 renamed it to 'lr'"),
     ],
 )
 def test_invalid_values_are_refused(values, message):
     with pytest.raises(anynorm.SpecError, match=message):
         config_from_dict(values)
-
-
-def test_renamed_fields_exist():
-    assert set(RENAMED.values()) <= set(asdict(Config()))
-    assert not set(RENAMED) & set(asdict(Config()))
 
 
 def test_a_width_that_is_not_positive_raises():

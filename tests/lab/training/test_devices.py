@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import anynorm
-from anynorm.lab.comparison.comparison import Comparison, check_task
+from anynorm.lab.comparison.check import check_task
+from anynorm.lab.comparison.comparison import Comparison
 from anynorm.lab.tasks.run import make_trainer, train
 from anynorm.lab.training import curve, trainer
 from anynorm.lab.training.config import Config

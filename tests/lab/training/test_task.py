@@ -11,7 +11,7 @@ from typing_extensions import TypeVar
 
 import anynorm
 from anynorm.cli import app
-from anynorm.lab.comparison.comparison import make_base
+from anynorm.lab.comparison.compare import make_base
 from anynorm.lab.tasks.run import load_run, make_trainer, run, train
 from anynorm.lab.training.checkpoint import load_checkpoint, save_checkpoint
 from anynorm.lab.training.config import Config

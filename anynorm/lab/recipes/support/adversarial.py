@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -14,7 +13,7 @@ from anynorm import draw
 from anynorm.lab.recipes.support.claims import NOT_IN_PAPER, Claim
 from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import save_figure, successful, values_of
-from anynorm.lab.recipes.support.runs import make_config, options_of, run_metrics, train_run
+from anynorm.lab.recipes.support.runs import last_accuracy, make_config, options_of, run_metrics, train_run
 from anynorm.lab.recipes.support.settings import TrainingSettings
 from anynorm.lab.tasks.adversarial.options import AdversarialOptions
 from anynorm.lab.tasks.classification.robustness import PREFIX, TRAIN_MODE
@@ -94,11 +93,7 @@ def measure(settings: AdversarialSettings, cell: Row, runs: Path) -> Row:
     branches = settings.branches
     names = {f"{ROBUST}{column}{branch}": f"test_{PREFIX}{column}{branch}" for column in columns for branch in branches}
     names |= {f"accuracy{branch}": f"test_error{branch}" for branch in branches[1:]}
-    return run_metrics(record) | {name: _accuracy(record, metric) for name, metric in names.items()}
-
-
-def _accuracy(record: dict[str, Any], metric: str) -> float | None:
-    return round(100 - record[metric], 3) if record["status"] == "done" else None
+    return run_metrics(record) | {name: last_accuracy(record, metric) for name, metric in names.items()}
 
 
 def higher(column: str, norms: tuple[str, str], quantity: str, paper: str) -> Claim:

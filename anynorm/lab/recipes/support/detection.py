@@ -98,9 +98,9 @@ def measure(settings: DetectionSettings, cell: Row, runs: Path) -> Row:
     config = replace(config, norm=detector.norm, seed=cell["seed"], options=options)
     config = make_config(config, settings.training.base_batch_size)
     record = train_run(config, runs)
-    done = record["status"] == "done"
-    metrics = {column: record.get(f"test_{name}") if done else None for name, column in METRICS.items()}
-    shift = [entry["shift"] for entry in record.get("shift") or []]
+    done = record.done
+    metrics = {column: record.metrics.get(f"test_{name}") if done else None for name, column in METRICS.items()}
+    shift = [layer.shift for layer in record.shift or ()]
     return {
         **{column: value if value is None else round(value, 3) for column, value in metrics.items()},
         "shift": [None if value is None else round(value, 4) for value in shift],
@@ -119,8 +119,8 @@ def train_backbone(pretraining: Training, norm: str, runs: Path) -> str:
     """
     config = make_config(replace(pretraining.config, norm=norm), pretraining.base_batch_size)
     record = train_run(config, runs)
-    if record["status"] != "done":
-        raise DataError(f"the classifier with {norm} that a detector starts from could not be trained: {record['note']}.")
+    if not record.done:
+        raise DataError(f"the classifier with {norm} that a detector starts from could not be trained: {record.note}.")
     return str(Store(runs).folder(config.id) / "model.pt")
 
 

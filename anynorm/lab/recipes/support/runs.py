@@ -26,6 +26,7 @@ from anynorm.lab.tasks.run import get_or_train
 from anynorm.lab.training.config import LR_SCALINGS, Config, config_from_dict, hash_sources
 from anynorm.lab.training.devices import Hardware, check_gpus
 from anynorm.lab.training.provenance import cpu_count
+from anynorm.lab.training.record import RunRecord
 from anynorm.lab.training.store import Store
 from anynorm.lab.training.sweep import Row
 
@@ -75,7 +76,7 @@ def train_cell(config: Config, training: Training, runs: Path) -> Row:
     return run_metrics(record, training.median_of_last)
 
 
-def train_run(config: Config, runs: Path) -> dict[str, Any]:
+def train_run(config: Config, runs: Path) -> RunRecord:
     """Return the record of a run; train the run first if the store does not have its record.
 
     Args:
@@ -95,11 +96,11 @@ def train_run(config: Config, runs: Path) -> dict[str, Any]:
         done = subprocess.run([sys.executable, *torchrun, "-m", __name__, *arguments], check=False)
         if done.returncode:
             raise DataError(f"the {config.devices} processes of run {config.id} failed; see their messages above.")
-        return Store(runs).record(config.id).to_dict()
-    return get_or_train(config, runs, hardware).to_dict()
+        return Store(runs).record(config.id)
+    return get_or_train(config, runs, hardware)
 
 
-def run_metrics(record: dict[str, Any], median_of_last: int = 1) -> Row:
+def run_metrics(record: RunRecord, median_of_last: int = 1) -> Row:
     """Return the accuracies of a run for a row of a recipe.
 
     Args:
@@ -109,32 +110,37 @@ def run_metrics(record: dict[str, Any], median_of_last: int = 1) -> Row:
     Returns:
         Accuracies in percent (None if the run failed), and `run_outcome`.
     """
-    done = record["status"] == "done"
-    errors = [point["test_error"] for point in record["curve"][-median_of_last:]]
+    errors = [point["test_error"] for point in record.curve[-median_of_last:]]
     return {
-        "accuracy": round(100 - statistics.median(errors), 3) if done else None,
-        "train_accuracy": round(100 - record["train_error"], 3) if done and record["train_error"] is not None else None,
+        "accuracy": round(100 - statistics.median(errors), 3) if record.done else None,
+        "train_accuracy": last_accuracy(record, "train_error"),
         **run_outcome(record),
     }
 
 
-def run_outcome(record: dict[str, Any]) -> Row:
+def last_accuracy(record: RunRecord, error: str) -> float | None:
+    """Return 100 − the last value of an error in percent; None if the run failed or does not have the error."""
+    value = record.metrics.get(error)
+    return round(100 - value, 3) if record.done and value is not None else None
+
+
+def run_outcome(record: RunRecord) -> Row:
     """Return what every row of a run has: the reason of a failure ("" if it did not fail), seconds, and commit."""
     return {
-        "failure": "" if record["status"] == "done" else record["note"],
-        "seconds": record["seconds"],
-        "commit": record["provenance"]["commit"],
+        "failure": "" if record.done else record.note,
+        "seconds": record.seconds,
+        "commit": record.provenance["commit"],
     }
 
 
-def mean_weights(record: dict[str, Any], names: Iterable[str]) -> dict[str, float | None]:
+def mean_weights(record: RunRecord, names: Iterable[str]) -> dict[str, float | None]:
     """Return the learned mixing weights of a run, means over its layers; None if the run failed.
 
     Args:
         record: the record of the run in the run store.
         names: names of weights, such as "mean_bn" and "var_bn".
     """
-    layers = record.get("importance") or []
+    layers = record.importance or ()
     return {name: round(statistics.fmean(layer[name] for layer in layers), 4) if layers else None for name in names}
 
 

@@ -26,6 +26,7 @@ from anynorm.lab.recipes.support.runs import run_outcome
 from anynorm.lab.recipes.support.settings import TrainingSettings
 from anynorm.lab.tasks.run import load_run
 from anynorm.lab.tasks.style.crops import to_float
+from anynorm.lab.training.record import RunRecord
 from anynorm.lab.training.sweep import Row
 
 
@@ -55,7 +56,7 @@ class StyleSettings(TrainingSettings):
     pictures: Pictures | None = None
 
 
-def loss_metrics(record: dict[str, Any], losses: list[str]) -> Row:
+def loss_metrics(record: RunRecord, losses: list[str]) -> Row:
     """Return the losses of a run for a row of a recipe.
 
     Args:
@@ -66,7 +67,7 @@ def loss_metrics(record: dict[str, Any], losses: list[str]) -> Row:
         The last value of each loss, in training (mean since the previous evaluation) and on held-out images; the curves of the
         run; the mean training loss; the reason of a failure, seconds, and commit. Losses are None if the run failed.
     """
-    done, curve = record["status"] == "done", record["curve"]
+    done, curve = record.done, record.curve
     names = [f"{split}_{loss}" for split in ("train", "test") for loss in losses]
     values = {name: round(curve[-1][name], 5) if done else None for name in names if not done or name in curve[-1]}
     return {

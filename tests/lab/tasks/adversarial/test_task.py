@@ -11,7 +11,7 @@ from torch import nn
 
 import anynorm
 from anynorm.lab.attacks import PGD, StandardizedModel
-from anynorm.lab.comparison.comparison import make_base
+from anynorm.lab.comparison.compare import make_base
 from anynorm.lab.data import load_dataset
 from anynorm.lab.tasks import make_task
 from anynorm.lab.tasks.adversarial.advprop import ADVERSARIAL, CLEAN, AdvProp

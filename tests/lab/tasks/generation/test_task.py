@@ -19,7 +19,8 @@ from typer.testing import CliRunner
 import anynorm
 from anynorm.cli import app
 from anynorm.io.pictures import encode_png
-from anynorm.lab.comparison.comparison import Comparison, check_task
+from anynorm.lab.comparison.check import check_task
+from anynorm.lab.comparison.comparison import Comparison
 from anynorm.lab.data.datasets import load_cached
 from anynorm.lab.data.folder import choose_indices
 from anynorm.lab.tasks import make_task
