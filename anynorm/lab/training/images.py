@@ -46,9 +46,9 @@ class InMemoryImages:
         """The number of test images."""
         return len(self.data.test[1])
 
-    def batch(self, sampler: Sampler, step: int, number: int) -> Batch:
-        """Return images and labels of a pass."""
-        indices = sampler.indices(step, number)
+    def batch(self, sampler: Sampler, step: int, micro_batch: int, *, num_workers: int = 0) -> Batch:
+        """Return images and labels of a pass; there is nothing to decode for workers."""
+        indices = sampler.indices(step, micro_batch)
         images, labels = self.data.train
         return images[indices], labels[indices]
 
@@ -68,7 +68,6 @@ class StreamedImages:
         train = data.train if chosen is None else data.train.select(chosen)
         self.data = replace(data, train=train, test=data.test.select(range(count_tests(config, len(data.test)))))
         self.config = config
-        self.num_workers = 0
         self._loader: StepLoader | None = None
 
     def __len__(self) -> int:
@@ -79,13 +78,13 @@ class StreamedImages:
         """The number of test images."""
         return len(self.data.test)
 
-    def batch(self, sampler: Sampler, step: int, number: int) -> Batch:
-        """Return images and labels of a pass; workers prefetch the following passes."""
+    def batch(self, sampler: Sampler, step: int, micro_batch: int, *, num_workers: int = 0) -> Batch:
+        """Return images and labels of a pass; workers, started in the first call, prefetch the following passes."""
         if self._loader is None:
-            self._loader = self._make_loader(sampler)
-        return self._loader.batch(step * sampler.passes_per_step + number)
+            self._loader = self._make_loader(sampler, num_workers)
+        return self._loader.batch(step * sampler.passes_per_step + micro_batch)
 
-    def _make_loader(self, sampler: Sampler) -> StepLoader:
+    def _make_loader(self, sampler: Sampler, num_workers: int) -> StepLoader:
         config = self.config
         transform = TrainTransform(config.image_size, config.min_area, flip=False, color_jitter=config.color_jitter)
 
@@ -95,7 +94,7 @@ class StreamedImages:
             first = sampler.seed(*place) * config.batch_size
             return indices, list(range(first, first + len(indices)))
 
-        return StepLoader(self.data.train, transform, samples, num_workers=self.num_workers, pin_memory=True)
+        return StepLoader(self.data.train, transform, samples, num_workers=num_workers, pin_memory=True)
 
     def test_batches(self, batch_size: int, num_workers: int, processes: Processes) -> Iterator[Batch]:
         """Yield standardized test images and their labels, in order: those of this process."""

@@ -36,36 +36,36 @@ class Sampler:
         self.steps_per_epoch = num_samples // self.samples_per_step
         self._order: tuple[int, Tensor] = (-1, torch.empty(0))
 
-    def indices(self, step: int, number: int = 0) -> Tensor:
+    def indices(self, step: int, micro_batch: int = 0) -> Tensor:
         """Return the indices of the samples of one pass in this process, shape (batch_size,).
 
         Args:
             step: number of the step.
-            number: number of the pass within the step, below `passes_per_step`.
+            micro_batch: number of the pass within the step, below `passes_per_step`.
         """
         epoch, index = divmod(step, self.steps_per_epoch)
         if self._order[0] != epoch:
             generator = torch.Generator().manual_seed(derive_seed(self.config.seed, _ORDER, epoch))
             self._order = epoch, torch.randperm(self.num_samples, generator=generator)
-        start = index * self.samples_per_step + self._pass_of_step(number) * self.config.batch_size
+        start = index * self.samples_per_step + self._pass_of_step(micro_batch) * self.config.batch_size
         return self._order[1][start : start + self.config.batch_size]
 
-    def seed(self, step: int, number: int = 0) -> int:
+    def seed(self, step: int, micro_batch: int = 0) -> int:
         """Return the seed of the augmentation of one pass in this process."""
         passes_before = step * self.passes_per_step * self.config.devices
-        return derive_seed(self.config.seed, _AUGMENTATION, passes_before + self._pass_of_step(number))
+        return derive_seed(self.config.seed, _AUGMENTATION, passes_before + self._pass_of_step(micro_batch))
 
-    def generator(self, step: int, number: int = 0) -> torch.Generator:
+    def generator(self, step: int, micro_batch: int = 0) -> torch.Generator:
         """Return a CPU generator for the augmentation of one pass in this process."""
-        return torch.Generator().manual_seed(self.seed(step, number))
+        return torch.Generator().manual_seed(self.seed(step, micro_batch))
 
     def dropout_seed(self, step: int) -> int:
         """Return the seed of torch's global generators for a step of this process, such as for dropout."""
         return derive_seed(self.config.seed, _DROPOUT, step * self.config.devices + self.rank)
 
-    def _pass_of_step(self, number: int) -> int:
+    def _pass_of_step(self, micro_batch: int) -> int:
         """Return the number of a pass of this process, counted over the passes of all processes in a step."""
-        return number * self.config.devices + self.rank
+        return micro_batch * self.config.devices + self.rank
 
 
 def derive_seed(seed: int, stream: int, number: int) -> int:

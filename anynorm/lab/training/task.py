@@ -224,9 +224,9 @@ class Task(nn.Module, Generic[TaskOptions_co]):
         """Update the parameters once and return the metrics of the step."""
         passes = self.passes_per_step
         total: Metrics = {}
-        for number in range(passes):
+        for micro_batch in range(passes):
             with step.autocast():
-                metrics = self.loss(self.training_batch(step.number, number))
+                metrics = self.loss(self.training_batch(step.number, micro_batch))
             check_metrics(f"{type(self).__name__}.loss", metrics, "loss")
             step.backward(metrics["loss"] if passes == 1 else metrics["loss"] / passes)
             for name, value in metrics.items():
@@ -234,14 +234,14 @@ class Task(nn.Module, Generic[TaskOptions_co]):
         step.update()
         return total if passes == 1 else {name: value / passes for name, value in total.items()}
 
-    def training_batch(self, step: int, number: int = 0) -> Any:
+    def training_batch(self, step: int, micro_batch: int = 0) -> Any:
         """Return the batch of one pass of a step, on the device of the run.
 
         Args:
             step: number of the step.
-            number: number of the pass within the step, below `passes_per_step`.
+            micro_batch: number of the pass within the step, below `passes_per_step`.
         """
-        return self.to_device(self.batch(self.sampler.indices(step, number), self.sampler.generator(step, number)))
+        return self.to_device(self.batch(self.sampler.indices(step, micro_batch), self.sampler.generator(step, micro_batch)))
 
     @property
     def has_tiny_inputs(self) -> bool:

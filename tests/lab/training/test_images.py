@@ -37,12 +37,12 @@ def test_streamed_batches_are_those_in_memory(folder, num_workers):
     config = replace(QUICK, num_train=40, num_test=10)
     memory = InMemoryImages(load_dataset(f"folder:{folder}", 16), config)
     stream = StreamedImages(load_dataset(f"stream:{folder}", 16), config)
-    stream.num_workers = num_workers
     sampler = Sampler(replace(config, batch_size=4), len(memory), passes_per_step=2)
     assert (len(stream), stream.num_tests) == (len(memory), memory.num_tests) == (40, 10)
     try:
         for step, number in ((0, 0), (0, 1), (1, 0), (4, 1), (5, 0), (0, 1)):  # 5 is in the second epoch
-            for streamed, expected in zip(stream.batch(sampler, step, number), memory.batch(sampler, step, number), strict=True):
+            decoded = stream.batch(sampler, step, number, num_workers=num_workers)
+            for streamed, expected in zip(decoded, memory.batch(sampler, step, number), strict=True):
                 assert torch.equal(streamed, expected)
     finally:
         stream.close()

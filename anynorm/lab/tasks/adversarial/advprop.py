@@ -77,11 +77,11 @@ class AdvProp(Adversarial[AdvPropOptions]):
         modules = [site.module for site in find_norms(self.model)]
         return all(isinstance(module, Norm) and module.norm_spec.affine.num_domains for module in modules)
 
-    def training_batch(self, step: int, number: int = 0) -> Any:
+    def training_batch(self, step: int, micro_batch: int = 0) -> Any:
         """Return clean images, adversarial images and the targets of one pass of a step; images are standardized."""
-        x, targets = Classification.training_batch(self, step, number)
+        x, targets = Classification.training_batch(self, step, micro_batch)
         with condition(self.model, ADVERSARIAL, strict=False):
-            return x, self.attack_batch((x, targets), step, number), targets
+            return x, self.attack_batch((x, targets), step, micro_batch), targets
 
     def loss(self, batch: Any) -> Metrics:
         """Return the weighted sum of the losses of both branches, and loss and error of each."""

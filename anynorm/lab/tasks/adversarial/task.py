@@ -56,15 +56,15 @@ class Adversarial(Classification[AdversarialOptions_co]):
         attacks = cls.options_of(config).make_attacks()
         return Metric(metric_name(attacks[0]), "%") if attacks else cls.metric
 
-    def training_batch(self, step: int, number: int = 0) -> Any:
+    def training_batch(self, step: int, micro_batch: int = 0) -> Any:
         """Return the adversarial images, standardized, and the targets of one pass of a step."""
-        x, targets = super().training_batch(step, number)
-        return self.attack_batch((x, targets), step, number), targets
+        x, targets = super().training_batch(step, micro_batch)
+        return self.attack_batch((x, targets), step, micro_batch), targets
 
-    def attack_batch(self, batch: Batch, step: int, number: int) -> Tensor:
+    def attack_batch(self, batch: Batch, step: int, micro_batch: int) -> Tensor:
         """Return the standardized adversarial images of a standardized batch."""
         x, targets = batch
-        generator = torch.Generator().manual_seed(derive_seed(self.sampler.seed(step, number), _ATTACK_STREAM, 0))
+        generator = torch.Generator().manual_seed(derive_seed(self.sampler.seed(step, micro_batch), _ATTACK_STREAM, 0))
         model = pixel_model(self.model, self.data)
         return model.standardize(self.train_attack(model, to_pixels(x, self.data), targets, generator))
 

@@ -13,7 +13,7 @@ from anynorm.lab.data import ImageDataset, StreamedDataset, augment
 from anynorm.lab.models import build_model
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.distributed import Processes
-from anynorm.lab.training.images import Batch, StreamedImages, load_images, make_images
+from anynorm.lab.training.images import Batch, load_images, make_images
 from anynorm.lab.training.task import Metric, Metrics, Task, TaskOptions_co
 
 EVAL_BATCH_SIZE = 500
@@ -68,12 +68,11 @@ class Classifier(Task[TaskOptions_co]):
         grouped = any(module.groups > 1 for module in self.model.modules() if isinstance(module, nn.Conv2d))
         return not grouped and self.config.batch_size * self.data.shape.height * self.data.shape.width <= TINY
 
-    def training_batch(self, step: int, number: int = 0) -> Batch:
+    def training_batch(self, step: int, micro_batch: int = 0) -> Batch:
         """Return the augmented images and the labels (class probabilities with mixup) of one pass of a step."""
-        if isinstance(self.images, StreamedImages):
-            self.images.num_workers = self.num_workers
-        images, labels = self.to_device(self.images.batch(self.sampler, step, number))
-        return self.augment(self.data.standardize(images), labels, self.sampler.generator(step, number))
+        batch = self.images.batch(self.sampler, step, micro_batch, num_workers=self.num_workers)
+        images, labels = self.to_device(batch)
+        return self.augment(self.data.standardize(images), labels, self.sampler.generator(step, micro_batch))
 
     def augment(self, x: Tensor, targets: Tensor, generator: torch.Generator) -> Batch:
         """Augment standardized images: crop, flip, cutout, mixup, in this order."""

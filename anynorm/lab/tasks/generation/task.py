@@ -40,7 +40,7 @@ from anynorm.lab.tasks.generation.sampling import (
 from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.curve import DivergedError
-from anynorm.lab.training.images import Batch, StreamedImages, load_images, make_images
+from anynorm.lab.training.images import Batch, load_images, make_images
 from anynorm.lab.training.task import FUSED, Metric, Metrics, Optimizers, Step, Task
 
 RECALIBRATION_BATCH_SIZE = 32
@@ -126,14 +126,13 @@ class Generation(Task[GenerationOptions]):
         """The number of batches of real images per step."""
         return self.options.n_dis
 
-    def training_batch(self, step: int, number: int = 0) -> Batch:
+    def training_batch(self, step: int, micro_batch: int = 0) -> Batch:
         """Return real images in [−1, 1] and their labels."""
-        if isinstance(self.images, StreamedImages):
-            self.images.num_workers = self.num_workers
-        images, labels = self.to_device(self.images.batch(self.sampler, step, number))
+        batch = self.images.batch(self.sampler, step, micro_batch, num_workers=self.num_workers)
+        images, labels = self.to_device(batch)
         x = images.float() / 127.5 - 1
         if self.config.flip:
-            x = augment.random_flip(x, self.sampler.generator(step, number))
+            x = augment.random_flip(x, self.sampler.generator(step, micro_batch))
         return x, labels
 
     # Training -----------------------------------------------------------------------------------------------------------------
@@ -157,9 +156,9 @@ class Generation(Task[GenerationOptions]):
                 stacklevel=2,
             )
         total = torch.zeros((), device=self.device)
-        for number in range(self.passes_per_step):
-            images, labels = self.training_batch(step.number, number)
-            random = self.sampler.generator(step.number, number)
+        for micro_batch in range(self.passes_per_step):
+            images, labels = self.training_batch(step.number, micro_batch)
+            random = self.sampler.generator(step.number, micro_batch)
             z, fake_labels = self.draw(len(images), random)
             with step.autocast():
                 with torch.no_grad():

@@ -114,16 +114,16 @@ class ArchitectureSearch(Classifier[SearchOptions_co]):
         config = replace(self.config, seed=self.config.seed + ALPHA_SEED)
         return Sampler(config, len(self.alpha_images), 1, self.processes.rank)
 
-    def training_batch(self, step: int, number: int = WEIGHTS) -> Batch:
+    def training_batch(self, step: int, micro_batch: int = WEIGHTS) -> Batch:
         """Return augmented images and labels for the update of the weights (pass 0) or of α (pass 1)."""
-        images = self.alpha_images if number == ALPHA else self.images
-        sampler = self.alpha_sampler if number == ALPHA else self.sampler
+        images = self.alpha_images if micro_batch == ALPHA else self.images
+        sampler = self.alpha_sampler if micro_batch == ALPHA else self.sampler
         x, labels = self.to_device(images.batch(sampler, step, 0))
         return self.augment(self.data.standardize(x), labels, sampler.generator(step))
 
-    def draw(self, step: int, number: int) -> Draw:
+    def draw(self, step: int, micro_batch: int) -> Draw:
         """Return the sampler of the operations that condition the norms in a pass; it draws the same ones in every call."""
-        sampler = self.alpha_sampler if number == ALPHA else self.sampler
+        sampler = self.alpha_sampler if micro_batch == ALPHA else self.sampler
         return self._make_draw(sampler.dropout_seed(step))
 
     def _make_draw(self, seed: int) -> Draw:
@@ -152,10 +152,10 @@ class ArchitectureSearch(Classifier[SearchOptions_co]):
         step.update("weights")
         return metrics
 
-    def batch_loss(self, step: int, number: int) -> Metrics:
+    def batch_loss(self, step: int, micro_batch: int) -> Metrics:
         """Return loss and error of the batch of a pass."""
-        with self.model.set_condition_sampler(self.draw(step, number)):
-            return self.loss(self.training_batch(step, number))
+        with self.model.set_condition_sampler(self.draw(step, micro_batch)):
+            return self.loss(self.training_batch(step, micro_batch))
 
     # Evaluation ---------------------------------------------------------------------------------------------------------------
 

@@ -48,24 +48,23 @@ class Crops:
         self.train = train if chosen is None else train.select(chosen)
         self.test = test if choose else test.select(range(count_tests(config, len(test))))
         self.config, self.resize, self.stream = config, resize, stream
-        self.choose = choose or (lambda sampler, step, number: sampler.indices(step, number))
-        self.num_workers = 0
+        self.choose = choose or (lambda sampler, step, micro_batch: sampler.indices(step, micro_batch))
         self._loader: StepLoader | None = None
 
-    def batch(self, sampler: Sampler, step: int, number: int) -> Tensor:
-        """Return the random crops of a pass, (n, 3, image_size, image_size) in [0, 1]."""
+    def batch(self, sampler: Sampler, step: int, micro_batch: int, *, num_workers: int = 0) -> Tensor:
+        """Return the random crops of a pass, (n, 3, image_size, image_size) in [0, 1]; the first call starts the workers."""
         if self._loader is None:
-            self._loader = self._make_loader(sampler)
-        return to_float(self._loader.batch(step * sampler.passes_per_step + number)[0])
+            self._loader = self._make_loader(sampler, num_workers)
+        return to_float(self._loader.batch(step * sampler.passes_per_step + micro_batch)[0])
 
-    def _make_loader(self, sampler: Sampler) -> StepLoader:
+    def _make_loader(self, sampler: Sampler, num_workers: int) -> StepLoader:
         def samples(number: int) -> tuple[Tensor, list[int]]:
             place = divmod(number, sampler.passes_per_step)
             indices = self.choose(sampler, *place)
             first = (self.stream << 60) + sampler.seed(*place) * self.config.batch_size
             return indices, list(range(first, first + len(indices)))
 
-        num_workers = self.num_workers if len(self.train) >= MIN_IMAGES_FOR_WORKERS else 0
+        num_workers = num_workers if len(self.train) >= MIN_IMAGES_FOR_WORKERS else 0
         transform = RandomCrop(self.resize, self.config.image_size)
         return StepLoader(self.train, transform, samples, num_workers=num_workers, pin_memory=True)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 import torch
@@ -98,11 +98,10 @@ class SingleStyleTransfer(Task[SingleStyleOptions]):
         """The number of content images."""
         return len(self.contents.train)
 
-    def training_batch(self, step: int, number: int = 0) -> Tensor:
+    def training_batch(self, step: int, micro_batch: int = 0) -> Tensor:
         """Return the images of one pass of a step."""
-        self.contents.num_workers = self.num_workers
-        images: Tensor = self.to_device(self.contents.batch(self.sampler, step, number))
-        return images
+        images = self.contents.batch(self.sampler, step, micro_batch, num_workers=self.num_workers)
+        return cast("Tensor", self.to_device(images))
 
     def loss(self, batch: Tensor) -> Metrics:
         """Return the content loss, the style loss, the total variation and their weighted sum."""

@@ -94,8 +94,8 @@ class StyleTransfer(Task[StyleTransferOptions]):
         if not name:
             raise DataError("style_transfer needs style images: set the option styles to folder:PATH or npz:PATH; got ''.")
 
-        def choose(sampler: Sampler, step: int, number: int) -> Tensor:
-            generator = sampler.generator(step, number)
+        def choose(sampler: Sampler, step: int, micro_batch: int) -> Tensor:
+            generator = sampler.generator(step, micro_batch)
             return torch.randint(len(self.styles.train), (self.config.batch_size,), generator=generator)
 
         return Crops(name, self.config, self.options.resize, stream=1, choose=choose)
@@ -105,11 +105,10 @@ class StyleTransfer(Task[StyleTransferOptions]):
         """The number of content images."""
         return len(self.contents.train)
 
-    def training_batch(self, step: int, number: int = 0) -> tuple[Tensor, Tensor]:
+    def training_batch(self, step: int, micro_batch: int = 0) -> tuple[Tensor, Tensor]:
         """Return contents and styles of one pass of a step."""
-        for crops in (self.contents, self.styles):
-            crops.num_workers = (self.num_workers + 1) // 2
-        content, style = (crops.batch(self.sampler, step, number) for crops in (self.contents, self.styles))
+        sources, workers = (self.contents, self.styles), (self.num_workers + 1) // 2
+        content, style = (crops.batch(self.sampler, step, micro_batch, num_workers=workers) for crops in sources)
         return self.to_device(content), self.to_device(style)
 
     def loss(self, batch: tuple[Tensor, Tensor]) -> Metrics:
