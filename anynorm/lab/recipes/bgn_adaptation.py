@@ -38,6 +38,8 @@ from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import accuracy_of, result_table, save_figure, successful, values_of
 from anynorm.lab.recipes.support.runs import make_config, options_of, run_metrics, train_run
 from anynorm.lab.recipes.support.settings import Training, TrainingSettings
+from anynorm.lab.tasks.adaptation.can import CAN
+from anynorm.lab.tasks.adaptation.options import CANOptions
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.record import RunRecord
 from anynorm.lab.training.statistics import Result
@@ -101,25 +103,25 @@ METHODS = {"source_accuracy": "source only", "adabn_accuracy": "AdaBN", "accurac
 SMOKE = Config(
     task="can", data="digits", model="small", width=0.5, num_train=160, num_test=100, epochs=2, lr=0.05, schedule="constant",
     num_evals=2,
-    options={"target": "digits-faded", "source_epochs": 1, "steps_per_loop": 3, "adaptation_lr": 0.01},
+    options=CANOptions(target="digits-faded", source_epochs=1, steps_per_loop=3, adaptation_lr=0.01),
 )  # fmt: skip
 DESK = Config(
     task="can", data="usps", model="small", num_train=2000, num_test=2000, epochs=9, lr=0.05, schedule="constant",
     num_evals=3,
-    options={"target": "mnist@16", "source_epochs": 6, "steps_per_loop": 40, "adaptation_lr": 0.01},
+    options=CANOptions(target="mnist@16", source_epochs=6, steps_per_loop=40, adaptation_lr=0.01),
 )  # fmt: skip
 EVENING = Config(
     task="can", data="pacs/photo", model="anynorm.lab.recipes.support.pretrained:efficientnet_lite0", image_size=64,
     num_train=1500, num_test=1500, flip=True, epochs=6, lr=0.01, schedule="constant", num_evals=6, batch_size=30,
-    options={
-        "target": "pacs/sketch", "source_epochs": 3, "steps_per_loop": 40, "adaptation_lr": 0.001, "head_lr_factor": 10.0,
-        "classes_per_batch": 7, "fit_images": 128,
-    },
+    options=CANOptions(
+        target="pacs/sketch", source_epochs=3, steps_per_loop=40, adaptation_lr=0.001, head_lr_factor=10.0,
+        classes_per_batch=7, fit_images=128,
+    ),
 )  # fmt: skip
 PAPER = Config(
     task="can", model="anynorm.lab.recipes.support.pretrained:resnet50", image_size=224, flip=True, epochs=300,
     optimizer="adam", lr=1e-3, schedule="exponential", num_evals=60, batch_size=30,
-    options={"source_epochs": 5, "steps_per_loop": 90, "head_lr_factor": 10.0, "fit_images": 128},
+    options=CANOptions(source_epochs=5, steps_per_loop=90, head_lr_factor=10.0, fit_images=128),
 )  # fmt: skip
 PRESETS = {
     "smoke": AdaptationSettings(
@@ -186,7 +188,7 @@ def measure_pair(settings: AdaptationSettings, cell: Row, runs: Path, pair: Doma
     method, config = settings.norms[cell["norm"]], settings.training.config
     norm = method.norm
     if pair is not None:
-        config = replace(config, data=pair.data, options=config.option_values | {"target": pair.target})
+        config = replace(config, data=pair.data, options=replace(CAN.options_of(config), target=pair.target))
         norm = pair.bgn or norm if cell["norm"] == "bgn" else norm
     if method.task == "dsbn":
         options = {name: value for name, value in config.option_values.items() if name != "classes_per_batch"}

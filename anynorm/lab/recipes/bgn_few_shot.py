@@ -40,6 +40,7 @@ from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import result_over_seeds, result_table, save_figure, successful, values_of
 from anynorm.lab.recipes.support.runs import last_accuracy, make_config, options_of, run_outcome, train_run
 from anynorm.lab.recipes.support.settings import Training, TrainingSettings
+from anynorm.lab.tasks.few_shot.options import FewShotOptions
 from anynorm.lab.tasks.few_shot.task import SCORES, metric_name
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.schedules import Step
@@ -70,14 +71,21 @@ COMMON = Config(
 )
 DESK = replace(
     COMMON, data="omniglot", width=0.125, epochs=10, batch_size=64,
-    options={"num_base_classes": 200, "padding": 2, "num_episodes": 300},
+    options=FewShotOptions(num_base_classes=200, padding=2, num_episodes=300),
 )  # fmt: skip
 SMOKE = replace(
     DESK, data="digits", num_train=64, epochs=1, batch_size=16,
-    options={"padding": 4, "num_ways": 4, "num_episodes": 10, "num_queries": 5},
+    options=FewShotOptions(padding=4, num_ways=4, num_episodes=10, num_queries=5),
 )  # fmt: skip
 PAPER = replace(
-    COMMON, data="miniimagenet", image_size=84, crop=8, flip=True, epochs=400, batch_size=256, options={"num_episodes": 600}
+    COMMON,
+    data="miniimagenet",
+    image_size=84,
+    crop=8,
+    flip=True,
+    epochs=400,
+    batch_size=256,
+    options=FewShotOptions(num_episodes=600),
 )  # 60 000 steps
 NORMS = {"BN": "bn", "IN": "in", "LN": "ln", "GN": "gn:8", "PN": "pn", "BGN": "bgn"}
 PRESETS = {

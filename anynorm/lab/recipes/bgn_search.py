@@ -55,7 +55,9 @@ from anynorm.lab.recipes.support.rows import Values, accuracy_of, select, values
 from anynorm.lab.recipes.support.runs import make_config, run_metrics, run_outcome, train_run
 from anynorm.lab.recipes.support.settings import Training
 from anynorm.lab.tasks.search.bandits import POLICIES
+from anynorm.lab.tasks.search.evaluation_task import EvaluationOptions
 from anynorm.lab.tasks.search.nasbench import CellTable, load_table
+from anynorm.lab.tasks.search.options import DartsOptions
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.schedules import Cosine
 from anynorm.lab.training.store import Store
@@ -74,14 +76,14 @@ COMMON = Config(lr=0.025, momentum=0.9, weight_decay=3e-4, flip=True)
 DESK = replace(COMMON, data="cifar10@16", width=0.5, num_train=4000, num_test=2000, crop=2, epochs=4, num_evals=4, batch_size=64)
 DESK_SEARCH = replace(
     DESK, task="darts", model="nasbench201.n1", num_test=1000, num_evals=1, schedule=Cosine(0.04),
-    options={"alpha_lr": 0.01},
+    options=DartsOptions(alpha_lr=0.01),
 )  # fmt: skip
 MANAS_CELL = "3,3,3,1,3,3"
 """The cell that MANAS with least squares recommends on the benchmark (`play`); its test accuracy is 94.36 %."""
 POLICY_LRS = {"least-squares": 0.05, "exp3": 0.01, "random": None}
 PAPER_TRAINING = replace(
     COMMON, task="architecture_evaluation", data="cifar10", epochs=600, crop=4, cutout=16, num_evals=60, batch_size=96,
-    options={"drop_path": 0.2, "auxiliary_weight": 0.4},
+    options=EvaluationOptions(drop_path=0.2, auxiliary_weight=0.4),
 )  # fmt: skip
 PAPER_SEARCH = replace(
     COMMON, task="darts", data="cifar10", model="darts", epochs=50, crop=4, schedule=Cosine(0.04), num_evals=10, batch_size=64

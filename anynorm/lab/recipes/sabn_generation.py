@@ -43,6 +43,7 @@ from anynorm.lab.recipes.support.runs import make_config, options_of, run_outcom
 from anynorm.lab.recipes.support.settings import Settings
 from anynorm.lab.tasks.generation.class_gradients import MODES, BalanceMetric
 from anynorm.lab.tasks.generation.feature_networks import distance_name, metric_suffix
+from anynorm.lab.tasks.generation.options import GenerationOptions
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.sweep import Row, grid
 from anynorm.table import Table
@@ -75,31 +76,27 @@ class GenerationSettings(Settings):
 COMMON = Config(task="generation", model="sngan", weight_decay=0.0, schedule="constant")
 DESK = replace(
     COMMON, data="cifar10@16", width=0.125, num_train=9600, epochs=4, lr=4e-4, ema_decay=0.99, num_evals=6, batch_size=32,
-    options={
-        "n_dis": 2, "features": "resnet20", "num_generated": 2000, "num_reference": 10_000,
-        "balance_interval": 100, "balance_draws": 2,
-    },
+    options=GenerationOptions(
+        n_dis=2, features="resnet20", num_generated=2000, num_reference=10_000, balance_interval=100, balance_draws=2,
+    ),
 )  # fmt: skip
 SMOKE = replace(
     DESK, data="digits", width=1 / 32, num_train=64, epochs=4, num_evals=2,
-    options={
-        "n_dis": 2, "num_generated": 100, "num_reference": 200, "intra_class": False, "balance_interval": 2, "balance_draws": 1,
-    },
+    options=GenerationOptions(
+        n_dis=2, num_generated=100, num_reference=200, intra_class=False, balance_interval=2, balance_draws=1,
+    ),
 )  # fmt: skip
-PAPER = replace(
-    COMMON, data="cifar10", epochs=320, lr=2e-4, ema_decay=0.999, num_evals=16, batch_size=64,
-    options={
-        "n_dis": 5, "generator_batch_size": 128, "features": "inception", "num_generated": 50_000, "intra_class": False,
-        "balance_interval": 1000,
-    },
-)  # fmt: skip
+PAPER_OPTIONS = GenerationOptions(
+    n_dis=5, generator_batch_size=128, features="inception", num_generated=50_000, intra_class=False, balance_interval=1000
+)
+PAPER = replace(COMMON, data="cifar10", epochs=320, lr=2e-4, ema_decay=0.999, num_evals=16, batch_size=64, options=PAPER_OPTIONS)
 PAPER_BIGGAN = replace(
     PAPER, model="biggan", batch_size=50, epochs=500, ema_decay=0.9999,
-    options=PAPER.option_values | {"n_dis": 4, "generator_batch_size": 50, "beta2": 0.999},
+    options=replace(PAPER_OPTIONS, n_dis=4, generator_batch_size=50, beta2=0.999),
 )  # fmt: skip
 PAPER_IMAGENET = replace(
     PAPER, data="stream:imagenet-dogs-cats", image_size=128, batch_size=16, epochs=194,
-    options=PAPER.option_values | {"generator_batch_size": 32, "num_generated": 20_000},
+    options=replace(PAPER_OPTIONS, generator_batch_size=32, num_generated=20_000),
 )  # fmt: skip
 """450 000 steps of five batches of 16 of the 186 000 images of 143 classes."""
 PRESETS = {

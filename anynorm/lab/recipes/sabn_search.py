@@ -42,7 +42,9 @@ from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import Values, result_over_seeds, save_figure, select, successful, values_of
 from anynorm.lab.recipes.support.runs import make_config, run_outcome, train_run
 from anynorm.lab.recipes.support.settings import Settings, Training
+from anynorm.lab.tasks.search.darts import DifferentiableSearch
 from anynorm.lab.tasks.search.nasbench import load_table
+from anynorm.lab.tasks.search.options import DartsOptions
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.schedules import Cosine
 from anynorm.lab.training.store import Store
@@ -101,15 +103,15 @@ METHODS = {
 COMMON = Config(task="darts", lr=0.025, schedule=Cosine(0.04), momentum=0.9, nesterov=True, weight_decay=5e-4, flip=True)
 DESK = replace(
     COMMON, data="cifar10@16", model="nasbench201.n1", width=0.5, num_train=38_400, num_test=1000, epochs=1, crop=2, num_evals=6,
-    batch_size=32, options={"alpha_lr": 0.01, "table": TABLE},
+    batch_size=32, options=DartsOptions(alpha_lr=0.01, table=TABLE),
 )  # fmt: skip
 SMOKE = replace(
     DESK, data="digits", num_train=32, num_test=32, crop=1, num_evals=2, batch_size=8,
-    options=DESK.option_values | {"table": synthetic_table.NAME},
+    options=DartsOptions(alpha_lr=0.01, table=synthetic_table.NAME),
 )  # fmt: skip
 PAPER = replace(
     COMMON, model="nasbench201", epochs=50, stop_epoch=35, num_evals=50, batch_size=64,
-    options={"alpha_lr": 3e-4, "alpha_from_test": True, "table": TABLE},
+    options=DartsOptions(alpha_lr=3e-4, alpha_from_test=True, table=TABLE),
 )  # fmt: skip
 CIFAR_100 = replace(PAPER, data="cifar100", crop=4)
 IMAGENET_16 = replace(PAPER, data="folder:imagenet16-120", image_size=16, crop=2)
@@ -154,9 +156,9 @@ def measure(settings: SearchSettings, cell: Row, runs: Path) -> Row:
     """Search, and return the metrics of the architecture at the end, their curves, and the table's mean and maximum."""
     method, search = settings.methods[cell["method"]], settings.searches[cell["search"]]
     config = search.training.config
-    options = config.option_values if method.sample_conditions else config.option_values | {"sample_conditions": False}
-    if options["table"] == synthetic_table.NAME:
-        options = options | {"table": str(synthetic_table.write_synthetic_table(runs / "synthetic.npz"))}
+    options = replace(DifferentiableSearch.options_of(config), sample_conditions=method.sample_conditions)
+    if options.table == synthetic_table.NAME:
+        options = replace(options, table=str(synthetic_table.write_synthetic_table(runs / "synthetic.npz")))
     config = replace(config, norm=method.norm, seed=cell["seed"], options=options)
     config = make_config(config, search.training.base_batch_size)
     record = train_run(config, runs)
@@ -169,7 +171,7 @@ def measure(settings: SearchSettings, cell: Row, runs: Path) -> Row:
         "cell": json.loads(artifact.read_text())["architecture"] if done else "",
         "curves": {"step": [point["step"] for point in curve]}
         | {name: [float(f"{point[f'test_{name}']:.5g}") for point in curve] for name in names},
-        "table": {data_set: describe_table(options["table"], data_set) for data_set in search.accuracies},
+        "table": {data_set: describe_table(options.table, data_set) for data_set in search.accuracies},
         **run_outcome(record),
     }
 

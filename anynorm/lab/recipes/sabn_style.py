@@ -35,6 +35,8 @@ from anynorm.lab.recipes.support.rows import metric_rows, values_of
 from anynorm.lab.recipes.support.runs import make_config, train_run
 from anynorm.lab.recipes.support.settings import Training
 from anynorm.lab.recipes.support.style_transfer import Pictures, StyleSettings, draw_losses, draw_picture, loss_metrics
+from anynorm.lab.tasks.style.options import StyleTransferOptions
+from anynorm.lab.tasks.style.task import StyleTransfer
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.sweep import Row, grid
 from anynorm.table import Table
@@ -83,19 +85,19 @@ SPLITS = {"train": "training", "test": "held-out"}
 COMMON = Config(task="style_transfer", lr=1e-3, optimizer="adam", weight_decay=0.0)
 SMOKE = replace(
     COMMON, data="digits", num_train=16, num_test=4, image_size=16, epochs=2, num_evals=2, batch_size=4,
-    options={"styles": "digits", "encoder": "random", "resize": 24},
+    options=StyleTransferOptions(styles="digits", encoder="random", resize=24),
 )  # fmt: skip
 DESK = replace(
     COMMON, data="npz:style_content/content_photo_pacs_227.npz", num_test=24, image_size=64, epochs=6, schedule="cosine",
     num_evals=6, batch_size=2,
-    options={
-        "styles": "npz:style_content/style_painting_pacs_227.npz", "encoder": "vgg19-normalised", "resize": 96,
-        "content_layer": "relu3_1", "style_layers": "relu1_1,relu2_1,relu3_1",
-    },
+    options=StyleTransferOptions(
+        styles="npz:style_content/style_painting_pacs_227.npz", encoder="vgg19-normalised", resize=96, content_layer="relu3_1",
+        style_layers=("relu1_1", "relu2_1", "relu3_1"),
+    ),
 )  # fmt: skip
 PAPER = replace(
     COMMON, data="folder:coco", num_train=80_000, image_size=256, epochs=16, lr=1e-4, schedule="inverse", num_evals=100,
-    batch_size=8, options={"styles": "folder:wikiart", "encoder": "vgg19-normalised", "resize": 512},
+    batch_size=8, options=StyleTransferOptions(styles="folder:wikiart", encoder="vgg19-normalised", resize=512),
 )  # 160 000 steps  # fmt: skip
 PICTURES = Pictures(
     contents=tuple(f"{PERMISSIVE}/content_{name}.webp" for name in CONTENTS),
@@ -117,7 +119,7 @@ def cells(settings: SaStyleSettings) -> list[Row]:
 def measure(settings: SaStyleSettings, cell: Row, runs: Path) -> Row:
     """Train a decoder with a norm; return its losses and, for the first seed, a picture."""
     norm, config = settings.norms[cell["norm"]], settings.training.config
-    config = replace(config, options=config.option_values | {"detach_target": norm.detach_target})
+    config = replace(config, options=replace(StyleTransfer.options_of(config), detach_target=norm.detach_target))
     config = make_config(replace(config, norm=norm.norm, seed=cell["seed"]), settings.training.base_batch_size)
     row = loss_metrics(train_run(config, runs), list(LOSSES))
     has_picture = cell["seed"] == 0 and not row["failure"]

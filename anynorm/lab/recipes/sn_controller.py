@@ -43,6 +43,7 @@ from anynorm.lab.recipes.support.runs import make_config, mean_weights, run_outc
 from anynorm.lab.recipes.support.settings import Training, TrainingSettings
 from anynorm.lab.tasks.search.controller_task import ControllerSearch, observe
 from anynorm.lab.tasks.search.nasbench import OP_NAMES, CellTable
+from anynorm.lab.tasks.search.options import ControllerOptions
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.sweep import Row, grid
 from anynorm.table import Table
@@ -71,9 +72,9 @@ SMOKE = replace(
     DESK,
     epochs=2,
     num_evals=2,
-    options={"table": "anynorm.lab.recipes.sn_controller:synthetic_table", "steps_per_epoch": 2},
+    options=ControllerOptions(table="anynorm.lab.recipes.sn_controller:synthetic_table", steps_per_epoch=2),
 )
-PAPER = replace(DESK, epochs=150, num_evals=150, options={"tanh_constant": 0.44})
+PAPER = replace(DESK, epochs=150, num_evals=150, options=ControllerOptions(tanh_constant=0.44))
 PRESETS = {
     "smoke": ControllerSettings(seeds=2, training=Training(SMOKE, base_batch_size=10), norms=NORMS),
     "desk": ControllerSettings(seeds=20, training=Training(DESK, base_batch_size=10), norms=NORMS),
@@ -99,7 +100,7 @@ def measure(settings: ControllerSettings, cell: Row, runs: Path) -> Row:
         return random_search(settings, cell["seed"]) | dict.fromkeys(WEIGHTS)
     spec, config = settings.norms[cell["norm"]], settings.training.config
     if not spec:
-        config = replace(config, options=config.option_values | {"places": ""})
+        config = replace(config, options=replace(ControllerSearch.options_of(config), places=()))
     config = replace(config, norm=spec or "ln", seed=cell["seed"])
     record = train_run(make_config(config, settings.training.base_batch_size), runs)
     done, curve = record.done, record.curve

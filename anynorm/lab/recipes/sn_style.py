@@ -33,6 +33,7 @@ from anynorm.lab.recipes.support.rows import metric_rows, result_over_seeds, val
 from anynorm.lab.recipes.support.runs import make_config, mean_weights, train_run
 from anynorm.lab.recipes.support.settings import Training
 from anynorm.lab.recipes.support.style_transfer import Pictures, StyleSettings, draw_losses, draw_picture, loss_metrics
+from anynorm.lab.tasks.style.options import SingleStyleOptions
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.sweep import Row, grid
 from anynorm.table import Table
@@ -57,18 +58,18 @@ CONTENTS = ("skimage_astronaut", "skimage_chelsea", "skimage_coffee", "sklearn_c
 COMMON = Config(task="single_style_transfer", lr=1e-3, optimizer="adam", weight_decay=0.0, schedule="constant", batch_size=4)
 SMOKE = replace(
     COMMON, data="digits", width=0.25, num_train=16, num_test=4, image_size=16, epochs=2, num_evals=2,
-    options={"style_image": "sklearn:flower.jpg", "encoder": "random", "resize": 24},
+    options=SingleStyleOptions(style_image="sklearn:flower.jpg", encoder="random", resize=24),
 )  # fmt: skip
 DESK = replace(
     COMMON, data="npz:style_content/content_photo_pacs_227.npz", width=0.5, num_test=24, image_size=64, epochs=8, num_evals=8,
-    options={
-        "style_image": f"{PERMISSIVE}/style_vangogh_starry_night.webp", "style_size": 128, "encoder": "vgg19-normalised",
-        "resize": 96, "content_layer": "relu3_1", "style_layers": "relu1_1,relu2_1,relu3_1", "style_weight": 1.0,
-    },
+    options=SingleStyleOptions(
+        style_image=f"{PERMISSIVE}/style_vangogh_starry_night.webp", style_size=128, encoder="vgg19-normalised", resize=96,
+        content_layer="relu3_1", style_layers=("relu1_1", "relu2_1", "relu3_1"), style_weight=1.0,
+    ),
 )  # fmt: skip
 PAPER = replace(
     COMMON, data="folder:coco", num_train=80_000, image_size=256, epochs=2, num_evals=40,
-    options={"style_image": "style.jpg", "style_size": 256, "encoder": "vgg16", "resize": 256, "style_weight": 1.0},
+    options=SingleStyleOptions(style_image="style.jpg", style_size=256, encoder="vgg16", resize=256, style_weight=1.0),
 )  # 40 000 steps  # fmt: skip
 PICTURES = Pictures(contents=tuple(f"{PERMISSIVE}/content_{name}.webp" for name in CONTENTS), size=128)
 PRESETS = {

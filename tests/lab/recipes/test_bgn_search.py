@@ -6,7 +6,7 @@ import torch
 
 from anynorm.lab.models.search.cells import OP_NAMES
 from anynorm.lab.recipes.bgn_search import MANAS_CELL, PRESETS, _derive, measure, play
-from anynorm.lab.recipes.support.runs import make_config
+from anynorm.lab.recipes.support.runs import make_config, options_of
 from anynorm.lab.recipes.support.synthetic_table import write_synthetic_table
 
 
@@ -46,5 +46,5 @@ def test_the_paper_preset_has_the_published_settings():
         search, training = make_config(table.search.training.config), make_config(table.training.config)
         assert (search.model, search.epochs, search.batch_size, search.lr, search.weight_decay) == ("darts", 50, 64, 0.025, 3e-4)
         assert (training.batch_size, training.epochs, training.lr, training.cutout) == (batch_size, 600, 0.025, 16)
-        assert training.option_values == {"drop_path": 0.2, "auxiliary_weight": 0.4}
+        assert (options_of(training).drop_path, options_of(training).auxiliary_weight) == (0.2, 0.4)
         assert table.norms["BGN"] == f"[1,{groups}]"
