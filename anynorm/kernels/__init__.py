@@ -19,7 +19,15 @@ from torch import Tensor, nn
 from anynorm.core.compat import is_transforming
 from anynorm.errors import AnynormError
 from anynorm.kernels import cpu, gpu, reference
-from anynorm.kernels.interface import NUM_LAYER_PARAMS, BatchStats, Buffers, ForwardSpec, Params, UnsupportedError
+from anynorm.kernels.interface import (
+    NUM_LAYER_PARAMS,
+    BatchStats,
+    Buffers,
+    ForwardSpec,
+    Params,
+    UnsupportedError,
+    is_channels_last,
+)
 from anynorm.kernels.reference import at_least_float32 as at_least_float32
 from anynorm.kernels.reference import coefficients as coefficients
 from anynorm.kernels.reference import compute_dtype as compute_dtype
@@ -86,6 +94,7 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
         return _normalize_positions(spec.by_position, x, params, buffers)
     try:
         _check_tensors(x, params, name)
+        _check_pass(spec, x)
         _BACKENDS[name].check_supported(spec, x)
     except UnsupportedError as error:
         if selected != "auto":
@@ -117,3 +126,16 @@ def _check_tensors(x: Tensor, params: Params, name: str) -> None:
             raise UnsupportedError("the parameters have dtype torch.float64")
     if is_transforming():
         raise UnsupportedError("a function transform or a dispatch mode is active")
+
+
+def _check_pass(spec: ForwardSpec, x: Tensor) -> None:
+    """Raise UnsupportedError if neither the C++ nor the Triton kernels support this pass with the input x."""
+    if spec.has_positional_cut:
+        raise UnsupportedError("a cut keeps every position separate")
+    if spec.has_crossing_cut:
+        raise UnsupportedError("parts of a cut end inside channels")
+    if spec.sync_group.is_synchronized:
+        if spec.has_ghost_cut:
+            raise UnsupportedError("ghost batches are synchronized")
+    elif not x.numel() or not (x.is_contiguous() or is_channels_last(x)):
+        raise UnsupportedError("the input is empty or its rows are not dense")

@@ -121,18 +121,6 @@ class ForwardSpec:
         self.has_ghost_cut = any([cut.is_ghost for cut in cuts])
         self.has_crossing_cut = any([cut.crosses_channels for cut in cuts])
 
-    def check_supported(self, x: Tensor) -> None:
-        """Raise UnsupportedError if neither the C++ nor the Triton kernels support this pass with the input x."""
-        if self.has_positional_cut:
-            raise UnsupportedError("a cut keeps every position separate")
-        if self.has_crossing_cut:
-            raise UnsupportedError("parts of a cut end inside channels")
-        if self.sync_group.is_synchronized:
-            if self.has_ghost_cut:
-                raise UnsupportedError("ghost batches are synchronized")
-        elif not x.numel() or not (x.is_contiguous() or is_channels_last(x)):
-            raise UnsupportedError("the input is empty or its rows are not dense")
-
     def stats_shape(self, index: int) -> tuple[int, int, int]:
         """Return the shape of the running statistics of the cut `index`: (domains or 1, channel parts, space parts)."""
         _, channels, strips = self.cuts.distinct[index].parts((1, self.num_features, 1))
