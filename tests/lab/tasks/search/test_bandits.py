@@ -1,4 +1,4 @@
-"""Bandit policies: unbiased estimates, planted tables, frequencies of draws, and the distribution of random search."""
+"""Bandit policies: unbiased estimates, synthetic tables, frequencies of draws, and the distribution of random search."""
 
 import itertools
 import math
@@ -54,17 +54,17 @@ def test_the_increment_of_exp3_is_an_unbiased_estimate_of_the_mean_loss_given_an
     assert probabilities.std() > 0.01
 
 
-def test_least_squares_recovers_a_planted_sum_over_edges():
-    planted = np.random.default_rng(0).normal(size=(EDGES, OPS))
+def test_least_squares_recovers_a_given_sum_over_edges():
+    weights = np.random.default_rng(0).normal(size=(EDGES, OPS))
     policy = LeastSquares(EDGES, OPS, lr=1e-6)
-    draws = play(policy, lambda choice: 2.0 + sum(planted[e, o] for e, o in enumerate(choice)), 60)
+    draws = play(policy, lambda choice: 2.0 + sum(weights[e, o] for e, o in enumerate(choice)), 60)
     effects = policy.effects().numpy()
     for e in range(EDGES):
         counts = torch.bincount(draws[:, e], minlength=OPS).numpy()
         assert counts.min() > 0
-        expected = planted[e] - (counts * planted[e]).sum() / counts.sum()
+        expected = weights[e] - (counts * weights[e]).sum() / counts.sum()
         np.testing.assert_allclose(effects[e], expected, atol=1e-4)  # float32 sums
-    assert policy.recommend().tolist() == planted.argmin(1).tolist()
+    assert policy.recommend().tolist() == weights.argmin(1).tolist()
 
 
 def test_the_effects_of_least_squares_are_those_of_numpy_and_0_for_operations_never_drawn():
@@ -98,7 +98,7 @@ def test_a_policy_is_the_softmax_of_its_negative_loss_sums_and_recommends_their_
 
 
 @pytest.mark.parametrize("name", ["exp3", "least-squares"])
-def test_a_policy_finds_the_planted_best_operations(name):
+def test_a_policy_finds_the_best_operations(name):
     best = [2, 0, 3]
     policy = POLICIES[name](EDGES, OPS, lr=0.05)
     play(policy, lambda choice: sum(a != b for a, b in zip(choice, best, strict=True)) / EDGES, 600)

@@ -1,4 +1,4 @@
-"""Search by the controller: REINFORCE's gradient, the baseline, exact accuracies, learning on a planted table."""
+"""Search by the controller: REINFORCE's gradient, the baseline, exact accuracies, learning on a synthetic table."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from anynorm.lab.tasks.run import make_trainer, train
 from anynorm.lab.tasks.search.controller_task import ControllerSearch, observe
 from anynorm.lab.training.config import Config
 from tests.helpers import same
-from tests.tables import planted_gains, planted_table, small_table, write_table
+from tests.tables import small_table, synthetic_gains, synthetic_table, write_table
 
 
 def config(norm="ln", **options):
@@ -38,7 +38,7 @@ def quantiles(controller):
 @pytest.mark.parametrize("baseline", [0.0, 0.6])
 def test_the_gradient_of_reinforce_is_that_of_the_exact_expected_reward(baseline):
     """The expectation runs over all cells and both values of a reward of one image."""
-    table = planted_table(2, 3)
+    table = synthetic_table(2, 3)
     task = ControllerSearch(config(entropy_weight=0.0, reward_images=1), table).double().eval()
     nn.init.normal_(task.controller.classifier.weight)
     task.baseline.fill_(baseline)
@@ -93,12 +93,12 @@ def test_the_accuracy_of_a_uniform_policy_is_that_of_a_random_cell():
     with torch.no_grad():
         metrics = task.evaluate()
     for name in ("accuracy", "full_accuracy"):
-        assert metrics[name] == pytest.approx(10 + float(planted_gains(3, 3).mean(1).sum()), rel=1e-6)
+        assert metrics[name] == pytest.approx(10 + float(synthetic_gains(3, 3).mean(1).sum()), rel=1e-6)
     assert metrics["entropy"] == pytest.approx(3 * 1.098612, rel=1e-5)
 
 
 @pytest.mark.parametrize("norm", ["ln", "ln+gn:4"])
-def test_the_controller_learns_the_best_cell_of_a_planted_table(norm):
+def test_the_controller_learns_the_best_cell_of_a_synthetic_table(norm):
     long = Config(**{**vars(config(norm, entropy_weight=0.0)), "epochs": 8, "lr": 0.01, "schedule": "constant"})
     points = train(long).trainer.curve.points
     best = small_table().best(small_table().accuracy("cifar10"))[1]

@@ -6,9 +6,9 @@ import torch
 
 import anynorm
 from anynorm.lab.tasks.search.nasbench import OP_NAMES, CellTable, convert_nats_bench, format_cell, load_table, parse_cell
-from tests.tables import planted_gains, planted_table, write_table
+from tests.tables import synthetic_gains, synthetic_table, write_table
 
-TABLE = planted_table()
+TABLE = synthetic_table()
 ACCURACY = TABLE.accuracy("cifar10")
 
 
@@ -19,12 +19,12 @@ def random_policy(num_edges=6, num_ops=5, seed=3):
 
 def test_the_expected_accuracy_of_an_additive_table_is_the_sum_of_expected_gains():
     policy = random_policy()
-    expected = 10 + (policy * planted_gains()).sum()
+    expected = 10 + (policy * synthetic_gains()).sum()
     torch.testing.assert_close(TABLE.expected(policy, ACCURACY), expected)
 
 
 def test_expectation_and_gradient_agree_with_a_loop_over_cells():
-    table = planted_table(3, 3)
+    table = synthetic_table(3, 3)
     policy = random_policy(3, 3)
     values = torch.rand(27, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     naive = sum(
@@ -50,9 +50,9 @@ def test_index_inverts_ops_for_one_cell_and_for_batches():
 
 def test_the_best_cell_has_the_best_operation_of_each_edge_and_a_random_one_the_mean_gains():
     row, value = TABLE.best(ACCURACY)
-    assert TABLE.ops[row].tolist() == planted_gains().argmax(1).tolist()
-    assert value == pytest.approx(10 + float(planted_gains().amax(1).sum()))
-    assert TABLE.random_mean(ACCURACY) == pytest.approx(10 + float(planted_gains().mean(1).sum()))
+    assert TABLE.ops[row].tolist() == synthetic_gains().argmax(1).tolist()
+    assert value == pytest.approx(10 + float(synthetic_gains().amax(1).sum()))
+    assert TABLE.random_mean(ACCURACY) == pytest.approx(10 + float(synthetic_gains().mean(1).sum()))
 
 
 def test_a_table_is_read_from_the_data_directory_and_from_a_path(tmp_path, monkeypatch):
@@ -70,7 +70,7 @@ def test_notation_of_cells_is_inverted(cell):
 
 
 class StandIn:
-    """An object with the methods of nats_bench's NATStopology that are used, for a planted table."""
+    """An object with the methods of nats_bench's NATStopology that are used, for a synthetic table."""
 
     def __init__(self, table, lacks=()):
         self.table, self.lacks = table, lacks

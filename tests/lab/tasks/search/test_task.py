@@ -27,7 +27,7 @@ from anynorm.lab.training.clipping import clip_gradients
 from anynorm.lab.training.config import Config
 from anynorm.layers.norm import Norm
 from tests.helpers import same
-from tests.tables import planted_table, write_table
+from tests.tables import synthetic_table, write_table
 
 OPTIONS = {"alpha_lr": 0.01}
 QUICK = Config(
@@ -287,7 +287,7 @@ def test_batch_statistics_leave_modes_statistics_and_groups_even_if_the_block_fa
 
 
 def test_metrics_from_a_table_are_those_of_loops_over_its_cells():
-    table, alpha = planted_table(), torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
+    table, alpha = synthetic_table(), torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
     metrics = table_metrics(table, alpha)
     weights = (alpha.double().exp() / alpha.double().exp().sum(1, keepdim=True)).numpy()
     cells, accuracy = table.ops.numpy(), table.accuracy("cifar10").numpy()
@@ -403,6 +403,6 @@ def test_a_table_that_does_not_fit_the_space_is_refused():
     with pytest.raises(
         anynorm.DataError, match=r"the table has cells of 4 edges with the operations none skip_connect.*NasBench201"
     ):
-        check_table(planted_table(4, 3), supernet)
-    check_table(planted_table(), supernet)
+        check_table(synthetic_table(4, 3), supernet)
+    check_table(synthetic_table(), supernet)
     check_table(None, supernet)
