@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import torch
 
+from anynorm.io.pictures import encode_png
 from anynorm.lab.tasks import TASKS, make_task
 from anynorm.lab.tasks.run import make_trainer, run, train
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.store import Store
+from tests.cover import thorough_except
 from tests.distributed import train_in_two_processes
 from tests.helpers import same
 from tests.lab.tasks.adaptation.test_task import LOOPS
@@ -150,18 +152,8 @@ WITHOUT_SHIFT = {
 }
 """Tasks without test batches for their network."""
 NAMES = list(SMOKE)
-SAME_STATE = {
-    "manas_exp3",
-    "random_search",
-    "darts_second_order",
-    "can_all_classes",
-    "dsbn",
-    "adabn",
-    "advprop",
-    "single_style_transfer",
-}
-"""Tasks that are resumed by the code of another one (manas_least_squares, darts, can, source_only, adversarial, style_transfer),
-which is killed in their place."""
+KILLED = {"classification", "generation"}
+"""Tasks that `make test` kills by a signal: one network, and two with moving averages. A third run decodes in another process."""
 
 
 def test_every_task_is_in_the_battery():
@@ -189,10 +181,45 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(name):
     assert not identical(end_of(first), end_of(other))
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_interrupted_after_any_step_ends_with_the_same_bits(name, tmp_path):
+    config = replace(SMOKE[name], ema_decay=0.9)
+    uninterrupted = train(config).trainer
+    stops = sorted({2, uninterrupted.steps // 2 + 1, uninterrupted.steps})  # early, after an evaluation, in the last step
+
+    def stop(trainer):
+        if stops and trainer.step == stops[0]:
+            del stops[0]
+            raise KeyboardInterrupt
+
+    while stops:
+        with pytest.raises(KeyboardInterrupt):
+            train(config, tmp_path, seconds=0.0, callback=stop)
+    resumed = train(config, tmp_path).trainer
+    assert identical(end_of(resumed), end_of(uninterrupted))
+    assert resumed.curve.points == uninterrupted.curve.points
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in SAME_STATE])
+@pytest.mark.parametrize("name", thorough_except(KILLED, NAMES))
 def test_a_run_killed_by_the_system_ends_with_the_same_bits(name, tmp_path):
-    config = replace(SMOKE[name], epochs=8 * SMOKE[name].epochs, ema_decay=0.9)
+    check_kill(replace(SMOKE[name], epochs=8 * SMOKE[name].epochs, ema_decay=0.9), tmp_path)
+
+
+@pytest.mark.slow
+def test_a_run_with_a_process_that_decodes_images_is_killed_and_ends_with_the_same_bits(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    for index in range(16):
+        path = tmp_path / "images" / ("test" if index < 4 else "train") / str(index % 2) / f"{index}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode_png(torch.randint(0, 256, (3, 16, 16), dtype=torch.uint8, generator=generator)))
+    config = replace(SMOKE["classification"], data=f"stream:{tmp_path}/images", image_size=16, num_train=12, num_test=4)
+    (tmp_path / "run").mkdir()
+    check_kill(replace(config, batch_size=4, epochs=30), tmp_path / "run")
+
+
+def check_kill(config, folder):
+    """Kill a run after its first checkpoint, resume it, and compare its end with that of an uninterrupted run."""
     code = f"""
 import sys, torch
 torch.set_num_threads(1)
@@ -201,8 +228,9 @@ from anynorm.lab.training.config import Config
 from anynorm.lab.tasks.run import train
 train({config!r}, Path(sys.argv[1]), seconds=0.0)
 """
-    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
-    while not (tmp_path / "checkpoint.pt").exists():
+    process = subprocess.Popen([sys.executable, "-c", code, str(folder)])
+    while not (folder / "checkpoint.pt").exists():
+        assert process.poll() is None, "the run ended before its first checkpoint"
         time.sleep(0.02)
     time.sleep(0.3)
     process.send_signal(SIGKILL)
@@ -210,7 +238,7 @@ train({config!r}, Path(sys.argv[1]), seconds=0.0)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        resumed, uninterrupted = train(config, tmp_path).trainer, train(config).trainer
+        resumed, uninterrupted = train(config, folder).trainer, train(config).trainer
     finally:
         torch.set_num_threads(threads)
     assert identical(end_of(resumed), end_of(uninterrupted))
