@@ -51,9 +51,13 @@ class Table:
         hint = did_you_mean(str(name), names) or f" Rows: {' '.join(names)}."
         raise AnynormError(f"no row is named {name!r}.{hint}")
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the rows and the finding as values of JSON; numbers are not rounded, non-finite numbers are None."""
+        return {"rows": json_safe(self.rows), "finding": self.finding}
+
     def json(self) -> str:
-        """Return the rows and the finding as JSON; numbers are not rounded, non-finite numbers are null."""
-        return json.dumps(json_safe({"rows": self.rows, "finding": self.finding}), indent=2, allow_nan=False)
+        """Return the rows and the finding as JSON, see `to_dict`."""
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
 
     def format(self, row: dict[str, Any], column: str) -> str:
         """Return a value of a row as text; "" if the row does not have the column."""

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from anynorm.lab.recipes.support.catalog import load_recipe
+from anynorm.lab.recipes.support.claims import DOES_NOT_HOLD, FAILED, HOLDS, NOT_SIGNIFICANT
 from tools.markdown import anchor, markdown_table, recipe_heading
 
 VERDICTS = {
-    "holds": ("holds", "hold"),
-    "does not hold": ("does not hold", "do not hold"),
-    "not significant": ("is not significant", "are not significant"),
-    "failed": ("could not be measured", "could not be measured"),
+    HOLDS: ("holds", "hold"),
+    DOES_NOT_HOLD: ("does not hold", "do not hold"),
+    NOT_SIGNIFICANT: ("is not significant", "are not significant"),
+    FAILED: ("could not be measured", "could not be measured"),
 }
 """The text of each verdict, for one claim and for several."""
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from anynorm.errors import DataError
 from anynorm.lab.recipes.support.catalog import MINUTES_FILE, load_recipe, read_header, recipe_names
+from anynorm.lab.recipes.support.claims import HOLDS, VERDICTS
 from anynorm.lab.recipes.support.recipe import SMOKE, Recipe
 from anynorm.lab.recipes.support.record import RecipeRecord
 from tools.guides import GUIDES, guide_block
@@ -39,7 +40,6 @@ n seeds), "paper" has the paper's own numbers in the same order. The verdict is 
 seed (in `xbn_perturbation`: draw by draw of the noise, on one network). Minutes are wall-clock time; those of
 training runs are their total time divided by the number of processes, and a run that several recipes share counts in each.
 """
-VERDICTS = ("holds", "does not hold", "not significant", "failed")
 
 
 def results_page(folder: Path = RECORDS) -> str:
@@ -129,7 +129,7 @@ def _record_section(recipe: Recipe[Any], record: RecipeRecord[Any], folder: Path
     ]
     claims = [["claim", "paper", "larger", "smaller", "n", "p", "verdict"]]
     for row in recipe.judge(record):
-        verdict = row["verdict"] if row["verdict"] == "holds" else f"**{row['verdict']}**"
+        verdict = row["verdict"] if row["verdict"] == HOLDS else f"**{row['verdict']}**"
         claims.append(
             [row["claim"], row["paper"], str(row["larger"]), str(row["smaller"]), str(row["n"]), f"{row['p']:.2g}", verdict]
         )

@@ -63,6 +63,9 @@ def _interpolate(stats: Stats, average: Stats, rate: Tensor | float) -> Stats:
 class Running:
     """An exponential moving average.
 
+    The kernels that compute the statistics also update them, with the same formula: C++ in `csrc/running_stats.h`
+    (`interpolate`), Triton in `kernels/gpu_kernels.py` (`_update`).
+
     Args:
         rate: the weight of the newest batch, torch's `momentum`.
     """

@@ -269,7 +269,7 @@ def _read(running, slot, mask):
 
 @triton.jit
 def _update(running, slot, new, momentum, mask):
-    """Update running statistics: s ← (1 − momentum) s + momentum new."""
+    """Update running statistics: s ← (1 − momentum) s + momentum new, as `Running` in `core/update_rules.py`."""
     if running is not None:
         tl.store(running + slot, (1 - momentum) * _read(running, slot, mask) + momentum * new, mask=mask)
 

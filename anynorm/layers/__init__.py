@@ -1,1 +1,1 @@
-"""Normalization layers: the base class `norm.Norm`, and the registered norms in `algebra` and `baselines`."""
+"""Normalization layers: the base class `norm.Norm` and `baselines`; the norms defined by cuts are in `anynorm.norms`."""

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from anynorm.cli.options import AsJson, Executor, print_report
+from anynorm.cli.options import AsJson, Executor, print_json, print_report
 from anynorm.lab.packages import require_packages
 
 
@@ -25,7 +25,10 @@ def reproduce(
     records: Annotated[Path, typer.Option(help="Folder for records (JSON) and plots.")] = Path("records"),
     as_json: AsJson = False,
 ) -> None:
-    """Run a recipe, test the paper's claims and plot the results; exit with code 1 if a claim does not hold or runs failed."""
+    """Run a recipe, print its tables, test the paper's claims and plot the results.
+
+    The exit code is 1 if a claim does not hold or runs failed.
+    """
     if list_:
         from anynorm.lab.recipes.support.catalog import recipe_table
 
@@ -36,6 +39,7 @@ def reproduce(
     require_packages("reproduce")
 
     from anynorm.lab.recipes.support.catalog import load_recipe
+    from anynorm.lab.recipes.support.claims import DOES_NOT_HOLD, FAILED
     from anynorm.lab.recipes.support.recipe import SMOKE
     from anynorm.lab.training.devices import Hardware, num_gpus
     from anynorm.lab.training.executors import make_executor
@@ -48,7 +52,10 @@ def reproduce(
     except KeyboardInterrupt:
         sys.stderr.write("Stopped. Run the same command again to resume.\n")
         raise
-    verdicts = recipe.judge(record)
+    tables, verdicts = recipe.tables(record), recipe.judge(record)
     recipe.plot(record, records / f"{recipe.name}.{preset}")
-    print_report(verdicts, as_json)
-    raise typer.Exit(int(preset != SMOKE and any(row["verdict"] in ("does not hold", "failed") for row in verdicts)))
+    if as_json:
+        print_json(verdicts.to_dict() | {"tables": [table.to_dict() for table in tables]})
+    else:
+        sys.stdout.write("\n\n".join(map(str, [*tables, verdicts])) + "\n")
+    raise typer.Exit(int(preset != SMOKE and any(row["verdict"] in (DOES_NOT_HOLD, FAILED) for row in verdicts)))

@@ -3,7 +3,7 @@
     cells ── measure ──▶ rows ──▶ table, claims, report
 
 A cell is a dictionary of plain values, including the seed, that identifies one measurement. A row is a cell together with its
-metrics. `anynorm compare` and `anynorm reproduce` both run a sweep.
+metrics. `anynorm reproduce` runs a sweep.
 """
 
 from __future__ import annotations

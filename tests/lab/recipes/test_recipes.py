@@ -17,6 +17,7 @@ from anynorm.cli import app
 from anynorm.errors import DataError
 from anynorm.lab.recipes.support.adversarial import TrainedNorm
 from anynorm.lab.recipes.support.catalog import has_run, load_recipe, read_header, read_minutes, read_record, recipe_names
+from anynorm.lab.recipes.support.claims import VERDICTS
 from anynorm.lab.recipes.support.recipe import Recipe
 from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.runs import make_config, options_of
@@ -50,7 +51,6 @@ ONE_PER_MEASUREMENT = {
 """A recipe per kind of measurement; a test of the command below runs one with pairs of norms. `make test-all` runs all."""
 FAILS_WITH_IN = {"bgn_batch_size", "xbn_blocks"}
 """Recipes whose smoke preset has maps of 1 × 1 pixels, for which IN is refused."""
-VERDICTS = {"holds", "does not hold", "not significant", "failed"}
 
 
 def numbers(value):
@@ -303,6 +303,17 @@ def test_the_command_exits_with_1_if_a_claim_does_not_hold(tmp_path):
     done = run_command("hn_sn", "--preset", "desk", "--records", tmp_path)
     assert done.exit_code == 1
     assert "does not hold" in done.output
+
+
+def test_the_command_prints_the_tables_before_the_verdicts(tmp_path):
+    path = shutil.copy(FOLDER / "hn_sn.desk.json", tmp_path)  # complete, so nothing is measured
+    recipe, record = load_recipe("hn_sn"), read_record(Path(path))
+    tables, verdicts = recipe.tables(record), recipe.judge(record)
+    assert tables
+    done = run_command("hn_sn", "--preset", "desk", "--records", tmp_path)
+    assert done.stdout == "\n\n".join(map(str, [*tables, verdicts])) + "\n"
+    values = json.loads(run_command("hn_sn", "--preset", "desk", "--records", tmp_path, "--json").stdout)
+    assert values == verdicts.to_dict() | {"tables": [table.to_dict() for table in tables]}
 
 
 @pytest.mark.parametrize(

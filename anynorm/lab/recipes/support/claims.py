@@ -20,6 +20,8 @@ from anynorm.lab.recipes.support.rows import Values, accuracy_of
 from anynorm.lab.training.statistics import LEVEL, Result, paired_t_test
 from anynorm.lab.training.sweep import Row
 
+HOLDS, DOES_NOT_HOLD, NOT_SIGNIFICANT, FAILED = "holds", "does not hold", "not significant", "failed"
+VERDICTS = (HOLDS, DOES_NOT_HOLD, NOT_SIGNIFICANT, FAILED)
 NOT_IN_PAPER = "not in the paper"
 """`Claim.paper` of claims that are not the paper's."""
 
@@ -63,15 +65,15 @@ class Claim:
             "smaller": Result.of(smaller),
             "n": len(larger),
             "p": paired_t_test(a, b) if complete else 1.0,
-            "verdict": verdict(a, b) if complete else "failed",
+            "verdict": verdict(a, b) if complete else FAILED,
         }
 
 
 def verdict(larger: Sequence[float], smaller: Sequence[float]) -> str:
     """Return "holds", "does not hold" or "not significant" for paired values."""
     if paired_t_test(larger, smaller) < LEVEL:
-        return "holds"
-    return "does not hold" if paired_t_test(smaller, larger) < LEVEL else "not significant"
+        return HOLDS
+    return DOES_NOT_HOLD if paired_t_test(smaller, larger) < LEVEL else NOT_SIGNIFICANT
 
 
 def more_accurate(norm: str, other: str, paper: str, **cell: Any) -> Claim:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Generic
 
 from anynorm.errors import DataError
-from anynorm.lab.recipes.support.claims import Claim
+from anynorm.lab.recipes.support.claims import HOLDS, Claim
 from anynorm.lab.recipes.support.record import RecipeRecord, read_record
 from anynorm.lab.recipes.support.settings import SettingsT
 from anynorm.lab.recipes.support.settings_json import to_json
@@ -104,7 +104,7 @@ class Recipe(Generic[SettingsT]):
     def judge(self, record: RecipeRecord[SettingsT]) -> Table:
         """Test the claims of the paper with a record and return a table with one row per claim (see `Claim.judge`)."""
         rows = [claim.judge(record.rows) for claim in self.claims(record.settings)]
-        num_holding = sum(row["verdict"] == "holds" for row in rows)
+        num_holding = sum(row["verdict"] == HOLDS for row in rows)
         commit = record.provenance.get("commit", "unknown")
         summary = f"{self.name}, preset {record.preset}: {num_holding} of {len(rows)} claims hold"
         summary += f" ({record.minutes:.3g} minutes, commit {commit})."
