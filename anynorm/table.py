@@ -75,6 +75,15 @@ class Table:
         return self.table()
 
 
+def pluralize(count: int, noun: str, plural: str = "") -> str:
+    """Return a count with its noun.
+
+    >>> pluralize(1, "norm"), pluralize(2, "norm"), pluralize(0, "process", "processes")
+    ('1 norm', '2 norms', '0 processes')
+    """
+    return f"{count} {noun if count == 1 else plural or noun + 's'}"
+
+
 def _format(value: Any, format_spec: str) -> str:
     if value is None:
         return ""

@@ -20,6 +20,7 @@ from anynorm.lab.recipes.support.catalog import MINUTES_FILE, load_recipe, read_
 from anynorm.lab.recipes.support.claims import HOLDS, VERDICTS
 from anynorm.lab.recipes.support.recipe import SMOKE, Recipe
 from anynorm.lab.recipes.support.record import RecipeRecord
+from anynorm.table import pluralize
 from tools.guides import GUIDES, guide_block
 from tools.markdown import anchor, markdown_table, recipe_heading
 from tools.robustness import MARKER, robustness_block
@@ -123,7 +124,7 @@ def _record_section(recipe: Recipe[Any], record: RecipeRecord[Any], folder: Path
     source = record.provenance
     lines = [
         f"Preset `{record.preset}`: {len(record.rows)} runs, {record.minutes:.0f} minutes with "
-        f"{_count(source['processes'], 'process', 'processes')} of {_count(source['threads'], 'thread', 'threads')} on "
+        f"{pluralize(source['processes'], 'process', 'processes')} of {pluralize(source['threads'], 'thread')} on "
         f"{source['hardware']}, torch {source['torch']}, commit {source['commit']}.",
         "",
     ]
@@ -143,10 +144,6 @@ def _record_section(recipe: Recipe[Any], record: RecipeRecord[Any], folder: Path
     pictures = sorted(folder.glob(f"{recipe.name}.{record.preset}*.png"))
     lines += ["", *(f"![{recipe.name}]({picture.name})\n" for picture in pictures)]
     return "\n".join(lines)
-
-
-def _count(number: int, singular: str, plural: str) -> str:
-    return f"{number} {singular if number == 1 else plural}"
 
 
 if __name__ == "__main__":

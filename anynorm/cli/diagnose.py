@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from anynorm.cli.options import AsJson, Checkpoint, NormPaths, RunsDir, print_report
-from anynorm.errors import DataError
+from anynorm.cli.options import AsJson, Checkpoint, NormPaths, RunsDir, parse_integers, parse_numbers, print_report
 
 
 def diagnose(
@@ -56,7 +55,7 @@ def diagnose(
         from anynorm.draw import check_picture, save
 
         check_picture(plot)
-    standardization = {"mean": _numbers("--mean", mean), "std": _numbers("--std", std)}
+    standardization = {"mean": parse_numbers("--mean", mean), "std": parse_numbers("--std", std)}
     images = ImageTransform(image_size, **standardization)
     inputs = None if data is None else read_batches(data, batch_size, images)
     trained = load_trained(model, root)
@@ -72,13 +71,13 @@ def diagnose(
         where=where,
         num_batches=batches,
         trial_samples=trial_samples,
-        deltas=_numbers("--deltas", deltas),
+        deltas=parse_numbers("--deltas", deltas),
         per=per,
         seeds=seeds,
         unlabeled=None if unlabeled is None else read_batches(unlabeled, batch_size, images),
         source_weight=source_weight,
         corruptions=corruptions.split(",") if corruptions else (),
-        severities=_integers("--severities", severities),
+        severities=parse_integers("--severities", severities, "1,3,5"),
         **standardization,
     )
     report = run_diagnostic(what, args)
@@ -86,17 +85,3 @@ def diagnose(
         save(report, plot)
         report.finding += f" Wrote {plot}."
     print_report(report, as_json)
-
-
-def _numbers(option: str, text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(number) for number in text.split(","))
-    except ValueError:
-        raise DataError(f"{option} must be comma-separated numbers, such as 0.1,0.2; got {text!r}.") from None
-
-
-def _integers(option: str, text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(number) for number in text.split(","))
-    except ValueError:
-        raise DataError(f"{option} must be comma-separated integers, such as 1,3,5; got {text!r}.") from None

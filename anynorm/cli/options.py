@@ -10,6 +10,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from anynorm.errors import SpecError
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Model = Annotated[str, typer.Option("--model", help="Model factory, package.module:factory, called without arguments.")]
 Checkpoint = Annotated[Path | None, typer.Option(help="A state_dict to load: a .safetensors or torch file.")]
@@ -30,6 +32,30 @@ RunsDir = Annotated[Path, typer.Option("--runs", help="Folder of the runs.")]
 NormPaths = Annotated[
     list[str] | None, typer.Option("--where", help="Pattern of norm paths, such as 'layer3.*'; can be repeated.")
 ]
+
+
+def parse_numbers(option: str, text: str, example: str = "0.1,0.2") -> tuple[float, ...]:
+    """Return the comma-separated numbers that an option of the command line has as text.
+
+    Raises:
+        SpecError: if the text has another form.
+    """
+    try:
+        return tuple(map(float, text.split(",")))
+    except ValueError:
+        raise SpecError(f"{option} must be comma-separated numbers, such as {example}; got {text!r}.") from None
+
+
+def parse_integers(option: str, text: str, example: str) -> tuple[int, ...]:
+    """Return the comma-separated integers that an option of the command line has as text.
+
+    Raises:
+        SpecError: if the text has another form.
+    """
+    try:
+        return tuple(map(int, text.split(",")))
+    except ValueError:
+        raise SpecError(f"{option} must be comma-separated integers, such as {example}; got {text!r}.") from None
 
 
 def make_console() -> Console:

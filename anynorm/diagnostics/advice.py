@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from anynorm.table import pluralize
+
 MIN_SHIFT = 0.3
 """Shifts below this value are normal: a well-trained ResNet-20 has 0.23 on test images, which are not cropped like the training
 images (docs/guide/diagnose.md)."""
@@ -26,7 +28,7 @@ def advise(rows: list[dict[str, Any]], num_samples: int, score: float | None) ->
     measured = [row for row in rows if "shift" in row]
     worst = max(measured, key=lambda row: row["shift"])
     threshold = max(MIN_SHIFT, 2 / math.sqrt(num_samples))  # 2 / √n: sampling error of a mean, in standard deviations
-    size = f"{len(measured)} norm{'s' if len(measured) > 1 else ''}, {num_samples} samples"
+    size = f"{pluralize(len(measured), 'norm')}, {num_samples} samples"
     largest = f"the largest shift is {worst['shift']:.2g} ('{worst['path']}')"
     if worst["shift"] < threshold and threshold > MIN_SHIFT:
         return f"{size}: {largest}, and {num_samples} samples cannot resolve a shift below {threshold:.2g}. Use more data."
@@ -38,7 +40,7 @@ def advise(rows: list[dict[str, Any]], num_samples: int, score: float | None) ->
     cause, action = _cause_and_action(measured, threshold)
     num_frozen = sum(row["shift"] >= threshold and "frozen" in row.get("note", "") for row in measured)
     if num_frozen:
-        action = f"Unfreeze the {num_frozen} frozen norm{'s' if num_frozen > 1 else ''} first. {action}"
+        action = f"Unfreeze the {pluralize(num_frozen, 'frozen norm')} first. {action}"
     return f"{size}: {cause}.{_score_sentence(measured, score)} {action}"
 
 

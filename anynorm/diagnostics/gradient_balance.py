@@ -26,6 +26,7 @@ from anynorm.diagnostics.validation import find_readable_norms
 from anynorm.errors import DiagnosticError
 from anynorm.progress import track
 from anynorm.surgery.find import Where
+from anynorm.table import pluralize
 
 Loss = Callable[[nn.Module, Any, Any], Tensor]
 Draw = Mapping[Any, Any]
@@ -99,7 +100,7 @@ def gradient_balance(
 def _finding(rows: list[dict[str, Any]], num_classes: int, num_draws: int) -> str:
     worst = max(rows, key=lambda row: row["relative_std"])
     g_inter = sum(row["g_inter"] for row in rows) / len(rows)
-    draws = f"{num_draws} draw{'s' if num_draws > 1 else ''}"
+    draws = pluralize(num_draws, "draw")
     return (
         f"{num_classes} classes, {draws}: gradient norms differ most in '{worst['stage']}' (std {worst['grad_norm_std']:.3g}, "
         f"{100 * worst['relative_std']:.0f} % of their mean); mean g_inter {g_inter:.3g}. Lower is better for both: compare with "

@@ -17,6 +17,7 @@ from anynorm.surgery.optimizer import replace_in_optimizer
 from anynorm.surgery.replace import make_replacement
 from anynorm.surgery.report import Conversion, SurgeryReport
 from anynorm.surgery.undo import all_or_nothing
+from anynorm.table import pluralize
 
 MAX_LISTED = 12
 
@@ -163,7 +164,7 @@ def replace_norms(
         conversions.append(Conversion(site.path, site.label, replacement.norm.spec, channels, **vars(replacement.transfer)))
     if failures:
         hint = " groups='nearest' uses the nearest number of groups." if groups == "exact" and "divisible" in failures[0] else ""
-        start = f"{len(failures)} layer{'s' * (len(failures) > 1)} cannot be converted; nothing was changed.{hint}"
+        start = f"{pluralize(len(failures), 'layer')} cannot be converted; nothing was changed.{hint}"
         raise SurgeryError("\n".join([start, *_truncated(failures)]))
     for kind in {type(norm): None for norm in norms.values()}:
         kind.connect([norm for norm in norms.values() if type(norm) is kind])

@@ -14,6 +14,7 @@ from anynorm.layers.running_stats import STAT_PREFIXES
 from anynorm.surgery.find import check_model
 from anynorm.surgery.report import SurgeryReport
 from anynorm.surgery.undo import all_or_nothing
+from anynorm.table import pluralize
 
 _AFFINE = ("class_weight", "class_bias")
 
@@ -61,7 +62,7 @@ def copy_domain(model: nn.Module, source: int = 0) -> SurgeryReport:
                 undo_log.undo_steps.append(partial(_assign, tensor, tensor.clone()))
                 tensor.copy_(tensor[source].clone().expand_as(tensor))
             rows.append({"path": path, "norm": norm.spec, "copied": list(tensors)})
-    finding = f"Domain {source} copied to all other domains in {len(norms)} norm{'s' * (len(norms) > 1)}."
+    finding = f"Domain {source} copied to all other domains in {pluralize(len(norms), 'norm')}."
     return SurgeryReport(rows, finding, model, undo_log.undo)
 
 

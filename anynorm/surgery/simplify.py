@@ -23,6 +23,7 @@ from anynorm.surgery.optimizer import replace_in_optimizer
 from anynorm.surgery.replace import copy_hooks_and_parametrizations, set_post_modules
 from anynorm.surgery.report import SurgeryReport
 from anynorm.surgery.undo import all_or_nothing
+from anynorm.table import pluralize
 
 Simplify = Callable[[Norm], Norm | None]
 
@@ -102,7 +103,7 @@ def _simplify(
             rows.append({"path": site.path, "norm": old.spec, "new_norm": new.spec})
     if not rows:
         raise SurgeryError(f"This {type(model).__name__} has no {kind}: there is nothing to {verb}.")
-    return SurgeryReport(rows, f"{len(rows)} norm{'s' if len(rows) > 1 else ''} {past}.", changed, undo_log.undo, model)
+    return SurgeryReport(rows, f"{pluralize(len(rows), 'norm')} {past}.", changed, undo_log.undo, model)
 
 
 def _merge(norm: Norm) -> Norm | None:

@@ -15,6 +15,7 @@ from anynorm.surgery.blocks import Block, find_blocks
 from anynorm.surgery.convert import replace_norms
 from anynorm.surgery.find import NormSite, check_model, find_norms
 from anynorm.surgery.report import SurgeryReport
+from anynorm.table import pluralize
 
 
 def xbn(
@@ -93,8 +94,8 @@ def _norm_at(block: Block, position: int) -> NormSite:
     index = {1: 0, 2: 0, 3: count - 1}.get(position) if count <= 2 else position - 1 if isinstance(position, int) else None
     if index is None or not 0 <= index < count:
         raise SurgeryError(
-            f"position must be 1, 2 or 3; got {position!r} for block '{block.path}', which has {count} "
-            f"norm{'s' if count > 1 else ''} on its main branch ({' '.join(site.path for site in block.norms)})."
+            f"position must be 1, 2 or 3; got {position!r} for block '{block.path}', which has "
+            f"{pluralize(count, 'norm')} on its main branch ({' '.join(site.path for site in block.norms)})."
         )
     return block.norms[index]
 

@@ -17,7 +17,7 @@ from docs.build import CONTENTS, ON_SITE, OUTSIDE, ROOT, expand_contents, move_l
 from docs.norm_pages import _benchmark, advise, advise_folding, drawn_specs, norm_page, norm_pages
 from docs.norm_records import records, specs_of_records
 from docs.run import matches, read_blocks
-from docs.task_pages import ARGUMENTS, DATA, GUIDES, SETTING_TEXTS, UNUSED, first_line, task_page
+from docs.task_pages import ARGUMENTS, DATA, GUIDES, SETTING_TEXTS, UNUSED, task_page
 
 pytestmark = pytest.mark.docs
 
@@ -178,13 +178,6 @@ def test_every_setting_of_a_task_has_a_description_of_its_own(name):
         assert "latter" not in text, text
     texts = list(described.values())
     assert len(set(texts)) == len(texts)
-
-
-def test_the_list_of_tasks_in_the_package_has_their_first_lines():
-    for name in TASKS:
-        line = first_line(task_class(name))
-        assert line.endswith(".")
-        assert re.search(rf"^{name} +{re.escape(line)}$", anynorm.lab.tasks.__doc__, re.M), line
 
 
 def test_every_task_has_guides_and_the_options_of_its_data():

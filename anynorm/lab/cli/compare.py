@@ -8,10 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from anynorm.cli.options import AsJson, Device, Executor, Logger, RunsDir, print_report
+from anynorm.cli.options import AsJson, Device, Executor, Logger, RunsDir, parse_integers, print_report
 from anynorm.errors import SpecError
 from anynorm.lab.cli.task_options import parse_flags
 from anynorm.lab.packages import require_packages
+from anynorm.lab.tasks import TASKS, task_class
+from anynorm.table import pluralize
 
 
 def compare(
@@ -19,10 +21,8 @@ def compare(
     task: Annotated[
         str,
         typer.Option(
-            help="Task to train: classification, adversarial, advprop, few_shot, generation, style_transfer, "
-            "single_style_transfer, darts, darts_second_order, manas_exp3, manas_least_squares, random_search, "
-            "architecture_evaluation, controller_search, source_only, adabn, dsbn, can, can_all_classes, "
-            "detection, segmentation, video or package.module:Task."
+            help=f"Task to train: {', '.join(TASKS)} or package.module:Task. `--task NAME --help` also lists the flags of the "
+            "options of this task, such as --attack pgd:4 for classification."
         ),
     ] = "classification",
     data: Annotated[
@@ -70,18 +70,11 @@ def compare(
             help="Scaling of the learning rate with the batch size: linear (the default), sqrt, or none (for generation)."
         ),
     ] = None,
-    attack: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Attack on the trained networks, fgsm or pgd:STEPS, with norms in eval and train mode; can be repeated."
-        ),
-    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
-            help="Another setting of the runs or of the task, such as weight_decay=0; can be repeated. "
-            "`--task NAME --help` lists the flags of the options of a task.",
+            help="Another setting of the runs or of the task, such as weight_decay=0; can be repeated.",
         ),
     ] = None,
     device: Device = "auto",
@@ -109,7 +102,6 @@ def compare(
     require_packages("compare")
     from anynorm.lab.cli.live import print_comparison, watch
     from anynorm.lab.comparison.compare import make_comparison
-    from anynorm.lab.tasks import task_class
     from anynorm.lab.training.devices import Hardware, launch_processes
     from anynorm.lab.training.distributed import Processes
     from anynorm.lab.training.norm_layout import split_norms
@@ -124,9 +116,9 @@ def compare(
         "width": width,
     }
     options |= {"precision": precision, "devices": devices * nodes, "skip_unreadable": skip_unreadable}
-    options |= {"seeds": seeds, "lr": lr, "lr_scaling": lr_scaling, "attack": ",".join(attack) if attack else None}
+    options |= {"seeds": seeds, "lr": lr, "lr_scaling": lr_scaling}
     options["norms"] = None if norms is None else split_norms(norms)
-    options["batch_sizes"] = None if batch_sizes is None else _parse_integers("--batch-sizes", batch_sizes)
+    options["batch_sizes"] = None if batch_sizes is None else list(parse_integers("--batch-sizes", batch_sizes, "2,32"))
     options |= parse_flags(ctx.args, task_class(task).options_class) | _parse_settings(settings or [], task)
     comparison = make_comparison(options, root, hardware)
     base = comparison.base
@@ -168,12 +160,11 @@ def _write_report(root: Path, path: Path, file: Any) -> None:
     num_runs, omitted = write_page(root, path)
     for reason in omitted:
         sys.stderr.write(f"Omitted from the report: {reason}\n")
-    file.write(f"Wrote {path} ({num_runs} run{'s' * (num_runs != 1)}).\n")
+    file.write(f"Wrote {path} ({pluralize(num_runs, 'run')}).\n")
 
 
 def _parse_settings(texts: list[str], task: str) -> dict[str, Any]:
     """Parse NAME=VALUE strings; the type of each value is that of the field of `Config` or of the options of the task."""
-    from anynorm.lab.tasks import task_class
     from anynorm.lab.training.config import Config, config_from_dict
     from anynorm.lab.training.value_types import describe_type, field_types, parse_value
 
@@ -190,10 +181,3 @@ def _parse_settings(texts: list[str], task: str) -> dict[str, Any]:
         except ValueError:
             raise SpecError(f"--set {name} must be {describe_type(types[name])}; got {value!r}.") from None
     return settings
-
-
-def _parse_integers(option: str, text: str) -> list[int]:
-    try:
-        return [int(number) for number in text.split(",")]
-    except ValueError:
-        raise SpecError(f"{option} must be comma-separated integers, such as 2,32; got {text!r}.") from None

@@ -10,6 +10,7 @@ import typer
 
 from anynorm.cli.options import AsJson, RunsDir, print_json, print_report
 from anynorm.errors import DataError
+from anynorm.table import pluralize
 
 if TYPE_CHECKING:
     from anynorm.lab.training.store import Store
@@ -47,7 +48,7 @@ def list_(root: RunsDir = Path("runs"), as_json: AsJson = False) -> None:
                 "note": run.note,
             }
         )
-    print_report(Table(lines, f"{_count(len(lines), 'run')} in {root}."), as_json=False)
+    print_report(Table(lines, f"{pluralize(len(lines), 'run')} in {root}."), as_json=False)
 
 
 @app.command()
@@ -68,7 +69,7 @@ def diff(first: str, second: str, root: RunsDir = Path("runs"), as_json: AsJson 
     pairs |= {name: (getattr(a, name), getattr(b, name)) for name in _RESULTS}
     pairs |= {name: (a.metrics.get(name), b.metrics.get(name)) for name in {**a.metrics, **b.metrics}}
     rows = [{"name": name, a.id: x, b.id: y} for name, (x, y) in pairs.items() if x != y]
-    print_report(Table(rows, f"{_count(len(rows), 'difference')}."), as_json)
+    print_report(Table(rows, f"{pluralize(len(rows), 'difference')}."), as_json)
 
 
 @app.command()
@@ -85,7 +86,3 @@ def _open(root: Path) -> Store:
     if not root.is_dir():
         raise DataError(f"--runs must be a folder of runs; {root} does not exist. Run `anynorm compare` first.")
     return Store(root)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"

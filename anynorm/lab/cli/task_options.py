@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_origin
 
 import typer
 from typer.core import TyperCommand
 
 from anynorm.errors import SpecError, did_you_mean
+from anynorm.lab.tasks import task_class
 
 if TYPE_CHECKING:
     from anynorm.lab.training.options import Options
@@ -30,8 +31,6 @@ class TaskCommand(TyperCommand):
         """Write the help of the command, and the options of the task."""
         super().format_help(ctx, formatter)
         if task := ctx.meta.get(_TASK):
-            from anynorm.lab.tasks import task_class
-
             typer.echo(f" Options of {task}:\n\n{describe_options(task_class(task).options_class)}\n")
 
 
@@ -49,12 +48,15 @@ def describe_options(options: type[Options]) -> str:
 def parse_flags(args: list[str], options: type[Options]) -> dict[str, Any]:
     """Return the options of a task that are given as `--name value` or `--name=value`; a flag may be `--name` or `--no-name`.
 
+    The flag of an option with several values can be repeated: `--attack fgsm --attack pgd:4` is `--attack fgsm,pgd:4`.
+
     Raises:
         SpecError: if an argument is not a flag of an option, or has no value.
     """
     from anynorm.lab.training.value_types import field_types
 
-    kinds, values, rest = field_types(options), {}, list(args)
+    values: dict[str, Any] = {}
+    kinds, rest = field_types(options), list(args)
     while rest:
         flag, equals, value = rest.pop(0).partition("=")
         name = flag.removeprefix("--").replace("-", "_")
@@ -66,7 +68,8 @@ def parse_flags(args: list[str], options: type[Options]) -> dict[str, Any]:
                 if not rest:
                     raise SpecError(f"{flag} must have a value.")
                 value = rest.pop(0)
-            values[name] = value
+            repeated = name in values and get_origin(kinds[name]) is tuple
+            values[name] = f"{values[name]},{value}" if repeated else value
         elif name != negated and kinds.get(negated) is bool and not equals:
             values[negated] = "false"
         else:

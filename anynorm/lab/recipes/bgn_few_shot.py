@@ -45,7 +45,7 @@ from anynorm.lab.tasks.few_shot.task import SCORES, metric_name
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.schedules import Step
 from anynorm.lab.training.sweep import Row, grid
-from anynorm.table import Table
+from anynorm.table import Table, pluralize
 
 SHOTS = (1, 5)
 
@@ -168,7 +168,7 @@ def plot(record: RecipeRecord[FewShotSettings], path: Path) -> list[Path]:
             if values:
                 ax.hlines(statistics.fmean(values), position - 0.35, position + 0.35, color=color, alpha=0.6)
         ax.set_xticks(range(len(norms)), norms)
-        ax.set(ylabel=f"{name} (%)", title=f"{shots} shot{'s' * (shots > 1)}")
+        ax.set(ylabel=f"{name} (%)", title=f"{pluralize(shots, 'shot')}")
     fig.suptitle("one point per training, with the 95 % interval over episodes; line: mean over trainings", fontsize="small")
     return save_figure(fig, path)
 

@@ -21,7 +21,7 @@ from anynorm.lab.report.step_times import StepTimes
 from anynorm.lab.training.config import LR_SCALINGS
 from anynorm.lab.training.record import RunRecord
 from anynorm.lab.training.store import Store, StoredRun
-from anynorm.table import json_safe
+from anynorm.table import json_safe, pluralize
 
 VARIED = ("norm", "batch_size", "seed", "lr")
 """The settings in which the runs of one comparison differ."""
@@ -52,7 +52,7 @@ def write_page(root: Path, path: Path) -> tuple[int, list[str]]:
         raise DataError(f"{root} must hold at least one finished run; it holds none. Run `anynorm compare` first.")
     times = StepTimes(root)
     data = Page(
-        summary=f"{len(records)} run{'s' * (len(records) != 1)} in {root}, written by anynorm {anynorm.__version__}",
+        summary=f"{pluralize(len(records), 'run')} in {root}, written by anynorm {anynorm.__version__}",
         sections=[make_section(group, VARIED, times, store) for group in group_records(records)],
     )
     html = _inline(json.dumps(json_safe(data), allow_nan=False))

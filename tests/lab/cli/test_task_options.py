@@ -23,6 +23,13 @@ def test_flags_are_parsed_by_the_type_of_the_field():
             parse_flags(args, WaveOptions)
 
 
+def test_a_flag_of_several_values_can_be_repeated():
+    assert parse_flags(["--sizes", "4", "--sizes=8,16", "--noise", "1", "--noise", "2"], WaveOptions) == {
+        "sizes": "4,8,16",
+        "noise": "2",
+    }
+
+
 def test_the_help_has_every_flag_with_its_default():
     text = describe_options(WaveOptions)
     for name, help_text in WaveOptions.descriptions().items():
@@ -36,6 +43,7 @@ def test_help_of_a_task_lists_its_options(arguments):
     text = CliRunner().invoke(app, ["compare", *arguments, "--help"]).stdout
     assert "Options of adversarial" in text
     assert "--attack-norm-mode   text [default: eval]" in text
+    assert text.count("--attack   ") == 1
     assert "Options of" not in CliRunner().invoke(app, ["compare", "--help"]).stdout
 
 
