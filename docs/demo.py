@@ -15,8 +15,8 @@ from anynorm.draw import cuts
 from anynorm.draw.axes import COLORS
 from anynorm.lab.comparison.compare import make_base
 from anynorm.lab.comparison.comparison import Comparison
+from anynorm.lab.comparison.results import Results
 from anynorm.lab.comparison.table import ComparisonTable
-from anynorm.lab.report.results import Results
 from anynorm.table import json_safe
 
 FOLDER = Path(__file__).parent

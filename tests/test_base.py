@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import anynorm
-from anynorm.lab.packages import PACKAGES
+from anynorm.lab.required_packages import PACKAGES
 from docs.run import matches
 from tests.helpers import data
 

@@ -29,15 +29,15 @@ LEVELS = [
     ["diagnostics"],
     ["draw"],
     ["integrations", "cli"],
-    ["lab.packages", "lab.data"],
+    ["lab.required_packages", "lab.data"],
     ["lab.models"],
     ["lab.attacks"],
     ["lab.training"],
     ["lab.tasks.classification"],
     [f"lab.tasks.{room}" for room in ROOMS if room != "classification"],
     ["lab.tasks"],
-    ["lab.report"],
-    ["lab.comparison", "lab.recipes"],
+    ["lab.comparison"],
+    ["lab.report", "lab.recipes"],
     ["lab.cli"],
 ]
 """The parts of anynorm; each may import itself and those on earlier lines. The library is whole without the lab, and a room

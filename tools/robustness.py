@@ -9,7 +9,8 @@ from anynorm.lab.recipes.support.adversarial import ROBUST, AdversarialSettings
 from anynorm.lab.recipes.support.record import RecipeRecord, read_record
 from anynorm.lab.recipes.support.rows import select
 from anynorm.lab.tasks.classification.robustness import TRAIN_MODE
-from anynorm.lab.training.statistics import LEVEL, Result, holm, paired_t_test
+from anynorm.lab.training.result import Result
+from anynorm.lab.training.significance import LEVEL, holm, paired_t_test
 
 MARKER = "robustness"
 """Name of the two markers on the page between which the results are inserted."""

@@ -46,8 +46,8 @@ def diagnose(
     as_json: AsJson = False,
 ) -> None:
     """Diagnose the norms of a model: wrong running statistics, sensitivity to them, learned mixing weights, and more."""
-    from anynorm.cli.diagnostics import DiagnoseArgs, run_diagnostic
     from anynorm.cli.plugins import load_trained
+    from anynorm.cli.run_diagnostic import DiagnoseArgs, run_diagnostic
     from anynorm.io.checkpoints import load_model
     from anynorm.io.inputs import ImageTransform, read_batches
 

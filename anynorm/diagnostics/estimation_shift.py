@@ -1,7 +1,7 @@
 """Diagnosis of a model that is good in train mode and bad in eval mode: which norm causes the difference.
 
 Measures the estimation shift of every norm with running statistics (`esm`) and the effect of correcting each norm separately
-(`ablation`), and recommends a remedy (`advice`).
+(`ablation`), and recommends a remedy (`estimation_shift_advice`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from torch import nn
 
 from anynorm.core.update_rules import Frozen
 from anynorm.diagnostics.ablation import Ablation
-from anynorm.diagnostics.advice import advise
 from anynorm.diagnostics.esm import Measurement, compute_esm, measure
+from anynorm.diagnostics.estimation_shift_advice import advise
 from anynorm.diagnostics.report import DiagnosticReport
 from anynorm.diagnostics.scores import Score
 from anynorm.diagnostics.statistics import StatAccumulator

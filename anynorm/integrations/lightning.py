@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from anynorm.integrations.evaluation import recalibrate_from, shift_metrics_from
-from anynorm.integrations.packages import base_class, check_base
+from anynorm.integrations.optional_imports import base_class, check_base
 from anynorm.surgery.batches import Forward, call
 from anynorm.surgery.recalibrate import has_running_stats
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anynorm.integrations.packages import import_optional
+from anynorm.integrations.optional_imports import import_optional
 from anynorm.layers.norm import Norm
 from anynorm.layers.registered import REGISTRY
 from anynorm.registry import layer

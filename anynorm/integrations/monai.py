@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from anynorm.integrations.packages import import_optional
+from anynorm.integrations.optional_imports import import_optional
 from anynorm.layers.norm import Norm
 from anynorm.registry import layer
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from anynorm.integrations.packages import import_optional
+from anynorm.integrations.optional_imports import import_optional
 from anynorm.layers.norm import Norm
 from anynorm.layers.registered import REGISTRY
 from anynorm.surgery.convert import convert

@@ -13,10 +13,10 @@ from typing import Any
 
 from torch import nn
 
-from anynorm.integrations.packages import import_optional
+from anynorm.integrations.optional_imports import import_optional
 from anynorm.layers.norm import Norm
 from anynorm.registry import layer
-from anynorm.surgery.replace import set_post_modules
+from anynorm.surgery.new_norm import set_post_modules
 
 __all__ = ["norm_act_layer"]
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from anynorm.integrations.evaluation import recalibrate_from, shift_metrics_from
 from anynorm.integrations.loaders import to_device
-from anynorm.integrations.packages import base_class, check_base
+from anynorm.integrations.optional_imports import base_class, check_base
 from anynorm.surgery.batches import Forward
 from anynorm.surgery.recalibrate import has_running_stats
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from anynorm.lab.models.cifar_resnet import CifarResNet as CifarResNet
     from anynorm.lab.models.imprinting import imprint as imprint
     from anynorm.lab.models.imprinting import reimprint as reimprint
-    from anynorm.lab.models.search.cells import OP_NAMES as OP_NAMES
-    from anynorm.lab.models.search.genotype import GENOTYPES as GENOTYPES
-    from anynorm.lab.models.search.genotype import parse_genotype as parse_genotype
+    from anynorm.lab.models.search.darts.genotype import GENOTYPES as GENOTYPES
+    from anynorm.lab.models.search.darts.genotype import parse_genotype as parse_genotype
+    from anynorm.lab.models.search.nasbench201.notation import OP_NAMES as OP_NAMES
     from anynorm.lab.tasks.detection.data.datasets import DetectionDataset as DetectionDataset
     from anynorm.lab.tasks.detection.data.datasets import load_detection as load_detection
     from anynorm.lab.tasks.detection.networks.build import make_detector as make_detector
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from anynorm.lab.tasks.style.encoders import load_vgg as load_vgg
     from anynorm.lab.tasks.style.networks.decoder import StyleTransferNetwork as StyleTransferNetwork
     from anynorm.lab.tasks.style.networks.decoder import mirror as mirror
-    from anynorm.lab.tasks.stylize import stylize as stylize
+    from anynorm.lab.tasks.style.stylize import stylize as stylize
     from anynorm.lab.tasks.video.networks import inflate as inflate
     from anynorm.lab.training.devices import Hardware as Hardware
     from anynorm.lab.training.options import Options as Options

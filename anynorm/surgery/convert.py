@@ -8,18 +8,12 @@ import torch
 from torch import nn
 
 from anynorm.core.spec import NormSpec
-from anynorm.errors import SpecError, SurgeryError
-from anynorm.layers.norm import Norm
-from anynorm.registry import nearest_spec, parse, split_options
-from anynorm.surgery.batches import Calibration, Forward, calibration
+from anynorm.errors import SurgeryError
+from anynorm.registry import parse, split_options
+from anynorm.surgery.batches import Forward, calibration
 from anynorm.surgery.find import NormSite, Where, check_model, choose, find_norms
-from anynorm.surgery.optimizer import replace_in_optimizer
-from anynorm.surgery.replace import make_replacement
-from anynorm.surgery.report import Conversion, SurgeryReport
-from anynorm.surgery.undo import all_or_nothing
-from anynorm.table import pluralize
-
-MAX_LISTED = 12
+from anynorm.surgery.replace import replace_norms, summarize_rows, truncate_list, unconverted
+from anynorm.surgery.report import SurgeryReport
 
 
 def convert(
@@ -103,11 +97,7 @@ def _nothing_pools(model: nn.Module, unsupported: list[NormSite], skipped: list[
     if skipped and unsupported:
         hint = " where='all' converts the supported ones of these norms:"
     start = f"No norm of this {type(model).__name__} that anynorm supports pools over samples; nothing was changed."
-    return "\n".join([start + hint, *_truncated(lines)])
-
-
-def _truncated(lines: list[str]) -> list[str]:
-    return lines if len(lines) <= MAX_LISTED else [*lines[:MAX_LISTED], f"  … and {len(lines) - MAX_LISTED} more."]
+    return "\n".join([start + hint, *truncate_list(lines)])
 
 
 def _add_skipped(report: SurgeryReport, sites: list[NormSite], skipped: list[NormSite]) -> None:
@@ -115,84 +105,6 @@ def _add_skipped(report: SurgeryReport, sites: list[NormSite], skipped: list[Nor
     if not skipped:
         return
     rows = {row["path"]: row for row in report.rows}
-    rows |= {site.path: _unconverted(site, site.info.channels, "does not pool over samples").row() for site in skipped}
+    rows |= {site.path: unconverted(site, site.info.channels, "does not pool over samples").row() for site in skipped}
     report.rows[:] = [rows[site.path] for site in sites]
-    report.finding = f"{_summary(report.rows)} where='all' converts every norm."
-
-
-def _unconverted(site: NormSite, channels: int | None, reason: str) -> Conversion:
-    return Conversion(site.path, site.label, new_norm=None, channels=channels, notes=[f"not converted: {reason}"])
-
-
-def replace_norms(
-    model: nn.Module,
-    specs: dict[NormSite, NormSpec],
-    *,
-    fit: Calibration | None,
-    groups: str,
-    optimizer: torch.optim.Optimizer | None,
-    options: dict[str, Any],
-) -> SurgeryReport:
-    """Replace norms in place; if one spec does not fit its layer, no norm is replaced.
-
-    Args:
-        model: the model.
-        specs: definition of the new norm of each site. Unsupported norms are kept; the report has the reason.
-        fit: calibration batches, or None.
-        groups: as in `convert`.
-        optimizer: as in `convert`.
-        options: as in `convert`.
-
-    Raises:
-        SurgeryError: if a spec does not fit its layer; the message lists all these layers. The model is unchanged.
-    """
-    norms: dict[NormSite, Norm] = {}
-    conversions: list[Conversion] = []
-    failures: list[str] = []
-    for site, norm_spec in specs.items():
-        if site.unsupported:
-            conversions.append(_unconverted(site, None, site.unsupported))
-            continue
-        channels = site.info.channels
-        try:
-            fitting = nearest_spec(norm_spec, channels) if groups == "nearest" else norm_spec
-            replacement = make_replacement(site, fitting, options)
-        except SpecError as error:
-            failures.append(f"  {site.path or 'the model itself'} ({channels} channels): {error}")
-            continue
-        norms[site] = replacement.norm
-        conversions.append(Conversion(site.path, site.label, replacement.norm.spec, channels, **vars(replacement.transfer)))
-    if failures:
-        hint = " groups='nearest' uses the nearest number of groups." if groups == "exact" and "divisible" in failures[0] else ""
-        start = f"{pluralize(len(failures), 'layer')} cannot be converted; nothing was changed.{hint}"
-        raise SurgeryError("\n".join([start, *_truncated(failures)]))
-    for kind in {type(norm): None for norm in norms.values()}:
-        kind.connect([norm for norm in norms.values() if type(norm) is kind])
-    return _install(model, norms, conversions, fit=fit, optimizer=optimizer)
-
-
-def _install(
-    model: nn.Module, norms: dict[NormSite, Norm], conversions: list[Conversion], *, fit: Calibration | None, optimizer: Any
-) -> SurgeryReport:
-    changed: nn.Module = next((norm for site, norm in norms.items() if not site.parents), model)
-    with all_or_nothing() as undo_log:
-        for site, norm in norms.items():
-            undo_log.replace(site, norm)
-        if optimizer is not None:
-            replace_in_optimizer(optimizer, [(site.module, norm) for site, norm in norms.items()], undo_log)
-        if fit is not None:
-            from anynorm.surgery.fit import fit_norms
-
-            fit_norms(changed, norms, fit, conversions)
-    rows = [conversion.row() for conversion in conversions]
-    return SurgeryReport(rows, _summary(rows), changed, undo_log.undo, model)
-
-
-def _summary(rows: list[dict[str, Any]]) -> str:
-    converted = [row["new_norm"] for row in rows if row["new_norm"]]
-    specs = list(dict.fromkeys(converted))
-    listed = ", ".join(specs[:4]) + (", …" if len(specs) > 4 else "")
-    noun, verb = "norm" if len(rows) == 1 else "norms", "is" if len(converted) == 1 else "are"
-    text = f"{len(converted)} of {len(rows)} {noun} {verb} now {listed}." if converted else f"0 of {len(rows)} {noun} converted."
-    paths = [row["path"] or "the model itself" for row in rows if not row["new_norm"]]
-    return text + (f" Not converted: {', '.join(paths)} (reasons in the column note)." if paths else "")
+    report.finding = f"{summarize_rows(report.rows)} where='all' converts every norm."

@@ -27,7 +27,7 @@ from anynorm.layers.norm import Norm
 from anynorm.surgery.batches import Calibration, duplicate, gather
 from anynorm.surgery.find import NormSite
 from anynorm.surgery.modes import preserve_modes
-from anynorm.surgery.replace import make_equivalent
+from anynorm.surgery.new_norm import make_equivalent
 from anynorm.surgery.report import Conversion
 from anynorm.surgery.undo import temporary_changes
 

@@ -21,7 +21,7 @@ from anynorm.layers.norm import Norm
 from anynorm.surgery.batches import Forward, call, is_one_input
 from anynorm.surgery.dataflow import Trace, tensors_of, trace_example
 from anynorm.surgery.find import NormSite, Where, check_model, choose, find_norms
-from anynorm.surgery.replace import copy_hooks_and_parametrizations, make_equivalent
+from anynorm.surgery.new_norm import copy_hooks_and_parametrizations, make_equivalent
 from anynorm.surgery.report import SurgeryReport
 from anynorm.surgery.undo import UndoLog, all_or_nothing, temporary_changes
 

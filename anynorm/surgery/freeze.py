@@ -10,7 +10,7 @@ from anynorm.core.update_rules import Frozen, Running
 from anynorm.errors import SurgeryError
 from anynorm.layers.norm import Norm
 from anynorm.surgery.find import NormSite, Where, check_model, choose, find_norms
-from anynorm.surgery.replace import make_equivalent, share_parameters
+from anynorm.surgery.new_norm import make_equivalent, share_parameters
 from anynorm.surgery.report import SurgeryReport
 from anynorm.surgery.undo import UndoLog, all_or_nothing
 

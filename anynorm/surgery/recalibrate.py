@@ -33,7 +33,7 @@ from anynorm.progress import track
 from anynorm.surgery.batches import Forward, call, size_of
 from anynorm.surgery.find import NormSite, check_model, find_norms
 from anynorm.surgery.modes import preserve_modes
-from anynorm.surgery.replace import make_equivalent
+from anynorm.surgery.new_norm import make_equivalent
 from anynorm.surgery.report import SurgeryReport
 from anynorm.surgery.source_mixing import mix_with_source
 from anynorm.surgery.undo import UndoLog, all_or_nothing, temporary_changes

@@ -1,91 +1,108 @@
-"""Construction of the norm that replaces another, with the same device, dtype, mode, hooks, parametrizations and activation."""
+"""Replacement of norms of a model, each by a norm of its own spec: all of them, or none if one spec does not fit its layer."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.utils import parametrize
 
-from anynorm.core.spec import PLAIN_AFFINE, NormSpec
-from anynorm.layers.baselines.schedule import ScheduledNorm
+from anynorm.core.spec import NormSpec
+from anynorm.errors import SpecError, SurgeryError
 from anynorm.layers.norm import Norm
-from anynorm.registry import make
+from anynorm.registry import nearest_spec
+from anynorm.surgery.batches import Calibration
 from anynorm.surgery.find import NormSite
-from anynorm.surgery.transfer import Transfer, transfer
+from anynorm.surgery.new_norm import make_replacement
+from anynorm.surgery.optimizer import replace_in_optimizer
+from anynorm.surgery.report import Conversion, SurgeryReport
+from anynorm.surgery.undo import all_or_nothing
+from anynorm.table import pluralize
+
+MAX_LISTED = 12
+"""Number of layers that an error message lists."""
 
 
-class Replacement(NamedTuple):
-    """A new norm, and the record of what was transferred to it from the old norm."""
-
-    norm: Norm
-    transfer: Transfer
-
-
-def make_replacement(site: NormSite, norm_spec: NormSpec, options: dict[str, Any]) -> Replacement:
-    """Make the norm that replaces the norm of a site.
+def replace_norms(
+    model: nn.Module,
+    specs: dict[NormSite, NormSpec],
+    *,
+    fit: Calibration | None,
+    groups: str,
+    optimizer: torch.optim.Optimizer | None,
+    options: dict[str, Any],
+) -> SurgeryReport:
+    """Replace norms in place; if one spec does not fit its layer, no norm is replaced.
 
     Args:
-        site: site of a supported norm.
-        norm_spec: definition of the new norm.
-        options: options of `anynorm.make`, which override the settings of the old norm. A norm without affine is replaced by a
-            norm without affine, unless the spec has an affine of another kind, such as one per class.
+        model: the model.
+        specs: definition of the new norm of each site. Unsupported norms are kept; the report has the reason.
+        fit: calibration batches, or None.
+        groups: as in `convert`.
+        optimizer: as in `convert`.
+        options: as in `convert`.
 
     Raises:
-        SpecError: if the spec does not fit the channels.
+        SurgeryError: if a spec does not fit its layer; the message lists all these layers. The model is unchanged.
     """
-    info = site.info
-    tensors = [*info.tensors.values(), *(tensor for pair in info.running_stats.values() for tensor in pair if tensor is not None)]
-    like = next((tensor for tensor in tensors if tensor.is_floating_point()), None)
-    settings: dict[str, Any] = {"eps": info.eps, "momentum": info.momentum, "update_rule": info.update_rule}
-    settings |= {} if like is None else {"device": like.device, "dtype": like.dtype}
-    settings["track_running_stats"] = info.track_running_stats or not info.pools_samples
-    settings["affine"] = norm_spec.affine != PLAIN_AFFINE or any(stage.names for stage in info.norm_spec.affine.stages)
-    norm = make(norm_spec, info.channels, **(settings | options))
-    set_post_modules(norm, info.post_modules)
-    norm.sync_group = info.sync_group
-    result = transfer(info, norm, parametrized=hasattr(site.module, "parametrizations"))
-    if isinstance(norm, ScheduledNorm):
-        norm.set_hyperparameters(
-            **{name: options[name] for name in norm.hyperparameters if name in options}
-        )  # override the transferred values
-    copy_hooks_and_parametrizations(site.module, norm)
-    return Replacement(norm.train(site.module.training), result)
+    norms: dict[NormSite, Norm] = {}
+    conversions: list[Conversion] = []
+    failures: list[str] = []
+    for site, norm_spec in specs.items():
+        if site.unsupported:
+            conversions.append(unconverted(site, None, site.unsupported))
+            continue
+        channels = site.info.channels
+        try:
+            fitting = nearest_spec(norm_spec, channels) if groups == "nearest" else norm_spec
+            replacement = make_replacement(site, fitting, options)
+        except SpecError as error:
+            failures.append(f"  {site.path or 'the model itself'} ({channels} channels): {error}")
+            continue
+        norms[site] = replacement.norm
+        conversions.append(Conversion(site.path, site.label, replacement.norm.spec, channels, **vars(replacement.transfer)))
+    if failures:
+        hint = " groups='nearest' uses the nearest number of groups." if groups == "exact" and "divisible" in failures[0] else ""
+        start = f"{pluralize(len(failures), 'layer')} cannot be converted; nothing was changed.{hint}"
+        raise SurgeryError("\n".join([start, *truncate_list(failures)]))
+    for kind in {type(norm): None for norm in norms.values()}:
+        kind.connect([norm for norm in norms.values() if type(norm) is kind])
+    return _install(model, norms, conversions, fit=fit, optimizer=optimizer)
 
 
-def make_equivalent(site: NormSite, **options: Any) -> Norm:
-    """Make an anynorm layer with the same spec and the same values of all tensors as the norm of a site."""
-    return make_replacement(site, site.info.norm_spec, options).norm
+def _install(
+    model: nn.Module, norms: dict[NormSite, Norm], conversions: list[Conversion], *, fit: Calibration | None, optimizer: Any
+) -> SurgeryReport:
+    changed: nn.Module = next((norm for site, norm in norms.items() if not site.parents), model)
+    with all_or_nothing() as undo_log:
+        for site, norm in norms.items():
+            undo_log.replace(site, norm)
+        if optimizer is not None:
+            replace_in_optimizer(optimizer, [(site.module, norm) for site, norm in norms.items()], undo_log)
+        if fit is not None:
+            from anynorm.surgery.fit import fit_norms
+
+            fit_norms(changed, norms, fit, conversions)
+    rows = [conversion.row() for conversion in conversions]
+    return SurgeryReport(rows, summarize_rows(rows), changed, undo_log.undo, model)
 
 
-def set_post_modules(norm: Norm, post_modules: dict[str, nn.Module]) -> None:
-    """Set the modules that a norm applies to its output."""
-    norm.post_modules = tuple(post_modules)
-    for name, child in post_modules.items():
-        norm.add_module(name, child)
+def unconverted(site: NormSite, channels: int | None, reason: str) -> Conversion:
+    """Return the row of a norm that is not converted."""
+    return Conversion(site.path, site.label, new_norm=None, channels=channels, notes=[f"not converted: {reason}"])
 
 
-def share_parameters(old: nn.Module, new: nn.Module) -> None:
-    """Reuse the parameter objects of `old` in `new`, a norm of the same spec, so that an optimizer needs no change."""
-    for name, parameter in old._parameters.items():
-        if parameter is not None and new._parameters.get(name) is not None:
-            new._parameters[name] = parameter
+def summarize_rows(rows: list[dict[str, Any]]) -> str:
+    """Return the finding of a report: how many norms are converted, to which specs, and which are not."""
+    converted = [row["new_norm"] for row in rows if row["new_norm"]]
+    specs = list(dict.fromkeys(converted))
+    listed = ", ".join(specs[:4]) + (", …" if len(specs) > 4 else "")
+    noun, verb = "norm" if len(rows) == 1 else "norms", "is" if len(converted) == 1 else "are"
+    text = f"{len(converted)} of {len(rows)} {noun} {verb} now {listed}." if converted else f"0 of {len(rows)} {noun} converted."
+    paths = [row["path"] or "the model itself" for row in rows if not row["new_norm"]]
+    return text + (f" Not converted: {', '.join(paths)} (reasons in the column note)." if paths else "")
 
 
-def copy_hooks_and_parametrizations(old: nn.Module, new: nn.Module) -> None:
-    """Copy hooks and parametrizations from one module to another; the mode of the children is not changed."""
-    modes = {child: child.training for child in new.children()}
-    for name, hooks in vars(old).items():
-        if name.endswith(("hooks", "hooks_with_kwargs", "hooks_always_called")) and isinstance(hooks, dict) and hooks:
-            vars(new)[name] = hooks
-    for name, parametrizations in getattr(old, "parametrizations", {}).items():
-        if getattr(new, name, None) is not None:
-            for parametrization in parametrizations:
-                parametrize.register_parametrization(new, name, parametrization, unsafe=True)
-            with torch.no_grad():
-                originals = dict(new.parametrizations[name].named_parameters(recurse=False))  # type: ignore[index, union-attr]
-                for original, value in parametrizations.named_parameters(recurse=False):
-                    originals[original].copy_(value)
-    for child, mode in modes.items():
-        child.train(mode)
+def truncate_list(lines: list[str]) -> list[str]:
+    """Return the first lines of a list, and the number of the others."""
+    return lines if len(lines) <= MAX_LISTED else [*lines[:MAX_LISTED], f"  … and {len(lines) - MAX_LISTED} more."]

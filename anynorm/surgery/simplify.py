@@ -19,8 +19,8 @@ from anynorm.core.spec import NormSpec
 from anynorm.errors import SurgeryError
 from anynorm.layers.norm import Norm
 from anynorm.surgery.find import Where, check_model, choose, find_norms
+from anynorm.surgery.new_norm import copy_hooks_and_parametrizations, set_post_modules
 from anynorm.surgery.optimizer import replace_in_optimizer
-from anynorm.surgery.replace import copy_hooks_and_parametrizations, set_post_modules
 from anynorm.surgery.report import SurgeryReport
 from anynorm.surgery.undo import all_or_nothing
 from anynorm.table import pluralize

@@ -16,7 +16,7 @@ from anynorm.errors import SurgeryError
 from anynorm.kernels.sync import AllReduce, NoSync
 from anynorm.layers.norm import Norm
 from anynorm.surgery.find import check_model, find_norms
-from anynorm.surgery.replace import make_equivalent, share_parameters
+from anynorm.surgery.new_norm import make_equivalent, share_parameters
 from anynorm.surgery.report import SurgeryReport
 from anynorm.surgery.undo import all_or_nothing
 

@@ -12,8 +12,8 @@ from anynorm.errors import SurgeryError
 from anynorm.registry import parse, split_options
 from anynorm.surgery.batches import Forward, calibration
 from anynorm.surgery.blocks import Block, find_blocks
-from anynorm.surgery.convert import replace_norms
 from anynorm.surgery.find import NormSite, check_model, find_norms
+from anynorm.surgery.replace import replace_norms
 from anynorm.surgery.report import SurgeryReport
 from anynorm.table import pluralize
 

@@ -11,7 +11,7 @@ import typer
 from anynorm.cli.options import AsJson, Device, Executor, Logger, RunsDir, parse_integers, print_report
 from anynorm.errors import SpecError
 from anynorm.lab.cli.task_options import parse_flags
-from anynorm.lab.packages import require_packages
+from anynorm.lab.required_packages import require_packages
 from anynorm.lab.tasks import TASKS, task_class
 from anynorm.table import pluralize
 

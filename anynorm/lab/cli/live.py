@@ -16,10 +16,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as RichTable
 
 from anynorm.cli.options import make_console
+from anynorm.lab.comparison.results import Results
 from anynorm.lab.comparison.table import MEMORY, ComparisonTable
-from anynorm.lab.report.results import Results
 from anynorm.lab.training.record import RunRecord
-from anynorm.lab.training.statistics import Result
+from anynorm.lab.training.result import Result
 from anynorm.progress import reserve_display
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from anynorm.cli.options import AsJson, Executor, print_json, print_report
-from anynorm.lab.packages import require_packages
+from anynorm.lab.required_packages import require_packages
 
 
 def reproduce(

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from anynorm.cli.options import RunsDir
+from anynorm.errors import DataError
 
 
 def stylize(
@@ -32,7 +33,12 @@ def stylize(
     """Stylize a content image with the style of another image."""
     if not model:
         raise typer.BadParameter("give the id of a run of style_transfer or single_style_transfer.", param_hint="--model")
-    from anynorm.lab.tasks.stylize import stylize as write_picture
+    from anynorm.lab.tasks.run import load_run
+    from anynorm.lab.tasks.style.stylize import stylize as write_picture
+    from anynorm.lab.training.store import Store
 
-    path = write_picture(content, style, out, model=model, alpha=alpha, runs=runs, image_size=image_size)
+    record = Store(runs).record(model)
+    if not record.done:
+        raise DataError(f"stylize needs a run that was trained to its end; run {model} failed: {record.note}")
+    path = write_picture(load_run(runs, model), content, style, out, alpha=alpha, image_size=image_size)
     sys.stdout.write(f"Wrote {path}.\n")

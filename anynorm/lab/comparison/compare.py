@@ -66,7 +66,7 @@ def compare(
         runs: the folder of the store; finished runs are not trained again.
 
     Returns:
-        A table with one row per norm: test metric (a `anynorm.lab.training.statistics.Result`), estimation shift, step time and
+        A table with one row per norm: test metric (a `anynorm.lab.training.result.Result`), estimation shift, step time and
         memory at each batch size, such as `table["bn"]["error %, batch 8"].mean`. Its `finding` has the recommendation.
 
     Raises:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from anynorm.errors import SpecError
 from anynorm.lab.comparison.check import check_task
+from anynorm.lab.comparison.results import Results
+from anynorm.lab.comparison.step_times import timed_config
 from anynorm.lab.comparison.table import ComparisonTable, make_table
-from anynorm.lab.report.results import Results
-from anynorm.lab.report.step_times import timed_config
 from anynorm.lab.tasks import task_class
 from anynorm.lab.tasks.run import get_or_train, make_trainer
 from anynorm.lab.tasks.timing import step_times

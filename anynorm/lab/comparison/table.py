@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from anynorm.lab.report.results import Results
-from anynorm.lab.report.robustness import ROBUST_FORMAT, robust_results
-from anynorm.lab.training.statistics import Result
+from anynorm.lab.comparison.results import Results
+from anynorm.lab.comparison.robustness import ROBUST_FORMAT, robust_results
+from anynorm.lab.training.result import Result
 from anynorm.table import Table
 
 MEMORY = "memory"
@@ -37,7 +37,7 @@ class ComparisonTable(Table):
 
     Attributes:
         rows: one dictionary per norm; the value of a column such as "error %, batch 8" is a
-            `anynorm.lab.training.statistics.Result`, or a number for costs.
+            `anynorm.lab.training.result.Result`, or a number for costs.
         finding: the meaning of the columns and, in the last line, the recommendation.
         columns: the columns, except the norm.
         results: the runs and the ranking of the norms.

@@ -1,4 +1,4 @@
-"""The shape of the data of a model, and numbers of channels that norms can divide into groups."""
+"""The shape of the data of a model."""
 
 from __future__ import annotations
 
@@ -17,12 +17,3 @@ class DataShape(NamedTuple):
     def is_small(self) -> bool:
         """Whether the images (up to 64 pixels) are too small for a stem that halves them twice."""
         return min(self.height, self.width) <= 64
-
-
-def scale_channels(channels: int, width: float, divisor: int = 8) -> int:
-    """Return `channels * width`, rounded to a positive multiple of `divisor` so that group norms divide it.
-
-    >>> scale_channels(64, 0.35), scale_channels(16, 0.1)
-    (24, 8)
-    """
-    return max(divisor, round(channels * width / divisor) * divisor)

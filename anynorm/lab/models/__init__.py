@@ -13,7 +13,8 @@ from torch import nn
 
 from anynorm.errors import DataError, unknown_name
 from anynorm.io.checkpoints import call_with_known, import_object
-from anynorm.lab.data.shape import DataShape, scale_channels
+from anynorm.lab.data.shape import DataShape
+from anynorm.lab.models.channels import scale_channels
 from anynorm.lab.models.densenet import densenet121
 from anynorm.lab.models.mlp import mlp
 from anynorm.lab.models.mobilenet import mobilenetv2

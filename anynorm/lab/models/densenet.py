@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from anynorm.lab.data.shape import DataShape, scale_channels
+from anynorm.lab.data.shape import DataShape
+from anynorm.lab.models.channels import scale_channels
 
 
 class DenseLayer(nn.Module):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from anynorm.lab.data.shape import DataShape, scale_channels
+from anynorm.lab.data.shape import DataShape
+from anynorm.lab.models.channels import scale_channels
 
 
 def conv_norm_act(

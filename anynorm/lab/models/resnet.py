@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from anynorm.lab.data.shape import DataShape, scale_channels
+from anynorm.lab.data.shape import DataShape
+from anynorm.lab.models.channels import scale_channels
 
 
 class BasicBlock(nn.Module):

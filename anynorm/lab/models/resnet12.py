@@ -11,7 +11,8 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from anynorm.lab.data.shape import DataShape, scale_channels
+from anynorm.lab.data.shape import DataShape
+from anynorm.lab.models.channels import scale_channels
 from anynorm.lab.models.cosine import CosineLinear
 from anynorm.lab.models.resnet import shortcut
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from anynorm.lab.data.shape import DataShape, scale_channels
+from anynorm.lab.data.shape import DataShape
+from anynorm.lab.models.channels import scale_channels
 from anynorm.lab.models.mobilenet import conv_norm_act
 
 CHANNELS = {0.5: (48, 96, 192, 1024), 1.0: (116, 232, 464, 1024), 1.5: (176, 352, 704, 1024), 2.0: (244, 488, 976, 2048)}

@@ -42,7 +42,7 @@ from anynorm.lab.tasks.adaptation.can import CAN
 from anynorm.lab.tasks.adaptation.options import CANOptions
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.record import RunRecord
-from anynorm.lab.training.statistics import Result
+from anynorm.lab.training.result import Result
 from anynorm.lab.training.sweep import Row, grid
 from anynorm.table import Table
 

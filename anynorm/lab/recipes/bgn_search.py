@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from anynorm.lab.models.search.cells import format_cell, parse_cell
+from anynorm.lab.models.search.nasbench201.notation import format_cell, parse_cell
 from anynorm.lab.recipes.support import synthetic_table
 from anynorm.lab.recipes.support.bgn_search_results import (
     CHANCE,

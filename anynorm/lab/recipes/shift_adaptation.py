@@ -54,7 +54,7 @@ from anynorm.lab.recipes.support.shift_results import (
 from anynorm.lab.tasks.run import load_run
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.images import load_images
-from anynorm.lab.training.statistics import Result
+from anynorm.lab.training.result import Result
 from anynorm.lab.training.sweep import Row, grid
 from anynorm.table import Table
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from anynorm.lab.comparison.results import Results
 from anynorm.lab.report.page_data import Chart, Curve, LayerWeights, Line, Weights
-from anynorm.lab.report.results import Results
 from anynorm.lab.training.record import RunRecord
 
 Points = Callable[[RunRecord], Iterable[tuple[float, float | None]]]

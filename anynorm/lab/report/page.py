@@ -15,9 +15,9 @@ from pathlib import Path
 import anynorm
 from anynorm.errors import DataError
 from anynorm.io.atomic import atomic_write
+from anynorm.lab.comparison.step_times import StepTimes
 from anynorm.lab.report.page_data import Page
 from anynorm.lab.report.section import make_section
-from anynorm.lab.report.step_times import StepTimes
 from anynorm.lab.training.config import LR_SCALINGS
 from anynorm.lab.training.record import RunRecord
 from anynorm.lab.training.store import Store, StoredRun

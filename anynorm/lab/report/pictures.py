@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from anynorm.lab.comparison.results import Results
 from anynorm.lab.report.page_data import Picture, Series
-from anynorm.lab.report.results import Results
 from anynorm.lab.training.record import RunRecord
 from anynorm.lab.training.store import Store
 

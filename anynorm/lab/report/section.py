@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
+from anynorm.lab.comparison.ranking import MIN_SEEDS, USUAL_NORM
+from anynorm.lab.comparison.results import Results
+from anynorm.lab.comparison.robustness import ROBUST_FORMAT, robust_results
+from anynorm.lab.comparison.step_times import StepTimes
 from anynorm.lab.report.charts import make_curves, make_shifts, make_weights
 from anynorm.lab.report.page_data import Cell, PageTable, Section, text_of
 from anynorm.lab.report.pictures import find_pictures
-from anynorm.lab.report.ranking import MIN_SEEDS, USUAL_NORM
-from anynorm.lab.report.results import Results
-from anynorm.lab.report.robustness import ROBUST_FORMAT, robust_results
-from anynorm.lab.report.step_times import StepTimes
 from anynorm.lab.training.config import Config, config_from_dict
 from anynorm.lab.training.record import RunRecord
-from anynorm.lab.training.statistics import LEVEL
+from anynorm.lab.training.significance import LEVEL
 from anynorm.lab.training.store import Store
 
 

@@ -17,7 +17,7 @@ from anynorm.lab.data.download import find_path
 from anynorm.lab.data.names import path_of
 from anynorm.lab.training.norm_layout import Layout
 from anynorm.lab.training.options import Options
-from anynorm.lab.training.schedules import Schedule, parse_schedule
+from anynorm.lab.training.schedules import Schedule, parse_schedule, warmup_factor
 from anynorm.lab.training.value_types import field_types, plain_value
 
 LR_SCALINGS: dict[str, Callable[[float], float]] = {"linear": lambda ratio: ratio, "sqrt": math.sqrt, "none": lambda _: 1.0}
@@ -156,9 +156,7 @@ class Config:
             progress: the finished fraction of the training, from 0 to 1.
             lr: the base learning rate that is multiplied by warmup and schedule; None for `self.lr`.
         """
-        warmup = 1.0
-        if self.warmup_epochs:  # 1e-3: the learning rate of the first step is not 0
-            warmup = min(1.0, (progress * self.epochs + 1e-3) / self.warmup_epochs)
+        warmup = warmup_factor(progress * self.epochs, self.warmup_epochs)
         return (self.lr if lr is None else lr) * warmup * parse_schedule(str(self.schedule)).factor(progress)
 
 

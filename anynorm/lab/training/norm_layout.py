@@ -23,8 +23,8 @@ from anynorm.core.spec import NormSpec
 from anynorm.errors import SpecError
 from anynorm.registry import parse
 from anynorm.surgery.batches import Calibration
-from anynorm.surgery.convert import replace_norms
 from anynorm.surgery.find import find_norms
+from anynorm.surgery.replace import replace_norms
 from anynorm.surgery.xbn import xbn
 
 _XBN = re.compile(r"xbn(?:\.p([123]))?(?:\.d([1-9]\d?))?=(.+)")

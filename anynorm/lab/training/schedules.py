@@ -7,7 +7,7 @@
     Polynomial     (1 − p)^power                                    poly               poly:2
     Inverse        1 / (1 + rate p)                                 inverse            inverse:4
 
-The right column is the text of a schedule, which the command line takes and a stored run has.
+The right column is the text of a schedule, which the command line takes and a stored run has. Warm-up multiplies the schedule.
 """
 
 from __future__ import annotations
@@ -143,6 +143,17 @@ SCHEDULES: dict[str, type[Schedule]] = {
     "poly": Polynomial,
     "inverse": Inverse,
 }
+
+
+def warmup_factor(epoch: float, warmup_epochs: float) -> float:
+    """Return the factor of the learning rate after a number of epochs, which grows linearly from 0 to 1 over `warmup_epochs`.
+
+    >>> warmup_factor(1, 0), round(warmup_factor(1, 2), 2), warmup_factor(3, 2)
+    (1.0, 0.5, 1.0)
+    """
+    if not warmup_epochs:
+        return 1.0
+    return min(1.0, (epoch + 1e-3) / warmup_epochs)  # 1e-3: the learning rate of the first step is not 0
 
 
 @lru_cache(maxsize=64)

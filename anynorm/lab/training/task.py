@@ -63,7 +63,7 @@ class Metric(NamedTuple):
 
     @property
     def result_format(self) -> str:
-        """Format specification of a `anynorm.lab.training.statistics.Result`: one decimal for percent."""
+        """Format specification of a `anynorm.lab.training.result.Result`: one decimal for percent."""
         return ".1f" if self.unit == "%" else ".4g ± .2g"
 
     def format(self, value: float) -> str:

@@ -1,5 +1,6 @@
 """`anynorm stylize` writes a picture with a trained run, and says what is wrong otherwise."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,8 +10,8 @@ from typer.testing import CliRunner
 
 import anynorm
 from anynorm.cli import app
-from anynorm.lab.tasks.run import run
-from anynorm.lab.tasks.stylize import stylize
+from anynorm.lab.tasks.run import load_run, run
+from anynorm.lab.tasks.style.stylize import stylize
 from tests.lab.tasks.test_battery import SMOKE
 
 
@@ -49,10 +50,10 @@ def test_a_picture_of_the_size_of_the_content_is_written(runs, pictures):
     with Image.open(out) as image:
         assert image.size == (37, 21)
     arguments = (pictures / "content.png", pictures / "style.png", out)
-    first = out.read_bytes()
-    stylize(*arguments, model=run_id("style_transfer")[:6], runs=runs, alpha=0.5)
+    first, task = out.read_bytes(), load_run(runs, run_id("style_transfer")[:6])
+    stylize(task, *arguments, alpha=0.5)
     assert out.read_bytes() != first
-    stylize(*arguments, model=run_id("style_transfer")[:6], runs=runs, image_size=30)
+    stylize(task, *arguments, image_size=30)
     with Image.open(out) as image:
         assert image.size == (53, 30)
 
@@ -71,7 +72,7 @@ def test_what_is_wrong_is_said_and_nothing_is_written(runs, pictures):
     cases = [
         ("content", None, "out.png", {}, r"a run of style_transfer needs a style image; got none"),
         ("content", "style", "out.png", {"model": run_id("single_style_transfer")}, r"has a style of its own; got a style image"),
-        ("content", "style", "out.png", {"model": other}, r"needs a run of style transfer .*; run .* is of the task classif"),
+        ("content", "style", "out.png", {"model": other}, r"needs a run of style transfer .*; got one of classification"),
         ("content", "style", "out.png", {"model": "zzz"}, r"zzz"),
         ("content", "style", "out.png", {"alpha": 1.5}, r"alpha must be in \[0, 1\]; got 1\.5"),
         ("content", "style", "out.png", {"image_size": 0}, r"image_size must be at least 1; got 0"),
@@ -85,7 +86,7 @@ def test_what_is_wrong_is_said_and_nothing_is_written(runs, pictures):
     for content, style, out, options, message in cases:
         paths = (pictures / f"{content}.png", style and pictures / f"{style}.png", pictures / out)
         with pytest.raises(anynorm.AnynormError, match=message):
-            stylize(*paths, **{"model": arbitrary, "runs": runs, **options})
+            stylize(load_run(runs, options.pop("model", arbitrary)), *paths, **options)
         assert not (pictures / "out.png").exists()
     assert invoke(pictures / "content.png").exit_code == 2
 
@@ -93,8 +94,11 @@ def test_what_is_wrong_is_said_and_nothing_is_written(runs, pictures):
 def test_a_run_that_failed_is_refused_with_its_reason(pictures, tmp_path):
     config = replace(SMOKE["style_transfer"], norm="gn:4.style", lr=1e12, epochs=20, schedule="constant")
     run(config, tmp_path)
-    with pytest.raises(anynorm.DataError, match=r"trained to its end; run .* failed: the .*step"):
-        stylize(pictures / "content.png", pictures / "style.png", pictures / "out.png", model=config.id, runs=tmp_path)
+    files = (pictures / "content.png", pictures / "style.png", "-o", pictures / "out.png")
+    result = invoke(*files, "--model", config.id, "--runs", tmp_path)
+    assert isinstance(result.exception, anynorm.DataError)
+    assert re.search(r"trained to its end; run .* failed: the .*step", str(result.exception))
+    assert not (pictures / "out.png").exists()
 
 
 def test_help_is_printed():

@@ -11,11 +11,12 @@ from anynorm.errors import DataError, SpecError
 from anynorm.lab.data.shape import DataShape
 from anynorm.lab.models import build_model
 from anynorm.lab.models.search import build_supernet
-from anynorm.lab.models.search.darts import Darts
-from anynorm.lab.models.search.darts_evaluation import DropPath, EvaluationNetwork, evaluation_network
-from anynorm.lab.models.search.darts_layout import layout_cells
-from anynorm.lab.models.search.darts_operations import OPERATIONS, FactorizedReduce, make_operation
-from anynorm.lab.models.search.genotype import GENOTYPES, NUM_EDGES, log_odds, parse_genotype, strongest_edges
+from anynorm.lab.models.search.darts.cells import DropPath
+from anynorm.lab.models.search.darts.evaluation_network import EvaluationNetwork, evaluation_network
+from anynorm.lab.models.search.darts.genotype import GENOTYPES, NUM_EDGES, log_odds, parse_genotype, strongest_edges
+from anynorm.lab.models.search.darts.layout import layout_cells
+from anynorm.lab.models.search.darts.operations import OPERATIONS, FactorizedReduce, make_operation
+from anynorm.lab.models.search.darts.search_network import Darts
 from anynorm.lab.training.config import Config, hash_sources
 from anynorm.lab.training.norm_layout import Layout
 from tests.helpers import data, same

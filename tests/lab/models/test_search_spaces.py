@@ -12,8 +12,10 @@ import anynorm
 from anynorm.lab.data.shape import DataShape
 from anynorm.lab.models import build_model
 from anynorm.lab.models.search import build_supernet
-from anynorm.lab.models.search.cells import EDGES, OP_NAMES, format_cell, is_connected, parse_cell
-from anynorm.lab.models.search.nasbench201 import ConvNorm, NasBench201, encode_operations
+from anynorm.lab.models.search.nasbench201.cells import encode_operations
+from anynorm.lab.models.search.nasbench201.network import NasBench201
+from anynorm.lab.models.search.nasbench201.notation import EDGES, OP_NAMES, format_cell, is_connected, parse_cell
+from anynorm.lab.models.search.nasbench201.operations import ConvNorm
 from anynorm.lab.models.search.supernet import MultinomialDraw, Supernet, first_operations
 from anynorm.lab.tasks.search.norms import set_supernet_norms
 from anynorm.lab.training.config import Config, hash_sources

@@ -15,9 +15,9 @@ from PIL import Image
 
 import anynorm
 from anynorm.lab.comparison.comparison import Comparison
+from anynorm.lab.comparison.step_times import StepTimes
 from anynorm.lab.report.page import group_records, write_page
 from anynorm.lab.report.page_data import Picture
-from anynorm.lab.report.step_times import StepTimes
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.record import RunRecord
 from anynorm.lab.training.store import Store

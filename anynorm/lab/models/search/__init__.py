@@ -1,10 +1,10 @@
 """Search spaces by name: supernets, and networks with a fixed architecture.
 
-    nasbench201                     the supernet of NAS-Bench-201; see `nasbench201`
+    nasbench201                     the supernet of NAS-Bench-201; see `nasbench201.network`
     nasbench201.n1                  the same with one cell per stage instead of five
-    nasbench201.n1:3,0,1,2,4,3      the network with this cell; see `cells` for the notations
-    darts                           the supernet of the DARTS space with 8 cells; see `darts`
-    darts:GENOTYPE, darts:v2        the network of a genotype with 20 cells; see `genotype` and `darts_evaluation`
+    nasbench201.n1:3,0,1,2,4,3      the network with this cell; see `nasbench201.notation`
+    darts                           the supernet of the DARTS space with 8 cells; see `darts.search_network`
+    darts:GENOTYPE, darts:v2        the network of a genotype with 20 cells; see `darts.genotype` and `darts.evaluation_network`
     darts.n8:GENOTYPE               the same with 8 cells
 
 A network with a fixed architecture is also a model of `anynorm.lab.models.build_model`. A custom supernet has the name
@@ -23,9 +23,9 @@ from torch import nn
 from anynorm.errors import DataError
 from anynorm.io.checkpoints import call_with_known, import_object
 from anynorm.lab.data.shape import DataShape
-from anynorm.lab.models.search.darts import Darts
-from anynorm.lab.models.search.darts_evaluation import evaluation_network
-from anynorm.lab.models.search.nasbench201 import NasBench201, cell_network
+from anynorm.lab.models.search.darts.evaluation_network import evaluation_network
+from anynorm.lab.models.search.darts.search_network import Darts
+from anynorm.lab.models.search.nasbench201.network import NasBench201, cell_network
 from anynorm.lab.models.search.supernet import Supernet
 
 

@@ -17,7 +17,8 @@ from typing import Any
 
 from anynorm.errors import DataError
 from anynorm.lab.recipes.support.rows import Values, accuracy_of
-from anynorm.lab.training.statistics import LEVEL, Result, paired_t_test
+from anynorm.lab.training.result import Result
+from anynorm.lab.training.significance import LEVEL, paired_t_test
 from anynorm.lab.training.sweep import Row
 
 HOLDS, DOES_NOT_HOLD, NOT_SIGNIFICANT, FAILED = "holds", "does not hold", "not significant", "failed"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from anynorm.lab.training.statistics import Result
+from anynorm.lab.training.result import Result
 from anynorm.lab.training.sweep import Row
 from anynorm.table import Table
 

@@ -26,6 +26,7 @@ from anynorm.lab.recipes.support.runs import run_outcome
 from anynorm.lab.recipes.support.settings import TrainingSettings
 from anynorm.lab.tasks.run import load_run
 from anynorm.lab.tasks.style.crops import to_float
+from anynorm.lab.tasks.style.pictures import draw_single_style, draw_styles
 from anynorm.lab.training.record import RunRecord
 from anynorm.lab.training.sweep import Row
 
@@ -90,9 +91,11 @@ def draw_picture(pictures: Pictures | None, runs: Path, run: str) -> str:
     if pictures is None:
         return ""
     task: Any = load_run(runs, run)
-    images = [read_pictures(files, pictures.size) for files in (pictures.contents, pictures.styles) if files]
+    contents = read_pictures(pictures.contents, pictures.size)
     with torch.no_grad():
-        return encode_picture(task.picture(*images))
+        if pictures.styles:
+            return encode_picture(draw_styles(task.stylize, contents, read_pictures(pictures.styles, pictures.size)))
+        return encode_picture(draw_single_style(task.stylize, contents))
 
 
 def read_pictures(files: Iterable[str], size: int) -> torch.Tensor:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from anynorm.io.atomic import atomic_write
-from anynorm.lab.models.search.cells import EDGES
+from anynorm.lab.models.search.nasbench201.notation import EDGES
 from anynorm.lab.tasks.search.nasbench import OP_NAMES
 
 GAINS = {"none": 0.0, "skip_connect": 6.0, "nor_conv_1x1": 10.0, "nor_conv_3x3": 13.0, "avg_pool_3x3": 5.0}

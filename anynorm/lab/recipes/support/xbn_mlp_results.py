@@ -15,7 +15,7 @@ from anynorm import draw
 from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import result_over_seeds, save_figure, select
 from anynorm.lab.recipes.support.settings import Settings
-from anynorm.lab.training.statistics import Result
+from anynorm.lab.training.result import Result
 from anynorm.lab.training.sweep import Row
 from anynorm.table import Table
 

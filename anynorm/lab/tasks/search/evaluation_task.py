@@ -15,7 +15,7 @@ from torch import nn
 
 from anynorm.errors import SpecError
 from anynorm.lab.models.search import parse_space
-from anynorm.lab.models.search.darts_evaluation import EvaluationNetwork, evaluation_network
+from anynorm.lab.models.search.darts.evaluation_network import EvaluationNetwork, evaluation_network
 from anynorm.lab.tasks.classification.options import ClassificationOptions
 from anynorm.lab.tasks.classification.task import Classification
 from anynorm.lab.training.clipping import clipping_optimizer

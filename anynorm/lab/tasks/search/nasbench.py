@@ -31,7 +31,7 @@ from torch import Tensor
 from anynorm.errors import DataError
 from anynorm.io.atomic import atomic_write
 from anynorm.lab.data.download import find_file, find_path
-from anynorm.lab.models.search.cells import EDGES, OP_NAMES, format_cell, parse_cell
+from anynorm.lab.models.search.nasbench201.notation import EDGES, OP_NAMES, format_cell, parse_cell
 
 __all__ = [
     "EDGES",

@@ -20,8 +20,8 @@ from anynorm.lab.models.search.supernet import Supernet
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.norm_layout import Alternating, Layout
 from anynorm.layers.norm import Norm
-from anynorm.surgery.convert import replace_norms
 from anynorm.surgery.find import NormSite, find_norms
+from anynorm.surgery.replace import replace_norms
 
 
 def set_supernet_norms(supernet: Supernet, config: Config) -> None:

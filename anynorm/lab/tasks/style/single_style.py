@@ -17,16 +17,17 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from anynorm.errors import DataError, ShapeError
-from anynorm.io.pictures import encode_png, image_grid
+from anynorm.io.pictures import encode_png
 from anynorm.lab.data.image_sources import read_image
 from anynorm.lab.data.transforms import CenterCrop
 from anynorm.lab.data.unlabeled import find_image
-from anynorm.lab.tasks.style.crops import Crops, channels_last, to_float, to_uint8
+from anynorm.lab.tasks.style.crops import Crops, channels_last, to_float
 from anynorm.lab.tasks.style.encoders import load_vgg
 from anynorm.lab.tasks.style.losses import gram, gram_loss, total_variation
 from anynorm.lab.tasks.style.networks.johnson import JohnsonNetwork
 from anynorm.lab.tasks.style.options import SingleStyleOptions
-from anynorm.lab.tasks.style.task import EVAL_BATCH_SIZE, NUM_PICTURES, check_alpha, check_layers
+from anynorm.lab.tasks.style.pictures import NUM_PICTURES, draw_single_style
+from anynorm.lab.tasks.style.task import EVAL_BATCH_SIZE, check_alpha, check_layers
 from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.task import Metric, Metrics, Task
@@ -147,12 +148,7 @@ class SingleStyleTransfer(Task[SingleStyleOptions]):
     def artifacts(self) -> dict[str, bytes]:
         """Return a picture: test images in the first row, and their stylized images below."""
         contents = self.to_device(self.contents.test_crops(range(min(NUM_PICTURES, len(self.contents.test)))))
-        return {"stylized.png": encode_png(self.picture(contents))}
-
-    def picture(self, contents: Tensor) -> Tensor:
-        """Return one uint8 image: contents (n, 3, h, w) in [0, 1] in the first row, stylized below."""
-        rows = torch.cat([contents, *(self.stylize(content[None]) for content in contents)])
-        return image_grid(to_uint8(rows), columns=len(contents))
+        return {"stylized.png": encode_png(draw_single_style(self.stylize, contents))}
 
     def close(self) -> None:
         """Stop the worker processes."""

@@ -23,13 +23,14 @@ from torch import Tensor
 from torch.nn.functional import instance_norm, mse_loss
 
 from anynorm.errors import DataError, SpecError
-from anynorm.io.pictures import encode_png, image_grid
-from anynorm.lab.tasks.style.crops import Crops, channels_last, to_uint8
+from anynorm.io.pictures import encode_png
+from anynorm.lab.tasks.style.crops import Crops, channels_last
 from anynorm.lab.tasks.style.encoders import load_vgg
 from anynorm.lab.tasks.style.losses import moment_loss
 from anynorm.lab.tasks.style.networks.decoder import StyleTransferNetwork, mirror
 from anynorm.lab.tasks.style.networks.vgg import VGG
 from anynorm.lab.tasks.style.options import StyleTransferOptions
+from anynorm.lab.tasks.style.pictures import NUM_PICTURES, draw_styles
 from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.sampler import Sampler
@@ -37,8 +38,6 @@ from anynorm.lab.training.task import Metric, Metrics, Task
 from anynorm.registry import make, parse
 
 EVAL_BATCH_SIZE = 16
-NUM_PICTURES = 4
-"""Number of contents and of styles in the picture of an evaluation."""
 
 
 class StyleTransfer(Task[StyleTransferOptions]):
@@ -173,22 +172,7 @@ class StyleTransfer(Task[StyleTransferOptions]):
         contents, styles = (
             self.to_device(crops.test_crops(range(min(NUM_PICTURES, len(crops.test))))) for crops in (self.contents, self.styles)
         )
-        return {"stylized.png": encode_png(self.picture(contents, styles))}
-
-    def picture(self, contents: Tensor, styles: Tensor) -> Tensor:
-        """Return one uint8 image: the styles in the first row, then one row per content, in every style.
-
-        Args:
-            contents: (n, 3, h, w) in [0, 1].
-            styles: (m, 3, h, w) in [0, 1], of the same size.
-        """
-        if contents.shape[1:] != styles.shape[1:]:
-            sizes = " and ".join(" × ".join(map(str, images.shape[2:])) for images in (contents, styles))
-            raise DataError(f"contents and styles of a picture must have one size; got {sizes} pixels.")
-        rows = [torch.ones_like(contents[:1]), styles]
-        for content in contents:
-            rows += [content[None], *(self.stylize(content[None], style[None]) for style in styles)]
-        return image_grid(to_uint8(torch.cat(rows)), columns=1 + len(styles))
+        return {"stylized.png": encode_png(draw_styles(self.stylize, contents, styles))}
 
     def close(self) -> None:
         """Stop the worker processes."""

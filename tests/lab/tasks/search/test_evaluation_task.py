@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from anynorm.errors import SpecError
-from anynorm.lab.models.search.darts_evaluation import DropPath
+from anynorm.lab.models.search.darts.cells import DropPath
 from anynorm.lab.tasks import make_task
 from anynorm.lab.tasks.run import make_trainer
 from anynorm.lab.training.config import Config

@@ -14,8 +14,8 @@ from torch import nn
 import anynorm
 from anynorm.diagnostics.batch_statistics import batch_statistics
 from anynorm.lab.data.datasets import load_cached
-from anynorm.lab.models.search.cells import SKIP
-from anynorm.lab.models.search.nasbench201 import NasBench201
+from anynorm.lab.models.search.nasbench201.network import NasBench201
+from anynorm.lab.models.search.nasbench201.notation import SKIP
 from anynorm.lab.tasks import make_task
 from anynorm.lab.tasks.run import make_trainer, train
 from anynorm.lab.tasks.search import bilevel

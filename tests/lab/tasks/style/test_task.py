@@ -13,6 +13,7 @@ import anynorm
 from anynorm.lab.tasks import make_task
 from anynorm.lab.tasks.run import make_trainer, train
 from anynorm.lab.tasks.style.crops import Crops
+from anynorm.lab.tasks.style.pictures import draw_styles
 from anynorm.lab.training.config import hash_sources
 from anynorm.lab.training.schedules import Inverse
 from anynorm.lab.training.store import Store
@@ -138,7 +139,7 @@ def test_contents_and_styles_of_any_size_are_stylized_at_the_size_of_the_content
 
 def test_a_picture_of_images_of_different_sizes_is_refused():
     with pytest.raises(anynorm.DataError, match=r"contents and styles of a picture must have one size; got 16 × 16 and 24 × 20"):
-        make(ARBITRARY).picture(torch.rand(1, 3, 16, 16), torch.rand(1, 3, 24, 20))
+        draw_styles(make(ARBITRARY).stylize, torch.rand(1, 3, 16, 16), torch.rand(1, 3, 24, 20))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from torch import nn
 
 from anynorm.errors import DataError, unknown_name
 from anynorm.io.checkpoints import call_with_known, import_object
-from anynorm.lab.data.shape import DataShape, scale_channels
+from anynorm.lab.data.shape import DataShape
+from anynorm.lab.models.channels import scale_channels
 from anynorm.lab.tasks.generation.networks.blocks import conv2d, small_normal, spectral, xavier
 from anynorm.lab.tasks.generation.networks.discriminator import Discriminator
 from anynorm.lab.tasks.generation.networks.generators import AutoGANGenerator, BigGANGenerator, Generator, SharedEmbedding

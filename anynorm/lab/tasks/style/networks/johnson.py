@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from anynorm.lab.data.shape import scale_channels
+from anynorm.lab.models.channels import scale_channels
 
 NUM_BLOCKS = 5
 

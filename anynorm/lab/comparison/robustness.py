@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from anynorm.lab.tasks.classification.robustness import PREFIX, TRAIN_MODE
 from anynorm.lab.training.record import RunRecord
-from anynorm.lab.training.statistics import Result
+from anynorm.lab.training.result import Result
 
 ROBUST_FORMAT = ".1f"
 """Format specification of robust errors, which are in percent."""

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from anynorm.lab.training.statistics import LEVEL, Result, holm, paired_t_test
+from anynorm.lab.training.result import Result
+from anynorm.lab.training.significance import LEVEL, holm, paired_t_test
 from anynorm.table import Table
 
 

@@ -8,16 +8,16 @@ from typer.testing import CliRunner
 
 import anynorm
 from anynorm.cli import app
+from anynorm.lab.comparison.results import Results
+from anynorm.lab.comparison.robustness import RobustErrors, attacks_of, mode_warning, robust_errors, robust_results
+from anynorm.lab.comparison.step_times import StepTimes
 from anynorm.lab.comparison.table import make_table
 from anynorm.lab.report.page_data import Cell
-from anynorm.lab.report.results import Results
-from anynorm.lab.report.robustness import RobustErrors, attacks_of, mode_warning, robust_errors, robust_results
 from anynorm.lab.report.section import make_section
-from anynorm.lab.report.step_times import StepTimes
 from anynorm.lab.tasks.run import run
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.record import RunRecord
-from anynorm.lab.training.statistics import Result
+from anynorm.lab.training.result import Result
 from anynorm.lab.training.store import Store
 
 

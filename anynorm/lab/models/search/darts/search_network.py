@@ -1,7 +1,5 @@
 """The search network of the DARTS space (Liu et al. 2019, sec. 3.1): cells with all operations on each edge.
 
-    node i = Σ over its i + 2 possible inputs of the edge's output (`supernet`),  output of a cell = its 4 nodes, concatenated
-
 Normal and reduction cells have separate α. The norms, except that of the stem, have no affine.
 """
 
@@ -9,55 +7,20 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 
-from anynorm.lab.data.shape import DataShape, scale_channels
-from anynorm.lab.models.search.darts_evaluation import CHANNELS as EVALUATION_CHANNELS
-from anynorm.lab.models.search.darts_evaluation import evaluation_network
-from anynorm.lab.models.search.darts_layout import CellLayout, layout_cells, make_head, make_stem
-from anynorm.lab.models.search.darts_operations import OPERATIONS, make_operation
-from anynorm.lab.models.search.genotype import NUM_EDGES, NUM_NODES, Genotype, log_odds, strongest_edges
-from anynorm.lab.models.search.supernet import Selection, Supernet
+from anynorm.lab.data.shape import DataShape
+from anynorm.lab.models.channels import scale_channels
+from anynorm.lab.models.search.darts.cells import NORMAL, REDUCTION, MixedCell
+from anynorm.lab.models.search.darts.evaluation_network import CHANNELS as EVALUATION_CHANNELS
+from anynorm.lab.models.search.darts.evaluation_network import evaluation_network
+from anynorm.lab.models.search.darts.genotype import NUM_EDGES, Genotype, log_odds, strongest_edges
+from anynorm.lab.models.search.darts.layout import layout_cells, make_head, make_stem
+from anynorm.lab.models.search.darts.operations import OPERATIONS
+from anynorm.lab.models.search.supernet import Supernet
 
 CHANNELS, NUM_CELLS = 16, 8
 """Number of channels C of the first cell, and number of cells, in the paper's search."""
-NORMAL, REDUCTION = "normal", "reduction"
-"""The kinds of cells."""
-
-
-class MixedCell(nn.Module):
-    """A cell with all operations on each edge.
-
-    Args:
-        layout: channels and strides of the cell, which depend on its position in the network.
-    """
-
-    def __init__(self, layout: CellLayout) -> None:
-        super().__init__()
-        self.kind = REDUCTION if layout.reduces else NORMAL
-        self.preprocessing = layout.make_preprocessing(affine=False)
-        inputs = [k for node in range(NUM_NODES) for k in range(node + 2)]
-        self.edges = nn.ModuleList(
-            nn.ModuleList(make_operation(name, layout.channels, layout.stride(k), search=True) for name in OPERATIONS)
-            for k in inputs
-        )
-
-    def forward(self, before: Tensor, last: Tensor, selection: Selection) -> Tensor:
-        """Return the concatenated nodes.
-
-        Args:
-            before: output of the cell before the previous one.
-            last: output of the previous cell.
-            selection: a function that computes the output of an edge.
-        """
-        states = [module(x) for module, x in zip(self.preprocessing, (before, last), strict=True)]
-        first = 0
-        for _ in range(NUM_NODES):
-            outputs = [selection(first + k, self.edges[first + k], x) for k, x in enumerate(states)]
-            first += len(states)
-            states.append(torch.stack(outputs).sum(0))
-        return torch.cat(states[-NUM_NODES:], 1)
 
 
 class Darts(Supernet):

@@ -2,9 +2,7 @@
 
     conv 3 × 3 – norm ─▶ N cells (C) ─▶ block ─▶ N cells (2C) ─▶ block ─▶ N cells (4C) ─▶ norm – ReLU – mean – linear
 
-A cell has four nodes; node i is the sum over j < i of an operation applied to node j. A convolution is ReLU – conv – norm.
-Residual blocks halve the resolution. Node j has j input edges, so a norm on an edge that starts at node j has 5^j conditions
-(sabn sec. 4.2): the operations of these input edges, encoded as a number with j digits in base 5.
+Residual blocks halve the resolution. `cells` has the cells, and the conditions of their norms.
 """
 
 from __future__ import annotations
@@ -13,79 +11,18 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from anynorm.errors import DataError
-from anynorm.lab.data.shape import DataShape, scale_channels
-from anynorm.lab.models.search.cells import EDGES, NONE, NUM_NODES, OP_NAMES, format_cell, is_connected, parse_cell
-from anynorm.lab.models.search.supernet import Selection, Supernet, Zero
-from anynorm.layers.conditioning import is_conditional
+from anynorm.lab.data.shape import DataShape
+from anynorm.lab.models.channels import scale_channels
+from anynorm.lab.models.search.nasbench201.cells import FixedCell, MixedCell, encode_operations
+from anynorm.lab.models.search.nasbench201.notation import EDGES, NONE, OP_NAMES, format_cell, is_connected, parse_cell
+from anynorm.lab.models.search.nasbench201.operations import ConvNorm
+from anynorm.lab.models.search.supernet import Supernet
 
 CHANNELS, NUM_CELLS = 16, 5
 """Number of channels of the first stage, and number of cells per stage, in the benchmark."""
-
-
-class ConvNorm(nn.Module):
-    """ReLU, convolution without bias, norm."""
-
-    def __init__(self, in_channels: int, out_channels: int, kernel_size: int, stride: int = 1) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(in_channels, out_channels, kernel_size, stride, kernel_size // 2, bias=False)
-        self.norm: Any = nn.BatchNorm2d(out_channels)
-
-    def forward(self, x: Tensor, condition: int = 0) -> Tensor:
-        """Return norm(conv(relu(x))); the condition is passed to a conditional norm."""
-        y = self.conv(x.relu())
-        inputs = (y, condition) if is_conditional(self.norm) else (y,)
-        normalized: Tensor = self.norm(*inputs)
-        return normalized
-
-
-class Skip(nn.Module):
-    """The operation `skip_connect`."""
-
-    def forward(self, x: Tensor, *_: object) -> Tensor:
-        """Return x."""
-        return x
-
-
-class AveragePool(nn.Module):
-    """The operation `avg_pool_3x3`; positions outside the map are excluded from the mean."""
-
-    def forward(self, x: Tensor, *_: object) -> Tensor:
-        """Return the mean over 3 × 3 positions, by products with two matrices, which take 0.2 of the time of `avg_pool2d`."""
-        height, width = (neighbor_means(size, x) for size in x.shape[2:])
-        return height @ x @ width.T
-
-
-def neighbor_means(size: int, like: Tensor) -> Tensor:
-    """Return the matrix (size, size) that averages each position of a vector with its neighbors.
-
-    Args:
-        size: number of positions.
-        like: tensor with the device and dtype of the result.
-
-    >>> neighbor_means(3, torch.empty(()))
-    tensor([[0.5000, 0.5000, 0.0000],
-            [0.3333, 0.3333, 0.3333],
-            [0.0000, 0.5000, 0.5000]])
-    """
-    positions = torch.arange(size, device=like.device)
-    band = ((positions[:, None] - positions).abs() <= 1).to(like.dtype)
-    return band / band.sum(1, keepdim=True)
-
-
-def make_operation(name: str, channels: int) -> nn.Module:
-    """Return an operation of the space by name."""
-    makers: dict[str, Callable[[], nn.Module]] = {
-        "none": Zero,
-        "skip_connect": Skip,
-        "nor_conv_1x1": lambda: ConvNorm(channels, channels, 1),
-        "nor_conv_3x3": lambda: ConvNorm(channels, channels, 3),
-        "avg_pool_3x3": AveragePool,
-    }
-    return makers[name]()
 
 
 class ResidualBlock(nn.Module):
@@ -100,44 +37,6 @@ class ResidualBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the output of the block, at half the resolution of x."""
         y: Tensor = self.conv2(self.conv1(x)) + self.shortcut(self.pool(x))
-        return y
-
-
-class MixedCell(nn.Module):
-    """A cell with all operations on each edge."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.edges = nn.ModuleList(nn.ModuleList(make_operation(name, channels) for name in OP_NAMES) for _ in EDGES)
-
-    def forward(self, x: Tensor, selection: Selection, codes: list[int]) -> Tensor:
-        """Return the last node.
-
-        Args:
-            x: the first node.
-            selection: a function that computes the output of an edge.
-            codes: for each node, the condition of the norms on the edges that start at this node.
-        """
-        nodes: list[Any] = [x, *[0] * (NUM_NODES - 1)]
-        for number, (node, source) in enumerate(EDGES):
-            nodes[node] = nodes[node] + selection(number, self.edges[number], nodes[source], codes[source])
-        y: Tensor = nodes[-1]
-        return y
-
-
-class FixedCell(nn.Module):
-    """A cell with one operation per edge."""
-
-    def __init__(self, channels: int, ops: list[int]) -> None:
-        super().__init__()
-        self.edges = nn.ModuleList(make_operation(OP_NAMES[op], channels) for op in ops)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the last node."""
-        nodes: list[Any] = [x, *[0] * (NUM_NODES - 1)]
-        for (node, source), op in zip(EDGES, self.edges, strict=True):
-            nodes[node] = nodes[node] + op(nodes[source])
-        y: Tensor = nodes[-1]
         return y
 
 
@@ -224,23 +123,11 @@ class NasBench201(Supernet):
         return codes
 
 
-def encode_operations(ops: list[int]) -> list[int]:
-    """Encode the operations of the input edges of each node as one number, with one digit in base 5 per edge of `EDGES`.
-
-    >>> encode_operations([3, 0, 1, 2, 4, 3])[:3]
-    [0, 3, 1]
-    """
-    codes = [0] * NUM_NODES
-    for (node, _), op in zip(EDGES, ops, strict=True):
-        codes[node] = codes[node] * len(OP_NAMES) + op
-    return codes
-
-
 def cell_network(architecture: str, shape: DataShape, width: float = 1.0, num_cells: int = NUM_CELLS) -> nn.Module:
     """Return the untrained network of a cell.
 
     Args:
-        architecture: the cell; see `anynorm.lab.models.search.cells`.
+        architecture: the cell; see `anynorm.lab.models.search.nasbench201.notation`.
         shape: shape of the images, and the number of classes.
         width: multiplier of the 16 channels of the first stage.
         num_cells: cells per stage.

@@ -1,70 +1,20 @@
 """The evaluation network of the DARTS space: the cells of a genotype, trained from scratch (Liu et al. 2019, sec. 3.2).
 
-    node = Σ over its 2 edges of drop_path(op(input)),  output of a cell = its 4 nodes, concatenated
-
 An auxiliary head classifies the output of the second reduction cell; its weighted loss is added in training.
 """
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
-from anynorm.lab.data.shape import DataShape, scale_channels
-from anynorm.lab.models.search.darts_layout import CellLayout, layout_cells, make_head, make_stem, reduction_cells
-from anynorm.lab.models.search.darts_operations import make_operation
-from anynorm.lab.models.search.genotype import NUM_NODES, Cell, Genotype, parse_genotype
+from anynorm.lab.data.shape import DataShape
+from anynorm.lab.models.channels import scale_channels
+from anynorm.lab.models.search.darts.cells import DropPath, GenotypeCell
+from anynorm.lab.models.search.darts.genotype import NUM_NODES, Genotype, parse_genotype
+from anynorm.lab.models.search.darts.layout import CellLayout, layout_cells, make_head, make_stem, reduction_cells
 
 CHANNELS, NUM_CELLS = 36, 20
 """Number of channels C of the first cell, and number of cells, in the paper's evaluation on CIFAR-10."""
-
-
-class DropPath(nn.Module):
-    """Layer that zeros samples with probability p in training, and divides the others by 1 − p (Larsson et al. 2017).
-
-    Attributes:
-        p: the probability; 0 by default.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.p = 0.0
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return x with random samples set to 0; in eval mode, return x."""
-        if not self.training or self.p == 0:
-            return x
-        mask = torch.empty(len(x), *[1] * (x.dim() - 1), dtype=x.dtype, device=x.device).bernoulli_(1 - self.p)
-        return x * mask / (1 - self.p)
-
-
-class GenotypeCell(nn.Module):
-    """A cell of a genotype.
-
-    Args:
-        layout: channels and strides of the cell, which depend on its position in the network.
-        cell: the edges of the cell.
-    """
-
-    def __init__(self, layout: CellLayout, cell: Cell) -> None:
-        super().__init__()
-        self.preprocessing = layout.make_preprocessing(affine=True)
-        self.inputs = [[k for _, k in node] for node in cell]
-        self.nodes = nn.ModuleList(nn.ModuleList(_make_edge(layout, name, k) for name, k in node) for node in cell)
-
-    def forward(self, before: Tensor, last: Tensor) -> Tensor:
-        """Return the concatenated nodes; arguments as in `MixedCell.forward`."""
-        states = [module(x) for module, x in zip(self.preprocessing, (before, last), strict=True)]
-        for edges, inputs in zip(self.nodes, self.inputs, strict=True):
-            assert isinstance(edges, nn.ModuleList)
-            states.append(torch.stack([edge(states[k]) for edge, k in zip(edges, inputs, strict=True)]).sum(0))
-        return torch.cat(states[-NUM_NODES:], 1)
-
-
-def _make_edge(layout: CellLayout, name: str, index: int) -> nn.Module:
-    """Return the operation of an edge, followed by DropPath unless it is the identity."""
-    operation = make_operation(name, layout.channels, layout.stride(index), search=False)
-    return operation if isinstance(operation, nn.Identity) else nn.Sequential(operation, DropPath())
 
 
 class EvaluationNetwork(nn.Module):
@@ -136,7 +86,7 @@ def evaluation_network(
     """Return the untrained network of a genotype.
 
     Args:
-        architecture: the genotype; see `anynorm.lab.models.search.genotype`.
+        architecture: the genotype; see `anynorm.lab.models.search.darts.genotype`.
         shape: shape of the images, and the number of classes.
         width: multiplier of the 36 channels of the first cell.
         num_cells: number of cells.

@@ -11,7 +11,7 @@ from torch import nn
 
 import anynorm
 from anynorm.diagnostics import estimation_shift
-from anynorm.diagnostics.advice import _depth_correlation, advise
+from anynorm.diagnostics.estimation_shift_advice import _depth_correlation, advise
 from anynorm.diagnostics.scores import accuracy
 from tests.helpers import data
 

@@ -3,8 +3,8 @@
     records ── rank ──▶ Ranking ── sentence ──▶ "At batch size 2 use sn: …"
 
 The best norm is the one with the best mean of the task's metric: for classification, the lowest test error. Every other norm is
-compared with the best by a paired t-test over seeds, with Holm's correction (see `anynorm.lab.training.statistics`). A norm with
-a failed run is not recommended.
+compared with the best by a paired t-test over seeds, with Holm's correction (see `anynorm.lab.training.significance`). A norm
+with a failed run is not recommended.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from anynorm.lab.training.record import ERROR, RunRecord
-from anynorm.lab.training.statistics import LEVEL, holm, paired_t_test
+from anynorm.lab.training.significance import LEVEL, holm, paired_t_test
 from anynorm.lab.training.task import Metric
 
 MIN_SEEDS = 3

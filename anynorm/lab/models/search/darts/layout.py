@@ -13,8 +13,8 @@ from torch import nn
 
 from anynorm.errors import SpecError
 from anynorm.lab.data.shape import DataShape
-from anynorm.lab.models.search.darts_operations import FactorizedReduce, relu_conv_norm
-from anynorm.lab.models.search.genotype import NUM_NODES
+from anynorm.lab.models.search.darts.genotype import NUM_NODES
+from anynorm.lab.models.search.darts.operations import FactorizedReduce, relu_conv_norm
 
 STEM_MULTIPLIER = 3
 """Number of channels of the stem as a multiple of C."""

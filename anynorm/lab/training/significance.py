@@ -1,4 +1,4 @@
-"""Statistics over seeds: mean and sd, the paired t-test, and Holm's correction for several tests.
+"""Significance of differences over seeds: the paired t-test, and Holm's correction for several tests.
 
 Two configurations are compared by a paired test over seeds, because runs with the same seed share their data order and
 initialization. With d_1 … d_n the differences per seed, the p-value of Student's one-sided paired t-test is the probability of a
@@ -13,60 +13,12 @@ next if it is below α / (k − 1), and so on, and stops at the first that is no
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 LEVEL = 0.05
 """A difference is called significant if its p-value is below this level."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """Mean and standard deviation of a value over seeds.
-
-    As text, it is "mean ± sd", with the number of failed runs if there are any; "failed" if all runs failed, "" without runs. The
-    format specification is that of the mean and the sd, separated by " ± " if they differ; it is ".4g ± .2g" by default.
-
-    Attributes:
-        mean: mean over the runs that did not fail; None if there are none.
-        sd: sample standard deviation; None for fewer than two values, and if the mean is not finite.
-        n: number of runs that did not fail.
-        num_failed: number of failed runs.
-
-    >>> result = Result.of([30.0, 32.0, None])
-    >>> result.mean, result.n, result.num_failed
-    (31.0, 2, 1)
-    >>> f"{result}", f"{result:.1f}", f"{result:+.0f ± .1f}"
-    ('31 ± 1.4, 1 of 3 failed', '31.0 ± 1.4, 1 of 3 failed', '+31 ± 1.4, 1 of 3 failed')
-    """
-
-    mean: float | None
-    sd: float | None
-    n: int
-    num_failed: int = 0
-
-    @classmethod
-    def of(cls, values: Iterable[float | None]) -> Result:
-        """Return the result of one value per seed; a value is None where the run failed."""
-        runs = list(values)
-        successful = [value for value in runs if value is not None]
-        mean = statistics.fmean(successful) if successful else None
-        has_sd = mean is not None and math.isfinite(mean) and len(successful) > 1
-        return cls(mean, statistics.stdev(successful) if has_sd else None, len(successful), len(runs) - len(successful))
-
-    def __format__(self, format_spec: str) -> str:
-        if self.mean is None:
-            return "failed" if self.num_failed else ""
-        mean_spec, _, sd_spec = (format_spec or ".4g ± .2g").partition(" ± ")
-        sd = "" if self.sd is None else f" ± {self.sd:{sd_spec or mean_spec}}"
-        failed = f", {self.num_failed} of {self.n + self.num_failed} failed" if self.num_failed else ""
-        return f"{self.mean:{mean_spec}}{sd}{failed}"
-
-    def __str__(self) -> str:
-        return format(self)
 
 
 def paired_t_test(larger: Sequence[float], smaller: Sequence[float]) -> float:

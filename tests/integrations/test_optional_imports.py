@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 import anynorm
 from anynorm.integrations import lightning, mmengine, monai, opacus, timm, transformers
 from anynorm.integrations.loaders import isolated_loader, to_device
-from anynorm.integrations.packages import MissingPackageError, base_class
+from anynorm.integrations.optional_imports import MissingPackageError, base_class
 from tests.surgery.detectors import get_norm
 
 

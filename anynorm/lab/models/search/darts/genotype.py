@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from anynorm.errors import DataError
-from anynorm.lab.models.search.darts_operations import NONE, OPERATIONS
+from anynorm.lab.models.search.darts.operations import NONE, OPERATIONS
 
 NUM_NODES = 4
 NUM_EDGES = sum(range(2, 2 + NUM_NODES))

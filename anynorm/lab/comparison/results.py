@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from anynorm.lab.report.ranking import USUAL_NORM, Ranking, rank
-from anynorm.lab.report.robustness import attacks_of, mode_warning
+from anynorm.lab.comparison.ranking import USUAL_NORM, Ranking, rank
+from anynorm.lab.comparison.robustness import attacks_of, mode_warning
 from anynorm.lab.training.record import ERROR, RunRecord
-from anynorm.lab.training.statistics import Result
+from anynorm.lab.training.result import Result
 from anynorm.lab.training.task import Metric
 
 

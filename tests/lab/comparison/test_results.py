@@ -2,11 +2,11 @@
 
 import pytest
 
+from anynorm.lab.comparison.ranking import rank
+from anynorm.lab.comparison.results import Results
 from anynorm.lab.comparison.table import Column, make_table
-from anynorm.lab.report.ranking import rank
-from anynorm.lab.report.results import Results
 from anynorm.lab.training.record import LayerShift, RunRecord
-from anynorm.lab.training.statistics import Result
+from anynorm.lab.training.result import Result
 
 
 def make_record(norm, error=2.5, batch_size=2, seed=0, **values):
