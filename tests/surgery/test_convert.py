@@ -190,7 +190,7 @@ def test_an_optimizer_keeps_its_groups_and_state():
 
 
 def test_a_failure_half_way_leaves_the_model_unchanged(monkeypatch):
-    from anynorm.surgery import convert as module
+    from anynorm.surgery import replace as module
 
     model = network()
     before = list(model.modules())
