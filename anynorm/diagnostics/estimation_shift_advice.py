@@ -50,15 +50,15 @@ def _cause_and_action(rows: list[dict[str, Any]], threshold: float) -> tuple[str
     sufficient = [row for row in rows if row.get("max_remaining", math.inf) < threshold]
     if len(shifted) == 1 or sufficient:
         norm = max(sufficient, key=lambda row: row["shift_removed"]) if sufficient else worst
-        part = (
+        removed = (
             f"; correcting it alone removes {100 * norm['shift_removed']:.0f} % of all shift" if "shift_removed" in norm else ""
         )
         return (
-            f"one norm is at fault, '{norm['path']}' (shift {norm['shift']:.2g}{part})",
+            f"one norm is at fault, '{norm['path']}' (shift {norm['shift']:.2g}{removed})",
             "Recalibrate on data like that of inference, and check the layer that feeds this norm.",
         )
     third = max(1, len(rows) // 3)
-    first, last = (sum(row["shift"] for row in part) / third for part in (rows[:third], rows[-third:]))
+    first, last = (sum(row["shift"] for row in third_of_rows) / third for third_of_rows in (rows[:third], rows[-third:]))
     if len(rows) >= MIN_NORMS_FOR_TREND and last > 2 * first and _depth_correlation(rows) > 0.5:
         return (
             f"shift grows with depth, from {first:.2g} in the first third to {last:.2g} in the last (worst '{worst['path']}', "

@@ -32,20 +32,20 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     >>> import tempfile
     >>> target = Path(tempfile.mkdtemp()) / "record.json"
-    >>> with atomic_write(target) as part:
-    ...     _ = part.write_text("{}")
+    >>> with atomic_write(target) as temporary:
+    ...     _ = temporary.write_text("{}")
     >>> target.read_text(), [entry.name for entry in target.parent.iterdir()]
     ('{}', ['record.json'])
     """
     target = Path(path)
-    part = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
+    temporary = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
     try:
-        yield part
-        with part.open("rb+") as file:
+        yield temporary
+        with temporary.open("rb+") as file:
             os.fsync(file.fileno())
-        part.replace(target)
+        temporary.replace(target)
     except (OSError, RuntimeError) as error:
         remedy = "free disk space" if target.parent.is_dir() else f"create the folder {target.parent}"
         raise DiskError(f"cannot write {target}: {error}. The previous file is intact; {remedy} and run again.") from error
     finally:
-        part.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

@@ -132,8 +132,8 @@ def save_model(model: nn.Module, path: Path) -> None:
     if path.suffix != ".safetensors":
         raise DataError(f"checkpoints are written as safetensors: the path must end in .safetensors; got {path}.")
     tensors = {key: value.detach().clone().contiguous() for key, value in model.state_dict().items()}
-    with atomic_write(path) as part:
+    with atomic_write(path) as temporary:
         try:
-            save_file(tensors, part)
+            save_file(tensors, temporary)
         except SafetensorError as error:  # raised for a full disk, for example
             raise OSError(error) from None

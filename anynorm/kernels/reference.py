@@ -15,8 +15,8 @@ A worked example: one forward pass of Switchable Normalization in training, `any
 
     normalize (below), which `kernels.normalize` selects if neither the C++ nor the Triton kernels are used:
 
-    shift            (8, 16, 1)      mean of each sample, channel and strip, without gradient    _row_means
-    centered         (8, 16, 4, 4)   x − shift, the only tensor of this size that is saved       _subtract
+    center           (8, 16, 1)      mean of each sample, channel and strip, without gradient    _row_means
+    centered         (8, 16, 4, 4)   x − center, the only tensor of this size that is saved      _subtract
     sample moments   (8, 16, 1)      mean, var and count = 16 of each sample and channel         _centered_moments
     channel moments  (1, 16, 1)      pooled over the samples (and processes); count = 128        _batch_stats, core/moments.py
     by_cut           in (8, 16, 1)   the sample moments                           count = 16
@@ -26,7 +26,7 @@ A worked example: one forward pass of Switchable Normalization in training, `any
     mean, var        (8, 16, 1)      w₁ in + w₂ ln + w₃ bn; the three tables broadcast           _mix
     r                (8, 16, 1)      1/sqrt(var + ε)                                             core/affine.py
     a, b             (8, 16, 1)      γ r and β, with γ = weight and β = bias as (1, 16, 1)       _chain
-    y                (8, 16, 4, 4)   a · centered + b − a (mean − shift) = a (x − mean) + b      scale
+    y                (8, 16, 4, 4)   a · centered + b − a (mean − center) = a (x − mean) + b     scale
 
     The layer then updates the running statistics from the moments of bn (core/update_rules.py):
     s ← 0.9 s + 0.1 m, with the unbiased variance var · 128/127.
@@ -54,24 +54,24 @@ from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, Params
 def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
     """Return y and the batch statistics. For the arguments, see `kernels.normalize`.
 
-    One tensor of the size of x is saved for backward, x − shift; two for norms with one statistic per position.
+    One tensor of the size of x is saved for backward, x − center; two for norms with one statistic per position.
     """
     if any(spec.uses_batch):
-        shift = _row_means(x, spec.num_units, spec.num_strips(x))
-        centered = _subtract(x, shift)
-        batch = _batch_stats(spec, _centered_moments(centered, shift, x), buffers)
+        center = _row_means(x, spec.num_units, spec.num_strips(x))
+        centered = _subtract(x, center)
+        batch = _batch_stats(spec, _centered_moments(centered, center, x), buffers)
         mean, var = _mix(spec, _stats_by_cut(spec, x, batch, buffers), params)
     else:
         batch = BatchStats([None for _ in spec.uses_batch])
         mean, var = _mix(spec, _stats_by_cut(spec, x, batch, buffers), params)
-        shift = mean.detach()
-        centered = _subtract(x, shift)
+        center = mean.detach()
+        centered = _subtract(x, center)
     r, stages = inverse_std(var, spec.eps), _stages(spec, params, buffers)
     if spec.has_positional_cut:  # a = γ r, with r per position and γ per channel, would be as large as x
-        normalized = scale(centered, shift, mean, (r, torch.zeros_like(r)), x)
+        normalized = scale(centered, center, mean, (r, torch.zeros_like(r)), x)
         y = _apply(_chain(stages, torch.ones_like(r[:1, :1, :1])), normalized)
     else:
-        y = scale(centered, shift, mean, _chain(stages, r), x)
+        y = scale(centered, center, mean, _chain(stages, r), x)
     return with_strides_of(x, y.to(x.dtype)), batch
 
 
@@ -186,8 +186,8 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 def moments(x: Tensor, strips: int) -> Moments:
     """Return the moments of each sample, channel and strip of the flattened positions, (n, c, strips)."""
-    shift = _row_means(x, x.shape[1], strips)
-    return _centered_moments(_subtract(x, shift), shift, x)
+    center = _row_means(x, x.shape[1], strips)
+    return _centered_moments(_subtract(x, center), center, x)
 
 
 def _row_means(x: Tensor, units: int, strips: int) -> Tensor:
@@ -195,9 +195,9 @@ def _row_means(x: Tensor, units: int, strips: int) -> Tensor:
     return _as_rows(at_least_float32(x.detach()), units, strips).mean((2, 4))
 
 
-def _centered_moments(centered: Tensor, shift: Tensor, x: Tensor) -> Moments:
-    """Return the moments of x, computed from `centered` = x − shift so that float32 sums are accurate if the mean is large."""
-    rows = _as_rows(centered, *shift.shape[1:])
+def _centered_moments(centered: Tensor, center: Tensor, x: Tensor) -> Moments:
+    """Return the moments of x, computed from `centered` = x − center so that float32 sums are accurate if the mean is large."""
+    rows = _as_rows(centered, *center.shape[1:])
     if is_exporting():  # var_mean is not a core ATen operator
         var, residual = rows.var((2, 4), correction=0), rows.mean((2, 4))
     elif rows.shape[0]:
@@ -206,22 +206,22 @@ def _centered_moments(centered: Tensor, shift: Tensor, x: Tensor) -> Moments:
         var = residual = rows.mean((2, 4))
     dtype = table_dtype(x)
     count = torch.full((1, 1, 1), rows.shape[2] * rows.shape[4], dtype=dtype, device=x.device)
-    return Moments(shift.to(dtype) + residual.to(dtype), var.to(dtype), count)
+    return Moments(center.to(dtype) + residual.to(dtype), var.to(dtype), count)
 
 
-def scale(centered: Tensor, shift: Tensor, mean: Tensor, affine: Coefficients, x: Tensor) -> Tensor:
-    """Return y = a (x − mean) + b = a (x − shift) + b − a (mean − shift) in the memory format of x.
+def scale(centered: Tensor, center: Tensor, mean: Tensor, affine: Coefficients, x: Tensor) -> Tensor:
+    """Return y = a (x − mean) + b = a (x − center) + b − a (mean − center) in the memory format of x.
 
     Args:
-        centered: x − shift.
-        shift: values close to the mean, without gradient, (n or 1, parts of channels, strips).
+        centered: x − center.
+        center: values close to the mean, without gradient, (n or 1, parts of channels, strips).
         mean: the mean; broadcasts to (n, c, strips).
         affine: a and b; each broadcasts to (n, c, strips).
         x: the input, used for its shape.
     """
     a, b = affine
-    shift = expand_parts(shift, (x.shape[0], x.shape[1], shift.shape[2]))
-    return _apply((a, b - a * (mean - shift.to(mean.dtype))), centered)
+    center = expand_parts(center, (x.shape[0], x.shape[1], center.shape[2]))
+    return _apply((a, b - a * (mean - center.to(mean.dtype))), centered)
 
 
 def _apply(coefficients: Coefficients, values: Tensor) -> Tensor:

@@ -15,22 +15,22 @@ def path(tmp_path):
 
 
 def write_half_and_raise(path, error):
-    with atomic_write(path) as part:
-        part.write_text("half")
+    with atomic_write(path) as temporary:
+        temporary.write_text("half")
         raise error
 
 
 def write_to_full_disk(path):
-    with atomic_write(path) as part:
-        part.symlink_to("/dev/full")
-        torch.save({"weight": torch.zeros(1000)}, part)
+    with atomic_write(path) as temporary:
+        temporary.symlink_to("/dev/full")
+        torch.save({"weight": torch.zeros(1000)}, temporary)
 
 
 def test_the_previous_file_stays_until_the_block_ends(path):
-    with atomic_write(path) as part:
-        part.write_text("new")
+    with atomic_write(path) as temporary:
+        temporary.write_text("new")
         assert path.read_text() == "previous"
-        assert part.parent == path.parent
+        assert temporary.parent == path.parent
     assert path.read_text() == "new"
     assert list(path.parent.iterdir()) == [path]
 
@@ -60,5 +60,5 @@ def test_a_full_disk_under_torch_save_raises_disk_error(path):
 
 def test_a_missing_directory_raises_disk_error_and_names_it(tmp_path):
     message = f"cannot write .*create the folder {tmp_path / 'none'} and run again"
-    with pytest.raises(anynorm.DiskError, match=message), atomic_write(tmp_path / "none" / "file") as part:
-        part.write_text("x")
+    with pytest.raises(anynorm.DiskError, match=message), atomic_write(tmp_path / "none" / "file") as temporary:
+        temporary.write_text("x")

@@ -58,8 +58,8 @@ SCRATCH = {
 }
 PRETRAINED = {
     "bn, pretrained": Detector("bn", pretrained="bn", masks=True),
-    "bn†": Detector("bn", pretrained="bn", frozen_part="backbone", masks=True),
-    "bn† + gn": Detector("bn;fpn=gn:8;heads=gn:8", pretrained="bn", frozen_part="backbone", masks=True),
+    "bn†": Detector("bn", pretrained="bn", frozen_submodule="backbone", masks=True),
+    "bn† + gn": Detector("bn;fpn=gn:8;heads=gn:8", pretrained="bn", frozen_submodule="backbone", masks=True),
     "gn, pretrained": Detector("gn:8", pretrained="gn:8", masks=True),
     "sn, pretrained": Detector("sn", pretrained="sn", masks=True),
 }

@@ -36,7 +36,7 @@ VARIANTS = {
     "bn, 8 per device": Detector("bn", devices=Devices(1, 8)),
     "gn, 8 per device": Detector("gn:8"),  # GN does not depend on the division: the run of 2 per device
     "xbn, 8 per device": Detector(XBN, devices=Devices(1, 8)),
-    "bn†, pretrained": Detector("bn;fpn=gn:8;heads=gn:8", pretrained="bn", frozen_part="backbone", masks=True),
+    "bn†, pretrained": Detector("bn;fpn=gn:8;heads=gn:8", pretrained="bn", frozen_submodule="backbone", masks=True),
     "gn, pretrained": Detector("gn:8", pretrained="gn:8", masks=True),
     "xbn, pretrained": Detector(XBN, pretrained="xbn=gn:8", masks=True),
 }

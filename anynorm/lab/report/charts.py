@@ -30,7 +30,7 @@ def make_curves(results: Results) -> list[Curve]:
 
 def make_shifts(results: Results) -> list[Chart]:
     """Return the charts of the estimation shift by layer."""
-    return _make_charts(results, lambda record: ((layer.place, layer.shift) for layer in record.shift or ()))
+    return _make_charts(results, lambda record: ((layer.position, layer.shift) for layer in record.shift or ()))
 
 
 def make_weights(results: Results) -> list[Weights]:

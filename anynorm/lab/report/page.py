@@ -56,8 +56,8 @@ def write_page(root: Path, path: Path) -> tuple[int, list[str]]:
         sections=[make_section(group, VARIED, times, store) for group in group_records(records)],
     )
     html = _inline(json.dumps(json_safe(data), allow_nan=False))
-    with atomic_write(path) as part:
-        part.write_text(html, encoding="utf-8")
+    with atomic_write(path) as temporary:
+        temporary.write_text(html, encoding="utf-8")
     return len(records), omitted
 
 

@@ -41,7 +41,7 @@ def make_section(records: Sequence[RunRecord], varied: Sequence[str], step_times
         curves=make_curves(results),
         pictures=find_pictures(results, store),
         shifts=make_shifts(results),
-        layers={layer.place: layer.path for record in records for layer in record.shift or ()},
+        layers={layer.position: layer.path for record in records for layer in record.shift or ()},
         weights=make_weights(results),
         cost=_cost(results, configs, step_times),
         runs=_runs(results),

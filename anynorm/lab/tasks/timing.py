@@ -52,8 +52,10 @@ def step_times(configs: list[Config], root: Path | None = None, hardware: Hardwa
         torch.set_num_threads(threads)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as part:
-            part.write_text(json.dumps({"ids": [config.id for config in configs], "provenance": provenance(), "seconds": times}))
+        with atomic_write(path) as temporary:
+            temporary.write_text(
+                json.dumps({"ids": [config.id for config in configs], "provenance": provenance(), "seconds": times})
+            )
     return times
 
 

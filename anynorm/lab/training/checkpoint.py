@@ -17,8 +17,8 @@ def save_checkpoint(state: dict[str, Any], path: Path) -> None:
     Raises:
         DiskError: if the file cannot be written.
     """
-    with atomic_write(path) as part:
-        torch.save(state, part)
+    with atomic_write(path) as temporary:
+        torch.save(state, temporary)
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

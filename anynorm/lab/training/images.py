@@ -1,6 +1,6 @@
 """The images of a classification run: in memory, or decoded while the run trains.
 
-Both return the uint8 images and labels of a pass by its number, and standardized test images.
+Both return the uint8 images and labels of a micro-batch by its index, and standardized test images.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class InMemoryImages:
         return len(self.data.test[1])
 
     def batch(self, sampler: Sampler, step: int, micro_batch: int, *, num_workers: int = 0) -> Batch:
-        """Return images and labels of a pass; there is nothing to decode for workers."""
+        """Return images and labels of a micro-batch; there is nothing to decode for workers."""
         indices = sampler.indices(step, micro_batch)
         images, labels = self.data.train
         return images[indices], labels[indices]
@@ -79,19 +79,19 @@ class StreamedImages:
         return len(self.data.test)
 
     def batch(self, sampler: Sampler, step: int, micro_batch: int, *, num_workers: int = 0) -> Batch:
-        """Return images and labels of a pass; workers, started in the first call, prefetch the following passes."""
+        """Return images and labels of a micro-batch; workers, started in the first call, prefetch the following ones."""
         if self._loader is None:
             self._loader = self._make_loader(sampler, num_workers)
-        return self._loader.batch(step * sampler.passes_per_step + micro_batch)
+        return self._loader.batch(step * sampler.micro_batches_per_step + micro_batch)
 
     def _make_loader(self, sampler: Sampler, num_workers: int) -> StepLoader:
         config = self.config
         transform = TrainTransform(config.image_size, config.min_area, flip=False, color_jitter=config.color_jitter)
 
-        def samples(number: int) -> tuple[Tensor, list[int]]:
-            place = divmod(number, sampler.passes_per_step)
-            indices = sampler.indices(*place)
-            first = sampler.seed(*place) * config.batch_size
+        def samples(batch: int) -> tuple[Tensor, list[int]]:
+            step, micro_batch = divmod(batch, sampler.micro_batches_per_step)
+            indices = sampler.indices(step, micro_batch)
+            first = sampler.seed(step, micro_batch) * config.batch_size
             return indices, list(range(first, first + len(indices)))
 
         return StepLoader(self.data.train, transform, samples, num_workers=num_workers, pin_memory=True)

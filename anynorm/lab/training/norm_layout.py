@@ -7,8 +7,8 @@ xbn.p3.d2=in    the third norm of every second residual block
 sabn@K          every norm; K stands for the number of classes of the task's data set
 sn;heads=gn:8   gn:8 in the submodule `heads`, sn in the rest; a layout per submodule, such as backbone=xbn=gn:64;heads=gn:8
 
-A submodule is called a part here. The layout of the rest comes first and is `bn` if it is omitted. Parts are replaced in the
-given order, so a submodule of another part must come after that part.
+The layout of the rest comes first and is `bn` if it is omitted. Submodules are changed in the given order, so a submodule of
+another one must come after it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from anynorm.surgery.replace import replace_norms
 from anynorm.surgery.xbn import xbn
 
 _XBN = re.compile(r"xbn(?:\.p([123]))?(?:\.d([1-9]\d?))?=(.+)")
-_PART = re.compile(r"(?!xbn[.=])(\w+(?:\.\w+)*)=(.+)")
+_SUBMODULE = re.compile(r"(?!xbn[.=])(\w+(?:\.\w+)*)=(.+)")
 _LIST_ENTRY = re.compile(r"(?:\[[^\]]*\]|,\s*\d|[^,])+")
 
 
@@ -104,8 +104,8 @@ class Layout:
     """The norms of a network.
 
     Args:
-        rest: the norms of all layers that are in none of the parts.
-        parts: pairs of the path of a submodule and its norms, in the order in which they are replaced.
+        rest: the norms of all layers that are in none of the submodules.
+        submodules: pairs of the path of a submodule and its norms, in the order in which they are replaced.
 
     >>> layout = Layout.parse("sabn@K;heads=xbn.d2=gn:8", num_classes=10)
     >>> print(layout)
@@ -115,7 +115,7 @@ class Layout:
     """
 
     rest: Alternating | XBNBlocks
-    parts: tuple[tuple[str, Alternating | XBNBlocks], ...] = ()
+    submodules: tuple[tuple[str, Alternating | XBNBlocks], ...] = ()
 
     @classmethod
     def parse(cls, text: str, batch_size: int = 1, num_classes: int | None = None) -> Layout:
@@ -136,9 +136,9 @@ class Layout:
             )
         pairs: list[tuple[str, Alternating | XBNBlocks]] = []
         for entry in text.replace("@K", f"@{num_classes}").split(";"):
-            match = _PART.fullmatch(entry.strip())
+            match = _SUBMODULE.fullmatch(entry.strip())
             if match is None and pairs:
-                raise SpecError(f"a layout of parts must be LAYOUT;PART=LAYOUT;…; got {text!r}. Usable: sn;heads=gn:8.")
+                raise SpecError(f"a layout per submodule must be LAYOUT;SUBMODULE=LAYOUT;…; got {text!r}. Usable: sn;heads=gn:8.")
             if match is not None and not pairs:
                 pairs.append(("", _parse_norms("bn", batch_size)))
             path, norms = match.groups() if match else ("", entry.strip())
@@ -146,16 +146,16 @@ class Layout:
         return cls(pairs[0][1], tuple(pairs[1:]))
 
     def __str__(self) -> str:
-        return ";".join([str(self.rest), *(f"{path}={norms}" for path, norms in self.parts)])
+        return ";".join([str(self.rest), *(f"{path}={norms}" for path, norms in self.submodules)])
 
     @property
     def norms(self) -> list[NormSpec]:
         """The definitions of all norms."""
-        return [norm for layout in (self.rest, *dict(self.parts).values()) for norm in layout.norms]
+        return [norm for layout in (self.rest, *dict(self.submodules).values()) for norm in layout.norms]
 
-    def of_part(self, path: str) -> Layout:
-        """Return the layout of a part; that of the rest if the part has none of its own."""
-        return Layout(dict(self.parts).get(path, self.rest))
+    def of_submodule(self, path: str) -> Layout:
+        """Return the layout of a submodule; that of the rest if it has none of its own."""
+        return Layout(dict(self.submodules).get(path, self.rest))
 
     def without_classes(self) -> Layout:
         """Return the layout with one affine and one set of statistics per norm, in place of those per class or domain."""
@@ -163,7 +163,7 @@ class Layout:
         def change(norm: NormSpec) -> NormSpec:
             return norm.with_affine("") if norm.num_classes else norm
 
-        return Layout(self.rest.map(change), tuple((path, norms.map(change)) for path, norms in self.parts))
+        return Layout(self.rest.map(change), tuple((path, norms.map(change)) for path, norms in self.submodules))
 
     def apply(self, model: nn.Module, fit: Calibration | None = None) -> nn.Module:
         """Replace the norms of a model.
@@ -175,17 +175,17 @@ class Layout:
             fit: calibration batches on which γ and β are fitted, as in `anynorm.convert`; None to copy γ and β.
 
         Raises:
-            SpecError: if the model or a part has no norm, a part does not exist, or `fit` is given for XBN blocks.
+            SpecError: if the model or a submodule has no norm, a submodule does not exist, or `fit` is given for XBN blocks.
         """
         network = self.rest.apply(model, fit)
-        for path, norms in self.parts:
+        for path, norms in self.submodules:
             parent, _, name = path.rpartition(".")
-            setattr(_find_part(network, parent, path), name, norms.apply(_find_part(network, path, path), fit))
+            setattr(_find_submodule(network, parent, path), name, norms.apply(_find_submodule(network, path, path), fit))
         return network
 
 
 def _parse_norms(text: str, batch_size: int) -> Alternating | XBNBlocks:
-    """Parse a layout without parts."""
+    """Parse a layout without submodules."""
     match = _XBN.fullmatch(text)
     if match:
         position, every, spec = match.groups()
@@ -198,8 +198,8 @@ def _parse_norms(text: str, batch_size: int) -> Alternating | XBNBlocks:
     return Alternating(tuple(parse(spec, batch_size=batch_size) for spec in text.split("~")))
 
 
-def _find_part(model: nn.Module, path: str, part: str) -> nn.Module:
-    """Return the submodule at a path; `part` is the name in the error message.
+def _find_submodule(model: nn.Module, path: str, name: str) -> nn.Module:
+    """Return the submodule at a path; `name` is its name in the error message.
 
     Raises:
         SpecError: if the model does not have the submodule.
@@ -207,9 +207,9 @@ def _find_part(model: nn.Module, path: str, part: str) -> nn.Module:
     try:
         return model.get_submodule(path)
     except AttributeError:
-        children = [name for name, child in model.named_children() if find_norms(child)]
-        usable = f"Parts with norms: {' '.join(children)}" if children else "It has no parts with norms"
-        raise SpecError(f"{type(model).__name__} has no part {part!r}. {usable}.") from None
+        children = [key for key, child in model.named_children() if find_norms(child)]
+        usable = f"Submodules with norms: {' '.join(children)}" if children else "It has no submodules with norms"
+        raise SpecError(f"{type(model).__name__} has no submodule {name!r}. {usable}.") from None
 
 
 def split_norms(text: str) -> list[str]:

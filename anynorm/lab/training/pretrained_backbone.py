@@ -26,8 +26,8 @@ class PretrainedOptions(Options):
 
     weights: str = option(
         "",
-        'path of the state dict of a pretrained classifier, such as `model.pt` of a run, for the backbone; "" for none. It has '
-        "the norms of the run or, with `fit_images`, those of the model as it is built (BN).",
+        'path of the state dict of a pretrained classifier, such as `model.pt` of a run, for the backbone; "" for none. The '
+        "classifier must have the norms of the run; with `fit_images` it must have BN.",
     )
     fit_images: int = option(
         0,
@@ -35,9 +35,9 @@ class PretrainedOptions(Options):
         "that have the norms of the run.",
         minimum=0,
     )
-    frozen_part: str = option(
+    frozen_submodule: str = option(
         "",
-        'part of the network whose norms are frozen (running statistics, γ and β), such as backbone; "" for none.',
+        'path of the submodule whose norms are frozen (running statistics, γ and β), such as backbone; "" for none.',
         old_name="frozen",
     )
     backbone_image_size: int = option(
@@ -68,7 +68,7 @@ def set_up_network(
     calibration_images: Callable[[int], Tensor],
     load: Load = load_into_backbone,
 ) -> nn.Module:
-    """Replace the norms of a network, load pretrained weights into its backbone, and freeze a part.
+    """Replace the norms of a network, load pretrained weights into its backbone, and freeze the norms of a submodule.
 
     Args:
         network: a network with norms and a submodule `backbone`.
@@ -82,7 +82,7 @@ def set_up_network(
 
     Raises:
         DataError: if the weights do not fit the backbone.
-        SpecError: if a part does not exist or has no norms.
+        SpecError: if a submodule does not exist or has no norms.
     """
     weights = read_state_dict(find_path(options.weights)) if options.weights else None
     if weights is not None and options.fit_images:
@@ -91,24 +91,24 @@ def set_up_network(
     network = Layout.parse(config.norm, config.batch_size).apply(network)
     if weights is not None and not options.fit_images:
         load(network, weights, options.weights)
-    if options.frozen_part:
-        freeze_part(network, options.frozen_part)
+    if options.frozen_submodule:
+        freeze_submodule(network, options.frozen_submodule)
     return network.train()
 
 
 def fit_backbone(network: Any, config: Config, images: Tensor) -> None:
     """Replace the norms of a pretrained backbone by those of a run, with γ and β fitted on images."""
-    layout = Layout.parse(config.norm, config.batch_size).of_part("backbone")
+    layout = Layout.parse(config.norm, config.batch_size).of_submodule("backbone")
     network.backbone = layout.apply(network.backbone.eval(), calibration(images, None))
 
 
-def freeze_part(network: nn.Module, part: str) -> None:
+def freeze_submodule(network: nn.Module, path: str) -> None:
     """Freeze the norms of a submodule: statistics and affine.
 
     Raises:
         SpecError: if the submodule does not exist, or has no norms.
     """
-    parts = [name for name, child in network.named_children() if find_norms(child)]
-    if part not in dict(network.named_modules()) or not find_norms(network.get_submodule(part)):
-        raise SpecError(f"frozen_part must be a part of the network with norms; got {part!r}. Usable: {' '.join(parts)}.")
-    freeze(network.get_submodule(part))
+    usable = [name for name, child in network.named_children() if find_norms(child)]
+    if path not in dict(network.named_modules()) or not find_norms(network.get_submodule(path)):
+        raise SpecError(f"frozen_submodule must be a submodule with norms; got {path!r}. Usable: {' '.join(usable)}.")
+    freeze(network.get_submodule(path))

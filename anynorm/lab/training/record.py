@@ -34,7 +34,7 @@ class LayerShift:
     """The estimation shift of one norm of a trained network; see `anynorm.diagnostics.estimation_shift`.
 
     Attributes:
-        place: position of the norm in the network, from 1.
+        position: position of the norm in the network, from 1.
         path: path of the norm in the network.
         norm: spec of the norm.
         esm_mean: estimation shift magnitude of the mean.
@@ -42,12 +42,22 @@ class LayerShift:
         shift: the larger of the two; None if it cannot be measured.
     """
 
-    place: int
+    position: int
     path: str
     norm: str | None
     esm_mean: float | None
     esm_std: float | None
     shift: float | None
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> LayerShift:
+        """Return a shift from its form in the file, which calls the position "place"."""
+        return cls(values["place"], **{name: value for name, value in values.items() if name != "place"})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the shift as in the file."""
+        values = vars(self)
+        return {"place": values["position"]} | {name: value for name, value in values.items() if name != "position"}
 
 
 @dataclass(frozen=True)
@@ -140,7 +150,7 @@ class RunRecord:
             metrics={name: value for name, value in values.items() if name.startswith(("train_", "test_"))},
             parameters=values.get("parameters"),
             saved_bytes=values.get("saved_bytes"),
-            shift=None if shift is None else [LayerShift(**layer) for layer in shift],
+            shift=None if shift is None else [LayerShift.from_dict(layer) for layer in shift],
             importance=values.get("importance"),
             seconds=values.get("seconds"),
             provenance=values.get("provenance", {}),
@@ -158,7 +168,7 @@ class RunRecord:
             **self.metrics,
             "parameters": self.parameters,
             "saved_bytes": self.saved_bytes,
-            "shift": None if self.shift is None else [vars(layer) for layer in self.shift],
+            "shift": None if self.shift is None else [layer.to_dict() for layer in self.shift],
             "importance": self.importance,
             "seconds": self.seconds,
             "provenance": self.provenance,
@@ -168,8 +178,8 @@ class RunRecord:
 def write_record(record: RunRecord, path: Path) -> None:
     """Write a record atomically; infinite and NaN values become null."""
     values = json_safe(record.to_dict())
-    with atomic_write(path) as part:
-        part.write_text(json.dumps({"version": VERSION, "sha256": _checksum(values), "record": values}, allow_nan=False))
+    with atomic_write(path) as temporary:
+        temporary.write_text(json.dumps({"version": VERSION, "sha256": _checksum(values), "record": values}, allow_nan=False))
 
 
 def read_record(path: Path) -> RunRecord:

@@ -117,14 +117,14 @@ class Store:
         """Write the configuration of a run whose lock is held; return False, without writing, if the run has ended."""
         if self.is_valid(config.id):
             return False
-        for part in self.folder(config.id).glob("*.part"):  # left by a process that was killed while writing
-            part.unlink(missing_ok=True)
+        for temporary in self.folder(config.id).glob("*.part"):  # left by a process that was killed while writing
+            temporary.unlink(missing_ok=True)
         path = self.folder(config.id) / "config.json"
         if path.exists():
             path.touch()
         else:
-            with atomic_write(path) as part:
-                part.write_text(json.dumps(asdict(config)))
+            with atomic_write(path) as temporary:
+                temporary.write_text(json.dumps(asdict(config)))
         return True
 
     def release(self, config: Config) -> None:

@@ -3,7 +3,7 @@
 A `Task` has networks, data, a loss, optimizers and metrics. `anynorm.lab.training.trainer.Trainer` has the training loop, seeds,
 device, precision, processes, moving averages, checkpoints and curves.
 
-    training_step(step) = for each pass of the step: loss(training_batch(step, pass)) ── backward;  then step.update(optimizer)
+    training_step(step) = for each micro-batch: loss(training_batch(step, micro_batch)) ── backward;  then step.update(optimizer)
 
 A task with one loss defines `num_samples`, `batch`, `loss` and `evaluate`. A task with several networks or optimizers (a GAN, a
 bilevel search) also overrides `training_step` and `configure_optimizers`.
@@ -182,7 +182,7 @@ class Task(nn.Module, Generic[TaskOptions_co]):
 
         Args:
             indices: indices of the samples, below `num_samples`, shape (batch_size,).
-            generator: a CPU generator whose seed depends only on the seed of the run and the number of the pass.
+            generator: a CPU generator whose seed depends only on the seed of the run and the index of the micro-batch.
         """
         raise self._undefined("batch")
 
@@ -209,7 +209,7 @@ class Task(nn.Module, Generic[TaskOptions_co]):
         """Load or download the data of a run. An error here is raised and stops a sweep; it is not recorded as a failed run."""
 
     @property
-    def passes_per_step(self) -> int:
+    def micro_batches_per_step(self) -> int:
         """Number of batches per step and process."""
         return self.config.grad_accum_steps
 
@@ -222,24 +222,24 @@ class Task(nn.Module, Generic[TaskOptions_co]):
 
     def training_step(self, step: Step) -> Metrics:
         """Update the parameters once and return the metrics of the step."""
-        passes = self.passes_per_step
+        count = self.micro_batches_per_step
         total: Metrics = {}
-        for micro_batch in range(passes):
+        for micro_batch in range(count):
             with step.autocast():
                 metrics = self.loss(self.training_batch(step.number, micro_batch))
             check_metrics(f"{type(self).__name__}.loss", metrics, "loss")
-            step.backward(metrics["loss"] if passes == 1 else metrics["loss"] / passes)
+            step.backward(metrics["loss"] if count == 1 else metrics["loss"] / count)
             for name, value in metrics.items():
                 total[name] = total[name] + scalar(name, value) if name in total else scalar(name, value)
         step.update()
-        return total if passes == 1 else {name: value / passes for name, value in total.items()}
+        return total if count == 1 else {name: value / count for name, value in total.items()}
 
     def training_batch(self, step: int, micro_batch: int = 0) -> Any:
-        """Return the batch of one pass of a step, on the device of the run.
+        """Return one micro-batch of a step, on the device of the run.
 
         Args:
             step: number of the step.
-            micro_batch: number of the pass within the step, below `passes_per_step`.
+            micro_batch: index of the micro-batch within the step, below `micro_batches_per_step`.
         """
         return self.to_device(self.batch(self.sampler.indices(step, micro_batch), self.sampler.generator(step, micro_batch)))
 

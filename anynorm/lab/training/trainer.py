@@ -62,7 +62,7 @@ class Trainer:
         self.processes = Processes(config.devices)
         self.task.device, self.task.num_workers = self.fabric.device, self.hardware.num_workers
         self.task.processes = self.processes
-        self.task.sampler = Sampler(config, self.task.num_samples, self.task.passes_per_step, self.processes.rank)
+        self.task.sampler = Sampler(config, self.task.num_samples, self.task.micro_batches_per_step, self.processes.rank)
         self.steps_per_epoch = self.task.sampler.steps_per_epoch
         self.steps = self.steps_per_epoch * config.epochs
         self.end = self.steps_per_epoch * (config.stop_epoch or config.epochs)
@@ -70,7 +70,7 @@ class Trainer:
             sync(self.task)
         for module in self.task.modules():
             if isinstance(module, Norm):
-                module.set_total_steps(self.steps * self.task.passes_per_step)
+                module.set_total_steps(self.steps * self.task.micro_batches_per_step)
         self.task.to(self.fabric.device)
         self.processes.broadcast_tensors([*self.task.parameters(), *self.task.buffers()])
         self.averages = _make_averages(self.task, config.ema_decay)
@@ -308,5 +308,5 @@ def _write_artifacts(artifacts: dict[str, bytes], folder: Path | None) -> None:
         if folder is not None:
             path = folder / "artifacts" / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_write(path) as part:
-                part.write_bytes(content)
+            with atomic_write(path) as temporary:
+                temporary.write_bytes(content)

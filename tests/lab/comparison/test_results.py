@@ -96,7 +96,7 @@ def test_there_is_one_sentence_per_batch_size():
 
 def test_a_mean_is_over_the_runs_that_have_the_quantity():
     def make_shift(*shifts):
-        return [LayerShift(place, "", "bn", None, None, shift) for place, shift in enumerate(shifts)]
+        return [LayerShift(position, "", "bn", None, None, shift) for position, shift in enumerate(shifts)]
 
     shifts = [make_shift(0.1, None, 0.3), make_shift(0.5), None]
     records = [make_record("bn", seed=seed, shift=shift) for seed, shift in enumerate(shifts)]

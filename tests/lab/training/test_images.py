@@ -37,7 +37,7 @@ def test_streamed_batches_are_those_in_memory(folder, num_workers):
     config = replace(QUICK, num_train=40, num_test=10)
     memory = InMemoryImages(load_dataset(f"folder:{folder}", 16), config)
     stream = StreamedImages(load_dataset(f"stream:{folder}", 16), config)
-    sampler = Sampler(replace(config, batch_size=4), len(memory), passes_per_step=2)
+    sampler = Sampler(replace(config, batch_size=4), len(memory), micro_batches_per_step=2)
     assert (len(stream), stream.num_tests) == (len(memory), memory.num_tests) == (40, 10)
     try:
         for step, number in ((0, 0), (0, 1), (1, 0), (4, 1), (5, 0), (0, 1)):  # 5 is in the second epoch

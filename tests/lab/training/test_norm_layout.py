@@ -20,8 +20,8 @@ def test_a_layout_is_a_value():
 
 def test_the_layout_of_a_part_is_its_own_or_that_of_the_rest():
     layout = Layout.parse("sn;heads=gn:8")
-    assert layout.of_part("heads") == Layout.parse("gn:8")
-    assert layout.of_part("backbone") == Layout.parse("sn")
+    assert layout.of_submodule("heads") == Layout.parse("gn:8")
+    assert layout.of_submodule("backbone") == Layout.parse("sn")
 
 
 @pytest.mark.parametrize(

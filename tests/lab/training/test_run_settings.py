@@ -91,10 +91,10 @@ def parts_of(norms):
     return {name: module.spec for name, module in model.named_modules() if isinstance(module, anynorm.Norm)}
 
 
-def test_a_layout_with_an_unknown_part_or_without_a_name_is_refused():
-    with pytest.raises(SpecError, match=r"Sequential has no part 'heads'\. Parts with norms: 0 1 2 3 4\."):
+def test_a_layout_with_an_unknown_submodule_or_without_a_name_is_refused():
+    with pytest.raises(SpecError, match=r"Sequential has no submodule 'heads'\. Submodules with norms: 0 1 2 3 4\."):
         parts_of("bn;heads=gn:4")
-    with pytest.raises(SpecError, match=r"must be LAYOUT;PART=LAYOUT;…; got 'bn;gn:4'\. Usable: sn;heads=gn:8"):
+    with pytest.raises(SpecError, match=r"must be LAYOUT;SUBMODULE=LAYOUT;…; got 'bn;gn:4'\. Usable: sn;heads=gn:8"):
         Layout.parse("bn;gn:4")
     with pytest.raises(SpecError, match="unknown norm 'fn'"):
         Layout.parse("bn;heads=fn")

@@ -41,7 +41,7 @@ class Adversarial(anynorm.Task[PairOptions_co]):
 
     metric: ClassVar = anynorm.Metric("mean", higher_is_better=True)
     num_samples: ClassVar = 64
-    passes_per_step: ClassVar = 2
+    micro_batches_per_step: ClassVar = 2
     num_updates: torch.Tensor
 
     def __init__(self, config):
@@ -63,7 +63,7 @@ class Adversarial(anynorm.Task[PairOptions_co]):
         )
 
     def training_step(self, step):
-        for number in range(self.passes_per_step):
+        for number in range(self.micro_batches_per_step):
             noise, real = self.training_batch(step.number, number)
             d_loss = self.discriminator(self.generator(noise).detach()).mean() - self.discriminator(real).mean()
             step.backward(d_loss)

@@ -30,7 +30,7 @@ class Detector:
         devices: number of devices and of samples per device; None for that of the settings.
         sync: whether norms pool the samples of all devices; simulated devices are then replaced by one with all samples.
         pretrained: norms of the classifier from which the backbone is initialized; None to train from scratch.
-        frozen_part: the part of the detector whose norms are frozen; "" for none.
+        frozen_submodule: path of the submodule of the detector whose norms are frozen; "" for none.
         masks: whether the detector is Mask R-CNN instead of Faster R-CNN.
     """
 
@@ -38,7 +38,7 @@ class Detector:
     devices: Devices | None = None
     sync: bool = False
     pretrained: str | None = None
-    frozen_part: str = ""
+    frozen_submodule: str = ""
     masks: bool = False
 
 
@@ -90,7 +90,7 @@ def measure(settings: DetectionSettings, cell: Row, runs: Path) -> Row:
         runs: the folder of the run store.
     """
     detector, config = settings.variants[cell["norm"]], settings.training.config
-    options = replace(Detection.options_of(config), frozen_part=detector.frozen_part, masks=detector.masks)
+    options = replace(Detection.options_of(config), frozen_submodule=detector.frozen_submodule, masks=detector.masks)
     if detector.pretrained is not None:
         options = replace(options, weights=train_backbone(settings.pretraining, detector.pretrained, runs))
     devices = detector.devices or settings.devices

@@ -53,8 +53,8 @@ class RecipeRecord(Generic[SettingsT]):
         rows = ",\n".join("    " + json.dumps(row) for row in self.rows)
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         text = json.dumps({"version": VERSION, **values, "settings": to_json(self.settings), "rows": []}, indent=2)
-        with atomic_write(path) as part:
-            part.write_text(text.replace('"rows": []', f'"rows": [\n{rows}\n  ]') + "\n")
+        with atomic_write(path) as temporary:
+            temporary.write_text(text.replace('"rows": []', f'"rows": [\n{rows}\n  ]') + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:

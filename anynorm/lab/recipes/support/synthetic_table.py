@@ -28,6 +28,6 @@ def write_synthetic_table(path: Path) -> Path:
         keys = ("e12_{}_test", "e12_{}_valid", "e200_{}_test")
         names = [key.format(data_set) for key in keys for data_set in ("cifar10", "cifar100", "imagenet16")]
         path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as part, part.open("wb") as file:
+        with atomic_write(path) as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, ops=ops, op_names=np.array(OP_NAMES), **dict.fromkeys(names, accuracy))
     return path

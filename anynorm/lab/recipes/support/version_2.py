@@ -131,8 +131,10 @@ def _drop_attacks(values: Json) -> Json:
     return {name: value for name, value in values.items() if name != "attacks"}
 
 
-def _name_frozen_parts(values: Json) -> Json:
-    return values | {"variants": {name: _rename(variant, frozen="frozen_part") for name, variant in values["variants"].items()}}
+def _name_frozen_submodules(values: Json) -> Json:
+    return values | {
+        "variants": {name: _rename(variant, frozen="frozen_submodule") for name, variant in values["variants"].items()}
+    }
 
 
 UPGRADES: dict[str, Callable[[Json], Json]] = {
@@ -146,10 +148,10 @@ UPGRADES: dict[str, Callable[[Json], Json]] = {
     "sabn_style": _optional_pictures,
     "shift_adaptation": _train_by_domain,
     "sn_batch_size": _name_divisions,
-    "sn_detection": _name_frozen_parts,
+    "sn_detection": _name_frozen_submodules,
     "sn_segmentation": _train_by_data,
     "sn_style": _optional_pictures,
     "sn_video": _name_divisions,
-    "xbn_detection": _name_frozen_parts,
+    "xbn_detection": _name_frozen_submodules,
 }
 """What else changed in the settings of a recipe."""

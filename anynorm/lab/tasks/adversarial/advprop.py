@@ -78,7 +78,7 @@ class AdvProp(Adversarial[AdvPropOptions]):
         return all(isinstance(module, Norm) and module.norm_spec.affine.num_domains for module in modules)
 
     def training_batch(self, step: int, micro_batch: int = 0) -> Any:
-        """Return clean images, adversarial images and the targets of one pass of a step; images are standardized."""
+        """Return clean images, adversarial images and the targets of one micro-batch of a step; images are standardized."""
         x, targets = Classification.training_batch(self, step, micro_batch)
         with condition(self.model, ADVERSARIAL, strict=False):
             return x, self.attack_batch((x, targets), step, micro_batch), targets

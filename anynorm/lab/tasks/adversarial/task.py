@@ -2,9 +2,9 @@
 
     min_θ  mean L(f_θ(x'), y),    x' = attack(f_θ, x, y) in [0, 1], within ε of x
 
-The random starts of the attack depend on the seed, the step and the pass. The attack does not change running statistics, so they
-are updated once per step, by the adversarial images, in both modes of the norms during the attack (`attack_norm_mode`). Public
-code often attacks in train mode, and each of the k passes of an attack then updates the running statistics.
+The random starts of the attack depend on the seed, the step and the micro-batch. The attack does not change running statistics,
+so they are updated once per step, by the adversarial images, in both modes of the norms during the attack (`attack_norm_mode`).
+Public code often attacks in train mode, and each of the k forward passes of an attack then updates the running statistics.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Adversarial(Classification[AdversarialOptions_co]):
         return Metric(metric_name(attacks[0]), "%") if attacks else cls.metric
 
     def training_batch(self, step: int, micro_batch: int = 0) -> Any:
-        """Return the adversarial images, standardized, and the targets of one pass of a step."""
+        """Return the adversarial images, standardized, and the targets of one micro-batch of a step."""
         x, targets = super().training_batch(step, micro_batch)
         return self.attack_batch((x, targets), step, micro_batch), targets
 

@@ -69,7 +69,7 @@ class Classifier(Task[TaskOptions_co]):
         return not grouped and self.config.batch_size * self.data.shape.height * self.data.shape.width <= TINY
 
     def training_batch(self, step: int, micro_batch: int = 0) -> Batch:
-        """Return the augmented images and the labels (class probabilities with mixup) of one pass of a step."""
+        """Return the augmented images and the labels (class probabilities with mixup) of one micro-batch of a step."""
         batch = self.images.batch(self.sampler, step, micro_batch, num_workers=self.num_workers)
         images, labels = self.to_device(batch)
         return self.augment(self.data.standardize(images), labels, self.sampler.generator(step, micro_batch))

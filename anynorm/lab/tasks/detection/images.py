@@ -48,17 +48,17 @@ class ObjectImages:
             raise DataError(f"the option masks needs a data set with masks; {config.data} has boxes alone.")
         chosen = choose_samples(config, len(data.train))
         self.data, self.config, self.masks, self.whole, self.size = data, config, masks, whole, config.image_size
-        self.train_numbers = list(range(len(data.train))) if chosen is None else chosen.tolist()
+        self.train_indices = list(range(len(data.train))) if chosen is None else chosen.tolist()
         self.num_tests = count_tests(config, len(data.test))
 
     def __len__(self) -> int:
-        return len(self.train_numbers)
+        return len(self.train_indices)
 
     def training_batch(self, indices: Tensor, generator: torch.Generator) -> tuple[Images, list[Target]]:
         """Return training images, standardized, possibly flipped, and their objects."""
         images, targets = [], []
         for index in indices.tolist():
-            x, target = self._training_sample(*self.data.train[self.train_numbers[index]], generator)
+            x, target = self._training_sample(*self.data.train[self.train_indices[index]], generator)
             if self.config.flip and torch.rand((), generator=generator) < 0.5:
                 x, target = crops.flip(x, target)
             images.append(x)
@@ -77,39 +77,39 @@ class ObjectImages:
     def training_crops(self, count: int, batch_size: int) -> Iterator[Tensor]:
         """Yield batches of central crops of the first training images, standardized."""
         for start in range(0, min(count, len(self)), batch_size):
-            numbers = self.train_numbers[start : min(start + batch_size, count)]
-            yield torch.stack([self._central_crop(self.data.train[number][0]) for number in numbers])
+            indices = self.train_indices[start : min(start + batch_size, count)]
+            yield torch.stack([self._central_crop(self.data.train[index][0]) for index in indices])
 
     def test_crops(self, batch_size: int) -> Iterator[Tensor]:
         """Yield batches of central crops of the test images, standardized."""
         for start in range(0, self.num_tests, batch_size):
-            numbers = range(start, min(start + batch_size, self.num_tests))
-            yield torch.stack([self._central_crop(self.data.test[number][0]) for number in numbers])
+            indices = range(start, min(start + batch_size, self.num_tests))
+            yield torch.stack([self._central_crop(self.data.test[index][0]) for index in indices])
 
     def test_batches(self, batch_size: int, processes: Processes) -> Iterator[tuple[list[int], list[Tensor]]]:
         """Yield the batches of this process: indices of test images, and the standardized images.
 
         A batch has whole images of one size only, because norms with statistics per sample would include the padding.
         """
-        for numbers in self._test_numbers(batch_size)[processes.rank :: processes.count]:
-            yield numbers, [self._test_input(self.data.test[number][0]) for number in numbers]
+        for indices in self._test_indices(batch_size)[processes.rank :: processes.count]:
+            yield indices, [self._test_input(self.data.test[index][0]) for index in indices]
 
-    def _test_numbers(self, batch_size: int) -> list[list[int]]:
+    def _test_indices(self, batch_size: int) -> list[list[int]]:
         """Return the indices of the test images of each batch."""
         by_size: dict[tuple[int, int], list[int]] = {}
-        for number in range(self.num_tests):
-            by_size.setdefault(self.data.test.size(number) if self.whole else (self.size, self.size), []).append(number)
+        for index in range(self.num_tests):
+            by_size.setdefault(self.data.test.size(index) if self.whole else (self.size, self.size), []).append(index)
         batches = []
-        for (height, width), numbers in by_size.items():
+        for (height, width), indices in by_size.items():
             count = max(1, min(batch_size, batch_size * self.size**2 // (height * width)))
-            batches += [numbers[start : start + count] for start in range(0, len(numbers), count)]
+            batches += [indices[start : start + count] for start in range(0, len(indices), count)]
         return batches
 
     def _test_input(self, image: Tensor) -> Tensor:
         """Return the standardized detector input of a test image."""
         return crops.crop_image(image, self._test_window(image), self.data)
 
-    def restore(self, number: int, detections: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def restore(self, index: int, detections: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return the detections of a test image in the pixels of `test_objects`: unchanged."""
         return detections
 
@@ -120,24 +120,24 @@ class ObjectImages:
         Raises:
             DataError: if no test image has objects.
         """
-        result = [encode_objects(self._test_target(number)) for number in range(self.num_tests)]
+        result = [encode_objects(self._test_target(index)) for index in range(self.num_tests)]
         if not any(entry["iscrowd"] == 0 for entries in result for entry in entries):
             raise DataError(
                 f"average precision needs test objects; the {self.num_tests} test images of {self.config.data} have none."
             )
         return result
 
-    def _test_target(self, number: int) -> Target:
-        image, objects = self.data.test[number]
+    def _test_target(self, index: int) -> Target:
+        image, objects = self.data.test[index]
         return crops.crop_objects(objects, self._test_window(image), with_masks=self.masks)
 
-    def example(self, number: int) -> tuple[Tensor, Tensor, Target]:
+    def example(self, index: int) -> tuple[Tensor, Tensor, Target]:
         """Return a test image for a picture.
 
         Returns:
             Its central crop as uint8 and standardized, both (3, size, size), and its objects.
         """
-        image, objects = self.data.test[number]
+        image, objects = self.data.test[index]
         window = central_window(image, self.size)
         pixels = crops.pad_image(window.crop(image), self.size)
         target = self._pad_masks(crops.crop_objects(objects, window, with_masks=self.masks))
@@ -187,23 +187,23 @@ class ScaledObjectImages(ObjectImages):
         scaled = self._scale(image)
         return crops.crop_image(scaled, whole_window(scaled), self.data)
 
-    def restore(self, number: int, detections: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def restore(self, index: int, detections: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return the detections of a test image in the pixels of the original image."""
-        size = self.data.test.size(number)
+        size = self.data.test.size(index)
         return scaling.scale_detections(detections, self._scaled_size(size), size)
 
-    def _test_target(self, number: int) -> Target:
+    def _test_target(self, index: int) -> Target:
         # COCO measures small, medium and large by masks, also for boxes
-        window = Window(0, 0, *self.data.test.size(number))
-        return crops.crop_objects(self.data.test.objects(number), window, with_masks=self.data.has_masks)
+        window = Window(0, 0, *self.data.test.size(index))
+        return crops.crop_objects(self.data.test.objects(index), window, with_masks=self.data.has_masks)
 
-    def example(self, number: int) -> tuple[Tensor, Tensor, Target]:
+    def example(self, index: int) -> tuple[Tensor, Tensor, Target]:
         """Return a test image for a picture.
 
         Returns:
             The original image (3, h, w) as uint8, the scaled image, standardized, and the objects of the original.
         """
-        image, objects = self.data.test[number]
+        image, objects = self.data.test[index]
         target = crops.crop_objects(objects, whole_window(image), with_masks=self.masks)
         return image, self._test_input(image), target
 

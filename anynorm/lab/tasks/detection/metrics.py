@@ -89,18 +89,14 @@ def _coco(images: Sequence[Annotations], num_classes: int, masks: bool) -> Any:
 
     coco = COCO()
     entries: Annotations = []
-    for number, image in enumerate(images):
+    for index, image in enumerate(images):
         for entry in image:
             is_object = "iscrowd" in entry
             area = entry["mask_area"] if "mask_area" in entry and (masks or is_object) else entry["area"]
-            entries.append(
-                {**entry, "area": area, "iscrowd": entry.get("iscrowd", 0), "image_id": number, "id": len(entries) + 1}
-            )
+            entries.append({**entry, "area": area, "iscrowd": entry.get("iscrowd", 0), "image_id": index, "id": len(entries) + 1})
     coco.dataset = {
         "info": {},
-        "images": [
-            {"id": number, "height": 0, "width": 0} for number in range(len(images))
-        ],  # run-length encodings have the sizes
+        "images": [{"id": index, "height": 0, "width": 0} for index in range(len(images))],  # run-length encodings have the sizes
         "categories": [{"id": label} for label in range(num_classes)],
         "annotations": entries,
     }

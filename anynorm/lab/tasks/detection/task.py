@@ -138,13 +138,13 @@ class Detection(Task[DetectionOptions]):
             batch_size: number of images per forward pass.
         """
         own = {
-            number: encode_detections(self.images.restore(number, detections))
-            for numbers, images in self.images.test_batches(batch_size, self.processes)
-            for number, detections in zip(numbers, self.model(self.to_device(images)), strict=True)
+            index: encode_detections(self.images.restore(index, detections))
+            for indices, images in self.images.test_batches(batch_size, self.processes)
+            for index, detections in zip(indices, self.model(self.to_device(images)), strict=True)
         }
-        by_number = {number: each for part in self.processes.gather(own) for number, each in part.items()}
+        by_index = {index: each for part in self.processes.gather(own) for index, each in part.items()}
         objects, num_classes = self.images.test_objects, len(self.data.class_names)
-        detections = [by_number[number] for number in range(self.images.num_tests)]
+        detections = [by_index[index] for index in range(self.images.num_tests)]
         metrics = coco_metrics(objects, detections, num_classes)
         if self.options.masks:
             of_masks = coco_metrics(objects, detections, num_classes, masks=True)
@@ -164,9 +164,9 @@ class Detection(Task[DetectionOptions]):
 
     def artifacts(self) -> dict[str, bytes]:
         """Return a picture of test images: objects in the first row, detections in the second."""
-        examples = [self.images.example(number) for number in range(min(NUM_PICTURES, self.images.num_tests))]
+        examples = [self.images.example(index) for index in range(min(NUM_PICTURES, self.images.num_tests))]
         detections = self.model(self.to_device([x for _, x, _ in examples]))
-        restored = [self.images.restore(number, each) for number, each in enumerate(detections)]
+        restored = [self.images.restore(index, each) for index, each in enumerate(detections)]
         pairs: list[tuple[Tensor, Mapping[str, Tensor]]] = [(pixels, target) for pixels, _, target in examples]
         pairs += [(pixels, each) for (pixels, _, _), each in zip(examples, restored, strict=True)]
         pictures = [draw_instances(pixels, instances, len(self.data.class_names)) for pixels, instances in pairs]

@@ -213,8 +213,8 @@ def _classifier(config: Config) -> nn.Module:
         with cached_file(f"classifier-{config.id}.pt") as path:
             if not path.exists():
                 _train_with_progress(task)
-                with atomic_write(path) as part:
-                    torch.save(task.model.state_dict(), part)
+                with atomic_write(path) as temporary:
+                    torch.save(task.model.state_dict(), temporary)
         task.model.load_state_dict(read_state_dict(path))
     return FeatureNetwork(task.model, "ResNet-8", None, task.data.mean / 255, task.data.std / 255)
 

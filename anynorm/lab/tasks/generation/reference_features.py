@@ -75,8 +75,8 @@ def reference_features(config: Config, features: str, num_images: int, device: t
             return Features(*torch.load(path, weights_only=True))
         batches = load_images(config).train_batches(BATCH_SIZE, num_images or None)
         result = extract_features(network, track(batches, "computing features of training images"))
-        with atomic_write(path) as part:
-            torch.save(tuple(result), part)
+        with atomic_write(path) as temporary:
+            torch.save(tuple(result), temporary)
     return result
 
 

@@ -122,7 +122,7 @@ class Generation(Task[GenerationOptions]):
         return len(self.images)
 
     @property
-    def passes_per_step(self) -> int:
+    def micro_batches_per_step(self) -> int:
         """The number of batches of real images per step."""
         return self.options.n_dis
 
@@ -156,7 +156,7 @@ class Generation(Task[GenerationOptions]):
                 stacklevel=2,
             )
         total = torch.zeros((), device=self.device)
-        for micro_batch in range(self.passes_per_step):
+        for micro_batch in range(self.micro_batches_per_step):
             images, labels = self.training_batch(step.number, micro_batch)
             random = self.sampler.generator(step.number, micro_batch)
             z, fake_labels = self.draw(len(images), random)
@@ -178,7 +178,7 @@ class Generation(Task[GenerationOptions]):
             self.discriminator.requires_grad_(True)
         step.update("generator")
         self._num_steps = step.number + 1
-        metrics = {"discriminator_loss": total / self.passes_per_step, "generator_loss": generator_loss}
+        metrics = {"discriminator_loss": total / self.micro_batches_per_step, "generator_loss": generator_loss}
         interval = self.options.balance_interval
         if interval and self._num_steps % interval == 0:
             latents = [self.draw(self.config.batch_size, random)[0] for _ in range(self.options.balance_draws)]

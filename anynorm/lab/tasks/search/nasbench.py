@@ -280,7 +280,7 @@ def convert_nats_bench(api: NatsBench, path: str | os.PathLike[str]) -> CellTabl
         for name, (data_set, metric) in _RESULTS.items():
             values = [_result(api, index, data_set, metric, epochs) for index in range(len(api))]
             content[f"e{epochs}_{name}"] = np.array(values, dtype=np.float32)
-    with atomic_write(path) as part, part.open("wb") as file:
+    with atomic_write(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **content)
     return load_table(path)
 

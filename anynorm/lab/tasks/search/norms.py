@@ -54,7 +54,7 @@ def set_supernet_norms(supernet: Supernet, config: Config) -> None:
 
 def _alternating(config: Config, num_classes: int) -> Alternating:
     layout = Layout.parse(config.norm, config.batch_size, num_classes)
-    if layout.parts or not isinstance(layout.rest, Alternating):
+    if layout.submodules or not isinstance(layout.rest, Alternating):
         raise SpecError(f"norms of a supernet must be a spec, or several that alternate; got {config.norm}. Usable: bn, gn:4~bn.")
     return layout.rest
 

@@ -153,7 +153,7 @@ class ArchitectureSearch(Classifier[SearchOptions_co]):
         return metrics
 
     def batch_loss(self, step: int, micro_batch: int) -> Metrics:
-        """Return loss and error of the batch of a pass."""
+        """Return loss and error of a micro-batch."""
         with self.model.set_condition_sampler(self.draw(step, micro_batch)):
             return self.loss(self.training_batch(step, micro_batch))
 

@@ -53,7 +53,7 @@ class Segmentation(Task[SegmentationOptions]):
 
     Raises:
         DataError: if the data set or the weights cannot be read, or do not fit.
-        SpecError: if the network does not have a part that an option names.
+        SpecError: if the network does not have a submodule that an option names.
     """
 
     metric: ClassVar[Metric] = Metric("mIoU", "%", higher_is_better=True)

@@ -1,7 +1,7 @@
 """Square crops of images without labels, as batches of a run.
 
-Training crops are random and depend only on the seed and the number of the pass; test crops are central. Images and networks use
-the channels-last memory format, with which a step takes 0.85 of the time on a CPU.
+Training crops are random and depend only on the seed and the index of the micro-batch; test crops are central. Images and
+networks use the channels-last memory format, with which a step takes 0.85 of the time on a CPU.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Crops:
         config: the run; `image_size` is the side of a crop.
         resize: the shorter side of an image before it is cropped.
         stream: random stream, different for each source of a run.
-        choose: function that returns the image indices of a pass; None to use the sampler.
+        choose: function that returns the image indices of a micro-batch; None to use the sampler.
 
     Raises:
         DataError: if the source does not exist or has too few images, or `resize` is less than `image_size`.
@@ -52,16 +52,16 @@ class Crops:
         self._loader: StepLoader | None = None
 
     def batch(self, sampler: Sampler, step: int, micro_batch: int, *, num_workers: int = 0) -> Tensor:
-        """Return the random crops of a pass, (n, 3, image_size, image_size) in [0, 1]; the first call starts the workers."""
+        """Return the random crops of a micro-batch, (n, 3, image_size, image_size) in [0, 1]; the first call starts workers."""
         if self._loader is None:
             self._loader = self._make_loader(sampler, num_workers)
-        return to_float(self._loader.batch(step * sampler.passes_per_step + micro_batch)[0])
+        return to_float(self._loader.batch(step * sampler.micro_batches_per_step + micro_batch)[0])
 
     def _make_loader(self, sampler: Sampler, num_workers: int) -> StepLoader:
-        def samples(number: int) -> tuple[Tensor, list[int]]:
-            place = divmod(number, sampler.passes_per_step)
-            indices = self.choose(sampler, *place)
-            first = (self.stream << 60) + sampler.seed(*place) * self.config.batch_size
+        def samples(batch: int) -> tuple[Tensor, list[int]]:
+            step, micro_batch = divmod(batch, sampler.micro_batches_per_step)
+            indices = self.choose(sampler, step, micro_batch)
+            first = (self.stream << 60) + sampler.seed(step, micro_batch) * self.config.batch_size
             return indices, list(range(first, first + len(indices)))
 
         num_workers = num_workers if len(self.train) >= MIN_IMAGES_FOR_WORKERS else 0

@@ -100,7 +100,7 @@ class SingleStyleTransfer(Task[SingleStyleOptions]):
         return len(self.contents.train)
 
     def training_batch(self, step: int, micro_batch: int = 0) -> Tensor:
-        """Return the images of one pass of a step."""
+        """Return the images of one micro-batch of a step."""
         images = self.contents.batch(self.sampler, step, micro_batch, num_workers=self.num_workers)
         return cast("Tensor", self.to_device(images))
 

@@ -66,8 +66,8 @@ def stylize(
             picture = task.stylize(content_image, style_image, alpha)[0]
     except ShapeError as error:
         raise ShapeError(f"{error} Content {content}, style {style}; image_size enlarges both.") from None
-    with atomic_write(target) as part:
-        part.write_bytes(encode_png(to_uint8(picture)))
+    with atomic_write(target) as temporary:
+        temporary.write_bytes(encode_png(to_uint8(picture)))
     return target
 
 

@@ -105,7 +105,7 @@ class StyleTransfer(Task[StyleTransferOptions]):
         return len(self.contents.train)
 
     def training_batch(self, step: int, micro_batch: int = 0) -> tuple[Tensor, Tensor]:
-        """Return contents and styles of one pass of a step."""
+        """Return contents and styles of one micro-batch of a step."""
         sources, workers = (self.contents, self.styles), (self.num_workers + 1) // 2
         content, style = (crops.batch(self.sampler, step, micro_batch, num_workers=workers) for crops in sources)
         return self.to_device(content), self.to_device(style)

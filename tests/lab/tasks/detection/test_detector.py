@@ -142,7 +142,7 @@ def test_a_box_head_without_convolutions_has_no_norm_and_c4_has_the_last_stage()
     assert c4.fpn is None
     assert len(list(c4.backbone)) == 3
     assert len(find_norms(c4.heads.box.body)) == 3
-    with pytest.raises(SpecError, match=r"has no part 'fpn'\. Parts with norms: backbone heads"):
+    with pytest.raises(SpecError, match=r"has no submodule 'fpn'\. Submodules with norms: backbone heads"):
         Layout.parse("bn;fpn=gn:4", 2).apply(c4)
 
 

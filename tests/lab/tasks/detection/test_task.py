@@ -263,7 +263,7 @@ def test_test_images_are_central_crops_or_whole_and_batches_are_crops_with_their
     sizes = [(64, 64), (32, 64), (64, 64), (128, 64)]
     with monkeypatch.context() as patch:
         patch.setattr(type(whole.data.test), "size", lambda _, number: sizes[number])
-        assert whole.images._test_numbers(8) == [[0, 2], [1], [3]]
+        assert whole.images._test_indices(8) == [[0, 2], [1], [3]]
     x, targets = task.training_batch(0)
     assert x.shape == (2, 3, 32, 32)
     for target in targets:
@@ -301,7 +301,7 @@ def test_weights_of_a_classifier_are_loaded_frozen_and_fitted(fpn, tmp_path):
             torch.nn.init.uniform_(module.running_mean)
     path = tmp_path / "model.pt"
     torch.save(classifier.state_dict(), path)
-    model: Any = Detection(with_options(fpn=fpn, weights=str(path), frozen_part="backbone")).model
+    model: Any = Detection(with_options(fpn=fpn, weights=str(path), frozen_submodule="backbone")).model
     same(model.backbone[1][0].conv1.weight, classifier[1][0].conv1.weight)
     same(model.backbone[0][1].running_mean, classifier[0][1].running_mean)
     if not fpn:
@@ -345,9 +345,10 @@ def test_the_paper_presets_are_the_published_detectors(name):
 
 def test_settings_that_cannot_be_used_are_reported():
     with pytest.raises(
-        SpecError, match=r"frozen_part must be a part of the network with norms; got 'neck'\. Usable: backbone fpn heads"
+        SpecError,
+        match=r"frozen_submodule must be a submodule with norms; got 'neck'\. Usable: backbone fpn heads",
     ):
-        Detection(with_options(frozen_part="neck"))
+        Detection(with_options(frozen_submodule="neck"))
     with pytest.raises(SpecError, match="anchor_sizes must be comma-separated numbers; got '8;16'"):
         Detection(with_options(anchor_sizes="8;16"))
     with pytest.raises(SpecError, match="regions_per_image must be at least 1; got 0"):

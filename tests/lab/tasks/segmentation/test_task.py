@@ -255,7 +255,7 @@ def test_a_backbone_has_the_weights_of_a_classifier_with_its_norms(norm, tmp_pat
 
 def test_frozen_norms_of_a_part_do_not_change_in_training(tmp_path):
     save_classifier(tmp_path / "model.pt")
-    config = with_options(weights=str(tmp_path / "model.pt"), frozen_part="backbone", backbone_image_size=64)
+    config = with_options(weights=str(tmp_path / "model.pt"), frozen_submodule="backbone", backbone_image_size=64)
     before = build(config).model
     frozen = [site.path for site in find_norms(before) if site.path.startswith("backbone")]
     after: Any = train(config).trainer.task.model
@@ -264,8 +264,8 @@ def test_frozen_norms_of_a_part_do_not_change_in_training(tmp_path):
         assert all(torch.equal(old[name], new[name]) for name in old if name != "num_batches_tracked")
     head = "head.branches.1.1.running_mean"
     assert not torch.equal(before.state_dict()[head], after.state_dict()[head])
-    with pytest.raises(SpecError, match=r"frozen_part must be a part .*; got 'neck'\. Usable: backbone head aux_head"):
-        build(with_options(frozen_part="neck"))
+    with pytest.raises(SpecError, match=r"frozen_submodule must be a submodule .*; got 'neck'\. Usable: backbone head aux_head"):
+        build(with_options(frozen_submodule="neck"))
 
 
 def test_other_norms_are_fitted_to_a_pretrained_network(tmp_path):
