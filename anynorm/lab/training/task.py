@@ -3,7 +3,7 @@
 A `Task` has networks, data, a loss, optimizers and metrics. `anynorm.lab.training.trainer.Trainer` has the training loop, seeds,
 device, precision, processes, moving averages, checkpoints and curves.
 
-    training_step(step) = for each micro-batch: loss(training_batch(step, micro_batch)) ── backward;  then step.update(optimizer)
+    training_step(trainer) = for each micro-batch: trainer.backward(loss(training_batch(…)));  then trainer.update(optimizer)
 
 A task with one loss defines `num_samples`, `batch`, `loss` and `evaluate`. A task with several networks or optimizers (a GAN, a
 bilevel search) also overrides `training_step` and `configure_optimizers`.
@@ -86,12 +86,12 @@ class Metric(NamedTuple):
         return f"{number} {name}" if self.unit == "%" else f"{name} {number}"
 
 
-class Step(Protocol):
+class TrainingLoop(Protocol):
     """The interface of the trainer that `Task.training_step` uses."""
 
     @property
-    def number(self) -> int:
-        """Number of finished steps, which is the number of the current step, from 0."""
+    def step(self) -> int:
+        """Number of finished steps, which is the index of the current step."""
 
     @property
     def progress(self) -> float:
@@ -220,18 +220,18 @@ class Task(nn.Module, Generic[TaskOptions_co]):
         """
         return make_optimizer(self.config, [self])
 
-    def training_step(self, step: Step) -> Metrics:
+    def training_step(self, trainer: TrainingLoop) -> Metrics:
         """Update the parameters once and return the metrics of the step."""
         count = self.micro_batches_per_step
         total: Metrics = {}
         for micro_batch in range(count):
-            with step.autocast():
-                metrics = self.loss(self.training_batch(step.number, micro_batch))
+            with trainer.autocast():
+                metrics = self.loss(self.training_batch(trainer.step, micro_batch))
             check_metrics(f"{type(self).__name__}.loss", metrics, "loss")
-            step.backward(metrics["loss"] if count == 1 else metrics["loss"] / count)
+            trainer.backward(metrics["loss"] if count == 1 else metrics["loss"] / count)
             for name, value in metrics.items():
                 total[name] = total[name] + scalar(name, value) if name in total else scalar(name, value)
-        step.update()
+        trainer.update()
         return total if count == 1 else {name: value / count for name, value in total.items()}
 
     def training_batch(self, step: int, micro_batch: int = 0) -> Any:

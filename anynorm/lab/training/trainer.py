@@ -85,12 +85,7 @@ class Trainer:
         self.step = 0
         self.curve = Curve(self.fabric.device, self.processes)
 
-    # The interface for tasks (`anynorm.lab.training.task.Step`) -----------------------------------------------------------------
-
-    @property
-    def number(self) -> int:
-        """Number of finished steps."""
-        return self.step
+    # The interface for tasks (`anynorm.lab.training.task.TrainingLoop`) ---------------------------------------------------------
 
     @property
     def progress(self) -> float:

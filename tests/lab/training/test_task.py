@@ -62,17 +62,17 @@ class Adversarial(anynorm.Task[PairOptions_co]):
             len(indices), 1, generator=generator
         )
 
-    def training_step(self, step):
-        for number in range(self.micro_batches_per_step):
-            noise, real = self.training_batch(step.number, number)
+    def training_step(self, trainer):
+        for micro_batch in range(self.micro_batches_per_step):
+            noise, real = self.training_batch(trainer.step, micro_batch)
             d_loss = self.discriminator(self.generator(noise).detach()).mean() - self.discriminator(real).mean()
-            step.backward(d_loss)
-            step.update("discriminator")
+            trainer.backward(d_loss)
+            trainer.update("discriminator")
         g_loss = -self.discriminator(self.generator(noise)).mean()
-        step.backward(g_loss)
+        trainer.backward(g_loss)
         for parameter in self.discriminator.parameters():
             parameter.grad = None
-        step.update("generator")
+        trainer.update("generator")
         self.num_updates += 1
         return {"d_loss": d_loss, "g_loss": g_loss}
 
@@ -239,7 +239,7 @@ def test_weight_decay_can_leave_out_biases_and_norms():
         ),
         (
             "training_step",
-            lambda _, step: step.update("critic"),
+            lambda _, trainer: trainer.update("critic"),
             "optimizer must be one of generator discriminator; got 'critic'",
         ),
         ("training_step", anynorm.Task.training_step, "Adversarial must define loss; see anynorm.Task"),
@@ -332,8 +332,8 @@ def test_a_step_that_returns_nothing_is_named(monkeypatch):
 
 
 def test_a_metric_that_not_every_step_has_is_averaged_over_those_that_have_it(monkeypatch):
-    def training_step(_, step):
-        return {"rare": torch.ones(())} if step.number % 2 else {"often": torch.ones(())}
+    def training_step(_, trainer):
+        return {"rare": torch.ones(())} if trainer.step % 2 else {"often": torch.ones(())}
 
     monkeypatch.setattr(Adversarial, "training_step", training_step)
     (*_, point) = train(QUICK).trainer.curve.points

@@ -32,7 +32,14 @@ from anynorm.lab.tasks.classification.classifier import EVAL_BATCH_SIZE
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.curve import DivergedError
 from anynorm.lab.training.sampler import derive_seed
-from anynorm.lab.training.task import Metrics, Optimizers, Step, make_optimizer, make_optimizer_of_groups, parameter_groups
+from anynorm.lab.training.task import (
+    Metrics,
+    Optimizers,
+    TrainingLoop,
+    make_optimizer,
+    make_optimizer_of_groups,
+    parameter_groups,
+)
 from anynorm.layers.conditioning import condition, conditional_layers
 from anynorm.surgery.domains import copy_domain
 from anynorm.surgery.modes import eval_mode
@@ -104,31 +111,31 @@ class LoopedAdaptation(SourceOnly[LoopOptions_co]):
             ADAPTATION: make_optimizer_of_groups(self.config, groups),
         }
 
-    def training_step(self, step: Step) -> Metrics:
+    def training_step(self, trainer: TrainingLoop) -> Metrics:
         """Update the parameters once, on the source or on both domains."""
-        number = step.number - self.source_steps
+        number = trainer.step - self.source_steps
         if number < 0:
-            return super().training_step(step)
+            return super().training_step(trainer)
         if number % self.options.steps_per_loop == 0:
-            self._begin_loop(step, number)
-        seed = derive_seed(self.config.seed, _TARGET_STREAM, step.number * self.config.devices + self.processes.rank)
-        with step.autocast():
-            images, labels = self.training_batch(step.number)
+            self._begin_loop(trainer, number)
+        seed = derive_seed(self.config.seed, _TARGET_STREAM, trainer.step * self.config.devices + self.processes.rank)
+        with trainer.autocast():
+            images, labels = self.training_batch(trainer.step)
             metrics = self.adaptation_loss(images, labels, torch.Generator().manual_seed(seed))
-        step.backward(metrics["loss"])
-        step.update(ADAPTATION)
+        trainer.backward(metrics["loss"])
+        trainer.update(ADAPTATION)
         return metrics
 
-    def _begin_loop(self, step: Step, number: int) -> None:
+    def _begin_loop(self, trainer: TrainingLoop, number: int) -> None:
         if number == 0 and self.has_domains:
-            for network in (self.model, *step.averages.values()):
+            for network in (self.model, *trainer.averages.values()):
                 copy_domain(network, SOURCE)
             if self.options.recalibrate and has_running_stats(self.model):
                 with condition(self.model, TARGET):
                     recalibrate(self.model, self.target_batches())
         self.num_loops += 1
         start = self.options.source_epochs / self.config.epochs
-        self.assign_labels((step.progress - start) / (1 - start))
+        self.assign_labels((trainer.progress - start) / (1 - start))
 
     @property
     def has_domains(self) -> bool:

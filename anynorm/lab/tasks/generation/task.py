@@ -41,7 +41,7 @@ from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.curve import DivergedError
 from anynorm.lab.training.images import Batch, load_images, make_images
-from anynorm.lab.training.task import FUSED, Metric, Metrics, Optimizers, Step, Task
+from anynorm.lab.training.task import FUSED, Metric, Metrics, Optimizers, Task, TrainingLoop
 
 RECALIBRATION_BATCH_SIZE = 32
 EVALUATION_SEED = 1_000_003
@@ -147,9 +147,9 @@ class Generation(Task[GenerationOptions]):
             for name, network in (("generator", self.generator), ("discriminator", self.discriminator))
         }
 
-    def training_step(self, step: Step) -> Metrics:
+    def training_step(self, trainer: TrainingLoop) -> Metrics:
         """Update the discriminator n_dis times and the generator once."""
-        if step.number == 0 and not takes_classes(self.generator):
+        if trainer.step == 0 and not takes_classes(self.generator):
             warnings.warn(
                 f"no norm of the generator takes a class (norm {self.config.norm}), so it cannot tell classes apart. "
                 "Usable: ccbn@K sabn@K.",
@@ -157,27 +157,27 @@ class Generation(Task[GenerationOptions]):
             )
         total = torch.zeros((), device=self.device)
         for micro_batch in range(self.micro_batches_per_step):
-            images, labels = self.training_batch(step.number, micro_batch)
-            random = self.sampler.generator(step.number, micro_batch)
+            images, labels = self.training_batch(trainer.step, micro_batch)
+            random = self.sampler.generator(trainer.step, micro_batch)
             z, fake_labels = self.draw(len(images), random)
-            with step.autocast():
+            with trainer.autocast():
                 with torch.no_grad():
                     fakes = generate(self.generator, z, fake_labels)
                 real_logits, fake_logits = self.discriminator(images, labels), self.discriminator(fakes, fake_labels)
                 loss = (1 - real_logits).relu().mean() + (1 + fake_logits).relu().mean()
-            step.backward(loss)
-            step.update("discriminator")
+            trainer.backward(loss)
+            trainer.update("discriminator")
             total = total + loss.detach()
         z, fake_labels = self.draw(self.options.generator_batch_size or self.config.batch_size, random)
         self.discriminator.requires_grad_(False)
         try:
-            with step.autocast():
+            with trainer.autocast():
                 generator_loss = self.generator_loss(self.generator, z, fake_labels)
-            step.backward(generator_loss)
+            trainer.backward(generator_loss)
         finally:
             self.discriminator.requires_grad_(True)
-        step.update("generator")
-        self._num_steps = step.number + 1
+        trainer.update("generator")
+        self._num_steps = trainer.step + 1
         metrics = {"discriminator_loss": total / self.micro_batches_per_step, "generator_loss": generator_loss}
         interval = self.options.balance_interval
         if interval and self._num_steps % interval == 0:

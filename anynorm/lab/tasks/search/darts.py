@@ -19,7 +19,7 @@ from anynorm.lab.tasks.search.options import DartsOptions
 from anynorm.lab.tasks.search.task import ALPHA, WEIGHTS, ArchitectureSearch
 from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.curve import DivergedError
-from anynorm.lab.training.task import FUSED, Metrics, Optimizers, Step
+from anynorm.lab.training.task import FUSED, Metrics, Optimizers, TrainingLoop
 
 
 class DifferentiableSearch(ArchitectureSearch[DartsOptions]):
@@ -41,17 +41,17 @@ class DifferentiableSearch(ArchitectureSearch[DartsOptions]):
         )
         return {"weights": self.weight_optimizer(), "alpha": alpha}
 
-    def update_alpha(self, step: Step) -> None:
+    def update_alpha(self, trainer: TrainingLoop) -> None:
         """Update α by its gradients.
 
         Raises:
             DivergedError: if α is infinite or NaN afterwards.
         """
-        step.update("alpha")
+        trainer.update("alpha")
         if not all(bool(alpha.isfinite().all()) for alpha in self.model.alpha_parameters()):
             lr = self.options.alpha_lr
             raise DivergedError(
-                f"the architecture parameters α are not finite in step {step.number}; use a lower lr ({self.config.lr:g}) or "
+                f"the architecture parameters α are not finite in step {trainer.step}; use a lower lr ({self.config.lr:g}) or "
                 f"alpha_lr ({lr:g})"
             )
 
@@ -62,12 +62,12 @@ class FirstOrderSearch(DifferentiableSearch):
     The architecture parameters α follow the gradient of the validation loss at the current weights (ξ = 0).
     """
 
-    def update_architecture(self, step: Step) -> Metrics:
+    def update_architecture(self, trainer: TrainingLoop) -> Metrics:
         """Update α by a batch of its images."""
-        with preserve_buffers(self.model), frozen(self.model.weight_parameters()), step.autocast():
-            metrics = self.batch_loss(step.number, ALPHA)
-        step.backward(metrics["loss"])
-        self.update_alpha(step)
+        with preserve_buffers(self.model), frozen(self.model.weight_parameters()), trainer.autocast():
+            metrics = self.batch_loss(trainer.step, ALPHA)
+        trainer.backward(metrics["loss"])
+        self.update_alpha(trainer)
         return {f"alpha_{name}": value for name, value in metrics.items()}
 
 
@@ -88,13 +88,13 @@ class SecondOrderSearch(DifferentiableSearch):
         if self.config.precision == "16-mixed":
             raise SpecError("second-order search must have precision 32 or bf16-mixed; got 16-mixed.")
 
-    def update_architecture(self, step: Step) -> Metrics:
+    def update_architecture(self, trainer: TrainingLoop) -> Metrics:
         """Update α by a batch of its images, through a step of the weights on the batch of the weights."""
         losses: dict[int, Metrics] = {}
 
         def loss(number: int) -> Tensor:
-            with step.autocast():
-                losses[number] = self.batch_loss(step.number, number)
+            with trainer.autocast():
+                losses[number] = self.batch_loss(trainer.step, number)
             return losses[number]["loss"]
 
         alphas = self.model.alpha_parameters()
@@ -104,9 +104,9 @@ class SecondOrderSearch(DifferentiableSearch):
                 lambda: loss(ALPHA),
                 self.model.weight_parameters(),
                 alphas,
-                self.config.lr_at(step.progress),
+                self.config.lr_at(trainer.progress),
             )
         for alpha, gradient in zip(alphas, gradients, strict=True):
             alpha.grad = gradient
-        self.update_alpha(step)
+        self.update_alpha(trainer)
         return {f"alpha_{name}": value.detach() for name, value in losses[ALPHA].items()}

@@ -23,7 +23,7 @@ from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.images import Batch
 from anynorm.lab.training.options import option
-from anynorm.lab.training.task import Metrics, Step
+from anynorm.lab.training.task import Metrics, TrainingLoop
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,10 @@ class ArchitectureEvaluation(Classification[EvaluationOptions]):
         """Return the optimizer of the run, with gradient clipping."""
         return clipping_optimizer(self.config, list(self.model.parameters()), self.options.clip_grad_norm)
 
-    def training_step(self, step: Step) -> Metrics:
+    def training_step(self, trainer: TrainingLoop) -> Metrics:
         """Set the probability of drop-path and update the parameters once."""
-        self.model.set_drop_path(self.options.drop_path * step.progress)
-        return super().training_step(step)
+        self.model.set_drop_path(self.options.drop_path * trainer.progress)
+        return super().training_step(trainer)
 
     def loss(self, batch: Batch) -> Metrics:
         """Return the loss with that of the auxiliary head, and the error in percent."""

@@ -23,7 +23,7 @@ from anynorm.lab.tasks.search.task import ALPHA, ArchitectureSearch, SearchOptio
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.curve import DivergedError
 from anynorm.lab.training.sampler import derive_seed
-from anynorm.lab.training.task import Metrics, Optimizers, Step
+from anynorm.lab.training.task import Metrics, Optimizers, TrainingLoop
 
 STREAM = 4
 """Random stream of the policy; see `anynorm.lab.training.sampler`. All processes draw the same architecture."""
@@ -52,18 +52,18 @@ class BanditSearch(ArchitectureSearch[SearchOptions_co]):
         """Return the optimizer of the weights."""
         return {"weights": self.weight_optimizer()}
 
-    def training_step(self, step: Step) -> Metrics:
+    def training_step(self, trainer: TrainingLoop) -> Metrics:
         """Run one round of the policy."""
-        choice = self.policy.sample(torch.Generator().manual_seed(derive_seed(self.config.seed, STREAM, step.number)))
+        choice = self.policy.sample(torch.Generator().manual_seed(derive_seed(self.config.seed, STREAM, trainer.step)))
         with self.model.path(self.split(choice)):
-            metrics = self.update_weights(step)
-            with torch.no_grad(), preserve_buffers(self.model), step.autocast():
-                alpha_metrics = self.batch_loss(step.number, ALPHA)
+            metrics = self.update_weights(trainer)
+            with torch.no_grad(), preserve_buffers(self.model), trainer.autocast():
+                alpha_metrics = self.batch_loss(trainer.step, ALPHA)
         [total] = self.processes.sum([float(alpha_metrics["loss"])])
         loss = total / self.processes.count
         if not torch.isfinite(torch.tensor(loss)):
             raise DivergedError(
-                f"the loss of an architecture is not finite in step {step.number}; use a lower lr ({self.config.lr:g})"
+                f"the loss of an architecture is not finite in step {trainer.step}; use a lower lr ({self.config.lr:g})"
             )
         self.policy.update(choice, loss)
         self._set_alphas()

@@ -34,14 +34,14 @@ from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.images import Batch, split_images
 from anynorm.lab.training.sampler import Sampler
-from anynorm.lab.training.task import Metric, Metrics, Step
+from anynorm.lab.training.task import Metric, Metrics, TrainingLoop
 
 EVALUATION_SEED = 1_000_003
 """Seed of the operations drawn in evaluations, the same for all runs."""
 ALPHA_SEED = 500_009
 """Added to the seed of a run for the order of the images on which α is trained."""
 WEIGHTS, ALPHA = 0, 1
-"""The passes of a step."""
+"""The micro-batches of a step."""
 SearchOptions_co = TypeVar("SearchOptions_co", bound=SupernetOptions, default=SupernetOptions, covariant=True)
 
 
@@ -135,21 +135,21 @@ class ArchitectureSearch(Classifier[SearchOptions_co]):
         """Return the optimizer of the weights, with clipped gradients."""
         return clipping_optimizer(self.config, self.model.weight_parameters(), self.options.clip_grad_norm)
 
-    def training_step(self, step: Step) -> Metrics:
+    def training_step(self, trainer: TrainingLoop) -> Metrics:
         """Update the architecture, then the weights."""
-        metrics = self.update_architecture(step)
-        return {**metrics, **self.update_weights(step)}
+        metrics = self.update_architecture(trainer)
+        return {**metrics, **self.update_weights(trainer)}
 
-    def update_architecture(self, step: Step) -> Metrics:
+    def update_architecture(self, trainer: TrainingLoop) -> Metrics:
         """Update α or the policy that chooses architectures, and return metrics of the step."""
         raise NotImplementedError
 
-    def update_weights(self, step: Step) -> Metrics:
+    def update_weights(self, trainer: TrainingLoop) -> Metrics:
         """Update the weights by the loss of a batch, without gradients of α; inside `model.path`, only those of the path."""
-        with frozen(self.model.alpha_parameters()), step.autocast():
-            metrics = self.batch_loss(step.number, WEIGHTS)
-        step.backward(metrics["loss"])
-        step.update("weights")
+        with frozen(self.model.alpha_parameters()), trainer.autocast():
+            metrics = self.batch_loss(trainer.step, WEIGHTS)
+        trainer.backward(metrics["loss"])
+        trainer.update("weights")
         return metrics
 
     def batch_loss(self, step: int, micro_batch: int) -> Metrics:

@@ -43,7 +43,7 @@ def changed(**options):
 class Recorder:
     """A step that keeps the gradients of α and updates nothing."""
 
-    number, progress = 0, 0.0
+    step, progress = 0, 0.0
 
     def __init__(self, task):
         self.task = task
