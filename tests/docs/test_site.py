@@ -66,7 +66,9 @@ def test_every_internal_link_resolves_and_nothing_is_loaded_from_elsewhere(site)
 
 
 def test_every_norm_and_every_task_has_a_page(site):
-    for name in REGISTRY:
+    own = [name for name, norm in REGISTRY.items() if norm.__module__.startswith("anynorm.")]  # a page may have added another
+    assert "sn" in own
+    for name in own:
         assert (site / "norms" / f"{name}.html").is_file()
     for name in TASKS:
         assert (site / "tasks" / f"{name}.html").is_file()
