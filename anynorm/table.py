@@ -63,7 +63,7 @@ class Table:
         """Return a value of a row as text; "" if the row does not have the column."""
         return _format(row.get(column), self.formats.get(column, ""))
 
-    def table(self) -> str:
+    def text(self) -> str:
         """Return the rows and the finding as aligned text, with the values formatted by `formats`."""
         columns = list(dict.fromkeys(column for row in self.rows for column in row))
         lines = [columns, *([self.format(row, column) for column in columns] for row in self.rows)]
@@ -72,7 +72,7 @@ class Table:
         return "\n".join([*(text if self.rows else []), self.finding])
 
     def __str__(self) -> str:
-        return self.table()
+        return self.text()
 
 
 def pluralize(count: int, noun: str, plural: str = "") -> str:

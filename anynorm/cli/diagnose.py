@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from anynorm.cli.options import AsJson, Checkpoint, NormPaths, RunsDir, parse_integers, parse_numbers, print_report
+from anynorm.cli.options import AsJson, Checkpoint, NormPaths, RunsDir, parse_integers, parse_numbers, print_table
 
 
 def diagnose(
@@ -84,4 +84,4 @@ def diagnose(
     if plot is not None:
         save(report, plot)
         report.finding += f" Wrote {plot}."
-    print_report(report, as_json)
+    print_table(report, as_json)

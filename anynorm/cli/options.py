@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from anynorm.errors import SpecError
+from anynorm.table import Table
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Model = Annotated[str, typer.Option("--model", help="Model factory, package.module:factory, called without arguments.")]
@@ -68,6 +69,6 @@ def print_json(data: Any) -> None:
     sys.stdout.write(json.dumps(data, indent=2) + "\n")
 
 
-def print_report(report: Any, as_json: bool) -> None:
-    """Print a `Table` as text or as JSON."""
-    sys.stdout.write((report.json() if as_json else report.table()) + "\n")
+def print_table(table: Table, as_json: bool) -> None:
+    """Print a table as text or as JSON."""
+    sys.stdout.write((table.json() if as_json else table.text()) + "\n")

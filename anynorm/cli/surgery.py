@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import anynorm
-from anynorm.cli.options import AsJson, Checkpoint, Data, Model, Out, print_report
+from anynorm.cli.options import AsJson, Checkpoint, Data, Model, Out, print_table
 
 Fit = Annotated[
     str | None,
@@ -21,7 +21,7 @@ def inspect(model: Model, checkpoint: Checkpoint = None, as_json: AsJson = False
     from anynorm.io.checkpoints import load_model
     from anynorm.surgery.inspect import inspect as inspect_model
 
-    print_report(inspect_model(load_model(model, checkpoint)), as_json)
+    print_table(inspect_model(load_model(model, checkpoint)), as_json)
 
 
 def convert(
@@ -125,4 +125,4 @@ def _finish(report: Any, out: Path | None, as_json: bool) -> None:
 
         save_model(report.model, out)
         report.finding += f" Wrote {out}."
-    print_report(report, as_json)
+    print_table(report, as_json)

@@ -216,6 +216,6 @@ def test_worst_table_and_json_agree():
     assert len(worst) == 2
     assert worst.rows[0]["shift"] == max(row["shift"] for row in report)
     assert json.loads(report.json())["rows"][0]["esm_mean"] == report.rows[0]["esm_mean"]
-    assert report.table().splitlines()[-1] == report.finding
+    assert report.text().splitlines()[-1] == report.finding
     with pytest.raises(anynorm.AnynormError, match=r"no row is named '3\.bn9'\. Did you mean 3\.bn"):
         report["3.bn9"]

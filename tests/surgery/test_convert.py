@@ -207,6 +207,6 @@ def test_a_failure_half_way_leaves_the_model_unchanged(monkeypatch):
 def test_a_report_is_a_table_and_json():
     report = anynorm.convert(network(), "gn:4")
     columns = ["path", "norm", "new_norm", "channels", "transferred", "not_transferred"]
-    assert report.table().splitlines()[0].split() == columns
-    assert report.table().splitlines()[-1] == "6 of 6 norms are now gn:4."
+    assert report.text().splitlines()[0].split() == columns
+    assert report.text().splitlines()[-1] == "6 of 6 norms are now gn:4."
     assert json.loads(report.json())["rows"][0]["path"] == "1"

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from anynorm.cli.options import AsJson, Device, Executor, Logger, RunsDir, parse_integers, print_report
+from anynorm.cli.options import AsJson, Device, Executor, Logger, RunsDir, parse_integers, print_table
 from anynorm.errors import SpecError
 from anynorm.lab.cli.task_options import parse_flags
 from anynorm.lab.required_packages import require_packages
@@ -137,7 +137,7 @@ def compare(
         return
     table = comparison.table(records)
     if as_json:
-        print_report(table, as_json)
+        print_table(table, as_json)
     else:
         print_comparison(table)
     _write_report(root, root / "report.html", file=sys.stderr if as_json else sys.stdout)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from anynorm.cli.options import AsJson, Executor, print_json, print_report
+from anynorm.cli.options import AsJson, Executor, print_json, print_table
 from anynorm.lab.required_packages import require_packages
 
 
@@ -32,7 +32,7 @@ def reproduce(
     if list_:
         from anynorm.lab.recipes.support.catalog import recipe_table
 
-        print_report(recipe_table(), as_json)
+        print_table(recipe_table(), as_json)
         return
     if name is None:
         raise typer.BadParameter("give the name of a recipe, or --list.", param_hint="NAME")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from anynorm.cli.options import AsJson, RunsDir, print_json, print_report
+from anynorm.cli.options import AsJson, RunsDir, print_json, print_table
 from anynorm.errors import DataError
 from anynorm.table import pluralize
 
@@ -48,7 +48,7 @@ def list_(root: RunsDir = Path("runs"), as_json: AsJson = False) -> None:
                 "note": run.note,
             }
         )
-    print_report(Table(lines, f"{pluralize(len(lines), 'run')} in {root}."), as_json=False)
+    print_table(Table(lines, f"{pluralize(len(lines), 'run')} in {root}."), as_json=False)
 
 
 @app.command()
@@ -69,7 +69,7 @@ def diff(first: str, second: str, root: RunsDir = Path("runs"), as_json: AsJson 
     pairs |= {name: (getattr(a, name), getattr(b, name)) for name in _RESULTS}
     pairs |= {name: (a.metrics.get(name), b.metrics.get(name)) for name in {**a.metrics, **b.metrics}}
     rows = [{"name": name, a.id: x, b.id: y} for name, (x, y) in pairs.items() if x != y]
-    print_report(Table(rows, f"{pluralize(len(rows), 'difference')}."), as_json)
+    print_table(Table(rows, f"{pluralize(len(rows), 'difference')}."), as_json)
 
 
 @app.command()

@@ -26,7 +26,7 @@ from anynorm.lab.training.executors import make_executor
 from anynorm.lab.training.provenance import cpu_count
 from anynorm.lab.training.record import RunRecord
 from anynorm.lab.training.store import Store
-from anynorm.lab.training.sweep import Row, grid
+from anynorm.lab.training.sweep import Cell, grid
 from anynorm.lab.training.task import Metric
 
 SEEDS = 3
@@ -73,7 +73,7 @@ class Comparison:
         return replace(self.base, norm=norm, batch_size=batch_size, seed=seed, lr=lr)
 
     @property
-    def cells(self) -> list[Row]:
+    def cells(self) -> list[Cell]:
         """Norm, batch size and seed of all runs, sorted by seed, so that each norm has a first result early."""
         return sorted(grid(self.seeds, batch_size=self.batch_sizes, norm=self.norms), key=lambda cell: cell["seed"])
 
@@ -87,7 +87,7 @@ class Comparison:
         store = Store(self.root)
         return [record for cell in self.cells if (record := store.read(self.config(**cell).id)) is not None]
 
-    def missing(self, records: Iterable[RunRecord]) -> list[Row]:
+    def missing(self, records: Iterable[RunRecord]) -> list[Cell]:
         """Return the cells that have no record among `records`."""
         finished = {record.id for record in records}
         return [cell for cell in self.cells if self.config(**cell).id not in finished]
@@ -109,7 +109,7 @@ class Comparison:
         for _, record in jobs.map_unordered(self.train, missing):
             yield record
 
-    def train(self, cell: Row) -> RunRecord:
+    def train(self, cell: Cell) -> RunRecord:
         """Return the record of the run of a cell; train the run first if the store does not have its record."""
         return get_or_train(self.config(**cell), self.root, self.hardware)
 

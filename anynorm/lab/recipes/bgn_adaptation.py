@@ -43,7 +43,7 @@ from anynorm.lab.tasks.adaptation.options import CANOptions
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.record import RunRecord
 from anynorm.lab.training.result import Result
-from anynorm.lab.training.sweep import Row, grid
+from anynorm.lab.training.sweep import Cell, Measurement, grid
 from anynorm.table import Table
 
 
@@ -147,19 +147,19 @@ PRESETS = {
 }
 
 
-def cells(settings: AdaptationSettings) -> list[Row]:
+def cells(settings: AdaptationSettings) -> list[Cell]:
     """Return one cell per norm and seed."""
     return grid(settings.seeds, norm=settings.norms)
 
 
-def measure(settings: AdaptationSettings, cell: Row, runs: Path) -> Row:
+def measure(settings: AdaptationSettings, cell: Cell, runs: Path) -> Measurement:
     """Train on the source and adapt to the target; return accuracies on the target before and after: means over all pairs."""
     if not settings.pairs:
         return measure_pair(settings, cell, runs)
     return mean_of_pairs({name: measure_pair(settings, cell, runs, pair) for name, pair in settings.pairs.items()})
 
 
-def mean_of_pairs(rows: dict[str, Row]) -> Row:
+def mean_of_pairs(rows: dict[str, Measurement]) -> Measurement:
     """Return the row of the means over pairs of domains, with the accuracy of each; None where a pair failed."""
     columns = ("accuracy", "source_accuracy", "adabn_accuracy")
     failures = [f"{name}: {row['failure']}" for name, row in rows.items() if row["failure"]]
@@ -176,7 +176,7 @@ def mean_of_pairs(rows: dict[str, Row]) -> Row:
     }
 
 
-def measure_pair(settings: AdaptationSettings, cell: Row, runs: Path, pair: DomainPair | None = None) -> Row:
+def measure_pair(settings: AdaptationSettings, cell: Cell, runs: Path, pair: DomainPair | None = None) -> Measurement:
     """Return the accuracies of a cell on one pair of domains.
 
     Args:
@@ -203,7 +203,7 @@ def measure_pair(settings: AdaptationSettings, cell: Row, runs: Path, pair: Doma
     return row | before_adaptation(record)
 
 
-def before_adaptation(record: RunRecord) -> Row:
+def before_adaptation(record: RunRecord) -> Measurement:
     """Return the accuracies at the last evaluation before the adaptation, and the curve of accuracies by epoch."""
     curve = record.curve
     before = [point for point in curve if "test_adabn_error" in point]

@@ -44,7 +44,7 @@ from anynorm.lab.tasks.few_shot.options import FewShotOptions
 from anynorm.lab.tasks.few_shot.task import SCORES, metric_name
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.schedules import Step
-from anynorm.lab.training.sweep import Row, grid
+from anynorm.lab.training.sweep import Cell, Measurement, grid
 from anynorm.table import Table, pluralize
 
 SHOTS = (1, 5)
@@ -102,12 +102,12 @@ ACCURACIES = {
 """The paper's accuracies in percent with 1 and with 5 shots."""
 
 
-def cells(settings: FewShotSettings) -> list[Row]:
+def cells(settings: FewShotSettings) -> list[Cell]:
     """Return one cell per norm and seed."""
     return grid(settings.seeds, norm=settings.norms)
 
 
-def measure(settings: FewShotSettings, cell: Row, runs: Path) -> Row:
+def measure(settings: FewShotSettings, cell: Cell, runs: Path) -> Measurement:
     """Train a network on the base classes; return its accuracies by episodes of novel classes."""
     config = replace(settings.training.config, norm=settings.norms[cell["norm"]], seed=cell["seed"])
     record = train_run(make_config(config, settings.training.base_batch_size), runs)

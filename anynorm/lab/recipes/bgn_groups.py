@@ -25,7 +25,7 @@ from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import accuracy_of, accuracy_rows, result_table, save_figure, successful
 from anynorm.lab.recipes.support.runs import train_cell
 from anynorm.lab.recipes.support.settings import TrainingSettings
-from anynorm.lab.training.sweep import Row, grid
+from anynorm.lab.training.sweep import Cell, Measurement, grid
 from anynorm.table import Table
 
 
@@ -51,12 +51,12 @@ TABLE_1 = {512: 63.968, 256: 66.000, 128: 68.160, 64: 70.064, 32: 71.856, 16: 72
 """The paper's accuracy in % at batch size 2, by number of groups."""
 
 
-def cells(settings: GroupGrid) -> list[Row]:
+def cells(settings: GroupGrid) -> list[Cell]:
     """Return one cell per number of groups, batch size and seed."""
     return grid(settings.seeds, num_groups=settings.num_groups, batch_size=settings.batch_sizes)
 
 
-def measure(settings: GroupGrid, cell: Row, runs: Path) -> Row:
+def measure(settings: GroupGrid, cell: Cell, runs: Path) -> Measurement:
     """Train a network and return its accuracy."""
     norm = f"bgn:{cell['num_groups']}"
     config = replace(settings.training.config, norm=norm, batch_size=cell["batch_size"], seed=cell["seed"])

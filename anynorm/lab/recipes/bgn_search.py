@@ -61,7 +61,7 @@ from anynorm.lab.tasks.search.options import DartsOptions
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.schedules import Cosine
 from anynorm.lab.training.store import Store
-from anynorm.lab.training.sweep import Row, grid
+from anynorm.lab.training.sweep import Cell, Measurement, grid
 
 NORMS = {"BN": "bn", "IN": "in", "LN": "ln", "GN": "gn:8", "PN": "pn", "BGN": "bgn"}
 FAST_NORMS = {name: spec for name, spec in NORMS.items() if name != "PN"}
@@ -142,7 +142,7 @@ PRESETS = {
 }
 
 
-def cells(settings: SearchSettings) -> list[Row]:
+def cells(settings: SearchSettings) -> list[Cell]:
     """Return one cell per table, norm and seed, and one per policy and seed."""
     result = []
     for name, table in settings.tables.items():
@@ -150,7 +150,7 @@ def cells(settings: SearchSettings) -> list[Row]:
     return result + grid(settings.policy_seeds, part=[POLICY_PART], policy=settings.policies)
 
 
-def measure(settings: SearchSettings, cell: Row, runs: Path) -> Row:
+def measure(settings: SearchSettings, cell: Cell, runs: Path) -> Measurement:
     """Search for a cell and train it, or play the rounds of a policy; return the accuracy."""
     if settings.benchmark == synthetic_table.NAME:
         settings = replace(settings, benchmark=str(synthetic_table.write_synthetic_table(runs / "synthetic.npz")))
@@ -168,7 +168,7 @@ def measure(settings: SearchSettings, cell: Row, runs: Path) -> Row:
     return {**result, **metrics, "seconds": round(metrics["seconds"] + search.get("seconds", 0.0), 3)}
 
 
-def _search(search: Search, norm: str, seed: int, runs: Path) -> Row:
+def _search(search: Search, norm: str, seed: int, runs: Path) -> Measurement:
     """Return the architecture that a search finds ("" if it diverged), the accuracy of its supernet, seconds, and the commit."""
     config = make_config(replace(search.training.config, norm=search.spec(norm), seed=seed), search.training.base_batch_size)
     record = train_run(config, runs)
@@ -201,7 +201,7 @@ def _benchmark_accuracy(benchmark: str, architecture: str) -> float | None:
     return round(float(table.accuracy("cifar10")[table.index(parse_cell(architecture))]), 3)
 
 
-def play(settings: SearchSettings, name: str, seed: int) -> Row:
+def play(settings: SearchSettings, name: str, seed: int) -> Measurement:
     """Play the rounds of a policy on the benchmark and return the accuracy in % of the recommended cell after 200 epochs."""
     start = time.perf_counter()
     table: CellTable = _load_table(settings.benchmark)

@@ -34,7 +34,7 @@ from anynorm.lab.recipes.support.recipe import Recipe
 from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import Values, save_figure, select
 from anynorm.lab.recipes.support.settings import Settings
-from anynorm.lab.training.sweep import Row, grid
+from anynorm.lab.training.sweep import Cell, Measurement, Row, grid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +63,12 @@ LAYERS = range(1, NUM_LAYERS + 1)
 STATISTICS = ("bn_mean", "bn_std", "en_mean", "en_std")
 
 
-def cells(settings: FluctuationSettings) -> list[Row]:
+def cells(settings: FluctuationSettings) -> list[Cell]:
     """Return one cell per batch size, momentum and seed; the long runs, at batch size 4, come last."""
     return grid(settings.seeds, batch_size=settings.batch_sizes, momentum=settings.momenta)
 
 
-def measure(settings: FluctuationSettings, cell: Row, _runs: Path) -> Row:
+def measure(settings: FluctuationSettings, cell: Cell, _runs: Path) -> Measurement:
     """Train a network and return the fluctuation of each statistic of each layer over the last steps.
 
     Returns:
@@ -87,7 +87,7 @@ def measure(settings: FluctuationSettings, cell: Row, _runs: Path) -> Row:
     train(model, optimizer, (x, labels), batches[:-num_last])
     with fluctuation(model, num_last) as recorder:
         loss = train(model, optimizer, (x, labels), batches[-num_last:])
-    metrics: Row = {"loss": loss}
+    metrics: Measurement = {"loss": loss}
     for layer, row in enumerate(recorder.report(), 1):
         series = recorder.series(row["path"])
         metrics |= {f"{name} {layer}": round(row[name], 5) for name in STATISTICS}
@@ -119,7 +119,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, data: tuple[Tensor
     return round(float(loss.detach()), 5)
 
 
-def layer_mean(metric: str, cell: Row, layers: Sequence[int] = LAYERS) -> Values:
+def layer_mean(metric: str, cell: Cell, layers: Sequence[int] = LAYERS) -> Values:
     """Return a function that averages a metric of a cell over layers, for each seed."""
 
     def average(rows: list[Row]) -> list[float]:

@@ -45,7 +45,7 @@ from anynorm.lab.tasks.generation.class_gradients import MODES, BalanceMetric
 from anynorm.lab.tasks.generation.feature_networks import distance_name, metric_suffix
 from anynorm.lab.tasks.generation.options import GenerationOptions
 from anynorm.lab.training.config import Config
-from anynorm.lab.training.sweep import Row, grid
+from anynorm.lab.training.sweep import Cell, Measurement, grid
 from anynorm.table import Table
 
 NORMS = {"CCBN": "ccbn@K", "SaBN": "sabn@K"}
@@ -129,12 +129,12 @@ IS = {"SNGAN": (8.76, 8.89), "BigGAN": (8.91, 9.01), "AutoGAN": (8.43, 8.72), "S
 """The paper's numbers with CCBN and with SaBN."""
 
 
-def cells(settings: GenerationSettings) -> list[Row]:
+def cells(settings: GenerationSettings) -> list[Cell]:
     """Return one cell per network, norm and seed."""
     return grid(settings.seeds, network=settings.networks, norm=settings.norms)
 
 
-def measure(settings: GenerationSettings, cell: Row, runs: Path) -> Row:
+def measure(settings: GenerationSettings, cell: Cell, runs: Path) -> Measurement:
     """Train a GAN and return its distances, scores, loss and gradient balance."""
     norm = settings.norms[cell["norm"]]
     config = make_config(replace(settings.networks[cell["network"]], norm=norm, seed=cell["seed"]))
@@ -151,7 +151,7 @@ def balance_column(column: str, mode: str) -> str:
     return f"{column} {mode}"
 
 
-def summarize(curve: Sequence[Mapping[str, Any]], features: str, num_last_evals: int) -> Row:
+def summarize(curve: Sequence[Mapping[str, Any]], features: str, num_last_evals: int) -> Measurement:
     """Return the metrics of a run from its curve.
 
     Args:
@@ -169,7 +169,7 @@ def summarize(curve: Sequence[Mapping[str, Any]], features: str, num_last_evals:
         "generator_loss": "train_generator_loss",
     }
     curves: dict[str, list[Any]] = {name: [point.get(key) for point in curve] for name, key in names.items()}
-    values: Row = {name: _mean(curves[name][-num_last_evals:]) for name in names}
+    values: Measurement = {name: _mean(curves[name][-num_last_evals:]) for name in names}
     values["best_fd"] = min(curves["fd"])
     stages = [metric for metric in map(BalanceMetric.parse, _training_metrics(curve[-1])) if metric and metric.column in BALANCE]
     curves |= {str(metric): [point.get(f"train_{metric}") for point in curve] for metric in stages}

@@ -48,7 +48,7 @@ from anynorm.lab.tasks.search.options import DartsOptions
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.schedules import Cosine
 from anynorm.lab.training.store import Store
-from anynorm.lab.training.sweep import Row, grid
+from anynorm.lab.training.sweep import Cell, Measurement, Row, grid
 from anynorm.table import Table
 
 TABLE = "nasbench201/nb201.npz"
@@ -147,12 +147,12 @@ METRICS = {
 }
 
 
-def cells(settings: SearchSettings) -> list[Row]:
+def cells(settings: SearchSettings) -> list[Cell]:
     """Return one cell per search, method and seed."""
     return grid(settings.seeds, search=settings.searches, method=settings.methods)
 
 
-def measure(settings: SearchSettings, cell: Row, runs: Path) -> Row:
+def measure(settings: SearchSettings, cell: Cell, runs: Path) -> Measurement:
     """Search, and return the metrics of the architecture at the end, their curves, and the table's mean and maximum."""
     method, search = settings.methods[cell["method"]], settings.searches[cell["search"]]
     config = search.training.config

@@ -38,7 +38,7 @@ from anynorm.lab.recipes.support.style_transfer import Pictures, StyleSettings, 
 from anynorm.lab.tasks.style.options import StyleTransferOptions
 from anynorm.lab.tasks.style.task import StyleTransfer
 from anynorm.lab.training.config import Config
-from anynorm.lab.training.sweep import Row, grid
+from anynorm.lab.training.sweep import Cell, Measurement, grid
 from anynorm.table import Table
 
 
@@ -111,12 +111,12 @@ PRESETS = {
 }
 
 
-def cells(settings: SaStyleSettings) -> list[Row]:
+def cells(settings: SaStyleSettings) -> list[Cell]:
     """Return one cell per norm and seed."""
     return grid(settings.seeds, norm=settings.norms)
 
 
-def measure(settings: SaStyleSettings, cell: Row, runs: Path) -> Row:
+def measure(settings: SaStyleSettings, cell: Cell, runs: Path) -> Measurement:
     """Train a decoder with a norm; return its losses and, for the first seed, a picture."""
     norm, config = settings.norms[cell["norm"]], settings.training.config
     config = replace(config, options=replace(StyleTransfer.options_of(config), detach_target=norm.detach_target))

@@ -55,7 +55,7 @@ from anynorm.lab.tasks.run import load_run
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.images import load_images
 from anynorm.lab.training.result import Result
-from anynorm.lab.training.sweep import Row, grid
+from anynorm.lab.training.sweep import Cell, Measurement, grid
 from anynorm.table import Table
 
 DESK = replace(TINY_RESNET, data="cifar10@16", num_train=6000, num_test=1000, crop=2, epochs=5, batch_size=64)
@@ -94,12 +94,12 @@ PRESETS = {
 HYPOTHESIS, SCHNEIDER = "our hypothesis", "our hypothesis, after Schneider et al. 2020 on few images"
 
 
-def cells(settings: ShiftSettings) -> list[Row]:
+def cells(settings: ShiftSettings) -> list[Cell]:
     """Return one cell per kind of shift, norm and seed."""
     return grid(settings.seeds, shift=SHIFTS, norm=settings.norms)
 
 
-def measure(settings: ShiftSettings, cell: Row, runs: Path) -> Row:
+def measure(settings: ShiftSettings, cell: Cell, runs: Path) -> Measurement:
     """Train a network and return the report of `adaptation` for every target and number of unlabeled images."""
     training = settings.domain_training if cell["shift"] == "domain" else settings.training
     config = make_config(replace(training.config, norm=cell["norm"], seed=cell["seed"]), training.base_batch_size)

@@ -31,7 +31,7 @@ from anynorm.lab.recipes.support.rows import result_over_seeds, save_figure, suc
 from anynorm.lab.recipes.support.runs import make_config, run_metrics, train_run
 from anynorm.lab.recipes.support.settings import TrainingSettings
 from anynorm.lab.tasks.run import load_run
-from anynorm.lab.training.sweep import Row, grid
+from anynorm.lab.training.sweep import Cell, Measurement, grid
 from anynorm.lab.training.trainer import Trainer
 from anynorm.table import Table
 
@@ -62,12 +62,12 @@ NORMS = ("bn", "sn")
 ESTIMATORS = ("averaged", "pooled")
 
 
-def cells(settings: AverageSettings) -> list[Row]:
+def cells(settings: AverageSettings) -> list[Cell]:
     """Return one cell per norm, batch size, epoch after which the network is tested, and seed."""
     return grid(settings.seeds, norm=NORMS, batch_size=settings.batch_sizes, epoch=settings.eval_epochs)
 
 
-def measure(settings: AverageSettings, cell: Row, runs: Path) -> Row:
+def measure(settings: AverageSettings, cell: Cell, runs: Path) -> Measurement:
     """Train a network and return its accuracy with the moving average and with each estimator of the batch average."""
     # a complete run has no stop_epoch, so that other recipes can share it
     stop_epoch = cell["epoch"] if cell["epoch"] < settings.training.config.epochs else None

@@ -39,7 +39,7 @@ from anynorm.lab.recipes.support.rows import (
 )
 from anynorm.lab.recipes.support.runs import train_cell
 from anynorm.lab.recipes.support.settings import Devices
-from anynorm.lab.training.sweep import Row, grid
+from anynorm.lab.training.sweep import Cell, Measurement, grid
 from anynorm.table import Table
 
 TABLE_2: dict[str, dict[str, float]] = {
@@ -87,13 +87,13 @@ SAME_SAMPLES = {"(8, 2)": "(1, 16)", "(8, 4)": "(1, 32)"}
 """Settings with as many samples per step on one device."""
 
 
-def cells(settings: DeviceGrid) -> list[Row]:
+def cells(settings: DeviceGrid) -> list[Cell]:
     """Return one cell per setting, norm and seed, without BN at one sample per device."""
     every = grid(settings.seeds, setting=settings.divisions, norm=["bn", "gn", "sn"])
     return [cell for cell in every if cell["norm"] in TABLE_2[cell["setting"]]]
 
 
-def measure(settings: DeviceGrid, cell: Row, runs: Path) -> Row:
+def measure(settings: DeviceGrid, cell: Cell, runs: Path) -> Measurement:
     """Train a network and return its accuracy."""
     samples = settings.divisions[cell["setting"]].samples
     norm = {"bn": "bn", "gn": settings.gn, "sn": "sn" if samples > 1 else "sn-bn"}[cell["norm"]]

@@ -45,7 +45,7 @@ from anynorm.lab.tasks.search.controller_task import ControllerSearch, observe
 from anynorm.lab.tasks.search.nasbench import OP_NAMES, CellTable
 from anynorm.lab.tasks.search.options import ControllerOptions
 from anynorm.lab.training.config import Config
-from anynorm.lab.training.sweep import Row, grid
+from anynorm.lab.training.sweep import Cell, Measurement, grid
 from anynorm.table import Table
 
 NORMS = {"LN": "ln", "GN": "gn:32", "SN": "ln+gn:32", "none": ""}
@@ -89,12 +89,12 @@ def synthetic_table() -> CellTable:
     return CellTable(ops, OP_NAMES, dict.fromkeys([("cifar10", 12, "valid"), ("cifar10", 200, "test")], accuracy))
 
 
-def cells(settings: ControllerSettings) -> list[Row]:
+def cells(settings: ControllerSettings) -> list[Cell]:
     """Return one cell per norm and seed, and one of random search per seed."""
     return grid(settings.seeds, norm=[*settings.norms, RANDOM])
 
 
-def measure(settings: ControllerSettings, cell: Row, runs: Path) -> Row:
+def measure(settings: ControllerSettings, cell: Cell, runs: Path) -> Measurement:
     """Train a controller with a norm, or search at random; return accuracies and SN's weights (means over the three norms)."""
     if cell["norm"] == RANDOM:
         return random_search(settings, cell["seed"]) | dict.fromkeys(WEIGHTS)
@@ -114,7 +114,7 @@ def measure(settings: ControllerSettings, cell: Row, runs: Path) -> Row:
     }
 
 
-def random_search(settings: ControllerSettings, seed: int) -> Row:
+def random_search(settings: ControllerSettings, seed: int) -> Measurement:
     """Draw as many cells as a controller does, uniformly; return the accuracy of the cell with the largest reward so far."""
     config = make_config(replace(settings.training.config, norm="ln", seed=seed), settings.training.base_batch_size)
     task = ControllerSearch(config)
@@ -132,7 +132,7 @@ def random_search(settings: ControllerSettings, seed: int) -> Row:
     }
 
 
-def _summarize(accuracies: list[float]) -> Row:
+def _summarize(accuracies: list[float]) -> Measurement:
     """Return the accuracy at the end, its mean over all evaluations, and the curve."""
     return {
         "accuracy": round(accuracies[-1], 3) if accuracies else None,

@@ -28,7 +28,7 @@ from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import metric_rows, save_figure, successful, values_of
 from anynorm.lab.recipes.support.runs import make_config, mean_weights, run_metrics, train_run
 from anynorm.lab.recipes.support.settings import TrainingSettings
-from anynorm.lab.training.sweep import Row, grid
+from anynorm.lab.training.sweep import Cell, Measurement, grid
 from anynorm.table import Table
 
 
@@ -53,12 +53,12 @@ CUTS = ("in", "ln", "bn")
 WEIGHTS = [f"{statistic}_{cut}" for statistic in STATISTICS for cut in CUTS]
 
 
-def cells(settings: ImportanceSettings) -> list[Row]:
+def cells(settings: ImportanceSettings) -> list[Cell]:
     """Return one cell per batch size and seed."""
     return grid(settings.seeds, batch_size=settings.batch_sizes)
 
 
-def measure(settings: ImportanceSettings, cell: Row, runs: Path) -> Row:
+def measure(settings: ImportanceSettings, cell: Cell, runs: Path) -> Measurement:
     """Train a network with SN and return its accuracy and its weights, averaged over the layers."""
     config = replace(settings.training.config, norm="sn", batch_size=cell["batch_size"], seed=cell["seed"])
     record = train_run(make_config(config, settings.training.base_batch_size), runs)

@@ -47,7 +47,7 @@ from anynorm.lab.tasks.segmentation.task import Segmentation
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.norm_modes import BATCH_STATISTICS, RECALIBRATED
 from anynorm.lab.training.record import RunRecord
-from anynorm.lab.training.sweep import Row, grid
+from anynorm.lab.training.sweep import Cell, Measurement, Row, grid
 from anynorm.table import Table
 
 TABLE_5: dict[str, dict[str, dict[str, float]]] = {
@@ -65,7 +65,7 @@ COLUMNS = {
     "miou_recalibrated": f"mIoU, {RECALIBRATED}",
     "pixel_accuracy": "pixel accuracy",
 }
-"""Metrics of the task by the column of a row."""
+"""Measurement of the task by the column of a row."""
 MODES = {"miou": "running statistics", "miou_batch_statistics": "batch statistics", "miou_recalibrated": "recalibrated"}
 NORMS = {"bn": "bn", "gn": "gn:8", "sn": "sn", "syncbn": "bn"}
 
@@ -178,12 +178,12 @@ PRESETS = {
 }  # fmt: skip
 
 
-def cells(settings: SegmentationSettings) -> list[Row]:
+def cells(settings: SegmentationSettings) -> list[Cell]:
     """Return one cell per data set, norm and seed."""
     return grid(settings.seeds, data=settings.data, norm=settings.norms)
 
 
-def measure(settings: SegmentationSettings, cell: Row, runs: Path) -> Row:
+def measure(settings: SegmentationSettings, cell: Cell, runs: Path) -> Measurement:
     """Train a network; return its mIoU by mode and, for the first seed and data set, a picture."""
     data, norm = settings.data[cell["data"]], cell["norm"]
     config = replace(data.training.config, seed=cell["seed"])
@@ -198,7 +198,7 @@ def measure(settings: SegmentationSettings, cell: Row, runs: Path) -> Row:
     return row | {"picture": _picture(load_run(runs, config.id), count) if count else ""}
 
 
-def _metrics(record: RunRecord) -> Row:
+def _metrics(record: RunRecord) -> Measurement:
     """Return the metrics of a run; None for a mode that a norm does not have, and if the run failed."""
     done = record.done
     last = record.curve[-1] if done else {}

@@ -35,7 +35,7 @@ from anynorm.lab.recipes.support.settings import Training
 from anynorm.lab.recipes.support.style_transfer import Pictures, StyleSettings, draw_losses, draw_picture, loss_metrics
 from anynorm.lab.tasks.style.options import SingleStyleOptions
 from anynorm.lab.training.config import Config
-from anynorm.lab.training.sweep import Row, grid
+from anynorm.lab.training.sweep import Cell, Measurement, grid
 from anynorm.table import Table
 
 
@@ -79,12 +79,12 @@ PRESETS = {
 }
 
 
-def cells(settings: SnStyleSettings) -> list[Row]:
+def cells(settings: SnStyleSettings) -> list[Cell]:
     """Return one cell per norm and seed."""
     return grid(settings.seeds, norm=settings.norms)
 
 
-def measure(settings: SnStyleSettings, cell: Row, runs: Path) -> Row:
+def measure(settings: SnStyleSettings, cell: Cell, runs: Path) -> Measurement:
     """Train the network with a norm; return its losses, SN's weights (means over the layers), and a picture of the first seed."""
     config = replace(settings.training.config, norm=settings.norms[cell["norm"]], seed=cell["seed"])
     config = make_config(config, settings.training.base_batch_size)

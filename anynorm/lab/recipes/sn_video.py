@@ -57,7 +57,7 @@ from anynorm.lab.training.config import Config
 from anynorm.lab.training.norm_modes import BATCH_STATISTICS, RECALIBRATED
 from anynorm.lab.training.record import RunRecord
 from anynorm.lab.training.schedules import Step
-from anynorm.lab.training.sweep import Row, grid
+from anynorm.lab.training.sweep import Cell, Measurement, grid
 from anynorm.table import Table
 
 TABLE_6: dict[str, dict[str, float]] = {
@@ -134,12 +134,12 @@ PRESETS = {
 }  # fmt: skip
 
 
-def cells(settings: VideoSettings) -> list[Row]:
+def cells(settings: VideoSettings) -> list[Cell]:
     """Return one cell per setting, norm and seed."""
     return grid(settings.seeds, setting=settings.divisions, norm=["bn", "gn", "sn"])
 
 
-def measure(settings: VideoSettings, cell: Row, runs: Path) -> Row:
+def measure(settings: VideoSettings, cell: Cell, runs: Path) -> Measurement:
     """Train a network and return its accuracies by norm mode."""
     norm = settings.gn if cell["norm"] == "gn" else cell["norm"]
     config = replace(settings.cell_config(cell, norm), data=settings.folds[cell["seed"] % len(settings.folds)])
@@ -150,7 +150,7 @@ def measure(settings: VideoSettings, cell: Row, runs: Path) -> Row:
     return run_metrics(record) | mode_accuracies(record)
 
 
-def mode_accuracies(record: RunRecord) -> Row:
+def mode_accuracies(record: RunRecord) -> Measurement:
     """Return the accuracies with other statistics, and the top-5 accuracy; None where a network has none, or its run failed."""
     last = record.curve[-1] if record.done else {}
     errors = {

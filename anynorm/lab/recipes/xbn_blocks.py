@@ -27,7 +27,7 @@ from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import accuracy_of, result_over_seeds, result_table, save_figure, successful
 from anynorm.lab.recipes.support.runs import train_cell
 from anynorm.lab.recipes.support.settings import Training, TrainingSettings
-from anynorm.lab.training.sweep import Row, grid
+from anynorm.lab.training.sweep import Cell, Measurement, grid
 from anynorm.table import Table
 
 
@@ -71,12 +71,12 @@ def norms(settings: BlockSettings) -> dict[str, str]:
     return result
 
 
-def cells(settings: BlockSettings) -> list[Row]:
+def cells(settings: BlockSettings) -> list[Cell]:
     """Return one cell per network and seed."""
     return grid(settings.seeds, network=norms(settings))
 
 
-def measure(settings: BlockSettings, cell: Row, runs: Path) -> Row:
+def measure(settings: BlockSettings, cell: Cell, runs: Path) -> Measurement:
     """Train a network and return its accuracy."""
     config = replace(settings.training.config, norm=norms(settings)[cell["network"]], seed=cell["seed"])
     return train_cell(config, settings.training, runs)

@@ -33,7 +33,7 @@ from anynorm.lab.recipes.support.claims import Claim
 from anynorm.lab.recipes.support.recipe import Recipe
 from anynorm.lab.recipes.support.rows import Values, select, values_of
 from anynorm.lab.recipes.support.xbn_mlp_results import MlpSettings, plot, tables
-from anynorm.lab.training.sweep import Row, grid
+from anynorm.lab.training.sweep import Cell, Measurement, Row, grid
 
 PAPER = MlpSettings(
     seeds=5,
@@ -61,7 +61,7 @@ INITS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def cells(settings: MlpSettings) -> list[Row]:
+def cells(settings: MlpSettings) -> list[Cell]:
     """Return the runs on all data (Figs. 2, 4), on subsets (Figs. 3, 5), and with other settings on the smallest subset."""
     seeds, sizes, smallest = settings.seeds, settings.train_sizes, [min(settings.train_sizes)]
     other_inits = [init for init in settings.inits if init != "default"]
@@ -89,7 +89,7 @@ def load_data(name: str) -> tuple[Tensor, Tensor]:
     return images.flatten(1).float() / 255, labels
 
 
-def build_network(settings: MlpSettings, cell: Row, num_inputs: int) -> nn.Sequential:
+def build_network(settings: MlpSettings, cell: Cell, num_inputs: int) -> nn.Sequential:
     """Return the network of a cell."""
     norms = NORMS[cell["network"]]
     model = mlp(num_inputs, 10, norms=[norms[k % len(norms)] for k in range(settings.depth)], width=settings.width)
@@ -100,7 +100,7 @@ def build_network(settings: MlpSettings, cell: Row, num_inputs: int) -> nn.Seque
     return model
 
 
-def measure(settings: MlpSettings, cell: Row, _runs: Path) -> Row:
+def measure(settings: MlpSettings, cell: Cell, _runs: Path) -> Measurement:
     """Train a network and return its errors in percent and the estimation shift of each of its batch norms.
 
     Returns:

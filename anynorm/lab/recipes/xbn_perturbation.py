@@ -41,7 +41,7 @@ from anynorm.lab.recipes.support.recipe import Recipe
 from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import Values, save_figure, select
 from anynorm.lab.recipes.support.settings import Settings
-from anynorm.lab.training.sweep import Row, grid
+from anynorm.lab.training.sweep import Cell, Measurement, Row, grid
 from anynorm.surgery.blocks import find_blocks
 from anynorm.surgery.find import find_norms
 
@@ -90,7 +90,7 @@ LABELS = {"bn": "BN", "gn:4": "XBN_GN", "in": "XBN_IN"}
 MEAN, STD = (torch.tensor(values)[:, None, None] for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
 
 
-def cells(settings: PerturbationSettings) -> list[Row]:
+def cells(settings: PerturbationSettings) -> list[Cell]:
     """Return one cell per network (the norm inserted, or "bn" for the plain one) and perturbed norm of a block."""
     return grid(settings.seeds, norm=settings.norms, position=settings.positions)
 
@@ -109,7 +109,7 @@ def load_network_and_data(settings: PerturbationSettings) -> tuple[CifarResNet, 
     return model, fit, (test, labels[:num_test])
 
 
-def measure(settings: PerturbationSettings, cell: Row, _runs: Path) -> Row:
+def measure(settings: PerturbationSettings, cell: Cell, _runs: Path) -> Measurement:
     """Convert the network and return its accuracy under each perturbation, per layer and per channel."""
     torch.manual_seed(cell["seed"])
     model, fit, (x, labels) = load_network_and_data(settings)
@@ -125,7 +125,7 @@ def measure(settings: PerturbationSettings, cell: Row, _runs: Path) -> Row:
         correct = [network(images).argmax(1) == targets for images, targets in batches]
         return 100 * float(torch.cat(correct).double().mean())
 
-    curves: Row = {}
+    curves: Measurement = {}
     for per in PER:
         report = perturbation_curve(model, accuracy, [0.0, *settings.deltas], layers, per=per, seeds=settings.num_draws)
         curves[per] = [{key: row[key] for key in ("delta", "score", "sd", "scores")} for row in report]

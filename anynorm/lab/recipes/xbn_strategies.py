@@ -27,7 +27,7 @@ from anynorm.lab.recipes.support.runs import train_cell
 from anynorm.lab.recipes.support.settings import Training, TrainingSettings
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.schedules import Step
-from anynorm.lab.training.sweep import Row, grid
+from anynorm.lab.training.sweep import Cell, Measurement, grid
 from anynorm.table import Table
 
 NETWORKS = ("BN", "XBN")
@@ -80,12 +80,12 @@ TABLE_3 = {"LS": "77.41 and 76.70", "MixUp": "77.70 and 76.75", "COS": "77.60 an
 """The paper's accuracies in % of XBNBlock_GN and of BN."""
 
 
-def cells(settings: StrategySettings) -> list[Row]:
+def cells(settings: StrategySettings) -> list[Cell]:
     """Return one cell per strategy, network and seed."""
     return grid(settings.seeds, strategy=STRATEGIES, network=NETWORKS)
 
 
-def measure(settings: StrategySettings, cell: Row, runs: Path) -> Row:
+def measure(settings: StrategySettings, cell: Cell, runs: Path) -> Measurement:
     """Train a network with a strategy and return its accuracy."""
     norm = "bn" if cell["network"] == "BN" else f"xbn={settings.gn}"
     config = replace(settings.training.config, norm=norm, seed=cell["seed"])

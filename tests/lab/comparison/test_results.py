@@ -125,4 +125,4 @@ def test_the_table_has_costs_relative_to_bn_or_else_to_the_first_norm():
 def test_the_text_of_the_table_has_the_decimals_of_the_metric():
     table = make_table(Results(make_records(bn=(50.0, 52.0)), ["bn"], [2]), {})
     header = "norm  error %, batch 2  shift, batch 2  step time, batch 2  memory, batch 2"
-    assert table.table().splitlines()[:2] == [header, "bn    51.0 ± 1.4"]
+    assert table.text().splitlines()[:2] == [header, "bn    51.0 ± 1.4"]

@@ -32,7 +32,7 @@ def test_the_json_of_a_table_has_the_numbers_of_a_result_and_its_text_the_format
         {"norm": "in", "error %": "not trained"},
     ]
     table = Table(rows, "bn learns.", formats={"error %": ".1f", "shift": ".2f"})
-    assert table.table().splitlines() == [
+    assert table.text().splitlines() == [
         "norm  error %      shift",
         "bn    51.0 ± 1.4   0.12",
         "in    not trained",

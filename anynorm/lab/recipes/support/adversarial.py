@@ -17,7 +17,7 @@ from anynorm.lab.recipes.support.runs import last_accuracy, make_config, options
 from anynorm.lab.recipes.support.settings import TrainingSettings
 from anynorm.lab.tasks.adversarial.options import AdversarialOptions
 from anynorm.lab.tasks.classification.robustness import PREFIX, TRAIN_MODE
-from anynorm.lab.training.sweep import Row, grid
+from anynorm.lab.training.sweep import Cell, Measurement, grid
 
 ROBUST = "robust_accuracy_"
 
@@ -78,12 +78,12 @@ def train_mode_label(norm: str) -> str:
     return f"{norm}, train-mode attacks"
 
 
-def cells(settings: AdversarialSettings) -> list[Row]:
+def cells(settings: AdversarialSettings) -> list[Cell]:
     """Return one cell per label of a norm and seed."""
     return grid(settings.seeds, norm=settings.norms)
 
 
-def measure(settings: AdversarialSettings, cell: Row, runs: Path) -> Row:
+def measure(settings: AdversarialSettings, cell: Cell, runs: Path) -> Measurement:
     """Train the network of a cell and return its accuracies on clean and adversarial images."""
     trained = settings.norms[cell["norm"]]
     options = replace(settings.options, attack_norm_mode=trained.attack_norm_mode)

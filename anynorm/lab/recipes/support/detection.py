@@ -18,7 +18,7 @@ from anynorm.lab.recipes.support.runs import make_config, run_outcome, train_run
 from anynorm.lab.recipes.support.settings import Devices, Training, TrainingSettings, divide_samples
 from anynorm.lab.tasks.detection.task import Detection
 from anynorm.lab.training.store import Store
-from anynorm.lab.training.sweep import Row, grid
+from anynorm.lab.training.sweep import Cell, Measurement, Row, grid
 
 
 @dataclass(frozen=True)
@@ -76,12 +76,12 @@ METRICS = {
 """The column of a row for each metric of the task."""
 
 
-def cells(settings: DetectionSettings) -> list[Row]:
+def cells(settings: DetectionSettings) -> list[Cell]:
     """Return one cell per detector and seed."""
     return grid(settings.seeds, norm=settings.variants)
 
 
-def measure(settings: DetectionSettings, cell: Row, runs: Path) -> Row:
+def measure(settings: DetectionSettings, cell: Cell, runs: Path) -> Measurement:
     """Train the detector of a cell and return its metrics, the estimation shift of its norms and, for seed 0, a picture.
 
     Args:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from anynorm.lab.recipes.support.settings import Devices, TrainingSettings, divide_samples
 from anynorm.lab.training.config import Config
-from anynorm.lab.training.sweep import Row
+from anynorm.lab.training.sweep import Cell
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class DeviceGrid(TrainingSettings):
         """The largest number of devices that train one run together."""
         return 1 if self.simulate_devices else max(devices.num_devices for devices in self.divisions.values())
 
-    def cell_config(self, cell: Row, norm: str) -> Config:
+    def cell_config(self, cell: Cell, norm: str) -> Config:
         """Return the configuration of a cell.
 
         Args:

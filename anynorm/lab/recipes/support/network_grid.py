@@ -14,7 +14,7 @@ from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import accuracy_rows, result_table, save_figure, successful
 from anynorm.lab.recipes.support.runs import train_cell
 from anynorm.lab.recipes.support.settings import TrainingSettings
-from anynorm.lab.training.sweep import Row, grid
+from anynorm.lab.training.sweep import Cell, Measurement, grid
 from anynorm.table import Table
 
 
@@ -58,12 +58,12 @@ def network_grid_recipe(
     return Recipe(name, presets, cells, measure, claims, partial(plot, title=title), tables)
 
 
-def cells(settings: NetworkGrid) -> list[Row]:
+def cells(settings: NetworkGrid) -> list[Cell]:
     """Return one cell per network, norm and seed."""
     return grid(settings.seeds, network=settings.networks, norm=settings.norms)
 
 
-def measure(settings: NetworkGrid, cell: Row, runs: Path) -> Row:
+def measure(settings: NetworkGrid, cell: Cell, runs: Path) -> Measurement:
     """Train the network of a cell and return its accuracy."""
     network, norm = settings.networks[cell["network"]], settings.norms[cell["norm"]]
     config = replace(settings.training.config, model=network.model, width=network.width, norm=norm, seed=cell["seed"])

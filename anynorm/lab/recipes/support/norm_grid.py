@@ -14,7 +14,7 @@ from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import accuracy_rows, result_table, save_figure, successful
 from anynorm.lab.recipes.support.runs import train_cell
 from anynorm.lab.recipes.support.settings import TrainingSettings
-from anynorm.lab.training.sweep import Row, grid
+from anynorm.lab.training.sweep import Cell, Measurement, grid
 from anynorm.table import Table
 
 
@@ -45,12 +45,12 @@ def norm_grid_recipe(
     return Recipe(name, presets, cells, measure, claims, partial(plot, title=title), tables)
 
 
-def cells(settings: NormGrid) -> list[Row]:
+def cells(settings: NormGrid) -> list[Cell]:
     """Return one cell per norm, batch size and seed."""
     return grid(settings.seeds, norm=settings.norms, batch_size=settings.batch_sizes)
 
 
-def measure(settings: NormGrid, cell: Row, runs: Path) -> Row:
+def measure(settings: NormGrid, cell: Cell, runs: Path) -> Measurement:
     """Train the network of a cell and return its accuracy."""
     config = replace(settings.training.config, norm=cell["norm"], batch_size=cell["batch_size"], seed=cell["seed"])
     return train_cell(config, settings.training, runs)

@@ -16,7 +16,7 @@ from anynorm.lab.recipes.support.recipe import Recipe
 from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import accuracy_of, accuracy_rows, result_table, save_figure, successful
 from anynorm.lab.recipes.support.runs import train_cell
-from anynorm.lab.training.sweep import Row, grid
+from anynorm.lab.training.sweep import Cell, Measurement, grid
 from anynorm.table import Table
 
 
@@ -31,12 +31,12 @@ def pair_grid_recipe(name: str, presets: Mapping[str, NormGrid], claims: Callabl
     return Recipe(name, presets, cells, measure, claims, plot, tables)
 
 
-def cells(settings: NormGrid) -> list[Row]:
+def cells(settings: NormGrid) -> list[Cell]:
     """Return one cell per pair of norms, batch size and seed."""
     return grid(settings.seeds, mean=settings.norms, std=settings.norms, batch_size=settings.batch_sizes)
 
 
-def measure(settings: NormGrid, cell: Row, runs: Path) -> Row:
+def measure(settings: NormGrid, cell: Cell, runs: Path) -> Measurement:
     """Train the network of a cell with the spec "MEAN/STD" and return its accuracy."""
     norm = cell["mean"] if cell["mean"] == cell["std"] else f"{cell['mean']}/{cell['std']}"
     config = replace(settings.training.config, norm=norm, batch_size=cell["batch_size"], seed=cell["seed"])

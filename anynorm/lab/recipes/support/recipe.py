@@ -16,7 +16,7 @@ from anynorm.lab.recipes.support.settings import SettingsT
 from anynorm.lab.recipes.support.settings_json import to_json
 from anynorm.lab.training.executors import Executor, LocalExecutor
 from anynorm.lab.training.provenance import provenance
-from anynorm.lab.training.sweep import Row, Sweep
+from anynorm.lab.training.sweep import Cell, Measurement, Sweep
 from anynorm.progress import track
 from anynorm.table import Table
 
@@ -43,8 +43,8 @@ class Recipe(Generic[SettingsT]):
 
     name: str
     presets: Mapping[str, SettingsT]
-    cells: Callable[[SettingsT], list[Row]]
-    measure: Callable[[SettingsT, Row, Path], Row]
+    cells: Callable[[SettingsT], list[Cell]]
+    measure: Callable[[SettingsT, Cell, Path], Measurement]
     claims: Callable[[SettingsT], list[Claim]]
     plot: Callable[[RecipeRecord[SettingsT], Path], list[Path]]
     tables: Callable[[RecipeRecord[SettingsT]], list[Table]] = lambda _: []
@@ -127,7 +127,7 @@ class Recipe(Generic[SettingsT]):
         return record
 
 
-def _measure(measure: Callable[[SettingsT, Row, Path], Row], settings: SettingsT, runs: Path, cell: Row) -> Row:
+def _measure(measure: Callable[[SettingsT, Cell, Path], Measurement], settings: SettingsT, runs: Path, cell: Cell) -> Measurement:
     """Call `measure`; unlike a lambda, a `partial` of this function can be pickled."""
     return measure(settings, cell, runs)
 

@@ -28,7 +28,7 @@ from anynorm.lab.training.devices import Hardware, check_gpus
 from anynorm.lab.training.provenance import cpu_count
 from anynorm.lab.training.record import RunRecord
 from anynorm.lab.training.store import Store
-from anynorm.lab.training.sweep import Row
+from anynorm.lab.training.sweep import Measurement
 
 _hash_sources = lru_cache(hash_sources)
 """`hash_sources`, cached because a folder of images may have a million files."""
@@ -64,7 +64,7 @@ def with_full_path(data: str) -> str:
     return f"{prefix}:{path}" if path is not None and path.is_dir() and path != Path(written) else data
 
 
-def train_cell(config: Config, training: Training, runs: Path) -> Row:
+def train_cell(config: Config, training: Training, runs: Path) -> Measurement:
     """Return the accuracies of a cell; train its network first if the store does not have the record.
 
     Args:
@@ -100,7 +100,7 @@ def train_run(config: Config, runs: Path) -> RunRecord:
     return get_or_train(config, runs, hardware)
 
 
-def run_metrics(record: RunRecord, median_of_last: int = 1) -> Row:
+def run_metrics(record: RunRecord, median_of_last: int = 1) -> Measurement:
     """Return the accuracies of a run for a row of a recipe.
 
     Args:
@@ -124,7 +124,7 @@ def last_accuracy(record: RunRecord, error: str) -> float | None:
     return round(100 - value, 3) if record.done and value is not None else None
 
 
-def run_outcome(record: RunRecord) -> Row:
+def run_outcome(record: RunRecord) -> Measurement:
     """Return what every row of a run has: the reason of a failure ("" if it did not fail), seconds, and commit."""
     return {
         "failure": "" if record.done else record.note,

@@ -28,7 +28,7 @@ from anynorm.lab.tasks.run import load_run
 from anynorm.lab.tasks.style.crops import to_float
 from anynorm.lab.tasks.style.pictures import draw_single_style, draw_styles
 from anynorm.lab.training.record import RunRecord
-from anynorm.lab.training.sweep import Row
+from anynorm.lab.training.sweep import Measurement
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class StyleSettings(TrainingSettings):
     pictures: Pictures | None = None
 
 
-def loss_metrics(record: RunRecord, losses: list[str]) -> Row:
+def loss_metrics(record: RunRecord, losses: list[str]) -> Measurement:
     """Return the losses of a run for a row of a recipe.
 
     Args:

@@ -41,7 +41,7 @@ def changed(**options):
 
 
 class Recorder:
-    """A step that keeps the gradients of α and updates nothing."""
+    """A trainer that keeps the gradients of α and updates nothing."""
 
     step, progress = 0, 0.0
 
