@@ -63,8 +63,8 @@ LINK = re.compile(r"(?P<before>!?\[(?:[^][]|\[[^]]*\])*\]\()(?P<target>[^)\s#]+)
 def site_path(path: str) -> str:
     """Return the path on the site of a file of the repository.
 
-    >>> site_path("docs/papers/README.md"), site_path("records/README.md"), site_path("anynorm/lab/recipes/hn_grid.py")
-    ('papers/index.md', 'records/index.md', 'anynorm/lab/recipes/hn_grid.py')
+    >>> site_path("docs/papers/README.md"), site_path("records/README.md"), site_path("anynorm/lab/recipes/hn/grid.py")
+    ('papers/index.md', 'records/index.md', 'anynorm/lab/recipes/hn/grid.py')
     """
     if path in OUTSIDE:
         return OUTSIDE[path]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from anynorm.errors import DataError
-from anynorm.lab.recipes.support.catalog import MINUTES_FILE, load_recipe, read_header, recipe_names
+from anynorm.lab.recipes.support.catalog import MINUTES_FILE, load_recipe, read_header, recipe_file, recipe_names
 from anynorm.lab.recipes.support.claims import HOLDS, VERDICTS
 from anynorm.lab.recipes.support.recipe import SMOKE, Recipe
 from anynorm.lab.recipes.support.record import RecipeRecord
@@ -47,7 +47,8 @@ def results_page(folder: Path = RECORDS) -> str:
     """Return the text of records/README.md."""
     sections = [INTRODUCTION]
     for recipe, records in _recipes_with_records(folder):
-        source = f"[`anynorm/lab/recipes/{recipe.name}.py`](../anynorm/lab/recipes/{recipe.name}.py)"
+        path = f"anynorm/lab/recipes/{recipe_file(recipe.name)}"
+        source = f"[`{path}`](../{path})"
         presets = ", ".join(f"`{name}`" for name in recipe.presets)
         sections.append(f"## {recipe_heading(recipe.name)}\n\n{source}, presets {presets}.\n")
         sections += [_record_section(recipe, record, folder) for record in records]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import anynorm
-from anynorm.lab.recipes.support.catalog import recipe_names
+from anynorm.lab.recipes.support.catalog import recipe_file, recipe_names
 
 ROOT = Path(__file__).parents[3]
 PAGES = ROOT / "docs" / "papers"
@@ -99,7 +99,7 @@ def test_every_recipe_and_every_record_is_linked_from_a_page():
     assert names
     assert records
     for name in names:
-        assert f"(../../anynorm/lab/recipes/{name}.py)" in text
+        assert f"(../../anynorm/lab/recipes/{recipe_file(name)})" in text
     for record in records:
         assert f"(../../records/{record.name})" in text
 

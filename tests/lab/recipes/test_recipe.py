@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import anynorm
-from anynorm.lab.recipes.support.catalog import load_recipe
+from anynorm.lab import recipes
+from anynorm.lab.recipes.support.catalog import load_recipe, recipe_file, recipe_names
 from anynorm.lab.recipes.support.claims import Claim, verdict
 from anynorm.lab.recipes.support.recipe import RUNS, Recipe
 from anynorm.lab.recipes.support.record import VERSION, RecipeRecord, read_record
@@ -130,9 +131,19 @@ def test_an_unknown_preset_or_recipe_is_refused_with_the_usable_names(tmp_path):
         load_recipe("?")
 
 
+def test_a_recipe_is_named_by_its_paper_and_its_file():
+    assert {"hn_groups", "hn_with_sn", "shift_adaptation"} <= set(recipe_names())
+    folders = {name.partition("_")[0] for name in recipe_names()}
+    assert folders == {"bgn", "hn", "sabn", "shift", "sn", "xbn"}
+    assert not {"bgn_search_results", "sabn_cifar_clusters", "hn_pair_grid"} & set(recipe_names())
+    for name in recipe_names():
+        assert load_recipe(name).name == name
+        assert (Path(recipes.__file__).parent / recipe_file(name)).exists()
+
+
 def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    monkeypatch.delitem(sys.modules, "anynorm.lab.recipes.sn_average", raising=False)
+    monkeypatch.delitem(sys.modules, "anynorm.lab.recipes.sn.average", raising=False)
     with pytest.raises(anynorm.DataError, match=r"recipe 'sn_average' needs matplotlib\.figure: pip install 'anynorm\[lab\]'"):
         load_recipe("sn_average")
 

@@ -37,8 +37,29 @@ class Header(NamedTuple):
 
 def recipe_names() -> list[str]:
     """Return the names of all recipes, sorted."""
-    files = (file.name for file in resources.files("anynorm.lab.recipes").iterdir())
-    return sorted(name.removesuffix(".py") for name in files if name.endswith(".py") and not name.startswith("_"))
+    return sorted(_read_sources())
+
+
+def recipe_file(name: str) -> str:
+    """Return the file of a recipe, relative to the folder of recipes.
+
+    >>> recipe_file("hn_with_sn")
+    'hn/with_sn.py'
+    """
+    return f"{name.replace('_', '/', 1)}.py"
+
+
+@lru_cache
+def _read_sources() -> dict[str, str]:
+    """Return the source of each recipe by its name, PAPER_FILE: a file in the folder of a paper is a recipe if it has RECIPE."""
+    folders = (folder for folder in resources.files("anynorm.lab.recipes").iterdir() if folder.is_dir())
+    files = {
+        f"{folder.name}_{file.name.removesuffix('.py')}": file.read_text(encoding="utf-8")
+        for folder in folders
+        for file in folder.iterdir()
+        if file.name.endswith(".py") and folder.name != "support"
+    }
+    return {name: source for name, source in files.items() if "\nRECIPE = " in source}
 
 
 @lru_cache
@@ -49,8 +70,7 @@ def read_header(name: str) -> Header:
         DataError: if no recipe has this name.
     """
     _check_name(name)
-    code = resources.files("anynorm.lab.recipes").joinpath(f"{name}.py").read_text(encoding="utf-8")
-    docstring = ast.get_docstring(ast.parse(code)) or ""
+    docstring = ast.get_docstring(ast.parse(_read_sources()[name])) or ""
     source, _, title = docstring.partition("\n")[0].partition(": ")
     return Header(source, title.rstrip("."))
 
@@ -95,7 +115,7 @@ def load_recipe(name: str) -> Recipe[Any]:
     """
     _check_name(name)
     try:
-        recipe: Recipe[Any] = import_module(f"anynorm.lab.recipes.{name}").RECIPE
+        recipe: Recipe[Any] = import_module(f"anynorm.lab.recipes.{name.replace('_', '.', 1)}").RECIPE
     except ModuleNotFoundError as error:
         raise DataError(f"recipe {name!r} needs {error.name}: pip install 'anynorm[lab]'.") from error
     return recipe

@@ -11,9 +11,9 @@ from typing import Any, Generic
 
 from anynorm.errors import AnynormError, DataError
 from anynorm.io.atomic import atomic_write
+from anynorm.lab.recipes.support.older_records import upgrade_settings
 from anynorm.lab.recipes.support.settings import SettingsT
 from anynorm.lab.recipes.support.settings_json import from_json, to_json
-from anynorm.lab.recipes.support.version_2 import upgrade_settings
 from anynorm.lab.training.sweep import Row
 
 VERSION = 3

@@ -23,8 +23,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from anynorm import draw
+from anynorm.lab.recipes.sn.device_grid import DeviceGrid
 from anynorm.lab.recipes.support.claims import Claim, more_accurate
-from anynorm.lab.recipes.support.device_grid import DeviceGrid
 from anynorm.lab.recipes.support.presets import DESK, IMAGENET_100, SMOKE
 from anynorm.lab.recipes.support.recipe import Recipe
 from anynorm.lab.recipes.support.record import RecipeRecord

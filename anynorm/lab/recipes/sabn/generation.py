@@ -15,7 +15,7 @@ Scaled down in `desk`: 600 steps of 50 000, an eighth of the width, 32 images pe
 claims are about the order of the norms early in training. Distances use the features of a ResNet-20 trained on CIFAR-10 ("FD
 (ResNet-20)", not FID) of 2000 generated and 10 000 real images; the value of a run is the mean of its last three evaluations, not
 the best one. The learning rate of 4e-4 was chosen with one seed of SNGAN. The 143 classes of ImageNet are replaced by 140
-clusters of CIFAR-10 (`support.cifar_clusters`).
+clusters of CIFAR-10 (`cifar_clusters`).
 
 Reference images are chosen at random from the training images. The record is older than this choice: its 10 000 are the first
 ones of CIFAR-10, which are in random order too.
@@ -107,7 +107,7 @@ PRESETS = {
             "SNGAN": DESK,
             "BigGAN": replace(DESK, model="biggan"),
             "AutoGAN": replace(DESK, model="autogan"),
-            "SNGAN, many classes": replace(DESK, data="anynorm.lab.recipes.support.cifar_clusters:cifar10_140"),
+            "SNGAN, many classes": replace(DESK, data="anynorm.lab.recipes.sabn.cifar_clusters:cifar10_140"),
         },
         norms=NORMS,
         num_last_evals=3,

@@ -16,9 +16,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from anynorm.lab.recipes.hn.pair_grid import more_accurate_pair, pair_grid_recipe
 from anynorm.lab.recipes.support.claims import Claim
 from anynorm.lab.recipes.support.norm_grid import NormGrid
-from anynorm.lab.recipes.support.pair_grid import more_accurate_pair, pair_grid_recipe
 from anynorm.lab.recipes.support.presets import CIFAR10, DESK_LARGER_MAPS, SMOKE
 from anynorm.lab.recipes.support.rows import Values, accuracy_drop, select
 from anynorm.lab.training.sweep import Row

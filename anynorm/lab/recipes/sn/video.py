@@ -35,8 +35,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from anynorm import draw
+from anynorm.lab.recipes.sn.device_grid import DeviceGrid
 from anynorm.lab.recipes.support.claims import Claim, more_accurate
-from anynorm.lab.recipes.support.device_grid import DeviceGrid
 from anynorm.lab.recipes.support.recipe import Recipe
 from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import (

@@ -32,7 +32,7 @@ from anynorm.lab.models.mlp import mlp
 from anynorm.lab.recipes.support.claims import Claim
 from anynorm.lab.recipes.support.recipe import Recipe
 from anynorm.lab.recipes.support.rows import Values, select, values_of
-from anynorm.lab.recipes.support.xbn_mlp_results import MlpSettings, plot, tables
+from anynorm.lab.recipes.xbn.mlp_results import MlpSettings, plot, tables
 from anynorm.lab.training.sweep import Cell, Measurement, Row, grid
 
 PAPER = MlpSettings(

@@ -14,9 +14,9 @@ Scaled down in `desk`: C, 16, 4 and 1 groups. The claims are about the order of 
 
 from __future__ import annotations
 
+from anynorm.lab.recipes.hn.pair_grid import more_accurate_pair, pair_grid_recipe
 from anynorm.lab.recipes.support.claims import Claim
 from anynorm.lab.recipes.support.norm_grid import NormGrid
-from anynorm.lab.recipes.support.pair_grid import more_accurate_pair, pair_grid_recipe
 from anynorm.lab.recipes.support.presets import CIFAR10, DESK_4000, SMOKE
 
 PRESETS = {

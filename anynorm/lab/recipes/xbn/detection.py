@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from anynorm.lab.recipes import sn_detection
+from anynorm.lab.recipes.sn import detection as sn_detection
 from anynorm.lab.recipes.support.claims import NOT_IN_PAPER, Claim
 from anynorm.lab.recipes.support.detection import DetectionSettings, Detector, cells, draw_modes, higher_ap, measure
 from anynorm.lab.recipes.support.recipe import Recipe

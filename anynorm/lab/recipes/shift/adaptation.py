@@ -34,14 +34,7 @@ from anynorm import draw
 from anynorm.diagnostics.adaptation import VARIANTS, Target, adaptation
 from anynorm.diagnostics.corruptions import corruption_targets
 from anynorm.lab.data import load_cached
-from anynorm.lab.recipes.support.claims import Claim
-from anynorm.lab.recipes.support.presets import CIFAR10, SMOKE, TINY_RESNET
-from anynorm.lab.recipes.support.recipe import Recipe
-from anynorm.lab.recipes.support.record import RecipeRecord
-from anynorm.lab.recipes.support.rows import save_figure
-from anynorm.lab.recipes.support.runs import make_config, run_metrics, train_run
-from anynorm.lab.recipes.support.settings import Training
-from anynorm.lab.recipes.support.shift_results import (
+from anynorm.lab.recipes.shift.adaptation_results import (
     CLEAN,
     SHIFTS,
     ShiftSettings,
@@ -51,6 +44,13 @@ from anynorm.lab.recipes.support.shift_results import (
     named,
     rank_correlation,
 )
+from anynorm.lab.recipes.support.claims import Claim
+from anynorm.lab.recipes.support.presets import CIFAR10, SMOKE, TINY_RESNET
+from anynorm.lab.recipes.support.recipe import Recipe
+from anynorm.lab.recipes.support.record import RecipeRecord
+from anynorm.lab.recipes.support.rows import save_figure
+from anynorm.lab.recipes.support.runs import make_config, run_metrics, train_run
+from anynorm.lab.recipes.support.settings import Training
 from anynorm.lab.tasks.run import load_run
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.images import load_images

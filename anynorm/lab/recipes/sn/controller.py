@@ -72,7 +72,7 @@ SMOKE = replace(
     DESK,
     epochs=2,
     num_evals=2,
-    options=ControllerOptions(table="anynorm.lab.recipes.sn_controller:synthetic_table", steps_per_epoch=2),
+    options=ControllerOptions(table="anynorm.lab.recipes.sn.controller:synthetic_table", steps_per_epoch=2),
 )
 PAPER = replace(DESK, epochs=150, num_evals=150, options=ControllerOptions(tanh_constant=0.44))
 PRESETS = {

@@ -72,7 +72,7 @@ def _train_by_network(values: Json) -> Json:
     config = values.pop("training")["config"]
     factory = values["networks"].get("SNGAN, many classes", {})
     if factory.get("data", "").startswith("anynorm.recipes."):  # the module was moved
-        factory["data"] = factory["data"].replace("anynorm.recipes.", "anynorm.lab.recipes.")
+        factory["data"] = factory["data"].replace("anynorm.recipes.support.", "anynorm.lab.recipes.sabn.")
     return values | {"networks": {name: _merge(config, changes) for name, changes in values["networks"].items()}}
 
 

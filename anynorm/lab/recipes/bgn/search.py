@@ -38,8 +38,7 @@ import numpy as np
 import torch
 
 from anynorm.lab.models.search.nasbench201.notation import format_cell, parse_cell
-from anynorm.lab.recipes.support import synthetic_table
-from anynorm.lab.recipes.support.bgn_search_results import (
+from anynorm.lab.recipes.bgn.search_results import (
     CHANCE,
     PAPER,
     POLICY_PART,
@@ -49,6 +48,7 @@ from anynorm.lab.recipes.support.bgn_search_results import (
     plot,
     tables,
 )
+from anynorm.lab.recipes.support import synthetic_table
 from anynorm.lab.recipes.support.claims import NOT_IN_PAPER, Claim
 from anynorm.lab.recipes.support.recipe import Recipe
 from anynorm.lab.recipes.support.rows import Values, accuracy_of, select, values_of

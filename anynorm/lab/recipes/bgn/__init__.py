@@ -1,0 +1,1 @@
+"""Tables and figures of the paper bgn; see docs/papers/bgn.md."""

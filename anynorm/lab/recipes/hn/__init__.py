@@ -1,0 +1,1 @@
+"""Tables and figures of the paper hn; see docs/papers/hn.md."""

@@ -1,0 +1,1 @@
+"""Tables and figures of the paper sabn; see docs/papers/sabn.md."""

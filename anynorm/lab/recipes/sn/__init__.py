@@ -1,0 +1,1 @@
+"""Tables and figures of the paper sn; see docs/papers/sn.md."""

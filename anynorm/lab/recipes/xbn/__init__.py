@@ -1,0 +1,1 @@
+"""Tables and figures of the paper xbn; see docs/papers/xbn.md."""
