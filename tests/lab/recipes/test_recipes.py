@@ -16,7 +16,15 @@ from typer.testing import CliRunner
 from anynorm.cli import app
 from anynorm.errors import DataError
 from anynorm.lab.recipes.support.adversarial import TrainedNorm
-from anynorm.lab.recipes.support.catalog import has_run, load_recipe, read_header, read_minutes, read_record, recipe_names
+from anynorm.lab.recipes.support.catalog import (
+    has_run,
+    load_recipe,
+    read_header,
+    read_minutes,
+    read_record,
+    recipe_file,
+    recipe_names,
+)
 from anynorm.lab.recipes.support.claims import VERDICTS
 from anynorm.lab.recipes.support.recipe import Recipe
 from anynorm.lab.recipes.support.record import RecipeRecord
@@ -244,7 +252,7 @@ def test_the_header_of_a_recipe_describes_its_presets_and_has_its_command(name):
     header, presets = read_header(name), list(load_recipe(name).presets)
     assert re.fullmatch(r"(bgn|hn|sabn|sn|xbn) (Table|Fig|Figs)\.? \d.*|ours", header.source)
     assert 10 < len(header.title) < 70
-    text = (ROOT / "anynorm" / "lab" / "recipes" / f"{name}.py").read_text()
+    text = (ROOT / "anynorm" / "lab" / "recipes" / recipe_file(name)).read_text()
     assert re.findall(r"^    (smoke|desk|evening|paper) +\S", text.split('"""')[1], re.MULTILINE) == presets
     (command,) = re.findall(r"^    anynorm reproduce (\w+) --preset (\w+)$", text, re.MULTILINE)
     assert command[0] == name
