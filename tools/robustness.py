@@ -5,10 +5,10 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
-from anynorm.lab.recipes.support.adversarial import ROBUST, AdversarialSettings
+from anynorm.lab.recipes.support.adversarial import AdversarialSettings
 from anynorm.lab.recipes.support.record import RecipeRecord, read_record
 from anynorm.lab.recipes.support.rows import select
-from anynorm.lab.tasks.classification.robustness import TRAIN_MODE
+from anynorm.lab.tasks.classification.robustness import RobustMetric
 from anynorm.lab.training.result import Result
 from anynorm.lab.training.significance import LEVEL, holm, paired_t_test
 
@@ -32,7 +32,7 @@ def robustness_block(folder: Path) -> str:
 
 def _part(record: RecipeRecord[AdversarialSettings], title: str, branch: str) -> str:
     attack = record.settings.attacks[-1]
-    columns = [f"accuracy{branch}", f"{ROBUST}{attack}{branch}", f"{ROBUST}{attack}{TRAIN_MODE}{branch}"]
+    columns = [f"accuracy{branch}", *(RobustMetric(attack, mode, branch).accuracy for mode in ("eval", "train"))]
     lines = [f"| {' | '.join(HEADER)} |", "|---" * len(HEADER) + "|"]
     by_norm = {norm: [select(record.rows, column, norm=norm) for column in columns] for norm in record.settings.norms}
     complete = {norm: values for norm, values in by_norm.items() if None not in [value for column in values for value in column]}

@@ -7,18 +7,16 @@ images are always classified in eval mode.
 from __future__ import annotations
 
 import math
-import re
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from anynorm.lab.tasks.classification.robustness import PREFIX, TRAIN_MODE
+from anynorm.lab.tasks.classification.robustness import RobustMetric
 from anynorm.lab.training.record import RunRecord
 from anynorm.lab.training.result import Result
 
 ROBUST_FORMAT = ".1f"
 """Format specification of robust errors, which are in percent."""
-_METRIC = re.compile(rf"test_{PREFIX}([a-z0-9]+)({TRAIN_MODE})?(_.+)?")
 
 
 class RobustErrors(NamedTuple):
@@ -35,13 +33,12 @@ def robust_errors(record: RunRecord) -> dict[str, RobustErrors]:
     >>> robust_errors(RunRecord("", {}, "done", metrics=metrics))
     {'pgd4': RobustErrors(eval_mode=60.0, train_mode=55.0)}
     """
-    errors: dict[str, dict[bool, float]] = {}
+    errors: dict[str, dict[str, float]] = {}
     for name, value in record.metrics.items():
-        match = _METRIC.fullmatch(name)
-        if match and value is not None:
-            attack, train_mode, branch = match.groups(default="")
-            errors.setdefault(attack + branch.replace("_", " "), {})[bool(train_mode)] = value
-    return {attack: RobustErrors(values[False], values[True]) for attack, values in errors.items() if len(values) == 2}
+        metric = RobustMetric.parse(name.removeprefix("test_"))
+        if metric is not None and value is not None and name.startswith("test_"):
+            errors.setdefault(metric.attack + metric.branch.replace("_", " "), {})[metric.norm_mode] = value
+    return {attack: RobustErrors(modes["eval"], modes["train"]) for attack, modes in errors.items() if len(modes) == 2}
 
 
 def attacks_of(records: Iterable[RunRecord]) -> list[str]:

@@ -127,7 +127,7 @@ def test_the_command_and_the_function_attack_every_network(tmp_path):
             "epsilon must be in [0, 1], the range of images; got 8. Divide by 255: 8/255",
         ),
         (["--attack", "cw"], "an attack must be fgsm or pgd:STEPS, such as pgd:10; got 'cw'"),
-        (["--attack", "pgd:4", "--task", "generation"], "A run has no setting 'attack'"),
+        (["--attack", "pgd:4", "--task", "generation"], "there is no flag '--attack'"),
     ],
 )
 def test_attacks_that_make_no_sense_are_refused(arguments, message, tmp_path):

@@ -28,7 +28,6 @@ from dataclasses import replace
 from functools import partial
 
 from anynorm.lab.recipes.support.adversarial import (
-    ROBUST,
     AdversarialSettings,
     cells,
     eval_mode_is_stronger,
@@ -45,6 +44,7 @@ from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import metric_rows, result_table
 from anynorm.lab.recipes.support.settings import Training
 from anynorm.lab.tasks.adversarial.options import AdversarialOptions
+from anynorm.lab.tasks.classification.robustness import RobustMetric
 from anynorm.lab.training.config import Config
 from anynorm.table import Table
 
@@ -85,7 +85,7 @@ def claims(settings: AdversarialSettings) -> list[Claim]:
     """Return the orders of Table 5, and what the mode of norms during the attack changes."""
     plain = [label for label, trained in settings.norms.items() if label == trained.norm]
     specs = {"gn" if norm.startswith("[") else norm.partition(":")[0]: norm for norm in plain}
-    first, last = (f"{ROBUST}{attack}" for attack in settings.attacks)
+    first, last = map(RobustMetric, settings.attacks)
     names = [name for name in CLEAN if name in specs]
     result = [
         higher("accuracy", (specs[a], specs[b]), "clean accuracy", f"{CLEAN[a]:.2f} and {CLEAN[b]:.2f}")
@@ -96,15 +96,15 @@ def claims(settings: AdversarialSettings) -> list[Claim]:
     for name, margin in MARGINS.items():
         if name in specs:
             paper = f'"BGN out-performs {name.upper()} {margin}"'
-            result.append(higher(first, (specs["bgn"], specs[name]), "robust accuracy", paper))
+            result.append(higher(first.accuracy, (specs["bgn"], specs[name]), "robust accuracy", paper))
     if "pn" in specs:
-        result.append(higher(first, (specs["bn"], specs["pn"]), "robust accuracy", 'PN "fails to converge"'))
+        result.append(higher(first.accuracy, (specs["bn"], specs["pn"]), "robust accuracy", 'PN "fails to converge"'))
     for norm in (specs["bn"], specs["bgn"]):
-        for column, attack in ((first, settings.attacks[0]), (last, settings.attacks[1])):
-            result.append(eval_mode_is_stronger(norm, column, f"robust accuracy ({attack})"))
+        for metric in (first, last):
+            result.append(eval_mode_is_stronger(norm, metric, f"robust accuracy ({metric.attack})"))
     trained = (specs["bn"], train_mode_label(specs["bn"]))
     result.append(higher("accuracy", trained, "clean accuracy", NOT_IN_PAPER))
-    result.append(higher(last, trained, f"robust accuracy ({settings.attacks[1]})", NOT_IN_PAPER))
+    result.append(higher(last.accuracy, trained, f"robust accuracy ({last.attack})", NOT_IN_PAPER))
     return result
 
 
@@ -113,8 +113,8 @@ def tables(record: RecipeRecord[AdversarialSettings]) -> list[Table]:
     columns = {"clean": "accuracy"}
     for attack in record.settings.attacks:
         columns |= {
-            f"{attack}, eval-mode attack": f"{ROBUST}{attack}",
-            f"{attack}, train-mode attack": f"{ROBUST}{attack}_train_mode",
+            f"{attack}, eval-mode attack": RobustMetric(attack).accuracy,
+            f"{attack}, train-mode attack": RobustMetric(attack, "train").accuracy,
         }
     finding = (
         "Test accuracy in %, mean ± sd over seeds: on clean images, and on images attacked with norms in eval and in train mode "
@@ -128,8 +128,8 @@ def panels(settings: AdversarialSettings) -> dict[str, dict[str, str]]:
     return {
         f"attacked by {attack}": {
             "clean images": "accuracy",
-            "eval-mode attack": f"{ROBUST}{attack}",
-            "train-mode attack": f"{ROBUST}{attack}_train_mode",
+            "eval-mode attack": RobustMetric(attack).accuracy,
+            "train-mode attack": RobustMetric(attack, "train").accuracy,
         }
         for attack in settings.attacks
     }

@@ -28,7 +28,6 @@ from dataclasses import replace
 from functools import partial
 
 from anynorm.lab.recipes.support.adversarial import (
-    ROBUST,
     AdversarialSettings,
     cells,
     eval_mode_is_stronger,
@@ -45,6 +44,7 @@ from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import metric_rows, result_table
 from anynorm.lab.recipes.support.settings import Training
 from anynorm.lab.tasks.adversarial.options import AdvPropOptions
+from anynorm.lab.tasks.classification.robustness import RobustMetric
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.schedules import Step
 from anynorm.table import Table
@@ -80,7 +80,7 @@ TABLE_4 = {
 
 def claims(settings: AdversarialSettings) -> list[Claim]:
     """Return the orders of Tables 3 and 4, and what the mode of norms during the attack changes."""
-    first, last = (f"{ROBUST}{attack}{BRANCH}" for attack in settings.attacks)
+    first, last = (RobustMetric(attack, branch=BRANCH) for attack in settings.attacks)
     clean, adversarial = "clean accuracy (clean branch)", "clean accuracy (adversarial branch)"
     result = [
         _order("accuracy", pair, clean, TABLE_3)
@@ -90,14 +90,14 @@ def claims(settings: AdversarialSettings) -> list[Claim]:
         _order(f"accuracy{BRANCH}", pair, adversarial, TABLE_4["clean"])
         for pair in ((BN, SA_AUX_BN), (SA_AUX_BN, AUX_BN), (BN, AUX_BN), (BN, MODE_NORM))
     ]
-    for column, attack, name in zip((first, last), settings.attacks, ("PGD-10", "PGD-20"), strict=True):
+    for metric, name in ((first, "PGD-10"), (last, "PGD-20")):
         pairs = ((SA_AUX_BN, AUX_BN), (AUX_BN, BN), (SA_AUX_BN, MODE_NORM), (MODE_NORM, BN))
-        result += [_order(column, pair, f"robust accuracy ({attack})", TABLE_4[name]) for pair in pairs]
-    last_attack = settings.attacks[1]
-    result += [eval_mode_is_stronger(norm, last, f"robust accuracy ({last_attack})") for norm in NORMS]
+        result += [_order(metric.accuracy, pair, f"robust accuracy ({metric.attack})", TABLE_4[name]) for pair in pairs]
+    robust = f"robust accuracy ({last.attack})"
+    result += [eval_mode_is_stronger(norm, last, robust) for norm in NORMS]
     trained = (AUX_BN, train_mode_label(AUX_BN))
     result.append(higher("accuracy", trained, clean, NOT_IN_PAPER))
-    result.append(higher(last, trained, f"robust accuracy ({last_attack})", NOT_IN_PAPER))
+    result.append(higher(last.accuracy, trained, robust, NOT_IN_PAPER))
     return result
 
 
@@ -112,8 +112,8 @@ def tables(record: RecipeRecord[AdversarialSettings]) -> list[Table]:
     for branch, title in (("", "clean"), (BRANCH, "adversarial")):
         columns = {"clean images": f"accuracy{branch}"}
         for attack in record.settings.attacks:
-            columns[f"{attack}, eval-mode attack"] = f"{ROBUST}{attack}{branch}"
-            columns[f"{attack}, train-mode attack"] = f"{ROBUST}{attack}_train_mode{branch}"
+            columns[f"{attack}, eval-mode attack"] = RobustMetric(attack, "eval", branch).accuracy
+            columns[f"{attack}, train-mode attack"] = RobustMetric(attack, "train", branch).accuracy
         finding = (
             f"Test accuracy in % of the {title} branch, mean ± sd over seeds: on clean images, and on images attacked with norms "
             "in eval and in train mode (the network classifies in eval mode)."
@@ -128,8 +128,8 @@ def panels(settings: AdversarialSettings) -> dict[str, dict[str, str]]:
     return {
         f"{title} branch, attacked by {attack}": {
             "clean images": f"accuracy{branch}",
-            "eval-mode attack": f"{ROBUST}{attack}{branch}",
-            "train-mode attack": f"{ROBUST}{attack}_train_mode{branch}",
+            "eval-mode attack": RobustMetric(attack, "eval", branch).accuracy,
+            "train-mode attack": RobustMetric(attack, "train", branch).accuracy,
         }
         for branch, title in (("", "clean"), (BRANCH, "adversarial"))
     }

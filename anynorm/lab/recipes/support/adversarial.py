@@ -10,16 +10,15 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from anynorm import draw
+from anynorm.lab.attacks import NORM_MODES
 from anynorm.lab.recipes.support.claims import NOT_IN_PAPER, Claim
 from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import save_figure, successful, values_of
 from anynorm.lab.recipes.support.runs import last_accuracy, make_config, options_of, run_metrics, train_run
 from anynorm.lab.recipes.support.settings import TrainingSettings
 from anynorm.lab.tasks.adversarial.options import AdversarialOptions
-from anynorm.lab.tasks.classification.robustness import PREFIX, TRAIN_MODE
+from anynorm.lab.tasks.classification.robustness import RobustMetric
 from anynorm.lab.training.sweep import Cell, Measurement, grid
-
-ROBUST = "robust_accuracy_"
 
 
 @dataclass(frozen=True)
@@ -89,9 +88,9 @@ def measure(settings: AdversarialSettings, cell: Cell, runs: Path) -> Measuremen
     options = replace(settings.options, attack_norm_mode=trained.attack_norm_mode)
     config = replace(settings.training.config, norm=trained.norm, seed=cell["seed"], options=options)
     record = train_run(make_config(config, settings.training.base_batch_size), runs)
-    columns = [*settings.attacks, *(f"{attack}{TRAIN_MODE}" for attack in settings.attacks)]
     branches = settings.branches
-    names = {f"{ROBUST}{column}{branch}": f"test_{PREFIX}{column}{branch}" for column in columns for branch in branches}
+    metrics = [RobustMetric(attack, mode, branch) for mode in NORM_MODES for attack in settings.attacks for branch in branches]
+    names = {metric.accuracy: f"test_{metric.name}" for metric in metrics}
     names |= {f"accuracy{branch}": f"test_error{branch}" for branch in branches[1:]}
     return run_metrics(record) | {name: last_accuracy(record, metric) for name, metric in names.items()}
 
@@ -110,11 +109,11 @@ def higher(column: str, norms: tuple[str, str], quantity: str, paper: str) -> Cl
     return Claim(statement, paper, values_of(column, norm=norm), values_of(column, norm=other))
 
 
-def eval_mode_is_stronger(norm: str, column: str, quantity: str) -> Claim:
+def eval_mode_is_stronger(norm: str, metric: RobustMetric, quantity: str) -> Claim:
     """Return the claim that accuracy is lower under attacks with norms in eval mode than under attacks in train mode."""
     statement = f"the {quantity} of `{norm}` is higher against train-mode attacks than against eval-mode attacks"
-    train_mode = column.replace("_adversarial", f"{TRAIN_MODE}_adversarial") if "branch" in column else column + TRAIN_MODE
-    return Claim(statement, NOT_IN_PAPER, values_of(train_mode, norm=norm), values_of(column, norm=norm))
+    eval_mode, train_mode = (values_of(metric.with_mode(mode).accuracy, norm=norm) for mode in ("eval", "train"))
+    return Claim(statement, NOT_IN_PAPER, train_mode, eval_mode)
 
 
 def plot(
@@ -131,11 +130,10 @@ def plot(
     fig = Figure(figsize=(0.8 * len(norms) * len(parts) + 3, 4.4), layout="constrained")
     for ax, (title, columns) in zip(fig.subplots(1, len(parts), sharey=True, squeeze=False)[0], parts.items(), strict=True):
         for index, (label, column) in enumerate(columns.items()):
-            for place, norm in enumerate(norms):
-                x, values = place + 0.22 * (index - (len(columns) - 1) / 2), successful(record.rows, column, norm=norm)
-                ax.plot(
-                    [x] * len(values), values, "o", color=draw.COLORS[index], alpha=0.5, ms=4, label=label if not place else None
-                )
+            for position, norm in enumerate(norms):
+                x, values = position + 0.22 * (index - (len(columns) - 1) / 2), successful(record.rows, column, norm=norm)
+                shown = label if position == 0 else None
+                ax.plot([x] * len(values), values, "o", color=draw.COLORS[index], alpha=0.5, ms=4, label=shown)
                 if values:
                     ax.hlines(statistics.fmean(values), x - 0.1, x + 0.1, color=draw.COLORS[index], lw=2)
         ax.set_xticks(range(len(norms)), [norm.replace(", ", ",\n") for norm in norms], rotation=45, ha="right")

@@ -17,7 +17,7 @@ from typing_extensions import TypeVar
 
 from anynorm.lab.data import ImageDataset, StreamedDataset
 from anynorm.lab.tasks.adversarial.options import AdversarialOptions
-from anynorm.lab.tasks.classification.robustness import metric_name, pixel_model, to_pixels
+from anynorm.lab.tasks.classification.robustness import RobustMetric, pixel_model, to_pixels
 from anynorm.lab.tasks.classification.task import Classification
 from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
@@ -54,7 +54,7 @@ class Adversarial(Classification[AdversarialOptions_co]):
     def metric_for(cls, config: Config) -> Metric:
         """Return the error under the first attack of evaluations; without one, the error."""
         attacks = cls.options_of(config).make_attacks()
-        return Metric(metric_name(attacks[0]), "%") if attacks else cls.metric
+        return Metric(RobustMetric.of(attacks[0]).name, "%") if attacks else cls.metric
 
     def training_batch(self, step: int, micro_batch: int = 0) -> Any:
         """Return the adversarial images, standardized, and the targets of one micro-batch of a step."""

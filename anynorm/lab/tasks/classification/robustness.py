@@ -9,8 +9,9 @@ larger error is the stronger one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -23,17 +24,56 @@ BATCH_SIZE = 100
 """Number of images that are attacked together: the batch whose statistics an attack in train mode uses."""
 SEED = 1_000_003
 """Seed of the random starts, the same for all runs."""
-PREFIX, TRAIN_MODE = "robust_error_", "_train_mode"
+_NAME = re.compile(r"robust_error_([a-z0-9]+)(_train_mode)?(_.+)?")
 
 
-def metric_name(attack: Attack) -> str:
-    """Return the name of the error under an attack.
+@dataclass(frozen=True)
+class RobustMetric:
+    """The error on the adversarial images of one attack, a metric.
 
-    >>> from anynorm.lab.attacks import PGD
-    >>> metric_name(PGD(4)), metric_name(PGD(4, norm_mode="train"))
-    ('robust_error_pgd4', 'robust_error_pgd4_train_mode')
+    Args:
+        attack: the attack without punctuation, such as "pgd4".
+        norm_mode: mode of the norms during the attack, "eval" or "train".
+        branch: suffix of the branch of the norms that is attacked, such as "_adversarial_branch"; "" if there is one branch.
+
+    >>> RobustMetric("pgd4", "train").name
+    'robust_error_pgd4_train_mode'
+    >>> RobustMetric.parse("robust_error_pgd4_train_mode_adversarial_branch")
+    RobustMetric(attack='pgd4', norm_mode='train', branch='_adversarial_branch')
     """
-    return PREFIX + str(attack).replace(":", "") + TRAIN_MODE * (attack.norm_mode == "train")
+
+    attack: str
+    norm_mode: str = "eval"
+    branch: str = ""
+
+    @classmethod
+    def of(cls, attack: Attack) -> RobustMetric:
+        """Return the metric of an attack."""
+        return cls(str(attack).replace(":", ""), attack.norm_mode)
+
+    @classmethod
+    def parse(cls, name: str) -> RobustMetric | None:
+        """Return the metric with a name; None if the name is that of another metric."""
+        match = _NAME.fullmatch(name)
+        return match and cls(match[1], "train" if match[2] else "eval", match[3] or "")
+
+    @property
+    def name(self) -> str:
+        """The name of the metric in the results of a run."""
+        return f"robust_error_{self._suffix}"
+
+    @property
+    def accuracy(self) -> str:
+        """The name of the accuracy, 100 % − error, in the rows of recipes."""
+        return f"robust_accuracy_{self._suffix}"
+
+    @property
+    def _suffix(self) -> str:
+        return self.attack + "_train_mode" * (self.norm_mode == "train") + self.branch
+
+    def with_mode(self, norm_mode: str) -> RobustMetric:
+        """Return the metric of the same attack and branch with another mode of the norms during the attack."""
+        return replace(self, norm_mode=norm_mode)
 
 
 def count_images(num_attacked: int, available: int) -> int:
@@ -51,22 +91,20 @@ def count_errors(model: nn.Module, batches: Iterable[tuple[int, Tensor, Tensor]]
 
     Args:
         model: a model of images in [0, 1].
-        batches: batch number (the seed of its random starts), images and labels.
+        batches: index of the batch (the seed of its random starts), images and labels.
         attacks: the attacks; each is run in both modes of the norms.
     """
     differs = modes_differ(model)
     variants = [replace(attack, norm_mode=mode) for attack in attacks for mode in NORM_MODES]
-    wrong = {metric_name(attack): 0 for attack in variants}
-    for number, images, labels in batches:
+    wrong = {RobustMetric.of(attack): 0 for attack in variants}
+    for index, images, labels in batches:
         for attack in variants:
             if attack.norm_mode == "train" and not differs:
                 continue
-            generator = torch.Generator().manual_seed(SEED + number)
+            generator = torch.Generator().manual_seed(SEED + index)
             logits = model(attack(model, images, labels, generator))
-            wrong[metric_name(attack)] += int((logits.argmax(1) != labels).sum())
-    if not differs:
-        wrong |= {name: wrong[name.removesuffix(TRAIN_MODE)] for name in wrong}
-    return wrong
+            wrong[RobustMetric.of(attack)] += int((logits.argmax(1) != labels).sum())
+    return {metric.name: wrong[metric if differs else metric.with_mode("eval")] for metric in wrong}
 
 
 def modes_differ(model: nn.Module) -> bool:
