@@ -96,7 +96,7 @@ if TYPE_CHECKING:
     from anynorm.surgery.xbn import xbn as xbn
     from anynorm.table import Table as Table
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 if not TYPE_CHECKING:  # a `__getattr__` would hide misspelled names from type checkers
     __all__, __getattr__, __dir__ = lazy_names(__name__)
