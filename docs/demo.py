@@ -55,7 +55,7 @@ def format_markdown(results: Results) -> str:
         cells = []
         for size, ranking in results.rankings.items():
             text = format(results.result(norm, size), results.metric.result_format)
-            cells.append(f"**{text}**" if norm == ranking.best else f"{text} \\*" if norm in ranking.alike else text)
+            cells.append(f"**{text}**" if norm == ranking.best else f"{text} \\*" if norm in ranking.not_worse else text)
         lines.append(f"| `{norm}` | {' | '.join(cells)} |")
     legend = "Bold: lowest error of the column. \\*: not significantly higher (paired t-test over 3 seeds, Holm's correction)."
     return "\n".join([*lines, "", legend, "", results.recommendation])

@@ -60,7 +60,7 @@ def find_tracking_norms(model: nn.Module, where: Where = None) -> dict[NormSite,
     if not tracking:
         raise DiagnosticError(
             f"None of the {len(sites)} norms has running statistics ({list_labels(sites)}): they compute the same in train and "
-            "eval mode, and nothing can shift."
+            "eval mode, so there is no estimation shift."
         )
     return {site: running_stat_buffers(site) for site in tracking}
 

@@ -5,8 +5,7 @@
     series      batch statistics of one channel over the last training steps
     curves      score against the size of a perturbation, for one or several models
     lines       mean and standard deviation of values against a setting
-    heat        a heat map of a matrix
-    grid        a heat map of a matrix, with its values as text
+    heatmap     a heat map of a matrix; `annotated_heatmap` also writes its values
     cuts        the values that share a statistic of a norm, in a block of samples × channels × positions; see also `save_cuts`
 
 Only this package imports matplotlib.
@@ -20,20 +19,20 @@ from pathlib import Path
 from anynorm.diagnostics.report import DiagnosticReport
 from anynorm.draw.axes import COLORS as COLORS
 from anynorm.draw.axes import FigureAndAxes, get_axes
-from anynorm.draw.charts import curves, grid, heat, lines, profiles, series
+from anynorm.draw.charts import annotated_heatmap, curves, heatmap, lines, profiles, series
 from anynorm.draw.cut_drawing import cuts, save_cuts
 from anynorm.draw.reports import adaptation, estimation_shift, fluctuation, gradient_balance, importance, perturbation
 from anynorm.errors import DataError
 
 __all__ = [
     "adaptation",
+    "annotated_heatmap",
     "curves",
     "cuts",
     "estimation_shift",
     "fluctuation",
     "gradient_balance",
-    "grid",
-    "heat",
+    "heatmap",
     "importance",
     "lines",
     "perturbation",

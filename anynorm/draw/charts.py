@@ -134,7 +134,7 @@ def lines(values: Mapping[str, Mapping[Any, Sequence[float]]], ax: Any = None, *
     return fig, ax
 
 
-def heat(table: Any, ax: Any = None, **labels: str) -> FigureAndAxes:
+def heatmap(table: Any, ax: Any = None, **labels: str) -> FigureAndAxes:
     """Plot a matrix as a heat map, with its first row at the bottom.
 
     Args:
@@ -145,7 +145,7 @@ def heat(table: Any, ax: Any = None, **labels: str) -> FigureAndAxes:
     Returns:
         (fig, ax)
 
-    >>> heat([[1, 2], [3, 4]], xlabel="step", ylabel="layer", label="shift")[1].get_xlabel()
+    >>> heatmap([[1, 2], [3, 4]], xlabel="step", ylabel="layer", label="shift")[1].get_xlabel()
     'step'
     """
     fig, ax = get_axes(ax)
@@ -155,7 +155,7 @@ def heat(table: Any, ax: Any = None, **labels: str) -> FigureAndAxes:
     return fig, ax
 
 
-def grid(table: Any, names: tuple[Sequence[str], Sequence[str]], ax: Any = None, **labels: str) -> FigureAndAxes:
+def annotated_heatmap(table: Any, names: tuple[Sequence[str], Sequence[str]], ax: Any = None, **labels: str) -> FigureAndAxes:
     """Plot a matrix as a heat map with its values as text; NaN is shown as a dash.
 
     Args:
@@ -167,7 +167,7 @@ def grid(table: Any, names: tuple[Sequence[str], Sequence[str]], ax: Any = None,
     Returns:
         (fig, ax)
 
-    >>> fig, ax = grid([[90.12, float("nan")]], (["bn"], ["bn", "ln"]), label="test accuracy (%)")
+    >>> fig, ax = annotated_heatmap([[90.12, float("nan")]], (["bn"], ["bn", "ln"]), label="test accuracy (%)")
     >>> [text.get_text() for text in ax.texts]
     ['90.1', '–']
     """

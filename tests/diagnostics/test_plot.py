@@ -67,5 +67,5 @@ def test_series_profiles_and_heat_plot_their_values():
         draw.series(report, "x")
     _, ax = draw.profiles({"a": [{"esm_std": 1.0}, {"esm_std": 3.0}], "b": [{"esm_std": 2.0, "layer": 7}]})
     assert [list(line.get_xdata()) for line in ax.lines] == [[1, 2], [7]]
-    _, ax = draw.heat(torch.eye(3), xlabel="step", label="size")
+    _, ax = draw.heatmap(torch.eye(3), xlabel="step", label="size")
     same(torch.from_numpy(np.asarray(ax.images[0].get_array())), torch.eye(3))

@@ -113,7 +113,7 @@ def print_comparison(table: ComparisonTable) -> None:
         for column in columns:
             value, ranking = row[column.name], tested.get(column.batch_size)
             text = "" if value is None else format(value, table.formats.get(column.name, ".2f"))
-            is_marked = column.quantity == metric.label and ranking is not None and row["norm"] in ranking.alike
+            is_marked = column.quantity == metric.label and ranking is not None and row["norm"] in ranking.not_worse
             cells.append(f"{text} *" if is_marked else text)
         grid.add_row(row["norm"], *cells)
     with console.capture() as capture:

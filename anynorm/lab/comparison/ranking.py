@@ -49,7 +49,7 @@ class Ranking:
         return next(iter(self.means), None)
 
     @property
-    def alike(self) -> list[str]:
+    def not_worse(self) -> list[str]:
         """The best norm, and all norms that are not significantly worse."""
         return [norm for norm in self.means if norm not in self.worse]
 
@@ -69,12 +69,14 @@ class Ranking:
             return f"{use}.{failed}"
         if not self.is_tested:
             return f"{use}; use at least {MIN_SEEDS} seeds for a significance test.{failed}"
-        if not self.worse or USUAL_NORM in self.alike[1:]:
+        if not self.worse or USUAL_NORM in self.not_worse[1:]:
             exceptions = f" except {self._join_formatted(self.worse)}" if self.worse else ""
             best = f"{self.best} has the {'highest' if self.metric.higher_is_better else 'lowest'} {self.metric.name}"
             return f"{start} the norms{exceptions} do not differ significantly; {best}, {self._format(self.best)}.{failed}"
-        similar = f"; {_join(self.alike[1:])} {'are' if len(self.alike) > 2 else 'is'} not significantly worse"
-        return f"{use}, significantly better than {self._join_formatted(self.worse)}{similar * (len(self.alike) > 1)}.{failed}"
+        similar = f"; {_join(self.not_worse[1:])} {'are' if len(self.not_worse) > 2 else 'is'} not significantly worse"
+        return (
+            f"{use}, significantly better than {self._join_formatted(self.worse)}{similar * (len(self.not_worse) > 1)}.{failed}"
+        )
 
     def _format(self, norm: str) -> str:
         return self.metric.format(self.means[norm])

@@ -93,7 +93,7 @@ def _results(results: Results) -> PageTable:
 
 def _metric_cell(results: Results, norm: str, size: int) -> Cell:
     result, ranking = results.result(norm, size), results.rankings[size]
-    mark = "best" if norm == ranking.best else "alike" if ranking.is_tested and norm in ranking.alike else ""
+    mark = "best" if norm == ranking.best else "not-worse" if ranking.is_tested and norm in ranking.not_worse else ""
     if result.num_failed and not result.n:
         mark = "failed"
     return Cell(format(result, results.metric.result_format), result.mean, mark)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from anynorm.lab.training.config import Config
-from anynorm.lab.training.task import make_optimizer_for
+from anynorm.lab.training.task import make_optimizer_for_parameters
 
 
 def clipping_optimizer(config: Config, parameters: list[nn.Parameter], max_norm: float) -> torch.optim.Optimizer:
@@ -17,7 +17,9 @@ def clipping_optimizer(config: Config, parameters: list[nn.Parameter], max_norm:
         parameters: the parameters to optimize.
         max_norm: maximum norm of the gradients, after they are averaged over processes; 0 for no clipping.
     """
-    optimizer = make_optimizer_for(config, parameters, fused=False)  # fused updates would clip scaled gradients in 16 bit
+    optimizer = make_optimizer_for_parameters(
+        config, parameters, fused=False
+    )  # fused updates would clip scaled gradients in 16 bit
     if max_norm:
         optimizer.register_step_pre_hook(lambda *_: clip_gradients(parameters, max_norm))
     return optimizer

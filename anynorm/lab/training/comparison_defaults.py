@@ -1,4 +1,4 @@
-"""What `anynorm compare` compares by default: norms, batch sizes and settings, which each task may have of its own."""
+"""Defaults of `anynorm compare`, which a task can override: norms, batch sizes and settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from anynorm.lab.training.config import Config
 
 @dataclass(frozen=True)
 class ComparisonDefaults:
-    """The comparison of a task that is asked for without further arguments.
+    """The defaults of a comparison of a task.
 
     Args:
         norms: norm specs, or layouts of several specs.

@@ -1,13 +1,13 @@
 """Evaluation of a trained network with its norms in three modes: how much of the error comes from running statistics.
 
     running statistics                eval mode, as the network is deployed
-    batch statistics                  those of each test batch, with as many samples per batch as in training
+    batch statistics                  statistics of each test batch, with as many samples per batch as in training
     recalibrated                      running statistics re-estimated on training samples (`anynorm.recalibrate`)
 
-A network that is good with batch statistics and bad with running statistics has learned its problem, but only for inputs that are
-normalized by their own statistics. This is BatchNorm with one or two images per device. If recalibrated statistics help, the old
-ones were a bad estimate; if not, statistics that are the same for all images do not suit the network. Segmentation and video
-recalibrate in batches of the size of training, detection in large ones.
+A small error with batch statistics and a large error with running statistics, as BatchNorm has with one or two images per device,
+means that training succeeded and running statistics are the cause. If recalibration reduces the error, they were a bad estimate;
+if not, the network needs the statistics of each batch. Segmentation and video recalibrate with the batch size of training,
+detection with large batches.
 """
 
 from __future__ import annotations

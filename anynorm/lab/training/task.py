@@ -311,12 +311,14 @@ def make_optimizer(config: Config, modules: Iterable[nn.Module]) -> torch.optim.
     """Make the optimizer of a configuration for all parameters of modules that require gradients."""
     modules = list(modules)
     parameters = [parameter for module in modules for parameter in module.parameters() if parameter.requires_grad]
-    return make_optimizer_of_groups(config, parameter_groups(config, parameters, modules))
+    return make_optimizer_for_groups(config, parameter_groups(config, parameters, modules))
 
 
-def make_optimizer_for(config: Config, parameters: Sequence[nn.Parameter], *, fused: bool | None = None) -> torch.optim.Optimizer:
+def make_optimizer_for_parameters(
+    config: Config, parameters: Sequence[nn.Parameter], *, fused: bool | None = None
+) -> torch.optim.Optimizer:
     """Make the optimizer of a configuration for a list of parameters, grouped by `parameter_groups`."""
-    return make_optimizer_of_groups(config, parameter_groups(config, parameters), fused=fused)
+    return make_optimizer_for_groups(config, parameter_groups(config, parameters), fused=fused)
 
 
 def parameter_groups(
@@ -339,7 +341,9 @@ def parameter_groups(
     ]
 
 
-def make_optimizer_of_groups(config: Config, groups: list[dict[str, Any]], *, fused: bool | None = None) -> torch.optim.Optimizer:
+def make_optimizer_for_groups(
+    config: Config, groups: list[dict[str, Any]], *, fused: bool | None = None
+) -> torch.optim.Optimizer:
     """Make the optimizer of a configuration for parameter groups; settings of a group override the configuration."""
     options: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": FUSED if fused is None else fused}
     if config.optimizer in ("adam", "adamw"):

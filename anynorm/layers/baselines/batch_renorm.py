@@ -85,7 +85,10 @@ class BatchRenorm(ScheduledNorm):
         super().set_hyperparameters(**values)
 
     def set_total_steps(self, total_steps: int) -> None:
-        """Scale the schedule: r reaches r_max after a quarter of training (our choice), d reaches d_max at 25/40 of that time."""
+        """Scale the schedule: r reaches r_max after a quarter of training, d reaches d_max at 25/40 of that time.
+
+        The ratio 25/40 is that of the paper, the quarter is not from the paper.
+        """
         last = self.RAMPS["r_ramp"][1]
         for name, ramp in self.RAMPS.items():
             self._set_ramp(name, *(at * total_steps // (4 * last) for at in ramp))

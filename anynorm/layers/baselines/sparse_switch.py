@@ -92,7 +92,7 @@ class SparseSwitchNorm(ScheduledNorm, GroupedNorm):
     RAMPS = {"ramp": (0, 50_000)}
 
     def set_total_steps(self, total_steps: int) -> None:
-        """Scale the ramp: the radius increases from the first twentieth of training (our choice) until the end."""
+        """Scale the ramp: the radius increases after the first twentieth of training (not from the paper) until the end."""
         self._set_ramp("ramp", total_steps // 20, total_steps - 1)
 
     def radius(self) -> Tensor:

@@ -73,7 +73,7 @@ def test_nothing_is_significant_with_fewer_than_three_common_seeds():
     assert two.sentence() == "At batch size 2 use gn:4: 21.0 % error; use at least 3 seeds for a significance test."
     uneven = rank(make_records(bn=(50.0, 52.0), gn_4=(20.0, 22.0, 21.0)), 2)
     assert uneven.is_tested
-    assert uneven.alike == ["gn:4", "bn"]
+    assert uneven.not_worse == ["gn:4", "bn"]
 
 
 def test_several_comparisons_need_stronger_evidence_than_one():

@@ -145,10 +145,10 @@ def test_the_code_of_a_node_has_the_operations_into_it_as_digits():
 def test_a_norm_out_of_node_j_has_five_to_the_j_classes():
     supernet = tiny("sabn@K")
     modules = dict(supernet.named_modules())
-    for path, count in supernet.num_codes().items():
+    for path, count in supernet.num_conditions().items():
         edge = int(path.split("edges.")[1].split(".")[0])
         assert modules[path].norm_spec.num_classes == count == 5 ** EDGES[edge][1]
-    others = [m for p, m in modules.items() if isinstance(m, anynorm.Norm) and p not in supernet.num_codes()]
+    others = [m for p, m in modules.items() if isinstance(m, anynorm.Norm) and p not in supernet.num_conditions()]
     assert [str(module.norm_spec) for module in others] == ["bn"] * 6
 
 
@@ -237,9 +237,12 @@ def test_path_and_draw_end_with_their_block_even_if_it_fails():
 @pytest.mark.parametrize(
     ("norm", "message"),
     [
-        ("sabn@5", r"sabn@5 has 5 classes; the operations before 'network.cells.0.edges.5.2.norm' have 25 codes. Usable: @25"),
+        (
+            "sabn@5",
+            "sabn@5 has 5 classes; the operations before 'network.cells.0.edges.5.2.norm' have 25 combinations. Usable: @25",
+        ),
         ("adain", "must take operations as classes or no condition; got adain, which takes a style"),
-        ("xbn=gn:4", "an XBN layout needs networks of residual blocks only"),
+        ("xbn=gn:4", "norms of a supernet must be a spec, or several that alternate; got xbn=gn:4"),
     ],
 )
 def test_norms_that_do_not_fit_a_supernet_are_refused(norm, message):
@@ -248,7 +251,7 @@ def test_norms_that_do_not_fit_a_supernet_are_refused(norm, message):
 
 
 def test_classes_need_norms_that_are_conditioned_on_operations(monkeypatch):
-    monkeypatch.setattr(NasBench201, "num_codes", Supernet.num_codes)
+    monkeypatch.setattr(NasBench201, "num_conditions", Supernet.num_conditions)
     with pytest.raises(anynorm.SpecError, match="ccbn@10 takes classes, and this supernet has no norms that are conditioned"):
         tiny("ccbn@10")
 

@@ -92,7 +92,7 @@ class OnePath:
 class Supernet(nn.Module):
     """The base class of supernets.
 
-    A subclass defines `forward`, `architecture`, `build` and, if norms can be conditioned on operations, `num_codes`.
+    A subclass defines `forward`, `architecture`, `build` and, if norms can be conditioned on operations, `num_conditions`.
 
     Args:
         num_edges: number of edges of each kind of cell, such as {"cell": 6}; cells of one kind share α.
@@ -127,7 +127,7 @@ class Supernet(nn.Module):
         """
         raise NotImplementedError
 
-    def num_codes(self) -> dict[str, int]:
+    def num_conditions(self) -> dict[str, int]:
         """Return the number of conditions of each norm that can be conditioned on operations, by path."""
         return {}
 

@@ -76,5 +76,5 @@ def plot(record: RecipeRecord[NormGrid], path: Path) -> list[Path]:
         accuracies = [[successful(record.rows, mean=mean, std=std, batch_size=size) for mean in norms] for std in norms]
         means = [[statistics.fmean(values) if values else float("nan") for values in line] for line in accuracies]
         labels = {"xlabel": "norm of the mean", "ylabel": "norm of the standard deviation", "title": f"batch size {size}"}
-        draw.grid(means, (norms, norms), ax, label="test accuracy (%)", **labels)
+        draw.annotated_heatmap(means, (norms, norms), ax, label="test accuracy (%)", **labels)
     return save_figure(fig, path)

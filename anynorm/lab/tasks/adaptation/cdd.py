@@ -44,7 +44,7 @@ def cdd_of_all_classes(source: Sequence[Tensor], target: Sequence[Tensor], num_c
 
     Args:
         source: as in `cdd_of_sampled_classes`.
-        target: likewise.
+        target: as `source`.
         num_classes: the number of classes of the data.
 
     Raises:
@@ -59,7 +59,7 @@ def class_discrepancies(source: Tensor, target: Tensor) -> Tensor:
 
     Args:
         source: outputs of a layer for the source, (M, samples, d).
-        target: outputs for the target, likewise.
+        target: outputs of the same layer for the target, (M, samples, d).
     """
     within_source, within_target = squared_distances(source, source), squared_distances(target, target)  # (M, n, n)
     across = squared_distances(source[:, None], target[None])  # (M, M, n, m)

@@ -63,7 +63,7 @@ class DomainPair(Standardized):
         target_test: test images and labels of the target, for evaluation only.
         classes: the names of the classes.
         mean: mean of each channel over the training images of the source, (c, 1, 1); also used to standardize the target.
-        std: the standard deviation, likewise.
+        std: standard deviation of each channel over the same images, (c, 1, 1).
 
     Raises:
         DataError: if the target has labels, or images differ in size.

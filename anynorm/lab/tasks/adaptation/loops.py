@@ -37,7 +37,7 @@ from anynorm.lab.training.task import (
     Optimizers,
     TrainingLoop,
     make_optimizer,
-    make_optimizer_of_groups,
+    make_optimizer_for_groups,
     parameter_groups,
 )
 from anynorm.layers.conditioning import condition, conditional_layers
@@ -108,7 +108,7 @@ class LoopedAdaptation(SourceOnly[LoopOptions_co]):
             groups += [{**group, "lr": lr} for group in parameter_groups(self.config, chosen, [self])]
         return {
             "main": make_optimizer(self.config, [self]),
-            ADAPTATION: make_optimizer_of_groups(self.config, groups),
+            ADAPTATION: make_optimizer_for_groups(self.config, groups),
         }
 
     def training_step(self, trainer: TrainingLoop) -> Metrics:

@@ -49,8 +49,8 @@ class DetectionOptions(NormModeOptions, PretrainedOptions):
     )
     box_convs: int = option(
         1,
-        "number of convolutions with norms in the box head with a feature pyramid; 0 for a second hidden layer without norm in "
-        "their place.",
+        "number of convolutions with norms in the box head of a network with a feature pyramid; with 0, the head has two hidden "
+        "layers and no norm.",
         minimum=0,
     )
     box_features: int = option(128, "size of the hidden layers of the box head with a feature pyramid.", minimum=1)

@@ -218,7 +218,7 @@ def _check_cells(ops: Tensor, num_ops: int) -> None:
     if missing or repeated:
         raise DataError(
             f"the table must have each of the {len(counts)} cells once; {missing} are missing "
-            f"and {repeated} stand more than once."
+            f"and {repeated} occur more than once."
         )
 
 

@@ -1,4 +1,7 @@
-"""The norms of a supernet. Those of operations take the operations before them as a class, the others take none.
+"""The norms of a supernet.
+
+A norm inside an operation can be conditioned on the operations before it: each combination of these operations is a class. The
+other norms take no condition.
 
 "@K" in a spec is the number of classes of each norm: 5^j on an edge out of node j of NAS-Bench-201.
 
@@ -32,19 +35,19 @@ def set_supernet_norms(supernet: Supernet, config: Config) -> None:
         config: the run; `config.norm` is a spec, or several that alternate.
 
     Raises:
-        SpecError: if a norm takes a style, has fewer classes than there are operation codes, or has classes where there are none.
+        SpecError: if a norm takes a style, has fewer classes than conditions, or has classes where there are none.
     """
-    codes = supernet.num_codes()
-    layouts = {num: _alternating(config, num) for num in {1, *codes.values()}}
+    conditions = supernet.num_conditions()
+    layouts = {num: _alternating(config, num) for num in {1, *conditions.values()}}
     specs: dict[NormSite, NormSpec] = {}
     for number, site in enumerate(find_norms(supernet)):
-        num_codes = codes.get(site.path)
-        norms = layouts[num_codes or 1].norms
+        num_conditions = conditions.get(site.path)
+        norms = layouts[num_conditions or 1].norms
         spec = norms[number % len(norms)]
-        if num_codes is not None:
-            _check_classes(spec, num_codes, site.path)
-        specs[site] = _with_plain_affine(spec) if num_codes is None else spec
-    if not codes:
+        if num_conditions is not None:
+            _check_classes(spec, num_conditions, site.path)
+        specs[site] = _with_plain_affine(spec) if num_conditions is None else spec
+    if not conditions:
         _check_is_unconditioned(layouts[1])
     replace_norms(supernet, specs, fit=None, groups="nearest", optimizer=None, options={})
     for module in supernet.modules():
@@ -63,13 +66,13 @@ def _with_plain_affine(spec: NormSpec) -> NormSpec:
     return spec if spec.affine == PLAIN_AFFINE else spec.with_affine("")
 
 
-def _check_classes(spec: NormSpec, num_codes: int, path: str) -> None:
+def _check_classes(spec: NormSpec, num_conditions: int, path: str) -> None:
     if spec.takes_style:
         raise SpecError(f"a norm of a supernet must take operations as classes or no condition; got {spec}, which takes a style.")
-    if spec.num_classes and spec.num_classes < num_codes:
+    if spec.num_classes and spec.num_classes < num_conditions:
         raise SpecError(
-            f"{spec} has {spec.num_classes} classes; the operations before '{path}' have {num_codes} codes. "
-            f"Usable: @{num_codes} or more, or @K for the number of each norm."
+            f"{spec} has {spec.num_classes} classes; the operations before '{path}' have {num_conditions} combinations. "
+            f"Usable: @{num_conditions} or more, or @K for the number of each norm."
         )
 
 

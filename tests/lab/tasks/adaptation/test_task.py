@@ -382,7 +382,7 @@ def test_a_change_of_the_factory_of_the_target_makes_another_run(tmp_path, monke
         (
             replace(QUICK, norm="xbn=gn:4", options={"fit_images": 64}),
             anynorm.SpecError,
-            r"the norms of XBN blocks cannot be fitted; got xbn=gn:4",
+            r"the norms of XBN blocks cannot be fitted; got xbn.p2.d1=gn:4",
         ),
     ],
 )

@@ -146,8 +146,8 @@ OPS = TABLE.ops.numpy()
         ({"op_names": np.array(["none", "skip"])}, "operations of .* must be none skip_connect .*; got none skip"),
         ({"edge_order": np.array(["1<-0"])}, "edges of .* must be 1<-0 2<-0 .*; got 1<-0"),
         ({"ops": OPS[:, :5]}, r"must be of shape \(cells, 6 edges\); got \(15625, 5\)"),
-        ({"ops": OPS[:-2]}, "each of the 15625 cells once; 2 are missing and 0 stand more than once"),
-        ({"ops": np.concatenate([OPS[:-1], OPS[:1]])}, "1 are missing and 1 stand more than once"),
+        ({"ops": OPS[:-2]}, "each of the 15625 cells once; 2 are missing and 0 occur more than once"),
+        ({"ops": np.concatenate([OPS[:-1], OPS[:1]])}, "1 are missing and 1 occur more than once"),
         ({"ops": OPS + 1}, r"ops must be numbers in \[0, 5\); got values from 1 to 5"),
         (
             {"e12_cifar10_test": np.full(15625, 101.0)},

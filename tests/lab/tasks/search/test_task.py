@@ -369,7 +369,7 @@ def test_a_path_without_running_statistics_has_one_error():
         (changed(clip_grad_norm=-1.0), r"clip_grad_norm must be 0 or more; got -1\.0"),
         (replace(QUICK, task="darts_second_order", devices=2), "second-order search must have devices=1; got 2"),
         (replace(QUICK, task="darts_second_order", precision="16-mixed"), "must have precision 32 or bf16-mixed; got 16-mixed"),
-        (replace(QUICK, norm="sabn@5"), "sabn@5 has 5 classes; the operations before .* have 25 codes"),
+        (replace(QUICK, norm="sabn@5"), "sabn@5 has 5 classes; the operations before .* have 25 combinations"),
     ],
 )
 def test_settings_without_meaning_are_refused(config, message):

@@ -111,16 +111,16 @@ class NasBench201(Supernet):
         """Return the untrained network of a cell, with the channels and number of cells of this supernet."""
         return cell_network(architecture, self.shape, self.width, self.num_cells)
 
-    def num_codes(self) -> dict[str, int]:
+    def num_conditions(self) -> dict[str, int]:
         """Return the number of conditions of each norm by path: 5^j for a norm on an edge that starts at node j."""
-        codes = {}
+        conditions = {}
         for name, module in self.named_modules():
             if isinstance(module, MixedCell):
                 for number, (_, source) in enumerate(EDGES):
                     for path, op in module.edges[number].named_modules(prefix=f"{name}.edges.{number}"):
                         if isinstance(op, ConvNorm):
-                            codes[f"{path}.norm"] = len(OP_NAMES) ** source
-        return codes
+                            conditions[f"{path}.norm"] = len(OP_NAMES) ** source
+        return conditions
 
 
 def cell_network(architecture: str, shape: DataShape, width: float = 1.0, num_cells: int = NUM_CELLS) -> nn.Module:

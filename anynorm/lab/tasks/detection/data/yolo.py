@@ -4,7 +4,7 @@
     CLASS x1 y1 x2 y2 x3 y3 …          a polygon of at least 3 points; its box is the smallest around it
 
     PATH/images/train/…, PATH/labels/train/…    also val, valid or test, and train2017; or PATH/images and PATH/labels alone
-    PATH/train/images/…, PATH/train/labels/…    likewise
+    PATH/train/images/…, PATH/train/labels/…    with the same names of splits
     PATH/data.yaml                              `names:` as a list or as numbers and names; any .yaml with it, or classes.txt
 
 The test split is `test` if it has labels, else `val` or `valid`. Images without a file of labels have no objects; a warning

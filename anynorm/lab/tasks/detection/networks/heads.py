@@ -51,7 +51,7 @@ def make_box_head(in_channels: int, num_classes: int, *, num_convs: int, num_fea
     Args:
         in_channels: channels of the pyramid, and of the convolutions.
         num_classes: number of classes without background.
-        num_convs: convolutions with norms; 0 for a second hidden layer in their place, so that the head has no norm.
+        num_convs: number of convolutions with norms; with 0, the head has two hidden layers and no norm.
         num_features: size of the hidden layers.
     """
     convs = [conv_norm_relu(in_channels, in_channels) for _ in range(num_convs)]
