@@ -1,6 +1,6 @@
 // Selection of the implementation: VectorPass or Pass, for float32 or bfloat16.
 #pragma once
-#include "pass_vectors.h"
+#include "forward_backward_vectors.h"
 
 namespace anynorm {
 namespace ANYNORM_ISA {

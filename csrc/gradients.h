@@ -3,7 +3,7 @@
 #pragma once
 #include <numeric>
 
-#include "line.h"
+#include "gradient_line.h"
 #include "tables.h"
 
 namespace anynorm {

@@ -6,7 +6,7 @@
 #include <pthread.h>
 #endif
 
-#include "layout.h"
+#include "make_problem.h"
 #include "running_stats.h"
 #include "sync.h"
 

@@ -25,7 +25,8 @@ inline void read_running(const Problem& p, const Tensors& t, const OptionalTenso
     }
 }
 
-// Update one row of a buffer in place: s <- (1 - momentum) s + momentum m, as `Running` in anynorm/core/update_rules.py.
+// Update one row of a buffer in place: s <- (1 - momentum) s + momentum m, as `Running` in
+// anynorm/core/update_rules.py.
 inline void interpolate(at::Tensor& buffer, int64_t row, const std::vector<double>& values, double momentum) {
   int64_t width = int64_t(values.size());
   auto update = [&](auto* data) {

@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "parallel.h"
-#include "passes.h"
+#include "loops.h"
 
 namespace anynorm {
 namespace ANYNORM_ISA {

@@ -5,7 +5,7 @@
 //
 //   u = x - mu = W_global (x - G) + W_local (x - c) + rest x        rest = 1 - W_global - W_local - W_input
 #pragma once
-#include "pass.h"
+#include "forward_backward.h"
 
 namespace anynorm {
 namespace ANYNORM_ISA {
