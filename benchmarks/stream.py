@@ -140,8 +140,8 @@ def time_decoding(data: StreamedDataset, samples: Samples) -> float:
         loader.batch(0)
         (pid,) = loader.worker_pids
         start = cpu_seconds(pid)
-        for number in range(1, 101):
-            loader.batch(number)
+        for index in range(1, 101):
+            loader.batch(index)
         return (cpu_seconds(pid) - start) / 100
 
 

@@ -274,9 +274,9 @@ def plot(record: RecipeRecord[SearchSettings], path: Path) -> list[Path]:
 def _draw_cells(ax: Any, record: RecipeRecord[SearchSettings], search: str, data_set: str) -> None:
     """Plot the accuracy of the cell of each seed."""
     methods = list(record.settings.methods)
-    for number, (method, color) in enumerate(zip(methods, draw.COLORS, strict=False)):
+    for index, (method, color) in enumerate(zip(methods, draw.COLORS, strict=False)):
         values = successful(record.rows, f"cell accuracy {data_set}", search=search, method=method)
-        ax.plot([number] * len(values), values, "o", color=color, markersize=5)
+        ax.plot([index] * len(values), values, "o", color=color, markersize=5)
     ax.set_xticks(range(len(methods)), [method.removeprefix("DARTS-") for method in methods], rotation=20)
     ax.set(ylabel="accuracy of the cell (%)", title="cell of the largest α, one point per seed")
 

@@ -278,13 +278,13 @@ def plot(record: RecipeRecord[SegmentationSettings], path: Path) -> list[Path]:
     fig = Figure(figsize=(5.2 * len(settings.data) + 1.5, 4.0), layout="constrained")
     axes = fig.subplots(1, len(settings.data), squeeze=False)[0]
     for ax, (data, entry) in zip(axes, settings.data.items(), strict=True):
-        for number, (column, label) in enumerate(MODES.items()):
-            color = draw.COLORS[number]
-            for place, norm in enumerate(norms):
+        for index, (column, label) in enumerate(MODES.items()):
+            color = draw.COLORS[index]
+            for position, norm in enumerate(norms):
                 values = successful(record.rows, column, norm=norm, data=data)
-                x = place + 0.27 * (number - 1)
+                x = position + 0.27 * (index - 1)
                 if values:
-                    ax.bar(x, sum(values) / len(values), 0.25, color=color, alpha=0.75, label=label if place == 0 else None)
+                    ax.bar(x, sum(values) / len(values), 0.25, color=color, alpha=0.75, label=label if position == 0 else None)
                     ax.plot([x] * len(values), values, "o", color="black", markersize=3)
         ax.set_xticks(range(len(norms)), norms)
         ax.set(

@@ -211,11 +211,11 @@ def plot(record: RecipeRecord[VideoSettings], path: Path) -> list[Path]:
     axes = fig.subplots(1, len(divisions), sharey=True, squeeze=False)[0]
     for ax, (setting, (devices, clips)) in zip(axes, divisions.items(), strict=True):
         for k, (column, mode) in enumerate(MODES.items()):
-            for place, norm in enumerate(("bn", "gn", "sn")):
+            for position, norm in enumerate(("bn", "gn", "sn")):
                 values = successful(record.rows, column, norm=norm, setting=setting)
                 if not values:
                     continue
-                center = place + 0.27 * (k - 1) if norm != "gn" else place
+                center = position + 0.27 * (k - 1) if norm != "gn" else position
                 ax.bar(
                     center, statistics.fmean(values), 0.25, color=draw.COLORS[k], alpha=0.8, label=mode if norm == "bn" else ""
                 )

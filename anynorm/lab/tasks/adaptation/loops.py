@@ -113,11 +113,11 @@ class LoopedAdaptation(SourceOnly[LoopOptions_co]):
 
     def training_step(self, trainer: TrainingLoop) -> Metrics:
         """Update the parameters once, on the source or on both domains."""
-        number = trainer.step - self.source_steps
-        if number < 0:
+        adaptation_step = trainer.step - self.source_steps
+        if adaptation_step < 0:
             return super().training_step(trainer)
-        if number % self.options.steps_per_loop == 0:
-            self._begin_loop(trainer, number)
+        if adaptation_step % self.options.steps_per_loop == 0:
+            self._begin_loop(trainer, is_first=adaptation_step == 0)
         seed = derive_seed(self.config.seed, _TARGET_STREAM, trainer.step * self.config.devices + self.processes.rank)
         with trainer.autocast():
             images, labels = self.training_batch(trainer.step)
@@ -126,8 +126,8 @@ class LoopedAdaptation(SourceOnly[LoopOptions_co]):
         trainer.update(ADAPTATION)
         return metrics
 
-    def _begin_loop(self, trainer: TrainingLoop, number: int) -> None:
-        if number == 0 and self.has_domains:
+    def _begin_loop(self, trainer: TrainingLoop, *, is_first: bool) -> None:
+        if is_first and self.has_domains:
             for network in (self.model, *trainer.averages.values()):
                 copy_domain(network, SOURCE)
             if self.options.recalibrate and has_running_stats(self.model):

@@ -49,8 +49,8 @@ class Classification(Classifier[ClassificationOptions_co]):
 
     def _attacked_batches(self, count: int, processes: Processes) -> Iterator[tuple[int, Tensor, Tensor]]:
         """Yield the batches of this process: batch number, images in [0, 1] and labels."""
-        for number, (x, labels) in enumerate(self._test_batches(BATCH_SIZE, processes)):
-            batch = number * processes.count + processes.rank
+        for index, (x, labels) in enumerate(self._test_batches(BATCH_SIZE, processes)):
+            batch = index * processes.count + processes.rank
             kept = count - batch * BATCH_SIZE
             if kept <= 0:
                 return

@@ -84,11 +84,11 @@ class FewShotDataset:
         if not 2 <= count <= available:
             raise DataError(f"num_base_classes must be between 2 and the {available} base classes, or 0 for all; got {count}.")
         chosen = torch.randperm(available, generator=torch.Generator().manual_seed(seed))[:count].sort().values
-        number = torch.full((available,), -1)
-        number[chosen] = torch.arange(count)
+        new_label = torch.full((available,), -1)
+        new_label[chosen] = torch.arange(count)
         images, labels = self.base
-        kept = number[labels] >= 0
-        return replace(self, base=(images[kept], number[labels[kept]]))
+        kept = new_label[labels] >= 0
+        return replace(self, base=(images[kept], new_label[labels[kept]]))
 
 
 def load_few_shot(name: str, image_size: int = 64, *, skip_unreadable: bool = False) -> FewShotDataset:
@@ -137,8 +137,8 @@ def split_classes(data: ImageDataset) -> FewShotDataset:
 
 def _from_characters(base: Characters, novel: Characters) -> FewShotDataset:
     alphabets = [name.partition("/")[0] for name in novel.names]
-    number = {name: k for k, name in enumerate(sorted(set(alphabets)))}
-    groups = torch.tensor([number[name] for name in alphabets])
+    index = {name: k for k, name in enumerate(sorted(set(alphabets)))}
+    groups = torch.tensor([index[name] for name in alphabets])
     return FewShotDataset((base.images, base.labels), (novel.images, novel.labels), groups)
 
 

@@ -122,9 +122,9 @@ class ControllerSearch(Task[ControllerOptions]):
         decay = self.options.baseline_decay
         powers = decay ** torch.arange(len(rewards) - 1, -1, -1, device=rewards.device)
         self.baseline.mul_(decay ** len(rewards)).add_((1 - decay) * (powers * rewards).sum())
-        reward, number = observed.max(0)
+        reward, index = observed.max(0)
         is_better = reward > self.best_reward
-        self.best_cell.copy_(torch.where(is_better, rows[number], self.best_cell))
+        self.best_cell.copy_(torch.where(is_better, rows[index], self.best_cell))
         self.best_reward.copy_(torch.where(is_better, reward, self.best_reward))
 
     def evaluate(self) -> dict[str, float]:

@@ -92,10 +92,10 @@ class SecondOrderSearch(DifferentiableSearch):
         """Update α by a batch of its images, through a step of the weights on the batch of the weights."""
         losses: dict[int, Metrics] = {}
 
-        def loss(number: int) -> Tensor:
+        def loss(micro_batch: int) -> Tensor:
             with trainer.autocast():
-                losses[number] = self.batch_loss(trainer.step, number)
-            return losses[number]["loss"]
+                losses[micro_batch] = self.batch_loss(trainer.step, micro_batch)
+            return losses[micro_batch]["loss"]
 
         alphas = self.model.alpha_parameters()
         with preserve_buffers(self.model):

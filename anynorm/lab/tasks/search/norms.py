@@ -40,10 +40,10 @@ def set_supernet_norms(supernet: Supernet, config: Config) -> None:
     conditions = supernet.num_conditions()
     layouts = {num: _alternating(config, num) for num in {1, *conditions.values()}}
     specs: dict[NormSite, NormSpec] = {}
-    for number, site in enumerate(find_norms(supernet)):
+    for index, site in enumerate(find_norms(supernet)):
         num_conditions = conditions.get(site.path)
         norms = layouts[num_conditions or 1].norms
-        spec = norms[number % len(norms)]
+        spec = norms[index % len(norms)]
         if num_conditions is not None:
             _check_classes(spec, num_conditions, site.path)
         specs[site] = _with_plain_affine(spec) if num_conditions is None else spec

@@ -46,8 +46,8 @@ def dilate(backbone: Backbone, num_stages: int = 2) -> Backbone:
     if not 0 < first < len(backbone.strides):
         raise SpecError(f"num_stages must be from 1 to {len(backbone.strides) - 1}; got {num_stages}.")
     dilation = 1
-    for number, stage in enumerate(list(backbone)[1:]):
-        if number < first:
+    for index, stage in enumerate(list(backbone)[1:]):
+        if index < first:
             continue
         for name, layer in stage.named_modules():
             if not isinstance(layer, nn.Conv2d):
@@ -58,7 +58,7 @@ def dilate(backbone: Backbone, num_stages: int = 2) -> Backbone:
             layer.dilation = (dilation, dilation)
             layer.padding = (dilation * (layer.kernel_size[0] // 2),) * 2
             dilation *= stride
-        backbone.strides[number] = backbone.strides[first - 1]
+        backbone.strides[index] = backbone.strides[first - 1]
     return backbone
 
 

@@ -31,10 +31,10 @@ def moving_squares(count: int, seed: int) -> list[Video]:
     generator = np.random.default_rng(seed)
     labels = np.arange(count) % len(DIRECTIONS)
     videos: list[Video] = []
-    for number, label in enumerate(generator.permutation(labels).tolist()):
+    for index, label in enumerate(generator.permutation(labels).tolist()):
         length = int(generator.integers(_LENGTHS[0], _LENGTHS[1] + 1))
         frames = moving_square(list(DIRECTIONS.values())[label], length, generator)
-        videos.append(MemoryVideo(frames, label, f"video {number}"))
+        videos.append(MemoryVideo(frames, label, f"video {index}"))
     return videos
 
 
@@ -50,7 +50,7 @@ def moving_square(velocity: tuple[int, int], length: int, generator: np.random.G
     square = generator.integers(96, 256, (3, _SQUARE, _SQUARE), np.uint8)
     start = generator.integers(0, _SIZE, 2)
     frames = np.repeat(background[None], length, axis=0)
-    for number, frame in enumerate(frames):
-        rows, columns = ((start[axis] + number * velocity[axis] + np.arange(_SQUARE)) % _SIZE for axis in (0, 1))
+    for index, frame in enumerate(frames):
+        rows, columns = ((start[axis] + index * velocity[axis] + np.arange(_SQUARE)) % _SIZE for axis in (0, 1))
         frame[:, rows[:, None], columns] = square
     return torch.from_numpy(frames)

@@ -38,10 +38,10 @@ def read_ut_interaction(name: str) -> Splits:
     path, fold = find_file(_FILE), int(name.rpartition("/")[2])
     arrays = load_npz(path, "clips", "offsets", "labels", "sequence", "names", "classes")
     splits: tuple[list[Video], list[Video]] = ([], [])
-    for number, (start, stop) in enumerate(pairwise(arrays["offsets"].tolist())):
-        title = str(arrays["names"][number])
-        video = MemoryVideo(decode_sequence(arrays["clips"][start:stop].tobytes(), title), int(arrays["labels"][number]), title)
-        splits[int(arrays["sequence"][number] - 1) % NUM_FOLDS == fold].append(video)
+    for index, (start, stop) in enumerate(pairwise(arrays["offsets"].tolist())):
+        title = str(arrays["names"][index])
+        video = MemoryVideo(decode_sequence(arrays["clips"][start:stop].tobytes(), title), int(arrays["labels"][index]), title)
+        splits[int(arrays["sequence"][index] - 1) % NUM_FOLDS == fold].append(video)
     return *splits, tuple(arrays["classes"].tolist())
 
 
@@ -59,8 +59,8 @@ def decode_sequence(content: bytes, name: str) -> Tensor:
     frames = []
     try:
         with Image.open(io.BytesIO(content)) as image:
-            for number in range(getattr(image, "n_frames", 1)):
-                image.seek(number)
+            for index in range(getattr(image, "n_frames", 1)):
+                image.seek(index)
                 frames.append(np.asarray(image.convert("RGB")))
     except Exception as error:  # Pillow raises many types for damaged content
         raise DataError(f"cannot decode {name}: {type(error).__name__}: {error}.") from None

@@ -55,9 +55,9 @@ class EvaluationNetwork(nn.Module):
         """Return the logits and the logits of the auxiliary head; the latter are None in eval mode or without such a head."""
         before = last = self.stem(x)
         auxiliary = None
-        for number, cell in enumerate(self.cells):
+        for index, cell in enumerate(self.cells):
             before, last = last, cell(before, last)
-            if number == self.auxiliary_position and self.auxiliary is not None and self.training:
+            if index == self.auxiliary_position and self.auxiliary is not None and self.training:
                 auxiliary = self.auxiliary(last)
         return self.head(last), auxiliary
 

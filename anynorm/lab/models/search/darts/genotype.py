@@ -66,7 +66,7 @@ def _parse_cell(text: str) -> Cell:
     nodes = text.split("+")
     if len(nodes) != NUM_NODES:
         raise DataError(f"a cell must have {NUM_NODES} nodes, separated by '+'; got {len(nodes)} in {text!r}.")
-    return tuple(_parse_node(node, number) for number, node in enumerate(nodes))
+    return tuple(_parse_node(node, index) for index, node in enumerate(nodes))
 
 
 def _parse_node(text: str, number: int) -> tuple[Edge, ...]:
@@ -104,8 +104,8 @@ def strongest_edges(scores: Tensor) -> Cell:
     """
     best, ops = scores.detach().cpu()[:, NONE + 1 :].max(1)
     nodes, first = [], 0
-    for number in range(NUM_NODES):
-        count = number + 2
+    for index in range(NUM_NODES):
+        count = index + 2
         chosen = sorted(best[first : first + count].argsort(descending=True, stable=True)[:2].tolist())
         nodes.append(tuple((OPERATIONS[NONE + 1 + int(ops[first + k])], k) for k in chosen))
         first += count

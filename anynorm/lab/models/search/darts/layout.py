@@ -67,8 +67,8 @@ def layout_cells(num_cells: int, channels: int) -> list[CellLayout]:
         raise SpecError(f"a network of the DARTS space must have at least 3 cells; got {num_cells}.")
     layouts = []
     before, last, follows_reduction = STEM_MULTIPLIER * channels, STEM_MULTIPLIER * channels, False
-    for number in range(num_cells):
-        reduces = number in reduction_cells(num_cells)
+    for index in range(num_cells):
+        reduces = index in reduction_cells(num_cells)
         channels *= 2 if reduces else 1
         layouts.append(CellLayout((before, last), channels, reduces, follows_reduction))
         before, last, follows_reduction = last, NUM_NODES * channels, reduces

@@ -32,8 +32,8 @@ class MixedCell(nn.Module):
             codes: for each node, the condition of the norms on the edges that start at this node.
         """
         nodes: list[Any] = [x, *[0] * (NUM_NODES - 1)]
-        for number, (node, source) in enumerate(EDGES):
-            nodes[node] = nodes[node] + selection(number, self.edges[number], nodes[source], codes[source])
+        for index, (node, source) in enumerate(EDGES):
+            nodes[node] = nodes[node] + selection(index, self.edges[index], nodes[source], codes[source])
         y: Tensor = nodes[-1]
         return y
 

@@ -68,10 +68,10 @@ class Layout(nn.Module):
         """
         x = self.stem(x)
         num_cells = len(self.cells) // (len(self.blocks) + 1)
-        for number, cell in enumerate(self.cells):
-            if number and number % num_cells == 0:
-                x = self.blocks[number // num_cells - 1](x)
-            x = cell(x, *(inputs_per_cell[number] if inputs_per_cell else ()))
+        for index, cell in enumerate(self.cells):
+            if index and index % num_cells == 0:
+                x = self.blocks[index // num_cells - 1](x)
+            x = cell(x, *(inputs_per_cell[index] if inputs_per_cell else ()))
         logits: Tensor = self.linear(self.norm(x).relu().mean((2, 3)))
         return logits
 
@@ -116,8 +116,8 @@ class NasBench201(Supernet):
         conditions = {}
         for name, module in self.named_modules():
             if isinstance(module, MixedCell):
-                for number, (_, source) in enumerate(EDGES):
-                    for path, op in module.edges[number].named_modules(prefix=f"{name}.edges.{number}"):
+                for index, (_, source) in enumerate(EDGES):
+                    for path, op in module.edges[index].named_modules(prefix=f"{name}.edges.{index}"):
                         if isinstance(op, ConvNorm):
                             conditions[f"{path}.norm"] = len(OP_NAMES) ** source
         return conditions

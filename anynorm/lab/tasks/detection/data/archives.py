@@ -65,8 +65,8 @@ def _nuclei(arrays: Arrays, sizes: list[Size]) -> list[list[Annotation]]:
     ends = np.cumsum([height * width for height, width in sizes])
     label_maps = [flat.reshape(size) for size, flat in zip(sizes, np.split(arrays["labels"], ends[:-1]), strict=True)]
     return [
-        [Annotation(None, 0, mask, is_crowd=False, place=f"nuclei, image {number}") for mask in encode_label_map(label_map)]
-        for number, label_map in enumerate(label_maps)
+        [Annotation(None, 0, mask, is_crowd=False, place=f"nuclei, image {index}") for mask in encode_label_map(label_map)]
+        for index, label_map in enumerate(label_maps)
     ]
 
 

@@ -33,11 +33,11 @@ def make_ellipses(name: str, problems: Problems) -> Splits:
 
 def _make_split(name: str, seed: int, count: int, problems: Problems) -> DetectionImages:
     generator, images, objects = np.random.default_rng(seed), [], []
-    for number in range(count):
+    for index in range(count):
         label_map, labels = _draw_ellipses(generator)
         images.append(torch.from_numpy(_paint(label_map, labels, generator)))
         annotations = [
-            Annotation(None, label, mask, is_crowd=False, place=f"{name}, image {number}")
+            Annotation(None, label, mask, is_crowd=False, place=f"{name}, image {index}")
             for label, mask in zip(labels, encode_label_map(label_map), strict=True)
         ]
         objects.append(make_objects(annotations, (SIDE, SIDE), problems))

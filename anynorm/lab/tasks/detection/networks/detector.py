@@ -88,7 +88,7 @@ class Detector(nn.Module):
 
     def pool(self, features: list[Tensor], boxes: Sequence[Tensor], resolution: int) -> Tensor:
         """Pool the features of regions, given as boxes per image, to (k, c, resolution, resolution)."""
-        regions = torch.cat([pad(each, (1, 0), value=float(number)) for number, each in enumerate(boxes)])
+        regions = torch.cat([pad(each, (1, 0), value=float(index)) for index, each in enumerate(boxes)])
         levels = assign_levels(regions[:, 1:], self.strides)
         return ops.roi_align(features[: len(self.strides)], self.strides, regions, resolution, levels)
 

@@ -85,13 +85,13 @@ class RPN(nn.Module):
             image_sizes: height and width of each image, (n, 2), without padding.
         """
         scores, boxes, levels = [], [], []
-        for number, (logits, deltas, anchors) in enumerate(zip(*prediction, strict=True)):
+        for index, (logits, deltas, anchors) in enumerate(zip(*prediction, strict=True)):
             best, chosen = logits.topk(min(self.num_candidates, logits.shape[1]), dim=1)
             selected = deltas.gather(1, chosen[..., None].expand(-1, -1, 4))
             decoded = decode(selected.flatten(0, 1), anchors[chosen.flatten()], RPN_WEIGHTS)
             boxes.append(decoded.view_as(selected))
             scores.append(best)
-            levels.append(torch.full((best.shape[1],), number, device=best.device))
+            levels.append(torch.full((best.shape[1],), index, device=best.device))
         score, box, level = torch.cat(scores, 1), torch.cat(boxes, 1), torch.cat(levels)
         box = clip_boxes(box, image_sizes[:, :1], image_sizes[:, 1:])
         return [self._choose(*each, level) for each in zip(box, score, image_sizes, strict=True)]
@@ -113,12 +113,12 @@ class RPN(nn.Module):
         """
         scores, deltas, anchors = torch.cat(prediction.scores, 1), torch.cat(prediction.deltas, 1), torch.cat(prediction.anchors)
         logits, targets, predicted, expected = [], [], [], []
-        for number, boxes in enumerate(objects):
+        for index, boxes in enumerate(objects):
             matched = match(box_iou(anchors, boxes), high=0.7, low=0.3, allow_low_quality_matches=True)
             positive, negative = sample(matched, self.anchors_per_image, positive_fraction=0.5)
-            logits.append(scores[number, torch.cat([positive, negative])])
+            logits.append(scores[index, torch.cat([positive, negative])])
             targets.append(torch.cat([torch.ones_like(positive), torch.zeros_like(negative)]))
-            predicted.append(deltas[number, positive])
+            predicted.append(deltas[index, positive])
             expected.append(encode(boxes[matched[positive]], anchors[positive], RPN_WEIGHTS))
         target = torch.cat(targets).float()
         return {
