@@ -1,7 +1,9 @@
 """Scenarios on two processes: functions on two ranks, and scripts that torchrun starts."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -12,6 +14,7 @@ from anynorm import kernels
 from tests.helpers import condition_for, make, same, same_state
 
 WORLD = 2
+ROOT = Path(__file__).parents[1]
 
 
 def two_processes(scenario, tmp_path):
@@ -33,7 +36,8 @@ def torchrun(script, code):
     """Run code in two processes and return their output."""
     script.write_text(code)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    done = subprocess.run(launcher, capture_output=True, text=True, check=False, timeout=300)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}  # tasks of tests
+    done = subprocess.run(launcher, capture_output=True, text=True, check=False, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr
     assert "requires_grad" not in done.stderr
     return done.stdout

@@ -31,11 +31,16 @@ def change_norms(model: nn.Module, example: Tensor) -> list[str]:
     return findings
 
 
-class HalfNorm(anynorm.RegisteredNorm):
-    """A norm of one's own: statistics per sample, channel and half of the positions."""
+def define_norm() -> type[anynorm.Norm]:
+    """Return a norm of one's own: statistics per sample, channel and half of the positions."""
 
-    name, paper = "halfnorm", "this program"
-    define = staticmethod(lambda: anynorm.same_cut(anynorm.Cut(anynorm.ALL, anynorm.ALL, 2)))
+    class HalfNorm(anynorm.RegisteredNorm):
+        """A norm whose statistics are those of half of the positions."""
+
+        name, paper = "halfnorm", "this program"
+        define = staticmethod(lambda: anynorm.same_cut(anynorm.Cut(anynorm.ALL, anynorm.ALL, 2)))
+
+    return HalfNorm
 
 
 def measure_shift(model: nn.Module, batches: list[Tensor]) -> float:

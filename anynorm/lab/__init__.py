@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from anynorm.lab.models.search.nasbench201.notation import OP_NAMES as OP_NAMES
     from anynorm.lab.tasks.detection.data.datasets import DetectionDataset as DetectionDataset
     from anynorm.lab.tasks.detection.data.datasets import load_detection as load_detection
+    from anynorm.lab.tasks.detection.data.datasets import make_detection_dataset as make_detection_dataset
     from anynorm.lab.tasks.detection.networks.build import make_detector as make_detector
     from anynorm.lab.tasks.detection.options import DetectionOptions as DetectionOptions
     from anynorm.lab.tasks.run import load_run as load_run

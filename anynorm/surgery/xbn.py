@@ -52,8 +52,7 @@ def xbn(
         SurgeryError: if the model has no residual blocks, or `position` or `every` does not fit them. The model is unchanged.
 
     >>> import anynorm
-    >>> from anynorm.lab.models.cifar_resnet import CifarResNet
-    >>> print(xbn(CifarResNet(8, norm=nn.BatchNorm2d), "gn:8", every=2))
+    >>> print(xbn(anynorm.lab.CifarResNet(8, norm=nn.BatchNorm2d), "gn:8", every=2))
     path          block  norms_in_block  norm         new_norm  channels  transferred  not_transferred
     layer2.0.bn1  2      2               BatchNorm2d  gn:8      32        γ, β         running statistics
     1 of 3 residual blocks is an XBNBlock (P2, D2). 1 of 1 norm is now gn:8.

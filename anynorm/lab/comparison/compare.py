@@ -58,7 +58,7 @@ def compare(
         lr_scaling: how the learning rate is scaled with the batch size: linear, sqrt or none; None for linear.
         attack: comma-separated attacks on the trained networks, such as "pgd:4" or "fgsm,pgd:10". The table then has errors on
             adversarial images, for attacks with norms in eval mode and in train mode. None for the attacks of the task.
-        config: other fields of `anynorm.lab.training.config.Config`, such as `{"weight_decay": 0.0}`, and options of the task.
+        config: other fields of `anynorm.Config`, such as `{"weight_decay": 0.0}`, and options of the task.
         device: auto, cpu, cuda or mps.
         num_workers: number of processes per run that decode streamed images.
         processes: number of runs trained in parallel; None for one per GPU, or on the CPU one per core, with one thread each.

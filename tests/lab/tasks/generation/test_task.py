@@ -360,7 +360,10 @@ def test_images_are_resized_for_inception_as_tensorflow_did():
 @pytest.mark.parametrize(
     ("features", "message"),
     [
-        ("resnet57", "unknown feature network 'resnet57'. Usable: classifier resnet20 .* inception package.module:factory"),
+        (
+            "resnet57",
+            r"unknown feature network 'resnet57'\. Did you mean resnet56 or resnet44\? Usable: classifier .* package",
+        ),
         ("tests.lab.tasks.generation.test_networks:single", "must return an nn.Module with the attribute label"),
     ],
 )

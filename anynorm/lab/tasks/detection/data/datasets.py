@@ -155,7 +155,6 @@ def _call_factory(name: str, _: Problems) -> DetectionDataset:
     returned = call_factory(name)
     if not isinstance(returned, DetectionDataset):
         raise DataError(
-            f"{name} must return a DetectionDataset (see anynorm.lab.tasks.detection.data.datasets.make_detection_dataset); "
-            f"got {type(returned).__name__}."
+            f"{name} must return a DetectionDataset (see anynorm.lab.make_detection_dataset); got {type(returned).__name__}."
         )
     return returned
