@@ -35,7 +35,7 @@ BUDGETS: dict[str, float] = {
     "tests/test_docs.py": 320,
     "tests/test_examples.py": 130,
 }
-"""CPU seconds per file in `make test` and `make test-docs`, where the default is not enough: 1.5 times what an idle machine took."""
+"""CPU seconds per file in `make test` and `make test-docs`, where the default is too small: 1.5 times those of an idle one."""
 NUM_FILES = 15
 
 
