@@ -134,7 +134,8 @@ WITHOUT_RANDOM_NUMBERS: dict[str, dict[str, Any]] = {
     "source_only": {},
     "adabn": {},
     "video": FIXED_VIDEO,
-    "examples.frequency:Frequency": {"options": {"random_sign": False}},
+    # at lr 0.01, rounding in the first step grows to 6e-5 within 20 steps; at 0.0025 the two ends differ by 9e-8
+    "examples.frequency:Frequency": {"options": {"random_sign": False}, "lr": 0.0025},
 }
 """Settings without random numbers in a batch; these differ between processes. The task with two networks draws its samples."""
 WITHOUT_RUNNING_STATS = {"generation": "gn:4.cc@K", "style_transfer": "gn:4.style"}
