@@ -20,6 +20,7 @@ import torch
 
 from anynorm.lab.recipes.support.presets import BOTTLENECK, TINY_RESNET
 from anynorm.lab.recipes.support.runs import make_config
+from anynorm.lab.recipes.support.settings import Training
 from anynorm.lab.tasks.run import make_trainer
 from anynorm.lab.training.provenance import cpu_count
 from anynorm.lab.training.trainer import Trainer
@@ -44,7 +45,8 @@ def run_steps(case: int) -> None:
 @lru_cache(maxsize=1)
 def _make_trainer(case: int) -> Trainer:
     _, config, batch_size, _ = CASES[case]
-    return make_trainer(make_config(replace(config, batch_size=batch_size, epochs=1000), base_batch_size=32))
+    training = Training(config, base_batch_size=32)
+    return make_trainer(make_config(replace(config, batch_size=batch_size, epochs=1000), training))
 
 
 def time_runs(pool: ProcessPoolExecutor, case: int) -> float:

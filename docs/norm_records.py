@@ -32,11 +32,13 @@ def specs_of_records() -> dict[str, set[str]]:
     A record that names none measured the norm of its recipe's name, if its title says so: `bgn_groups`, `sn_importance`.
     """
     named = {}
-    for path in sorted(RECORDS.glob("*.json")):
+    for path in sorted(RECORDS.glob("*.jsonl")):
         recipe = path.name.split(".")[0]
         label = recipe.split("_")[0].upper()
         in_title = {label} if label in re.findall(r"\w+", read_header(recipe).title) else set()
-        named[path.name] = _find_specs(json.loads(path.read_text())) or in_title
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        found = [_find_specs(lines[0]["settings"]), *(_find_specs(line["cell"]) for line in lines[1:])]
+        named[path.name] = set().union(*found) or in_title
     return named
 
 
@@ -85,5 +87,5 @@ def records(name: str) -> str:
             lines.append(f"| {header.source} | {header.title} | {shown} | {link} |")
     if not lines:
         return "No record has measured it."
-    presets = "`desk` is a setting of minutes on two cores, `paper` the published one ([Glossary](../glossary.md))."
+    presets = "`desk` takes minutes on two cores, `night` hours; `paper` is the published setting ([Glossary](../glossary.md))."
     return "\n".join([presets, "", "| | measured | as | record |", "|---|---|---|---|", *lines])

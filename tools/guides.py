@@ -6,16 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from anynorm.lab.recipes.support.catalog import load_recipe
-from anynorm.lab.recipes.support.claims import DOES_NOT_HOLD, FAILED, HOLDS, NOT_SIGNIFICANT
+from anynorm.lab.recipes.support.verdict_table import summary, verdict_table
 from tools.markdown import anchor, markdown_table, recipe_heading
-
-VERDICTS = {
-    HOLDS: ("holds", "hold"),
-    DOES_NOT_HOLD: ("does not hold", "do not hold"),
-    NOT_SIGNIFICANT: ("is not significant", "are not significant"),
-    FAILED: ("could not be measured", "could not be measured"),
-}
-"""The text of each verdict, for one claim and for several."""
 
 
 class Results(NamedTuple):
@@ -59,29 +51,26 @@ def guide_block(page: str, folder: Path) -> str:
     """Return the results of a page as Markdown; if the record does not exist, a sentence that says so."""
     results = GUIDES[page]
     name = results.record.partition(".")[0]
-    path = folder / f"{results.record}.json"
+    path = folder / f"{results.record}.jsonl"
     if not path.exists():
         return f"The recipe `{name}` has no record yet."
     recipe = load_recipe(name)
     record = recipe.read(path)
     table = recipe.tables(record)[0]
     rows = [[table.format(row, column) for column in results.columns] for row in table]
-    source = f"Recipe `{name}`, preset `{record.preset}`, {record.settings.seeds} seeds; record `records/{results.record}.json`."
+    source = f"Recipe `{name}`, preset `{record.preset}`, {record.settings.seeds} seeds; record `records/{results.record}.jsonl`."
     link = f"../../records/README.md#{anchor(recipe_heading(name))}"
-    claims = [["claim", "larger", "smaller", "p", "verdict"]]
-    verdicts = list(recipe.judge(record))
-    counts = {verdict: sum(row["verdict"] == verdict for row in verdicts) for verdict in VERDICTS}
-    texts = [f"{count} {VERDICTS[verdict][count != 1]}" for verdict, count in counts.items() if count]
-    for row in verdicts:
-        if any(text in row["claim"] for text in results.claims):
-            claims.append([row["claim"], str(row["larger"]), str(row["smaller"]), f"{row['p']:.2g}", row["verdict"]])
+    verdicts = recipe.judge(record)
+    columns = ("claim", "difference [95 %]", "n", "verdict")
+    shown = [row for row in verdict_table(verdicts) if any(text in row["claim"] for text in results.claims)]
+    claims = [list(columns), *([str(row[column]) for column in columns] for row in shown)]
     return "\n".join(
         [
             f"{table.finding} {source}",
             "",
             *markdown_table([list(results.columns), *rows]),
             "",
-            f"All {len(verdicts)} claims of the recipe ([list]({link})): {', '.join(texts)}. Some of them:",
+            f"{summary(verdicts)} [All claims]({link}). Some of them:",
             "",
             *markdown_table(claims),
         ]

@@ -6,7 +6,8 @@ import statistics
 from pathlib import Path
 
 from anynorm.lab.recipes.support.adversarial import AdversarialSettings
-from anynorm.lab.recipes.support.record import RecipeRecord, read_record
+from anynorm.lab.recipes.support.catalog import read_record
+from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import select
 from anynorm.lab.tasks.classification.robustness import RobustMetric
 from anynorm.lab.training.result import Result
@@ -25,8 +26,8 @@ HEADER = ["network", "clean images", "eval-mode attack", "train-mode attack", "d
 
 def robustness_block(folder: Path) -> str:
     """Return the tables of the records in a folder as Markdown; if there are no records, a sentence that says so."""
-    paths = [(folder / f"{name}.json", title, branch) for name, title, branch in PARTS]
-    parts = [_part(read_record(path, AdversarialSettings), title, branch) for path, title, branch in paths if path.exists()]
+    paths = [(folder / f"{name}.jsonl", title, branch) for name, title, branch in PARTS]
+    parts = [_part(read_record(path), title, branch) for path, title, branch in paths if path.exists()]
     return "\n\n".join(parts) if parts else "The recipes `bgn_adversarial` and `sabn_adversarial` have no record yet."
 
 
@@ -53,7 +54,7 @@ def _part(record: RecipeRecord[AdversarialSettings], title: str, branch: str) ->
     count = f"{record.settings.seeds} seeds, {record.settings.options.num_attacked} test images each"
     finding = (
         f"Accuracy in %, mean ± sd over {count}, attacked by PGD with {steps} steps; "
-        f"record `records/{record.recipe}.{record.preset}.json`. The difference is train mode minus eval mode: above 0, the "
+        f"record `records/{record.recipe}.{record.preset}.jsonl`. The difference is train mode minus eval mode: above 0, the "
         "attack in train mode is the weaker one. p: two-sided paired t-test, Holm's correction over the networks. "
         f"The train-mode attack is significantly weaker for {_join(weaker)}, and significantly stronger for {_join(stronger)}."
     )

@@ -254,11 +254,17 @@ class JointCut:
         return Cut(self.samples, units, strips, crosses_channels=True, name=str(self))
 
     def nearest(self, num_features: int) -> JointCut:
-        """Return the cut with the largest usable number of groups up to its own; see `largest_usable_groups`."""
+        """Return the cut with the largest usable number of groups up to its own; see `largest_usable_groups`.
+
+        A cut in brackets, without a name, is returned as it is: its groups may end inside channels.
+
+        >>> print(JointCut(256, name="bgn:256").nearest(36), JointCut(256).nearest(36))
+        bgn:252 [1,256]
+        """
         groups = largest_usable_groups(self.groups, num_features)
-        if groups == self.groups:
+        if groups == self.groups or not self.name:
             return self
-        return JointCut(groups, self.samples, name=f"bgn:{groups}" if self.pools_samples else "")
+        return JointCut(groups, self.samples, name=f"bgn:{groups}")
 
 
 AnyCut = Cut | JointCut

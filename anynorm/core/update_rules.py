@@ -2,12 +2,14 @@
 
 Training normalizes by the statistics m_t of batch t, inference by running statistics s:
 
-    Running     s ← (1 − rate) s + rate m_t                       torch's `momentum` is the rate
-    Cumulative  s ← mean of all m_t so far                        torch's `momentum=None`; sn sec. 2.1: "batch average"
-    Pooled      s ← moments of all values of all batches so far   exact for batches of different sizes
-    Frozen      s unchanged, and used in training too
+    Running            s ← (1 − rate) s + rate m_t                       torch's `momentum` is the rate
+    Cumulative         s ← mean of all m_t so far                        torch's `momentum=None`
+    CumulativeBiased   s ← mean of all m_t so far, biased variances      sn sec. 2.1: "batch average"
+    Pooled             s ← moments of all values of all batches so far   exact for batches of different sizes
+    Frozen             s unchanged, and used in training too
 
-The running variance is unbiased, as in torch. Rules are stateless: the buffers belong to the layer, so its rule can be
+The running variance is unbiased, as in torch, except with `CumulativeBiased`: sn averages the variances of its eq. 2, which
+divide by the number of values. Rules are stateless: the buffers belong to the layer, so its rule can be
 replaced at any time. `updates` is False for Frozen; `is_exact` is True for the rule that needs the number of values so far.
 """
 
@@ -39,6 +41,7 @@ class Observation(NamedTuple):
         num_batches: number of batches so far, including this one.
         num_values: number of values per channel so far, including this batch.
         new_values: number of values per channel in this batch.
+        num_parts: number of sample parts over which `average` is an average.
     """
 
     average: Stats
@@ -46,6 +49,7 @@ class Observation(NamedTuple):
     num_batches: Tensor
     num_values: Tensor
     new_values: Tensor
+    num_parts: int = 1
 
 
 def as_tables(buffers: tuple[Tensor | None, Tensor | None], shape: tuple[int, int, int], dtype: torch.dtype) -> Stats:
@@ -98,6 +102,22 @@ class Cumulative:
 
 
 @dataclass(frozen=True)
+class CumulativeBiased:
+    """The average of the means and biased variances of all batches, with equal weights (sn sec. 2.1, eq. 2).
+
+    With n values per statistic, variances are smaller by the factor (n − 1) / n than those of `Cumulative`.
+    """
+
+    updates = True
+    is_exact = False
+
+    def update(self, stats: Stats, batch: Observation) -> Stats:
+        """Return the running statistics updated by one batch."""
+        biased_var = batch.average.unbiased_var / bessel_correction(batch.moments.count / batch.num_parts)
+        return _interpolate(stats, Stats(batch.average.mean, biased_var), 1 / batch.num_batches.clamp(min=1))
+
+
+@dataclass(frozen=True)
 class Pooled:
     """The moments over all values of all batches, exact for batches of different sizes."""
 
@@ -126,7 +146,7 @@ class Frozen:
         return stats
 
 
-UpdateRule = Running | Cumulative | Pooled | Frozen
+UpdateRule = Running | Cumulative | CumulativeBiased | Pooled | Frozen
 
 
 def from_momentum(momentum: float | None) -> UpdateRule:

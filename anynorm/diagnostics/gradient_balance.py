@@ -6,6 +6,9 @@ that produce the inputs of the norms of one stage (convolutions or linear layers
     grad_norm_std    standard deviation over classes j of mean_i ‖g_ij‖₂
     g_inter          mean_i of the mean cosine of g_ij and g_ik over pairs j ≠ k
 
+The cosine is taken for each draw and then averaged; a draw of eq. 4 has one latent vector. Gradients of all classes are not kept
+in memory: with unit vectors u_j of n classes, the mean cosine over pairs is (‖Σ u_j‖² − Σ ‖u_j‖²) / (n (n − 1)).
+
 Lower is better for both. For a parametrized weight, such as one with spectral norm, θ are the original parameters.
 """
 
@@ -79,18 +82,20 @@ def gradient_balance(
     norms = [site.module for site in find_readable_norms(model, where)]
     draws = [draws] if isinstance(draws, Mapping) else list(draws)
     classes = _check_classes(draws)
-    stages: dict[str, StageGradients] = {}
 
     def checked_loss(draw: Draw, label: Any) -> Tensor:
         return _check_loss(loss(model, draw[label], label), label)
 
     with preserve_buffers(model), torch.enable_grad(), torch.compiler.set_stance("force_eager"):
         weights = _producer_weights(model, norms, lambda: checked_loss(draws[0], classes[0]))
+        stages = {name: StageGradients(paths) for name, paths in _group_by_stage(weights, stage).items()}
         for draw in track(draws, "differentiating"):
-            gradients = [_gradients(checked_loss(draw, label), weights) for label in classes]
-            for name, paths in _group_by_stage(weights, stage).items():
-                by_class = [torch.cat([gradient[path] for path in paths]) for gradient in gradients]
-                stages.setdefault(name, StageGradients(paths)).update(by_class)
+            for label in classes:
+                gradient = _gradients(checked_loss(draw, label), weights)
+                for gradients in stages.values():
+                    gradients.add(torch.cat([gradient[path] for path in gradients.paths]))
+            for gradients in stages.values():
+                gradients.end_draw()
     rows = [{"stage": name, "layers": len(gradients.paths), **gradients.compute()} for name, gradients in stages.items()]
     return DiagnosticReport(
         rows, _finding(rows, len(classes), len(draws)), "gradient_balance", "relative_std", {"classes": classes}
@@ -109,22 +114,36 @@ def _finding(rows: list[dict[str, Any]], num_classes: int, num_draws: int) -> st
 
 
 class StageGradients:
-    """The gradient norm of each class and the mean cosine between classes, for each draw."""
+    """The gradient norm of each class and the mean cosine between classes, for each draw.
+
+    Args:
+        paths: the layers of the stage.
+    """
 
     def __init__(self, paths: list[str]) -> None:
         self.paths = paths
         self.norms: list[Tensor] = []
         self.cosines: list[Tensor] = []
+        self._norms_of_draw: list[Tensor] = []
+        self._unit_sum: Tensor | float = 0.0
+        self._unit_squares: Tensor | float = 0.0
 
-    def update(self, gradients: list[Tensor]) -> None:
-        """Add the flattened gradients of one draw, one per class."""
-        table = torch.stack(gradients).double()
-        norms = table.norm(dim=1)
-        unit = table / norms.clamp(min=torch.finfo(table.dtype).tiny)[:, None]
-        cosines = unit @ unit.T
-        num_pairs = len(table) * (len(table) - 1)
-        self.norms.append(norms)
-        self.cosines.append((cosines.sum() - cosines.trace()) / num_pairs)
+    def add(self, gradient: Tensor) -> None:
+        """Add the flattened gradient of the next class of a draw."""
+        gradient = gradient.double()
+        norm = gradient.norm()
+        unit = gradient / norm.clamp(min=torch.finfo(gradient.dtype).tiny)
+        self._norms_of_draw.append(norm)
+        self._unit_sum = self._unit_sum + unit
+        self._unit_squares = self._unit_squares + unit.square().sum()
+
+    def end_draw(self) -> None:
+        """Compute the norms and the mean cosine of the classes of a draw."""
+        num_classes = len(self._norms_of_draw)
+        total = torch.as_tensor(self._unit_sum).square().sum()
+        self.norms.append(torch.stack(self._norms_of_draw))
+        self.cosines.append((total - self._unit_squares) / (num_classes * (num_classes - 1)))
+        self._norms_of_draw, self._unit_sum, self._unit_squares = [], 0.0, 0.0
 
     def compute(self) -> dict[str, float]:
         """Return the columns of the row of this stage."""

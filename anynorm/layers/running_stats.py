@@ -198,9 +198,9 @@ class RunningStats(nn.Module):
         if self._update_rule.is_exact and self.num_values_tracked is not None:
             num_values = updated["num_values_tracked"] = self.num_values_tracked.reshape(-1, 1, 1) + new_values
         for index, names in self._stat_names.items():
-            observation = Observation(
-                self._average(index, batch), self._batch_moments(index, batch), num_batches, num_values, new_values
-            )
+            average, moments = self._average(index, batch), self._batch_moments(index, batch)
+            num_parts = self._num_parts(index, batch)
+            observation = Observation(average, moments, num_batches, num_values, new_values, num_parts)
             shape = (self.norm_spec.num_stat_sets or 1, *self._stat_parts(index))
             stats = as_tables(self.running_stats(index), shape, new_values.dtype)
             for name, old, new in zip(names, stats, self._update_rule.update(stats, observation), strict=True):
@@ -219,6 +219,13 @@ class RunningStats(nn.Module):
         if batch.channel_moments is not None:
             return self.cuts[index].pool_channels(batch.channel_moments)
         return pool_samples(moments)
+
+    def _num_parts(self, index: int, batch: BatchStats) -> int:
+        """Return the number of sample parts of a cut in this process (one, except for GBGN)."""
+        moments = batch.by_cut[index]
+        if not self.cuts[index].is_ghost or moments is None:
+            return 1
+        return max(1, moments.mean.shape[0])
 
     def _average(self, index: int, batch: BatchStats) -> Stats:
         """Return the statistics of a cut, averaged over its sample parts and over all processes (one part, except for GBGN)."""

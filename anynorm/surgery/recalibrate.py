@@ -1,7 +1,11 @@
 """Re-estimation of the running statistics of all norms from data, without changing the parameters.
 
-    pooled      the moments of all values, exact for batches of unequal size
-    averaged    the mean of the statistics of the batches, with equal weights     (sn: "batch average")
+    pooled             the moments of all values, exact for batches of unequal size
+    averaged           the mean of the statistics of the batches, with equal weights
+    averaged_biased    the same, with biased variances                               (sn: "batch average")
+
+The variances of the first two are unbiased, as in torch. sn averages the variances of its eq. 2, which divide by the number n of
+values: they are smaller by the factor (n − 1) / n, which matters for a few values per statistic (n = 2: one half).
 
 Norms normalize by batch statistics while all other modules are in eval mode, so dropout is off. With a process group, samples are
 pooled over all processes. Frozen norms are not changed.
@@ -25,7 +29,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from anynorm.core.update_rules import Cumulative, Frozen, Pooled, Running, UpdateRule
+from anynorm.core.update_rules import Cumulative, CumulativeBiased, Frozen, Pooled, Running, UpdateRule
 from anynorm.errors import SurgeryError
 from anynorm.kernels.sync import AllReduce
 from anynorm.layers.norm import Norm
@@ -38,7 +42,11 @@ from anynorm.surgery.report import SurgeryReport
 from anynorm.surgery.source_mixing import mix_with_source
 from anynorm.surgery.undo import UndoLog, all_or_nothing, temporary_changes
 
-ESTIMATORS: dict[str, type[Pooled] | type[Cumulative]] = {"pooled": Pooled, "averaged": Cumulative}
+ESTIMATORS: dict[str, type[Pooled | Cumulative | CumulativeBiased]] = {
+    "pooled": Pooled,
+    "averaged": Cumulative,
+    "averaged_biased": CumulativeBiased,
+}
 _COUNTERS = ("num_batches_tracked", "num_values_tracked")
 
 
@@ -62,7 +70,7 @@ def recalibrate(
         model: the model.
         loader: batches: tensors, (x, …), dictionaries, or lists of images; see `anynorm.surgery.batches`. A tensor is one batch.
         batches: number of batches to use; None for all.
-        estimator: "pooled" or "averaged".
+        estimator: "pooled", "averaged" or "averaged_biased".
         source_weight: α, the weight of the current statistics: 0 replaces them, 1 keeps them. With few new samples, use
             N / (N + n) for n new samples, where the current statistics count as N samples.
         forward: a function `forward(model, batch)` that calls the model, if the call in `anynorm.surgery.batches` does not suit

@@ -2,6 +2,9 @@
 
 merge     replaces a sandwich affine by one affine per class, with the same output     (sabn)
 harden    replaces mixed cuts by the cut with the largest weight                       (sn sec. 2.1: "sparse SN")
+
+In sparse SN "each normalization layer selects only one normalizer", for mean and variance together: `harden(…, same_cut=True)`.
+The network is fine-tuned afterwards.
 """
 
 from __future__ import annotations
@@ -51,7 +54,7 @@ def merge(model: nn.Module, where: Where = None, *, optimizer: Optimizer | None 
     return _simplify(model, where, _merge, words=("sandwich norm", "merge", "merged"), optimizer=optimizer)
 
 
-def harden(model: nn.Module, where: Where = None, *, optimizer: Optimizer | None = None) -> SurgeryReport:
+def harden(model: nn.Module, where: Where = None, *, same_cut: bool = False, optimizer: Optimizer | None = None) -> SurgeryReport:
     """Replace every norm with mixed cuts by a norm with only the cut of the largest mixing weight, in place.
 
     Unused parameters and statistics are removed. If the largest weights of the channel groups of a norm belong to different cuts,
@@ -60,13 +63,16 @@ def harden(model: nn.Module, where: Where = None, *, optimizer: Optimizer | None
     Args:
         model: the model.
         where: which norms to harden, as in `convert`; None for all.
+        same_cut: whether mean and variance use the same cut, that with the largest sum of both weights, as in sparse SN;
+            otherwise a norm may become one of two cuts, such as in/bn.
         optimizer: optimizer in which the old parameters are replaced by the new ones, with their groups and state.
 
     Returns:
         A report with one row per replaced norm.
 
     Raises:
-        SurgeryError: if the model has no norm with mixed cuts. The model is unchanged.
+        SurgeryError: if the model has no norm with mixed cuts, or `same_cut` is set and the cuts of the mean of a norm are not
+            those of its variance. The model is unchanged.
 
     >>> import anynorm
     >>> model = nn.Sequential(anynorm.make("sn", 8))
@@ -77,7 +83,8 @@ def harden(model: nn.Module, where: Where = None, *, optimizer: Optimizer | None
     0     sn    bn
     1 norm hardened.
     """
-    return _simplify(model, where, _harden, words=("norm with mixed cuts", "harden", "hardened"), optimizer=optimizer)
+    simplify = _harden_jointly if same_cut else _harden
+    return _simplify(model, where, simplify, words=("norm with mixed cuts", "harden", "hardened"), optimizer=optimizer)
 
 
 def _simplify(
@@ -118,6 +125,30 @@ def _harden(norm: Norm) -> Norm | None:
     if len(set(mean)) > 1 or len(set(var)) > 1:
         return _rebuild(norm, replace(norm_spec, custom=None).with_mixing(Argmax(norm_spec.mixing.groups)))
     return _rebuild(norm, NormSpec((norm_spec.mean[mean[0]],), (norm_spec.var[var[0]],), affine=norm_spec.affine))
+
+
+@torch.no_grad()
+def _harden_jointly(norm: Norm) -> Norm | None:
+    """Return a norm with one cut for mean and variance: that with the largest sum of both weights, for each channel group."""
+    if norm.one_cut_per_channel or (norm.mean_weight is None and norm.var_weight is None):
+        return None
+    norm_spec, mean, var = norm.norm_spec, norm.mixing_weights("mean"), norm.mixing_weights("var")
+    if norm_spec.mean != norm_spec.var or mean is None or var is None:
+        raise SurgeryError(
+            f"same_cut needs norms whose mean and variance mix the same cuts, such as sn; got {norm.spec}. "
+            "The model is unchanged."
+        )
+    total = mean + var
+    chosen = total.argmax(-1).tolist()
+    if len(set(chosen)) == 1:
+        cut = (norm_spec.mean[chosen[0]],)
+        return _rebuild(norm, NormSpec(cut, cut, affine=norm_spec.affine))
+    new = _rebuild(norm, replace(norm_spec, custom=None).with_mixing(Argmax(norm_spec.mixing.groups)))
+    for logits in (new.mean_weight, new.var_weight):
+        assert logits is not None  # both are mixed
+        num_groups = logits.numel() // total.shape[-1]
+        logits.copy_(total[:: len(total) // num_groups].reshape(logits.shape))
+    return new
 
 
 def _largest(logits: Tensor | None) -> list[int]:

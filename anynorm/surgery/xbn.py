@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from anynorm.table import pluralize
 def xbn(
     model: nn.Module,
     norm: str | NormSpec = "gn:64",
-    position: int = 2,
+    position: int | Sequence[int] = 2,
     every: int = 1,
     stem: bool = False,
     *,
@@ -30,16 +31,16 @@ def xbn(
     optimizer: torch.optim.Optimizer | None = None,
     **options: Any,
 ) -> SurgeryReport:
-    """Replace one norm in each residual block, in place.
+    """Replace one norm, or several, in each residual block, in place.
 
     Args:
         model: the model.
         norm: spec of the new norm, or a `NormSpec`. If its number of groups does not divide the channels of a layer, the nearest
             number that does is used.
-        position: which norm of a block to replace: 1, 2 or 3 (XBNBlock-P1 to P3). In blocks of two norms, 1 and 2 mean the first
-            norm, 3 the last.
+        position: which norm of a block to replace: 1, 2 or 3 (XBNBlock-P1 to P3), or several of them. In blocks of two norms, 1
+            and 2 mean the first norm, 3 the last.
         every: 1 for every block; 2, 4 or 8 for every second, fourth or eighth block (XBNBlock-D2 to D8).
-        stem: whether to replace the norm before the first block too.
+        stem: whether to replace the norm before the first block too, as the authors' networks do.
         fit: calibration batches, as in `convert`.
         forward: as in `convert`.
         optimizer: as in `convert`.
@@ -67,6 +68,9 @@ def xbn(
         )
     if not isinstance(every, int) or not 1 <= every <= len(blocks):
         raise SurgeryError(f"every must be an integer from 1 to the number of blocks, {len(blocks)}; got {every!r}.")
+    positions = (position,) if isinstance(position, int) else tuple(position)
+    if not positions:
+        raise SurgeryError("position must be 1, 2 or 3, or several of them; got none.")
     arguments, layer_options = split_options(options)
     norm_spec = norm if isinstance(norm, NormSpec) else parse(norm, **arguments)
     specs: dict[NormSite, NormSpec] = {}
@@ -75,16 +79,16 @@ def xbn(
         first = _stem_norm(sites, blocks)
         specs[first], columns[first.path] = norm_spec, {"block": "stem", "norms_in_block": None}
     for number, block in enumerate(blocks, start=1):
-        if number % every == 0:
-            site = _norm_at(block, position)
+        for site in [_norm_at(block, each) for each in positions] if number % every == 0 else []:
             specs[site], columns[site.path] = norm_spec, {"block": number, "norms_in_block": len(block.norms)}
     report = replace_norms(
         model, specs, fit=calibration(fit, forward), groups="nearest", optimizer=optimizer, options=layer_options
     )
     report.rows[:] = [{"path": row["path"], **columns[row["path"]], **row} for row in report.rows]
-    count = sum(1 for row in report.rows if row["block"] != "stem" and row["new_norm"])
+    count = len({row["block"] for row in report.rows if row["block"] != "stem" and row["new_norm"]})
     verb = "is an XBNBlock" if count == 1 else "are XBNBlocks"
-    report.finding = f"{count} of {len(blocks)} residual blocks {verb} (P{position}, D{every}). {report.finding}"
+    kind = ", ".join([*(f"P{each}" for each in positions), f"D{every}"])
+    report.finding = f"{count} of {len(blocks)} residual blocks {verb} ({kind}). {report.finding}"
     return report
 
 

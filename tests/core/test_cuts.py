@@ -75,6 +75,12 @@ def test_literals_write_every_axis():
     assert [JointCut(256).literal(), JointCut(256, ALL).literal()] == ["[1,256]", "[*,256]"]
 
 
+def test_groups_in_brackets_are_never_replaced_by_the_nearest_usable_number():
+    for channels in (36, 72, 108, 144):  # of DARTS networks: 256 groups end inside channels
+        assert JointCut(256).nearest(channels) == JointCut(256)
+        assert JointCut(256, name="bgn:256").nearest(channels).groups != 256
+
+
 @pytest.mark.parametrize("numbers", [(4, 1, 1, 1), (0, -2, 1, 1), (0, 4, 1, 0), (1, 4, 1, 2)])
 def test_impossible_cuts_raise(numbers):
     with pytest.raises(SpecError, match=r"samples of a cut must be 1 or ALL|A cut needs numbers of parts of at least 1"):

@@ -62,7 +62,7 @@ def test_costs_are_those_of_the_benchmark():
 
 
 def test_records_of_a_norm_are_those_whose_runs_have_it():
-    assert {"bn", "in", "ln", "en"} <= specs_of_records()["hn_grid.desk.json"]
+    assert {"bn", "in", "ln", "en"} <= specs_of_records()["hn_grid.desk.jsonl"]
     assert "hn_grid" in records("in")
     assert "sabn_style" in records("adain")
     assert "hn_grid" not in records("adain")
@@ -206,10 +206,10 @@ def test_the_nearest_class_describes_a_setting():
 
 def test_links_move_with_their_targets(tmp_path):
     text, files = move_links(
-        "[a](../../records/hn_grid.desk.json) ![b](night.png)\n```python\nx[0](nothing)\n```\n", "docs/guide/diagnose.md"
+        "[a](../../records/hn_grid.desk.jsonl) ![b](night.png)\n```python\nx[0](nothing)\n```\n", "docs/guide/diagnose.md"
     )
-    assert text == "[a](../records/hn_grid.desk.json) ![b](night.png)\n```python\nx[0](nothing)\n```\n"
-    assert files == ["records/hn_grid.desk.json", "docs/guide/night.png"]
+    assert text == "[a](../records/hn_grid.desk.jsonl) ![b](night.png)\n```python\nx[0](nothing)\n```\n"
+    assert files == ["records/hn_grid.desk.jsonl", "docs/guide/night.png"]
     assert move_links("[a](docs/papers/) [b](https://x.org/y)", "CHANGELOG.md")[0] == "[a](papers/index.md) [b](https://x.org/y)"
     assert move_links("[a](../README.md)", "docs/install.md")[0] == "[a](index.md)"
     with pytest.raises(FileNotFoundError, match=r"docs/install.md links to files that do not exist: nothing.md b.md"):

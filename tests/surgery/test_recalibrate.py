@@ -41,6 +41,17 @@ def test_the_averaged_estimator_gives_batches_equal_weights():
     same(model[1].running_mean, torch.stack(each).mean(0), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("spec", ["bn", "sn", "gbgn:2,2"])
+def test_the_biased_average_is_the_mean_of_the_variances_that_normalize(spec):
+    x = torch.randn(12, 8)
+    model: Any = nn.Sequential(anynorm.make(spec, 8, batch_size=4))
+    anynorm.recalibrate(model, x.split(4), estimator="averaged_biased")
+    rows = x.reshape(6, 2, 2, 4).transpose(1, 2).flatten(2) if spec.startswith("gbgn") else x.reshape(3, 4, 8).transpose(1, 2)
+    same(model[0].running_var, rows.var(-1, unbiased=False).mean(0), rtol=1e-4, atol=1e-5)
+    anynorm.recalibrate(model, x.split(4), estimator="averaged")
+    same(model[0].running_var, rows.var(-1).mean(0), rtol=1e-4, atol=1e-5)
+
+
 def test_only_statistics_change_and_dropout_is_off():
     model: Any = nn.Sequential(nn.Dropout(0.9), nn.BatchNorm2d(3), nn.Dropout(0.5)).train()
     model[2].eval()
@@ -108,7 +119,7 @@ def test_a_custom_forward_can_set_conditions_and_frozen_norms_stay():
 
 
 def test_wrong_arguments_are_refused():
-    with pytest.raises(anynorm.SurgeryError, match="estimator must be one of pooled averaged; got 'mean'"):
+    with pytest.raises(anynorm.SurgeryError, match="estimator must be one of pooled averaged averaged_biased; got 'mean'"):
         anynorm.recalibrate(network(), BATCHES, estimator="mean")
     with pytest.raises(anynorm.SurgeryError, match="nothing to recalibrate"):
         anynorm.recalibrate(nn.Sequential(nn.GroupNorm(2, 4)), BATCHES)

@@ -66,3 +66,30 @@ def test_simplified_norms_keep_their_activation_and_stay_in_the_optimizer(spec, 
     with anynorm.condition(model, 1) if "@" in spec else torch.no_grad():
         assert bool((model.eval()(X) >= 0).all())
     assert {id(p) for group in optimizer.param_groups for p in group["params"]} == {id(p) for p in model.parameters()}
+
+
+def set_weights(norm: Any, mean: list[Any], var: list[Any]) -> None:
+    with torch.no_grad():
+        norm.mean_weight.copy_(torch.tensor(mean))
+        norm.var_weight.copy_(torch.tensor(var))
+
+
+def test_with_the_same_cut_a_layer_selects_one_normalizer_for_mean_and_variance():
+    model: Any = nn.Sequential(anynorm.make("sn", 8))
+    set_weights(model[0], [3.0, 0.0, 2.9], [0.0, 0.0, 1.0])
+    assert anynorm.harden(model)["0"]["new_norm"] == "in/bn"
+    model = nn.Sequential(anynorm.make("sn", 8))
+    set_weights(model[0], [3.0, 0.0, 2.9], [0.0, 0.0, 1.0])
+    assert anynorm.harden(model, same_cut=True)["0"]["new_norm"] == "bn"
+
+
+def test_with_the_same_cut_each_channel_group_selects_one_normalizer():
+    model: Any = nn.Sequential(anynorm.make("sn:2", 8))
+    set_weights(model[0], [[9.0, 0, 0], [0, 0, 9.0]], [[0, 1.0, 0], [1.0, 0, 0]])
+    anynorm.harden(model, same_cut=True)
+    assert model[0].mean_weight.argmax(-1).tolist() == model[0].var_weight.argmax(-1).tolist() == [0, 2]
+
+
+def test_the_same_cut_is_refused_if_mean_and_variance_mix_different_cuts():
+    with pytest.raises(anynorm.SurgeryError, match="same_cut needs norms whose mean and variance mix the same cuts"):
+        anynorm.harden(nn.Sequential(anynorm.make("bn/bn+en", 8)), same_cut=True)

@@ -114,6 +114,15 @@ def test_basic_blocks_get_the_nearest_group_number_and_the_stem_is_optional():
     assert isinstance(model[3].bn1, nn.BatchNorm2d)
 
 
+def test_several_norms_of_each_block_are_replaced():
+    report = anynorm.xbn(bottlenecks(), position=(1, 2), every=8)
+    assert paths(report) == ["8.body.1", "8.body.4", "16.body.1", "16.body.4"]
+    assert "2 of 16 residual blocks are XBNBlocks (P1, P2, D8)" in report.finding
+    assert paths(anynorm.xbn(network(), position=(1, 2))) == ["3.bn1", "4.bn1"]
+    with pytest.raises(anynorm.SurgeryError, match="position must be 1, 2 or 3, or several of them; got none"):
+        anynorm.xbn(network(), position=())
+
+
 def test_blocks_of_mobilenet_shufflenet_and_untraceable_ones_are_found():
     mobile = nn.Sequential(
         conv(3, 8), InvertedResidual(8, 8, 1, 1), InvertedResidual(8, 16, 2, 6), InvertedResidual(16, 16, 1, 6)

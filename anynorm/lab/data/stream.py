@@ -20,7 +20,7 @@ from anynorm.lab.data.image_sources import ImageFiles, ImageSource, Indices
 from anynorm.lab.data.loader import Batch, StepLoader, Transform, decode
 from anynorm.lab.data.shape import DataShape
 from anynorm.lab.data.standardization import Standardized, channel_moments
-from anynorm.lab.data.transforms import TestTransform, TrainTransform
+from anynorm.lab.data.transforms import RESIZE_RATIO, TestTransform, TrainTransform
 from anynorm.progress import track
 
 NUM_SAMPLES = 1000
@@ -52,7 +52,15 @@ class StreamedDataset(Standardized):
         """Shape of an image, and the number of classes: the argument of `anynorm.lab.models.build_model`."""
         return DataShape(3, self.image_size, self.image_size, self.num_classes)
 
-    def test_batches(self, batch_size: int, num_workers: int = 0, *, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
+    def test_batches(
+        self,
+        batch_size: int,
+        num_workers: int = 0,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        resize_ratio: float = RESIZE_RATIO,
+    ) -> Iterator[Batch]:
         """Yield the test split in batches of standardized images and labels, in order.
 
         Args:
@@ -60,9 +68,11 @@ class StreamedDataset(Standardized):
             num_workers: Number of worker processes.
             rank: Rank of this process, which gets every `world_size`-th batch.
             world_size: Number of processes.
+            resize_ratio: See `TestTransform`.
         """
         starts = range(rank * batch_size, len(self.test), world_size * batch_size)
-        for images, labels in self._batches(self.test, batch_size, starts, TestTransform(self.image_size), num_workers):
+        transform = TestTransform(self.image_size, resize_ratio)
+        for images, labels in self._batches(self.test, batch_size, starts, transform, num_workers):
             yield self.standardize(images), labels
 
     def train_batches(self, batch_size: int, num_images: int | None = None, num_workers: int = 0) -> Iterator[Batch]:

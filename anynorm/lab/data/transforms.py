@@ -1,7 +1,7 @@
 """From one image file to uint8 pixels (3, image_size, image_size): crops, flips and color jitter.
 
     TrainTransform    random-resized crop (Szegedy et al. 2015), horizontal flip, brightness, contrast and saturation
-    TestTransform     shorter side resized to image_size · 256/224, then the center
+    TestTransform     shorter side resized to image_size · resize_ratio (256/224), then the center
     RandomCrop        shorter side resized to a given size, then a random square
     CenterCrop        shorter side resized to a given size, then the central square
 
@@ -29,7 +29,7 @@ Box = tuple[int, int, int, int]
 ASPECT_RATIOS = (3 / 4, 4 / 3)
 MAX_TRIES = 10
 RESIZE_RATIO = 256 / 224
-"""Ratio of the shorter side of a test image before center cropping to image_size."""
+"""Ratio of the shorter side of a test image before center cropping to image_size, after training with random-resized crops."""
 REDUCING_GAP = 2
 """A JPEG is decoded at a reduced size if that is still this many times larger than needed, so that the loss is not visible."""
 
@@ -77,21 +77,29 @@ class TrainTransform:
 
 @dataclass(frozen=True)
 class TestTransform:
-    """Resize the shorter side of an image to image_size · 256/224 and crop the center. The generator is not used.
+    """Resize the shorter side of an image and crop the center. The generator is not used.
+
+    Args:
+        image_size: Height and width of the result.
+        resize_ratio: The shorter side after resizing, divided by image_size. 256/224 suits training with random-resized crops,
+            whose objects are larger on average than in whole images; 1 suits training with central squares.
 
     Raises:
-        DataError: if `image_size` is not positive.
+        DataError: if `image_size` is not positive, or `resize_ratio` is below 1.
     """
 
     __test__ = False  # the name does not make it a test
     image_size: int
+    resize_ratio: float = RESIZE_RATIO
 
     def __post_init__(self) -> None:
         _check_size(self.image_size)
+        if not self.resize_ratio >= 1:
+            raise DataError(f"resize_ratio must be at least 1; got {self.resize_ratio}.")
 
     def __call__(self, image: Image, generator: np.random.Generator | None = None) -> Pixels:
         """Return the pixels, uint8 (3, image_size, image_size)."""
-        short, (width, height) = round(self.image_size * RESIZE_RATIO), image.size
+        short, (width, height) = round(self.image_size * self.resize_ratio), image.size
         resized = (short, int(short * height / width)) if width <= height else (int(short * width / height), short)
         whole = resize_box(image, (0, 0, width, height), resized)
         left, top = (round((side - self.image_size) / 2) for side in resized)

@@ -124,6 +124,11 @@ def resnet18(shape: DataShape, width: float = 1.0) -> nn.Module:
     return resnet(shape, BasicBlock, (2, 2, 2, 2), width=scale_channels(64, width))
 
 
+def resnet20(shape: DataShape, width: float = 1.0) -> nn.Module:
+    """Build a ResNet-20 for small images: three stages of three basic blocks, 16 to 64 channels."""
+    return resnet(shape, BasicBlock, (3, 3, 3), width=scale_channels(16, width))
+
+
 def resnet26(shape: DataShape, width: float = 1.0) -> nn.Module:
     """Build a ResNet-26: two bottlenecks per stage, 64 to 512 channels (a quarter of the width of ResNet-50)."""
     return resnet(shape, Bottleneck, (2, 2, 2, 2), width=scale_channels(16, width))

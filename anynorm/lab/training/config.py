@@ -23,6 +23,7 @@ from anynorm.lab.training.value_types import field_types, plain_value
 LR_SCALINGS: dict[str, Callable[[float], float]] = {"linear": lambda ratio: ratio, "sqrt": math.sqrt, "none": lambda _: 1.0}
 """Rules that scale the learning rate: functions of the ratio of the batch size to the base batch size."""
 OPTIMIZERS = ("sgd", "adam", "adamw")
+INITIALIZATIONS = ("default", "he")
 PRECISIONS = ("32", "bf16-mixed", "16-mixed")
 
 
@@ -55,6 +56,9 @@ class Config:
         image_size: height and width to which images of a folder are resized.
         source_hash: `hash_sources` of a user's model, data and task: if their code or files change, the run is a new one.
         num_test: number of test images, from the start of the test set; None for all.
+        num_validation: number of training images that are held out, the same for all seeds; if it is not 0, networks are tested
+            on them instead of the test images, to choose settings.
+        initialization: how convolutions are initialized: default (that of torch) or he; see `anynorm.lab.models.initialization`.
         num_evals: maximum number of evaluations over a full run.
         stop_epoch: epoch after which the run stops; the schedule is still that of all `epochs`. None to train all epochs.
         task: name of a task or `package.module:Task`; see `anynorm.lab.tasks`.
@@ -108,12 +112,15 @@ class Config:
     color_jitter: float = 0.0
     skip_unreadable: bool = False
     compile: bool = False
+    num_validation: int = 0
+    initialization: str = "default"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "options", {name: plain_value(value) for name, value in self.option_values.items()})
         object.__setattr__(self, "schedule", str(parse_schedule(str(self.schedule))))
         Layout.parse(self.norm, self.batch_size, num_classes=1)
-        for name, choices in (("optimizer", OPTIMIZERS), ("precision", PRECISIONS)):
+        named_choices = (("optimizer", OPTIMIZERS), ("precision", PRECISIONS), ("initialization", INITIALIZATIONS))
+        for name, choices in named_choices:
             if getattr(self, name) not in choices:
                 raise SpecError(f"{name} must be one of {' '.join(choices)}; got {getattr(self, name)!r}.")
         if self.width is not None and self.width <= 0:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from anynorm.errors import DataError, SpecError
 from anynorm.lab.data import ImageDataset, StepLoader, StreamedDataset, load_cached
-from anynorm.lab.data.transforms import TrainTransform
+from anynorm.lab.data.transforms import RESIZE_RATIO, TrainTransform
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.distributed import Processes
 from anynorm.lab.training.sampler import Sampler
@@ -26,6 +26,11 @@ class InMemoryImages:
     """Images of an `ImageDataset`: the training images that the seed of a run chooses, and the first test images."""
 
     def __init__(self, data: ImageDataset, config: Config) -> None:
+        if config.num_validation:
+            trained, held_out = split_validation(config, len(data.train[1]))
+            (images, labels), parts = data.train, (trained, held_out)
+            train, test = ((images[part], labels[part]) for part in parts)
+            data = replace(data, train=train, test=test)
         images, labels = data.train
         chosen = choose_samples(config, len(images))
         num_tests = count_tests(config, len(data.test[1]))
@@ -64,6 +69,9 @@ class StreamedImages:
     """Images of a `StreamedDataset`, decoded by worker processes; see `InMemoryImages`."""
 
     def __init__(self, data: StreamedDataset, config: Config) -> None:
+        if config.num_validation:
+            trained, held_out = split_validation(config, len(data.train))
+            data = replace(data, train=data.train.select(trained), test=data.train.select(held_out))
         chosen = choose_samples(config, len(data.train))
         train = data.train if chosen is None else data.train.select(chosen)
         self.data = replace(data, train=train, test=data.test.select(range(count_tests(config, len(data.test)))))
@@ -97,8 +105,17 @@ class StreamedImages:
         return StepLoader(self.data.train, transform, samples, num_workers=num_workers, pin_memory=True)
 
     def test_batches(self, batch_size: int, num_workers: int, processes: Processes) -> Iterator[Batch]:
-        """Yield standardized test images and their labels, in order: those of this process."""
-        return self.data.test_batches(batch_size, num_workers, rank=processes.rank, world_size=processes.count)
+        """Yield standardized test images and their labels, in order: those of this process.
+
+        Without random-resized crops, networks are trained with whole central squares, and are tested with them.
+        """
+        return self.data.test_batches(
+            batch_size,
+            num_workers,
+            rank=processes.rank,
+            world_size=processes.count,
+            resize_ratio=RESIZE_RATIO if self.config.min_area else 1,
+        )
 
     def close(self) -> None:
         """Stop the worker processes."""
@@ -157,6 +174,13 @@ def choose_samples(config: Config, available: int) -> Tensor | None:
         return None
     _check_count("num_train", config.num_train, available)
     return torch.randperm(available, generator=torch.Generator().manual_seed(config.seed))[: config.num_train]
+
+
+def split_validation(config: Config, available: int) -> tuple[Tensor, Tensor]:
+    """Return the training images and the images that are held out for validation, the same for all seeds."""
+    _check_count("num_validation", config.num_validation, available - 1)
+    order = torch.randperm(available, generator=torch.Generator().manual_seed(0))
+    return order[config.num_validation :], order[: config.num_validation]
 
 
 def count_tests(config: Config, available: int) -> int:

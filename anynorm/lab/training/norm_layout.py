@@ -4,6 +4,8 @@ gn:8            every norm
 gn:4~bn         alternating in the order of the modules: gn:4 first, then bn, then gn:4 …
 xbn=gn:64       the second norm of each residual block, as in `anynorm.xbn`
 xbn.p3.d2=in    the third norm of every second residual block
+xbn.p1.p2=gn:8  the first and the second norm of each residual block
+xbn.stem=gn:64  the second norm of each residual block and the norm before the first block, as in the authors' networks
 sabn@K          every norm; K stands for the number of classes of the task's data set
 sn;heads=gn:8   gn:8 in the submodule `heads`, sn in the rest; a layout per submodule, such as backbone=xbn=gn:64;heads=gn:8
 
@@ -27,7 +29,7 @@ from anynorm.surgery.find import find_norms
 from anynorm.surgery.replace import replace_norms
 from anynorm.surgery.xbn import xbn
 
-_XBN = re.compile(r"xbn(?:\.p([123]))?(?:\.d([1-9]\d?))?=(.+)")
+_XBN = re.compile(r"xbn((?:\.p[123])*)(?:\.d([1-9]\d?))?(\.stem)?=(.+)")
 _SUBMODULE = re.compile(r"(?!xbn[.=])(\w+(?:\.\w+)*)=(.+)")
 _LIST_ENTRY = re.compile(r"(?:\[[^\]]*\]|,\s*\d|[^,])+")
 
@@ -63,20 +65,23 @@ class Alternating:
 
 @dataclass(frozen=True)
 class XBNBlocks:
-    """One norm per residual block, as in `anynorm.xbn`; the others are those of the model.
+    """A norm in each residual block, as in `anynorm.xbn`; the others are those of the model.
 
     Args:
         norm: the definition of the norm.
-        position: which norm of a block to replace, 1, 2 or 3.
+        positions: which norms of a block to replace, of 1, 2 and 3.
         every: distance between the blocks.
+        stem: whether to replace the norm before the first block too.
     """
 
     norm: NormSpec
-    position: int = 2
+    positions: tuple[int, ...] = (2,)
     every: int = 1
+    stem: bool = False
 
     def __str__(self) -> str:
-        return f"xbn.p{self.position}.d{self.every}={self.norm}"
+        positions = "".join(f".p{position}" for position in self.positions)
+        return f"xbn{positions}.d{self.every}{'.stem' if self.stem else ''}={self.norm}"
 
     @property
     def norms(self) -> tuple[NormSpec, ...]:
@@ -96,7 +101,7 @@ class XBNBlocks:
         """
         if fit is not None:
             raise SpecError(f"the norms of XBN blocks cannot be fitted; got {self}. Usable: the spec of a norm, such as gn:8.")
-        return xbn(model, self.norm, self.position, self.every).model
+        return xbn(model, self.norm, self.positions, self.every, self.stem).model
 
 
 @dataclass(frozen=True)
@@ -188,12 +193,13 @@ def _parse_norms(text: str, batch_size: int) -> Alternating | XBNBlocks:
     """Parse a layout without submodules."""
     match = _XBN.fullmatch(text)
     if match:
-        position, every, spec = match.groups()
-        return XBNBlocks(parse(spec, batch_size=batch_size), int(position or 2), int(every or 1))
+        positions, every, stem, spec = match.groups()
+        numbers = tuple(sorted({int(digit) for digit in re.findall(r"\d", positions)})) or (2,)
+        return XBNBlocks(parse(spec, batch_size=batch_size), numbers, int(every or 1), stem is not None)
     if text.startswith("xbn"):
         raise SpecError(
-            f"an XBN layout must be xbn=SPEC or xbn.pP.dD=SPEC, with position P in 1 to 3 and distance D in 1 to 99; "
-            f"got {text!r}. Usable: xbn=gn:64, xbn.p1.d2=gn:64."
+            f"an XBN layout must be xbn=SPEC or xbn.pP.dD.stem=SPEC, with position P in 1 to 3 and distance D in 1 to 99; "
+            f"got {text!r}. Usable: xbn=gn:64, xbn.p1.d2=gn:64, xbn.p1.p2=gn:64, xbn.stem=in.none."
         )
     return Alternating(tuple(parse(spec, batch_size=batch_size) for spec in text.split("~")))
 

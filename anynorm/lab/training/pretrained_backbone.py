@@ -40,6 +40,11 @@ class PretrainedOptions(Options):
         'path of the submodule whose norms are frozen (running statistics, γ and β), such as backbone; "" for none.',
         old_name="frozen",
     )
+    freeze_batch_free: bool = option(
+        True,
+        "whether norms of `frozen_submodule` without running statistics, such as GN in XBN blocks, are frozen too; if not, their "
+        "γ and β are trained.",
+    )
     backbone_image_size: int = option(
         224, "side of the images of the classifier; up to 64, the stem of the backbone keeps the resolution.", minimum=1
     )
@@ -92,7 +97,7 @@ def set_up_network(
     if weights is not None and not options.fit_images:
         load(network, weights, options.weights)
     if options.frozen_submodule:
-        freeze_submodule(network, options.frozen_submodule)
+        freeze_submodule(network, options.frozen_submodule, batch_free=options.freeze_batch_free)
     return network.train()
 
 
@@ -102,13 +107,25 @@ def fit_backbone(network: Any, config: Config, images: Tensor) -> None:
     network.backbone = layout.apply(network.backbone.eval(), calibration(images, None))
 
 
-def freeze_submodule(network: nn.Module, path: str) -> None:
+def freeze_submodule(network: nn.Module, path: str, *, batch_free: bool = True) -> None:
     """Freeze the norms of a submodule: statistics and affine.
 
+    Args:
+        network: the network.
+        path: the path of the submodule.
+        batch_free: whether norms without running statistics are frozen too.
+
     Raises:
-        SpecError: if the submodule does not exist, or has no norms.
+        SpecError: if the submodule does not exist, or has no norm to freeze.
     """
-    usable = [name for name, child in network.named_children() if find_norms(child)]
-    if path not in dict(network.named_modules()) or not find_norms(network.get_submodule(path)):
-        raise SpecError(f"frozen_submodule must be a submodule with norms; got {path!r}. Usable: {' '.join(usable)}.")
-    freeze(network.get_submodule(path))
+    usable = [name for name, child in network.named_children() if _find_frozen(child, batch_free=batch_free)]
+    norms = _find_frozen(network.get_submodule(path), batch_free=batch_free) if path in dict(network.named_modules()) else []
+    if not norms:
+        kind = "norms" if batch_free else "norms that have running statistics"
+        raise SpecError(f"frozen_submodule must be a submodule with {kind}; got {path!r}. Usable: {' '.join(usable)}.")
+    freeze(network.get_submodule(path), norms)
+
+
+def _find_frozen(part: nn.Module, *, batch_free: bool) -> list[nn.Module]:
+    """Return the norms of a part that are to be frozen."""
+    return [site.module for site in find_norms(part) if not site.unsupported and (batch_free or site.info.running_stats)]

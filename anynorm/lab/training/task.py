@@ -131,6 +131,9 @@ class Task(nn.Module, Generic[TaskOptions_co]):
         processes: the processes that train the run; set by the trainer.
         is_trained: whether all steps are finished, so that the next evaluation is the last one; set by the trainer after each
             step. True for a task that is not in training, such as one returned by `anynorm.lab.tasks.run.load_run`.
+        hits: which test samples were classified correctly in the last evaluation, in order; None if the task does not say so.
+        has_validation: whether the task can hold out training images, see `Config.num_validation`.
+        version: version of the task: increase it if the metrics of a run get another meaning.
 
     Raises:
         SpecError: if `config.options` has an unknown option, or a value of the wrong type.
@@ -139,6 +142,9 @@ class Task(nn.Module, Generic[TaskOptions_co]):
     metric: ClassVar[Metric] = Metric()
     options_class: ClassVar[type[Options]] = Options
     comparison_defaults: ClassVar[ComparisonDefaults] = ComparisonDefaults()
+    version: ClassVar[int] = 1
+    has_validation: ClassVar[bool] = False
+    hits: Sequence[bool] | None = None
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -154,6 +160,8 @@ class Task(nn.Module, Generic[TaskOptions_co]):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
+        if config.num_validation and not self.has_validation:
+            raise SpecError(f"num_validation must be 0 for {type(self).__name__}, which cannot hold out training samples.")
         self.config = config
         self.options: TaskOptions_co = self.options_of(config)
         self.device, self.num_workers = torch.device("cpu"), 0

@@ -1,5 +1,6 @@
 """The pages of the five papers mention every equation, table and figure, and everything they name exists."""
 
+import json
 import re
 from pathlib import Path
 
@@ -7,6 +8,11 @@ import pytest
 
 import anynorm
 from anynorm.lab.recipes.support.catalog import recipe_file, recipe_names
+from anynorm.lab.recipes.support.claims import OURS, more_accurate
+from anynorm.lab.recipes.support.controls import Learned
+from anynorm.lab.recipes.support.verdicts import judge
+from tools.inventory import MARKER, Item, inventory_block, read_inventory, status
+from tools.results import insert
 
 ROOT = Path(__file__).parents[3]
 PAGES = ROOT / "docs" / "papers"
@@ -35,30 +41,67 @@ def read_page(paper: str) -> str:
     return (PAGES / f"{paper}.md").read_text()
 
 
-def first_cells(paper: str, heading: str) -> list[str]:
-    section = read_page(paper).partition(f"## {heading}")[2].partition("\n## ")[0]
-    return [line.split("|")[1].strip() for line in section.splitlines() if line.startswith("|") and "---" not in line]
-
-
 def numbers(text: str) -> set[int]:
-    """Return the numbers of '1, 2' and of '(1) to (5)'."""
+    """Return the numbers of "1, 2" and of "1 to 5", and also of "3b"."""
     result = {int(number) for number in re.findall(r"\d+", text)}
-    for low, high in re.findall(r"\((\d+)\) to \((\d+)\)", text):
+    for low, high in re.findall(r"(\d+)\)? to \(?(\d+)", text):
         result |= set(range(int(low), int(high) + 1))
     return result
 
 
 @papers
 def test_every_equation_table_and_figure_has_its_row(paper):
-    num_equations, num_tables, num_figures = COUNTS[paper]
-    equations = " ".join(re.sub(r"Def\. \d", "", cell) for cell in first_cells(paper, "Equations"))
-    assert numbers(" ".join(re.findall(r"\(\d+\)(?: to \(\d+\))?", equations))) == set(range(1, num_equations + 1))
-    listed: dict[str, set[int]] = {"Table": set(), "Fig": set()}
-    for cell in first_cells(paper, "Tables and figures"):
-        for kind, items in re.findall(r"(Table|Fig)s?\.? ([\d, ]+)", cell):
-            assert not listed[kind] & numbers(items), cell
-            listed[kind] |= numbers(items)
-    assert listed == {"Table": set(range(1, num_tables + 1)), "Fig": set(range(1, num_figures + 1))}
+    kinds = dict(zip(("equation", "table", "figure"), COUNTS[paper], strict=True))
+    words = {"equation": r"[Ee]qs?\.?|\(", "table": "Tables?", "figure": r"Figs?\.?"}
+    for kind, count in kinds.items():
+        items = [item.item for item in read_inventory(paper) if item.kind == kind]
+        listed = set().union(*(numbers(item) for item in items if re.match(words[kind], item)))
+        assert set(range(1, count + 1)) <= listed, kind
+
+
+@papers
+def test_the_tables_of_a_page_are_generated_from_the_inventory_and_the_records(paper):
+    text = read_page(paper)
+    assert text == insert(inventory_block(paper, ROOT / "records"), text, MARKER), "run `make results`"
+
+
+@papers
+def test_every_item_of_an_inventory_says_where_it_is_or_why_it_is_missing(paper):
+    items = read_inventory(paper)
+    assert len(items) > 25
+    names = recipe_names()
+    for item in items:
+        assert item.what, item.item
+        assert not item.recipe or item.recipe in names, item.item
+    assert {item.kind for item in items} >= {"method", "equation", "table", "figure", "text"}
+
+
+def test_the_status_of_an_item_follows_from_its_verdicts():
+    item = Item("Table 1", "table", "x", here="y", recipe="hn_sn")
+    rows = [
+        {"norm": norm, "seed": seed, "accuracy": 10.0 * number + seed} for number, norm in enumerate("ab") for seed in (0, 1, 2)
+    ]
+    (holds,) = judge([more_accurate("b", "a", OURS)], [], rows, None)
+    (unfair,) = judge([more_accurate("b", "a", OURS)], [Learned(90.0)], rows, None)
+    assert status(item, [holds]) == "measured conclusively"
+    assert status(item, [holds, unfair]) == "measured, undecided"
+    assert status(item, [unfair]) == "measured, not a fair test"
+    assert status(item, []) == "runs, not measured"
+    assert status(item._replace(recipe=""), []) == "implemented"
+    assert status(item._replace(recipe="", here="", missing="no data"), []) == "missing"
+
+
+def test_a_wrong_inventory_is_refused(tmp_path):
+    entry = {"item": "Table 1", "kind": "table", "what": "x", "here": "y"}
+    for entries, message in (
+        ([entry | {"where": "z"}], r"Table 1 has the unknown keys \['where'\]"),
+        ([entry | {"kind": "thing"}], "the kind of Table 1 must be one of method, equation"),
+        ([entry | {"here": ""}], "Table 1 must say where it is"),
+        ([entry, entry], "lists Table 1 more than once"),
+    ):
+        (tmp_path / "sn.json").write_text(json.dumps(entries))
+        with pytest.raises(anynorm.DataError, match=message):
+            read_inventory("sn", tmp_path)
 
 
 @papers
@@ -95,7 +138,7 @@ def test_every_norm_of_the_zoo_is_on_a_page():
 def test_every_recipe_and_every_record_is_linked_from_a_page():
     text = "".join(read_page(paper) for paper in COUNTS)
     names = recipe_names()
-    records = sorted((ROOT / "records").glob("*.json"))
+    records = sorted((ROOT / "records").glob("*.jsonl"))
     assert names
     assert records
     for name in names:

@@ -25,22 +25,26 @@ from anynorm.lab.recipes.support.catalog import (
     recipe_file,
     recipe_names,
 )
-from anynorm.lab.recipes.support.claims import VERDICTS
-from anynorm.lab.recipes.support.recipe import Recipe
-from anynorm.lab.recipes.support.record import RecipeRecord
+from anynorm.lab.recipes.support.claims import PAPERS, Check, Equivalent
+from anynorm.lab.recipes.support.recipe import PRESETS, Recipe
+from anynorm.lab.recipes.support.record import MeasuredCell, RecipeRecord
+from anynorm.lab.recipes.support.results import write_pictures
 from anynorm.lab.recipes.support.runs import make_config, options_of
 from anynorm.lab.recipes.support.settings import TrainingSettings
 from anynorm.lab.recipes.support.settings_json import to_json
+from anynorm.lab.recipes.support.verdict_table import control_table, verdict_table
+from anynorm.lab.recipes.support.verdicts import FAILED, VERDICTS
 from anynorm.lab.training.config import Config
 from tests.cover import thorough_except
 from tools.guides import GUIDES, guide_block
+from tools.inventory import read_inventory
 from tools.results import insert, minutes, overview, results_page, summary
 from tools.robustness import MARKER, robustness_block
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "records"
 NAMES = recipe_names()
-RECORDS = sorted(FOLDER.glob("*.json"))
+RECORDS = sorted(path for path in FOLDER.glob("*.jsonl") if "pilot" not in path.name)
 ONE_PER_MEASUREMENT = {
     "bgn_adaptation",
     "bgn_adversarial",
@@ -89,31 +93,32 @@ def test_the_smoke_preset_measures_every_cell_decides_every_claim_and_plots(name
         assert all(map(math.isfinite, numbers(row)))
         for column in ("accuracy", "train_accuracy", "train_error", "test_error"):
             assert row in failed or column not in row or 0 <= row[column] <= 100
-    num_values = 2  # two seeds, or two draws of noise
-    for claim in check_results(recipe, record, tmp_path):
-        assert claim["n"] == num_values
-        has_failed = name in FAILS_WITH_IN and re.search(r"`in`|IN-D", claim["claim"]) is not None
-        assert (claim["verdict"] == "failed") == has_failed
+    for verdict in check_results(recipe, record, tmp_path):
+        assert verdict.n == 2
 
 
 def check_results(recipe, record, folder):
-    """Check the claims, tables and plots of a record, and return the claims."""
-    claims = list(recipe.judge(record))
-    assert len(claims) == len(recipe.claims(record.settings)) > 0
-    for claim in claims:
-        assert 0 <= claim["p"] <= 1
-        assert claim["verdict"] in VERDICTS
-        assert (claim["verdict"] == "holds") == (claim["p"] < 0.05)
-        assert claim["verdict"] == "failed" or math.isfinite(claim["larger"].mean)
+    """Check the claims, controls, tables and pictures of a record, and return the verdicts."""
+    verdicts = recipe.judge(record)
+    claims = recipe.claims(record.settings)
+    assert len(verdicts) == sum(not isinstance(claim, Check) for claim in claims)
+    assert claims
+    assert all(recipe.checks(record).values())
+    for verdict in verdicts:
+        assert verdict.verdict in VERDICTS
+        assert verdict.p is None or 0 <= verdict.p <= 1
+        assert verdict.verdict == FAILED or not verdict.n or math.isfinite(verdict.first.mean)
+    assert control_table(recipe.check_controls(record)).rows or record.preset == "smoke"
+    assert len(verdict_table(verdicts)) == len(verdicts)
     for table in recipe.tables(record):
         assert table.rows
         assert all(set(row) == set(table.rows[0]) for row in table)
-    pictures = recipe.plot(record, folder / recipe.name)
+    pictures = write_pictures(recipe, record, folder)
     assert pictures
     for picture in pictures:
         with Image.open(picture) as image:
-            assert image.size[0] > 500
-    return claims
+            assert image.size[0] > 400
+    return verdicts
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
@@ -126,52 +131,67 @@ def test_claims_tables_and_plots_are_made_from_a_record_without_training(path, t
 def test_a_record_is_complete_and_fits_its_recipe(path):
     record = read_record(path)
     assert fits(record)
-    assert "+" not in record.provenance["commit"]
+    assert "+" not in " ".join(record.values_of_provenance("commit"))
     assert has_run(record.recipe, record.preset)
 
 
 def test_a_record_with_other_settings_or_cells_does_not_fit():
-    record = read_record(FOLDER / "hn_sn.desk.json")
+    record = read_record(FOLDER / "hn_sn.desk.jsonl")
     assert not fits(replace(record, settings=replace(record.settings, seeds=4)))
-    assert not fits(replace(record, rows=record.rows[1:]))
-    assert not fits(replace(record, rows=record.rows[::-1]))
+    assert not fits(replace(record, cells=[*record.cells, replace(record.cells[0], cell={"norm": "bn", "seed": 0})]))
 
 
 def fits(record):
-    """Whether a record has the settings of its preset and one row per cell, in the order of the cells."""
+    """Whether a record has the settings of its preset and no cell that the recipe does not have."""
     recipe = load_recipe(record.recipe)
     cells = recipe.cells(record.settings)
-    if to_json(record.settings) != to_json(recipe.presets[record.preset]) or len(cells) != len(record.rows):
-        return False
-    return all(cell.items() <= row.items() for cell, row in zip(cells, record.rows, strict=True))
+    same_settings = to_json(record.settings) == to_json(recipe.presets[record.preset])
+    return same_settings and all(cell.cell in cells for cell in record.cells)
+
+
+def all_claims(name):
+    recipe = load_recipe(name)
+    return [claim for settings in recipe.presets.values() for claim in recipe.claims(settings)]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_larger_quantity_of_a_claim_is_the_larger_one_in_the_paper(name):
+    for claim in all_claims(name):
+        if not isinstance(claim, Check | Equivalent) and claim.published is not None:
+            assert claim.margin > 0, claim.statement
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_source_of_a_claim_is_an_item_of_the_papers_inventory(name):
+    for claim in all_claims(name):
+        if claim.source.paper:
+            assert claim.source.paper in PAPERS
+            items = {item.item: item for item in read_inventory(claim.source.paper)}
+            assert claim.source.place in items, claim.statement
+            assert items[claim.source.place].recipe, claim.statement
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_requirements_that_claims_name_exist_and_every_recipe_has_controls(name):
     recipe = load_recipe(name)
-    claims = [claim for settings in recipe.presets.values() for claim in recipe.claims(settings)]
-    pairs = [(pair, claim.statement) for claim in claims for pair in re.findall(r"(-?\d+\.\d+) and (-?\d+\.\d+)", claim.paper)]
-    assert bool(pairs) == (
-        name
-        not in {
-            "hn_fluctuation",
-            "sabn_style",
-            "shift_adaptation",
-            "sn_controller",
-            "sn_importance",
-            "sn_style",
-            "xbn_perturbation",
-        }
-    )  # these read figures
-    for (larger, smaller), statement in pairs:
-        assert float(larger) > float(smaller), statement
+    for preset, settings in recipe.presets.items():
+        names = {control.name for control in recipe.controls(settings)}
+        assert names or preset == "smoke"
+        for claim in recipe.claims(settings):
+            assert isinstance(claim, Check) or set(claim.requires) <= names, claim.statement
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_paper_presets_have_at_least_three_seeds_and_night_presets_at_least_five(name):
+    for preset, settings in load_recipe(name).presets.items():
+        assert settings.seeds >= {"smoke": 2, "desk": 1, "night": 5}.get(preset, 3), preset
 
 
 @pytest.mark.parametrize(
     ("name", "samples", "rates"),
     [
         ("bgn_batch_size", [1024, 512, 256, 128, 64, 32, 16], [0.4, 0.2, 0.1, 0.05, 0.025, 0.0125, 0.00625]),
-        ("sn_importance", [256, 128, 64, 32, 16], [0.1, 0.05, 0.025, 0.0125, 0.00625]),
+        ("sn_importance", [256, 128, 64, 32, 16, 8], [0.1, 0.05, 0.025, 0.0125, 0.00625, 0.003125]),
         ("hn_grid", [128, 4], [0.1, 0.003125]),
         ("hn_imagenet", [256, 16], [0.1, 0.00625]),
     ],
@@ -179,7 +199,7 @@ def test_the_larger_quantity_of_a_claim_is_the_larger_one_in_the_paper(name):
 def test_paper_presets_have_the_papers_samples_per_step_and_learning_rates(name, samples, rates):
     settings = load_recipe(name).presets["paper"]
     training = settings.training
-    configs = [make_config(replace(training.config, batch_size=size), training.base_batch_size) for size in settings.batch_sizes]
+    configs = [make_config(replace(training.config, batch_size=size), training) for size in settings.batch_sizes]
     assert [config.batch_size * config.devices for config in configs] == samples
     assert [config.lr for config in configs] == pytest.approx(rates)
 
@@ -195,7 +215,7 @@ def test_the_paper_preset_of_sn_has_its_devices_samples_and_learning_rates():
 def device_configs(settings):
     """Return the configuration of BN for each division of samples over devices."""
     cells = [{"setting": setting, "seed": 0} for setting in settings.divisions]
-    return [make_config(settings.cell_config(cell, "bn"), settings.training.base_batch_size) for cell in cells]
+    return [make_config(settings.cell_config(cell, "bn"), settings.training) for cell in cells]
 
 
 def test_the_paper_preset_of_videos_has_its_devices_clips_and_schedule():
@@ -211,21 +231,21 @@ def test_the_paper_preset_of_videos_has_its_devices_clips_and_schedule():
 @pytest.mark.parametrize("name", ["xbn_blocks", "xbn_networks", "xbn_strategies"])
 def test_the_paper_presets_of_xbn_have_256_images_per_step(name):
     training = load_recipe(name).presets["paper"].training
-    config = make_config(training.config, training.base_batch_size)
+    config = make_config(training.config, training)
     assert config.batch_size * config.devices == 256
     assert config.lr == pytest.approx(0.1)
 
 
 def test_the_paper_presets_of_adversarial_training_have_the_published_settings():
     training = load_recipe("sabn_adversarial").presets["paper"].training
-    config = make_config(training.config, training.base_batch_size)
+    config = make_config(training.config, training)
     steps_per_epoch = config.num_train // config.batch_size
     rates = [config.lr_at(epoch / config.epochs) for epoch in (0, 100 / steps_per_epoch, 49, 51, 149, 151)]
     assert rates == pytest.approx([0, 0.05, 0.1, 0.01, 0.01, 0.001], abs=2e-4)
     assert (config.epochs, config.batch_size, config.weight_decay, config.momentum) == (200, 128, 5e-4, 0.9)
     assert options_of(config).train_attack == "pgd:10"
     training = load_recipe("bgn_adversarial").presets["paper"].training
-    config = make_config(training.config, training.base_batch_size)
+    config = make_config(training.config, training)
     assert (config.model, config.epochs, config.optimizer, config.lr) == ("wrn-10-2", 200, "adam", 0.01)
     assert options_of(config).epsilon == pytest.approx(0.0157, abs=2e-5)
 
@@ -253,7 +273,7 @@ def test_the_header_of_a_recipe_describes_its_presets_and_has_its_command(name):
     assert re.fullmatch(r"(bgn|hn|sabn|sn|xbn) (Table|Fig|Figs)\.? \d.*|ours", header.source)
     assert 10 < len(header.title) < 70
     text = (ROOT / "anynorm" / "lab" / "recipes" / recipe_file(name)).read_text()
-    assert re.findall(r"^    (smoke|desk|evening|paper) +\S", text.split('"""')[1], re.MULTILINE) == presets
+    assert re.findall(r"^    (smoke|desk|evening|night|paper) +\S", text.split('"""')[1], re.MULTILINE) == presets
     (command,) = re.findall(r"^    anynorm reproduce (\w+) --preset (\w+)$", text, re.MULTILINE)
     assert command[0] == name
     assert command[1] in presets
@@ -278,7 +298,8 @@ def test_the_list_of_recipes_needs_neither_a_clone_nor_torch(tmp_path):
         "recipe": "bgn_batch_size",
         "reproduces": "bgn Table 2 and sn Table 2",
         "measures": "nine norms against the batch size",
-        "desk": "18 min",
+        "desk": rows[NAMES.index("bgn_batch_size")]["desk"],
+        "night": "not run",
         "paper": "not run",
     }
 
@@ -288,15 +309,17 @@ def test_the_command_measures_in_worker_processes_and_writes_to_records_by_defau
     done = run_command("hn_groups", "--processes", "2", "--runs", tmp_path / "store")
     assert (done.exit_code, done.exception) == (0, None)
     assert "hn_groups, preset smoke: " in done.output
-    assert sorted(path.name for path in (tmp_path / "records").iterdir()) == ["hn_groups.smoke.json", "hn_groups.smoke.png"]
-    num_rows = len(read_record(tmp_path / "records" / "hn_groups.smoke.json").rows)
-    assert len(list((tmp_path / "store" / "runs").iterdir())) == num_rows
+    names = {path.name for path in (tmp_path / "records").iterdir()}
+    assert {"hn_groups.smoke.jsonl", "hn_groups.smoke.png"} <= names
+    num_rows = len(read_record(tmp_path / "records" / "hn_groups.smoke.jsonl").rows)
+    (version,) = (tmp_path / "store").iterdir()
+    assert len(list((version / "runs").iterdir())) == num_rows
 
 
 def test_runs_of_several_devices_are_trained_one_after_another(tmp_path, monkeypatch):
     workers = []
 
-    def run(recipe, preset, folder, executor, runs):
+    def run(recipe, preset, folder, executor, runs, **_):
         workers.append(executor.workers)
         raise DataError("stop")
 
@@ -306,29 +329,34 @@ def test_runs_of_several_devices_are_trained_one_after_another(tmp_path, monkeyp
     assert workers == [3, 1, 1, 1]
 
 
-def test_the_command_exits_with_1_if_a_claim_does_not_hold(tmp_path):
-    shutil.copy(FOLDER / "hn_sn.desk.json", tmp_path)  # complete, so nothing is measured
-    done = run_command("hn_sn", "--preset", "desk", "--records", tmp_path)
-    assert done.exit_code == 1
-    assert "does not hold" in done.output
+def test_the_command_prints_tables_controls_and_verdicts_and_exits_with_1_if_a_claim_is_reversed(tmp_path):
+    path = shutil.copy(FOLDER / "bgn_few_shot.desk.jsonl", tmp_path)  # complete, so nothing is measured
+    recipe, record = load_recipe("bgn_few_shot"), read_record(Path(path))
+    tables, verdicts = recipe.tables(record), verdict_table(recipe.judge(record))
+    done = run_command("bgn_few_shot", "--preset", "desk", "--records", tmp_path)
+    assert done.exit_code == int(any(verdict.verdict in ("reversed", "failed") for verdict in recipe.judge(record)))
+    controls = control_table(recipe.check_controls(record))
+    assert done.stdout.startswith("\n\n".join(map(str, [*tables, controls])))
+    assert done.stdout.rstrip().endswith(verdicts.finding)
+    values = json.loads(run_command("bgn_few_shot", "--preset", "desk", "--records", tmp_path, "--json").stdout)
+    assert values["rows"] == verdicts.to_dict()["rows"]
+    assert values["tables"] == [table.to_dict() for table in tables]
+    assert values["controls"] == controls.to_dict()
 
 
-def test_the_command_prints_the_tables_before_the_verdicts(tmp_path):
-    path = shutil.copy(FOLDER / "hn_sn.desk.json", tmp_path)  # complete, so nothing is measured
-    recipe, record = load_recipe("hn_sn"), read_record(Path(path))
-    tables, verdicts = recipe.tables(record), recipe.judge(record)
-    assert tables
-    done = run_command("hn_sn", "--preset", "desk", "--records", tmp_path)
-    assert done.stdout == "\n\n".join(map(str, [*tables, verdicts])) + "\n"
-    values = json.loads(run_command("hn_sn", "--preset", "desk", "--records", tmp_path, "--json").stdout)
-    assert values == verdicts.to_dict() | {"tables": [table.to_dict() for table in tables]}
+def test_the_status_lists_what_is_measured_and_missing(tmp_path):
+    shutil.copy(FOLDER / "hn_sn.desk.jsonl", tmp_path)
+    values = json.loads(run_command("hn_sn", "--status", "--records", tmp_path, "--json").stdout)
+    by_preset = {row["preset"]: row for row in values["rows"]}
+    assert by_preset["desk"]["measured"] == by_preset["desk"]["cells"] == 30
+    assert by_preset["night"]["measured"] == 0
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["hn_sm"], r"unknown recipe 'hn_sm'\. Did you mean hn_sn"),
-        (["hn_sn", "--preset", "full"], "recipe 'hn_sn' has no preset 'full'. Usable: smoke desk paper"),
+        (["hn_sn", "--preset", "full"], "recipe 'hn_sn' has no preset 'full'. Usable: smoke desk"),
         (["hn_sn", "--executor", "slurm"], "executor.*'slurm'"),
     ],
 )
@@ -342,6 +370,11 @@ def test_the_command_without_a_recipe_exits_with_2():
     done = run_command()
     assert done.exit_code == 2
     assert "give the name of a recipe, or --list" in done.output
+
+
+def test_a_preset_has_one_of_four_names():
+    extra = {preset for name in NAMES for preset in load_recipe(name).presets} - set(PRESETS)
+    assert extra <= {"evening"}
 
 
 def run_command(*arguments):
@@ -388,7 +421,8 @@ def test_the_measured_part_of_the_guide_says_for_which_norms_the_mode_matters(tm
         rows.append({"norm": "bn", "seed": seed, "accuracy": 40.0 + seed} | robust)
         rows.append({"norm": "gn:8", "seed": seed, "accuracy": 20.0} | dict.fromkeys(robust, 15.0))
         rows.append({"norm": "in", "seed": seed, "accuracy": None} | dict.fromkeys(robust))
-    RecipeRecord("bgn_adversarial", "desk", settings, rows).write(tmp_path / "bgn_adversarial.desk.json")
+    measured = [MeasuredCell({key: row.pop(key) for key in ("norm", "seed")}, row, {"code": "", "cpu": ""}) for row in rows]
+    RecipeRecord("bgn_adversarial", "desk", settings, cells=measured).write(tmp_path / "bgn_adversarial.desk.jsonl")
     block = robustness_block(tmp_path)
     assert "| `bn` | 41.0 ± 1.0 | 30.0 ± 0.0 | 32.1 ± 0.1 | +2.1 ± 0.1 | 0.00076 |" in block
     assert "| `gn:8` | 20.0 ± 0.0 | 15.0 ± 0.0 | 15.0 ± 0.0 | +0.0 ± 0.0 | equal |" in block

@@ -10,20 +10,23 @@ from PIL import Image
 
 from anynorm.errors import DataError
 from anynorm.lab.recipes.support import norm_grid, runs
-from anynorm.lab.recipes.support.claims import Claim, more_accurate
+from anynorm.lab.recipes.support.claims import OURS, Larger, Published, Source, more_accurate
 from anynorm.lab.recipes.support.presets import IMAGENET
-from anynorm.lab.recipes.support.rows import accuracy_drop, result_over_seeds, successful
+from anynorm.lab.recipes.support.quantities import accuracy_drop
+from anynorm.lab.recipes.support.rows import result_over_seeds, successful
 from anynorm.lab.recipes.support.settings import Training
+from anynorm.lab.recipes.support.verdicts import judge
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.record import RunRecord
 from anynorm.lab.training.store import Store
+from anynorm.lab.training.sweep import Row
 
 TRAINING = Training(Config(data="digits", num_train=64, epochs=1, lr=0.1, num_test=50, num_evals=1), base_batch_size=32)
 BN_16 = replace(TRAINING.config, norm="bn", batch_size=16)
 
 
 def test_the_learning_rate_is_scaled_linearly_to_the_batch_size():
-    config = runs.make_config(replace(TRAINING.config, batch_size=8), base_batch_size=32)
+    config = runs.make_config(replace(TRAINING.config, batch_size=8), TRAINING)
     assert config == replace(TRAINING.config, batch_size=8, lr=0.025)
     assert runs.make_config(replace(TRAINING.config, batch_size=8)).lr == 0.1
 
@@ -31,7 +34,7 @@ def test_the_learning_rate_is_scaled_linearly_to_the_batch_size():
 def test_the_learning_rate_follows_the_samples_of_all_devices_and_accumulated_passes():
     for devices, steps in ((4, 1), (1, 4), (2, 2)):
         config = replace(TRAINING.config, batch_size=8, devices=devices, grad_accum_steps=steps)
-        assert runs.make_config(config, base_batch_size=32).lr == 0.1
+        assert runs.make_config(config, TRAINING).lr == 0.1
 
 
 def test_a_folder_is_searched_in_the_working_directory_and_then_in_the_data_directory(tmp_path, monkeypatch):
@@ -53,7 +56,7 @@ def test_a_folder_is_searched_in_the_working_directory_and_then_in_the_data_dire
 
 def test_a_run_is_trained_once_and_its_metrics_are_those_of_the_store(tmp_path):
     first = runs.train_cell(BN_16, TRAINING, tmp_path)
-    record = Store(tmp_path).record(runs.make_config(BN_16, 32).id)
+    record = Store(tmp_path).record(runs.make_config(BN_16, TRAINING).id)
     assert first["accuracy"] == pytest.approx(100 - record.metrics["test_error"], abs=1e-3)
     assert len(record.curve) == 1
     assert runs.train_cell(BN_16, TRAINING, tmp_path) == first  # the seconds too: it was not trained again
@@ -73,7 +76,7 @@ def test_a_paper_preset_trains_on_a_folder_of_images_in_one_process_per_device(t
     small = replace(IMAGENET.config, image_size=32, model="small", epochs=1, num_evals=1, devices=2, batch_size=4)
     metrics = runs.train_cell(small, IMAGENET, tmp_path)
     assert metrics["failure"] == ""
-    config = runs.make_config(small, IMAGENET.base_batch_size)
+    config = runs.make_config(small, IMAGENET)
     assert Store(tmp_path).record(config.id).steps == 32 // (4 * 2)
     assert runs.train_cell(small, IMAGENET, tmp_path) == metrics
     with pytest.raises(DataError, match=r"the 2 processes of run [0-9a-f]{12} failed; see their messages above"):
@@ -85,7 +88,7 @@ def exit_process() -> None:
 
 
 def test_the_accuracy_is_the_median_of_the_last_evaluations():
-    curve = [{"test_error": error} for error in (90.0, 10.0, 50.0, 40.0)]
+    curve = [{"epoch": epoch, "test_error": error} for epoch, error in enumerate((90.0, 10.0, 50.0, 40.0), 1)]
     metrics = {"test_error": 40.0, "train_error": 5.0}
     record = RunRecord("", {}, "done", curve=curve, metrics=metrics, seconds=1.0, provenance={"commit": "abc"})
     assert runs.run_metrics(record)["accuracy"] == 60.0
@@ -97,7 +100,7 @@ def test_a_norm_grid_takes_the_median_that_its_settings_ask_for(tmp_path):
     training = Training(replace(TRAINING.config, num_evals=4), base_batch_size=8, median_of_last=3)
     settings = norm_grid.NormGrid(seeds=1, training=training, norms=("hn",), batch_sizes=(8,))
     metrics = norm_grid.measure(settings, {"norm": "hn", "batch_size": 8, "seed": 0}, tmp_path)
-    config = runs.make_config(replace(training.config, norm="hn", batch_size=8), base_batch_size=8)
+    config = runs.make_config(replace(training.config, norm="hn", batch_size=8), training)
     curve = Store(tmp_path).record(config.id).curve
     errors = sorted(point["test_error"] for point in curve[-3:])
     assert len(curve) == 4
@@ -120,9 +123,10 @@ def test_a_run_that_cannot_be_trained_is_reported_and_its_claims_are_not_decided
     assert in_on_1x1["failure"].startswith("ShapeError: ")
     assert "(16, 128, 1, 1)" in in_on_1x1["failure"]
     rows = [in_on_1x1 | {"norm": "in", "seed": 0}, {"norm": "bn", "accuracy": 40.0, "seed": 0}]
-    row = more_accurate("bn", "in", "76 and 71").judge(rows)
-    assert (row["verdict"], str(row["smaller"]), str(row["larger"]), row["p"]) == ("failed", "failed", "40", 1.0)
-    assert row["claim"] == "`bn` is more accurate than `in`"
+    claim = more_accurate("bn", "in", Source("sn"), Published(76.0, 71.0))
+    (verdict,) = judge([claim], [], rows, None)
+    assert (verdict.verdict, str(verdict.second), str(verdict.first), verdict.p) == ("failed", "failed", "40", None)
+    assert verdict.claim.statement == "`bn` is more accurate than `in`"
     assert str(result_over_seeds(rows, "accuracy", norm="in")) == "failed"
     rows.append({"norm": "in", "accuracy": 30.0, "seed": 1})
     assert f"{result_over_seeds(rows, 'accuracy', norm='in'):.1f}" == "30.0, 1 of 2 failed"
@@ -130,13 +134,14 @@ def test_a_run_that_cannot_be_trained_is_reported_and_its_claims_are_not_decided
 
 
 def test_accuracy_drops_between_batch_sizes_are_compared_seed_by_seed():
-    rows = []
+    rows: list[Row] = []
     for seed in range(3):
         for norm, drop in (("bn", 10.0), ("sn", 1.0)):
             rows.append({"norm": norm, "batch_size": 32, "accuracy": 60.0 + seed, "seed": seed})
             rows.append({"norm": norm, "batch_size": 2, "accuracy": 60.0 + seed - drop - 0.1 * seed, "seed": seed})
     bn, sn = (accuracy_drop(32, 2, norm=norm) for norm in ("bn", "sn"))
-    assert bn(rows) == pytest.approx([10.0, 10.1, 10.2])
-    assert Claim("bn loses more", "", bn, sn).judge(rows)["verdict"] == "holds"
+    assert [bn.at(rows, seed) for seed in range(3)] == pytest.approx([10.0, 10.1, 10.2])
+    (verdict,) = judge([Larger(statement="bn loses more", source=OURS, larger=bn, smaller=sn)], [], rows, None)
+    assert verdict.verdict == "holds"
     rows[0]["accuracy"] = None
-    assert bn(rows)[0] is None
+    assert bn.at(rows, 0) is None

@@ -12,6 +12,7 @@ from anynorm.lab.data import load_dataset
 from anynorm.lab.tasks.run import run, train
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.devices import Hardware
+from anynorm.lab.training.hits import unpack_hits
 from anynorm.lab.training.images import InMemoryImages, StreamedImages
 from anynorm.lab.training.sampler import Sampler
 from anynorm.lab.training.store import Store
@@ -88,3 +89,34 @@ def test_an_image_that_disappears_stops_the_run_which_resumes_when_it_is_back(fo
         image.write_bytes(content)
     assert run(config, tmp_path)
     assert Store(tmp_path).record(config.id).status == "done"
+
+
+def test_held_out_images_are_the_same_for_all_seeds_and_are_not_trained_on(folder):
+    data = load_dataset("digits")
+    runs = [InMemoryImages(data, replace(QUICK, num_validation=300, num_train=400, seed=seed)).data for seed in (0, 1)]
+    assert all(torch.equal(a, b) for a, b in zip(runs[0].test, runs[1].test, strict=True))
+    assert not torch.equal(runs[0].train[0], runs[1].train[0])
+    held_out = {image.numpy().tobytes() for image in runs[0].test[0]}
+    assert len(runs[0].test[1]) == 300
+    trained = {image.numpy().tobytes() for run in runs for image in run.train[0]}
+    assert len(trained & held_out) <= 1  # digits has one image twice
+    streamed = StreamedImages(load_dataset(f"stream:{folder}", 16), replace(QUICK, num_validation=10)).data
+    assert (len(streamed.train), len(streamed.test)) == (38, 10)
+    with pytest.raises(anynorm.DataError, match="num_validation must be between 1 and the 1347 images of the data set; got 9999"):
+        InMemoryImages(data, replace(QUICK, num_validation=9999))
+
+
+def test_a_task_that_cannot_hold_out_samples_refuses_to(tmp_path):
+    with pytest.raises(
+        anynorm.SpecError, match="num_validation must be 0 for Generation, which cannot hold out training samples"
+    ):
+        train(Config(data="digits", model="sngan", task="generation", num_validation=100))
+
+
+def test_the_record_of_a_run_says_which_test_images_were_classified_correctly(tmp_path):
+    config = replace(QUICK, data="digits", num_train=64, num_test=100)
+    run(config, tmp_path)
+    record = Store(tmp_path).record(config.id)
+    hits = unpack_hits(record.hits)
+    assert len(hits) == 100
+    assert 100 - 100 * hits.mean() == pytest.approx(record.metrics["test_error"])

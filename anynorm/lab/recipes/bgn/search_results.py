@@ -1,15 +1,18 @@
-"""Settings, tables and plots of the recipe `bgn_search`."""
+"""Settings, controls, claims, tables and plots of the recipe `bgn_search`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from anynorm import draw
+from anynorm.lab.recipes.support.claims import OURS, Check, Claim, Equivalent, Larger, Published, Source, more_accurate
+from anynorm.lab.recipes.support.controls import Control, Learned, Requirement
+from anynorm.lab.recipes.support.quantities import Constant, Measured, accuracy_of
 from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import result_over_seeds, result_table, save_figure, successful
 from anynorm.lab.recipes.support.settings import Settings, Training
@@ -35,15 +38,26 @@ class Search:
         training: how the supernet is trained.
         norm: the spec of the norm in the search; None for the norm of the network that is trained afterwards.
         affine: whether the norms have γ and β.
+        norms: specs by label that differ from those of the network that is trained afterwards, because the search has other
+            channels.
+        min_alpha_distance: mean distance of softmax(α) from uniform, in [0, 1), below which a search has chosen nothing; None if
+            the record does not have it.
     """
 
     training: Training
     norm: str | None = None
     affine: bool = True
+    norms: Mapping[str, str] = field(default_factory=dict)
+    min_alpha_distance: float | None = None
 
-    def spec(self, norm: str) -> str:
-        """Return the norm of the search for a network with a norm."""
-        spec = self.norm or norm
+    def spec(self, label: str, norm: str) -> str:
+        """Return the norm of the search for a network with a norm.
+
+        Args:
+            label: the label of the norm.
+            norm: its spec in the network that is trained afterwards.
+        """
+        spec = self.norm or self.norms.get(label, norm)
         return spec if self.affine else f"{spec}.none"
 
 
@@ -57,6 +71,7 @@ class SearchTable:
         norms: specs by label.
         search: the search for the cell; None if `architecture` is given.
         architecture: the cell, if there is no search.
+        min_train_accuracy: training accuracy in % that every network in a claim must reach, unless the paper says it fails.
     """
 
     space: str
@@ -64,6 +79,7 @@ class SearchTable:
     norms: Mapping[str, str]
     search: Search | None = None
     architecture: str = ""
+    min_train_accuracy: float = 25.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +101,85 @@ class SearchSettings(Settings):
     policy_seeds: int = 0
     rounds: int = 0
     reward_images: int = 0
+
+    @property
+    def num_test(self) -> int | None:
+        """The number of test images of the first table; None if all of the data set are used."""
+        return next(iter(self.tables.values())).training.config.num_test
+
+
+ORDERS = {
+    "Table 3": [("BGN", "BN"), ("BGN", "GN"), ("BGN", "PN"), ("BN", "GN"), ("BN", "PN")],
+    "Table 4": [("BGN", "GN"), ("BN", "GN")],
+}
+FAILING = {"Table 3": ["IN", "LN"], "Table 4": ["IN", "LN", "PN"]}
+THRESHOLD = 2 * CHANCE
+"""Training accuracy in % below which a norm fails: twice that of chance."""
+
+
+def controls(settings: SearchSettings) -> list[Control]:
+    """Return that every network has learned, BN in particular before another norm fails, and that α of searches has moved."""
+    result: list[Control] = []
+    for part, table in settings.tables.items():
+        result.append(Learned(table.min_train_accuracy, where={"part": part}))
+        bn = Measured("train_accuracy", {"part": part, "norm": "BN"})
+        result.append(Requirement(_bn_learns(part), bn, table.min_train_accuracy))
+        if table.search is not None and table.search.min_alpha_distance is not None:
+            distance, name = table.search.min_alpha_distance, "distance of α from uniform"
+            result.append(Learned(distance, "alpha_distance", name, where={"part": part}))
+    return result
+
+
+def claims(settings: SearchSettings) -> list[Claim | Check]:
+    """Return the orders and the failing norms of both tables, and MANAS beside random search."""
+    result: list[Claim | Check] = []
+    for part, table in settings.tables.items():
+        source, published = Source("bgn", part), PAPER[part]
+        for norm, other in (pair for pair in ORDERS[part] if table.norms.keys() >= set(pair)):
+            claim = more_accurate(norm, other, source, Published(published[norm], published[other]), part=part)
+            result.append(replace(claim, statement=f"{norm} is more accurate than {other} ({part})"))
+        if part == "Table 4":
+            result.append(_slightly_below(part))
+        result += [_fails(part, norm, table.space) for norm in FAILING[part] if norm in table.norms]
+    for policy in (policy for policy in settings.policies if policy != "random"):
+        result.append(
+            Larger(
+                statement=f"MANAS with {policy} recommends a more accurate cell than random search",
+                source=OURS,
+                larger=accuracy_of(part=POLICY_PART, policy=policy),
+                smaller=accuracy_of(part=POLICY_PART, policy="random"),
+            )
+        )
+    return result
+
+
+def _bn_learns(part: str) -> str:
+    return f"training accuracy of BN in {part} (%)"
+
+
+def _fails(part: str, norm: str, space: str) -> Larger:
+    """Return that a norm fails to learn; IN in the NAS-Bench-201 space fails because of the norm at the end of its networks."""
+    by_last_norm = norm == "IN" and space.startswith("nasbench201")
+    cause = ", in a network that ends with a norm" if by_last_norm else ""
+    return Larger(
+        statement=f"{norm} fails: its training accuracy is below {THRESHOLD:g} % ({part}{cause})",
+        source=OURS if by_last_norm else Source("bgn", "text on Tables 3, 4: convergence", f"{norm} fails to converge"),
+        larger=Constant(THRESHOLD),
+        smaller=Measured("train_accuracy", {"part": part, "norm": norm}),
+        requires=(_bn_learns(part),),
+        loser_may_fail=True,
+    )
+
+
+def _slightly_below(part: str) -> Equivalent:
+    return Equivalent(
+        statement=f"BGN is at most slightly less accurate than BN: within 1 point ({part})",
+        source=Source("bgn", part, "BGN … underperforms BN only slightly"),
+        published=Published(PAPER[part]["BGN"], PAPER[part]["BN"]),
+        first=accuracy_of(part=part, norm="BGN"),
+        second=accuracy_of(part=part, norm="BN"),
+        delta=1.0,
+    )
 
 
 def tables(record: RecipeRecord[SearchSettings]) -> list[Table]:

@@ -1,132 +1,73 @@
-"""sabn Table 1, Figs. 2 and 3: CCBN against SaBN in generators, and the balance of their gradients.
+"""sabn Table 1, Figs. 2 to 4: CCBN against SaBN in generators, and the balance of their gradients.
 
-    anynorm reproduce sabn_generation --preset desk
+    anynorm reproduce sabn_generation --preset night
 
 Paper: SNGAN, BigGAN and AutoGAN on CIFAR-10, SNGAN on the 143 classes of dogs and cats of ImageNet at 128 × 128 pixels; FID and
-IS, the best of each during training (Table 1). Gradients of classes during training: standard deviation of their norms and cosine
-similarity, by stage (Fig. 2). Loss of the generator and IS over steps (Fig. 3).
+IS, the best of each during training (Table 1). For the latter: gradients of classes during training, standard deviation of their
+norms and cosine similarity, by stage (Fig. 2); loss of the generator and IS over steps (Fig. 3); samples (Fig. 4).
 
     smoke  64 digits, SNGAN, 4 steps; checks that the code works and claims nothing
-    desk   CIFAR-10 at 16 × 16 pixels, generators of 32 channels, 600 steps; SNGAN also with 140 classes
+    desk   CIFAR-10 at 16 × 16 pixels, generators of 32 channels, 600 steps; SNGAN also with 140 classes; a demonstration, which
+           decides nothing unless its controls hold
+    night  SNGAN of `desk` with 10 and 140 classes, 4000 steps, 10 000 generated images; subject to a pilot until its record
+           exists
     paper  the published settings; needs the Inception network (`pip install 'anynorm[generation]'`) and a folder
-           imagenet-dogs-cats/ with train/ and test/
+           imagenet-dogs-cats/ with train/ and test/. IS needs the last layer of Inception, see `feature_networks.LOGITS_FILE`
 
-Scaled down in `desk`: 600 steps of 50 000, an eighth of the width, 32 images per batch, two updates of the discriminator, so the
-claims are about the order of the norms early in training. Distances use the features of a ResNet-20 trained on CIFAR-10 ("FD
-(ResNet-20)", not FID) of 2000 generated and 10 000 real images; the value of a run is the mean of its last three evaluations, not
-the best one. The learning rate of 4e-4 was chosen with one seed of SNGAN. The 143 classes of ImageNet are replaced by 140
-clusters of CIFAR-10 (`cifar_clusters`).
+Controls: a generator depends on its class (class accuracy of its images at least 60 % of that of real ones, by a classifier of
+real images); the class score is a measure of quality (that of real images is higher than that of the first samples, and it rises
+in training). Without the first, CCBN and SaBN have nothing to do.
 
-Reference images are chosen at random from the training images. The record is older than this choice: its 10 000 are the first
-ones of CIFAR-10, which are in random order too.
+Scaled down in `desk` and `night`: steps, an eighth of the width, 32 images per batch, two updates of the discriminator. Distances
+use the features of a ResNet trained on CIFAR-10 ("FD (ResNet-20)", not FID), and are compared as ratios; the value of a run is
+the mean of its last three evaluations, not the best one. The learning rate of 4e-4 was chosen with one seed of SNGAN. The 143
+classes of ImageNet are replaced by 140 clusters of CIFAR-10 (`cifar_clusters`), made by the features of ResNet-20; `night`
+measures distances by ResNet-32. Figs. 2 and 3 are about SNGAN on ImageNet: the claims about other networks and data are ours.
 
-The gradient balance is measured in train mode and in eval mode, because the paper does not say which it used and the order of the
-norms depends on it. The feature network of FID has no logits, so `paper` has FID and KID, but no IS.
+Eq. 4 takes the cosine of the gradients of classes for single latent vectors, and then the mean. In `desk`, gradients were
+averaged over a batch before the cosine, and of the 140 classes only the first ten were compared, all clusters of airplanes. So
+`desk` makes no claim about the cosine, nor about the gradients of many classes. The balance is measured in train mode and in eval
+mode, because the paper does not say which it used and the order of the norms depends on it.
+
+Reference images are chosen at random from the training images. The record of `desk` is older than this choice: its 10 000 are the
+first ones of CIFAR-10, which are in random order too.
 """
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from matplotlib.figure import Figure
-
-from anynorm import draw
-from anynorm.lab.recipes.support.claims import Claim
+from anynorm.lab.recipes.sabn.generation_plots import draw_balance, draw_curves, draw_samples
+from anynorm.lab.recipes.sabn.generation_results import (
+    BALANCE,
+    change_in_training,
+    failed_results,
+    mean_of_curve,
+    real_to_first_score,
+    summarize,
+)
+from anynorm.lab.recipes.sabn.generation_settings import MANY, PRESETS, GenerationSettings, stages
+from anynorm.lab.recipes.support.claims import OURS, RATIO, UNITS, Claim, Larger, Level, Published, Scale, Source
+from anynorm.lab.recipes.support.controls import Control, Learned, Requirement
+from anynorm.lab.recipes.support.pictures import last_artifact
+from anynorm.lab.recipes.support.quantities import Measured, mean_of
 from anynorm.lab.recipes.support.recipe import Recipe
 from anynorm.lab.recipes.support.record import RecipeRecord
-from anynorm.lab.recipes.support.rows import result_over_seeds, result_table, save_figure, select, values_of
+from anynorm.lab.recipes.support.rows import result_over_seeds, result_table
 from anynorm.lab.recipes.support.runs import make_config, options_of, run_outcome, train_run
-from anynorm.lab.recipes.support.settings import Settings
 from anynorm.lab.tasks.generation.class_gradients import MODES, BalanceMetric
-from anynorm.lab.tasks.generation.feature_networks import distance_name, metric_suffix
-from anynorm.lab.tasks.generation.options import GenerationOptions
+from anynorm.lab.tasks.generation.feature_networks import INCEPTION, distance_name, score_name
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.sweep import Cell, Measurement, grid
 from anynorm.table import Table
 
-NORMS = {"CCBN": "ccbn@K", "SaBN": "sabn@K"}
-BALANCE = {"grad_norm_std": "standard deviation of class gradient norms", "g_inter": "cosine of class gradients"}
-"""The columns of the gradient balance that are compared, with their names in claims."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class GenerationSettings(Settings):
-    """Settings of conditional generation.
-
-    Args:
-        networks: the configuration of each network by label. Adam's learning rate does not follow the batch size.
-        norms: specs by label.
-        num_last_evals: number of last evaluations whose mean is the value of a run.
-    """
-
-    networks: Mapping[str, Config]
-    norms: Mapping[str, str]
-    num_last_evals: int
-
-    @property
-    def features(self) -> str:
-        """The feature network of the distances."""
-        return str(options_of(next(iter(self.networks.values()))).features)
-
-
-COMMON = Config(task="generation", model="sngan", weight_decay=0.0, schedule="constant")
-DESK = replace(
-    COMMON, data="cifar10@16", width=0.125, num_train=9600, epochs=4, lr=4e-4, ema_decay=0.99, num_evals=6, batch_size=32,
-    options=GenerationOptions(
-        n_dis=2, features="resnet20", num_generated=2000, num_reference=10_000, balance_interval=100, balance_draws=2,
-    ),
-)  # fmt: skip
-SMOKE = replace(
-    DESK, data="digits", width=1 / 32, num_train=64, epochs=4, num_evals=2,
-    options=GenerationOptions(
-        n_dis=2, num_generated=100, num_reference=200, intra_class=False, balance_interval=2, balance_draws=1,
-    ),
-)  # fmt: skip
-PAPER_OPTIONS = GenerationOptions(
-    n_dis=5, generator_batch_size=128, features="inception", num_generated=50_000, intra_class=False, balance_interval=1000
-)
-PAPER = replace(COMMON, data="cifar10", epochs=320, lr=2e-4, ema_decay=0.999, num_evals=16, batch_size=64, options=PAPER_OPTIONS)
-PAPER_BIGGAN = replace(
-    PAPER, model="biggan", batch_size=50, epochs=500, ema_decay=0.9999,
-    options=replace(PAPER_OPTIONS, n_dis=4, generator_batch_size=50, beta2=0.999),
-)  # fmt: skip
-PAPER_IMAGENET = replace(
-    PAPER, data="stream:imagenet-dogs-cats", image_size=128, batch_size=16, epochs=194,
-    options=replace(PAPER_OPTIONS, generator_batch_size=32, num_generated=20_000),
-)  # fmt: skip
-"""450 000 steps of five batches of 16 of the 186 000 images of 143 classes."""
-PRESETS = {
-    "smoke": GenerationSettings(seeds=2, networks={"SNGAN": SMOKE}, norms=NORMS, num_last_evals=3),
-    "desk": GenerationSettings(
-        seeds=3,
-        networks={
-            "SNGAN": DESK,
-            "BigGAN": replace(DESK, model="biggan"),
-            "AutoGAN": replace(DESK, model="autogan"),
-            "SNGAN, many classes": replace(DESK, data="anynorm.lab.recipes.sabn.cifar_clusters:cifar10_140"),
-        },
-        norms=NORMS,
-        num_last_evals=3,
-    ),
-    "paper": GenerationSettings(
-        seeds=3,
-        networks={
-            "SNGAN": PAPER,
-            "BigGAN": PAPER_BIGGAN,
-            "AutoGAN": replace(PAPER, model="autogan"),
-            "SNGAN, many classes": PAPER_IMAGENET,
-        },
-        norms=NORMS,
-        num_last_evals=1,
-    ),
-}
-FID = {"SNGAN": (10.18, 8.97), "BigGAN": (8.57, 8.03), "AutoGAN": (10.51, 9.11), "SNGAN, many classes": (79.14, 60.38)}
-IS = {"SNGAN": (8.76, 8.89), "BigGAN": (8.91, 9.01), "AutoGAN": (8.43, 8.72), "SNGAN, many classes": (16.75, 18.31)}
+FID = {"SNGAN": (10.18, 8.97), "BigGAN": (8.57, 8.03), "AutoGAN": (10.51, 9.11), MANY: (79.14, 60.38)}
+IS = {"SNGAN": (8.76, 8.89), "BigGAN": (8.91, 9.01), "AutoGAN": (8.43, 8.72), MANY: (16.75, 18.31)}
 """The paper's numbers with CCBN and with SaBN."""
+SMALL_COSINE = 0.05
+"""Differences of cosines below this are called equal."""
 
 
 def cells(settings: GenerationSettings) -> list[Cell]:
@@ -135,106 +76,132 @@ def cells(settings: GenerationSettings) -> list[Cell]:
 
 
 def measure(settings: GenerationSettings, cell: Cell, runs: Path) -> Measurement:
-    """Train a GAN and return its distances, scores, loss and gradient balance."""
+    """Train a GAN and return its distances, scores, loss and gradient balance, and samples of the first seed."""
     norm = settings.norms[cell["norm"]]
     config = make_config(replace(settings.networks[cell["network"]], norm=norm, seed=cell["seed"]))
     record = train_run(config, runs)
     if not record.done:
-        balance = [balance_column(column, mode) for column in BALANCE for mode in MODES]
-        columns = ["fd", "best_fd", "class_score", "generator_loss", *balance]
-        return {**dict.fromkeys(columns), "curves": {}, **run_outcome(record)}
-    return summarize(record.curve, settings.features, settings.num_last_evals) | run_outcome(record)
+        return {**failed_results(), "picture": "", **run_outcome(record)}
+    picture = last_artifact(runs, config.id, "samples/") if cell["seed"] == 0 else ""
+    return {**summarize(record.curve, settings.features, settings.num_last_evals), "picture": picture, **run_outcome(record)}
 
 
-def balance_column(column: str, mode: str) -> str:
-    """Return the column of a row for a column of the gradient balance in one mode."""
-    return f"{column} {mode}"
-
-
-def summarize(curve: Sequence[Mapping[str, Any]], features: str, num_last_evals: int) -> Measurement:
-    """Return the metrics of a run from its curve.
-
-    Args:
-        curve: the points of the evaluations.
-        features: the feature network.
-        num_last_evals: number of last evaluations whose mean is the value of the run.
-
-    Returns:
-        Values (`fd`, `best_fd`, `class_score`, `generator_loss`, and the gradient balance by mode, as means over stages and
-        evaluations) and `curves`, the series of all of them with the gradient balance by stage.
-    """
-    names = {
-        "fd": f"test_{distance_name(features)}",
-        "class_score": f"test_class score{metric_suffix(features)}",
-        "generator_loss": "train_generator_loss",
-    }
-    curves: dict[str, list[Any]] = {name: [point.get(key) for point in curve] for name, key in names.items()}
-    values: Measurement = {name: _mean(curves[name][-num_last_evals:]) for name in names}
-    values["best_fd"] = min(curves["fd"])
-    stages = [metric for metric in map(BalanceMetric.parse, _training_metrics(curve[-1])) if metric and metric.column in BALANCE]
-    curves |= {str(metric): [point.get(f"train_{metric}") for point in curve] for metric in stages}
-    for column in BALANCE:
-        for mode in MODES:
-            series = [curves[str(metric)] for metric in stages if (metric.column, metric.mode) == (column, mode)]
-            values[balance_column(column, mode)] = _mean([value for values_of_stage in series for value in values_of_stage])
-    digits = {name: [None if value is None else float(f"{value:.5g}") for value in column] for name, column in curves.items()}
-    return {**values, "curves": {"step": [point["step"] for point in curve], **digits}}
-
-
-def _training_metrics(point: Mapping[str, Any]) -> list[str]:
-    return [name.removeprefix("train_") for name in point if name.startswith("train_")]
-
-
-def _mean(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(f"{statistics.fmean(known):.6g}") if known else None
-
-
-def claims(settings: GenerationSettings) -> list[Claim]:
-    """Return the order of the norms in Table 1 for each network, and in Figs. 2 and 3 for SNGAN with few and many classes."""
-    result = []
-    features = settings.features
+def controls(settings: GenerationSettings) -> list[Control]:
+    """Return that generators depend on their class, and that the class score is a measure of quality, for each network."""
+    name = "class accuracy of generated images (% of that of real ones)"
+    result: list[Control] = [Learned(settings.min_class_accuracy, "relative_class_accuracy", name)]
     for network in settings.networks:
-        paper = FID[network]
-        statement = f"{distance_name(features)} of CCBN is larger than of SaBN ({network})"
-        result.append(_compare(statement, f"{paper[0]} and {paper[1]} (FID)", "fd", network, "CCBN"))
-        if features != "inception":
-            paper = IS[network]
-            statement = f"class score{metric_suffix(features)} of SaBN is larger than of CCBN ({network})"
-            result.append(_compare(statement, f"{paper[1]} and {paper[0]} (IS)", "class_score", network, "SaBN"))
-    for network in settings.networks:
-        if not network.startswith("SNGAN"):
-            continue
-        for mode in MODES:
-            for column, name in BALANCE.items():
-                statement = f"the {name} of CCBN is larger than of SaBN in {mode} mode ({network})"
-                result.append(_compare(statement, "Fig. 2", balance_column(column, mode), network, "CCBN"))
-        result.append(_compare(f"L_G of CCBN is larger than of SaBN ({network})", "Fig. 3", "generator_loss", network, "CCBN"))
+        runs = [{"network": network, "norm": norm} for norm in settings.norms]
+        ratio, rise = _score_requirements(settings, network)
+        result.append(Requirement(ratio, mean_of([Measured(real_to_first_score, run) for run in runs]), 1.2))
+        result.append(Requirement(rise, mean_of([Measured(change_in_training("class_score"), run) for run in runs]), 0.0))
     return result
 
 
-def _compare(statement: str, paper: str, column: str, network: str, larger: str) -> Claim:
-    smaller = "SaBN" if larger == "CCBN" else "CCBN"
-    return Claim(
-        statement, paper, values_of(column, network=network, norm=larger), values_of(column, network=network, norm=smaller)
+def _score_requirements(settings: GenerationSettings, network: str) -> tuple[str, str]:
+    score = score_name(settings.features)
+    needs = " (needs the last layer of Inception)" if settings.features == INCEPTION else ""
+    return (
+        f"{score} of real images, ratio to the first samples of {network}{needs}",
+        f"rise of the {score} in training of {network}{needs}",
     )
 
 
+def claims(settings: GenerationSettings) -> list[Claim]:
+    """Return the orders of Table 1, and of Figs. 2 and 3, for each network."""
+    result: list[Claim] = []
+    features = settings.features
+    published = features == INCEPTION
+    for network in settings.networks:
+        fid, score = FID[network], IS[network]
+        distance, score_label = distance_name(features), score_name(features)
+        place = "Table 1, ImageNet" if network == MANY else "Table 1, CIFAR-10"
+        source = Source("sabn", place, "" if published else f"FID {fid[0]} and {fid[1]}")
+        statement = f"{distance} of CCBN is larger than of SaBN ({network})"
+        result.append(_compare(statement, source, "fd", network, RATIO, Published(*fid) if published else None))
+        source = Source("sabn", place, "" if published else f"IS {score[1]} and {score[0]}")
+        result.append(
+            Larger(
+                statement=f"{score_label} of SaBN is larger than of CCBN ({network})",
+                source=source,
+                published=Published(score[1], score[0]) if published else None,
+                scale=RATIO,
+                larger=Measured("class_score", {"network": network, "norm": "SaBN"}),
+                smaller=Measured("class_score", {"network": network, "norm": "CCBN"}),
+                group=f"class score, {network}",
+                requires=_score_requirements(settings, network),
+            )
+        )
+    for network, config in settings.networks.items():
+        result += _figure_2(network, config)
+        result += _figure_3(settings, network)
+    return result
+
+
+def _figure_2(network: str, config: Config) -> Iterator[Claim]:
+    """Yield the orders of Fig. 2 by mode and stage; see the module's docstring for those that `desk` cannot have."""
+    single_latents = options_of(config).balance_batch_size == 1
+    for column, name in BALANCE.items():
+        if not single_latents and (column == "g_inter" or network == MANY):
+            continue
+        place = "Fig. 2a" if column == "grad_norm_std" else "Fig. 2b"
+        for mode in MODES:
+            for stage in stages(config):
+                quantity = mean_of_curve(str(BalanceMetric(column, stage, mode)))
+                yield Larger(
+                    statement=f"the {name} of CCBN is larger than of SaBN in {stage}, {mode} mode ({network})",
+                    source=Source("sabn", place) if network == MANY else OURS,
+                    larger=Measured(quantity, {"network": network, "norm": "CCBN"}),
+                    smaller=Measured(quantity, {"network": network, "norm": "SaBN"}),
+                    scale=RATIO if column == "grad_norm_std" else UNITS,
+                    delta=None if column == "grad_norm_std" else SMALL_COSINE,
+                    level=Level.STAGE,
+                    group=f"{name}, {mode} mode, {network}",
+                )
+
+
+def _figure_3(settings: GenerationSettings, network: str) -> Iterator[Claim]:
+    """Yield the orders of Fig. 3: the loss of the generator at the end, and the class score over the whole training."""
+    source = Source("sabn", "Fig. 3 left", "much lower generator loss") if network == MANY else OURS
+    yield _compare(f"L_G of CCBN is larger than of SaBN ({network})", source, "generator_loss", network, UNITS)
+    score = mean_of_curve("class_score")
+    yield Larger(
+        statement=f"{score_name(settings.features)} of SaBN, mean over training, is larger than of CCBN ({network})",
+        source=Source("sabn", "Fig. 3 right", "consistently outperforms the latter") if network == MANY else OURS,
+        larger=Measured(score, {"network": network, "norm": "SaBN"}),
+        smaller=Measured(score, {"network": network, "norm": "CCBN"}),
+        scale=RATIO,
+        group=f"class score, {network}",
+        requires=_score_requirements(settings, network),
+    )
+
+
+def _compare(
+    statement: str, source: Source, column: str, network: str, scale: Scale, published: Published | None = None
+) -> Larger:
+    """Return the claim that a column is larger with CCBN than with SaBN."""
+    larger, smaller = (Measured(column, {"network": network, "norm": norm}) for norm in ("CCBN", "SaBN"))
+    return Larger(statement=statement, source=source, published=published, scale=scale, larger=larger, smaller=smaller)
+
+
 def tables(record: RecipeRecord[GenerationSettings]) -> list[Table]:
-    """Return the distances, scores and losses by network and norm."""
+    """Return the distances, scores, losses and class accuracies by network and norm."""
     features = record.settings.features
     columns = {
         "fd": distance_name(features),
         "best_fd": f"best {distance_name(features)}",
-        "class_score": f"class score{metric_suffix(features)}",
+        "class_score": score_name(features),
+        "real_class_score": f"{score_name(features)}, real images",
         "generator_loss": "L_G",
+        "class_accuracy": "class accuracy, %",
+        "real_class_accuracy": "class accuracy of real images, %",
     }
     rows = [
         {"network": network, "norm": norm}
         | {
             name: result_over_seeds(record.rows, column, network=network, norm=norm)
             for column, name in columns.items()
-            if any(row[column] is not None for row in record.rows)
+            if any(row.get(column) is not None for row in record.rows)
         }
         for network in record.settings.networks
         for norm in record.settings.norms
@@ -244,48 +211,14 @@ def tables(record: RecipeRecord[GenerationSettings]) -> list[Table]:
 
 
 def plot(record: RecipeRecord[GenerationSettings], path: Path) -> list[Path]:
-    """Plot distance, loss and gradient balance over steps, one row per network."""
-    networks = list(record.settings.networks)
-    label = distance_name(record.settings.features)
-    fig = Figure(figsize=(17, 2.9 * len(networks)), layout="constrained")
-    axes = fig.subplots(len(networks), 4, squeeze=False)
-    for network, row in zip(networks, axes, strict=True):
-        draw.lines(_by_step(record, network, "fd"), row[0], xlabel="step", ylabel=label, title=f"{network}: distance")
-        draw.lines(
-            _by_step(record, network, "generator_loss"), row[1], xlabel="step", ylabel="L_G", title="loss of the generator"
-        )
-        for mode, ax in zip(MODES, row[2:], strict=True):
-            labels = {"xlabel": "stage", "ylabel": "sd of class gradient norms", "title": f"gradient balance, {mode} mode"}
-            draw.lines(_by_stage(record, network, mode), ax, **labels)
-        for ax in row:
-            ax.legend(frameon=False, fontsize="small")
-    return save_figure(fig, path, dpi=90)
+    """Plot distance, loss and class score over steps, the gradient balance that claims are about, and samples."""
+    networks, features = list(record.settings.networks), record.settings.features
+    names = {"fd": distance_name(features), "generator_loss": "L_G", "class_score": score_name(features)}
+    single = {network: options_of(config).balance_batch_size == 1 for network, config in record.settings.networks.items()}
+    compared = [network for network in networks if single[network] or network != MANY]
+    columns = [column for column in BALANCE if all(single.values()) or column != "g_inter"]
+    pictures = draw_curves(record, path, networks, names) + draw_balance(record, path, compared, columns)
+    return pictures + draw_samples(record, path, networks, list(record.settings.norms))
 
 
-def _by_step(record: RecipeRecord[GenerationSettings], network: str, name: str) -> dict[str, dict[int, list[float]]]:
-    result: dict[str, dict[int, list[float]]] = {}
-    for norm in record.settings.norms:
-        points: dict[int, list[float]] = {}
-        for curves in select(record.rows, "curves", network=network, norm=norm):
-            for step, value in zip(curves.get("step", ()), curves.get(name, ()), strict=True):
-                points.setdefault(step, []).append(value)
-        result[norm] = points
-    return result
-
-
-def _by_stage(record: RecipeRecord[GenerationSettings], network: str, mode: str) -> dict[str, dict[str, list[float]]]:
-    """Return the standard deviation of gradient norms by norm and stage, means over steps, one per seed."""
-    result: dict[str, dict[str, list[float]]] = {}
-    for norm in record.settings.norms:
-        stages: dict[str, list[float]] = {}
-        for curves in select(record.rows, "curves", network=network, norm=norm):
-            for name, values in curves.items():
-                metric = BalanceMetric.parse(name)
-                if metric and (metric.column, metric.mode) == ("grad_norm_std", mode):
-                    known = [value for value in values if value is not None]
-                    stages.setdefault(metric.stage, []).append(statistics.fmean(known))
-        result[norm] = stages
-    return result
-
-
-RECIPE = Recipe("sabn_generation", PRESETS, cells, measure, claims, plot, tables)
+RECIPE = Recipe("sabn_generation", PRESETS, cells, measure, claims, plot, tables, controls)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from anynorm.diagnostics.corruptions import CORRUPTIONS
-from anynorm.lab.recipes.support.rows import Values, differences, select
+from anynorm.lab.recipes.support.quantities import Linear, Measured
 from anynorm.lab.recipes.support.settings import Training, TrainingSettings
 from anynorm.lab.training.sweep import Row
 
@@ -30,6 +30,7 @@ class ShiftSettings(TrainingSettings):
         num_labeled: number of test images.
         prior_samples: N of the weight N / (N + n) of the source statistics.
         eval_batch_size: number of images per test batch.
+        min_train_accuracy: training accuracy in % from which a network counts as trained.
     """
 
     domain_training: Training
@@ -41,53 +42,58 @@ class ShiftSettings(TrainingSettings):
     num_labeled: int = 1000
     prior_samples: int = 16
     eval_batch_size: int = 100
+    min_train_accuracy: float = 25.0
+
+    @property
+    def num_test(self) -> int:
+        """The number of test images."""
+        return self.num_labeled
 
 
-def results_of(norm: str, data: Callable[[str], bool], count: int) -> Callable[[list[Row]], list[list[Row]]]:
-    """Return a function that selects, for each seed, the results of a norm for some targets; an empty list where the run failed.
-
-    Args:
-        norm: the norm of the cells.
-        data: a function of the name of a target, such as "contrast 5", that returns whether its results are selected.
-        count: the number of unlabeled images.
-    """
-
-    def selected(rows: list[Row]) -> list[list[Row]]:
-        corruption, domain = (select(rows, "results", norm=norm, shift=shift) for shift in SHIFTS)
-        # clean images are taken from the corruption cells only, because domain cells have another source
-        by_seed = [a + [result for result in b if result["data"] != CLEAN] for a, b in zip(corruption, domain, strict=True)]
-        return [[r for r in results if data(r["data"]) and r["num_unlabeled"] == count] for results in by_seed]
-
-    return selected
-
-
-def mean_of(column: str, settings: ShiftSettings, norm: str, data: Callable[[str], bool], *, few: bool = False) -> Values:
-    """Return a function that averages a column over selected targets, for each seed; None where the run failed.
+def mean_result(
+    column: str, settings: ShiftSettings, norm: str, data: Callable[[str], bool], *, few: bool = False, shift: str = SHIFTS[0]
+) -> Measured:
+    """Return a column averaged over targets; None where the run failed.
 
     Args:
         column: the column of the results.
         settings: the settings; `num_unlabeled` lists numbers of unlabeled images.
         norm: the norm of the cells.
-        data: a function of the name of a target that returns whether its results are selected.
+        data: a function of the name of a target, such as "contrast 5", that returns whether its results are selected.
         few: whether to use the last entry of `num_unlabeled` instead of the first.
+        shift: "corruption", or "domain" for targets of the other domain, whose networks have another source.
     """
-    selected = results_of(norm, data, settings.num_unlabeled[-1 if few else 0])
-    return lambda rows: [statistics.fmean(r[column] for r in results) if results else None for results in selected(rows)]
+    count = settings.num_unlabeled[-1 if few else 0]
+
+    def mean(row: Row) -> float | None:
+        values = [result[column] for result in _selected(row, data, count)]
+        return statistics.fmean(values) if values and None not in values else None
+
+    return Measured(mean, {"shift": shift, "norm": norm})
 
 
-def rank_correlation(settings: ShiftSettings, norm: str) -> Values:
-    """Return a function that computes Spearman's correlation of estimation shift and gain over corruptions, for each seed."""
-    selected = results_of(norm, is_corrupted, settings.num_unlabeled[0])
+def _selected(row: Row, data: Callable[[str], bool], count: int) -> list[Row]:
+    return [result for result in row["results"] if data(result["data"]) and result["num_unlabeled"] == count]
 
-    def correlate(results: list[Row]) -> float | None:
+
+def shift_with(name: str, settings: ShiftSettings) -> str:
+    """Return the kind of shift whose cells have a target."""
+    return SHIFTS[1] if name == settings.domain else SHIFTS[0]
+
+
+def rank_correlation(settings: ShiftSettings, norm: str) -> Measured:
+    """Return Spearman's correlation of estimation shift and gain over corruptions; None where the run failed."""
+
+    def correlate(row: Row) -> float | None:
         from scipy.stats import spearmanr
 
+        results = _selected(row, is_corrupted, settings.num_unlabeled[0])
         shifts, gains = [r["shift"] for r in results], [r["recalibrated"] - r["source"] for r in results]
         if len(set(shifts)) < 2 or len(set(gains)) < 2:
             return 0.0 if results else None  # the correlation of constant values is undefined
         return float(spearmanr(shifts, gains).statistic)
 
-    return lambda rows: [correlate(results) for results in selected(rows)]
+    return Measured(correlate, {"shift": SHIFTS[0], "norm": norm})
 
 
 def is_corrupted(data: str) -> bool:
@@ -100,7 +106,7 @@ def named(*names: str) -> Callable[[str], bool]:
     return lambda data: data in names or data.rpartition(" ")[0] in names
 
 
-def corruption_loss(settings: ShiftSettings, norm: str) -> Values:
-    """Return a function that computes the mean drop of accuracy by corruptions, in points, for each seed."""
-    clean, corrupted = (mean_of("source", settings, norm, data) for data in (named(CLEAN), is_corrupted))
-    return differences(clean, corrupted)
+def corruption_loss(settings: ShiftSettings, norm: str) -> Linear:
+    """Return the mean drop of accuracy by corruptions, in points."""
+    clean, corrupted = (mean_result("source", settings, norm, data) for data in (named(CLEAN), is_corrupted))
+    return clean - corrupted

@@ -1,4 +1,4 @@
-"""sn Fig. 10b and Fig. 1a: LN, GN and SN inside the LSTM of ENAS's controller.
+"""sn Fig. 10b and 1a: LN, GN and SN inside the LSTM of ENAS's controller.
 
     anynorm reproduce sn_controller --preset desk
 
@@ -8,7 +8,8 @@ GN, Fig. 1a weights of SN in which LN is larger; the texts have no numbers.
 
     smoke  a synthetic table of accuracies, two epochs; checks that the code works and claims nothing
     desk   the tables of NAS-Bench-201, 12 epochs of 30 updates by 10 cells, 20 seeds; needs nasbench201/nb201.npz in
-           the data directory (`anynorm.lab.tasks.search.nasbench` says how to write it from the benchmark's own file)
+           the data directory (`anynorm.lab.tasks.search.nasbench` says how to write it from the benchmark's own file): a
+           demonstration; decides nothing unless its controls hold
     paper  the same tables with the settings of ENAS's micro search: 150 epochs, logits 0.44 tanh
 
 Scaled down in `desk`: a reward is drawn as Binomial(160, a)/160, with a the accuracy of the cell on the validation images after
@@ -35,17 +36,20 @@ import torch
 from matplotlib.figure import Figure
 
 from anynorm import draw
-from anynorm.lab.recipes.support.claims import NOT_IN_PAPER, Claim
+from anynorm.lab.recipes.sn.weights import MIN_MOVE, MOVED, moved
+from anynorm.lab.recipes.support.claims import OURS, UNITS, Claim, Larger, Source
+from anynorm.lab.recipes.support.controls import Control, Requirement
+from anynorm.lab.recipes.support.quantities import Measured, Quantity
 from anynorm.lab.recipes.support.recipe import Recipe
 from anynorm.lab.recipes.support.record import RecipeRecord
-from anynorm.lab.recipes.support.rows import metric_rows, result_over_seeds, save_figure, select, values_of
+from anynorm.lab.recipes.support.rows import metric_rows, result_over_seeds, save_figure, select
 from anynorm.lab.recipes.support.runs import make_config, mean_weights, run_outcome, train_run
 from anynorm.lab.recipes.support.settings import Training, TrainingSettings
 from anynorm.lab.tasks.search.controller_task import ControllerSearch, observe
 from anynorm.lab.tasks.search.nasbench import OP_NAMES, CellTable
 from anynorm.lab.tasks.search.options import ControllerOptions
 from anynorm.lab.training.config import Config
-from anynorm.lab.training.sweep import Cell, Measurement, grid
+from anynorm.lab.training.sweep import Cell, Measurement, Row, grid
 from anynorm.table import Table
 
 NORMS = {"LN": "ln", "GN": "gn:32", "SN": "ln+gn:32", "none": ""}
@@ -62,9 +66,13 @@ class ControllerSettings(TrainingSettings):
 
     Args:
         norms: specs of the norms in the LSTM by label; "" for an LSTM without norms.
+        min_gain: points of accuracy from the first to the last evaluation from which on a controller has learned.
+        min_move: difference from equal weights from which on SN is said to have a preference.
     """
 
     norms: Mapping[str, str]
+    min_gain: float = 2.0
+    min_move: float = MIN_MOVE
 
 
 DESK = Config(task="controller_search", epochs=12, num_evals=12, lr=0.0035, weight_decay=0.0, schedule="constant", batch_size=10)
@@ -76,7 +84,9 @@ SMOKE = replace(
 )
 PAPER = replace(DESK, epochs=150, num_evals=150, options=ControllerOptions(tanh_constant=0.44))
 PRESETS = {
-    "smoke": ControllerSettings(seeds=2, training=Training(SMOKE, base_batch_size=10), norms=NORMS),
+    "smoke": ControllerSettings(
+        seeds=2, training=Training(SMOKE, base_batch_size=10), norms=NORMS, min_gain=-100.0, min_move=0.0
+    ),
     "desk": ControllerSettings(seeds=20, training=Training(DESK, base_batch_size=10), norms=NORMS),
     "paper": ControllerSettings(seeds=20, training=Training(PAPER, base_batch_size=10), norms=NORMS),
 }
@@ -102,7 +112,7 @@ def measure(settings: ControllerSettings, cell: Cell, runs: Path) -> Measurement
     if not spec:
         config = replace(config, options=replace(ControllerSearch.options_of(config), places=()))
     config = replace(config, norm=spec or "ln", seed=cell["seed"])
-    record = train_run(make_config(config, settings.training.base_batch_size), runs)
+    record = train_run(make_config(config, settings.training), runs)
     done, curve = record.done, record.curve
     weights = mean_weights(record, WEIGHTS.values())
     return {
@@ -116,7 +126,7 @@ def measure(settings: ControllerSettings, cell: Cell, runs: Path) -> Measurement
 
 def random_search(settings: ControllerSettings, seed: int) -> Measurement:
     """Draw as many cells as a controller does, uniformly; return the accuracy of the cell with the largest reward so far."""
-    config = make_config(replace(settings.training.config, norm="ln", seed=seed), settings.training.base_batch_size)
+    config = make_config(replace(settings.training.config, norm="ln", seed=seed), settings.training)
     task = ControllerSearch(config)
     generator = torch.Generator().manual_seed(seed)
     count = task.num_samples * config.epochs
@@ -141,23 +151,56 @@ def _summarize(accuracies: list[float]) -> Measurement:
     }
 
 
+def gain(row: Row) -> float | None:
+    """Return the points of accuracy from the first to the last evaluation of a controller; None for a failed run."""
+    return row["curve"][-1] - row["curve"][0] if row["curve"] else None
+
+
+def _learned(norm: str) -> str:
+    return f"points gained by the controller with {norm}" if norm != "none" else "points gained by the controller without norms"
+
+
+def controls(settings: ControllerSettings) -> list[Control]:
+    """Return that each controller has learned, and that SN's weights have left their start values."""
+    learned = [Requirement(_learned(norm), Measured(gain, {"norm": norm}), settings.min_gain) for norm in settings.norms]
+    weights: list[Quantity] = [Measured(name, {"norm": "SN"}) for name in WEIGHTS]
+    return [*learned, moved(weights, 1 / 2, at_least=settings.min_move)]
+
+
 def claims(_: ControllerSettings) -> list[Claim]:
-    """Return the order of the curves and of SN's weights, and two controls that are not in the paper."""
-    result = []
+    """Return the order of the curves and of SN's weights, and two comparisons that are not in the paper."""
+    result: list[Claim] = []
     for column, quantity in (("mean_accuracy", "area under the curve of the accuracy"), ("accuracy", "accuracy at the end")):
-        for other in ("LN", "GN"):
-            statement = f"the {quantity} of SN is larger than that of {other}"
-            result.append(Claim(statement, "Fig. 10b", values_of(column, norm="SN"), values_of(column, norm=other)))
+        result += [
+            Larger(
+                statement=f"the {quantity} of SN is larger than that of {other}",
+                source=Source("sn", "Fig. 10b", "SN obtains better accuracy than both LN and GN"),
+                larger=Measured(column, {"norm": "SN"}),
+                smaller=Measured(column, {"norm": other}),
+                group=f"sn Fig. 10b: SN and {other}",
+                requires=(_learned("SN"), _learned(other)),
+            )
+            for other in ("LN", "GN")
+        ]
     for statistic, name in (("mean", "mean"), ("var", "variance")):
-        statement = f"SN's weight of LN is larger than that of GN in the {name}"
-        weights = [values_of(f"{statistic}_{each}", norm="SN") for each in ("ln", "gn")]
-        result.append(Claim(statement, "Fig. 1a: SN selects LN", *weights))
-    statement = "the area under the curve of the accuracy of SN is larger than without norms"
-    sides = [values_of("mean_accuracy", norm=norm) for norm in ("SN", "none")]
-    result.append(Claim(statement, NOT_IN_PAPER, *sides))
-    statement = "the sampled cell with the largest reward is more accurate with SN than with random search"
-    sides = [values_of("best_accuracy", norm=norm) for norm in ("SN", RANDOM)]
-    result.append(Claim(statement, NOT_IN_PAPER, *sides))
+        larger, smaller = (Measured(f"{statistic}_{each}", {"norm": "SN"}) for each in ("ln", "gn"))
+        result.append(
+            Larger(
+                statement=f"SN's weight of LN is larger than that of GN in the {name}",
+                source=Source("sn", "Fig. 1a, LSTM", "LN is preferable than GN"),
+                larger=larger,
+                smaller=smaller,
+                scale=UNITS,
+                group="sn Fig. 1a: LN in the LSTM",
+                requires=(MOVED,),
+            )
+        )
+    for statement, column, other in (
+        ("the area under the curve of the accuracy of SN is larger than without norms", "mean_accuracy", "none"),
+        ("the sampled cell with the largest reward is more accurate with SN than with random search", "best_accuracy", RANDOM),
+    ):
+        larger, smaller = (Measured(column, {"norm": norm}) for norm in ("SN", other))
+        result.append(Larger(statement=statement, source=OURS, larger=larger, smaller=smaller))
     return result
 
 
@@ -214,4 +257,4 @@ def _draw_curves(ax: Any, record: RecipeRecord[ControllerSettings], norm: str, c
     ax.plot(epochs, means, color=color, ls="--" if norm == RANDOM else "-", label=label)
 
 
-RECIPE = Recipe("sn_controller", PRESETS, cells, measure, claims, plot, tables)
+RECIPE = Recipe("sn_controller", PRESETS, cells, measure, claims, plot, tables, controls)

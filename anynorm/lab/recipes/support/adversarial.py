@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from anynorm import draw
 from anynorm.lab.attacks import NORM_MODES
-from anynorm.lab.recipes.support.claims import NOT_IN_PAPER, Claim
+from anynorm.lab.recipes.support.claims import OURS, Larger, Published, Source
+from anynorm.lab.recipes.support.quantities import Measured
 from anynorm.lab.recipes.support.record import RecipeRecord
-from anynorm.lab.recipes.support.rows import save_figure, successful, values_of
+from anynorm.lab.recipes.support.rows import save_figure, successful
 from anynorm.lab.recipes.support.runs import last_accuracy, make_config, options_of, run_metrics, train_run
 from anynorm.lab.recipes.support.settings import TrainingSettings
-from anynorm.lab.tasks.adversarial.options import AdversarialOptions
+from anynorm.lab.tasks.adversarial.options import AdversarialOptions, AdvPropOptions
 from anynorm.lab.tasks.classification.robustness import RobustMetric
-from anynorm.lab.training.sweep import Cell, Measurement, grid
+from anynorm.lab.tasks.classification.task import ROBUST_HITS
+from anynorm.lab.training.hits import unpack_hits
+from anynorm.lab.training.record import RunRecord
+from anynorm.lab.training.store import Store
+from anynorm.lab.training.sweep import Cell, Measurement, Row, grid
 
 
 @dataclass(frozen=True)
@@ -40,9 +48,12 @@ class AdversarialSettings(TrainingSettings):
 
     Args:
         norms: norms by label.
+        min_train_accuracy: training accuracy in % below which a network has not learned. In AdvProp, that of the clean branch.
+            The default is 2.5 times chance with ten classes.
     """
 
     norms: Mapping[str, TrainedNorm]
+    min_train_accuracy: float = 25.0
 
     @property
     def options(self) -> AdversarialOptions:
@@ -54,6 +65,11 @@ class AdversarialSettings(TrainingSettings):
     def attacks(self) -> tuple[str, ...]:
         """Names of the attacks of evaluations in metrics, such as "pgd10"."""
         return tuple(attack.replace(":", "") for attack in self.options.attack)
+
+    @property
+    def has_losses(self) -> bool:
+        """Whether rows have the test losses of both branches."""
+        return isinstance(self.options, AdvPropOptions) and bool(self.options.loss_attack)
 
     @property
     def branches(self) -> tuple[str, ...]:
@@ -83,37 +99,110 @@ def cells(settings: AdversarialSettings) -> list[Cell]:
 
 
 def measure(settings: AdversarialSettings, cell: Cell, runs: Path) -> Measurement:
-    """Train the network of a cell and return its accuracies on clean and adversarial images."""
+    """Train the network of a cell and return its accuracies on clean and adversarial images.
+
+    With AdvProp and `loss_attack`, the row also has the test losses of both branches, the last ones and their curves, and the
+    training accuracy on adversarial images.
+    """
     trained = settings.norms[cell["norm"]]
     options = replace(settings.options, attack_norm_mode=trained.attack_norm_mode)
     config = replace(settings.training.config, norm=trained.norm, seed=cell["seed"], options=options)
-    record = train_run(make_config(config, settings.training.base_batch_size), runs)
+    config = make_config(config, settings.training)
+    record = train_run(config, runs)
     branches = settings.branches
     metrics = [RobustMetric(attack, mode, branch) for mode in NORM_MODES for attack in settings.attacks for branch in branches]
     names = {metric.accuracy: f"test_{metric.name}" for metric in metrics}
     names |= {f"accuracy{branch}": f"test_error{branch}" for branch in branches[1:]}
-    return run_metrics(record) | {name: last_accuracy(record, metric) for name, metric in names.items()}
+    if settings.has_losses:
+        names["train_adversarial_accuracy"] = "train_adversarial_error"
+    row = run_metrics(record) | {name: last_accuracy(record, metric) for name, metric in names.items()}
+    file = Store(runs).folder(config.id) / "artifacts" / ROBUST_HITS
+    hits = json.loads(file.read_text()) if file.exists() else {}
+    row["robust_hits"] = {
+        name: hits[metric.removeprefix("test_")] for name, metric in names.items() if metric.removeprefix("test_") in hits
+    }
+    return row | (branch_losses(record) if settings.has_losses else {})
 
 
-def higher(column: str, norms: tuple[str, str], quantity: str, paper: str) -> Claim:
+def branch_losses(record: RunRecord) -> Measurement:
+    """Return the test losses of AdvProp, the last ones and their curves; None and empty curves if the run failed."""
+    names = {"clean_loss": "test_loss", "adversarial_loss": "test_adversarial_loss"}
+    curves = {name: [round(point[metric], 5) for point in record.curve if metric in point] for name, metric in names.items()}
+    last = {name: curves[name][-1] if record.done else None for name in names}
+    return {**last, "loss_curves": {"step": [point["step"] for point in record.curve], **curves}}
+
+
+@dataclass(frozen=True)
+class AttackedAccuracy(Measured):
+    """An accuracy on attacked images, or of another branch, whose test images are known by `robust_hits` of the row.
+
+    Args:
+        num_attacked: number of attacked images, for rows without `robust_hits`; None if it is not known.
+    """
+
+    num_attacked: int | None = None
+
+    def hits(self, rows: Sequence[Row], seed: int) -> NDArray[np.float64] | None:
+        """Return 100 for each test image that was classified correctly, 0 for each other; None if the row does not say it."""
+        packed = self._row(rows, seed).get("robust_hits", {}).get(self.column)
+        return super().hits(rows, seed) if packed is None else 100.0 * unpack_hits(packed)
+
+    def binomial_variance(self, rows: Sequence[Row], num_test: int) -> float | None:
+        """Return p (1 − p) / n for an accuracy p on n images, in squared points; None if n is not known."""
+        count = self.num_attacked if str(self.column).startswith("robust") else num_test
+        values = [value for seed in self.seeds(rows) or () if (value := self.at(rows, seed)) is not None]
+        if count is None or not values:
+            return None
+        p = sum(values) / len(values)
+        return p * (100.0 - p) / count
+
+
+def higher(
+    column: str,
+    norms: tuple[str, str],
+    quantity: str,
+    source: Source,
+    published: Published | None = None,
+    *,
+    group: str = "",
+    requires: tuple[str, ...] = (),
+    loser_may_fail: bool = False,
+    num_attacked: int | None = None,
+) -> Larger:
     """Return the claim that a column is higher for one norm than for another.
 
     Args:
-        column: the column of the record.
+        column: the column of the record, in %.
         norms: the labels of the two norms, the one with the higher value first.
         quantity: the name of the column in the statement.
-        paper: the numbers in the paper, see `Claim`.
+        source: where the claim is made.
+        published: the paper's numbers, in the order of `norms`.
+        group, requires, loser_may_fail: see `Larger`.
+        num_attacked: number of attacked images, see `AttackedAccuracy`.
     """
     norm, other = norms
-    statement = f"the {quantity} of `{norm}` is higher than that of `{other}`"
-    return Claim(statement, paper, values_of(column, norm=norm), values_of(column, norm=other))
+    return Larger(
+        statement=f"the {quantity} of `{norm}` is higher than that of `{other}`",
+        source=source,
+        published=published,
+        larger=AttackedAccuracy(column, {"norm": norm}, num_attacked),
+        smaller=AttackedAccuracy(column, {"norm": other}, num_attacked),
+        group=group,
+        requires=requires,
+        loser_may_fail=loser_may_fail,
+    )
 
 
-def eval_mode_is_stronger(norm: str, metric: RobustMetric, quantity: str) -> Claim:
-    """Return the claim that accuracy is lower under attacks with norms in eval mode than under attacks in train mode."""
-    statement = f"the {quantity} of `{norm}` is higher against train-mode attacks than against eval-mode attacks"
-    eval_mode, train_mode = (values_of(metric.with_mode(mode).accuracy, norm=norm) for mode in ("eval", "train"))
-    return Claim(statement, NOT_IN_PAPER, train_mode, eval_mode)
+def eval_mode_is_stronger(norm: str, metric: RobustMetric, quantity: str, group: str = "") -> Larger:
+    """Return our claim that accuracy is lower under attacks with norms in eval mode than under attacks in train mode."""
+    eval_mode, train_mode = (AttackedAccuracy(metric.with_mode(mode).accuracy, {"norm": norm}) for mode in ("eval", "train"))
+    return Larger(
+        statement=f"the {quantity} of `{norm}` is higher against train-mode attacks than against eval-mode attacks",
+        source=OURS,
+        larger=train_mode,
+        smaller=eval_mode,
+        group=group,
+    )
 
 
 def plot(

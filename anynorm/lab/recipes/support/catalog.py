@@ -93,12 +93,12 @@ def recipe_table() -> Table:
     rows = []
     for name in recipe_names():
         minutes = read_minutes()[name]
-        times = {preset: _format_minutes(minutes[preset]) if preset in minutes else "" for preset in ("desk", "paper")}
+        times = {preset: _format_minutes(minutes[preset]) if preset in minutes else "" for preset in ("desk", "night", "paper")}
         rows.append({"recipe": name, "reproduces": read_header(name).source, "measures": read_header(name).title, **times})
     finding = (
-        "Times are those of the records, on one or two cores. 'not run': the preset has no record; it needs a GPU, or data that "
-        "are not downloaded automatically. Every recipe also has the preset smoke, which takes seconds and only checks the code. "
-        "To run one: anynorm reproduce NAME --preset desk"
+        "Times are those of the records, in minutes of one core. 'not run': the preset has no record; paper presets need a GPU, "
+        "or data that are not downloaded automatically. desk is a demonstration; every recipe also has the preset smoke, which "
+        "takes seconds and only checks the code. To run one: anynorm reproduce NAME --preset desk"
     )
     return Table(rows, finding)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from anynorm import draw
-from anynorm.lab.recipes.support.claims import Claim
+from anynorm.lab.recipes.support.claims import Check, Claim
+from anynorm.lab.recipes.support.controls import Control
+from anynorm.lab.recipes.support.learned import learned
 from anynorm.lab.recipes.support.recipe import Recipe
 from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import accuracy_rows, result_table, save_figure, successful
@@ -38,14 +40,27 @@ class NetworkGrid(TrainingSettings):
     Args:
         networks: the networks by label.
         norms: the norms of the network as `Config.norm` has them, by label.
+        lrs: learning rates by the label of a norm, instead of `training.config.lr`.
+        min_train_accuracy: training accuracy in % that every network in a claim must reach; None for 2.5 × chance.
     """
 
     networks: Mapping[str, Network]
     norms: Mapping[str, str]
+    lrs: Mapping[str, float] = field(default_factory=dict)
+    min_train_accuracy: float | None = None
+
+
+def controls(settings: NetworkGrid) -> list[Control]:
+    """Return the default control: every network in a claim has learned."""
+    return [learned(settings.training.config.data, settings.min_train_accuracy)]
 
 
 def network_grid_recipe(
-    name: str, presets: Mapping[str, NetworkGrid], claims: Callable[[NetworkGrid], list[Claim]], title: str
+    name: str,
+    presets: Mapping[str, NetworkGrid],
+    claims: Callable[[NetworkGrid], Sequence[Claim | Check]],
+    title: str,
+    controls: Callable[[NetworkGrid], list[Control]] = controls,
 ) -> Recipe[NetworkGrid]:
     """Return a recipe that measures a grid of networks × norms.
 
@@ -54,8 +69,9 @@ def network_grid_recipe(
         presets: settings by preset.
         claims: a function that returns the claims that can be tested with given settings.
         title: the title of the plot.
+        controls: a function that returns what must be true before a claim is tested.
     """
-    return Recipe(name, presets, cells, measure, claims, partial(plot, title=title), tables)
+    return Recipe(name, presets, cells, measure, claims, partial(plot, title=title), tables, controls=controls)
 
 
 def cells(settings: NetworkGrid) -> list[Cell]:
@@ -66,7 +82,9 @@ def cells(settings: NetworkGrid) -> list[Cell]:
 def measure(settings: NetworkGrid, cell: Cell, runs: Path) -> Measurement:
     """Train the network of a cell and return its accuracy."""
     network, norm = settings.networks[cell["network"]], settings.norms[cell["norm"]]
-    config = replace(settings.training.config, model=network.model, width=network.width, norm=norm, seed=cell["seed"])
+    config = settings.training.config
+    lr = settings.lrs.get(cell["norm"], config.lr)
+    config = replace(config, model=network.model, width=network.width, norm=norm, lr=lr, seed=cell["seed"])
     return train_cell(config, settings.training, runs)
 
 

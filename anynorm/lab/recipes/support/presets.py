@@ -34,6 +34,20 @@ BOTTLENECK = Training(
 )  # fmt: skip
 """The desk presets with bottleneck networks: 7500 images at 16 × 16 pixels, ResNet-26 (8 bottleneck blocks)."""
 
+NIGHT = Training(
+    Config(
+        data="cifar10@16", model="resnet20", num_train=10000, crop=2, flip=True,
+        epochs=15, lr=0.1, weight_decay=5e-4, schedule="cosine", num_evals=15,
+    ),
+    base_batch_size=128,
+    samples_per_step=128,
+)  # fmt: skip
+"""The night presets: 10 000 images of CIFAR-10 at 16 × 16 pixels, ResNet-20, 15 epochs, all test images.
+
+The last feature maps have 4 × 4 pixels, so at batch size 2 a statistic of BN is computed from 32 values. Every optimizer step has
+128 samples: smaller batches accumulate gradients, so that cells differ in the samples of a statistic and not in the number of
+steps."""
+
 
 def tiny(config: Config) -> Config:
     """Return a configuration for smoke presets: 64 of scikit-learn's digits, one epoch."""
@@ -69,6 +83,6 @@ IMAGENET_100 = Training(
 """The published setting of sn on ImageNet: 100 epochs, accuracy after the last epoch. The paper uses the augmentation of He et
 al. (2016): crops of images resized to 256 to 480 pixels, and colors shifted along their principal components. Random resized
 crops without a change of colors are used here."""
-IMAGENET_XBN = replace(IMAGENET_100, config=replace(IMAGENET_100.config, devices=2, batch_size=128))
+IMAGENET_XBN = replace(IMAGENET_100, config=replace(IMAGENET_100.config, devices=2, batch_size=128, initialization="he"))
 """The published setting of xbn on ImageNet: the setting of sn with 256 images per step. The paper does not state the number of
-devices; the authors' scripts use two."""
+devices; the authors' scripts use two, and their networks initialize convolutions as He et al. do."""

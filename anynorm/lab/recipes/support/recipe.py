@@ -1,29 +1,41 @@
-"""A recipe reproduces one table or figure of a paper: settings, cells to measure, claims and plots."""
+"""A recipe reproduces one table or figure of a paper: settings, cells to measure, controls, claims and plots."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic
 
 from anynorm.errors import DataError
-from anynorm.lab.recipes.support.claims import HOLDS, Claim
-from anynorm.lab.recipes.support.record import RecipeRecord, read_record
-from anynorm.lab.recipes.support.settings import SettingsT
+from anynorm.lab.recipes.support.claims import Check, Claim
+from anynorm.lab.recipes.support.controls import Control, ControlResult, check_recorded
+from anynorm.lab.recipes.support.executed_code import measure_version
+from anynorm.lab.recipes.support.record import SUFFIX, MeasuredCell, RecipeRecord, cell_key, read_record
+from anynorm.lab.recipes.support.settings import SettingsT, configs_in, map_configs
 from anynorm.lab.recipes.support.settings_json import to_json
+from anynorm.lab.recipes.support.sides import check_controls
+from anynorm.lab.recipes.support.verdicts import Verdict, judge, violated
+from anynorm.lab.tasks import task_class
+from anynorm.lab.training.code_version import cpu_family
+from anynorm.lab.training.config import Config
 from anynorm.lab.training.executors import Executor, LocalExecutor
 from anynorm.lab.training.provenance import provenance
-from anynorm.lab.training.sweep import Cell, Measurement, Sweep
+from anynorm.lab.training.sweep import Cell, Measurement
 from anynorm.progress import track
 from anynorm.table import Table
 
-SMOKE = "smoke"
-"""The preset that takes seconds and only checks that the code works."""
+SMOKE, DESK = "smoke", "desk"
+"""The preset that takes seconds and only checks that the code works, and the one that demonstrates a recipe in minutes."""
+PRESETS = (SMOKE, DESK, "night", "paper")
 RUNS = Path("runs/recipes")
 """Default folder of the run store."""
+FIRST_PILOT_SEED = 1000
+"""Seeds from this one on are for choosing settings; they are never judged."""
 
 
 @dataclass(frozen=True)
@@ -36,18 +48,22 @@ class Recipe(Generic[SettingsT]):
         cells: a function that returns the cells to measure with given settings, see `anynorm.lab.training.sweep`.
         measure: a function `measure(settings, cell, runs)` that returns the metrics of a cell; `runs` is the folder of the run
             store. It is called in worker processes, so it must be picklable.
-        claims: a function that returns the claims that can be tested with given settings.
+        claims: a function that returns the claims that can be tested with given settings, and the checks.
         plot: a function `plot(record, path)` that writes plots to `path` plus an extension and returns their paths.
         tables: a function that returns the tables of a record.
+        controls: a function that returns what must be right before the claims are tested.
+        version: version of the measurement: increase it if the numbers of a cell get another meaning.
     """
 
     name: str
     presets: Mapping[str, SettingsT]
     cells: Callable[[SettingsT], list[Cell]]
     measure: Callable[[SettingsT, Cell, Path], Measurement]
-    claims: Callable[[SettingsT], list[Claim]]
+    claims: Callable[[SettingsT], Sequence[Claim | Check]]
     plot: Callable[[RecipeRecord[SettingsT], Path], list[Path]]
     tables: Callable[[RecipeRecord[SettingsT]], list[Table]] = lambda _: []
+    controls: Callable[[SettingsT], Sequence[Control]] = lambda _: ()
+    version: int = 1
 
     def settings(self, preset: str) -> SettingsT:
         """Return the settings of a preset.
@@ -63,76 +79,193 @@ class Recipe(Generic[SettingsT]):
         """Read a record of this recipe, see `read_record`."""
         return read_record(path, type(next(iter(self.presets.values()))))
 
-    def run(self, preset: str, folder: Path, executor: Executor | None = None, runs: Path = RUNS) -> RecipeRecord[SettingsT]:
-        """Measure all cells that are not in the record in `folder`.
+    def path(self, preset: str, folder: Path, *, pilot: bool = False) -> Path:
+        """Return the path of the record of a preset, or of its pilot."""
+        return folder / f"{self.name}.{preset}{'.pilot' if pilot else ''}{SUFFIX}"
 
-        The record is written after every cell, so that an interrupted call can be resumed.
+    def open_record(self, preset: str, folder: Path, *, pilot: bool = False) -> RecipeRecord[SettingsT]:
+        """Return the record of a preset, or an empty one if its file does not exist.
+
+        Raises:
+            DataError: if the preset does not exist, or the record has other settings.
+        """
+        settings, path = self.settings(preset), self.path(preset, folder, pilot=pilot)
+        if not path.exists():
+            return RecipeRecord(self.name, preset, settings, self.design(settings), self._versions(settings))
+        record = self.read(path)
+        if differing := list(_differing_names(to_json(record.settings), to_json(settings))):
+            raise _other_design(record, path, differing)
+        return record
+
+    def check_design(self, record: RecipeRecord[SettingsT], path: Path) -> None:
+        """Raise an error if cells must not be added to a record.
+
+        Raises:
+            DataError: if the record was begun with other claims, controls or versions.
+        """
+        versions = self._versions(record.settings)
+        differing = [f"version of {name}" for name in _differing_names(record.versions, versions)]
+        if record.design != self.design(record.settings):
+            differing.append("claims or controls")
+        if differing:
+            raise _other_design(record, path, differing)
+
+    def run(
+        self,
+        preset: str,
+        folder: Path,
+        executor: Executor | None = None,
+        runs: Path = RUNS,
+        *,
+        seeds: int | None = None,
+        pilot: bool = False,
+    ) -> RecipeRecord[SettingsT]:
+        """Measure the cells that are not in the record in `folder`, seed by seed, and append each when it is measured.
+
+        An interrupted call can be resumed, and several may run at once. Cells of an unfinished seed that another version of the
+        code or another kind of processor measured are measured again, because the two sides of a comparison must not differ in
+        them. The run store has one folder per version of the code.
 
         Args:
             preset: the name of a preset.
-            folder: the folder of the record `NAME.PRESET.json`.
+            folder: the folder of the record `NAME.PRESET.jsonl`.
             executor: the executor that measures the cells; by default, they are measured in this process.
             runs: the folder of the run store, in which recipes share training runs.
-
-        Returns:
-            The complete record, with rows in the order of the cells.
+            seeds: number of seeds to measure now; None for all of the design.
+            pilot: whether to measure seeds from 1000 on, with validation data where the task can hold out training images, in a
+                record of their own that is never judged.
 
         Raises:
-            DataError: if the preset does not exist, or the settings of the record differ from those of the preset.
+            DataError: if the preset does not exist, the design of the record differs from that of the preset, or there are fewer
+                seeds in the design.
         """
         executor = executor or LocalExecutor(1)
-        path = folder / f"{self.name}.{preset}.json"
-        record = self._open_record(path, preset)
-        sweep = Sweep(self.cells(record.settings), partial(_measure, self.measure, record.settings, runs))
-        start, minutes_before = time.perf_counter(), record.minutes
+        record, path = self.open_record(preset, folder, pilot=pilot), self.path(preset, folder, pilot=pilot)
+        origin = (measure_version(self.measure, record.settings), cpu_family())
+        pending = list(self.missing(record, origin, seeds, pilot=pilot))
+        if pending and not pilot:
+            self.check_design(record, path)
         # the provenance of the code that is loaded now: files may change during the run
-        source = provenance() | {"processes": executor.workers, "threads": 1}
-        commits = set(record.provenance.get("commit", "").split())
-        num_missing = len(sweep.missing(record.rows))
-        for row in track(sweep.run(executor, tuple(record.rows)), self.name, num_missing):
-            record.rows.append(row)
-            record.minutes = round(minutes_before + (time.perf_counter() - start) / 60, 2)
-            if all("seconds" in entry for entry in record.rows):  # runs read from the store count with their training time
-                record.minutes = round(sum(entry["seconds"] for entry in record.rows) / 60 / executor.workers, 2)
-            commits.add(row.get("commit", source["commit"]))
-            record.provenance = source | {"commit": " ".join(sorted(commits))}
-            record.write(path)
-        record.rows = sweep.in_order(record.rows)
-        record.write(path)
+        source = provenance() | {"code": origin[0], "cpu": origin[1], "processes": executor.workers, "threads": 1}
+        controls = self.controls(record.settings)
+        settings = with_validation(record.settings) if pilot else record.settings
+        measure = partial(_measure, self.measure, settings, runs / origin[0])
+        for cell, measured in track(executor.map_unordered(measure, pending), self.name, len(pending)):
+            values, seconds = measured
+            check_recorded(controls, cell | values)
+            own = {name: values.pop(name) for name in ("commit", "seconds") if name in values}
+            record.append(path, MeasuredCell(cell, values, source | {"seconds": round(seconds, 2)} | own))
+        record = self.read(path) if path.exists() else record
+        order = {cell_key(cell): position for position, cell in enumerate(self._cells(record.settings, pilot=pilot))}
+        record.cells = sorted(record.latest.values(), key=lambda cell: order[cell_key(cell.cell)])
         return record
 
-    def judge(self, record: RecipeRecord[SettingsT]) -> Table:
-        """Test the claims of the paper with a record and return a table with one row per claim (see `Claim.judge`)."""
-        rows = [claim.judge(record.rows) for claim in self.claims(record.settings)]
-        num_holding = sum(row["verdict"] == HOLDS for row in rows)
-        commit = record.provenance.get("commit", "unknown")
-        summary = f"{self.name}, preset {record.preset}: {num_holding} of {len(rows)} claims hold"
-        summary += f" ({record.minutes:.3g} minutes, commit {commit})."
-        smoke = "The smoke preset only checks that the code works: its verdicts mean nothing." if record.preset == SMOKE else ""
-        return Table(rows, " ".join(filter(None, (summary, record.failure_summary, smoke))))
+    def missing(
+        self, record: RecipeRecord[SettingsT], origin: tuple[str, str], seeds: int | None = None, *, pilot: bool = False
+    ) -> Iterator[Cell]:
+        """Yield the cells to measure, seed by seed.
 
-    def _open_record(self, path: Path, preset: str) -> RecipeRecord[SettingsT]:
-        """Return the record at a path, or a new record if the file does not exist.
+        Args:
+            record: the record.
+            origin: the version of the code and the kind of processor that would measure them.
+            seeds: number of seeds; None for all of the design.
+            pilot: whether the seeds are those of a pilot.
 
         Raises:
-            DataError: if the preset does not exist, or the settings of the record differ from those of the preset.
+            DataError: if the design has fewer seeds.
         """
-        settings = self.settings(preset)
-        record = self.read(path) if path.exists() else RecipeRecord(self.name, preset, settings)
-        if differing := list(_differing_names(to_json(record.settings), to_json(settings))):
+        if seeds is not None and seeds > record.settings.seeds and not pilot:
             raise DataError(
-                f"{path} was measured with other settings than preset {preset!r} has now ({', '.join(differing)}). "
-                "Delete it to measure again, or choose another folder for records."
+                f"--seeds must be at most {record.settings.seeds}, the number of seeds of preset {record.preset!r}; got {seeds}. "
+                "The number of seeds is a part of the design: it is not chosen after looking at results."
             )
-        return record
+        latest = record.latest
+        settings = record.settings if seeds is None else replace(record.settings, seeds=seeds)
+        by_seed: dict[int, list[Cell]] = {}
+        for cell in self._cells(settings, pilot=pilot):
+            by_seed.setdefault(cell["seed"], []).append(cell)
+        for seed in sorted(by_seed):
+            measured = [latest.get(cell_key(cell)) for cell in by_seed[seed]]
+            origins = {each.origin for each in measured if each is not None}
+            if None in measured or len(origins) > 1:
+                yield from (
+                    cell for cell, each in zip(by_seed[seed], measured, strict=True) if each is None or each.origin != origin
+                )
+
+    def judge(self, record: RecipeRecord[SettingsT]) -> list[Verdict]:
+        """Return the verdict on each claim, in the order of the claims."""
+        claims = [claim for claim in self.claims(record.settings) if not isinstance(claim, Check)]
+        return judge(claims, self.controls(record.settings), record.rows, record.settings.num_test)
+
+    def check_controls(self, record: RecipeRecord[SettingsT]) -> list[ControlResult]:
+        """Return the outcome of each control."""
+        claims = [claim for claim in self.claims(record.settings) if not isinstance(claim, Check)]
+        return check_controls(claims, self.controls(record.settings), record.rows)
+
+    def checks(self, record: RecipeRecord[SettingsT]) -> dict[str, bool]:
+        """Return for each check whether it is passed, by its statement."""
+        checks = [claim for claim in self.claims(record.settings) if isinstance(claim, Check)]
+        failing = violated(checks, record.rows)
+        return {check.statement: check not in failing for check in checks}
+
+    def conclusion(self, record: RecipeRecord[SettingsT]) -> str:
+        """Return what to know about a record before reading its verdicts: preset, time, commits, failures, and limits."""
+        commits = " ".join(record.values_of_provenance("commit")) or "unknown"
+        parts = [f"{self.name}, preset {record.preset}: {record.minutes:.3g} minutes of one core, commit {commits}."]
+        parts.append(record.failure_summary)
+        if record.preset == SMOKE:
+            parts.append("The smoke preset only checks that the code works: its verdicts mean nothing.")
+        elif record.design != self.design(record.settings):
+            parts.append("Claims or controls were changed after measuring began: these verdicts are exploratory.")
+        return " ".join(filter(None, parts))
+
+    def design(self, settings: SettingsT) -> str:
+        """Return a hash of what must not change once measuring has begun: settings, claims with δ, and controls."""
+        claims = [
+            [claim.statement, claim.source, getattr(claim, "published", None), getattr(claim, "delta", None)]
+            + [getattr(claim, name, None) for name in ("requires", "loser_may_fail", "group")]
+            for claim in self.claims(settings)
+        ]
+        controls = [[control.name, control.at_least] for control in self.controls(settings)]
+        text = json.dumps([to_json(settings), claims, controls])
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def _versions(self, settings: SettingsT) -> dict[str, int]:
+        """Return the versions of the measurement and of the tasks of the settings."""
+        tasks = {config.task: task_class(config.task).version for config in configs_in(settings)}
+        return {"recipe": self.version} | {f"task {name}": version for name, version in tasks.items()}
+
+    def _cells(self, settings: SettingsT, *, pilot: bool) -> list[Cell]:
+        first = FIRST_PILOT_SEED if pilot else 0
+        return [cell | {"seed": cell["seed"] + first} for cell in self.cells(settings)]
 
 
-def _measure(measure: Callable[[SettingsT, Cell, Path], Measurement], settings: SettingsT, runs: Path, cell: Cell) -> Measurement:
-    """Call `measure`; unlike a lambda, a `partial` of this function can be pickled."""
-    return measure(settings, cell, runs)
+def with_validation(settings: SettingsT) -> SettingsT:
+    """Return settings in which networks are tested on held-out training images, in tasks that can hold out images."""
+
+    def hold_out(config: Config) -> Config:
+        return replace(config, num_validation=settings.num_validation) if task_class(config.task).has_validation else config
+
+    changed: SettingsT = map_configs(settings, hold_out)
+    return changed
 
 
-def _differing_names(values: dict[str, Any], others: dict[str, Any]) -> Iterator[str]:
+def _other_design(record: RecipeRecord[Any], path: Path, differing: Sequence[str]) -> DataError:
+    return DataError(
+        f"{path} was begun with another design than preset {record.preset!r} has now ({', '.join(differing)}), so its "
+        f"{len(record.cells)} cells cannot be completed. Move it away to measure again, or choose another folder."
+    )
+
+
+def _measure(
+    measure: Callable[[SettingsT, Cell, Path], Measurement], settings: SettingsT, runs: Path, cell: Cell
+) -> tuple[Measurement, float]:
+    """Return the metrics of a cell and the seconds it took; unlike a lambda, a `partial` of this function can be pickled."""
+    start = time.perf_counter()
+    return measure(settings, cell, runs), time.perf_counter() - start
+
+
+def _differing_names(values: Mapping[str, Any], others: Mapping[str, Any]) -> Iterator[str]:
     """Yield the names of the entries in which nested dictionaries differ, such as "training.config.lr"."""
     for name in sorted(values.keys() | others.keys()):
         value, other = values.get(name), others.get(name)

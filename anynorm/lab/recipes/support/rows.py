@@ -1,17 +1,14 @@
-"""Select values from the rows of a record, for claims, tables and plots."""
+"""Select values from the rows of a record, for tables and plots."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from anynorm.lab.training.result import Result
 from anynorm.lab.training.sweep import Row
 from anynorm.table import Table
-
-Values = Callable[[list[Row]], Sequence[float | None]]
-"""A function of the rows of a record that returns one value per seed, sorted by seed; None where the run failed."""
 
 
 def select(rows: list[Row], column: str, **cell: Any) -> list[Any]:
@@ -86,31 +83,6 @@ def result_table(rows: list[Row], finding: str, format_spec: str = ".1f") -> Tab
     """
     columns = {column for row in rows for column, value in row.items() if isinstance(value, Result)}
     return Table(rows, finding, formats=dict.fromkeys(columns, format_spec))
-
-
-def values_of(column: str, **cell: Any) -> Values:
-    """Return a function that selects a column of a cell."""
-    return lambda rows: select(rows, column, **cell)
-
-
-def accuracy_of(**cell: Any) -> Values:
-    """Return a function that selects the accuracies of a cell."""
-    return values_of("accuracy", **cell)
-
-
-def differences(minuend: Values, subtrahend: Values) -> Values:
-    """Return a function that subtracts one quantity from another, seed by seed; None where a run failed."""
-
-    def subtract(rows: list[Row]) -> list[float | None]:
-        pairs = zip(minuend(rows), subtrahend(rows), strict=True)
-        return [None if a is None or b is None else a - b for a, b in pairs]
-
-    return subtract
-
-
-def accuracy_drop(large: int, small: int, **cell: Any) -> Values:
-    """Return a function that computes the drop of accuracy, in points, from a large batch size to a small one."""
-    return differences(accuracy_of(batch_size=large, **cell), accuracy_of(batch_size=small, **cell))
 
 
 def save_figure(figure: Any, path: Path, dpi: int = 150) -> list[Path]:

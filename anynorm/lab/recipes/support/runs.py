@@ -23,7 +23,7 @@ from anynorm.lab.data.names import path_of
 from anynorm.lab.recipes.support.settings import Training
 from anynorm.lab.tasks import task_class
 from anynorm.lab.tasks.run import get_or_train
-from anynorm.lab.training.config import LR_SCALINGS, Config, config_from_dict, hash_sources
+from anynorm.lab.training.config import Config, config_from_dict, hash_sources
 from anynorm.lab.training.devices import Hardware, check_gpus
 from anynorm.lab.training.provenance import cpu_count
 from anynorm.lab.training.record import RunRecord
@@ -34,16 +34,15 @@ _hash_sources = lru_cache(hash_sources)
 """`hash_sources`, cached because a folder of images may have a million files."""
 
 
-def make_config(config: Config, base_batch_size: int | None = None) -> Config:
-    """Return the configuration of a run: with the learning rate of its batch size, and data and code that are identified.
+def make_config(config: Config, training: Training | None = None) -> Config:
+    """Return the configuration of a run, with data and code that are identified.
 
     Args:
         config: the configuration of a cell.
-        base_batch_size: see `Training`.
+        training: how the cell is trained, see `Training.complete`; None if the configuration is complete.
     """
-    if base_batch_size is not None:
-        ratio = config.batch_size * config.devices * config.grad_accum_steps / base_batch_size
-        config = replace(config, lr=config.lr * LR_SCALINGS["linear"](ratio))
+    if training is not None:
+        config = training.complete(config)
     config = replace(config, data=with_full_path(config.data))
     return replace(config, source_hash=_hash_sources(Config(data=config.data, model=config.model)))
 
@@ -72,7 +71,7 @@ def train_cell(config: Config, training: Training, runs: Path) -> Measurement:
         training: base batch size, and number of evaluations over which the median is taken.
         runs: the folder of the run store.
     """
-    record = train_run(make_config(config, training.base_batch_size), runs)
+    record = train_run(make_config(config, training), runs)
     return run_metrics(record, training.median_of_last)
 
 
@@ -114,8 +113,21 @@ def run_metrics(record: RunRecord, median_of_last: int = 1) -> Measurement:
     return {
         "accuracy": round(100 - statistics.median(errors), 3) if record.done else None,
         "train_accuracy": last_accuracy(record, "train_error"),
+        **trace(record),
         **run_outcome(record),
     }
+
+
+def trace(record: RunRecord) -> Measurement:
+    """Return what a row keeps of a classification run besides its accuracies.
+
+    Returns:
+        `hits`, the test images that were classified correctly, and `curve`, [epoch, training error, test error] in % for each
+        evaluation.
+    """
+    points = [[point["epoch"], point.get("train_error"), point.get("test_error")] for point in record.curve]
+    curve = [[None if value is None else round(value, 2) for value in point] for point in points]
+    return {"curve": curve} | ({"hits": record.hits} if record.hits else {})
 
 
 def last_accuracy(record: RunRecord, error: str) -> float | None:

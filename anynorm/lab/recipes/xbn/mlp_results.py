@@ -38,6 +38,12 @@ class MlpSettings(Settings):
         inits: initializations of the weights, "default" first.
         no_norm_lrs: learning rates of the network without norms.
         no_norm_iterations: numbers of steps of the network without norms.
+        first_batch_start: whether to measure running statistics that start from those of the first batch, not from (0, 1), too.
+        momenta: further weights of the newest batch in the running statistics, besides 0.1.
+        lrs: further learning rates.
+        depths: further numbers of layers.
+        groups: further numbers of groups of GN, besides 4.
+        measure_subsets: whether to keep the curves of runs on subsets, and to recompute their statistics on the training set.
     """
 
     data: str
@@ -50,6 +56,12 @@ class MlpSettings(Settings):
     inits: tuple[str, ...]
     no_norm_lrs: tuple[float, ...]
     no_norm_iterations: tuple[int, ...]
+    first_batch_start: bool = False
+    momenta: tuple[float, ...] = ()
+    lrs: tuple[float, ...] = ()
+    depths: tuple[int, ...] = ()
+    groups: tuple[int, ...] = ()
+    measure_subsets: bool = False
 
 
 class FittedResult(Result):
@@ -95,18 +107,22 @@ def tables(record: RecipeRecord[MlpSettings]) -> list[Table]:
 
 
 def plot(record: RecipeRecord[MlpSettings], path: Path) -> list[Path]:
-    """Write two plots: one of Figs. 2 and 4, one of Figs. 3 and 5."""
+    """Write the plots of Figs. 2 and 4, of Figs. 3 and 5, and of the curves of subsets and of the start of the statistics."""
     pictures = {"figs24": _draw_curves(record), "figs35": _draw_subsets(record)}
+    if record.settings.measure_subsets:
+        pictures["fig3c"] = _draw_curves_of_subsets(record)
+    if record.settings.first_batch_start:
+        pictures["start"] = _draw_curves(record, "start")
     return [
         file for suffix, fig in pictures.items() for file in save_figure(fig, path.with_name(f"{path.name}.{suffix}"), dpi=110)
     ]
 
 
-def _draw_curves(record: RecipeRecord[MlpSettings]) -> Figure:
-    """Plot errors and the ESM of selected layers over the iterations (Figs. 2, 4)."""
+def _draw_curves(record: RecipeRecord[MlpSettings], figure: str = "2, 4") -> Figure:
+    """Plot errors and the ESM of selected layers over the iterations (Figs. 2, 4; "start": from the first batch)."""
     fig = Figure(figsize=(13, 7), layout="constrained")
     for axes, network in zip(fig.subplots(2, 3), NETWORKS, strict=True):
-        runs = select(record.rows, "curves", figure="2, 4", network=network)
+        runs = select(record.rows, "curves", figure=figure, network=network)
         _draw_errors(axes[0], runs)
         axes[0].set_title(f"{network.upper()}: error, {len(runs)} seeds")
         for ax, column, symbol in ((axes[1], "esm_std", r"\sigma"), (axes[2], "esm_mean", r"\mu")):
@@ -115,6 +131,18 @@ def _draw_curves(record: RecipeRecord[MlpSettings]) -> Figure:
         for ax in axes:
             ax.set_xlabel("iteration")
             ax.legend(frameon=False)
+    return fig
+
+
+def _draw_curves_of_subsets(record: RecipeRecord[MlpSettings]) -> Figure:
+    """Plot ESM_σ over the iterations, the mean over layers and seeds, for each size of the training set (Fig. 3c)."""
+    fig = Figure(figsize=(9, 4.2), layout="constrained")
+    for ax, network in zip(fig.subplots(1, 2, sharey=True), NETWORKS, strict=True):
+        for size in record.settings.train_sizes:
+            runs = select(record.rows, "curves", figure="3, 5", network=network, train_size=size)
+            ax.plot(torch.tensor([run["esm_std"] for run in runs]).mean((0, 2)), label=f"|S| = {size}")
+        ax.set(xlabel="iteration", ylabel=r"$\mathrm{ESM}_\sigma$", yscale="log", title=f"{network.upper()}, mean over layers")
+        ax.legend(frameon=False)
     return fig
 
 
@@ -148,7 +176,9 @@ def _draw_subsets(record: RecipeRecord[MlpSettings]) -> Figure:
         for size in sizes:
             esm = torch.tensor(select(rows, "esm_std", figure="3, 5", network=network, train_size=size)).mean(0)
             step = settings.depth // len(esm)
-            profiles[f"|S| = {size}"] = [{"esm_std": float(value), "layer": step * k} for k, value in enumerate(esm, 1)]
+            inputs = statistics.fmean(select(rows, "input_shift", figure="3, 5", network=network, train_size=size))
+            points = [(0, inputs), *((step * k, float(value)) for k, value in enumerate(esm, 1))]  # layer 0 is the input
+            profiles[f"|S| = {size}"] = [{"esm_std": value, "layer": layer} for layer, value in points]
         draw.profiles(profiles, "esm_std", ax)
         ax.set(title=f"{network.upper()} after training", yscale="log", ylim=(0.02, 12))
     for network, color in zip(NETWORKS, draw.COLORS, strict=False):

@@ -11,7 +11,7 @@ Each loop, in eval mode:
 Each step: cross entropy on a batch of the source + `cdd_weight` · CDD (see `cdd`) of `samples_per_class` images per
 domain and class, of `classes_per_batch` random classes that kept their label.
 
-The paper stops when the centers of source and target are close; here the number of loops is fixed.
+The adaptation stops when the mean distance between the centers of a class in source and target is below `stop_distance`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from anynorm.lab.tasks.adaptation.cdd import cdd_of_all_classes, cdd_of_sampled_
 from anynorm.lab.tasks.adaptation.data import DomainPair
 from anynorm.lab.tasks.adaptation.loops import LoopedAdaptation
 from anynorm.lab.tasks.adaptation.options import CANOptions
-from anynorm.lab.tasks.adaptation.spherical_kmeans import class_centers, match_clusters, spherical_kmeans
+from anynorm.lab.tasks.adaptation.spherical_kmeans import class_centers, cosine_distance, match_clusters, spherical_kmeans
 from anynorm.lab.tasks.adaptation.task import SOURCE, TARGET
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.task import Metrics
@@ -41,13 +41,16 @@ class CAN(LoopedAdaptation[CANOptions]):
 
     Attributes:
         assignments: a buffer, the class of each training image of the target in this loop, (n,); −1 for none.
+        center_distance: a buffer, the mean distance between the centers of a class in source and target in this loop.
     """
 
     assignments: Tensor
+    center_distance: Tensor
 
     def __init__(self, config: Config, data: DomainPair | None = None) -> None:
         super().__init__(config, data)
         self.register_buffer("assignments", torch.full((len(self.target_images),), UNLABELED))
+        self.register_buffer("center_distance", torch.ones(()))
 
     # Labels -------------------------------------------------------------------------------------------------------------------
 
@@ -57,7 +60,9 @@ class CAN(LoopedAdaptation[CANOptions]):
         num_classes = self.data.num_classes
         centers = class_centers(self.outputs(images, SOURCE)[0], self.to_device(labels), num_classes)
         clusters = spherical_kmeans(self.outputs(self.target_images, TARGET)[0], centers)
-        classes = match_clusters(clusters.centers, centers)[clusters.labels]
+        matched = match_clusters(clusters.centers, centers)
+        classes = matched[clusters.labels]
+        self.center_distance.copy_(cosine_distance(clusters.centers, centers)[range(num_classes), matched].mean())
         options = self.options
         self.assignments.copy_(filter_labels(classes, clusters.distances, options.max_distance, options.min_samples, num_classes))
         if len(set(self.assignments.tolist()) - {UNLABELED}) < 2:
@@ -67,6 +72,10 @@ class CAN(LoopedAdaptation[CANOptions]):
                 "Use a larger max_distance.",
                 stacklevel=2,
             )
+
+    def is_adapted(self) -> bool:
+        """Whether the centers of source and target are closer than `stop_distance`."""
+        return float(self.center_distance) < self.options.stop_distance
 
     # Updates ------------------------------------------------------------------------------------------------------------------
 

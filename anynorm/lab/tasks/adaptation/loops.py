@@ -5,6 +5,9 @@
     every steps_per_loop steps    labels of the target's images, by the network in eval mode with the norms of the target
     every step                    one update by the loss of the method
 
+The adaptation stops after `max_loops` loops, or when the method says so (`is_adapted`); the remaining steps of the run change
+nothing. With `decay_steps`, the learning rate of the adaptation is lr · decay_rate^⌊updates / decay_steps⌋.
+
 The labels of a loop are a buffer, so a run that is resumed in the middle of a loop is bit-identical to an uninterrupted one.
 
 `DSBN` (Chang et al. 2019): domain-specific norms, and cross entropy on pseudo labels of the target,
@@ -56,9 +59,11 @@ class LoopedAdaptation(SourceOnly[LoopOptions_co]):
 
     Attributes:
         num_loops: a buffer, the number of loops started.
+        stopped: a buffer, whether the adaptation has stopped.
     """
 
     num_loops: Tensor
+    stopped: Tensor
 
     def __init__(self, config: Config, data: DomainPair | None = None) -> None:
         super().__init__(config, data)
@@ -69,6 +74,7 @@ class LoopedAdaptation(SourceOnly[LoopOptions_co]):
         if self.options.source_epochs >= config.epochs:
             raise SpecError(f"source_epochs must be less than epochs={config.epochs}; got {self.options.source_epochs}.")
         self.register_buffer("num_loops", torch.zeros((), dtype=torch.long))
+        self.register_buffer("stopped", torch.zeros((), dtype=torch.bool))
 
     # What a method defines ----------------------------------------------------------------------------------------------------
 
@@ -90,6 +96,10 @@ class LoopedAdaptation(SourceOnly[LoopOptions_co]):
         """
         raise self._undefined("adaptation_loss")
 
+    def is_adapted(self) -> bool:
+        """Whether the adaptation is finished before its last loop; called after each assignment of labels."""
+        return False
+
     # Steps --------------------------------------------------------------------------------------------------------------------
 
     @property
@@ -105,19 +115,28 @@ class LoopedAdaptation(SourceOnly[LoopOptions_co]):
         for is_head, factor in ((False, 1.0), (True, self.options.head_lr_factor)):
             chosen = [parameter for parameter in parameters if (id(parameter) in head) == is_head]
             lr = factor * (self.options.adaptation_lr or self.config.lr)
-            groups += [{**group, "lr": lr} for group in parameter_groups(self.config, chosen, [self])]
-        return {
-            "main": make_optimizer(self.config, [self]),
-            ADAPTATION: make_optimizer_for_groups(self.config, groups),
-        }
+            decays = {"constant_lr": True} if self.options.decay_steps else {}  # the schedule is that of `_decay_lr`
+            groups += [{**group, "lr": lr, **decays} for group in parameter_groups(self.config, chosen, [self])]
+        self._adaptation_optimizer = make_optimizer_for_groups(self.config, groups)
+        return {"main": make_optimizer(self.config, [self]), ADAPTATION: self._adaptation_optimizer}
+
+    def _decay_lr(self, num_updates: int) -> None:
+        """Set the learning rate of the adaptation after a number of its updates."""
+        if self.options.decay_steps:
+            factor = self.options.decay_rate ** (num_updates // self.options.decay_steps)
+            for group in self._adaptation_optimizer.param_groups:
+                group["lr"] = factor * group["initial_lr"]
 
     def training_step(self, trainer: TrainingLoop) -> Metrics:
         """Update the parameters once, on the source or on both domains."""
         adaptation_step = trainer.step - self.source_steps
         if adaptation_step < 0:
             return super().training_step(trainer)
-        if adaptation_step % self.options.steps_per_loop == 0:
+        if adaptation_step % self.options.steps_per_loop == 0 and not self.stopped:
             self._begin_loop(trainer, is_first=adaptation_step == 0)
+        if self.stopped:
+            return {}
+        self._decay_lr(adaptation_step)
         seed = derive_seed(self.config.seed, _TARGET_STREAM, trainer.step * self.config.devices + self.processes.rank)
         with trainer.autocast():
             images, labels = self.training_batch(trainer.step)
@@ -127,6 +146,9 @@ class LoopedAdaptation(SourceOnly[LoopOptions_co]):
         return metrics
 
     def _begin_loop(self, trainer: TrainingLoop, *, is_first: bool) -> None:
+        if self.options.max_loops and int(self.num_loops) == self.options.max_loops:
+            self.stopped.fill_(True)
+            return
         if is_first and self.has_domains:
             for network in (self.model, *trainer.averages.values()):
                 copy_domain(network, SOURCE)
@@ -136,6 +158,7 @@ class LoopedAdaptation(SourceOnly[LoopOptions_co]):
         self.num_loops += 1
         start = self.options.source_epochs / self.config.epochs
         self.assign_labels((trainer.progress - start) / (1 - start))
+        self.stopped.fill_(self.is_adapted())
 
     @property
     def has_domains(self) -> bool:

@@ -30,6 +30,14 @@ class LoopOptions(AdaptationOptions):
     head_lr_factor: float = option(
         1.0, "factor of the learning rate of the last layer after the training on the source.", minimum=0
     )
+    decay_steps: int = option(
+        0,
+        "number of updates after which the learning rate of the adaptation is multiplied by decay_rate, repeatedly; 0 for the "
+        "schedule of the run.",
+        minimum=0,
+    )
+    decay_rate: float = option(0.1, "factor of the learning rate of the adaptation after decay_steps updates.", above=0)
+    max_loops: int = option(0, "number of loops after which the adaptation stops; 0 for as many as the epochs have.", minimum=0)
     recalibrate: bool = option(
         False,
         "whether domain-specific running statistics of the target are estimated on its images before the first loop, instead of "
@@ -61,5 +69,10 @@ class CANOptions(LoopOptions):
         1.0,
         "distance from its cluster center, in [0, 1], at which an image of the target loses its label, D₀ of the paper; 1 to "
         "keep all labels.",
+    )
+    stop_distance: float = option(
+        0.0,
+        "mean distance between the class centers of source and target, in [0, 1], below which the adaptation stops; 0 for never.",
+        minimum=0,
     )
     min_samples: int = option(3, "minimum number of labeled target images of a class in the contrastive loss.", minimum=1)

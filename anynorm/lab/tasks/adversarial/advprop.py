@@ -26,11 +26,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from anynorm.lab.attacks import Attack
 from anynorm.lab.tasks.adversarial.options import AdvPropOptions
 from anynorm.lab.tasks.adversarial.task import Adversarial
+from anynorm.lab.tasks.classification.robustness import count_images, pixel_model, sum_losses
 from anynorm.lab.tasks.classification.task import Classification
 from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
+from anynorm.lab.training.distributed import Processes
 from anynorm.lab.training.images import Batch
 from anynorm.lab.training.task import Metric, Metrics
 from anynorm.layers.conditioning import condition, conditional_layers
@@ -49,6 +52,7 @@ class AdvProp(Adversarial[AdvPropOptions]):
     The norms have a branch for clean and one for adversarial images. The metric is the error on clean images by the clean branch.
     After the last step, evaluations have the errors under attacks; the attacked branch is the one that classifies. Metrics of the
     adversarial branch end in `_adversarial_branch`; they are equal to those of the clean branch for norms that take no condition.
+    With `loss_attack`, every evaluation has the cross entropy of attacked images by the adversarial branch, `adversarial_loss`.
 
     Args:
         config: the run.
@@ -107,12 +111,31 @@ class AdvProp(Adversarial[AdvPropOptions]):
     def evaluate(self) -> dict[str, float]:
         """Return the metrics of both branches, after the last step also those on adversarial images."""
         metrics: dict[str, float] = {}
+        robust_hits: dict[str, list[bool]] = {}
+        self.robust_hits = {}
         for suffix, domain in BRANCHES.items():
             if domain == CLEAN or self.takes_condition:
                 with condition(self.model, domain, strict=False):
                     values = Classification.evaluate(self)
+            if domain == CLEAN:
+                hits = self.hits
+            robust_hits |= {f"{name}{suffix}": each for name, each in self.robust_hits.items()}
+            if self.robust_hits and self.hits is not None and suffix:
+                robust_hits[f"error{suffix}"] = list(self.hits)
             metrics |= {f"{name}{suffix}": value for name, value in values.items()}
-        return metrics
+        self.hits = hits  # those of the metric `error`, not of the branch that was evaluated last
+        self.robust_hits = robust_hits
+        attack = self.options.make_loss_attack()
+        return metrics if attack is None else metrics | {"adversarial_loss": self.adversarial_loss(attack)}
+
+    def adversarial_loss(self, attack: Attack) -> float:
+        """Return the mean cross entropy of attacked test images by the adversarial branch, in eval mode."""
+        count = count_images(self.options.num_attacked, self.images.num_tests)
+        processes = Processes() if self.config.sync else self.processes
+        with condition(self.model, ADVERSARIAL, strict=False):
+            batches = self._attacked_batches(count, processes)
+            total = sum_losses(pixel_model(self.model, self.data), batches, attack)
+        return processes.sum([total])[0] / count
 
     def eval_batches(self, batch_size: int) -> Iterator[Batch]:
         """Return standardized test images and their labels, in order; while they are used, the clean branch is set."""

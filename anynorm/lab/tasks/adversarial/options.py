@@ -42,3 +42,17 @@ class AdvPropOptions(AdversarialOptions):
     attack: tuple[str, ...] = option(("pgd:10",), "comma-separated attacks of the last evaluation.")
     train_attack: str = option("pgd:10", "attack that makes the adversarial images of training steps, such as pgd:4 or fgsm.")
     loss_weight: float = option(1.0, "factor w of the sum of the losses on clean and on adversarial images.")
+    loss_attack: str = option(
+        "",
+        "attack on the adversarial branch in every evaluation, whose mean cross entropy is the metric adversarial_loss "
+        '(sabn Fig. 6); "" for none.',
+    )
+
+    def check(self) -> None:
+        """Check the attacks of evaluations and of training steps."""
+        super().check()
+        self.make_loss_attack()
+
+    def make_loss_attack(self) -> Attack | None:
+        """Return the attack of the metric adversarial_loss, or None."""
+        return parse(self.loss_attack, epsilon=self.epsilon, step_size=self.step_size) if self.loss_attack else None

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from anynorm.errors import AnynormError, DataError
 from anynorm.lab.data import ImageDataset, StreamedDataset, augment
 from anynorm.lab.models import build_model
+from anynorm.lab.models.initialization import initialize_he
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.distributed import Processes
 from anynorm.lab.training.images import Batch, load_images, make_images
@@ -36,6 +37,7 @@ class Classifier(Task[TaskOptions_co]):
     """
 
     metric: ClassVar[Metric] = Metric("error", "%")
+    has_validation: ClassVar[bool] = True
 
     def __init__(self, config: Config, data: ImageDataset | StreamedDataset | None = None) -> None:
         super().__init__(config)
@@ -45,7 +47,8 @@ class Classifier(Task[TaskOptions_co]):
 
     def make_model(self) -> nn.Module:
         """Return the untrained network with the norms of the run."""
-        return self.apply_norms(build_model(self.config.model, self.data.shape, self.config.width))
+        model = build_model(self.config.model, self.data.shape, self.config.width)
+        return self.apply_norms(initialize_he(model) if self.config.initialization == "he" else model)
 
     @classmethod
     def prepare(cls, config: Config) -> None:
@@ -105,14 +108,16 @@ class Classifier(Task[TaskOptions_co]):
 
     def clean_metrics(self) -> dict[str, float]:
         """Return the mean cross entropy and the error in percent on the test set, which is divided among the processes."""
-        losses, errors = [], []
+        losses, wrong = [], []
         for x, labels in self._test_batches(self._eval_batch_size(), self.processes):
             logits = self.model(x).float()
             losses.append(nn.functional.cross_entropy(logits, labels, reduction="sum"))
-            errors.append(_is_wrong(logits, labels).sum())
-        sums = [sum(torch.stack(values).tolist()) if values else 0.0 for values in (losses, errors)]
+            wrong.append(_is_wrong(logits, labels))
+        sums = [sum(torch.stack(losses).tolist()), float(torch.cat(wrong).sum())] if losses else [0.0, 0.0]
         loss, num_wrong = self.processes.sum(sums)
         count = self.images.num_tests
+        if self.is_trained and self.processes.count == 1:
+            self.hits = (~torch.cat(wrong)).tolist()
         return {"loss": loss / count, "error": 100 * num_wrong / count}
 
     def eval_batches(self, batch_size: int) -> Iterator[Batch]:

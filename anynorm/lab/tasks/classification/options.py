@@ -1,4 +1,4 @@
-"""The options of classification: attacks on the trained network."""
+"""The options of classification: attacks on the trained network, and batch averages."""
 
 from __future__ import annotations
 
@@ -24,6 +24,12 @@ class ClassificationOptions(Options):
     )
     num_attacked: int = option(
         1000, "number of test images to attack, rounded down to a multiple of 100 if it is larger.", minimum=1
+    )
+    averaged_samples: int = option(
+        0,
+        "number of training images over whose batches statistics are averaged for a further evaluation, at every evaluation (sn "
+        "sec. 2.1: batch average); 0 for none.",
+        minimum=0,
     )
 
     def check(self) -> None:

@@ -87,7 +87,14 @@ def count_images(num_attacked: int, available: int) -> int:
 
 
 def count_errors(model: nn.Module, batches: Iterable[tuple[int, Tensor, Tensor]], attacks: Iterable[Attack]) -> dict[str, int]:
-    """Return the number of misclassified adversarial images by attack and mode; the model is in eval mode when it classifies.
+    """Return the number of misclassified adversarial images by attack and mode; see `find_hits`."""
+    return {name: hits.count(False) for name, hits in find_hits(model, batches, attacks).items()}
+
+
+def find_hits(
+    model: nn.Module, batches: Iterable[tuple[int, Tensor, Tensor]], attacks: Iterable[Attack]
+) -> dict[str, list[bool]]:
+    """Return which adversarial images are classified correctly, by attack and mode; the model then is in eval mode.
 
     Args:
         model: a model of images in [0, 1].
@@ -96,15 +103,30 @@ def count_errors(model: nn.Module, batches: Iterable[tuple[int, Tensor, Tensor]]
     """
     differs = modes_differ(model)
     variants = [replace(attack, norm_mode=mode) for attack in attacks for mode in NORM_MODES]
-    wrong = {RobustMetric.of(attack): 0 for attack in variants}
+    hits: dict[RobustMetric, list[bool]] = {RobustMetric.of(attack): [] for attack in variants}
     for index, images, labels in batches:
         for attack in variants:
             if attack.norm_mode == "train" and not differs:
                 continue
             generator = torch.Generator().manual_seed(SEED + index)
             logits = model(attack(model, images, labels, generator))
-            wrong[RobustMetric.of(attack)] += int((logits.argmax(1) != labels).sum())
-    return {metric.name: wrong[metric if differs else metric.with_mode("eval")] for metric in wrong}
+            hits[RobustMetric.of(attack)] += (logits.argmax(1) == labels).tolist()
+    return {metric.name: hits[metric if differs else metric.with_mode("eval")] for metric in hits}
+
+
+def sum_losses(model: nn.Module, batches: Iterable[tuple[int, Tensor, Tensor]], attack: Attack) -> float:
+    """Return the sum of the cross entropies of adversarial images.
+
+    Args:
+        model: a model of images in [0, 1].
+        batches: see `count_errors`.
+        attack: the attack.
+    """
+    total = 0.0
+    for index, images, labels in batches:
+        adversarial = attack(model, images, labels, torch.Generator().manual_seed(SEED + index))
+        total += float(nn.functional.cross_entropy(model(adversarial).float(), labels, reduction="sum"))
+    return total
 
 
 def modes_differ(model: nn.Module) -> bool:

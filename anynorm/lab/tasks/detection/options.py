@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from anynorm.errors import SpecError
+from anynorm.lab.tasks.detection.networks.norm_free import PARTS
 from anynorm.lab.training.norm_modes import NormModeOptions
 from anynorm.lab.training.options import option
 from anynorm.lab.training.pretrained_backbone import PretrainedOptions
@@ -55,6 +56,11 @@ class DetectionOptions(NormModeOptions, PretrainedOptions):
     )
     box_features: int = option(128, "size of the hidden layers of the box head with a feature pyramid.", minimum=1)
     mask_convs: int = option(2, "number of convolutions with norms in the mask head with a feature pyramid.", minimum=0)
+    norm_free: tuple[str, ...] = option(
+        (),
+        "parts without norms, whose convolutions have biases: fpn, heads, heads.rpn, heads.box or heads.mask.",
+        choices=PARTS,
+    )
     score_threshold: float = option(0.05, "minimum score of a detection.")
     max_detections: int = option(
         100, "maximum number of detections per image, from 1 to 100, as many as COCO's AP counts.", minimum=1, maximum=100

@@ -34,7 +34,7 @@ from anynorm.lab.training.clipping import clipping_optimizer
 from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.norm_modes import evaluate_norm_modes
-from anynorm.lab.training.pretrained_backbone import set_up_network
+from anynorm.lab.training.pretrained_backbone import freeze_submodule, set_up_network
 from anynorm.lab.training.schedules import Step
 from anynorm.lab.training.task import Metric, Metrics, Task
 
@@ -93,7 +93,10 @@ class Detection(Task[DetectionOptions]):
         """Return the detector with the norms of the run, and with pretrained weights of the backbone if the run has any."""
         backbone = make_backbone(self.config.model, 3, self.config.width, self.options.backbone_image_size)
         network = make_detector(backbone, len(self.data.class_names), self.options)
-        return set_up_network(network, self.config, self.options, self._calibration_images, load_weights)
+        model = set_up_network(network, self.config, self.options, self._calibration_images, load_weights)
+        if self.options.frozen_submodule == "backbone" and not self.options.fpn:  # its last stage is in the box head
+            freeze_submodule(model, "heads.box.body", batch_free=self.options.freeze_batch_free)
+        return model
 
     def _calibration_images(self, count: int) -> Tensor:
         return torch.cat(list(self.images.training_crops(count, self.config.batch_size)))

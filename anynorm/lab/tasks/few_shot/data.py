@@ -1,9 +1,13 @@
 """Data sets of few-shot learning: images of base classes for training, and of novel classes for testing.
 
 omniglot                     background and evaluation characters, with the alphabet of each character; see `omniglot`
+omniglot-validation          background characters alone: those of the last fifth of their alphabets are novel classes
 miniimagenet                 64 train and 20 test classes; see `miniimagenet`
+miniimagenet-validation      64 train and 16 val classes
 folder:PATH                  PATH/base/CLASS/… and PATH/novel/CLASS/…, or PATH/train/CLASS/… and PATH/test/CLASS/… (or val)
 digits, cifar100@16, …       a data set of `anynorm.lab.data` in memory: the first 60 % of its classes are base classes
+
+Validation data are for the choice of settings: they have no class in common with the novel classes of the test.
 """
 
 from __future__ import annotations
@@ -24,6 +28,10 @@ from anynorm.lab.tasks.few_shot.miniimagenet import miniimagenet
 from anynorm.lab.tasks.few_shot.omniglot import Characters, omniglot
 
 Split = tuple[Tensor, Tensor]
+MINIIMAGENET = {"miniimagenet": "test", "miniimagenet-validation": "val"}
+"""The part of miniImageNet with the novel classes, by the name of the data set."""
+VALIDATION_FRACTION = 0.2
+"""Fraction of the background alphabets of Omniglot whose characters are the novel classes of `omniglot-validation`."""
 BASE_FRACTION = 0.6
 """Fraction of base classes in a data set without a predefined split of classes."""
 LAYOUTS = (("base", "novel"), ("train", "test"), ("train", "val"))
@@ -109,8 +117,11 @@ def load_few_shot(name: str, image_size: int = 64, *, skip_unreadable: bool = Fa
     kind = name.partition(":")[0]
     if name == "omniglot":
         return _from_characters(omniglot("background"), omniglot("evaluation"))
-    if name == "miniimagenet":
-        base, novel = (miniimagenet(split, image_size, skip_unreadable=skip_unreadable) for split in ("train", "test"))
+    if name == "omniglot-validation":
+        return _from_characters(*hold_out_alphabets(omniglot("background")))
+    if name in MINIIMAGENET:
+        parts = ("train", MINIIMAGENET[name])
+        base, novel = (miniimagenet(part, image_size, skip_unreadable=skip_unreadable) for part in parts)
         return FewShotDataset(base, novel)
     if kind == "folder":
         paths = _find_parts(name)
@@ -133,6 +144,20 @@ def split_classes(data: ImageDataset) -> FewShotDataset:
     num_base = round(BASE_FRACTION * data.num_classes)
     is_base = labels < num_base
     return FewShotDataset((images[is_base], labels[is_base]), (images[~is_base], labels[~is_base] - num_base))
+
+
+def hold_out_alphabets(characters: Characters) -> tuple[Characters, Characters]:
+    """Return the characters of the first alphabets and of the last fifth of them, at least one."""
+    alphabets = sorted({name.partition("/")[0] for name in characters.names})
+    held_out = set(alphabets[-max(1, round(VALIDATION_FRACTION * len(alphabets))) :])
+    is_held_out = torch.tensor([name.partition("/")[0] in held_out for name in characters.names])
+    parts = []
+    for chosen in (~is_held_out, is_held_out):
+        number = torch.cumsum(chosen.long(), 0) - 1
+        kept = chosen[characters.labels]
+        names = [name for name, keep in zip(characters.names, chosen.tolist(), strict=True) if keep]
+        parts.append(Characters(characters.images[kept], number[characters.labels[kept]], names))
+    return parts[0], parts[1]
 
 
 def _from_characters(base: Characters, novel: Characters) -> FewShotDataset:

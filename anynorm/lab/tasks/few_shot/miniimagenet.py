@@ -5,7 +5,7 @@ The images are a subset of ImageNet without a public download. Two layouts in th
     miniimagenet/train/CLASS/IMAGE.jpg, test/CLASS/IMAGE.jpg      one folder per class
     miniimagenet/train.csv, test.csv, images/IMAGE.jpg            the lists of Ravi & Larochelle (2017): columns filename, label
 
-The 16 validation classes, meant for the choice of hyperparameters, are not used.
+The 16 validation classes are for the choice of settings: `miniimagenet-validation`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The gradient balance of a generator during training (sabn sec. 3.1 and Fig. 2), as metrics of a step."""
+"""The gradient balance of a generator during training (sabn sec. 3.1 and Fig. 2), as metrics of a step.
+
+Eq. 4 compares the gradients of the losses of single images G(z_i, y_j). In eval mode an image is generated alone. In train mode
+norms need a batch: the other images of the batch have classes and latent vectors of their own, which are the same for every y_j.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,6 @@ from torch import Tensor, nn
 from anynorm.diagnostics import gradient_balance
 from anynorm.diagnostics.buffers import preserve_buffers
 
-MAX_CLASSES = 10
-"""Number of classes whose gradients are compared, the first ones."""
 COLUMNS = ("grad_norm_std", "relative_std", "g_inter")
 MODES = ("train", "eval")
 
@@ -45,38 +47,66 @@ class BalanceMetric(NamedTuple):
         return cls(*match.groups()) if match else None
 
 
+class Draw(NamedTuple):
+    """A batch of latent vectors with labels, of which the first ones are compared.
+
+    Attributes:
+        latents: latent vectors (n, latent_size).
+        labels: their labels (n,), used for all but the first `num_compared`.
+        num_compared: number of images that get the class whose gradient is computed; their losses are averaged.
+    """
+
+    latents: Tensor
+    labels: Tensor
+    num_compared: int
+
+
+def spread_classes(num_classes: int, count: int) -> list[int]:
+    """Return `count` classes at equal distances, or all of them if `count` is 0 or larger than their number.
+
+    >>> spread_classes(140, 4), spread_classes(3, 10)
+    ([0, 35, 70, 105], [0, 1, 2])
+    """
+    count = min(count or num_classes, num_classes)
+    return [index * num_classes // count for index in range(count)]
+
+
 def measure_balance(
     generator: nn.Module,
     discriminator: nn.Module,
-    latents: list[Tensor],
-    num_classes: int,
-    loss: Callable[[nn.Module, Tensor, Tensor], Tensor],
+    draws: list[Draw],
+    classes: list[int],
+    losses: Callable[[nn.Module, Tensor, Tensor], Tensor],
 ) -> dict[str, Tensor]:
     """Return the gradient balance per stage of a generator, in train mode and in eval mode; both networks end in train mode.
 
-    Every class has the same latent vectors. The mode decides whether norms use the statistics of a batch of one class or the
-    running statistics of all classes; the paper does not say which it used. Parameters and buffers stay as they are.
+    Every class has the same latent vectors. The mode decides whether norms use the statistics of the batch or the running
+    statistics; the paper does not say which it used. Parameters and buffers stay as they are.
 
     Args:
         generator: the generator.
         discriminator: the discriminator of the loss, used in eval mode.
-        latents: batches of latent vectors.
-        num_classes: number of classes.
-        loss: a function of generator, latent vectors and labels.
+        draws: batches of latent vectors. Cosines are computed for each draw, then averaged.
+        classes: the classes that are compared.
+        losses: a function of generator, latent vectors and labels that returns the loss of each image, (n,).
     """
 
-    def loss_of_class(network: nn.Module, z: Tensor, label: int) -> Tensor:
-        return loss(network, z, torch.full((len(z),), label, device=z.device))
+    def loss_of_class(network: nn.Module, draw: Draw, label: int) -> Tensor:
+        count = draw.num_compared
+        kept = len(draw.latents) if network.training else count
+        labels = draw.labels[:kept].clone()
+        labels[:count] = label
+        return losses(network, draw.latents[:kept], labels)[:count].mean()
 
-    draws = [dict.fromkeys(range(min(num_classes, MAX_CLASSES)), z) for z in latents]
+    by_class = [dict.fromkeys(classes, draw) for draw in draws]
     metrics: dict[str, Tensor] = {}
     try:
         discriminator.eval()
         with preserve_buffers(discriminator):
             for mode in MODES:
-                for row in gradient_balance(generator.train(mode == "train"), draws, loss_of_class):
+                for row in gradient_balance(generator.train(mode == "train"), by_class, loss_of_class):
                     metrics |= {
-                        str(BalanceMetric(column, row["stage"], mode)): torch.tensor(row[column], device=latents[0].device)
+                        str(BalanceMetric(column, row["stage"], mode)): torch.tensor(row[column], device=draws[0].labels.device)
                         for column in COLUMNS
                     }
     finally:

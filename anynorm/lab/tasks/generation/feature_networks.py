@@ -2,10 +2,14 @@
 
     classifier         ResNet-8 trained on the data set of the run; needs no download and works for any images
     resnet20 … 56      ResNet trained on CIFAR-10 (He et al. 2016)
-    inception          Inception of 2015, whose Fréchet distance is the FID
+    inception          Inception of 2015, whose Fréchet distance is the FID; with its logits, the class score is the IS
     package.module:factory   a network with the attribute `label`, from uint8 images to features, or to (features, logits)
 
 Distances of different networks cannot be compared, so each has its own name: "FID" for Inception, "FD (ResNet-56)" for a ResNet.
+
+The TorchScript Inception of the extra `generation` ends at the features. The IS also needs its last layer, `fc.weight` of shape
+(1008, 2048), from the weights of the same network that pytorch-fid publishes: `LOGITS_FILE` in the data directory. As in the code
+of Salimans et al. (2016), the logits have no bias.
 """
 
 from __future__ import annotations
@@ -33,6 +37,8 @@ from anynorm.lab.training.trainer import Trainer
 from anynorm.progress import track
 
 CLASSIFIER, INCEPTION = "classifier", "inception"
+LOGITS_FILE = "inception/pt_inception-2015-12-05-6726825d.pth"
+"""File in the data directory with the weights of the Inception of FID, of which the last layer is used."""
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CLASSIFIER_STEPS, CLASSIFIER_BATCH_SIZE, CLASSIFIER_IMAGES = 600, 64, 10_000
 """Training of the ResNet-8: number of steps, images per step, and images in all, at most."""
@@ -74,19 +80,42 @@ class FeatureNetwork(nn.Module):
 
 
 class Inception(nn.Module):
-    """The Inception network of FID, as TorchScript: 2048 features, no logits."""
+    """The Inception network of FID, as TorchScript: 2048 features and, if the last layer is known, 1008 logits.
+
+    Args:
+        path: the TorchScript file.
+        logits_weight: weight (1008, 2048) of the last layer; None for features only.
+    """
 
     label = "Inception"
+    logits_weight: Tensor | None
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, logits_weight: Tensor | None = None) -> None:
         super().__init__()
         self.network = torch.jit.load(path).eval()  # type: ignore[no-untyped-call]
+        self.register_buffer("logits_weight", logits_weight)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the features of uint8 images, resized to 299 × 299 pixels as TensorFlow did in 2015."""
+    def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """Return features, and logits, of uint8 images, resized to 299 × 299 pixels as TensorFlow did in 2015."""
         x = images.expand(-1, 3, -1, -1).float()
         features: Tensor = self.network((_resize_tf(x, 299) - 128) / 128)
-        return features
+        return features if self.logits_weight is None else (features, features @ self.logits_weight.T)
+
+
+def inception_logits_weight() -> Tensor | None:
+    """Return the weight of the last layer of Inception from `LOGITS_FILE`; None if the file does not exist.
+
+    Raises:
+        DataError: if the file does not have it.
+    """
+    path = data_dir() / LOGITS_FILE
+    if not path.exists():
+        return None
+    weight = read_state_dict(path).get("fc.weight")
+    if weight is None or weight.shape != (1008, 2048):
+        got = "none" if weight is None else str(tuple(weight.shape))
+        raise DataError(f"{path} must have fc.weight of shape (1008, 2048), the last layer of the Inception of FID; got {got}.")
+    return weight.float()
 
 
 def _resize_tf(x: Tensor, size: int) -> Tensor:
@@ -127,6 +156,16 @@ def distance_name(features: str) -> str:
     """
     suffix = metric_suffix(features)
     return f"FD{suffix}" if suffix else "FID"
+
+
+def score_name(features: str) -> str:
+    """Return the name of the class score with a feature network.
+
+    >>> score_name("inception"), score_name("resnet56")
+    ('IS', 'class score (ResNet-56)')
+    """
+    suffix = metric_suffix(features)
+    return f"class score{suffix}" if suffix else "IS"
 
 
 def make_feature_network(config: Config, features: str) -> nn.Module:
@@ -178,7 +217,7 @@ def _cifar_resnet(depth: int) -> nn.Module:
 
 @lru_cache(maxsize=1)
 def _inception(path: Path) -> nn.Module:
-    return Inception(path)
+    return Inception(path, inception_logits_weight())
 
 
 def _inception_path() -> Path:

@@ -5,6 +5,12 @@
     class score   exp of the mean KL divergence of p(class | image) from p(class), mean over splits     (Salimans et al. 2016)
 
 With the features of Inception they are the FID, the KID and, with its logits, the IS. Low distances and high scores are good.
+
+    class accuracy   percentage of images that a classifier of real images assigns to the class they were generated for
+
+The classifier is the feature network, if it has the classes of the data; otherwise it is a linear discriminant analysis of the
+features of real images. Class score and class accuracy are also computed for real images: a generator that ignores
+its class has the accuracy of chance, and a score by which real images are not better than noise measures nothing.
 """
 
 from __future__ import annotations
@@ -17,12 +23,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anynorm.lab.tasks.generation.feature_networks import distance_name, metric_suffix
+from anynorm.lab.tasks.generation.feature_networks import distance_name, metric_suffix, score_name
 from anynorm.lab.tasks.generation.reference_features import Features
 
 KERNEL_SUBSETS, KERNEL_SUBSET_SIZE = 50, 1000
 CHUNK_SIZE = 10_000
 """Number of features that are converted to float64 at a time."""
+SHRINKAGE = 0.01
+"""Part of the mean variance that is added to the covariance of the linear discriminant analysis."""
+REAL = "real "
+"""Prefix of the names of metrics of real images."""
 MIN_PER_CLASS = 2
 """Minimum number of images for which the distance within a class is defined."""
 
@@ -81,6 +91,43 @@ def class_distances(real: Tensor, real_labels: Tensor, fake: Tensor, fake_labels
     return distances
 
 
+def discriminant_accuracies(real: Features, fake: Features) -> tuple[float, float]:
+    """Return the class accuracies in % of generated and of real images, by a linear discriminant analysis of real features.
+
+    An image is assigned to the nearest class mean, in units of the covariance within classes. Means and covariance are those
+    of every other real image; the accuracy of real images is that of the others.
+    """
+    x, labels = real.features[::2].double(), real.labels[::2]
+    classes = torch.tensor(sorted(set(labels.tolist())))
+    index = {int(label): position for position, label in enumerate(classes)}
+    positions = torch.tensor([index[int(label)] for label in labels])
+    means = torch.stack([x[positions == position].mean(0) for position in range(len(classes))])
+    residuals = x - means[positions]
+    covariance = residuals.T @ residuals / len(x)
+    covariance = covariance + SHRINKAGE * covariance.trace() / len(covariance) * torch.eye(len(covariance), dtype=x.dtype)
+    whitening = torch.linalg.inv(torch.linalg.cholesky(covariance)).T
+
+    def accuracy(features: Tensor, targets: Tensor) -> float:
+        nearest = torch.cdist(features.double() @ whitening, means @ whitening).argmin(1)
+        return 100 * float((classes[nearest] == targets).double().mean())
+
+    return accuracy(fake.features, fake.labels), accuracy(real.features[1::2], real.labels[1::2])
+
+
+def class_accuracies(real: Features, fake: Features, *, has_classes: bool) -> tuple[float, float]:
+    """Return the class accuracies in % of generated and of real images.
+
+    Args:
+        real: features of real images.
+        fake: features of generated images.
+        has_classes: whether the logits are those of the classes of the data; otherwise see `discriminant_accuracies`.
+    """
+    if not has_classes or real.logits is None or fake.logits is None:
+        return discriminant_accuracies(real, fake)
+    fake_hits, real_hits = (part.logits.argmax(1) == part.labels for part in (fake, real) if part.logits is not None)
+    return 100 * float(fake_hits.double().mean()), 100 * float(real_hits.double().mean())
+
+
 def compare_features(
     real: Features, fake: Features, network: str, *, score_splits: int, intra_class: bool, has_classes: bool
 ) -> tuple[dict[str, float], dict[int, float]]:
@@ -100,10 +147,12 @@ def compare_features(
         name: frechet_distance(real.features, fake.features),
         ("KD" if suffix else "KID") + suffix: kernel_distance(real.features, fake.features),
     }
-    if fake.logits is not None:
-        metrics["class score" + suffix] = class_score(fake.logits, score_splits)
-        if has_classes:
-            metrics["class accuracy" + suffix] = 100 * float((fake.logits.argmax(1) == fake.labels).float().mean())
+    score = score_name(network)
+    for prefix, part in (("", fake), (REAL, real)):
+        if part.logits is not None:
+            metrics[prefix + score] = class_score(part.logits, score_splits)
+    accuracies = class_accuracies(real, fake, has_classes=has_classes)
+    metrics |= {f"{prefix}class accuracy{suffix}": value for prefix, value in zip(("", REAL), accuracies, strict=True)}
     distances = class_distances(real.features, real.labels, fake.features, fake.labels) if intra_class else {}
     if distances:
         smallest = min(int((labels == label).sum()) for labels in (real.labels, fake.labels) for label in distances)

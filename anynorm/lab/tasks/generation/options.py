@@ -40,7 +40,16 @@ class GenerationOptions(Options):
         minimum=0,
     )
     balance_interval: int = option(0, "number of steps between measurements of the gradient balance; 0 for none.", minimum=0)
-    balance_draws: int = option(4, "number of batches of latent vectors in a measurement of the gradient balance.", minimum=1)
+    balance_draws: int = option(4, "number of draws of latent vectors in a measurement of the gradient balance.", minimum=1)
+    balance_batch_size: int = option(
+        0,
+        "number of latent vectors of a draw, whose gradients are averaged before they are compared: 1 for sabn eq. 4, 0 for "
+        "`config.batch_size`.",
+        minimum=0,
+    )
+    balance_classes: int = option(
+        10, "number of classes whose gradients are compared, at equal distances in the order of labels; 0 for all.", minimum=0
+    )
 
     def check(self) -> None:
         """Check the name of the feature network."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from anynorm.io.pictures import encode_png, image_grid
+from anynorm.lab.tasks.generation.class_gradients import spread_classes
 from anynorm.layers.conditioning import condition, conditional_layers
 from anynorm.surgery.recalibrate import has_running_stats, recalibrate
 
@@ -84,13 +85,13 @@ def split_batches(x: Tensor, labels: Tensor, size: int) -> Iterator[tuple[Tensor
 
 
 def sample_picture(images: Tensor, labels: Tensor, num_classes: int) -> bytes | None:
-    """Return a PNG with one row per class, for the first classes; None if a class has no image.
+    """Return a PNG with one row per class, for classes at equal distances; None if a class has no image.
 
     Args:
         images: uint8 images (n, c, h, w).
         labels: their classes, (n,).
         num_classes: number of classes.
     """
-    rows = [images[labels == label][:MAX_COLUMNS] for label in range(min(num_classes, MAX_ROWS))]
+    rows = [images[labels == label][:MAX_COLUMNS] for label in spread_classes(num_classes, MAX_ROWS)]
     columns = min(len(row) for row in rows)
     return encode_png(image_grid(torch.cat([row[:columns] for row in rows]), columns)) if columns else None

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from anynorm.errors import DataError, SpecError
 from anynorm.lab.data import augment
-from anynorm.lab.tasks.generation.class_gradients import measure_balance
+from anynorm.lab.tasks.generation.class_gradients import Draw, measure_balance, spread_classes
 from anynorm.lab.tasks.generation.feature_networks import distance_name, is_classifier_of, make_feature_network
 from anynorm.lab.tasks.generation.metrics import compare_features
 from anynorm.lab.tasks.generation.networks import build_gan
@@ -63,6 +63,7 @@ class Generation(Task[GenerationOptions]):
     """
 
     metric: ClassVar[Metric] = Metric("FD")
+    version: ClassVar[int] = 2
     comparison_defaults: ClassVar[ComparisonDefaults] = ComparisonDefaults(
         norms=("ccbn@K", "sabn@K"),
         batch_sizes=(32,),
@@ -172,7 +173,7 @@ class Generation(Task[GenerationOptions]):
         self.discriminator.requires_grad_(False)
         try:
             with trainer.autocast():
-                generator_loss = self.generator_loss(self.generator, z, fake_labels)
+                generator_loss = self.generator_losses(self.generator, z, fake_labels).mean()
             trainer.backward(generator_loss)
         finally:
             self.discriminator.requires_grad_(True)
@@ -181,14 +182,21 @@ class Generation(Task[GenerationOptions]):
         metrics = {"discriminator_loss": total / self.micro_batches_per_step, "generator_loss": generator_loss}
         interval = self.options.balance_interval
         if interval and self._num_steps % interval == 0:
-            latents = [self.draw(self.config.batch_size, random)[0] for _ in range(self.options.balance_draws)]
-            metrics |= measure_balance(self.generator, self.discriminator, latents, self.num_classes, self.generator_loss)
+            metrics |= self.gradient_balance(random)
         return metrics
 
-    def generator_loss(self, generator: nn.Module, z: Tensor, labels: Tensor) -> Tensor:
-        """Return L_G of a batch."""
-        loss: Tensor = -self.discriminator(generate(generator, z, labels), labels).mean()
-        return loss
+    def generator_losses(self, generator: nn.Module, z: Tensor, labels: Tensor) -> Tensor:
+        """Return −D(G(z, y), y) for each image of a batch; its mean is L_G."""
+        losses: Tensor = -self.discriminator(generate(generator, z, labels), labels)
+        return losses
+
+    def gradient_balance(self, random: torch.Generator) -> dict[str, Tensor]:
+        """Return the gradient balance of the generator for latent vectors from a random generator."""
+        options, batch_size = self.options, self.config.batch_size
+        num_compared = min(options.balance_batch_size or batch_size, batch_size)
+        draws = [Draw(*self.draw(batch_size, random), num_compared) for _ in range(options.balance_draws)]
+        classes = spread_classes(self.num_classes, options.balance_classes)
+        return measure_balance(self.generator, self.discriminator, draws, classes, self.generator_losses)
 
     def draw(self, count: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return latent vectors and labels, both random."""

@@ -6,6 +6,10 @@ the whole distribution p(cell) = Π_edges softmax(α):
     expected accuracy       E_α = Σ_cells p(cell) accuracy(cell), exact
     rank correlation        Spearman's ρ of log p(cell) with accuracy(cell)
 
+A search whose α is uniform has chosen nothing, whatever its largest α is:
+
+    distance from uniform   ½ Σ_o |softmax(α)_o − 1/n| of the n operations o, mean over edges; below 1 − 1/n
+
 A uniformly random cell has the mean accuracy of the table: 61.41 % on CIFAR-100.
 """
 
@@ -21,6 +25,16 @@ from anynorm.lab.tasks.search.nasbench import CellTable, load_table
 
 DATA_SETS = ("cifar10", "cifar100", "imagenet16")
 """Data sets whose test accuracies after 200 epochs are used."""
+
+
+def distance_from_uniform(probabilities: Tensor) -> float:
+    """Return the mean total variation distance of rows of probabilities from the uniform distribution.
+
+    >>> import torch
+    >>> distance_from_uniform(torch.eye(4)), distance_from_uniform(torch.full((3, 4), 0.25))
+    (0.75, 0.0)
+    """
+    return float((probabilities.detach().double() - 1 / probabilities.shape[1]).abs().sum(1).mean() / 2)
 
 
 def expected_accuracy_name(data_set: str) -> str:

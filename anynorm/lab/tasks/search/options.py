@@ -20,6 +20,11 @@ class SupernetOptions(Options):
     sample_conditions: bool = option(
         True, "whether norms with classes get operations drawn from softmax(α); if not, they always get class 0."
     )
+    weights_first: bool = option(
+        False,
+        "whether a step updates the weights before the architecture, as in the public code of sabn; Algorithm 1 of DARTS has the "
+        "architecture first.",
+    )
     table: str = option(
         "",
         'file with the accuracies of NAS-Bench-201, by which runs are then compared; "" for none. See '

@@ -1,12 +1,13 @@
 """Architecture search with any norm: the base of `darts` (gradients) and `manas` (bandits).
 
-A step updates the architecture by a batch of one half of the training images, then the weights by a batch of the other half.
+A step updates the architecture by a batch of one half of the training images, then the weights by a batch of the other half (or
+the other way round, `weights_first`).
 Norms use batch statistics in both updates and in the evaluation of the supernet. The updates of the weights also update running
 statistics, which are those of the mixture of all operations. `path_evaluation` measures their error for a single
 path.
 
-Metrics: the error of the supernet, the number of skip connections in its architecture and, with a table of NAS-Bench-201, those
-of `metrics`. A norm that takes classes gets the operations before it; see `norms`.
+Metrics: the error of the supernet, the number of skip connections in its architecture, the distance of softmax(α) from uniform
+and, with a table of NAS-Bench-201, those of `metrics`. A norm that takes classes gets the operations before it; see `norms`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,13 @@ from anynorm.lab.models.search import build_supernet
 from anynorm.lab.models.search.supernet import Draw, MultinomialDraw, Supernet, first_operations
 from anynorm.lab.tasks.classification.classifier import Classifier
 from anynorm.lab.tasks.search.bilevel import frozen
-from anynorm.lab.tasks.search.metrics import check_table, expected_accuracy_name, load_search_table, table_metrics
+from anynorm.lab.tasks.search.metrics import (
+    check_table,
+    distance_from_uniform,
+    expected_accuracy_name,
+    load_search_table,
+    table_metrics,
+)
 from anynorm.lab.tasks.search.norms import set_supernet_norms
 from anynorm.lab.tasks.search.options import SupernetOptions
 from anynorm.lab.training.clipping import clipping_optimizer
@@ -136,9 +143,12 @@ class ArchitectureSearch(Classifier[SearchOptions_co]):
         return clipping_optimizer(self.config, self.model.weight_parameters(), self.options.clip_grad_norm)
 
     def training_step(self, trainer: TrainingLoop) -> Metrics:
-        """Update the architecture, then the weights."""
-        metrics = self.update_architecture(trainer)
-        return {**metrics, **self.update_weights(trainer)}
+        """Update the architecture, then the weights, or the other way round."""
+        updates = [self.update_architecture, self.update_weights]
+        metrics: Metrics = {}
+        for update in reversed(updates) if self.options.weights_first else updates:
+            metrics = {**metrics, **update(trainer)}
+        return metrics
 
     def update_architecture(self, trainer: TrainingLoop) -> Metrics:
         """Update α or the policy that chooses architectures, and return metrics of the step."""
@@ -166,8 +176,12 @@ class ArchitectureSearch(Classifier[SearchOptions_co]):
         return {**metrics, **self.architecture_metrics()}
 
     def architecture_metrics(self) -> dict[str, float]:
-        """Return the number of skip connections of the architecture and, with a table, accuracies."""
-        metrics = {"skips": float(self.model.architecture().count("skip_connect"))}
+        """Return the number of skip connections, the distance of α from uniform and, with a table, accuracies."""
+        distances = [distance_from_uniform(self.model.probabilities(kind)) for kind in self.model.alphas]
+        metrics = {
+            "skips": float(self.model.architecture().count("skip_connect")),
+            "alpha distance": sum(distances) / len(distances),
+        }
         return metrics if self.table is None else {**metrics, **table_metrics(self.table, self.model.alphas["cell"])}
 
     def artifacts(self) -> dict[str, bytes]:

@@ -20,6 +20,7 @@ class StyleTransferOptions(Options):
     style_weight: float = option(10.0, "weight of the style loss; that of the content loss is 1.")
     detach_target: bool = option(True, "whether the target of the content loss is a constant, without a gradient.")
     resize: int = option(512, "length of the shorter side of images before they are cropped, in pixels.")
+    styles_per_content: int = option(1, "number of styles with which evaluations render each test image.", minimum=1)
 
 
 @dataclass(frozen=True)
@@ -39,3 +40,6 @@ class SingleStyleOptions(Options):
     style_weight: float = option(10.0, "weight of the style loss.")
     tv_weight: float = option(0.0, "weight of the total variation of the stylized images; 0 for none.")
     resize: int = option(256, "length of the shorter side of content images before they are cropped, in pixels.")
+    last_layer_scale: float = option(
+        1.0, "factor of the initial weights of the last convolution; below 1, tanh does not saturate at the start.", above=0
+    )

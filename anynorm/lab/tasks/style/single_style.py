@@ -59,7 +59,9 @@ class SingleStyleTransfer(Task[SingleStyleOptions]):
         options = self.options
         encoder = load_vgg(options.encoder, max(options.content_layer, *options.style_layers))
         torch.manual_seed(config.seed)
-        model = self.apply_norms(JohnsonNetwork(1.0 if config.width is None else config.width))
+        network = JohnsonNetwork(1.0 if config.width is None else config.width)
+        network.scale_last_layer(options.last_layer_scale)
+        model = self.apply_norms(network)
         self.model = channels_last(model)
         self.encoder = channels_last(encoder)
         self.style_layers = check_layers(options.style_layers, self.encoder)

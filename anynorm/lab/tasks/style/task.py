@@ -134,20 +134,22 @@ class StyleTransfer(Task[StyleTransferOptions]):
         return features
 
     def evaluate(self) -> dict[str, float]:
-        """Return the losses on central crops of test images, each content with one style."""
+        """Return the losses on central crops of test images: content i with the styles i, i + 1, … of `styles_per_content`."""
         sums: dict[str, float] = {}
         count, last = len(self.contents.test), self.options.content_layer
         for start in range(0, count, EVAL_BATCH_SIZE):
-            indices = range(start, min(start + EVAL_BATCH_SIZE, count))
-            content, style = (self.to_device(crops.test_crops(indices)) for crops in (self.contents, self.styles))
-            content, style = self.encode(content), self.encoder(style, {*self.style_layers, last})
-            metrics, features = self._losses(content, style)
-            adain = make("adain", content.shape[1])(content, style[last])
-            metrics["adain_content_loss"] = mse_loss(features, adain)
-            metrics["normalized_content_loss"] = mse_loss(instance_norm(features), instance_norm(content))
-            for name, value in metrics.items():
-                sums[name] = sums.get(name, 0.0) + len(indices) * float(value)
-        return {name: value / count for name, value in sums.items()}
+            stop = min(start + EVAL_BATCH_SIZE, count)
+            content = self.encode(self.to_device(self.contents.test_crops(range(start, stop))))
+            for shift in range(self.options.styles_per_content):
+                style_images = self.to_device(self.styles.test_crops(range(start + shift, stop + shift)))
+                style = self.encoder(style_images, {*self.style_layers, last})
+                metrics, features = self._losses(content, style)
+                adain = make("adain", content.shape[1])(content, style[last])
+                metrics["adain_content_loss"] = mse_loss(features, adain)
+                metrics["normalized_content_loss"] = mse_loss(instance_norm(features), instance_norm(content))
+                for name, value in metrics.items():
+                    sums[name] = sums.get(name, 0.0) + (stop - start) * float(value)
+        return {name: value / (count * self.options.styles_per_content) for name, value in sums.items()}
 
     def stylize(self, content: Tensor, style: Tensor | None, alpha: float = 1.0) -> Tensor:
         """Return contents in a style.

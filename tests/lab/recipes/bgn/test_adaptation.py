@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from anynorm.lab.recipes.bgn.adaptation import PRESETS, DomainPair, mean_of_pairs, measure, measure_pair
+from anynorm.lab.recipes.bgn.adaptation import PRESETS, mean_of_pairs, measure, measure_pair
+from anynorm.lab.recipes.bgn.adaptation_results import DomainPair
 
 
 def test_a_cell_with_several_pairs_has_their_mean(tmp_path):

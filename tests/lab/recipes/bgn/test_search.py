@@ -36,7 +36,7 @@ def test_random_numbers_of_a_policy_depend_on_the_seed_alone(tmp_path):
 
 def test_the_desk_preset_searches_without_affine_and_trains_with_one():
     tables = PRESETS["desk"].tables
-    assert tables["Table 3"].search.spec("gn:8") == "gn:8.none"
+    assert tables["Table 3"].search.spec("GN", "gn:8") == "gn:8.none"
     assert tables["Table 4"].architecture == MANAS_CELL
 
 

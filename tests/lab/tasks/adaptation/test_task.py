@@ -273,6 +273,39 @@ def test_a_loop_without_two_classes_trains_on_the_source_with_a_warning():
     assert (trainer.task.assignments == -1).all()
 
 
+def test_the_learning_rate_of_the_adaptation_decays_every_few_updates():
+    trainer = trained(changed(decay_steps=2, decay_rate=0.1, head_lr_factor=10.0), 5)
+    rates = []
+    for _ in range(5):
+        trainer.training_step()
+        rates.append([group["lr"] for group in trainer.optimizers["adaptation"].param_groups])
+    assert [round(body, 6) for body, _ in rates] == [0.01, 0.01, 0.001, 0.001, 0.0001]
+    assert all(head == pytest.approx(10 * body) for body, head in rates)
+
+
+@pytest.mark.parametrize("options", [{"max_loops": 1}, {"stop_distance": 1.0}])
+def test_a_stopped_adaptation_changes_nothing_more(options):
+    trainer = trained(changed(**options), 8 if "max_loops" in options else 5)
+    before = copy.deepcopy(trainer.task.model.state_dict())
+    trainer.training_step()
+    if "stop_distance" in options:  # the first loop copies the norms of the source to the target, then stops
+        before = copy.deepcopy(trainer.task.model.state_dict())
+        assert 0 < float(trainer.task.center_distance) < 1
+    trainer.training_step()
+    assert bool(trainer.task.stopped)
+    assert int(trainer.task.num_loops) == 1
+    assert all(torch.equal(value, before[name]) for name, value in trainer.task.model.state_dict().items())
+
+
+def test_the_distance_of_centers_is_that_of_each_class_in_source_and_target():
+    task: Any = trained(changed(stop_distance=1.0), 6).task  # stopped before the first update
+    centers = class_centers(task.outputs(task.data.train[0], 0)[0], task.data.train[1], 10)
+    clusters = spherical_kmeans(task.outputs(task.target_images, 1)[0], centers)
+    classes = match_clusters(clusters.centers, centers)
+    expected = [(1 - float(clusters.centers[k] @ centers[classes[k]])) / 2 for k in range(10)]
+    assert float(task.center_distance) == pytest.approx(sum(expected) / 10, abs=1e-6)
+
+
 def test_the_two_readings_of_the_loss_differ_by_the_number_of_classes():
     task: Any = make_task(changed(classes_per_batch=4))
     other: Any = make_task(replace(changed(classes_per_batch=4), task="can_all_classes"))

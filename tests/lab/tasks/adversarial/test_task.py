@@ -272,6 +272,8 @@ def test_evaluations_have_the_errors_of_both_branches(norm):
     task = train(replace(ADVPROP, norm=norm, epochs=3, lr=0.1)).trainer.task
     assert isinstance(task, AdvProp)
     metrics = task.eval().evaluate()
+    assert task.hits is not None
+    assert sum(task.hits) / len(task.hits) == pytest.approx(1 - metrics["error"] / 100)  # of the clean branch
     names = {"loss", "error", *(f"robust_error_{attack}{mode}" for attack in ("pgd2", "fgsm") for mode in ("", "_train_mode"))}
     assert set(metrics) == names | {f"{name}_adversarial_branch" for name in names}
     for domain, suffix in ((CLEAN, ""), (ADVERSARIAL, "_adversarial_branch")):
@@ -280,6 +282,24 @@ def test_evaluations_have_the_errors_of_both_branches(norm):
         assert {f"{name}{suffix}": value for name, value in expected.items()}.items() <= metrics.items()
     is_same = metrics["loss"] == metrics["loss_adversarial_branch"]
     assert is_same == (norm == "bn")
+
+
+def test_every_evaluation_can_have_the_loss_of_attacked_images_by_the_adversarial_branch():
+    config = replace(ADVPROP, options={**ADVPROP.option_values, "loss_attack": "pgd:2", "num_attacked": 30})
+    trainer = train(config).trainer
+    assert all("test_adversarial_loss" in point for point in trainer.curve.points)
+    task: Any = trainer.task.eval()
+    model, attack = pixel_model(task.model, task.data), PGD(2, epsilon=0.1)
+    images, labels = task.data.test[0][:30].float() / 255, task.data.test[1][:30]
+    with anynorm.condition(task.model, ADVERSARIAL):
+        adversarial = attack(model, images, labels, torch.Generator().manual_seed(1_000_003))
+        expected = nn.functional.cross_entropy(model(adversarial), labels)
+    with torch.no_grad():
+        metrics = task.evaluate()
+    assert metrics["adversarial_loss"] == pytest.approx(float(expected.detach()), rel=1e-4)
+    assert metrics["adversarial_loss"] > metrics["loss_adversarial_branch"] - 0.5  # of other images
+    with pytest.raises(anynorm.SpecError, match="got 'pgd2'"):
+        make_task(replace(ADVPROP, options={"loss_attack": "pgd2"}))
 
 
 def test_test_batches_set_the_clean_branch_while_they_are_used():

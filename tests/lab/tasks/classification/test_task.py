@@ -121,3 +121,32 @@ def test_onednn_is_off_for_tiny_batches_of_dense_convolutions_during_a_step_alon
     trainer.training_step()
     assert states == [not is_tiny]
     assert torch.backends.mkldnn.enabled
+
+
+def test_he_initialization_scales_convolutions_by_their_outputs():
+    default, he = (Classification(Config(initialization=name), DATA) for name in ("default", "he"))
+    weight, other = (task.model.get_parameter("3.0.conv2.weight") for task in (he, default))  # 64 channels of 3 × 3
+    assert float(weight.detach().std()) == pytest.approx((2 / (9 * 64)) ** 0.5, rel=0.02)
+    assert not torch.equal(weight, other)
+    with pytest.raises(anynorm.SpecError, match="initialization must be one of default he; got 'xavier'"):
+        Config(initialization="xavier")
+
+
+@pytest.mark.parametrize(("norm", "has_average"), [("bn", True), ("sn", True), ("gn:4", False)])
+def test_batch_averages_are_evaluated_beside_moving_averages_and_change_nothing(norm, has_average):
+    options = {"averaged_samples": 48}
+    trainer = make_trainer(Config(num_train=64, num_test=64, epochs=1, batch_size=16, norm=norm, options=options))
+    assert isinstance(trainer.task, Classification)
+    for _ in range(4):
+        trainer.training_step()
+    before = {name: value.clone() for name, value in trainer.task.model.state_dict().items()}
+    trainer.evaluate()
+    point = trainer.curve.points[-1]
+    assert ("test_error, batch average" in point) == has_average
+    for name, value in trainer.task.model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    if has_average:
+        batches = [trainer.task.training_batch(step)[0] for step in range(3)]
+        anynorm.recalibrate(trainer.task.model, batches, estimator="averaged_biased")
+        trainer.evaluate()
+        assert trainer.curve.points[-1]["test_loss"] == pytest.approx(point["test_loss, batch average"], rel=1e-5)

@@ -58,6 +58,16 @@ def test_omniglot_is_read_from_the_archives_of_its_distribution(data_directory):
     assert data.novel_groups.tolist() == [0, 1, 1]
 
 
+def test_validation_characters_of_omniglot_are_those_of_the_last_background_alphabets(data_directory):
+    write_archives(data_directory / "omniglot")
+    data, validation = load_few_shot("omniglot"), load_few_shot("omniglot-validation")
+    same(validation.base[0], data.base[0][:4])  # Greek
+    same(validation.novel[0], data.base[0][4:])  # Latin
+    assert validation.base[1].tolist() == [0, 0, 1, 1]
+    assert validation.novel[1].tolist() == [0, 0]
+    assert validation.novel_groups.tolist() == [0]
+
+
 def test_omniglot_is_read_from_arrays_if_they_are_there(data_directory):
     names = np.array(["Oriya/character07", "Greek/character01", "ULOG/character01", "Greek/character02"])
     x = np.arange(8, dtype=np.uint8)[:, None, None].repeat(28, 1).repeat(28, 2)

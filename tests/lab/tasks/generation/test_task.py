@@ -26,9 +26,10 @@ from anynorm.lab.data.folder import choose_indices
 from anynorm.lab.tasks import make_task
 from anynorm.lab.tasks.generation import feature_networks
 from anynorm.lab.tasks.generation import reference_features as reference_features_module
+from anynorm.lab.tasks.generation.class_gradients import spread_classes
 from anynorm.lab.tasks.generation.feature_networks import Inception, is_classifier_of, make_feature_network, metric_suffix
-from anynorm.lab.tasks.generation.metrics import class_distances, class_score, frechet_distance, kernel_distance
-from anynorm.lab.tasks.generation.reference_features import extract_features, reference_features
+from anynorm.lab.tasks.generation.metrics import class_accuracies, class_distances, class_score, frechet_distance, kernel_distance
+from anynorm.lab.tasks.generation.reference_features import Features, extract_features, reference_features
 from anynorm.lab.tasks.generation.sampling import generate, is_collapsed, recalibrated, to_uint8
 from anynorm.lab.tasks.generation.task import EVALUATION_SEED, Generation
 from anynorm.lab.tasks.run import load_run, make_trainer, run, train
@@ -59,6 +60,13 @@ class TinyFeatures(nn.Module):
     def forward(self, images):
         x = images[:, :1].float().flatten(1) / 255 @ self.projection
         return x[:, :5], x[:, 2:]
+
+
+class MeanFeatures(nn.Module):
+    """The mean of an image, 2048 times."""
+
+    def forward(self, x):
+        return x.mean((1, 2, 3))[:, None].expand(-1, 2048)
 
 
 def tiny_features():
@@ -150,6 +158,36 @@ def test_the_gradient_balance_is_recorded_per_block_and_mode_and_changes_nothing
     assert names == {f"train_g_inter {stage} ({mode} mode)" for stage in ("linear", "blocks.0") for mode in ("train", "eval")}
     assert measured.curve.points[-1]["train_grad_norm_std blocks.0 (eval mode)"] > 0
     assert not any("g_inter" in name for name in plain.curve.points[-1])
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_the_gradient_balance_of_single_latents_takes_the_cosine_before_the_mean(mode):
+    task: Any = make_trainer(replace(changed(balance_batch_size=1, balance_draws=3), batch_size=8)).task
+    metrics = task.gradient_balance(torch.Generator().manual_seed(0))
+    random, cosines, norms = torch.Generator().manual_seed(0), [], []
+    generator = copy.deepcopy(task.generator).double().train(mode == "train")
+    discriminator = copy.deepcopy(task.discriminator).double().eval()
+    for _ in range(3):
+        z, context = task.draw(8, random)
+        gradients = []
+        for label in range(10):
+            labels = torch.cat([torch.tensor([label]), context[1:]])
+            with anynorm.condition(generator, labels if mode == "train" else labels[:1]):
+                images = generator(z.double() if mode == "train" else z[:1].double())
+            loss = -discriminator(images[:1], labels[:1])
+            gradients.append(torch.autograd.grad(loss.sum(), generator.linear.weight)[0].flatten())
+        norms.append([float(gradient.norm()) for gradient in gradients])
+        pairs = [(a, b) for a in range(10) for b in range(a)]
+        cosines.append(np.mean([float(nn.functional.cosine_similarity(gradients[a], gradients[b], 0)) for a, b in pairs]))
+    assert float(metrics[f"g_inter linear ({mode} mode)"]) == pytest.approx(np.mean(cosines), abs=1e-4)
+    expected = np.std(np.mean(norms, 0), ddof=1)
+    assert float(metrics[f"grad_norm_std linear ({mode} mode)"]) == pytest.approx(expected, rel=1e-2)
+
+
+def test_the_compared_classes_are_spread_over_all_labels():
+    assert spread_classes(140, 10) == list(range(0, 140, 14))
+    assert spread_classes(140, 0) == list(range(140))
+    assert spread_classes(4, 10) == [0, 1, 2, 3]
 
 
 def test_a_collapsed_generator_is_reported_with_its_step(tmp_path):
@@ -258,6 +296,34 @@ def test_distances_within_classes_see_classes_that_are_mixed_up():
     assert list(class_distances(x, labels, x[:3], labels[:3])) == [0]  # one image of class 1 has no covariance
 
 
+def test_class_accuracies_are_those_of_the_logits_or_of_a_linear_discriminant_of_real_features():
+    random = torch.Generator().manual_seed(0)
+    labels = (torch.arange(400) // 2) % 4
+    x = torch.randn(400, 3, generator=random) + 10.0 * labels[:, None] * torch.tensor([1.0, 0, 0])
+    logits = nn.functional.one_hot((labels + (torch.arange(400) < 100)) % 4, 4).float()  # wrong for the first quarter
+    real = Features(x, labels, logits)
+    fake = Features(x, torch.zeros_like(labels), logits)  # a generator that ignores its class
+    assert class_accuracies(real, fake, has_classes=True) == (24.5, 75.0)  # 98 of 400 logits are largest for class 0
+    assert class_accuracies(real, fake, has_classes=False) == pytest.approx((25.0, 100.0), abs=1)
+
+
+def test_inception_has_logits_without_bias_if_the_user_has_its_last_layer(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANYNORM_DATA", str(tmp_path))
+    assert feature_networks.inception_logits_weight() is None
+    path = tmp_path / feature_networks.LOGITS_FILE
+    path.parent.mkdir()
+    torch.save({"fc.weight": torch.zeros(1000, 2048)}, path)
+    with pytest.raises(anynorm.DataError, match=r"must have fc.weight of shape \(1008, 2048\).* got \(1000, 2048\)"):
+        feature_networks.inception_logits_weight()
+    weight = torch.randn(1008, 2048)
+    torch.save({"fc.weight": weight, "fc.bias": torch.ones(1008)}, path)
+    monkeypatch.setattr(torch.jit, "load", lambda path: MeanFeatures())
+    network = Inception(tmp_path, feature_networks.inception_logits_weight())
+    features, logits = network(torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8))
+    same(logits, features @ weight.T)
+    assert Inception(tmp_path)(torch.zeros(1, 1, 8, 8, dtype=torch.uint8)).shape == (1, 2048)
+
+
 def test_images_are_rounded_to_uint8():
     assert to_uint8(torch.tensor([-1.0, 0.0, 1.0, 2.0])).tolist() == [0, 128, 255, 255]
 
@@ -268,6 +334,7 @@ def test_metrics_carry_the_name_of_their_network(tmp_path):
     names = {name.removeprefix("test_") for name in metrics if name.startswith("test_")}
     assert names == {
         f"FD{suffix}", f"KD{suffix}", f"class score{suffix}", f"class accuracy{suffix}", f"intra-class FD{suffix}",
+        f"real class score{suffix}", f"real class accuracy{suffix}",
     }  # fmt: skip
     assert Generation.metric_for(QUICK).name == f"FD{suffix}"
     assert Generation.metric_for(changed(features="inception")).name == "FID"

@@ -197,6 +197,27 @@ def test_a_step_updates_alpha_by_adam_and_then_the_weights_by_sgd():
         same(actual, expected, msg=name, rtol=1e-4, atol=1e-5)  # statistics of a batch are summed twice
 
 
+def test_the_weights_may_be_updated_before_alpha():
+    orders = []
+    for options in ({}, {"weights_first": True}):
+        trainer: Any = make_trainer(changed(**options))
+        calls: list[str] = []
+        for name in ("update_architecture", "update_weights"):
+            update = getattr(trainer.task, name)
+            setattr(trainer.task, name, lambda step, name=name, update=update, calls=calls: (calls.append(name), update(step))[1])
+        metrics = trainer.task.training_step(trainer)
+        assert {"loss", "error", "alpha_loss", "alpha_error"} <= set(metrics)
+        orders.append(calls)
+    assert orders == [["update_architecture", "update_weights"], ["update_weights", "update_architecture"]]
+
+
+def test_the_distance_of_alpha_from_uniform_is_a_metric():
+    task: Any = make_task(QUICK)
+    assert task.architecture_metrics()["alpha distance"] == pytest.approx(0, abs=1e-3)
+    task.model.alphas["cell"].data[:3, 0] = 100
+    assert task.architecture_metrics()["alpha distance"] == pytest.approx(0.4, abs=1e-3)  # 0.8 on three of six edges
+
+
 def test_gradients_are_clipped_before_the_update_and_only_those_of_the_weights():
     trainer: Any = make_trainer(changed(clip_grad_norm=0.01))
     before = [weight.detach().clone() for weight in trainer.task.model.weight_parameters()]

@@ -205,3 +205,10 @@ def test_weights_are_downloaded_once_and_checked_against_the_digits_in_their_nam
     with pytest.raises(anynorm.DataError, match="invalid hash value"):
         fetch_weights(url)
     assert not path.exists()
+
+
+def test_a_small_last_layer_makes_gray_pictures_at_the_start():
+    torch.manual_seed(0)
+    network = JohnsonNetwork(0.25)
+    network.scale_last_layer(0.0)
+    assert bool((network(torch.rand(1, 3, 16, 16)) == 0.5).all())

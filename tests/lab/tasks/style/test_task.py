@@ -83,6 +83,19 @@ def test_the_metrics_of_an_evaluation_are_those_of_the_definition():
         assert metrics["adain_content_loss"] != pytest.approx(metrics["content_loss"])
 
 
+def test_an_evaluation_has_every_content_in_several_styles():
+    config = with_options(ARBITRARY, styles_per_content=2)
+    task = make_with_styles(config)
+    with torch.no_grad():
+        metrics = task.evaluate()
+        single = make_with_styles(ARBITRARY)
+        first = single.evaluate()
+        single.styles.test = single.styles.test.select([1, 2, 3, 0])  # content i with style i + 1
+        second = single.evaluate()
+    for name, value in metrics.items():
+        assert value == pytest.approx((first[name] + second[name]) / 2, rel=1e-4), name
+
+
 @pytest.mark.parametrize("config", [ARBITRARY, SINGLE], ids=["arbitrary", "single"])
 def test_training_lowers_both_losses_on_held_out_images(config):
     trainer, failure = train(replace(config, epochs=12))

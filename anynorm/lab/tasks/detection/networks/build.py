@@ -1,4 +1,4 @@
-"""Detectors from options, with BatchNorm everywhere; `anynorm.lab.training.norm_layout.Layout` replaces it."""
+"""Detectors from options, with BatchNorm in all parts that have norms; `anynorm.lab.training.norm_layout.Layout` replaces it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from anynorm.lab.models.backbone import Backbone, load_backbone
 from anynorm.lab.tasks.detection.networks.detector import Detector
 from anynorm.lab.tasks.detection.networks.fpn import FPN
 from anynorm.lab.tasks.detection.networks.heads import Heads, MaskHead, make_box_head, make_c4_box_head
+from anynorm.lab.tasks.detection.networks.norm_free import remove_norms
 from anynorm.lab.tasks.detection.networks.rpn import RPN
 from anynorm.lab.tasks.detection.options import DetectionOptions
 
@@ -25,10 +26,13 @@ def make_detector(backbone: Backbone, num_classes: int, options: DetectionOption
         options: the options of the task.
 
     Raises:
-        SpecError: if the number of anchor sizes does not match the backbone.
+        SpecError: if the number of anchor sizes does not match the backbone, or a part without norms does not exist.
     """
     make = _make_fpn_detector if options.fpn else _make_c4_detector
-    return make(backbone, num_classes, options)
+    detector = make(backbone, num_classes, options)
+    for path in options.norm_free:
+        remove_norms(detector, path)
+    return detector
 
 
 def _make_fpn_detector(backbone: Backbone, num_classes: int, options: DetectionOptions) -> Detector:

@@ -59,6 +59,12 @@ class JohnsonNetwork(nn.Module):
             _conv(small, 3, 9),
         )
 
+    @torch.no_grad()
+    def scale_last_layer(self, factor: float) -> None:
+        """Multiply the weights of the last convolution by a factor: below 1, tanh does not saturate at the start."""
+        for parameter in self.decoder[-1].parameters():
+            parameter.mul_(factor)
+
     def forward(self, images: Tensor) -> Tensor:
         """Return stylized images of the same size."""
         height, width = images.shape[2:]

@@ -1,0 +1,1 @@
+"""Recipes of detection: settings, measurement, claims with their controls, and plots."""

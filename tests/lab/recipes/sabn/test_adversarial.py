@@ -1,0 +1,99 @@
+"""The recipe sabn_adversarial: published settings, controls, dependent claims, and the noise of attacked images."""
+
+import numpy as np
+import pytest
+
+from anynorm.lab.recipes.sabn.adversarial import (
+    AUX_BN,
+    BN,
+    BRANCHES_MATTER,
+    MODE_NORM,
+    PRESETS,
+    SA_AUX_BN,
+    claims,
+    controls,
+)
+from anynorm.lab.recipes.support.adversarial import AttackedAccuracy, train_mode_label
+from anynorm.lab.recipes.support.runs import options_of
+from anynorm.lab.recipes.support.verdicts import judge
+from anynorm.lab.training.hits import pack_hits
+
+ROBUST = [
+    f"robust_accuracy_{attack}{mode}{branch}"
+    for attack in ("pgd10", "pgd20")
+    for mode in ("", "_train_mode")
+    for branch in ("", "_adversarial_branch")
+]
+
+
+def rows(effect):
+    """Return rows of `night` in which AuxBN is `effect` points better than BN on clean images, and SaAuxBN two points more."""
+    accuracies = {BN: 60.0, MODE_NORM: 59.0, AUX_BN: 60.0 + effect, SA_AUX_BN: 62.0 + effect}
+    result = []
+    for norm in PRESETS["night"].norms:
+        for seed in range(6):
+            accuracy = accuracies[norm.partition(",")[0]] + 0.1 * (seed % 3)
+            row = {"norm": norm, "seed": seed, "failure": "", "accuracy": accuracy, "accuracy_adversarial_branch": accuracy}
+            row |= {"train_accuracy": 70.0, "train_adversarial_accuracy": 40.0, "clean_loss": 1.0, "adversarial_loss": 2.0}
+            result.append(row | dict.fromkeys(ROBUST, accuracy / 2) | {"robust_hits": {}})
+    return result
+
+
+def judged(data):
+    settings = PRESETS["night"]
+    return judge(claims(settings), controls(settings), data, None)
+
+
+def test_the_paper_preset_has_the_mean_of_the_losses_that_its_learning_rate_belongs_to():
+    for preset in ("night", "paper"):
+        assert options_of(PRESETS[preset].training.config).loss_weight == 0.5
+    assert options_of(PRESETS["desk"].training.config).loss_weight == 1.0
+
+
+def test_train_mode_attacks_are_measured_for_both_kinds_of_branches_except_at_the_desk():
+    labels = {train_mode_label(AUX_BN), train_mode_label(SA_AUX_BN)}
+    assert labels <= set(PRESETS["paper"].norms)
+    assert labels & set(PRESETS["desk"].norms) == {train_mode_label(AUX_BN)}
+    assert any(train_mode_label(SA_AUX_BN) in claim.statement for claim in claims(PRESETS["paper"]))
+    assert not any(train_mode_label(SA_AUX_BN) in claim.statement for claim in claims(PRESETS["desk"]))
+
+
+def test_the_sandwich_is_tested_only_if_branches_matter():
+    for effect, verdict in ((9.6, "holds"), (1.0, "not a fair test")):
+        found = [each for each in judged(rows(effect)) if each.claim.requires == (BRANCHES_MATTER,)]
+        table_3 = next(each for each in found if each.claim.source.place == "Table 3")
+        assert table_3.verdict == verdict
+        assert len(found) == 8  # Table 3, three rows of Table 4, two losses of Fig. 6, and train-mode attacks
+
+
+def test_a_network_that_did_not_learn_is_no_opponent():
+    data = [row | ({"train_accuracy": 30.0} if row["norm"] == BN else {}) for row in rows(9.6)]
+    verdicts = [each for each in judged(data) if f"`{BN}`" in each.claim.statement]
+    assert {each.verdict for each in verdicts} == {"not a fair test"}
+    assert "training accuracy (%) of norm bn: 30, below 50" in verdicts[0].note
+
+
+def test_two_attacks_and_the_one_branch_of_bn_and_modenorm_are_counted_once():
+    groups = [claim.group for claim in claims(PRESETS["paper"]) if claim.source.paper and claim.group]
+    assert groups.count(f"{BN} > {MODE_NORM}, clean") == 2
+    assert groups.count(f"{SA_AUX_BN} > {AUX_BN}, robust") == 2
+    assert len(set(groups)) < len(groups)
+
+
+def test_the_losses_of_fig_6_are_claims_where_they_are_measured():
+    places = {preset: {claim.source.place for claim in claims(PRESETS[preset])} for preset in ("desk", "paper")}
+    assert "Fig. 6" in places["paper"]
+    assert "Fig. 6" not in places["desk"]
+
+
+def test_a_robust_accuracy_carries_the_noise_of_its_images():
+    column = "robust_accuracy_pgd10"
+    quantity = AttackedAccuracy(column, {"norm": "bn"}, num_attacked=300)
+    plain = {"norm": "bn", "seed": 0, column: 50.0}
+    assert quantity.hits([plain], 0) is None
+    assert quantity.binomial_variance([plain], 2000) == pytest.approx(50 * 50 / 300)
+    known = plain | {"robust_hits": {column: pack_hits([True, False, True, False])}}
+    np.testing.assert_array_equal(quantity.hits([known], 0), [100, 0, 100, 0])
+    assert AttackedAccuracy(column, {"norm": "bn"}).binomial_variance([plain], 2000) is None
+    clean = AttackedAccuracy("accuracy", {"norm": "bn"}, num_attacked=300)
+    assert clean.binomial_variance([plain | {"accuracy": 50.0}], 2000) == pytest.approx(50 * 50 / 2000)
