@@ -5,7 +5,8 @@ docs/papers/PAPER.json has one entry per item of the paper: `item`, `kind`, `wha
 
     implemented                a method or an equation, in code and tested
     measured conclusively      all claims that the paper makes there are decided
-    measured, undecided        some are decided, or none
+    measured, partly decided   some are decided
+    measured, undecided        none is decided
     measured, not a fair test  the controls of all of its claims fail
     runs, not measured         a recipe has the setting; it has no record with a claim about this item
     missing                    with the reason
@@ -33,9 +34,10 @@ KINDS = {
     "appendix": "Appendices",
     "text": "Experiments and statements in the text",
 }
-IMPLEMENTED, CONCLUSIVE, UNDECIDED = "implemented", "measured conclusively", "measured, undecided"
+IMPLEMENTED, CONCLUSIVE = "implemented", "measured conclusively"
+PARTLY, UNDECIDED = "measured, partly decided", "measured, undecided"
 UNFAIR, NOT_MEASURED, MISSING = "measured, not a fair test", "runs, not measured", "missing"
-STATUSES = (IMPLEMENTED, CONCLUSIVE, UNDECIDED, UNFAIR, NOT_MEASURED, MISSING)
+STATUSES = (IMPLEMENTED, CONCLUSIVE, PARTLY, UNDECIDED, UNFAIR, NOT_MEASURED, MISSING)
 MARKER = "inventory"
 
 
@@ -90,6 +92,8 @@ def status(item: Item, verdicts: list[Verdict]) -> str:
     if verdicts:
         if all(verdict.decided for verdict in verdicts):
             return CONCLUSIVE
+        if any(verdict.decided for verdict in verdicts):
+            return PARTLY
         return UNFAIR if all(verdict.verdict == NOT_FAIR for verdict in verdicts) else UNDECIDED
     if item.recipe:
         return NOT_MEASURED

@@ -39,9 +39,10 @@ the measured cells with seeds, code version, commit and hardware. The preset `de
 demonstration: it decides nothing unless its controls hold. `night` takes hours on two cores, `paper` is the published setting. To
 measure what is missing: `anynorm reproduce NAME --preset PRESET`; `anynorm reproduce --status` lists it.
 
-**How to read a verdict.** Each claim compares two quantities over n seeds. The difference has a 95 % interval, which includes the
-choice of the test images; "paper" is the paper's difference, "found with 80 %" the smallest true difference that these seeds find
-with a power of 80 %. p has Holm's correction over the claims of the recipe, two-sided.
+**How to read a verdict.** Each claim compares two quantities over n seeds. The difference has a 95 % interval; "paper" is the
+paper's difference, "found with 80 %" the smallest true difference that these seeds find with a power of 80 %. Intervals are those
+of a single claim; verdicts and p have Holm's correction over the claims of the recipe. p is that of the test that decided.
+Intervals of accuracies include the noise of the test images, those of other metrics (AP, losses, ratios) do not.
 
 - *holds*: the difference is not 0 and has the claimed sign (of a claim of equality: it is within δ). *reversed*: the opposite.
 - *equivalent*: the difference is smaller than δ, half a point or a quarter of the paper's difference unless stated otherwise.

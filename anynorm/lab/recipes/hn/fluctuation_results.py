@@ -66,7 +66,7 @@ def claims(settings: FluctuationSettings) -> list[Claim | Check]:
 
 
 def _observations(cell: Cell) -> list[Claim | Check]:
-    def ratio(statement: str, layer: int, names: tuple[str, str], place: str, quote: str) -> Larger:
+    def ratio(statement: str, layer: int, names: tuple[str, str], place: str, quote: str = "") -> Larger:
         return Larger(
             statement=f"{statement} in layer {layer} ({_condition(cell)})",
             source=Source("hn", place, quote),
@@ -90,7 +90,7 @@ def _observations(cell: Cell) -> list[Claim | Check]:
     for layer in LAYERS:
         part = f"Fig. 7{PANELS[cell['batch_size']][layer - 1]}"
         result += [
-            ratio("1. BN_std fluctuates more than EN_std", layer, ("bn_std", "en_std"), "Fig. 6", "nearly a theorem"),
+            ratio("1. BN_std fluctuates more than EN_std", layer, ("bn_std", "en_std"), "Fig. 6"),
             ratio(
                 "2. |BN_mean − EN_mean| is larger than |BN_std − EN_std|",
                 layer,

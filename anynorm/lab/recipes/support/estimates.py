@@ -13,7 +13,7 @@ With a_s and b_s the values of seed s on the two sides and d_s = a_s − b_s, th
 The variances of all comparisons of a recipe are estimates of similar quantities. Smyth (2004, sec. 4) takes them as draws of one
 scaled inverse χ² distribution with prior variance s_0² and d_0 degrees of freedom, estimates both from the log variances, and
 replaces each by (d_0 s_0² + d s²) / (d_0 + d) with d_0 + d degrees of freedom. If the variances differ more than chance allows,
-d_0 is small and nothing is shared.
+d_0 is small and nothing is shared. A variance above the prior is not made smaller: it may be that of a norm that is unstable.
 
 The smallest difference found with a power of 80 % is that of the noncentral t-distribution.
 """
@@ -86,15 +86,16 @@ class Estimate:
         """The smallest true difference that a two-sided test at 5 % finds with a power of 80 %."""
         return noncentrality(self.total_df) * self.standard_error
 
-    def seeds_needed(self, difference: float) -> int | None:
-        """Return the number of seeds with which `smallest_difference` is at most `difference`.
+    def seeds_needed(self, difference: float, level: float = LEVEL) -> int | None:
+        """Return the number of seeds with which a two-sided test at a level finds a difference with a power of 80 %.
 
         Returns:
             None if more than `MAX_SEEDS` would be needed, or the choice of the test images alone hides the difference.
         """
 
         def is_found(n: int) -> bool:
-            return replace(self, n=n, df=max(1.0, self.df + n - self.n)).smallest_difference <= difference
+            other = replace(self, n=n, df=max(1.0, self.df + n - self.n))
+            return noncentrality(other.total_df, level) * other.standard_error <= difference
 
         n = bisect_left(range(MAX_SEEDS + 1), True, lo=2, key=is_found)
         return n if n <= MAX_SEEDS else None
@@ -107,16 +108,16 @@ class Estimate:
 
 
 @lru_cache(maxsize=4096)
-def noncentrality(df: float) -> float:
-    """Return the noncentrality with which a two-sided t-test at 5 % has a power of 80 %.
+def noncentrality(df: float, level: float = LEVEL) -> float:
+    """Return the noncentrality with which a two-sided t-test at a level has a power of 80 %.
 
     >>> round(noncentrality(2.0), 2), round(noncentrality(1e6), 2)
     (5.65, 2.8)
     """
     if df > 1000:
-        return float(stats.norm.isf(LEVEL / 2) + stats.norm.ppf(POWER))
-    threshold = stats.t.isf(LEVEL / 2, df)
-    return float(optimize.brentq(lambda shift: stats.nct.sf(threshold, df, shift) - POWER, 0.5, 50.0))
+        return float(stats.norm.isf(level / 2) + stats.norm.ppf(POWER))
+    threshold = stats.t.isf(level / 2, df)
+    return float(optimize.brentq(lambda shift: stats.nct.sf(threshold, df, shift) - POWER, 0.5, 10 * threshold + 10))
 
 
 def estimate_paired(first: Sequence[float], second: Sequence[float]) -> Estimate:
@@ -178,6 +179,8 @@ def moderate(estimates: Sequence[Estimate], max_df: float) -> list[Estimate]:
 
 
 def _shrink(estimate: Estimate, prior: float, prior_df: float, max_df: float) -> Estimate:
+    if estimate.variance >= prior:
+        return estimate
     df = estimate.df + prior_df
     variance = (estimate.df * estimate.variance + prior_df * prior) / df
     return replace(estimate, variance=variance, df=max(estimate.df, min(df, max_df)))

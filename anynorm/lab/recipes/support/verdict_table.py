@@ -46,7 +46,8 @@ def control_table(results: Sequence[ControlResult]) -> Table:
         for result in results
     ]
     num_passed = sum(result.passed for result in results)
-    return Table(rows, f"{num_passed} of {pluralize(len(results), 'control')} passed; the value is the smallest over seeds.")
+    values = "Values of a cell are the smallest over seeds, those of an effect (all) the mean."
+    return Table(rows, f"{num_passed} of {pluralize(len(results), 'control')} passed. {values}")
 
 
 def format_difference(claim: Claim, value: float) -> str:

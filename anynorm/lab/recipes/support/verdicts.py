@@ -2,7 +2,7 @@
 
 A verdict is an estimate: the difference with its 95 % interval, the number of seeds n, the paper's difference and the smallest
 difference that n seeds find with a power of 80 %. Its name follows from three tests at the level 5 %, each with Holm's correction
-over the claims of the recipe that reach it:
+over all claims of the recipe that can be tested:
 
     holds                     the difference is not 0 and has the claimed sign; of an equivalence: it is within ± δ
     reversed                  the difference is not 0 and has the other sign; of an equivalence: it is beyond ± δ
@@ -94,7 +94,8 @@ def judge(claims: Sequence[Claim], controls: Sequence[Control], rows: Sequence[R
     estimates = dict(zip(map(id, testable), _estimate(testable, rows, num_test), strict=True))
     decisions = _decide([(each.claim, estimates[id(each)]) for each in testable])
     by_side = dict(zip(map(id, testable), decisions, strict=True))
-    return [_verdict(each, estimates.get(id(each)), by_side.get(id(each))) for each in sides]
+    level = LEVEL / max(1, len(testable))
+    return [_verdict(each, estimates.get(id(each)), by_side.get(id(each)), level) for each in sides]
 
 
 def violated(checks: Sequence[Check], rows: Sequence[Row]) -> list[Check]:
@@ -124,7 +125,7 @@ def _estimate(testable: Sequence[Sides], rows: Sequence[Row], num_test: int | No
     measured = [pair for each, pair in zip(testable, pairs, strict=True) if not _has_constant(each.claim)]
     correlation = pooled_correlation(measured) if len(measured) > 2 else 1.0
     for each, (first, second) in zip(testable, pairs, strict=True):
-        paired = _has_constant(each.claim) or pairing_helps(correlation, len(first))
+        paired = _has_constant(each.claim) or _share_cell(each.claim) or pairing_helps(correlation, len(first))
         estimate = estimate_paired(first, second) if paired else estimate_unpaired(first, second)
         estimates.append(replace(estimate, test_variance=_test_variance(each, rows, num_test)))
     units: dict[Scale, list[int]] = {}
@@ -142,6 +143,12 @@ def _estimate(testable: Sequence[Sides], rows: Sequence[Row], num_test: int | No
 
 def _has_constant(claim: Claim) -> bool:
     return any(isinstance(side, Constant) for side in claim.sides)
+
+
+def _share_cell(claim: Claim) -> bool:
+    """Whether both sides read the same network."""
+    first, second = claim.sides
+    return any(cell in second.cells for cell in first.cells)
 
 
 def _test_variance(sides: Sides, rows: Sequence[Row], num_test: int | None) -> float:
@@ -162,10 +169,10 @@ def _decide(estimates: Sequence[tuple[Claim, Estimate]]) -> list[tuple[str, floa
     decided: dict[int, tuple[str, float | None]] = {}
 
     def test(p_value: Callable[[Claim, Estimate], float | None], name: Callable[[Claim, Estimate], str]) -> None:
-        open_claims = {index: pair for index, pair in enumerate(estimates) if index not in decided}
-        p_values = {index: p for index, pair in open_claims.items() if (p := p_value(*pair)) is not None}
+        # over all claims, also those that are decided: a family must not depend on the data
+        p_values = {index: p for index, pair in enumerate(estimates) if (p := p_value(*pair)) is not None}
         for index, p in holm(p_values).items():
-            if p < LEVEL:
+            if p < LEVEL and index not in decided:
                 decided[index] = (name(*estimates[index]), p)
 
     def p_claimed(claim: Claim, estimate: Estimate) -> float:
@@ -178,9 +185,9 @@ def _decide(estimates: Sequence[tuple[Claim, Estimate]]) -> list[tuple[str, floa
         return None if delta is None else estimate.p_equivalent(delta)
 
     def p_published(claim: Claim, estimate: Estimate) -> float | None:
-        if isinstance(claim, Equivalent) or claim.margin is None or estimate.difference >= claim.margin:
+        if isinstance(claim, Equivalent) or claim.margin is None:
             return None
-        return estimate.p_different(claim.margin)
+        return estimate.p_different(claim.margin) if estimate.difference < claim.margin else 1.0
 
     test(p_claimed, lambda claim, each: HOLDS if isinstance(claim, Equivalent) or each.difference > 0 else REVERSED)
     test(p_opposite, lambda claim, _: REVERSED if isinstance(claim, Equivalent) else EQUIVALENT)
@@ -188,7 +195,7 @@ def _decide(estimates: Sequence[tuple[Claim, Estimate]]) -> list[tuple[str, floa
     return [decided.get(index, (UNDECIDED, None)) for index in range(len(estimates))]
 
 
-def _verdict(sides: Sides, estimate: Estimate | None, decision: tuple[str, float | None] | None) -> Verdict:
+def _verdict(sides: Sides, estimate: Estimate | None, decision: tuple[str, float | None] | None, level: float) -> Verdict:
     if sides.unfair:
         name, p, note = NOT_FAIR, None, sides.unfair
     elif sides.failed:
@@ -196,7 +203,7 @@ def _verdict(sides: Sides, estimate: Estimate | None, decision: tuple[str, float
     elif estimate is None or decision is None:
         name, p, note = UNDECIDED, None, f"needs at least 2 seeds; got {len(sides.seeds)}"
     else:
-        (name, p), note = decision, _note(sides.claim, estimate, decision[0])
+        (name, p), note = decision, _note(sides.claim, estimate, decision[0], level)
     if sides.num_left_out:
         left_out = f"{sides.num_left_out} seeds left out: their two sides come from different code or processors"
         note = f"{note}; {left_out}" if note else left_out
@@ -212,8 +219,8 @@ def _failed(sides: Sides) -> tuple[str, float | None, str]:
     return FAILED, None, f"{count} of {2 * len(sides.seeds)} runs failed"
 
 
-def _note(claim: Claim, estimate: Estimate, name: str) -> str:
-    """Return the comparison with the paper's number, or the number of seeds that a decision needs."""
+def _note(claim: Claim, estimate: Estimate, name: str, level: float) -> str:
+    """Return the comparison with the paper's number, or the number of seeds that a decision needs at a level."""
     margin = claim.margin
     low, high = estimate.interval()
     if name == HOLDS and not isinstance(claim, Equivalent) and margin is not None and not low <= margin <= high:
@@ -226,7 +233,7 @@ def _note(claim: Claim, estimate: Estimate, name: str) -> str:
         target, which = margin, "the paper's difference"
     else:
         target, which = abs(estimate.difference), "a difference of this size"
-    if needed := estimate.seeds_needed(target):
+    if needed := estimate.seeds_needed(target, level):
         return f"needs about {needed} seeds for {which}"
     hidden = replace(estimate, variance=0.0, df=1e6).smallest_difference > target
     return f"the choice of the test images alone hides {which}" if hidden else f"needs over {MAX_SEEDS} seeds for {which}"
