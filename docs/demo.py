@@ -48,16 +48,16 @@ def collect(comparison: Comparison, table: ComparisonTable) -> dict[str, Any]:
 
 
 def format_markdown(results: Results) -> str:
-    """Return the test errors as a Markdown table; the lowest is bold, and those not significantly higher are marked with *."""
+    """Return the test errors as a Markdown table; the lowest, and those not higher by more than chance and a margin, are bold."""
     sizes = results.batch_sizes
     lines = [f"| norm | {' | '.join(f'batch size {size}' for size in sizes)} |", "|---" * (1 + len(sizes)) + "|"]
     for norm in results.norms:
         cells = []
         for size, ranking in results.rankings.items():
             text = format(results.result(norm, size), results.metric.result_format)
-            cells.append(f"**{text}**" if norm == ranking.best else f"{text} \\*" if norm in ranking.not_worse else text)
+            cells.append(f"**{text}**" if norm in ranking.not_worse else text)
         lines.append(f"| `{norm}` | {' | '.join(cells)} |")
-    legend = "Bold: lowest error of the column. \\*: not significantly higher (paired t-test over 3 seeds, Holm's correction)."
+    legend = "Bold: lowest error of the column, and those that are not higher by more than chance and half a point."
     return "\n".join([*lines, "", legend, "", results.recommendation])
 
 
@@ -69,22 +69,28 @@ def fill_page(path: Path, markdown: str) -> None:
 
 
 def draw(comparison: Comparison, results: Results) -> Figure:
-    """Draw the test error of each norm at each batch size: mean and standard deviation over seeds."""
+    """Draw the test error of each norm at each batch size: mean over seeds with its 95 % interval."""
     fig = Figure(figsize=(8, 3.6), layout="constrained")
     ax = fig.subplots()
     ax.spines[["top", "right"]].set_visible(False)
     width = 0.8 / len(comparison.batch_sizes)
     for k, (size, color) in enumerate(zip(comparison.batch_sizes, (COLORS[1], COLORS[0]), strict=True)):
         cells = [results.result(norm, size) for norm in comparison.norms]
-        means, sds = [cell.mean or 0.0 for cell in cells], [cell.sd or 0.0 for cell in cells]
+        means = [cell.mean or 0.0 for cell in cells]
+        limits = [cell.interval or (mean, mean) for cell, mean in zip(cells, means, strict=True)]
+        errors = [
+            [mean - max(0.0, low) for mean, (low, _) in zip(means, limits, strict=True)],
+            [min(100.0, high) - mean for mean, (_, high) in zip(means, limits, strict=True)],
+        ]
         positions = [position + (k - 0.5) * width for position in range(len(means))]
-        ax.bar(positions, means, width, yerr=sds, capsize=3, color=color, ecolor="#333333", label=f"batch size {size}")
-        for position, mean, sd in zip(positions, means, sds, strict=True):
-            ax.annotate(f"{mean:.1f}", (position, mean + sd), (0, 3), textcoords="offset points", ha="center", fontsize=9)
+        ax.bar(positions, means, width, yerr=errors, capsize=3, color=color, ecolor="#333333", label=f"batch size {size}")
+        for position, mean, above in zip(positions, means, errors[1], strict=True):
+            ax.annotate(f"{mean:.1f}", (position, mean + above), (0, 3), textcoords="offset points", ha="center", fontsize=9)
     ax.set_xticks(range(len(comparison.norms)), comparison.norms)
     base = comparison.base
     ax.set(
-        ylabel="test error (%)", title=f"{base.model} on {base.data}, {base.epochs} epochs, {comparison.seeds} seeds (mean ± sd)"
+        ylabel="test error (%)",
+        title=f"{base.model} on {base.data}, {base.epochs} epochs, {comparison.seeds} seeds (mean and 95 % interval)",
     )
     ax.legend(frameon=False)
     return fig

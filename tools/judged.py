@@ -50,6 +50,6 @@ def strongest_verdicts(folder: Path) -> dict[str, list[Verdict]]:
 
 
 def split_counts(verdicts: list[Verdict]) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the numbers of independent claims by verdict: those of the papers, and ours."""
+    """Return the numbers of distinct claims by verdict: those of the papers, and ours."""
     papers = [verdict for verdict in verdicts if verdict.claim.source.paper]
     return count_groups(papers), count_groups([verdict for verdict in verdicts if not verdict.claim.source.paper])

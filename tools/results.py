@@ -41,17 +41,19 @@ measure what is missing: `anynorm reproduce NAME --preset PRESET`; `anynorm repr
 
 **How to read a verdict.** Each claim compares two quantities over n seeds. The difference has a 95 % interval; "paper" is the
 paper's difference, "found with 80 %" the smallest true difference that these seeds find with a power of 80 %. Intervals are those
-of a single claim; verdicts and p have Holm's correction over the claims of the recipe. p is that of the test that decided.
-Intervals of accuracies include the noise of the test images, those of other metrics (AP, losses, ratios) do not.
+of a single claim; verdicts and p have Holm's correction over the claims of the recipe. p is that of the test that decided. δ is
+the difference up to which two numbers are called equal. Intervals include the noise of the test items (images, pairs, videos)
+where the rows have the metric of each item; those of older rows have it for accuracies only, as an upper limit.
 
 - *holds*: the difference is not 0 and has the claimed sign (of a claim of equality: it is within δ). *reversed*: the opposite.
 - *equivalent*: the difference is smaller than δ, half a point or a quarter of the paper's difference unless stated otherwise.
 - *smaller than published*: it may be 0, but it is not the paper's. *undecided*: neither; with the seeds a decision would need.
 - *not a fair test*: a control fails, mostly because a network did not learn. *failed*: a run diverged or could not be trained.
 
-Claims with runs in common (two attacks on the same networks, the layers of one network) are counted once, with their least
-favourable verdict. Claims of the papers and ours are counted apart. Minutes are those of one core; a run that several recipes
-share counts in each.
+Claims about the same networks on both sides (two attacks, the layers of a network) are counted once, with their least favourable
+verdict. Comparisons of one norm with several others are several claims. Claims of the papers and ours are counted apart. Minutes
+are those of one core; a run that several recipes share counts in each. Training accuracies of `desk` rows that have no curve are
+means over the whole run, so "did not learn" is strict there.
 """
 
 
@@ -89,7 +91,7 @@ def summary(folder: Path = RECORDS) -> str:
     decided = sum(papers[name] for name in DECIDED)
     others = {name: papers[name] for name in VERDICTS if name not in DECIDED}
     return (
-        f"{len(by_recipe)} recipes have been measured so far. Of the {total} independent claims of the papers that they test, "
+        f"{len(by_recipe)} recipes have been measured so far. Of the {total} distinct claims of the papers that they test, "
         f"{decided} are decided: {_counts_text({name: papers[name] for name in DECIDED})}. "
         f"The others: {_counts_text(others)}.\nOf our own {sum(ours.values())} claims: {_counts_text(ours)}."
     )

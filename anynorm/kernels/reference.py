@@ -200,10 +200,11 @@ def _centered_moments(centered: Tensor, center: Tensor, x: Tensor) -> Moments:
     rows = _as_rows(centered, *center.shape[1:])
     if is_exporting():  # var_mean is not a core ATen operator
         var, residual = rows.var((2, 4), correction=0), rows.mean((2, 4))
-    elif rows.shape[0]:
+    elif rows.shape[0] and rows.shape[2] * rows.shape[4] > 1:
         var, residual = torch.var_mean(rows, (2, 4), correction=0)
-    else:  # var_mean would warn about an empty batch
-        var = residual = rows.mean((2, 4))
+    else:  # var_mean would warn about an empty batch, and takes 20 times as long as a mean over rows of one value
+        residual = rows.mean((2, 4))
+        var = residual.detach() * 0  # NaN for a value that is not finite
     dtype = table_dtype(x)
     count = torch.full((1, 1, 1), rows.shape[2] * rows.shape[4], dtype=dtype, device=x.device)
     return Moments(center.to(dtype) + residual.to(dtype), var.to(dtype), count)

@@ -121,7 +121,7 @@ def print_comparison(table: ComparisonTable) -> None:
     sys.stdout.writelines(f"{line.rstrip()}\n" for line in capture.get().splitlines())
     legend, _, recommendation = table.finding.rpartition("\n")
     best, other = ("highest", "lower") if metric.higher_is_better else ("lowest", "higher")
-    star = f"* {best} {metric.name}, or not significantly {other}. " if tested else ""
+    star = f"Mean [95 % interval]. * {best} {metric.name}, or not {other} by more than chance and a margin. " if tested else ""
     sys.stdout.flush()
     text = f"{star}{legend}\n\n{recommendation}"
     console.print(text, highlight=False, markup=False, soft_wrap=not console.is_terminal)

@@ -25,6 +25,15 @@ def reproduce(
     pilot: Annotated[
         bool, typer.Option("--pilot", help="Measure seeds from 1000 on with validation data, to choose settings; never judged.")
     ] = False,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="PATH=VALUE",
+            help="Change a setting of the preset, such as training.config.lr=0.03, norms=bn,gn:8 or groups=auto; repeatable. The "
+            "record gets a name of its own, and its verdicts are exploratory.",
+        ),
+    ] = None,
     processes: Annotated[
         int | None,
         typer.Option(min=1, help="Number of parallel runs; by default one per GPU, or one per core with one thread each."),
@@ -51,6 +60,7 @@ def reproduce(
     from anynorm.lab.recipes.support.catalog import load_recipe, recipe_names
     from anynorm.lab.recipes.support.recipe import SMOKE
     from anynorm.lab.recipes.support.results import write_pictures
+    from anynorm.lab.recipes.support.setting_changes import with_changes
     from anynorm.lab.recipes.support.status import status_table
     from anynorm.lab.recipes.support.verdict_table import control_table, verdict_table
     from anynorm.lab.recipes.support.verdicts import FAILED, REVERSED
@@ -62,6 +72,8 @@ def reproduce(
         print_table(status_table(map(load_recipe, names), records), as_json)
         return
     recipe = load_recipe(str(name))
+    if set_:
+        recipe, preset = with_changes(recipe, preset, set_)
     devices = recipe.settings(preset).num_devices
     workers = 1 if devices > 1 else processes or num_gpus(Hardware()) or None  # a run on several devices uses all devices
     try:

@@ -14,7 +14,7 @@ class Cell:
     Attributes:
         text: what is shown.
         value: what the column is sorted by; None is last.
-        mark: class of the cell in `page.css`: best, not-worse (not significantly worse than the best), failed or "".
+        mark: class of the cell in `page.css`: best (also those that are not worse), failed or "".
     """
 
     text: str

@@ -93,7 +93,8 @@ def _results(results: Results) -> PageTable:
 
 def _metric_cell(results: Results, norm: str, size: int) -> Cell:
     result, ranking = results.result(norm, size), results.rankings[size]
-    mark = "best" if norm == ranking.best else "not-worse" if ranking.is_tested and norm in ranking.not_worse else ""
+    recommended = ranking.not_worse if ranking.is_tested else [ranking.best]
+    mark = "best" if norm in recommended else ""
     if result.num_failed and not result.n:
         mark = "failed"
     return Cell(format(result, results.metric.result_format), result.mean, mark)
@@ -102,10 +103,10 @@ def _metric_cell(results: Results, norm: str, size: int) -> Cell:
 def _significance(results: Results) -> str:
     metric = results.metric
     best, other = ("highest", "lower") if metric.higher_is_better else ("lowest", "higher")
-    legend = f"Test {metric.name}: mean ± sd over seeds. Bold: {best} value of the column."
+    legend = f"Test {metric.name}: mean over seeds with its 95 % interval. Bold: {best} mean of the column"
     if not any(ranking.is_tested for ranking in results.rankings.values()):
-        return f"{legend} Use at least {MIN_SEEDS} seeds for a significance test."
-    return f"{legend} *: not significantly {other} (paired t-test over seeds, one-sided, Holm's correction, p ≥ {LEVEL})."
+        return f"{legend}. At least {MIN_SEEDS} seeds are needed to compare norms."
+    return f"{legend}, and those that are not {other} by more than chance and a margin (p ≥ {LEVEL}, Holm's correction)."
 
 
 def _cost(results: Results, configs: Sequence[Config], step_times: StepTimes) -> PageTable:

@@ -20,7 +20,7 @@ from anynorm.lab.training.checkpoint import save_checkpoint
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.devices import Hardware, check_processes, describe_device, make_fabric
 from anynorm.lab.training.distributed import Processes
-from anynorm.lab.training.hits import pack_hits
+from anynorm.lab.training.items import pack_items
 from anynorm.lab.training.provenance import provenance
 from anynorm.lab.training.record import DONE, FAILED, LayerShift, RunRecord
 from anynorm.lab.training.store import Store
@@ -215,7 +215,7 @@ def summarize(record: RunRecord, trainer: Trainer) -> RunRecord:
         metrics={name: value if record.done or name.startswith("train_") else None for name, value in last.items()},
         parameters=sum(parameter.numel() for parameter in task.parameters()),
         saved_bytes=saved_bytes(trainer),
-        hits=pack_hits(task.hits) if record.done and task.hits is not None else None,
+        items={name: pack_items(values) for name, values in task.items.items()} if record.done else {},
     )
     if record.done:
         with trainer.evaluation_networks():

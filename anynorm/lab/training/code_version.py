@@ -19,7 +19,7 @@ import torch
 
 ROOT = Path(__file__).parents[2]
 SHARED = (
-    *("core", "kernels", "layers", "surgery", "norms.py", "registry.py"),
+    *("core", "kernels", "layers", "surgery", "diagnostics", "norms.py", "registry.py"),
     *("lab/data", "lab/models", "lab/training", "lab/attacks.py", "lab/tasks/run.py"),
 )
 """Files and folders of the package that every training may use."""

@@ -20,6 +20,7 @@ from torch import nn
 
 from anynorm.diagnostics.batch_statistics import batch_statistics
 from anynorm.diagnostics.buffers import preserve_buffers
+from anynorm.lab.training.evaluation import Evaluation
 from anynorm.lab.training.options import Options, option
 from anynorm.surgery.batches import Forward
 from anynorm.surgery.recalibrate import has_running_stats, recalibrate
@@ -43,15 +44,15 @@ class NormModeOptions(Options):
 
 def evaluate_norm_modes(
     network: nn.Module,
-    evaluate: Callable[[], dict[str, float]],
+    evaluate: Callable[[], Evaluation],
     batches: Iterable[Any],
     forward: Forward | None = None,
-) -> dict[str, float]:
+) -> Evaluation:
     """Return the metrics of a network with batch statistics, and with recalibrated running statistics.
 
     Args:
         network: the network, in eval mode; it is not changed.
-        evaluate: returns its metrics by name, on test batches of as many samples as a training batch.
+        evaluate: returns its metrics, on test batches of as many samples as a training batch.
         batches: training samples on which running statistics are estimated.
         forward: function of model and batch that calls the network; None to call it with the batch or its first entry.
 
@@ -59,13 +60,9 @@ def evaluate_norm_modes(
         The metrics "NAME, batch statistics" and "NAME, recalibrated"; none for a network without running statistics.
     """
     if not has_running_stats(network):
-        return {}
+        return Evaluation()
     with batch_statistics(network):
-        result = _renamed(evaluate(), BATCH_STATISTICS)
+        result = evaluate().with_suffix(f", {BATCH_STATISTICS}")
     with preserve_buffers(network):
         recalibrate(network, batches, forward=forward)
-        return result | _renamed(evaluate(), RECALIBRATED)
-
-
-def _renamed(metrics: dict[str, float], mode: str) -> dict[str, float]:
-    return {f"{name}, {mode}": value for name, value in metrics.items()}
+        return result | evaluate().with_suffix(f", {RECALIBRATED}")

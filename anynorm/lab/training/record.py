@@ -78,7 +78,8 @@ class RunRecord:
         saved_bytes: number of bytes that a forward pass saves for backward; None if it was not measured.
         shift: the estimation shift of each norm; None if it was not measured, or no norm has running statistics.
         importance: the learned mixing weights of each norm, see `anynorm.diagnostics.importance`; None if no norm has any.
-        hits: which test samples were classified correctly, as `anynorm.lab.training.hits` writes it; None if it is not known.
+        items: the values of test samples by the name of a metric without `test_`, see `Task.items` and
+            `anynorm.lab.training.items.pack_items`. Empty if they are not known.
         seconds: wall-clock time of the run.
         provenance: commit, versions and hardware.
     """
@@ -95,7 +96,7 @@ class RunRecord:
     saved_bytes: int | None = None
     shift: Sequence[LayerShift] | None = None
     importance: Sequence[Mapping[str, Any]] | None = None
-    hits: str | None = None
+    items: Mapping[str, str | list[float]] = field(default_factory=dict)
     seconds: float | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
@@ -154,7 +155,7 @@ class RunRecord:
             saved_bytes=values.get("saved_bytes"),
             shift=None if shift is None else [LayerShift.from_dict(layer) for layer in shift],
             importance=values.get("importance"),
-            hits=values.get("hits"),
+            items=values.get("items", {}),
             seconds=values.get("seconds"),
             provenance=values.get("provenance", {}),
         )
@@ -173,7 +174,7 @@ class RunRecord:
             "saved_bytes": self.saved_bytes,
             "shift": None if self.shift is None else [layer.to_dict() for layer in self.shift],
             "importance": self.importance,
-            "hits": self.hits,
+            "items": self.items,
             "seconds": self.seconds,
             "provenance": self.provenance,
         }

@@ -26,6 +26,8 @@ from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.curve import scalar
 from anynorm.lab.training.distributed import Processes
+from anynorm.lab.training.evaluation import Evaluation
+from anynorm.lab.training.items import ItemValues
 from anynorm.lab.training.norm_layout import Layout
 from anynorm.lab.training.options import Options
 from anynorm.lab.training.sampler import Sampler
@@ -63,8 +65,8 @@ class Metric(NamedTuple):
 
     @property
     def result_format(self) -> str:
-        """Format specification of a `anynorm.lab.training.result.Result`: one decimal for percent."""
-        return ".1f" if self.unit == "%" else ".4g ± .2g"
+        """Format specification of a `anynorm.lab.training.result.Result` with its 95 % interval: one decimal for percent."""
+        return ".1f [.1f]" if self.unit == "%" else ".4g [.4g]"
 
     def format(self, value: float) -> str:
         """Format a value with its unit.
@@ -131,7 +133,9 @@ class Task(nn.Module, Generic[TaskOptions_co]):
         processes: the processes that train the run; set by the trainer.
         is_trained: whether all steps are finished, so that the next evaluation is the last one; set by the trainer after each
             step. True for a task that is not in training, such as one returned by `anynorm.lab.tasks.run.load_run`.
-        hits: which test samples were classified correctly in the last evaluation, in order; None if the task does not say so.
+        items: one value per test sample of the last evaluation, by the name of a metric. Bools say which samples were classified
+            correctly. Numbers have the metric as their mean, or are its jackknife pseudo-values; see
+            `anynorm.lab.training.items`. Empty if the task does not say so, or several processes evaluate.
         has_validation: whether the task can hold out training images, see `Config.num_validation`.
         version: version of the task: increase it if the metrics of a run get another meaning.
 
@@ -144,7 +148,6 @@ class Task(nn.Module, Generic[TaskOptions_co]):
     comparison_defaults: ClassVar[ComparisonDefaults] = ComparisonDefaults()
     version: ClassVar[int] = 1
     has_validation: ClassVar[bool] = False
-    hits: Sequence[bool] | None = None
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -167,6 +170,7 @@ class Task(nn.Module, Generic[TaskOptions_co]):
         self.device, self.num_workers = torch.device("cpu"), 0
         self.processes = Processes()
         self.is_trained = True
+        self.items: dict[str, ItemValues] = {}
         self.sampler: Sampler
 
     @classmethod
@@ -291,6 +295,11 @@ class Task(nn.Module, Generic[TaskOptions_co]):
             num_classes: the number that replaces "K" in "@K" of a spec; None if the task has no classes.
         """
         return Layout.parse(self.config.norm, self.config.batch_size, num_classes).apply(network)
+
+    def keep_items(self, evaluation: Evaluation) -> dict[str, float]:
+        """Return the metrics of an evaluation, and set `items` to its items if it is the last one."""
+        self.items = evaluation.items if self.is_trained else {}
+        return evaluation.metrics
 
     def to_device(self, batch: Any) -> Any:
         """Return a batch with all tensors on the device of the run; copies are asynchronous (`non_blocking=True`)."""

@@ -46,7 +46,7 @@ def test_a_comparison_trains_what_is_missing_and_recommends_a_norm(tmp_path):
     assert table["bn"]["memory, batch 16"] == 1
     assert table["bn"]["shift, batch 4"] > 0
     assert table["gn:4"]["shift, batch 4"] is None  # no running statistics
-    assert "At batch size 4 use " in table.finding
+    assert "has the lowest mean (" in table.finding
     assert {row.config["lr"] for row in Store(tmp_path).runs()} == {0.0125, 0.05}
 
 
@@ -202,7 +202,7 @@ if __name__ == "__main__":
     print(anynorm.compare(["bn", "hn"], [8], 1, runs={str(tmp_path / "compared")!r}, **options))
 """,
     )
-    assert "At batch size 8 use " in output
+    assert "At batch size 8 " in output
 
 
 def test_a_task_of_ones_own_is_compared_resumed_diagnosed_and_reported(tmp_path):
@@ -216,7 +216,7 @@ def test_a_task_of_ones_own_is_compared_resumed_diagnosed_and_reported(tmp_path)
     }
     table = anynorm.compare(["bn", "gn:4"], [100], 1, **options, processes=1)
     assert set(table["bn"]) == {f"{name}, batch 100" for name in ("deviation periods", "shift", "step time", "memory")} | {"norm"}
-    assert re.search(r"At batch size 100 use (bn|gn:4): deviation [\d.]+ periods; use at least 3 seeds", table.finding)
+    assert re.search(r"At batch size 100 (bn|gn:4) has the lowest mean \(deviation [\d.]+ periods\); at least 3", table.finding)
     runs = Store(tmp_path).runs()
     assert [run.config["options"] for run in runs] == [{"channels": 8}] * 2  # noise has its default value
     assert anynorm.compare(["bn", "gn:4"], [100], 1, **options).finding == table.finding
@@ -246,4 +246,4 @@ def test_a_streamed_folder_is_compared(tmp_path):
         "config": settings,
     }
     table = anynorm.compare(["bn"], [4], 1, **options, runs=tmp_path / "runs", processes=1, num_workers=0)
-    assert "At batch size 4 use bn: " in table.finding
+    assert "At batch size 4 use bn (" in table.finding

@@ -79,7 +79,9 @@ def test_every_item_of_an_inventory_says_where_it_is_or_why_it_is_missing(paper)
 def test_the_status_of_an_item_follows_from_its_verdicts():
     item = Item("Table 1", "table", "x", here="y", recipe="hn_sn")
     rows = [
-        {"norm": norm, "seed": seed, "accuracy": 10.0 * number + seed} for number, norm in enumerate("ab") for seed in (0, 1, 2)
+        {"norm": norm, "seed": seed, "accuracy": 10.0 * number + seed + 0.1 * number * seed}
+        for number, norm in enumerate("ab")
+        for seed in (0, 1, 2)
     ]
     (holds,) = judge([more_accurate("b", "a", OURS)], [], rows, None)
     (unfair,) = judge([more_accurate("b", "a", OURS)], [Learned(90.0)], rows, None)

@@ -13,13 +13,16 @@ import pytest
 import anynorm
 from anynorm.lab import recipes
 from anynorm.lab.recipes.support.catalog import load_recipe, recipe_file, recipe_names
-from anynorm.lab.recipes.support.claims import Larger, Published, Source
-from anynorm.lab.recipes.support.controls import Learned
+from anynorm.lab.recipes.support.claims import RATIO, Larger, Level, Published, Source
+from anynorm.lab.recipes.support.controls import Learned, check_recorded
+from anynorm.lab.recipes.support.design import design_hash
+from anynorm.lab.recipes.support.executed_code import executed_sources, training_version
 from anynorm.lab.recipes.support.quantities import Measured
 from anynorm.lab.recipes.support.recipe import RUNS, Recipe
 from anynorm.lab.recipes.support.record import MeasuredCell, RecipeRecord, read_record
 from anynorm.lab.recipes.support.settings import Settings
 from anynorm.lab.recipes.support.status import seconds_left, status_table
+from anynorm.lab.training.code_version import SHARED, dump
 from anynorm.lab.training.executors import LocalExecutor
 from anynorm.lab.training.provenance import _commit, provenance
 from anynorm.lab.training.sweep import grid
@@ -43,7 +46,8 @@ def measure(settings, cell, runs):
     CALLS.append(cell)
     if len(CALLS) == settings.stop:
         raise KeyboardInterrupt
-    return {"error": ERRORS[cell["norm"]] + cell["seed"] * settings.step + 0.1 * (cell["seed"] % 2), "runs": str(runs)}
+    noise = 0.1 * (cell["seed"] % 2) * (cell["norm"] == "bn")
+    return {"error": ERRORS[cell["norm"]] + cell["seed"] * settings.step + noise, "runs": str(runs)}
 
 
 def claims(settings):
@@ -53,6 +57,10 @@ def claims(settings):
     return [
         Larger(statement="the error is larger with bn", source=source, published=published, larger=sides[0], smaller=sides[1])
     ]
+
+
+def swapped_claims(settings):
+    return [replace(claim, larger=claim.smaller, smaller=claim.larger) for claim in claims(settings)]
 
 
 def plot(record, path):
@@ -80,7 +88,7 @@ def test_every_cell_is_measured_and_the_record_has_the_order_of_the_cells(proces
         assert cell.provenance["processes"] == processes
     (verdict,) = RECIPE.judge(reread)
     assert (verdict.verdict, verdict.note, verdict.n) == ("holds", "smaller than published", 3)
-    assert verdict.estimate.difference == pytest.approx(10.0)
+    assert verdict.estimate.difference == pytest.approx(10.0, abs=0.1)
 
 
 def test_cells_are_measured_seed_by_seed(tmp_path):
@@ -88,10 +96,12 @@ def test_cells_are_measured_seed_by_seed(tmp_path):
     assert [cell["seed"] for cell in CALLS] == [0, 0, 1, 1, 2, 2]
 
 
-def test_the_run_store_has_one_folder_per_version_of_the_code(tmp_path):
+def test_the_run_store_has_one_folder_per_version_of_the_code_that_trains(tmp_path):
     record = RECIPE.run("desk", tmp_path, runs=tmp_path / "store")
-    assert {row["runs"] for row in record.rows} == {str(tmp_path / "store" / record.cells[0].provenance["code"])}
+    assert {row["runs"] for row in record.rows} == {str(tmp_path / "store" / training_version(PRESETS["desk"]))}
     assert RECIPE.run("desk", tmp_path / "other").rows[0]["runs"].startswith(str(RUNS))
+    versions = {training_version(load_recipe(name).settings("night")) for name in ("hn_sn", "sn_batch_size", "bgn_batch_size")}
+    assert len(versions) == 1  # so that these recipes share runs
 
 
 def test_an_interrupted_run_resumes_and_measures_no_cell_twice(tmp_path):
@@ -116,6 +126,55 @@ def test_a_pilot_has_other_seeds_and_a_record_of_its_own(tmp_path):
     record = RECIPE.run("desk", tmp_path, seeds=2, pilot=True)
     assert sorted({row["seed"] for row in record.rows}) == [1000, 1001]
     assert [path.name for path in tmp_path.glob("*.jsonl")] == ["toy.desk.pilot.jsonl"]
+    assert len(RECIPE.run("desk", tmp_path, seeds=4, pilot=True).rows) == 8  # more seeds than the design has
+
+
+def test_two_processes_never_measure_the_same_cell(tmp_path):
+    """The second call starts while the first one measures its first cell."""
+    started, finish, lock, calls = threading.Event(), threading.Event(), threading.Lock(), []
+
+    def measure_slowly(settings, cell, runs):
+        with lock:
+            calls.append((cell["norm"], cell["seed"]))
+            is_first = len(calls) == 1
+        if is_first:
+            started.set()
+            assert finish.wait(20)
+        return {"error": 1.0}
+
+    recipe = Recipe("toy", PRESETS, cells, measure_slowly, claims, plot)
+    first, second = (threading.Thread(target=recipe.run, args=("desk", tmp_path)) for _ in range(2))
+    first.start()
+    assert started.wait(20)
+    second.start()
+    second.join(20)
+    assert len(calls) == 6  # the second call measured the five other cells
+    finish.set()
+    first.join(20)
+    assert sorted(calls) == [(norm, seed) for norm in ("bn", "gn") for seed in range(3)]
+    assert len(RECIPE.read(tmp_path / FILE).cells) == 6
+    assert sorted(file.name for file in tmp_path.iterdir()) == [f".{FILE}.lock", FILE]
+
+
+def test_cells_outside_the_design_and_cells_without_an_origin_are_named(tmp_path):
+    RECIPE.run("desk", tmp_path)
+    path = tmp_path / FILE
+    text = path.read_text()
+    extra = json.loads(text.splitlines()[-1])
+    path.write_text(text + json.dumps(extra | {"cell": {"norm": "ln", "seed": 0}}) + "\n")
+    with pytest.raises(anynorm.DataError, match=r"has 1 cells that preset 'desk' does not have, such as .*\"ln\""):
+        RECIPE.run("desk", tmp_path)
+    path.write_text(text + json.dumps(extra | {"provenance": {"code": "x"}}) + "\n")
+    with pytest.raises(anynorm.DataError, match=r"line 8 of .* must have a seed in its cell, and code and cpu in its provenance"):
+        RECIPE.run("desk", tmp_path)
+
+
+def test_a_complete_record_of_another_version_of_the_measurement_is_refused(tmp_path):
+    record = RECIPE.run("desk", tmp_path)
+    other = replace(RECIPE, version=2)
+    with pytest.raises(anynorm.DataError, match=r"another design .* \(version of recipe\)"):
+        other.run("desk", tmp_path)
+    assert "another meaning now (version of recipe)" in other.conclusion(record)
 
 
 def with_origin(path, **origins):
@@ -143,9 +202,6 @@ def test_cells_of_an_unfinished_seed_that_other_code_measured_are_measured_again
 
 
 def test_a_comment_does_not_change_the_version_of_the_code_but_the_code_does(tmp_path):
-    from anynorm.lab.recipes.support.executed_code import executed_sources
-    from anynorm.lab.training.code_version import dump
-
     source = "def f(x):\n    return x + 1\n"
     assert dump(source) == dump('def f(x):\n    """Text."""\n    # comment\n    return (x + 1)\n')
     assert dump(source) != dump("def f(x):\n    return x + 2\n")
@@ -153,6 +209,8 @@ def test_a_comment_does_not_change_the_version_of_the_code_but_the_code_does(tmp
     assert "def measure(" in names
     assert "def train(" in names
     assert "def plot(" not in names
+    assert "FIRST_PILOT_SEED = 1000" in executed_sources(load_recipe("bgn_batch_size").measure)  # a constant, imported
+    assert "diagnostics" in SHARED
 
 
 def test_processes_that_append_at_once_lose_nothing(tmp_path):
@@ -221,6 +279,7 @@ def test_runs_taken_from_the_store_keep_the_commit_and_the_time_of_their_trainin
             Recipe("toy", PRESETS, cells, measure, claims, plot, controls=lambda _: [Learned(5.0, column="error")]),
             "claims or controls",
         ),
+        (Recipe("toy", PRESETS, cells, measure, swapped_claims, plot), "claims or controls"),
         (Recipe("toy", PRESETS, cells, measure, claims, plot, version=2), "version of recipe"),
     ],
 )
@@ -234,6 +293,23 @@ def test_a_record_that_was_begun_with_another_design_is_not_completed(other, nam
     assert (tmp_path / FILE).read_text() == text
 
 
+def test_words_do_not_belong_to_the_design_but_sides_scale_and_columns_do():
+    settings, (claim,) = PRESETS["desk"], claims(PRESETS["desk"])
+    control = Learned(5.0, column="error")
+    design = design_hash(settings, [claim], [control])
+    reworded = replace(claim, statement="other words", source=claim.source._replace(quote="a quote"))
+    assert design_hash(settings, [reworded], [control]) == design
+    for other in (
+        replace(claim, scale=RATIO),
+        replace(claim, level=Level.LAYER, group="layers"),
+        replace(claim, larger=Measured("error", {"norm": "ln"})),
+        replace(claim, larger=Measured("loss", {"norm": "bn"})),
+        replace(claim, delta=2.0),
+    ):
+        assert design_hash(settings, [other], [control]) != design
+    assert design_hash(settings, [claim], [replace(control, column="train_accuracy")]) != design
+
+
 def test_verdicts_of_claims_that_were_changed_after_measuring_are_called_exploratory(tmp_path):
     record = RECIPE.run("desk", tmp_path)
     assert "exploratory" not in RECIPE.conclusion(record)
@@ -243,8 +319,11 @@ def test_verdicts_of_claims_that_were_changed_after_measuring_are_called_explora
 
 def test_a_measurement_without_the_number_of_a_control_is_refused(tmp_path):
     recipe = Recipe("toy", PRESETS, cells, measure, claims, plot, controls=lambda _: [Learned(20.0)])
-    with pytest.raises(anynorm.DataError, match="has no number: the measurement must return 'train_accuracy'"):
+    with pytest.raises(anynorm.DataError, match="has no number: the measurement must return a finite 'train_accuracy'; got None"):
         recipe.run("desk", tmp_path)
+    assert len(recipe.read(tmp_path / FILE).cells) == 1  # what was measured is kept
+    with pytest.raises(anynorm.DataError, match="got nan"):
+        check_recorded([Learned(20.0)], {"train_accuracy": float("nan")})
 
 
 def test_the_status_counts_measured_and_missing_cells_and_estimates_the_time(tmp_path):

@@ -35,6 +35,7 @@ from anynorm.lab.recipes.support.settings_json import to_json
 from anynorm.lab.recipes.support.verdict_table import control_table, verdict_table
 from anynorm.lab.recipes.support.verdicts import FAILED, VERDICTS
 from anynorm.lab.training.config import Config
+from anynorm.lab.training.items import unpack_items
 from tests.cover import thorough_except
 from tools.guides import GUIDES, guide_block
 from tools.inventory import read_inventory
@@ -91,10 +92,18 @@ def test_the_smoke_preset_measures_every_cell_decides_every_claim_and_plots(name
     assert all(row["failure"].startswith("ShapeError: ") for row in failed)
     for row in record.rows:
         assert all(map(math.isfinite, numbers(row)))
+        check_items(row)
         for column in ("accuracy", "train_accuracy", "train_error", "test_error"):
             assert row in failed or column not in row or 0 <= row[column] <= 100
     for verdict in check_results(recipe, record, tmp_path):
         assert verdict.n == 2
+
+
+def check_items(row):
+    """Check that the values of test items have the metric as their mean; that of pseudo-values is another estimate of it."""
+    for column, packed in row.get("items", {}).items():
+        if isinstance(row[column], float) and not column.startswith(("ap", "mask_ap", "miou", "pixel_accuracy")):
+            assert unpack_items(packed).mean() == pytest.approx(row[column], rel=1e-3, abs=1e-3), column
 
 
 def check_results(recipe, record, folder):

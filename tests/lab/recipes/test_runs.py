@@ -138,7 +138,7 @@ def test_accuracy_drops_between_batch_sizes_are_compared_seed_by_seed():
     for seed in range(3):
         for norm, drop in (("bn", 10.0), ("sn", 1.0)):
             rows.append({"norm": norm, "batch_size": 32, "accuracy": 60.0 + seed, "seed": seed})
-            rows.append({"norm": norm, "batch_size": 2, "accuracy": 60.0 + seed - drop - 0.1 * seed, "seed": seed})
+            rows.append({"norm": norm, "batch_size": 2, "accuracy": 60.0 + seed - drop - 0.01 * drop * seed, "seed": seed})
     bn, sn = (accuracy_drop(32, 2, norm=norm) for norm in ("bn", "sn"))
     assert [bn.at(rows, seed) for seed in range(3)] == pytest.approx([10.0, 10.1, 10.2])
     (verdict,) = judge([Larger(statement="bn loses more", source=OURS, larger=bn, smaller=sn)], [], rows, None)

@@ -9,11 +9,11 @@ from PIL import Image
 
 import anynorm
 from anynorm.lab.data import load_dataset
-from anynorm.lab.tasks.run import run, train
+from anynorm.lab.tasks.run import load_run, run, train
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.devices import Hardware
-from anynorm.lab.training.hits import unpack_hits
 from anynorm.lab.training.images import InMemoryImages, StreamedImages
+from anynorm.lab.training.items import unpack_items
 from anynorm.lab.training.sampler import Sampler
 from anynorm.lab.training.store import Store
 
@@ -117,6 +117,11 @@ def test_the_record_of_a_run_says_which_test_images_were_classified_correctly(tm
     config = replace(QUICK, data="digits", num_train=64, num_test=100)
     run(config, tmp_path)
     record = Store(tmp_path).record(config.id)
-    hits = unpack_hits(record.hits)
-    assert len(hits) == 100
-    assert 100 - 100 * hits.mean() == pytest.approx(record.metrics["test_error"])
+    hits, losses = (unpack_items(record.items[name]) for name in ("error", "loss"))
+    assert len(hits) == len(losses) == 100
+    assert 100 - hits.mean() == pytest.approx(record.metrics["test_error"])
+    assert losses.mean() == pytest.approx(record.metrics["test_loss"], rel=1e-5)  # of numbers with six digits
+    task = load_run(tmp_path, config.id)
+    with torch.no_grad():
+        expected = torch.cat([task.network(x).argmax(1) == labels for x, labels in task.eval_batches(50) or ()])
+    assert hits.tolist() == (100 * expected).tolist()

@@ -212,7 +212,7 @@ def test_a_record_of_a_run_is_the_same_after_it_was_written_and_read(tmp_path):
     metrics = {"train_loss": 0.5, "test_error": 2.5, "test_robust_error_pgd4": None}
     record = RunRecord(
         config.id, asdict(config), "done", "", 8, [{"step": 8, "epoch": 1.0, "test_error": 2.5}], Metric("error", "%"), metrics,
-        12, 34, shift, [{"path": "bn1", "mean_bn": 1.0}], "3:oA==", 1.5, {"commit": "abc"},
+        12, 34, shift, [{"path": "bn1", "mean_bn": 1.0}], {"error": "3:oA==", "AP": [0.5, 2.0]}, 1.5, {"commit": "abc"},
     )  # fmt: skip
     store.finish(record)
     assert store.record(config.id) == record

@@ -24,7 +24,7 @@ learn, and the claim compares robust accuracies. The text says that 128 groups "
 different image blocks": `night` and `paper` compare them with 16 groups, which pool channels and all positions of an image. 512
 groups are there for the figure.
 
-Controls: training accuracy on adversarial images, and the attack must lower the accuracy of BN.
+Controls: training accuracy on adversarial images, and the attack must take 5 points from BN.
 
 Every network is attacked with norms in eval and in train mode, by PGD with 4 and 20 steps, and always classifies in eval mode.
 One row repeats BN with train-mode attacks in training. These claims are ours.
@@ -115,8 +115,6 @@ CLEAN = {"bgn": 72.94, "in": 72.35, "bn": 72.09, "gn": 68.96, "ln": 64.10}
 """Clean accuracies of Table 5, in the order of the table's ranking; PN fails."""
 MARGINS = {"bn": "with a certain margin", "in": "with a certain margin", "ln": "significantly", "gn": "significantly"}
 """How the text has BGN above the others in Table 5."""
-
-
 NUM_GROUPS = "bgn:128"
 """BGN with the paper's number of groups."""
 FEW_GROUPS = "bgn:16"
@@ -137,13 +135,13 @@ def controls(settings: NormAdversarialSettings) -> list[Control]:
     robust = RobustMetric(settings.attacks[0]).accuracy
     loss = Measured("accuracy", {"norm": "bn"}) - Measured(robust, {"norm": "bn"})
     name = "training accuracy on adversarial images (%)"
-    return [Learned(settings.min_train_accuracy, name=name), Requirement(ATTACK, loss, 2.0)]
+    return [Learned(settings.min_train_accuracy, name=name), Requirement(ATTACK, loss, 5.0)]
 
 
 def claims(settings: NormAdversarialSettings) -> list[Claim | Check]:
     """Return the orders of Table 5, the effect of 128 groups, and what the mode of norms during the attack changes."""
     specs = _specs(settings)
-    robust = RobustMetric(settings.attacks[0]).accuracy
+    robust, num_attacked = RobustMetric(settings.attacks[0]).accuracy, settings.options.num_attacked
     names = [name for name in CLEAN if name in specs]
     result: list[Claim | Check] = []
     for index, a in enumerate(names):
@@ -157,14 +155,17 @@ def claims(settings: NormAdversarialSettings) -> list[Claim | Check]:
             source = TABLE._replace(quote=f"BGN out-performs {name.upper()} {margin}")
             group = f"bgn against {name}, same networks"
             pair = (specs["bgn"], specs[name])
-            result.append(higher(robust, pair, "robust accuracy", source, group=group, requires=(ATTACK,)))
+            claim = higher(robust, pair, "robust accuracy", source, group=group, requires=(ATTACK,), num_attacked=num_attacked)
+            result.append(claim)
     if "pn" in specs:
         source = TABLE._replace(quote="PN experiences convergence difficulty and fails to converge")
-        result.append(higher(robust, (specs["bn"], specs["pn"]), "robust accuracy", source, loser_may_fail=True))
+        pair = (specs["bn"], specs["pn"])
+        result.append(higher(robust, pair, "robust accuracy", source, loser_may_fail=True, num_attacked=num_attacked))
     if FEW_GROUPS in settings.norms:
         quote = "G = 128 … can help to improve the robustness by breaking the correlation of adversarial attacks in image blocks"
         source = Source("bgn", "text on Table 5: G = 128", quote)
-        result.append(higher(robust, (NUM_GROUPS, FEW_GROUPS), "robust accuracy", source, requires=(ATTACK,)))
+        pair = (NUM_GROUPS, FEW_GROUPS)
+        result.append(higher(robust, pair, "robust accuracy", source, requires=(ATTACK,), num_attacked=num_attacked))
     return [*result, *_our_claims(settings, specs)]
 
 
@@ -185,7 +186,8 @@ def _our_claims(settings: NormAdversarialSettings, specs: dict[str, str]) -> lis
     if (label := train_mode_label(specs["bn"])) in settings.norms:
         group = "training attacks of bn"
         result.append(higher("accuracy", (specs["bn"], label), "clean accuracy", OURS, group=group))
-        result.append(higher(last.accuracy, (specs["bn"], label), f"robust accuracy ({last.attack})", OURS, group=group))
+        name, num_attacked = f"robust accuracy ({last.attack})", settings.options.num_attacked
+        result.append(higher(last.accuracy, (specs["bn"], label), name, OURS, group=group, num_attacked=num_attacked))
     return result
 
 

@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from anynorm import draw
-from anynorm.lab.recipes.bgn.adaptation import NIGHT, PAPER, SMOKE, measure_pair
-from anynorm.lab.recipes.bgn.adaptation_results import AdaptationSettings, DomainPair, Method
+from anynorm.lab.recipes.bgn.adaptation.recipe import measure_pair
+from anynorm.lab.recipes.bgn.adaptation.settings import NIGHT, PAPER, SMOKE, AdaptationSettings, DomainPair, Method
 from anynorm.lab.recipes.support.claims import Check, Claim, Larger, Source
 from anynorm.lab.recipes.support.controls import Control, Learned
 from anynorm.lab.recipes.support.quantities import accuracy_of
@@ -59,6 +59,11 @@ class BackgroundSettings(TrainingSettings):
     num_groups: tuple[int, ...]
     mean_of_last: int = 5
     min_train_accuracy: float = 90.0
+
+    @property
+    def num_validation(self) -> int:
+        """0: runs with pilot seeds are tested on held-out images of the target, not of the source."""
+        return 0
 
 
 PRESETS = {

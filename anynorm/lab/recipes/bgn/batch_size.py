@@ -8,42 +8,43 @@ device, 0.1 at 256, 100 epochs.
     smoke  64 digits, one epoch; checks that the code works and claims nothing
     desk   5000 images of CIFAR-10 at 8 × 8 pixels, ResNet-10, 3 epochs (`support.presets.DESK`); batch sizes 32, 8, 2. A
            demonstration; decides nothing unless its controls hold
-    night  10 000 images of CIFAR-10 at 16 × 16 pixels, ResNet-20, 15 epochs (`support.presets.NIGHT`); batch sizes 128, 32, 4,
-           2, each with the same steps of 128 images; G of BGN chosen on validation data. Numbers are subject to a pilot until a
-           record exists
+    night  20 000 images of CIFAR-10 at 16 × 16 pixels, ResNet-8, 15 epochs (`support.presets.NIGHT`); batch sizes 32, 4 and 2,
+           each with the same 9375 steps of 32 images; G of BGN chosen on validation data for each batch size
     paper  bgn's setting (`support.presets.IMAGENET`); needs a folder imagenet/ with train/ and test/
 
 Scaled down in `desk` and `night`: a small network on small images. Channels are 16 to 128, so norms have 8 groups instead of 32.
 GBGN groups the whole batch, as in the paper, which makes it EN with 8 groups (`en:8`). In `desk`, small batches have more steps
 than large ones, and IN is refused on the last maps of 1 × 1 pixels, where its variance would be 0: its runs are reported as
-failed. As a part of SN it is allowed there: its mean is the value itself. `desk` has G by the paper's rule for ImageNet (`bgn`).
+failed. As a part of SN it is allowed there: its mean is the value itself. `desk` has G by the paper's rule for ImageNet;
+`--set groups=auto` chooses it by a sweep.
 
-Controls: every network has learned, and claims about small batches require that BN loses points there. The paper's BN degrades
-at batch size 2, it does not fail to learn, so a BN that did not learn is not a fair opponent.
+Controls: every network has learned, and claims about small batches require that BN loses points there. The paper's BN degrades at
+batch size 2, it does not fail to learn, so a BN that did not learn is not a fair opponent. Norms without batch statistics need
+more steps than BN, most of all in small networks. Where one is further below BN at the largest batch than in the paper, by more
+than three points, it is not fair to compare its accuracy; only what it loses at small batches is compared then.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations
 
-from anynorm.lab.recipes.bgn.group_choice import GroupSweep
+from anynorm.lab.recipes.bgn.group_choice import CANDIDATES, GroupSweep
 from anynorm.lab.recipes.bgn.norm_grid import GroupedNormGrid, grouped_norm_grid_recipe
 from anynorm.lab.recipes.support import norm_grid
 from anynorm.lab.recipes.support.claims import Check, Claim, Equivalent, Larger, Published, Source, more_accurate
 from anynorm.lab.recipes.support.controls import Control, Requirement
-from anynorm.lab.recipes.support.presets import DESK, IMAGENET, NIGHT, SMOKE
+from anynorm.lab.recipes.support.presets import DESK, IMAGENET, NIGHT, NIGHT_ACCURACY, SMOKE
 from anynorm.lab.recipes.support.quantities import accuracy_drop, accuracy_of, mean_of
 
-CANDIDATES = GroupSweep((256, 64, 16, 4, 1))
-NIGHT_NORMS = ("bn", "ln", "gn:8", "en:8", "bgn:auto", "sn", "hn")
+NIGHT_NORMS = ("bn", "in", "ln", "gn:8", "en:8", "bgn", "sn", "hn")
 PRESETS = {
     "smoke": GroupedNormGrid(
         seeds=2,
         training=SMOKE,
         batch_sizes=(32, 2),
-        norms=("bn", "in", "ln", "gn:8", "bgn:auto", "sn", "hn"),
+        norms=("bn", "in", "ln", "gn:8", "bgn", "sn", "hn"),
         groups=GroupSweep((4, 1), seeds=1),
+        num_validation=400,
     ),
     "desk": GroupedNormGrid(
         seeds=3,
@@ -54,11 +55,10 @@ PRESETS = {
     "night": GroupedNormGrid(
         seeds=8,
         training=NIGHT,
-        batch_sizes=(128, 32, 4, 2),
+        batch_sizes=(32, 4, 2),
         norms=NIGHT_NORMS,
-        lrs=dict.fromkeys(NIGHT_NORMS, 0.1),
-        groups=CANDIDATES,
-        min_train_accuracy=40.0,
+        groups=GroupSweep(CANDIDATES, seeds=1),
+        min_train_accuracy=NIGHT_ACCURACY,
     ),
     "paper": GroupedNormGrid(
         seeds=3,
@@ -82,9 +82,12 @@ hand has lost the other numbers of PN and GBGN."""
 MEANS = {"ln": 75.191, "gn": 76.073, "pn": 74.167, "bgn": 76.594}
 """Means over the seven batch sizes, in the text on Table 2."""
 TABLE, MEAN = Source("bgn", "Table 2"), Source("bgn", "text on Table 2: means")
+ALL_SIZES = Source("bgn", "text on Table 2: all batch sizes", "out-performs all previous methods … at all different batch sizes")
 GBGN = Source("bgn", "contribution 3", "GBGN … under-performs BGN with 4.24% at the batch size of 2")
+DEGRADATION = Source("bgn", "degradation of BN", "its performance degrades dramatically, i.e., > 10% …, at small batch sizes")
+GN = Source("bgn", "GN and the batch size", "GN … slightly under-performs BN at medium and large batch sizes")
 FIGURE = Source("bgn", "Fig. 1 bottom")
-BN_FAILS = "points that bn loses from the largest batch to the smallest"
+BN_DEGRADES = "points that bn loses from the largest batch to the smallest"
 OTHER_PAPERS = {
     "sn": (Source("sn", "Table 2"), Published(75.6, 65.3), Published(11.1, 1.3)),
     "hn": (Source("hn", "Fig. 2b", "CIFAR-10, batch sizes 128 and 4"), Published(94.93, 84.59), Published(10.46, 0.25)),
@@ -92,23 +95,42 @@ OTHER_PAPERS = {
 """Source, accuracies of the norm and of BN at the smallest batch size, points that BN and the norm lose on the way there."""
 
 
+BATCH_FREE = ("in", "ln", "gn")
+"""Norms without statistics over the batch of which the text at hand has the accuracies at all batch sizes."""
+SLOWER = 3.0
+"""Points by which the difference of such a norm from BN may be below the paper's before a comparison is unfair."""
+
+
+def near_bn(name: str) -> str:
+    """Return the name of the requirement that a norm is about as near to BN at the largest batch as in the paper."""
+    return f"points of {name} above bn at the largest batch"
+
+
 def controls(settings: GroupedNormGrid) -> list[Control]:
-    """Return that every network has learned, and that BN loses at least two points at the smallest batch size."""
-    drop = accuracy_drop(settings.batch_sizes[0], settings.batch_sizes[-1], norm="bn")
-    return [*norm_grid.controls(settings), Requirement(BN_FAILS, drop, 2.0)]
+    """Return that every network has learned, that BN loses accuracy at small batches, and that other norms are not far behind."""
+    large, small = settings.batch_sizes[0], settings.batch_sizes[-1]
+    result = [*norm_grid.controls(settings), Requirement(BN_DEGRADES, accuracy_drop(large, small, norm="bn"), 2.0)]
+    for norm in settings.norms:
+        if (name := norm.partition(":")[0]) in BATCH_FREE:
+            lead = accuracy_of(norm=norm, batch_size=large) - accuracy_of(norm="bn", batch_size=large)
+            published = TABLE_2[name][large] - TABLE_2["bn"][large]
+            result.append(Requirement(near_bn(name), lead, round(published - SLOWER, 2)))
+    return result
 
 
 def claims(settings: GroupedNormGrid) -> list[Claim | Check]:
     """Return the orders that the papers report at each batch size, over all of them, and the losses at small ones."""
     specs = {norm.partition(":")[0]: norm for norm in settings.norms}
     result: list[Claim | Check] = [*small_batch_claims(settings, specs), *large_batch_claims(settings, specs)]
-    small = settings.batch_sizes[-1]
-    for name in ("in", "ln", "gn", "pn", "en"):
-        if name in specs and small in TABLE_2[name]:
-            published = Published(TABLE_2["bgn"][small], TABLE_2[name][small])
-            source = GBGN if name == "en" else TABLE
-            claim = more_accurate(specs["bgn"], specs[name], source, published, batch_size=small)
-            result.append(replace(claim, group=f"bgn against {name}"))
+    large, small = settings.batch_sizes[0], settings.batch_sizes[-1]
+    for size, name, source in (
+        *((small, name, TABLE) for name in ("in", "ln", "gn", "pn")),
+        (small, "en", GBGN),
+        *((large, name, ALL_SIZES) for name in ("ln", "gn")),
+    ):
+        if name in specs and size in TABLE_2[name]:
+            claim = more_accurate(specs["bgn"], specs[name], source, _published("bgn", name, size), batch_size=size)
+            result.append(replace(claim, group=f"bgn against {name}", requires=_requires(name)))
     for name in ("ln", "gn", "pn"):
         if name in specs:
             sides = [
@@ -123,23 +145,40 @@ def claims(settings: GroupedNormGrid) -> list[Claim | Check]:
                     larger=sides[0],
                     smaller=sides[1],
                     group=f"bgn against {name}",
+                    requires=_requires(name),
                 )
             )
     return result
 
 
+def _requires(name: str) -> tuple[str, ...]:
+    return (near_bn(name),) if name in BATCH_FREE else ()
+
+
+def _published(norm: str, other: str, batch_size: int) -> Published:
+    return Published(TABLE_2[norm][batch_size], TABLE_2[other][batch_size])
+
+
 def small_batch_claims(settings: GroupedNormGrid, specs: dict[str, str]) -> list[Claim]:
-    """Return that a norm is above BN at the smallest batch size, and loses fewer points on the way there."""
+    """Return that BN degrades, that a norm is above BN at the smallest batch size, and loses fewer points on the way there."""
     large, small = settings.batch_sizes[0], settings.batch_sizes[-1]
     table: dict[str, tuple[Source, Published, Published]] = dict(OTHER_PAPERS)
-    for name in ("gn", "bgn"):
-        drops = [TABLE_2[each][128] - TABLE_2[each][2] for each in ("bn", name)]
-        table[name] = (TABLE, Published(TABLE_2[name][2], TABLE_2["bn"][2]), Published(*drops))
-    result: list[Claim] = []
+    for name, source in (("gn", GN), ("bgn", TABLE)):
+        drops = [TABLE_2[each][large] - TABLE_2[each][small] for each in ("bn", name)]
+        table[name] = (source, _published(name, "bn", small), Published(*drops))
+    result: list[Claim] = [
+        Larger(
+            statement=f"`bn` is more accurate at batch {large} than at batch {small}",
+            source=DEGRADATION,
+            published=Published(TABLE_2["bn"][large], TABLE_2["bn"][small]),
+            larger=accuracy_of(norm="bn", batch_size=large),
+            smaller=accuracy_of(norm="bn", batch_size=small),
+        )
+    ]
     for name, (source, accuracies, drops_published) in table.items():
         group = f"{name} against bn at small batches"
         claim = more_accurate(specs[name], "bn", source, accuracies, batch_size=small)
-        result.append(replace(claim, group=group, requires=(BN_FAILS,)))
+        result.append(replace(claim, group=group, requires=(BN_DEGRADES, *_requires(name))))
         result.append(
             Larger(
                 statement=f"`bn` loses more points from batch {large} to {small} than `{specs[name]}`",
@@ -148,7 +187,7 @@ def small_batch_claims(settings: GroupedNormGrid, specs: dict[str, str]) -> list
                 larger=accuracy_drop(large, small, norm="bn"),
                 smaller=accuracy_drop(large, small, norm=specs[name]),
                 group=group,
-                requires=(BN_FAILS,),
+                requires=(BN_DEGRADES,),
             )
         )
     return result
@@ -159,27 +198,25 @@ def large_batch_claims(settings: GroupedNormGrid, specs: dict[str, str]) -> list
     large, small = settings.batch_sizes[0], settings.batch_sizes[-1]
     bgn, gn = specs["bgn"], specs["gn"]
     result: list[Claim] = [
-        more_accurate("bn", gn, TABLE, Published(TABLE_2["bn"][128], TABLE_2["gn"][128]), batch_size=large),
+        more_accurate("bn", gn, GN, _published("bn", "gn", large), batch_size=large),
         more_accurate("sn", "bn", Source("sn", "Table 2"), Published(76.9, 76.4), batch_size=large),
     ]
     for size in settings.batch_sizes:
         if size != small:
-            published = Published(TABLE_2["bgn"][size], TABLE_2["bn"][size])
             source = TABLE if size == large else FIGURE
-            claim = more_accurate(bgn, "bn", source, published, batch_size=size)
+            claim = more_accurate(bgn, "bn", source, _published("bgn", "bn", size), batch_size=size)
             result.append(replace(claim, group="bgn against bn at larger batches"))
-    for more, fewer in combinations(settings.batch_sizes, 2):
-        if (more, fewer) == (128, 64):
-            result.append(
-                Equivalent(
-                    statement="`bn` is as accurate at batch 128 as at batch 64: it saturates",
-                    source=Source("bgn", "contribution 1"),
-                    published=Published(TABLE_2["bn"][128], TABLE_2["bn"][64]),
-                    first=accuracy_of(norm="bn", batch_size=more),
-                    second=accuracy_of(norm="bn", batch_size=fewer),
-                    delta=0.5,
-                )
+    if {128, 64} <= set(settings.batch_sizes):
+        result.append(
+            Equivalent(
+                statement="`bn` is as accurate at batch 128 as at batch 64: it saturates",
+                source=Source("bgn", "contribution 1"),
+                published=Published(TABLE_2["bn"][128], TABLE_2["bn"][64]),
+                first=accuracy_of(norm="bn", batch_size=128),
+                second=accuracy_of(norm="bn", batch_size=64),
+                delta=0.5,
             )
+        )
     return result
 
 

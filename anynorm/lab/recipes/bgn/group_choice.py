@@ -1,9 +1,10 @@
 """The number of groups G of BGN, chosen on validation data.
 
-The paper chooses G by a sweep (Table 1). A norm of a recipe may be `bgn:auto`: then networks with every candidate G are trained
-with pilot seeds on a part of the training images, tested on the rest of them, and the G with the largest mean accuracy is used
-for the measured seeds. The test images have no part in the choice. The run store keeps the runs of the sweep, so that all cells
-that differ only in the seed share them; their rows have G and the accuracies of the sweep.
+The paper chooses G by a sweep (Table 1). In a recipe whose settings have `groups` with candidates, a norm whose spec is `bgn`
+without a number gets its G in this way: networks with every candidate are trained with pilot seeds on a part of the training
+images, tested on the rest of them, and the G with the largest mean accuracy is used for the measured seeds. The test images have
+no part in the choice. The run store keeps the runs of the sweep, so that all cells that differ only in the seed share them; their
+rows have G and the accuracies of the sweep. Without candidates, `bgn` has the G of the paper's rule for the batch size.
 """
 
 from __future__ import annotations
@@ -14,12 +15,11 @@ from statistics import fmean
 from typing import NamedTuple
 
 from anynorm.errors import DataError
-from anynorm.lab.data.datasets import Split, load_in_memory, split_at_random
 from anynorm.lab.recipes.support.recipe import FIRST_PILOT_SEED
 from anynorm.lab.training.sweep import Measurement
 
-AUTO = "auto"
-"""What stands for the number of groups in the spec of a norm whose G is chosen: `bgn:auto`."""
+CANDIDATES = (256, 64, 16, 4, 1)
+"""The numbers of groups of the sweep "auto"."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,60 @@ class GroupSweep:
     """The sweep that chooses G.
 
     Args:
-        candidates: numbers of groups; empty if no norm has `auto`.
+        candidates: numbers of groups; empty for no sweep.
         seeds: number of pilot seeds per candidate.
+
+    Raises:
+        DataError: if a candidate or the number of seeds is not positive, or a candidate is repeated.
     """
 
     candidates: tuple[int, ...] = ()
     seeds: int = 2
+
+    def __post_init__(self) -> None:
+        if min((*self.candidates, self.seeds)) < 1 or len(set(self.candidates)) < len(self.candidates):
+            raise DataError(
+                "a sweep of the number of groups must have different candidates and at least 1 seed, all positive; "
+                f"got candidates {self.candidates} and {self.seeds} seeds."
+            )
+
+    @classmethod
+    def from_text(cls, text: str) -> GroupSweep:
+        """Return the sweep for a text of the command line.
+
+        Args:
+            text: "auto" for `CANDIDATES`, or numbers of groups such as "64,16,4".
+
+        Raises:
+            DataError: if the text is something else.
+
+        >>> GroupSweep.from_text("auto"), GroupSweep.from_text("64,16").candidates
+        (GroupSweep(candidates=(256, 64, 16, 4, 1), seeds=2), (64, 16))
+        """
+        if text.strip() == "auto":
+            return cls(CANDIDATES)
+        numbers = [number.strip() for number in text.split(",")]
+        if not all(number.isdecimal() for number in numbers):
+            raise DataError(f"groups must be auto, or numbers of groups such as 64,16,4; got {text!r}.")
+        return cls(tuple(map(int, numbers)))
+
+    def chooses(self, norm: str) -> bool:
+        """Whether the sweep chooses the G of a norm: of `bgn` without a number, also with a suffix.
+
+        >>> [GroupSweep((4, 1)).chooses(norm) for norm in ("bgn", "bgn.aux@2", "bgn:16", "bn")], GroupSweep().chooses("bgn")
+        ([True, True, False, False], False)
+        """
+        return bool(self.candidates) and norm.partition(".")[0] == "bgn"
+
+
+def with_groups(norm: str, groups: int) -> str:
+    """Return the spec of a norm without a number of groups, with this number.
+
+    >>> with_groups("bgn.aux@2", 16)
+    'bgn:16.aux@2'
+    """
+    name, dot, suffix = norm.partition(".")
+    return f"{name}:{groups}{dot}{suffix}"
 
 
 class ChosenGroups(NamedTuple):
@@ -51,10 +99,6 @@ class ChosenGroups(NamedTuple):
         """The columns of a row."""
         return {"groups": self.groups, "group_sweep": {str(groups): value for groups, value in self.accuracies.items()}}
 
-    def spec(self, norm: str) -> str:
-        """Return the spec of a norm with the chosen number of groups."""
-        return norm.replace(AUTO, str(self.groups))
-
 
 def choose_groups(sweep: GroupSweep, accuracy: Callable[[int, int], float | None]) -> ChosenGroups:
     """Return the number of groups with the largest validation accuracy.
@@ -65,13 +109,11 @@ def choose_groups(sweep: GroupSweep, accuracy: Callable[[int, int], float | None
             run failed.
 
     Raises:
-        DataError: if there are no candidates, or a run of every candidate failed.
+        DataError: if a run of every candidate failed.
 
     >>> choose_groups(GroupSweep((16, 4, 1)), lambda groups, seed: {16: 50.0, 4: 60.0, 1: None}[groups]).columns
     {'groups': 4, 'group_sweep': {'16': 50.0, '4': 60.0, '1': None}}
     """
-    if not sweep.candidates:
-        raise DataError("a norm with the number of groups `auto` needs candidates; got none in the settings `groups`.")
     accuracies: dict[int, float | None] = {}
     for groups in sweep.candidates:
         values = [accuracy(groups, FIRST_PILOT_SEED + k) for k in range(sweep.seeds)]
@@ -81,52 +123,3 @@ def choose_groups(sweep: GroupSweep, accuracy: Callable[[int, int], float | None
     if not successful:
         raise DataError(f"a run failed for every number of groups of the sweep: {', '.join(map(str, sweep.candidates))}.")
     return ChosenGroups(max(successful, key=successful.__getitem__), accuracies)
-
-
-# Validation data ----------------------------------------------------------------------------------------------------------------
-
-
-def digits() -> tuple[Split, Split]:
-    """Return the training images of digits, divided into training and validation images."""
-    return _hold_out("digits")
-
-
-def digits_faded() -> tuple[Split, Split]:
-    """Return the training images of faded digits, divided into training and validation images."""
-    return _hold_out("digits-faded")
-
-
-def cifar10_16() -> tuple[Split, Split]:
-    """Return the training images of CIFAR-10 at 16 × 16 pixels, divided into training and validation images."""
-    return _hold_out("cifar10@16")
-
-
-def mnist_16() -> tuple[Split, Split]:
-    """Return the training images of MNIST at 16 × 16 pixels, divided into training and validation images."""
-    return _hold_out("mnist@16")
-
-
-VALIDATION = {
-    "digits": f"{__name__}:digits",
-    "digits-faded": f"{__name__}:digits_faded",
-    "cifar10@16": f"{__name__}:cifar10_16",
-    "mnist@16": f"{__name__}:mnist_16",
-    "omniglot": "omniglot-validation",
-    "miniimagenet": "miniimagenet-validation",
-}
-"""`Config.data` of validation data, by `Config.data`."""
-
-
-def validation_data(data: str) -> str:
-    """Return the name of the validation data of a data set.
-
-    Raises:
-        DataError: if the data set has none.
-    """
-    if data not in VALIDATION:
-        raise DataError(f"{data!r} has no validation data for the choice of G. Usable: {' '.join(VALIDATION)}.")
-    return VALIDATION[data]
-
-
-def _hold_out(name: str) -> tuple[Split, Split]:
-    return split_at_random(*load_in_memory(name).train)

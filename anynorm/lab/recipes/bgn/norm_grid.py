@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from anynorm.lab.recipes.bgn.group_choice import AUTO, GroupSweep, choose_groups, validation_data
+from anynorm.lab.recipes.bgn.group_choice import GroupSweep, choose_groups, with_groups
 from anynorm.lab.recipes.support import norm_grid
 from anynorm.lab.recipes.support.claims import Check, Claim
 from anynorm.lab.recipes.support.controls import Control
@@ -15,7 +15,6 @@ from anynorm.lab.recipes.support.recipe import Recipe
 from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import result_table, select
 from anynorm.lab.recipes.support.runs import train_cell
-from anynorm.lab.training.config import Config
 from anynorm.lab.training.sweep import Cell, Measurement
 from anynorm.table import Table
 
@@ -25,10 +24,12 @@ class GroupedNormGrid(norm_grid.NormGrid):
     """Settings of a grid of norms × batch sizes.
 
     Args:
-        groups: the sweep that chooses G of `bgn:auto`, for each batch size apart.
+        groups: the sweep that chooses G of `bgn`, for each batch size apart.
+        num_validation: number of training images that are held out in a sweep, and in a pilot.
     """
 
     groups: GroupSweep = field(default_factory=GroupSweep)
+    num_validation: int = 5000
 
 
 def grouped_norm_grid_recipe(
@@ -44,32 +45,29 @@ def grouped_norm_grid_recipe(
 
 
 def measure(settings: GroupedNormGrid, cell: Cell, runs: Path) -> Measurement:
-    """Choose G if the norm of a cell is `bgn:auto`, train the network of the cell, and return its accuracy."""
-    if AUTO not in cell["norm"]:
+    """Choose G if the sweep of the settings applies to the norm of a cell, train its network, and return its accuracy."""
+    norm = cell["norm"]
+    if not settings.groups.chooses(norm):
         return norm_grid.measure(settings, cell, runs)
 
     def accuracy(groups: int, seed: int) -> float | None:
-        config = _config(settings, cell["norm"].replace(AUTO, str(groups)), cell | {"seed": seed})
-        config = replace(config, data=validation_data(config.data), num_test=None)
+        config = norm_grid.cell_config(settings, with_groups(norm, groups), cell | {"seed": seed})
+        config = replace(config, num_validation=settings.num_validation, num_test=None)
         value: float | None = train_cell(config, settings.training, runs)["accuracy"]
         return value
 
     chosen = choose_groups(settings.groups, accuracy)
-    return train_cell(_config(settings, chosen.spec(cell["norm"]), cell), settings.training, runs) | chosen.columns
-
-
-def _config(settings: GroupedNormGrid, spec: str, cell: Cell) -> Config:
-    """Return the configuration of a cell with a norm that stands for that of the cell."""
-    lr = settings.lrs.get(cell["norm"], settings.training.config.lr)
-    return replace(norm_grid.cell_config(settings, spec, cell), lr=lr)
+    config = norm_grid.cell_config(settings, with_groups(norm, chosen.groups), cell)
+    return train_cell(config, settings.training, runs) | chosen.columns
 
 
 def tables(record: RecipeRecord[GroupedNormGrid]) -> list[Table]:
     """Return the accuracies by norm and batch size and, if it was chosen, the number of groups of BGN by batch size."""
+    settings = record.settings
     result = norm_grid.tables(record)  # type: ignore[arg-type]
     rows = []
-    for norm in (norm for norm in record.settings.norms if AUTO in norm):
-        for size in record.settings.batch_sizes:
+    for norm in filter(settings.groups.chooses, settings.norms):
+        for size in settings.batch_sizes:
             sweeps = select(record.rows, "group_sweep", norm=norm, batch_size=size)
             if sweeps:
                 rows.append({"batch": size, **{f"G = {groups}": value for groups, value in sweeps[0].items()}})

@@ -8,7 +8,7 @@ paper's explanation is that statistics of many samples are "confused". BGN itsel
 saturation edge yet" is one of their two readings.
 
     smoke  64 digits, two epochs; checks that the code works and claims nothing
-    night  10 000 images of CIFAR-10 at 16 × 16 pixels, ResNet-20, 20 epochs; statistics of 512, 256, 128 and 64 images; G of BGN
+    night  20 000 images of CIFAR-10 at 16 × 16 pixels, ResNet-8, 30 epochs; statistics of 512, 256, 128 and 64 images; G of BGN
            chosen on validation data for each. Numbers are subject to a pilot until a record exists
     paper  the published setting (`support.presets.IMAGENET`) at 128, 64 and 32 images per device
 
@@ -35,15 +35,17 @@ PRESETS = {
         seeds=2,
         training=replace(SMOKE, config=replace(SMOKE.config, epochs=2), samples_per_step=32),
         batch_sizes=(32, 16),
-        norms=("bn", "bgn:auto"),
+        norms=("bn", "bgn"),
         groups=GroupSweep((4, 1), seeds=1),
+        num_validation=400,
     ),
     "night": GroupedNormGrid(
         seeds=8,
-        training=replace(NIGHT, config=replace(NIGHT.config, epochs=20, num_evals=20), samples_per_step=STEP),
+        training=replace(
+            NIGHT, config=replace(NIGHT.config, epochs=30), samples_per_step=STEP, base_batch_size=STEP, lrs={"bgn": 0.1}
+        ),
         batch_sizes=(512, 256, 128, 64),
-        norms=("bn", "bgn:auto"),
-        lrs={"bn": 0.05, "bgn:auto": 0.05},
+        norms=("bn", "bgn"),
         groups=GroupSweep((512, 256, 64, 16)),
         min_train_accuracy=40.0,
     ),

@@ -60,7 +60,7 @@ def claims(settings: NormGrid) -> list[Claim | Check]:
     At the large batch size SN is best and HN with groups second; at the small one both HN are better than all others.
     """
     (large, small), source = settings.batch_sizes, Source("hn", "Table 5")
-    pairs = [("sn", "hn:"), *(("hn:", other) for other in ("bn", "in", "ln", "gn:"))]
+    pairs = [("sn", "hn:"), *(("hn:", other) for other in ("bn", "in", "ln", "gn:", "hn"))]
     result = order_claims(settings, pairs, LARGE_BATCH, large, source)
     others = ("in", "ln", "gn:", "sn")
     pairs = [("hn:", "bn"), *((norm, other) for norm in ("hn", "hn:") for other in others)]

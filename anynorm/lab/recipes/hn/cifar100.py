@@ -7,7 +7,7 @@ Paper: ResNet-18 on CIFAR-100, batch sizes 128 and 4, learning rate 0.1 at 128, 
     smoke  64 digits, one epoch; checks that the code works and claims nothing
     desk   5000 images of CIFAR-100 at 8 × 8 pixels, 3 epochs (`support.presets.DESK_LARGER_MAPS`); batch sizes 32 and 2; a
            demonstration, which decides nothing unless its controls hold
-    night  the setting of `night.NIGHT` with 20 000 images of CIFAR-100; batch sizes 32 and 4, 8 seeds
+    night  the setting of `support.presets.NIGHT` with 20 000 images of CIFAR-100; batch sizes 32 and 4, 8 seeds
     paper  the published setting, complete (`support.presets.CIFAR10` with CIFAR-100)
 
 No record exists: CIFAR-100 (161 MB) is downloaded at the first run, and the machine of the records had no access to it. Scaled
@@ -18,10 +18,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from anynorm.lab.recipes.hn.night import NIGHT
 from anynorm.lab.recipes.support.claims import Check, Claim, Equivalent, Published, Source
 from anynorm.lab.recipes.support.norm_grid import NormGrid, norm_grid_recipe, order_claims
-from anynorm.lab.recipes.support.presets import CIFAR10, DESK_LARGER_MAPS, SMOKE
+from anynorm.lab.recipes.support.presets import CIFAR10, DESK_LARGER_MAPS, NIGHT, SMOKE
 from anynorm.lab.recipes.support.quantities import accuracy_of
 
 DESK = replace(DESK_LARGER_MAPS, config=replace(DESK_LARGER_MAPS.config, data="cifar100@8", num_train=5000))

@@ -25,10 +25,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from anynorm.lab.recipes.hn.night import NIGHT
 from anynorm.lab.recipes.support.claims import Check, Claim, Equivalent, Published, Source, more_accurate
 from anynorm.lab.recipes.support.network_grid import Network, NetworkGrid, network_grid_recipe
-from anynorm.lab.recipes.support.presets import CIFAR10, TINY_RESNET, tiny
+from anynorm.lab.recipes.support.presets import CIFAR10, NIGHT, NIGHT_ACCURACY, TINY_RESNET, tiny
 from anynorm.lab.recipes.support.quantities import accuracy_of
 from anynorm.lab.recipes.support.settings import Training
 
@@ -65,7 +64,7 @@ PRESETS = {
         ),
         norms={norm: norm for norm in ("bn", "gn:8", "sn", "hn", "hn:8")},
         networks=networks(("mobilenetv2", 0.35), ("shufflenetv2", 0.5)),
-        min_train_accuracy=30.0,
+        min_train_accuracy=NIGHT_ACCURACY,
     ),
     "paper": NetworkGrid(
         seeds=3,

@@ -147,8 +147,13 @@ def pair_claims(
 
 
 def best_pair_group(batch_size: int) -> str:
-    """Return the group of the claims that (bn, en) is the best pair of EN at the large batch size."""
-    return f"hn Fig. 3a, (C, 1) is the best pair, batch {batch_size}"
+    """Return the group of the claims that (bn, en) is the best pair at the large batch size."""
+    return f"hn Figs. 2a and 3a, (BN, EN) is the best pair, batch {batch_size}"
+
+
+def best_std_group(batch_size: int) -> str:
+    """Return the group of the claims that, with BN's mean, the std of EN with groups is the best at the small batch size."""
+    return f"hn Figs. 2b and 3b, EN with groups has the best std for BN's mean, batch {batch_size}"
 
 
 def other_means_group(batch_size: int) -> str:

@@ -9,7 +9,7 @@ unlabeled new images (recalibrated), a mixture of both, and of each test batch.
 
     smoke  64 digits, one epoch; checks that the code works and claims nothing
     desk   6000 images of CIFAR-10 at 16 × 16 pixels, ResNet-10, 5 epochs; four corruptions at severities 1, 3 and 5
-    night  10 000 images of CIFAR-10 at 16 × 16 pixels, ResNet-20, 15 epochs (`support.presets.NIGHT`); with XBN blocks
+    night  20 000 images of CIFAR-10 at 16 × 16 pixels, ResNet-8, 15 epochs (`support.presets.NIGHT`); with XBN blocks
     paper  CIFAR-10 at full size, ResNet-18, 200 epochs, all severities; CIFAR-10-C's parameters, images made here
 
 `desk` is a demonstration; it decides nothing unless its controls hold. `night` has the remedy of the xbn paper too, GN or IN in
@@ -33,13 +33,15 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor
+from torch import Tensor, nn
 
 from anynorm import draw
 from anynorm.diagnostics.adaptation import VARIANTS, Target, adaptation
 from anynorm.diagnostics.corruptions import corruption_targets
+from anynorm.diagnostics.scores import accuracy
 from anynorm.lab.data import load_cached
 from anynorm.lab.recipes.shift.adaptation_claims import claims
 from anynorm.lab.recipes.shift.adaptation_results import (
@@ -61,15 +63,21 @@ from anynorm.lab.recipes.support.settings import Training
 from anynorm.lab.tasks.run import load_run
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.images import load_images
+from anynorm.lab.training.items import group_means, pack_numbers
 from anynorm.lab.training.result import Result
-from anynorm.lab.training.sweep import Cell, Measurement, grid
+from anynorm.lab.training.sweep import Cell, Measurement, Row, grid
+from anynorm.surgery.recalibrate import has_running_stats
 from anynorm.table import Table
 
+NUM_GROUPS = 50
+"""Number of groups of test images whose accuracies are in a row, which has up to 26 results with several kinds of statistics."""
+COMPARED = (("source", "recalibrated", "per_batch"), ("recalibrated", "mixed"))
+"""The kinds of statistics that claims compare, with many and with few unlabeled images."""
 DESK = replace(TINY_RESNET, data="cifar10@16", num_train=6000, num_test=1000, crop=2, epochs=5, batch_size=64)
 DESK_DIGITS = replace(DESK, data="mnist@16", num_train=3000, epochs=3, crop=0, flip=False)
 PAPER = replace(CIFAR10.config, batch_size=128)
 PAPER_DIGITS = replace(PAPER, data="mnist", epochs=20, flip=False)
-NIGHT_CIFAR = replace(NIGHT, config=replace(NIGHT.config, batch_size=64))
+NIGHT_CIFAR = replace(NIGHT, config=replace(NIGHT.config, batch_size=32))
 NIGHT_DIGITS = replace(
     NIGHT_CIFAR, config=replace(NIGHT_CIFAR.config, data="mnist@16", epochs=5, num_evals=5, crop=0, flip=False)
 )
@@ -131,13 +139,37 @@ def measure(settings: ShiftSettings, cell: Cell, runs: Path) -> Measurement:
     if metrics["failure"]:
         return metrics
     network = load_run(runs, config.id).network
-    for count in settings.num_unlabeled:
-        prior = settings.prior_samples
+    for count, compared in zip(settings.num_unlabeled, COMPARED, strict=True):
+        weight = settings.prior_samples / (settings.prior_samples + count)
         targets = make_targets(settings, config, count, is_domain=cell["shift"] == "domain")
-        for row in adaptation(network, targets, source_weight=prior / (prior + count)):
+        for row, items in measure_adaptation(network, targets, weight):
             numbers = {name: None if row[name] is None else round(row[name], 4) for name in ("shift", *VARIANTS)}
-            metrics["results"].append({"data": row["data"], "num_unlabeled": count, **numbers})
+            kept = {name: values for name, values in items.items() if name in compared}
+            metrics["results"].append({"data": row["data"], "num_unlabeled": count, **numbers, "items": kept})
     return metrics
+
+
+def measure_adaptation(
+    network: nn.Module, targets: Iterator[Target], source_weight: float
+) -> Iterator[tuple[Row, dict[str, list[float]]]]:
+    """Yield each row of the report of `adaptation`, and the accuracies in % of groups of test images by kind of statistics.
+
+    Args:
+        network: the network.
+        targets: targets with the same number of test images each.
+        source_weight: see `adaptation`.
+    """
+    hits: list[bool] = []
+
+    def score(output: Tensor, batch: tuple[Tensor, Tensor]) -> float | None:
+        hits.extend((output.argmax(1) == batch[1]).tolist())
+        return accuracy(output, batch)
+
+    report = adaptation(network, targets, source_weight=source_weight, score=score)
+    names = VARIANTS if has_running_stats(network) else VARIANTS[:1]  # in the order in which they are scored
+    percent = 100.0 * np.reshape(hits, (len(report.rows), len(names), -1))
+    for row, parts in zip(report, percent, strict=True):
+        yield row, {name: pack_numbers(group_means(part, NUM_GROUPS)) for name, part in zip(names, parts.tolist(), strict=True)}
 
 
 def make_targets(settings: ShiftSettings, config: Config, num_unlabeled: int, *, is_domain: bool) -> Iterator[Target]:

@@ -6,7 +6,12 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
+from anynorm.diagnostics.adaptation import VARIANTS
 from anynorm.diagnostics.corruptions import CORRUPTIONS
+from anynorm.lab.recipes.support.computed_column import ComputedColumn
 from anynorm.lab.recipes.support.quantities import Linear, Measured
 from anynorm.lab.recipes.support.settings import Training, TrainingSettings
 from anynorm.lab.training.sweep import Row
@@ -52,8 +57,8 @@ class ShiftSettings(TrainingSettings):
 
 def mean_result(
     column: str, settings: ShiftSettings, norm: str, data: Callable[[str], bool], *, few: bool = False, shift: str = SHIFTS[0]
-) -> Measured:
-    """Return a column averaged over targets; None where the run failed.
+) -> ComputedColumn:
+    """Return a column averaged over targets; None where the run failed. Test items are groups of test images.
 
     Args:
         column: the column of the results.
@@ -69,7 +74,11 @@ def mean_result(
         values = [result[column] for result in _selected(row, data, count)]
         return statistics.fmean(values) if values and None not in values else None
 
-    return Measured(mean, {"shift": shift, "norm": norm})
+    def items(row: Row) -> NDArray[np.float64] | None:
+        values = [result.get("items", {}).get(column) for result in _selected(row, data, count)]
+        return np.mean(values, axis=0) if values and None not in values else None
+
+    return ComputedColumn(mean, {"shift": shift, "norm": norm}, settings.num_test if column in VARIANTS else None, items=items)
 
 
 def _selected(row: Row, data: Callable[[str], bool], count: int) -> list[Row]:

@@ -8,8 +8,7 @@ parameters are frozen, training batches are fed, and their statistics are averag
     smoke  64 digits, one epoch; checks that the code works and claims nothing
     desk   5000 images of CIFAR-10 at 8 × 8 pixels, ResNet-10 (`support.presets.DESK`), after epochs 1 and 3 of 3: a
            demonstration; decides nothing unless its controls hold
-    night  10 000 images of CIFAR-10 at 16 × 16 pixels, ResNet-20, 15 epochs (`support.presets.NIGHT`); its numbers are subject to
-           a pilot until a record exists
+    night  20 000 images of CIFAR-10 at 16 × 16 pixels, ResNet-8, 15 epochs, 32 samples per step (`support.presets.NIGHT`)
     paper  the published setting (`sn.training.IMAGENET_SN`); needs a folder imagenet/ with train/ and test/
 
 In `desk`, networks are trained until an epoch and tested with 50 averaged batches; the columns are "averaged" (mean of the batch
@@ -45,6 +44,7 @@ from anynorm.lab.tasks.classification.options import ClassificationOptions
 from anynorm.lab.tasks.classification.task import BATCH_AVERAGE
 from anynorm.lab.tasks.run import load_run
 from anynorm.lab.training.config import Config
+from anynorm.lab.training.items import pack_items
 from anynorm.lab.training.record import RunRecord
 from anynorm.lab.training.sweep import Cell, Measurement, grid
 from anynorm.lab.training.trainer import Trainer
@@ -121,7 +121,6 @@ def measure(settings: AverageSettings, cell: Cell, runs: Path) -> Measurement:
     averages: Measurement = dict.fromkeys(map(averaged_column, settings.averaged_samples))
     if record.done:
         averages = averaged_accuracies(config, runs, settings.averaged_samples)
-        averages.pop("hits", None)  # those of the row belong to the moving average
     return run_metrics(record) | curve_metrics(record) | averages
 
 
@@ -154,7 +153,7 @@ def _measure_epoch(settings: AverageSettings, config: Config, runs: Path) -> Mea
     if config.stop_epoch == config.epochs:  # a complete run has no stop_epoch, so that other recipes can share it
         config = replace(config, stop_epoch=None)
     config = make_config(config, settings.training)
-    metrics = run_metrics(train_run(config, runs)) | dict.fromkeys(ESTIMATORS)
+    metrics: Measurement = run_metrics(train_run(config, runs)) | dict.fromkeys(ESTIMATORS) | {"items": {}}
     if not metrics["failure"]:
         trainer = Trainer(replace(config, devices=1), load_run(runs, config.id))
         task = trainer.task
@@ -163,6 +162,7 @@ def _measure_epoch(settings: AverageSettings, config: Config, runs: Path) -> Mea
             anynorm.recalibrate(task.network, batches, estimator=estimator)
             with torch.no_grad():
                 metrics[estimator] = round(100 - task.eval().evaluate()["error"], 3)
+            metrics["items"][estimator] = pack_items(task.items["error"])
     return metrics
 
 

@@ -13,7 +13,7 @@ import torch
 from anynorm.lab.tasks.classification.task import BATCH_AVERAGE, Classification
 from anynorm.lab.tasks.run import load_run
 from anynorm.lab.training.config import Config
-from anynorm.lab.training.hits import pack_hits
+from anynorm.lab.training.items import pack_items
 from anynorm.lab.training.sweep import Measurement
 from anynorm.lab.training.trainer import Trainer
 
@@ -27,7 +27,7 @@ def averaged_column(num_samples: int) -> str:
 
 
 def averaged_accuracies(config: Config, runs: Path, num_samples: tuple[int, ...]) -> Measurement:
-    """Return the accuracies in % of a run with batch averages, by `averaged_column`, and `hits` of the last of them.
+    """Return the accuracies in % of a run with batch averages, by `averaged_column`, and their `items`.
 
     Args:
         config: the configuration of the run, which is in the store.
@@ -38,10 +38,11 @@ def averaged_accuracies(config: Config, runs: Path, num_samples: tuple[int, ...]
     Trainer(replace(config, devices=1), task)  # gives the task its sampler
     assert isinstance(task, Classification)
     task.eval().is_trained = True
-    result: Measurement = {}
+    result: Measurement = {"items": {}}
     with torch.no_grad():
         for count in num_samples:
-            metrics = task.averaged_metrics(count)
-            result[averaged_column(count)] = round(100 - metrics[f"error, {BATCH_AVERAGE}"], 3)
+            evaluation, metric = task.evaluate_averaged(count), f"error, {BATCH_AVERAGE}"
+            result[averaged_column(count)] = round(100 - evaluation.metrics[metric], 3)
+            result["items"][averaged_column(count)] = pack_items(evaluation.items[metric])
     task.close()
-    return result | ({"hits": pack_hits(task.hits)} if num_samples and task.hits is not None else {})
+    return result

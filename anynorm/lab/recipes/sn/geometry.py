@@ -7,8 +7,7 @@ scale γ in the place of v. IN: γ = v. BN regularizes γ (γ ≤ v) and increas
 less (γ > v). SN combines them. Fig. 3 is a drawing; no network was measured.
 
     smoke  64 digits, one epoch; checks that the code works and claims nothing
-    night  10 000 images of CIFAR-10 at 16 × 16 pixels, ResNet-20, 15 epochs (`support.presets.NIGHT`), batches of 32; its numbers
-           are subject to a pilot until a record exists
+    night  20 000 images of CIFAR-10 at 16 × 16 pixels, ResNet-8, 15 epochs, 32 samples per step (`support.presets.NIGHT`)
     paper  ResNet-50 on ImageNet (`sn.training.IMAGENET_SN`); needs a folder imagenet/ with train/ and test/
 
 Chosen here: v is read as the γ of IN, because weight normalization is not implemented and the paper has "the length of γ would be

@@ -8,8 +8,7 @@ Paper: ResNet-50 on ImageNet, 32 to 1 images on each of 8 devices; the weights o
     smoke  64 digits, one epoch; checks that the code works and claims nothing
     desk   5000 images of CIFAR-10 at 8 × 8 pixels, ResNet-10, 3 epochs (`support.presets.DESK`), batch sizes 32 to 2: a
            demonstration; decides nothing unless its controls hold
-    night  10 000 images of CIFAR-10 at 16 × 16 pixels, ResNet-20, 15 epochs, 128 samples per step at every batch size
-           (`support.presets.NIGHT`); its numbers are subject to a pilot until a record exists
+    night  20 000 images of CIFAR-10 at 16 × 16 pixels, ResNet-8, 15 epochs, 32 samples per step (`support.presets.NIGHT`)
     paper  the published setting (`sn.training.IMAGENET_SN`); needs a folder imagenet/ with train/ and test/
 
 In `desk` the last block has maps of 1 × 1 pixels: IN's mean is the value itself and its variance 0, so in three of the twelve
@@ -191,7 +190,8 @@ def _layer_claims(settings: ImportanceSettings, size: int) -> list[Claim]:
 
 
 def _claim(statement: str, larger: Quantity, smaller: Quantity, source: Source, group: str = "") -> Larger:
-    level = Level.LAYER if "layer" in statement else Level.STAGE
+    """Return a claim about layers or stages; one observation of the paper counts once."""
+    level, group = Level.LAYER if "layer" in statement else Level.STAGE, group or str(source)
     return Larger(statement=statement, source=source, larger=larger, smaller=smaller, scale=UNITS, level=level, group=group)
 
 

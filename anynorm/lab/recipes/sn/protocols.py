@@ -7,8 +7,7 @@ data, "the importance weights of SN are not sensitive to the change of training 
 initialization, and learning rate decay". No numbers, and the protocols are not named.
 
     smoke  64 digits, one epoch; checks that the code works and claims nothing
-    night  10 000 images of CIFAR-10 at 16 × 16 pixels, ResNet-20, 15 epochs (`support.presets.NIGHT`), batches of 32; its numbers
-           are subject to a pilot until a record exists
+    night  20 000 images of CIFAR-10 at 16 × 16 pixels, ResNet-8, 15 epochs, 32 samples per step (`support.presets.NIGHT`)
     paper  ResNet-50 on ImageNet (`sn.training.IMAGENET_SN`); needs a folder imagenet/ with train/ and test/
 
 Chosen here: the protocols (see `protocols`), and that weights are similar if their averages over the layers differ by less than

@@ -41,7 +41,7 @@ from matplotlib.figure import Figure
 from anynorm import draw
 from anynorm.lab.recipes.sn.segmenters import PRESETS, SegmentationSettings
 from anynorm.lab.recipes.support.backbones import backbones_requirement, train_backbone
-from anynorm.lab.recipes.support.claims import OURS, UNITS, Larger, Level, Published, Source
+from anynorm.lab.recipes.support.claims import OURS, UNITS, Larger, Published, Source
 from anynorm.lab.recipes.support.controls import Control, Learned, Requirement
 from anynorm.lab.recipes.support.learned_weights import (
     MIN_DISTANCE,
@@ -55,7 +55,7 @@ from anynorm.lab.recipes.support.quantities import Measured, mean_of
 from anynorm.lab.recipes.support.recipe import Recipe
 from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import result_over_seeds, result_table, save_figure, successful
-from anynorm.lab.recipes.support.runs import make_config, run_outcome, train_run
+from anynorm.lab.recipes.support.runs import items_of, make_config, run_outcome, train_run
 from anynorm.lab.recipes.support.settings import divide_samples
 from anynorm.lab.tasks.run import load_run
 from anynorm.lab.tasks.segmentation.task import Segmentation
@@ -122,6 +122,7 @@ def _metrics(record: RunRecord) -> Measurement:
             {"step": point["step"], "miou": round(point["test_mIoU"], 3)} for point in record.curve if "test_mIoU" in point
         ],
         "weights": layer_weights(record),
+        **items_of(record, COLUMNS),
         **run_outcome(record),
     }
 
@@ -187,7 +188,6 @@ def _about_weights(settings: SegmentationSettings) -> list[Larger]:
             smaller=mean_of(within),
             scale=UNITS,
             delta=0.01,
-            level=Level.LAYER,
             requires=(MOVED,),
         )
     ]

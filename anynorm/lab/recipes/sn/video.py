@@ -49,7 +49,7 @@ from anynorm.lab.recipes.support.quantities import Linear, Measured, mean_of
 from anynorm.lab.recipes.support.recipe import Recipe
 from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import result_table, save_figure
-from anynorm.lab.recipes.support.runs import make_config, run_metrics, train_run
+from anynorm.lab.recipes.support.runs import items_of, make_config, run_metrics, train_run
 from anynorm.lab.tasks.video.task import VideoClassification
 from anynorm.lab.training.norm_modes import BATCH_STATISTICS, RECALIBRATED
 from anynorm.lab.training.record import RunRecord
@@ -68,6 +68,12 @@ TABLE_6_TOP_5: dict[str, dict[str, float]] = {
 """The paper's top-1 and top-5 accuracies in % by clips per device."""
 MODES = {"accuracy": "running statistics", "batch_accuracy": BATCH_STATISTICS, "recalibrated_accuracy": RECALIBRATED}
 """What the columns of a row are measured with."""
+ERRORS = {
+    "batch_accuracy": f"error, {BATCH_STATISTICS}",
+    "recalibrated_accuracy": f"error, {RECALIBRATED}",
+    "top5_accuracy": "top-5 error",
+}
+"""The metric of the task by column, besides that of `accuracy`."""
 MIN_TRAIN_ACCURACY = {"moving": 0.0, "ut_interaction": 50.0, "videos": 40.0}
 """Training accuracy in % from which a network has learned; chance is 16.7 on UT-Interaction and 0.25 on Kinetics-400."""
 ALL_FOLDS, BACKBONES = "folds on which each seed is measured", "backbones per norm"
@@ -100,12 +106,9 @@ def measure(settings: VideoSettings, cell: Cell, runs: Path) -> Measurement:
 def mode_accuracies(record: RunRecord) -> Measurement:
     """Return the accuracies with other statistics, and the top-5 accuracy; None where a network has none, or its run failed."""
     last = record.curve[-1] if record.done else {}
-    errors = {
-        "batch_accuracy": last.get(f"test_error, {BATCH_STATISTICS}"),
-        "recalibrated_accuracy": last.get(f"test_error, {RECALIBRATED}"),
-        "top5_accuracy": last.get("test_top-5 error"),
-    }
-    return {name: None if error is None else round(100 - error, 3) for name, error in errors.items()}
+    errors = {name: last.get(f"test_{error}") for name, error in ERRORS.items()}
+    accuracies = {name: None if error is None else round(100 - error, 3) for name, error in errors.items()}
+    return accuracies | items_of(record, ERRORS)
 
 
 def claims(settings: VideoSettings) -> list[Larger]:

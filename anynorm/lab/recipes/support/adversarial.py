@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from anynorm import draw
 from anynorm.lab.attacks import NORM_MODES
@@ -18,15 +15,12 @@ from anynorm.lab.recipes.support.claims import OURS, Larger, Published, Source
 from anynorm.lab.recipes.support.quantities import Measured
 from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import save_figure, successful
-from anynorm.lab.recipes.support.runs import last_accuracy, make_config, options_of, run_metrics, train_run
+from anynorm.lab.recipes.support.runs import items_of, last_accuracy, make_config, options_of, run_metrics, train_run
 from anynorm.lab.recipes.support.settings import TrainingSettings
 from anynorm.lab.tasks.adversarial.options import AdversarialOptions, AdvPropOptions
 from anynorm.lab.tasks.classification.robustness import RobustMetric
-from anynorm.lab.tasks.classification.task import ROBUST_HITS
-from anynorm.lab.training.hits import unpack_hits
 from anynorm.lab.training.record import RunRecord
-from anynorm.lab.training.store import Store
-from anynorm.lab.training.sweep import Cell, Measurement, Row, grid
+from anynorm.lab.training.sweep import Cell, Measurement, grid
 
 
 @dataclass(frozen=True)
@@ -116,11 +110,9 @@ def measure(settings: AdversarialSettings, cell: Cell, runs: Path) -> Measuremen
     if settings.has_losses:
         names["train_adversarial_accuracy"] = "train_adversarial_error"
     row = run_metrics(record) | {name: last_accuracy(record, metric) for name, metric in names.items()}
-    file = Store(runs).folder(config.id) / "artifacts" / ROBUST_HITS
-    hits = json.loads(file.read_text()) if file.exists() else {}
-    row["robust_hits"] = {
-        name: hits[metric.removeprefix("test_")] for name, metric in names.items() if metric.removeprefix("test_") in hits
-    }
+    columns = {name: metric.removeprefix("test_") for name, metric in names.items()}
+    columns |= {"clean_loss": "loss", "adversarial_loss": "adversarial_loss"} if settings.has_losses else {}
+    row |= items_of(record, columns)
     return row | (branch_losses(record) if settings.has_losses else {})
 
 
@@ -130,31 +122,6 @@ def branch_losses(record: RunRecord) -> Measurement:
     curves = {name: [round(point[metric], 5) for point in record.curve if metric in point] for name, metric in names.items()}
     last = {name: curves[name][-1] if record.done else None for name in names}
     return {**last, "loss_curves": {"step": [point["step"] for point in record.curve], **curves}}
-
-
-@dataclass(frozen=True)
-class AttackedAccuracy(Measured):
-    """An accuracy on attacked images, or of another branch, whose test images are known by `robust_hits` of the row.
-
-    Args:
-        num_attacked: number of attacked images, for rows without `robust_hits`; None if it is not known.
-    """
-
-    num_attacked: int | None = None
-
-    def hits(self, rows: Sequence[Row], seed: int) -> NDArray[np.float64] | None:
-        """Return 100 for each test image that was classified correctly, 0 for each other; None if the row does not say it."""
-        packed = self._row(rows, seed).get("robust_hits", {}).get(self.column)
-        return super().hits(rows, seed) if packed is None else 100.0 * unpack_hits(packed)
-
-    def binomial_variance(self, rows: Sequence[Row], num_test: int) -> float | None:
-        """Return p (1 − p) / n for an accuracy p on n images, in squared points; None if n is not known."""
-        count = self.num_attacked if str(self.column).startswith("robust") else num_test
-        values = [value for seed in self.seeds(rows) or () if (value := self.at(rows, seed)) is not None]
-        if count is None or not values:
-            return None
-        p = sum(values) / len(values)
-        return p * (100.0 - p) / count
 
 
 def higher(
@@ -178,15 +145,15 @@ def higher(
         source: where the claim is made.
         published: the paper's numbers, in the order of `norms`.
         group, requires, loser_may_fail: see `Larger`.
-        num_attacked: number of attacked images, see `AttackedAccuracy`.
+        num_attacked: number of images of a column other than `accuracy`, for rows without the values of items.
     """
     norm, other = norms
     return Larger(
         statement=f"the {quantity} of `{norm}` is higher than that of `{other}`",
         source=source,
         published=published,
-        larger=AttackedAccuracy(column, {"norm": norm}, num_attacked),
-        smaller=AttackedAccuracy(column, {"norm": other}, num_attacked),
+        larger=Measured(column, {"norm": norm}, num_attacked),
+        smaller=Measured(column, {"norm": other}, num_attacked),
         group=group,
         requires=requires,
         loser_may_fail=loser_may_fail,
@@ -195,7 +162,7 @@ def higher(
 
 def eval_mode_is_stronger(norm: str, metric: RobustMetric, quantity: str, group: str = "") -> Larger:
     """Return our claim that accuracy is lower under attacks with norms in eval mode than under attacks in train mode."""
-    eval_mode, train_mode = (AttackedAccuracy(metric.with_mode(mode).accuracy, {"norm": norm}) for mode in ("eval", "train"))
+    eval_mode, train_mode = (Measured(metric.with_mode(mode).accuracy, {"norm": norm}) for mode in ("eval", "train"))
     return Larger(
         statement=f"the {quantity} of `{norm}` is higher against train-mode attacks than against eval-mode attacks",
         source=OURS,

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from anynorm.lab.recipes.support.record import RecipeRecord
 
 MINUTES_FILE = "minutes.json"
+IN_FOLDER = "recipe.py"
+"""The file with RECIPE of a recipe that is a folder."""
 
 
 class Header(NamedTuple):
@@ -43,23 +45,35 @@ def recipe_names() -> list[str]:
 def recipe_file(name: str) -> str:
     """Return the file of a recipe, relative to the folder of recipes.
 
-    >>> recipe_file("hn_with_sn")
-    'hn/with_sn.py'
+    Raises:
+        DataError: if no recipe has this name.
+
+    >>> recipe_file("hn_with_sn"), recipe_file("xbn_mlp")
+    ('hn/with_sn.py', 'xbn/mlp/recipe.py')
     """
-    return f"{name.replace('_', '/', 1)}.py"
+    _check_name(name)
+    return _read_sources()[name].file
+
+
+class _Source(NamedTuple):
+    """A file of a recipe, relative to the folder of recipes, and its text."""
+
+    file: str
+    text: str
 
 
 @lru_cache
-def _read_sources() -> dict[str, str]:
-    """Return the source of each recipe by its name, PAPER_FILE: a file in the folder of a paper is a recipe if it has RECIPE."""
-    folders = (folder for folder in resources.files("anynorm.lab.recipes").iterdir() if folder.is_dir())
-    files = {
-        f"{folder.name}_{file.name.removesuffix('.py')}": file.read_text(encoding="utf-8")
-        for folder in folders
-        for file in folder.iterdir()
-        if file.name.endswith(".py") and folder.name != "support"
-    }
-    return {name: source for name, source in files.items() if "\nRECIPE = " in source}
+def _read_sources() -> dict[str, _Source]:
+    """Return the file of each recipe by its name, PAPER_NAME: PAPER/NAME.py or PAPER/NAME/recipe.py, if it has RECIPE."""
+    sources = {}
+    papers = (folder for folder in resources.files("anynorm.lab.recipes").iterdir() if folder.is_dir())
+    for paper in (paper for paper in papers if paper.name != "support"):
+        for entry in paper.iterdir():
+            path, file = (f"{entry.name}/{IN_FOLDER}", entry.joinpath(IN_FOLDER)) if entry.is_dir() else (entry.name, entry)
+            if path.endswith(".py") and file.is_file():
+                name = f"{paper.name}_{entry.name.removesuffix('.py')}"
+                sources[name] = _Source(f"{paper.name}/{path}", file.read_text(encoding="utf-8"))
+    return {name: source for name, source in sources.items() if "\nRECIPE = " in source.text}
 
 
 @lru_cache
@@ -70,7 +84,7 @@ def read_header(name: str) -> Header:
         DataError: if no recipe has this name.
     """
     _check_name(name)
-    docstring = ast.get_docstring(ast.parse(_read_sources()[name])) or ""
+    docstring = ast.get_docstring(ast.parse(_read_sources()[name].text)) or ""
     source, _, title = docstring.partition("\n")[0].partition(": ")
     return Header(source, title.rstrip("."))
 
@@ -113,9 +127,9 @@ def load_recipe(name: str) -> Recipe[Any]:
     Raises:
         DataError: if no recipe has this name, or a package that the recipe needs is not installed.
     """
-    _check_name(name)
+    module = recipe_file(name).removesuffix(".py").replace("/", ".")
     try:
-        recipe: Recipe[Any] = import_module(f"anynorm.lab.recipes.{name.replace('_', '.', 1)}").RECIPE
+        recipe: Recipe[Any] = import_module(f"anynorm.lab.recipes.{module}").RECIPE
     except ModuleNotFoundError as error:
         raise DataError(f"recipe {name!r} needs {error.name}: pip install 'anynorm[lab]'.") from error
     return recipe

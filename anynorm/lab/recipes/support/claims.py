@@ -4,8 +4,9 @@
     Equivalent    two quantities differ by less than δ ("nearly the same", "no remarkable difference")
     Check         one quantity is larger than another by a theorem: a test of the code, not evidence
 
-`verdicts.judge` tests them. Claims that are not independent, because they have runs in common (two attacks on the same networks,
-two columns of one search, each layer of one network), have the same `group`: they are tested together and counted once.
+`verdicts.judge` tests them. Claims about the same networks on both sides (two attacks, two columns of one search, each layer)
+have the same `group`: they are tested together and counted once. Comparisons of one network with several others are several
+claims.
 """
 
 from __future__ import annotations
@@ -59,26 +60,36 @@ class Scale(NamedTuple):
     Attributes:
         unit: the unit of a difference.
         transform: a function applied to both quantities before they are subtracted.
+        derivative: the derivative of the transform.
         inverse: a function that turns a difference into what is printed.
         default_delta: smallest δ of an equivalence, in units of transformed values; None if δ must be given.
     """
 
     unit: str
     transform: Callable[[float], float]
+    derivative: Callable[[float], float]
     inverse: Callable[[float], float]
     default_delta: float | None
 
 
-POINTS = Scale("points", float, float, 0.5)
+def _one(_: float) -> float:
+    return 1.0
+
+
+def _reciprocal(value: float) -> float:
+    return 1 / value
+
+
+POINTS = Scale("points", float, _one, float, 0.5)
 """Differences of percentages. A quarter of the paper's difference, and at least half a point, is called equal."""
-UNITS = Scale("", float, float, None)
+UNITS = Scale("", float, _one, float, None)
 """Differences of other numbers."""
-RATIO = Scale("ratio", math.log, math.exp, math.log(1.05))
+RATIO = Scale("ratio", math.log, _reciprocal, math.exp, math.log(1.05))
 """Ratios of positive numbers, compared as differences of logarithms."""
 
 
 class Level(Enum):
-    """What a claim speaks about."""
+    """What a claim speaks about: whole networks, or each stage or layer of them."""
 
     RUN = "run"
     STAGE = "stage"
@@ -94,10 +105,13 @@ class _Comparison:
         source: where it is made.
         published: the paper's numbers; None if it has none of this metric.
         scale: whether differences or ratios are compared.
-        level: what the claim speaks about.
-        group: name of the claims that are counted as one; "" if the claim is independent of others.
+        level: what the claim speaks about. Claims about stages and layers need a group.
+        group: name of the claims that are counted as one; "" if the claim is counted by itself.
         requires: names of the `Requirement`s without which the claim is not tested.
         loser_may_fail: whether the paper claims that the smaller side does not learn. Otherwise both sides must have learned.
+
+    Raises:
+        DataError: if a claim about stages or layers has no group.
     """
 
     statement: str
@@ -108,6 +122,13 @@ class _Comparison:
     group: str = ""
     requires: tuple[str, ...] = ()
     loser_may_fail: bool = False
+
+    def __post_init__(self) -> None:
+        if self.level is not Level.RUN and not self.group:
+            raise DataError(
+                f"a claim about each {self.level.value} must have a group, because all {self.level.value}s are those of the same "
+                f"networks; got none for the claim {self.statement!r}."
+            )
 
     @property
     def margin(self) -> float | None:
@@ -136,6 +157,7 @@ class Larger(_Comparison):
     delta: float | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _check_delta(self)
         if self.delta is not None and self.margin is not None and self.scale.transform(self.delta) >= self.margin:
             raise DataError(
@@ -175,6 +197,7 @@ class Equivalent(_Comparison):
     delta: float
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _check_delta(self)
 
     @property

@@ -71,7 +71,7 @@ class Learned:
         if not matching or any(not self.where.items() <= row.items() for row in matching):
             return None
         values = [row.get(self.column) for row in matching]
-        known = [value for value in values if value is not None]
+        known = [value for value in values if value is not None and math.isfinite(value)]
         return ControlResult(self.name, cell, min(known) if len(known) == len(values) else None, self.at_least)
 
 
@@ -116,8 +116,9 @@ def check_recorded(controls: Sequence[Control], row: Row) -> None:
     """
     for control in (control for control in controls if isinstance(control, Learned)):
         applies = control.where.items() <= row.items() and not row.get("failure")
-        if applies and not isinstance(row.get(control.column), int | float):
+        value = row.get(control.column)
+        if applies and not (isinstance(value, int | float) and math.isfinite(value)):
             raise DataError(
-                f"the control {control.name!r} has no number: the measurement must return {control.column!r}; "
-                f"got {', '.join(sorted(row))}."
+                f"the control {control.name!r} has no number: the measurement must return a finite {control.column!r}; "
+                f"got {value} in a row with {', '.join(sorted(row))}."
             )

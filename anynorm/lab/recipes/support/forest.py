@@ -9,6 +9,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from anynorm.lab.recipes.support.claims import RATIO, Scale
 from anynorm.lab.recipes.support.rows import save_figure
@@ -23,6 +24,8 @@ COLORS = {
     NOT_FAIR: "#cfcfcf",
     FAILED: "#cfcfcf",
 }
+EQUAL = "#e9eef5"
+"""The color of ± δ, in which a difference is called equal."""
 ROW_HEIGHT, WIDTH, TEXT_WIDTH = 0.3, 11.0, 78
 
 
@@ -55,17 +58,22 @@ def forest_plot(verdicts: Sequence[Verdict], title: str, path: Path) -> list[Pat
     ]
     if any(verdict.claim.margin is not None for rows in panels.values() for verdict in rows):
         handles.append(axes[0].plot([], [], "D", color="black", fillstyle="none", label="paper")[0])
+    if any(verdict.claim.transformed_delta is not None for rows in panels.values() for verdict in rows):
+        handles.append(Patch(color=EQUAL, label="± δ: called equal"))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
     figure.suptitle(title)
     return save_figure(figure, path, dpi=110)
 
 
 def draw_forest(verdicts: Sequence[Verdict], scale: Scale, ax: Axes) -> Axes:
-    """Draw differences in one unit, the first claim on top."""
+    """Draw differences in one unit with ± δ and the paper's differences, the first claim on top."""
     for position, verdict in enumerate(verdicts):
         if verdict.estimate is None:
             continue
         y, color = len(verdicts) - position, COLORS[verdict.verdict]
+        if (delta := verdict.claim.transformed_delta) is not None:
+            low, high = scale.inverse(-delta), scale.inverse(delta)
+            ax.fill_betweenx([y - 0.36, y + 0.36], low, high, color=EQUAL, linewidth=0, zorder=0)
         low, high = (scale.inverse(limit) for limit in verdict.estimate.interval())
         ax.plot([low, high], [y, y], color=color, linewidth=2, solid_capstyle="butt")
         ax.plot(scale.inverse(verdict.estimate.difference), y, "o", color=color)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -28,13 +28,11 @@ class NormGrid(TrainingSettings):
     Args:
         norms: specs of the norms.
         batch_sizes: numbers of samples per forward pass and device, the largest first.
-        lrs: learning rates by norm, instead of `training.config.lr`.
         min_train_accuracy: training accuracy in % that every network in a claim must reach; None for 2.5 × chance.
     """
 
     norms: tuple[str, ...]
     batch_sizes: tuple[int, ...]
-    lrs: Mapping[str, float] = field(default_factory=dict)
     min_train_accuracy: float | None = None
 
 
@@ -75,9 +73,7 @@ def cell_config(settings: NormGrid, norm: str, cell: Cell) -> Config:
         norm: the spec of the norm.
         cell: a cell with `batch_size` and `seed`.
     """
-    config = settings.training.config
-    lr = settings.lrs.get(norm, config.lr)
-    return replace(config, norm=norm, batch_size=cell["batch_size"], lr=lr, seed=cell["seed"])
+    return replace(settings.training.config, norm=norm, batch_size=cell["batch_size"], seed=cell["seed"])
 
 
 def measure(settings: NormGrid, cell: Cell, runs: Path) -> Measurement:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,8 +11,10 @@ from typing import Any, Generic
 from anynorm.errors import DataError
 from anynorm.lab.recipes.support.claims import Check, Claim
 from anynorm.lab.recipes.support.controls import Control, ControlResult, check_recorded
-from anynorm.lab.recipes.support.executed_code import measure_version
-from anynorm.lab.recipes.support.record import SUFFIX, MeasuredCell, RecipeRecord, cell_key, read_record
+from anynorm.lab.recipes.support.design import design_hash, differing_names
+from anynorm.lab.recipes.support.executed_code import measure_version, training_version
+from anynorm.lab.recipes.support.measure_cell import Job, measure_cell
+from anynorm.lab.recipes.support.record import SUFFIX, RecipeRecord, cell_key, read_record
 from anynorm.lab.recipes.support.settings import SettingsT, configs_in, map_configs
 from anynorm.lab.recipes.support.settings_json import to_json
 from anynorm.lab.recipes.support.sides import check_controls
@@ -87,28 +86,18 @@ class Recipe(Generic[SettingsT]):
         """Return the record of a preset, or an empty one if its file does not exist.
 
         Raises:
-            DataError: if the preset does not exist, or the record has other settings.
+            DataError: if the preset does not exist, or the record has other settings, versions or cells.
         """
         settings, path = self.settings(preset), self.path(preset, folder, pilot=pilot)
         if not path.exists():
             return RecipeRecord(self.name, preset, settings, self.design(settings), self._versions(settings))
         record = self.read(path)
-        if differing := list(_differing_names(to_json(record.settings), to_json(settings))):
+        differing = list(differing_names(to_json(record.settings), to_json(settings)))
+        if differing := [*differing, *self._changed_versions(record)]:
             raise _other_design(record, path, differing)
+        if not pilot and (unknown := record.latest.keys() - {cell_key(cell) for cell in self.cells(settings)}):
+            raise DataError(f"{path} has {len(unknown)} cells that preset {preset!r} does not have, such as {min(unknown)}.")
         return record
-
-    def check_design(self, record: RecipeRecord[SettingsT], path: Path) -> None:
-        """Raise an error if cells must not be added to a record.
-
-        Raises:
-            DataError: if the record was begun with other claims, controls or versions.
-        """
-        versions = self._versions(record.settings)
-        differing = [f"version of {name}" for name in _differing_names(record.versions, versions)]
-        if record.design != self.design(record.settings):
-            differing.append("claims or controls")
-        if differing:
-            raise _other_design(record, path, differing)
 
     def run(
         self,
@@ -122,9 +111,9 @@ class Recipe(Generic[SettingsT]):
     ) -> RecipeRecord[SettingsT]:
         """Measure the cells that are not in the record in `folder`, seed by seed, and append each when it is measured.
 
-        An interrupted call can be resumed, and several may run at once. Cells of an unfinished seed that another version of the
-        code or another kind of processor measured are measured again, because the two sides of a comparison must not differ in
-        them. The run store has one folder per version of the code.
+        An interrupted call can be resumed, and several may run at once: none measures a cell that another is measuring. Cells of
+        an unfinished seed that another version of the code or another kind of processor measured are measured again, because the
+        two sides of a comparison must not differ in them. The run store has one folder per version of the code that trains.
 
         Args:
             preset: the name of a preset.
@@ -136,61 +125,61 @@ class Recipe(Generic[SettingsT]):
                 record of their own that is never judged.
 
         Raises:
-            DataError: if the preset does not exist, the design of the record differs from that of the preset, or there are fewer
-                seeds in the design.
+            DataError: if the preset does not exist, the design of the record differs from that of the preset, there are fewer
+                seeds in the design, or a measurement lacks the number of a control.
         """
         executor = executor or LocalExecutor(1)
         record, path = self.open_record(preset, folder, pilot=pilot), self.path(preset, folder, pilot=pilot)
-        origin = (measure_version(self.measure, record.settings), cpu_family())
-        pending = list(self.missing(record, origin, seeds, pilot=pilot))
-        if pending and not pilot:
-            self.check_design(record, path)
+        pending = self.pending(record, path, seeds, pilot=pilot)
+        code = measure_version(self.measure, record.settings)
         # the provenance of the code that is loaded now: files may change during the run
-        source = provenance() | {"code": origin[0], "cpu": origin[1], "processes": executor.workers, "threads": 1}
-        controls = self.controls(record.settings)
+        source = provenance() | {"code": code, "cpu": cpu_family(), "processes": executor.workers, "threads": 1}
         settings = with_validation(record.settings) if pilot else record.settings
-        measure = partial(_measure, self.measure, settings, runs / origin[0])
-        for cell, measured in track(executor.map_unordered(measure, pending), self.name, len(pending)):
-            values, seconds = measured
-            check_recorded(controls, cell | values)
-            own = {name: values.pop(name) for name in ("commit", "seconds") if name in values}
-            record.append(path, MeasuredCell(cell, values, source | {"seconds": round(seconds, 2)} | own))
+        job = Job(partial(self.measure, settings), runs / training_version(settings), replace(record, cells=[]), path, source)
+        controls = self.controls(record.settings)
+        for _, measured in track(executor.map_unordered(partial(measure_cell, job), pending), self.name, len(pending)):
+            if measured is not None:
+                check_recorded(controls, measured.row)
         record = self.read(path) if path.exists() else record
         order = {cell_key(cell): position for position, cell in enumerate(self._cells(record.settings, pilot=pilot))}
-        record.cells = sorted(record.latest.values(), key=lambda cell: order[cell_key(cell.cell)])
+        record.cells = sorted(record.latest.values(), key=lambda cell: order.get(cell_key(cell.cell), len(order)))
         return record
 
-    def missing(
-        self, record: RecipeRecord[SettingsT], origin: tuple[str, str], seeds: int | None = None, *, pilot: bool = False
-    ) -> Iterator[Cell]:
-        """Yield the cells to measure, seed by seed.
+    def pending(
+        self, record: RecipeRecord[SettingsT], path: Path, seeds: int | None = None, *, pilot: bool = False
+    ) -> list[Cell]:
+        """Return the cells to measure on this machine, seed by seed.
 
         Args:
             record: the record.
-            origin: the version of the code and the kind of processor that would measure them.
+            path: its file.
             seeds: number of seeds; None for all of the design.
             pilot: whether the seeds are those of a pilot.
 
         Raises:
-            DataError: if the design has fewer seeds.
+            DataError: if the design has fewer seeds, or the record was begun with other claims or controls.
         """
         if seeds is not None and seeds > record.settings.seeds and not pilot:
             raise DataError(
                 f"--seeds must be at most {record.settings.seeds}, the number of seeds of preset {record.preset!r}; got {seeds}. "
                 "The number of seeds is a part of the design: it is not chosen after looking at results."
             )
+        origin = (measure_version(self.measure, record.settings), cpu_family())
         latest = record.latest
         settings = record.settings if seeds is None else replace(record.settings, seeds=seeds)
         by_seed: dict[int, list[Cell]] = {}
         for cell in self._cells(settings, pilot=pilot):
             by_seed.setdefault(cell["seed"], []).append(cell)
+        result: list[Cell] = []
         for seed in sorted(by_seed):
             measured = [latest.get(cell_key(cell)) for cell in by_seed[seed]]
             origins = {each.origin for each in measured if each is not None}
             if None in measured or len(origins) > 1:
-                yield from (
-                    cell for cell, each in zip(by_seed[seed], measured, strict=True) if each is None or each.origin != origin
-                )
+                pairs = zip(by_seed[seed], measured, strict=True)
+                result += [cell for cell, each in pairs if each is None or each.origin != origin]
+        if result and not pilot and record.design != self.design(record.settings):
+            raise _other_design(record, path, ["claims or controls"])
+        return result
 
     def judge(self, record: RecipeRecord[SettingsT]) -> list[Verdict]:
         """Return the verdict on each claim, in the order of the claims."""
@@ -215,25 +204,27 @@ class Recipe(Generic[SettingsT]):
         parts.append(record.failure_summary)
         if record.preset == SMOKE:
             parts.append("The smoke preset only checks that the code works: its verdicts mean nothing.")
+        elif record.preset not in PRESETS:
+            parts.append("Settings were changed by --set: these verdicts are exploratory.")
+        elif changed := self._changed_versions(record):
+            parts.append(f"The numbers have another meaning now ({', '.join(changed)}): measure them again.")
         elif record.design != self.design(record.settings):
             parts.append("Claims or controls were changed after measuring began: these verdicts are exploratory.")
         return " ".join(filter(None, parts))
 
     def design(self, settings: SettingsT) -> str:
         """Return a hash of what must not change once measuring has begun: settings, claims with δ, and controls."""
-        claims = [
-            [claim.statement, claim.source, getattr(claim, "published", None), getattr(claim, "delta", None)]
-            + [getattr(claim, name, None) for name in ("requires", "loser_may_fail", "group")]
-            for claim in self.claims(settings)
-        ]
-        controls = [[control.name, control.at_least] for control in self.controls(settings)]
-        text = json.dumps([to_json(settings), claims, controls])
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        return design_hash(settings, self.claims(settings), self.controls(settings))
 
     def _versions(self, settings: SettingsT) -> dict[str, int]:
         """Return the versions of the measurement and of the tasks of the settings."""
         tasks = {config.task: task_class(config.task).version for config in configs_in(settings)}
         return {"recipe": self.version} | {f"task {name}": version for name, version in tasks.items()}
+
+    def _changed_versions(self, record: RecipeRecord[SettingsT]) -> list[str]:
+        """Return the versions that a record has and that are others now. Records of anynorm 0.3 and before have none."""
+        known = self._versions(record.settings) if record.versions else {}
+        return [f"version of {name}" for name in differing_names(record.versions, known)]
 
     def _cells(self, settings: SettingsT, *, pilot: bool) -> list[Cell]:
         first = FIRST_PILOT_SEED if pilot else 0
@@ -255,21 +246,3 @@ def _other_design(record: RecipeRecord[Any], path: Path, differing: Sequence[str
         f"{path} was begun with another design than preset {record.preset!r} has now ({', '.join(differing)}), so its "
         f"{len(record.cells)} cells cannot be completed. Move it away to measure again, or choose another folder."
     )
-
-
-def _measure(
-    measure: Callable[[SettingsT, Cell, Path], Measurement], settings: SettingsT, runs: Path, cell: Cell
-) -> tuple[Measurement, float]:
-    """Return the metrics of a cell and the seconds it took; unlike a lambda, a `partial` of this function can be pickled."""
-    start = time.perf_counter()
-    return measure(settings, cell, runs), time.perf_counter() - start
-
-
-def _differing_names(values: Mapping[str, Any], others: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names of the entries in which nested dictionaries differ, such as "training.config.lr"."""
-    for name in sorted(values.keys() | others.keys()):
-        value, other = values.get(name), others.get(name)
-        if isinstance(value, dict) and isinstance(other, dict):
-            yield from (f"{name}.{inner}" for inner in _differing_names(value, other))
-        elif value != other:
-            yield name

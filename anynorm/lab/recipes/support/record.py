@@ -28,7 +28,7 @@ VERSION = 4
 """Version of the file format. Versions 1 to 3 were one JSON object per file, of anynorm 0.1 to 0.3."""
 SUFFIX = ".jsonl"
 HEADER = ("recipe", "preset", "settings", "design", "versions")
-LINE_KEYS = {"cell", "values", "provenance"}
+LINE_KEYS, ORIGIN = {"cell", "values", "provenance"}, {"code", "cpu"}
 
 
 @dataclass(frozen=True)
@@ -172,6 +172,11 @@ def read_cells(path: Path) -> list[MeasuredCell]:
             raise DataError(f"line {number} of {path} is not a cell: {error}. Restore the file, or delete the line.") from None
         if not isinstance(values, dict) or values.keys() != LINE_KEYS:
             raise DataError(f"line {number} of {path} must have the keys {', '.join(sorted(LINE_KEYS))}. Restore the file.")
+        if "seed" not in values["cell"] or not values["provenance"].keys() >= ORIGIN:
+            raise DataError(
+                f"line {number} of {path} must have a seed in its cell, and {' and '.join(sorted(ORIGIN))} in its provenance. "
+                "Restore the file, or delete the line."
+            )
         cells.append(MeasuredCell(**values))
     if unfinished:
         cells += _complete_cell(unfinished)
@@ -199,7 +204,8 @@ def read_record(path: Path, settings_type: type[SettingsT]) -> RecipeRecord[Sett
 def _complete_cell(line: str) -> list[MeasuredCell]:
     """Return the cell of a last line without a newline, if the line is complete."""
     try:
-        return [MeasuredCell(**json.loads(line))]
+        cell = MeasuredCell(**json.loads(line))
+        return [cell] if cell.provenance.keys() >= ORIGIN else []
     except (ValueError, TypeError):
         return []
 

@@ -10,7 +10,7 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
@@ -122,12 +122,22 @@ def trace(record: RunRecord) -> Measurement:
     """Return what a row keeps of a classification run besides its accuracies.
 
     Returns:
-        `hits`, the test images that were classified correctly, and `curve`, [epoch, training error, test error] in % for each
-        evaluation.
+        `hits`, the test images that were classified correctly (see `items_of` for other metrics), and `curve`, [epoch, training
+        error, test error] in % for each evaluation.
     """
     points = [[point["epoch"], point.get("train_error"), point.get("test_error")] for point in record.curve]
     curve = [[None if value is None else round(value, 2) for value in point] for point in points]
-    return {"curve": curve} | ({"hits": record.hits} if record.hits else {})
+    return {"curve": curve} | ({"hits": record.items["error"]} if "error" in record.items else {})
+
+
+def items_of(record: RunRecord, columns: Mapping[str, str]) -> Measurement:
+    """Return `items`, the values of test items by column of a row, without columns for which the run has none.
+
+    Args:
+        record: the record of the run in the run store.
+        columns: the metric of each column, without the prefix test_. The items of an error are those of the accuracy.
+    """
+    return {"items": {column: record.items[metric] for column, metric in columns.items() if metric in record.items}}
 
 
 def last_accuracy(record: RunRecord, error: str) -> float | None:

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
 from anynorm.errors import DataError
@@ -56,12 +56,14 @@ class Training:
         median_of_last: number of last evaluations over which the median of the test accuracy is taken.
         samples_per_step: number of samples per optimizer step at every batch size: smaller batches accumulate gradients, so that
             cells differ in the samples of a statistic, not in the number of steps. None: one batch per step.
+        lrs: learning rates by the name of a norm, without its arguments ("gn" for gn:8), instead of `config.lr`.
     """
 
     config: Config
     base_batch_size: int | None = None
     median_of_last: int = 1
     samples_per_step: int | None = None
+    lrs: Mapping[str, float] = field(default_factory=dict)
 
     def complete(self, config: Config) -> Config:
         """Return the configuration of a cell with its gradient accumulation steps and its learning rate.
@@ -77,6 +79,7 @@ class Training:
                     f"{config.batch_size} × {config.devices}."
                 )
             config = replace(config, grad_accum_steps=steps)
+        config = replace(config, lr=self.lrs.get(config.norm.partition(":")[0], config.lr))
         if self.base_batch_size is None:
             return config
         ratio = config.batch_size * config.devices * config.grad_accum_steps / self.base_batch_size

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from anynorm.errors import DataError
-from anynorm.lab.recipes.support.executed_code import measure_version
 from anynorm.lab.recipes.support.recipe import DESK, SMOKE, Recipe
 from anynorm.lab.recipes.support.record import MeasuredCell, RecipeRecord, cell_key
-from anynorm.lab.training.code_version import cpu_family
 from anynorm.lab.training.sweep import Cell
 from anynorm.table import Table
 
@@ -45,14 +43,11 @@ def _status(recipe: Recipe[Any], preset: str, folder: Path) -> dict[str, Any]:
     cells = recipe.cells(settings)
     try:
         record = recipe.open_record(preset, folder)
-        if record.cells and len(record.latest) < len(cells):
-            recipe.check_design(record, recipe.path(preset, folder))
+        pending = recipe.pending(record, recipe.path(preset, folder))
     except DataError as error:
         return {"cells": len(cells), "measured": 0, "to repeat": 0, "core hours left": None, "note": _first_sentence(error)}
     latest = record.latest
     measured = [cell for cell in cells if cell_key(cell) in latest]
-    origin = (measure_version(recipe.measure, settings), cpu_family())
-    pending = list(recipe.missing(record, origin))
     repeated = sum(cell_key(cell) in latest for cell in pending)
     seconds = seconds_left(pending, _timed_cells(recipe, record, folder))
     return {
@@ -76,7 +71,7 @@ def seconds_left(pending: list[Cell], timed: list[MeasuredCell]) -> float | None
     """
     by_cell: dict[str, list[float]] = {}
     for cell in timed:
-        by_cell.setdefault(_key_without_seed(cell.cell), []).append(float(cell.provenance["seconds"]))
+        by_cell.setdefault(_key_without_seed(cell.cell), []).append(float(cell.provenance.get("seconds", 0.0)))
     if not by_cell:
         return None if pending else 0.0
     mean = statistics.fmean(second for seconds in by_cell.values() for second in seconds)

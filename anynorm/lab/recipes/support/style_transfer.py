@@ -22,7 +22,7 @@ from anynorm.lab.data.unlabeled import find_image
 from anynorm.lab.recipes.support.pictures import encode_picture
 from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import save_figure
-from anynorm.lab.recipes.support.runs import run_outcome
+from anynorm.lab.recipes.support.runs import items_of, run_outcome
 from anynorm.lab.recipes.support.settings import TrainingSettings
 from anynorm.lab.tasks.run import load_run
 from anynorm.lab.tasks.style.crops import to_float
@@ -65,8 +65,9 @@ def loss_metrics(record: RunRecord, losses: list[str]) -> Measurement:
         losses: names of metrics without the prefix train_ or test_.
 
     Returns:
-        The last value of each loss, in training (mean since the previous evaluation) and on held-out images; the curves of the
-        run; the mean training loss; the reason of a failure, seconds, and commit. Losses are None if the run failed.
+        The last value of each loss, in training (mean since the previous evaluation) and on held-out images, with the values of
+        held-out images; the curves of the run; the mean training loss; the reason of a failure, seconds, and commit. Losses are
+        None if the run failed.
     """
     done, curve = record.done, record.curve
     names = [f"{split}_{loss}" for split in ("train", "test") for loss in losses]
@@ -76,6 +77,7 @@ def loss_metrics(record: RunRecord, losses: list[str]) -> Measurement:
         "mean_train_loss": round(statistics.fmean(point["train_loss"] for point in curve), 5) if done else None,
         "steps": [point["step"] for point in curve],
         "curves": {name: [round(point[name], 5) for point in curve if name in point] for name in names},
+        **items_of(record, {f"test_{loss}": loss for loss in losses}),
         **run_outcome(record),
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anynorm.lab.recipes.support.claims import RATIO, Claim
+from anynorm.lab.recipes.support.claims import RATIO, Claim, Level
 from anynorm.lab.recipes.support.controls import ControlResult
 from anynorm.lab.recipes.support.verdicts import Verdict, count_groups
 from anynorm.table import Table, pluralize
@@ -14,7 +14,8 @@ def verdict_table(verdicts: Sequence[Verdict]) -> Table:
     """Return a table with one row per claim.
 
     Columns: claim; source; the two sides, mean ± sd over n seeds; the difference (or ratio) with its 95 % interval; the paper's
-    difference; the smallest difference that n seeds find with a power of 80 %; p with Holm's correction; verdict.
+    difference; δ, up to which a difference is called equal; the smallest difference that n seeds find with a power of 80 %; p
+    with Holm's correction; verdict.
     """
     return Table([_row(verdict) for verdict in verdicts], summary(verdicts))
 
@@ -29,7 +30,7 @@ def summary(verdicts: Sequence[Verdict]) -> str:
         counts = count_groups(chosen)
         if total := sum(counts.values()):
             named = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-            parts.append(f"Of {owner} {pluralize(total, 'independent claim')}: {named}.")
+            parts.append(f"Of {owner} {pluralize(total, 'distinct claim')}: {named}.")
     return " ".join(parts)
 
 
@@ -68,13 +69,14 @@ def _row(verdict: Verdict) -> dict[str, object]:
         smallest = format_difference(claim, estimate.smallest_difference).lstrip("+")
     published = claim.source.quote if margin is None else format_difference(claim, margin)
     return {
-        "claim": claim.statement,
+        "claim": claim.statement + ("" if claim.level is Level.RUN else f" (per {claim.level.value})"),
         "source": str(claim.source),
         "first": verdict.first,
         "second": verdict.second,
         "n": verdict.n,
         "difference [95 %]": difference,
         "paper": published,
+        "δ": "" if claim.transformed_delta is None else format_difference(claim, claim.transformed_delta).lstrip("+"),
         "found with 80 %": smallest,
         "p": "" if verdict.p is None else f"{verdict.p:.2g}",
         "verdict": verdict.verdict + (f" ({_shorten(verdict.note)})" if verdict.note else ""),

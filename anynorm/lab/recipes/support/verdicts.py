@@ -15,14 +15,18 @@ over all claims of the recipe that can be tested:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from anynorm.lab.recipes.support.claims import Check, Claim, Equivalent, Scale
+from anynorm.lab.recipes.support.claims import POINTS, Check, Claim, Equivalent, Scale
 from anynorm.lab.recipes.support.controls import Control
-from anynorm.lab.recipes.support.estimates import (
+from anynorm.lab.recipes.support.quantities import Constant, Quantity
+from anynorm.lab.recipes.support.sides import Sides, collect
+from anynorm.lab.training.estimates import (
     LEVEL,
     MAX_SEEDS,
     Estimate,
@@ -33,8 +37,6 @@ from anynorm.lab.recipes.support.estimates import (
     pairing_helps,
     pooled_correlation,
 )
-from anynorm.lab.recipes.support.quantities import Constant
-from anynorm.lab.recipes.support.sides import Sides, collect
 from anynorm.lab.training.result import Result
 from anynorm.lab.training.significance import holm
 from anynorm.lab.training.sweep import Row
@@ -110,7 +112,7 @@ def violated(checks: Sequence[Check], rows: Sequence[Row]) -> list[Check]:
 
 
 def count_groups(verdicts: Sequence[Verdict]) -> dict[str, int]:
-    """Return the number of independent claims by verdict: claims of one group count once, with their least favourable verdict."""
+    """Return the number of distinct claims by verdict: claims of one group count once, with their least favourable verdict."""
     groups: dict[str, list[str]] = {}
     for number, verdict in enumerate(verdicts):
         groups.setdefault(verdict.claim.group or f"claim {number}", []).append(verdict.verdict)
@@ -152,16 +154,38 @@ def _share_cell(claim: Claim) -> bool:
 
 
 def _test_variance(sides: Sides, rows: Sequence[Row], num_test: int | None) -> float:
-    """Return the variance of the difference that is due to the choice of the test images."""
-    if sides.claim.scale.unit != "points":
+    """Return the variance of the difference that is due to the choice of the test items; 0 if the rows do not tell."""
+    differences = []
+    for seed, first, second in zip(sides.seeds, sides.first, sides.second, strict=True):
+        items = [
+            _on_scale(sides.claim, side, value, rows, seed)
+            for side, value in zip(sides.claim.sides, (first, second), strict=True)
+        ]
+        known = [each for each in items if each is not None]
+        if len(known) < 2 or len({len(each) for each in known} - {1}) > 1:
+            return _binomial_limit(sides, rows, num_test)
+        differences.append(known[0] - known[1])
+    return image_variance(np.stack(differences))
+
+
+def _on_scale(claim: Claim, side: Quantity, value: float | None, rows: Sequence[Row], seed: int) -> NDArray[np.float64] | None:
+    """Return the values of the test items of a side on the scale of a claim, by the delta method; None if they are not known."""
+    items = None if value is None else side.per_item(rows, seed)
+    return None if items is None or value is None else claim.scale.derivative(value) * items
+
+
+def _binomial_limit(sides: Sides, rows: Sequence[Row], num_test: int | None) -> float:
+    """Return an upper limit of that variance for a difference of accuracies, if only the number of test images is known.
+
+    Networks tend to err on the same images, which makes a sum of accuracies more variable and a difference less. So the terms of
+    each sign are taken as fully correlated, and the two sums as independent.
+    """
+    if sides.claim.scale is not POINTS:
         return 0.0
     first, second = sides.claim.sides
-    difference = first if isinstance(second, Constant) else first - second
-    signals = [difference.hits(rows, seed) for seed in sides.seeds]
-    known = [signal for signal in signals if signal is not None]
-    if len(known) == len(signals):
-        return image_variance(np.stack(known))
-    return (difference.binomial_variance(rows, num_test) if num_test else None) or 0.0
+    terms = (first - second).binomial_terms(rows, num_test) or []
+    sums = [sum(max(0.0, sign * weight) * math.sqrt(variance) for weight, variance in terms) for sign in (1, -1)]
+    return sums[0] ** 2 + sums[1] ** 2
 
 
 def _decide(estimates: Sequence[tuple[Claim, Estimate]]) -> list[tuple[str, float | None]]:
@@ -202,6 +226,8 @@ def _verdict(sides: Sides, estimate: Estimate | None, decision: tuple[str, float
         name, p, note = _failed(sides)
     elif estimate is None or decision is None:
         name, p, note = UNDECIDED, None, f"needs at least 2 seeds; got {len(sides.seeds)}"
+    elif not estimate.standard_error:
+        name, p, note = UNDECIDED, None, "all seeds have the same difference, so its spread is not known"
     else:
         (name, p), note = decision, _note(sides.claim, estimate, decision[0], level)
     if sides.num_left_out:

@@ -18,6 +18,9 @@ whitening (sec. 5.2.2; there in ResNet-101), two batch-free norms per block (foo
 the estimation shift of each trained network. Its numbers are subject to the pilot until a record exists. Scaled down in `night`:
 9 blocks, 16 groups, so Dn are 4, 2 and 1 blocks (paper: 8, 4, 2 of 16).
 
+Two other recipes train networks of this one in the same way: `xbn_strategies` (strategy COS in `desk` and `night`) and
+`xbn_networks` (ResNet-50 in `paper`). The claims about them are made here only.
+
 The authors initialize convolutions by N(0, 2 / (k² · outputs)), as `paper` does; the others have torch's initialization.
 """
 
@@ -31,7 +34,7 @@ from anynorm import draw
 from anynorm.lab.recipes.support.claims import OURS, UNITS, Claim, Larger, Published, Source
 from anynorm.lab.recipes.support.controls import Control, Learned
 from anynorm.lab.recipes.support.presets import BOTTLENECK, IMAGENET_XBN, tiny
-from anynorm.lab.recipes.support.quantities import Measured, accuracy_of
+from anynorm.lab.recipes.support.quantities import Linear, Measured, accuracy_of
 from anynorm.lab.recipes.support.recipe import Recipe
 from anynorm.lab.recipes.support.record import RecipeRecord
 from anynorm.lab.recipes.support.rows import result_over_seeds, result_table, save_figure, successful
@@ -42,8 +45,8 @@ from anynorm.lab.training.sweep import Cell, Measurement, Row, grid
 from anynorm.table import Table
 
 TABLE_1, FIG_7, TEXT = Source("xbn", "Table 1"), Source("xbn", "Fig. 7"), Source("xbn", "sec. 5.2.1")
-P2_AND_BN = "xbn P2 > BN, same runs"
-"""The group of the claims that compare the same runs here and in `xbn_strategies`."""
+P2_AND_BN, IN_AND_BN = "xbn_blocks, P2 and BN", "xbn_blocks, IN-D1 and BN"
+"""Groups of claims about the same two networks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +141,11 @@ def _pair_label(pair: str) -> str:
     return f"P{pair[0]}+P{pair[1]}"
 
 
+def is_trained_here(training: Training) -> bool:
+    """Whether a preset of this recipe trains its networks in the same way: what BN, GN and P2 claim is then claimed here only."""
+    return any(training == settings.training for settings in PRESETS.values())
+
+
 def cells(settings: BlockSettings) -> list[Cell]:
     """Return one cell per network and seed."""
     return grid(settings.seeds, network=norms(settings))
@@ -160,7 +168,7 @@ def claims(settings: BlockSettings) -> list[Claim]:
     text = TABLE_1._replace(quote="the text has 75.63 for GN")
     result = [
         _more_accurate("P1", "BN", TABLE_1, (77.08, 76.29)),
-        _more_accurate("P2", "BN", TABLE_1, (77.40, 76.29), P2_AND_BN),
+        _more_accurate("P2", "BN", TABLE_1, (77.40, 76.29), group=P2_AND_BN),
         _more_accurate("P3", "BN", TABLE_1, (76.76, 76.29)),
         _more_accurate("P2", "P1", TABLE_1, (77.40, 77.08)),
         _more_accurate("P2", "P3", TABLE_1, (77.40, 76.76)),
@@ -174,7 +182,7 @@ def claims(settings: BlockSettings) -> list[Claim]:
     if 4 in every:
         result.append(_more_accurate("IN-D4", "BN", FIG_7, (77.19, 76.29)))
         result.append(_more_accurate("IN-D4", "IN-D1", FIG_7, (77.19, 74.99)))
-    result.append(_more_accurate("BN", "IN-D1", FIG_7, (76.29, 74.99)))
+    result.append(_more_accurate("BN", "IN-D1", FIG_7, (76.29, 74.99), group=IN_AND_BN))
     for pair in settings.pairs:
         source = Source("xbn", "footnote 2", "replacing two BNs usually has worse performance")
         result.append(_more_accurate("P2", _pair_label(pair), source, group="xbn footnote 2, two batch-free norms per block"))
@@ -193,12 +201,14 @@ def _claims_about_shift() -> list[Claim]:
             published=Published(80.29, 77.93),
             larger=Measured("train_accuracy", bn),
             smaller=Measured("train_accuracy", instance),
+            group=IN_AND_BN,
         ),
         Larger(
             statement="BN gains more accuracy than P2 if batch statistics replace the running statistics (points)",
             source=OURS,
-            larger=Measured(gain_of_batch_statistics, bn),
-            smaller=Measured(gain_of_batch_statistics, p2),
+            larger=gain_of_batch_statistics("BN"),
+            smaller=gain_of_batch_statistics("P2"),
+            group=P2_AND_BN,
         ),
         Larger(
             statement="the estimation shift of batch norms (sd, mean over layers) is larger in BN than in P2",
@@ -206,13 +216,14 @@ def _claims_about_shift() -> list[Claim]:
             scale=UNITS,
             larger=Measured(mean_shift, bn),
             smaller=Measured(mean_shift, p2),
+            group=P2_AND_BN,
         ),
     ]
 
 
-def gain_of_batch_statistics(row: Row) -> float | None:
-    """Return the accuracy with batch statistics − that with running statistics, in points; None if the run failed."""
-    return None if row["accuracy"] is None else row["batch_accuracy"] - row["accuracy"]
+def gain_of_batch_statistics(network: str) -> Linear:
+    """Return the accuracy with batch statistics − that with running statistics, in points."""
+    return Measured("batch_accuracy", {"network": network}) - accuracy_of(network=network)
 
 
 def mean_shift(row: Row) -> float | None:

@@ -63,6 +63,8 @@ TABLE_5 = {
 }
 """AP by head; ResNet-50."""
 BEST, BEST_SCRATCH = "AP of the best fine-tuned detector (%)", "AP of the best detector from scratch (%)"
+XBN_AND_BN = "xbn_detection, xbn and bn, 2 per device"
+"""The group of the claims about these two detectors."""
 SAME_HEADS = "bn and xbn have the same norms in FPN and heads (1: yes)"
 LARGE = "AP that bn loses from 8 to 2 images per device (points)"
 MIN_LARGE = {"ellipses": -100.0, "nuclei": 2.0, "coco": 2.0}
@@ -97,12 +99,17 @@ def _from_scratch(settings: DetectionSettings) -> list[Larger]:
                 numbers, source = Published(published[better], published[worse]), Source("xbn", "Table 6")
                 requires = [BEST_SCRATCH] + [SAME_HEADS] * (set(pair) == {"xbn", "bn"})
                 requires += [LARGE] * (_loses(settings) and count > 2 and "xbn" in pair)
-                is_shared = not _same_heads(settings) and names == ("gn, 2 per device", "bn, 2 per device")
-                group = sn_detection.SHARED if is_shared else ""
+                group = _groups(settings).get(names, "")
                 result.append(higher_ap(*names, source, numbers, group=group, requires=requires))
     if "bn everywhere, 2 per device" in settings.variants:
         result.append(higher_ap("bn, 2 per device", "bn everywhere, 2 per device", OURS, requires=(BEST_SCRATCH,)))
     return result
+
+
+def _groups(settings: DetectionSettings) -> dict[tuple[str, str], str]:
+    """Return the groups of the pairs of detectors that other claims are about, here or in `sn_detection`."""
+    groups = {("xbn, 2 per device", "bn, 2 per device"): XBN_AND_BN}
+    return groups | ({} if _same_heads(settings) else {("gn, 2 per device", "bn, 2 per device"): sn_detection.SHARED})
 
 
 def _same_heads(settings: DetectionSettings) -> bool:
@@ -120,7 +127,8 @@ def _about_statistics() -> Larger:
     """Return the claim that batch statistics add more to the AP of BN than to that of XBN."""
     gains = [_gain(f"{norm}, 2 per device") for norm in ("bn", "xbn")]
     statement = "the AP that `bn` gains from batch statistics is larger than what `xbn` gains, 2 per device"
-    return Larger(statement=statement, source=OURS, larger=gains[0], smaller=gains[1], requires=(BEST_SCRATCH, SAME_HEADS))
+    requires = (BEST_SCRATCH, SAME_HEADS)
+    return Larger(statement=statement, source=OURS, larger=gains[0], smaller=gains[1], group=XBN_AND_BN, requires=requires)
 
 
 def _gain(norm: str) -> Linear:

@@ -20,6 +20,7 @@ from anynorm.lab.recipes.support.runs import make_config, run_metrics, train_run
 from anynorm.lab.recipes.support.settings import Training
 from anynorm.lab.tasks.run import load_run
 from anynorm.lab.training.config import Config
+from anynorm.lab.training.items import pack_hits
 from anynorm.lab.training.sweep import Measurement
 
 EVAL_BATCH_SIZE = 500
@@ -57,25 +58,27 @@ def measure_trained(config: Config, training: Training, runs: Path) -> Measureme
     if not record.done:
         return metrics | {"batch_accuracy": None, "esm_std": [], "shift": []}
     layers = [layer for layer in record.shift or () if layer.shift is not None]
+    hits = batch_hits(runs, config.id)
     return metrics | {
-        "batch_accuracy": batch_accuracy(runs, config.id),
+        "batch_accuracy": round(100 * sum(hits) / len(hits), 3),
+        "items": {"batch_accuracy": pack_hits(hits)},
         "esm_std": [round(layer.esm_std or 0.0, 5) for layer in layers],
         "shift": [round(layer.shift or 0.0, 5) for layer in layers],
     }
 
 
 @torch.no_grad()
-def batch_accuracy(runs: Path, name: str) -> float:
-    """Return the test accuracy in % of a run with the statistics of batches of `EVAL_BATCH_SIZE` test images.
+def batch_hits(runs: Path, name: str) -> list[bool]:
+    """Return which test images a run classifies correctly with the statistics of batches of `EVAL_BATCH_SIZE` of them.
 
     Args:
         runs: the folder of the run store.
         name: the id of the run.
     """
     task = load_run(runs, name)
-    correct = []
+    hits: list[bool] = []
     with batch_statistics(task.network):
         for x, labels in task.eval_batches(EVAL_BATCH_SIZE) or ():
-            correct.append(task.network(x).argmax(1) == labels)
+            hits += (task.network(x).argmax(1) == labels).tolist()
     task.close()
-    return round(100 * float(torch.cat(correct).double().mean()), 3)
+    return hits

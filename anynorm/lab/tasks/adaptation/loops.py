@@ -34,6 +34,7 @@ from anynorm.lab.tasks.adaptation.task import SOURCE, TARGET, SourceOnly
 from anynorm.lab.tasks.classification.classifier import EVAL_BATCH_SIZE
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.curve import DivergedError
+from anynorm.lab.training.evaluation import Evaluation
 from anynorm.lab.training.sampler import derive_seed
 from anynorm.lab.training.task import (
     Metrics,
@@ -191,12 +192,12 @@ class LoopedAdaptation(SourceOnly[LoopOptions_co]):
         """The domain whose norms are tested: the source before the adaptation, then the target."""
         return TARGET if int(self.num_loops) else SOURCE
 
-    def evaluate(self) -> dict[str, float]:
-        """Return the metrics on the target; before the adaptation, also the metrics with AdaBN."""
-        metrics = super().evaluate()
-        if not int(self.num_loops):
-            metrics["adabn_error"] = self.evaluate_recalibrated()["error"]
-        return metrics
+    def evaluation(self) -> Evaluation:
+        """Return the metrics on the target; before the adaptation, also the error with AdaBN."""
+        evaluation = super().evaluation()
+        if int(self.num_loops):
+            return evaluation
+        return evaluation | Evaluation({"adabn_error": self.evaluate_recalibrated().metrics["error"]})
 
 
 class DSBN(LoopedAdaptation[DSBNOptions]):

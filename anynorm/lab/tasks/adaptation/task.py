@@ -28,6 +28,7 @@ from anynorm.lab.tasks.adaptation.options import AdaptationOptions
 from anynorm.lab.tasks.classification.classifier import EVAL_BATCH_SIZE, Classifier
 from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
+from anynorm.lab.training.evaluation import Evaluation
 from anynorm.lab.training.images import Batch, choose_samples
 from anynorm.lab.training.norm_layout import Layout
 from anynorm.lab.training.task import Metrics
@@ -59,6 +60,7 @@ class SourceOnly(Classifier[AdaptationOptions_co]):
         SpecError: if a norm has classes, but not two domains.
     """
 
+    has_validation: ClassVar[bool] = False  # held-out images of the source would say nothing about the target
     comparison_defaults: ClassVar[ComparisonDefaults] = ComparisonDefaults(
         batch_sizes=(32,),
         base=Config(model="small", epochs=10, lr=0.05),
@@ -105,18 +107,18 @@ class SourceOnly(Classifier[AdaptationOptions_co]):
         """The domain whose norms are tested."""
         return SOURCE
 
-    def evaluate(self) -> dict[str, float]:
+    def evaluation(self) -> Evaluation:
         """Return the mean cross entropy and the error in percent on the test images of the target."""
         with condition(self.model, self.test_domain, strict=False):
-            return super().evaluate()
+            return super().evaluation()
 
-    def evaluate_recalibrated(self) -> dict[str, float]:
+    def evaluate_recalibrated(self) -> Evaluation:
         """Return the metrics with running statistics of the target's training images; the network is not changed."""
         if not has_running_stats(self.model):
-            return SourceOnly.evaluate(self)
+            return SourceOnly.evaluation(self)
         with preserve_buffers(self.model), condition(self.model, self.test_domain, strict=False):
             recalibrate(self.model, self.target_batches())
-            return SourceOnly.evaluate(self)
+            return SourceOnly.evaluation(self)
 
     def target_batches(self) -> Iterator[Tensor]:
         """Yield the standardized training images of the target, in order."""
@@ -141,7 +143,7 @@ class AdaBN(SourceOnly[AdaptationOptions]):
     Norms without running statistics have nothing to estimate: their results are those of the task `source_only`.
     """
 
-    def evaluate(self) -> dict[str, float]:
+    def evaluation(self) -> Evaluation:
         """Return the metrics with running statistics of the target."""
         return self.evaluate_recalibrated()
 

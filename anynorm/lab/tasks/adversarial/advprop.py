@@ -29,11 +29,12 @@ from torch import Tensor
 from anynorm.lab.attacks import Attack
 from anynorm.lab.tasks.adversarial.options import AdvPropOptions
 from anynorm.lab.tasks.adversarial.task import Adversarial
-from anynorm.lab.tasks.classification.robustness import count_images, pixel_model, sum_losses
+from anynorm.lab.tasks.classification.robustness import count_images, find_losses, pixel_model
 from anynorm.lab.tasks.classification.task import Classification
 from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.distributed import Processes
+from anynorm.lab.training.evaluation import Evaluation
 from anynorm.lab.training.images import Batch
 from anynorm.lab.training.task import Metric, Metrics
 from anynorm.layers.conditioning import condition, conditional_layers
@@ -108,34 +109,26 @@ class AdvProp(Adversarial[AdvPropOptions]):
         with condition(self.model, ADVERSARIAL, strict=False):
             return clean_logits, self.model(adversarial)
 
-    def evaluate(self) -> dict[str, float]:
+    def evaluation(self) -> Evaluation:
         """Return the metrics of both branches, after the last step also those on adversarial images."""
-        metrics: dict[str, float] = {}
-        robust_hits: dict[str, list[bool]] = {}
-        self.robust_hits = {}
+        result = Evaluation()
         for suffix, domain in BRANCHES.items():
             if domain == CLEAN or self.takes_condition:
                 with condition(self.model, domain, strict=False):
-                    values = Classification.evaluate(self)
-            if domain == CLEAN:
-                hits = self.hits
-            robust_hits |= {f"{name}{suffix}": each for name, each in self.robust_hits.items()}
-            if self.robust_hits and self.hits is not None and suffix:
-                robust_hits[f"error{suffix}"] = list(self.hits)
-            metrics |= {f"{name}{suffix}": value for name, value in values.items()}
-        self.hits = hits  # those of the metric `error`, not of the branch that was evaluated last
-        self.robust_hits = robust_hits
+                    branch = Classification.evaluation(self)
+            result |= branch.with_suffix(suffix)
         attack = self.options.make_loss_attack()
-        return metrics if attack is None else metrics | {"adversarial_loss": self.adversarial_loss(attack)}
+        return result if attack is None else result | self.evaluate_adversarial_loss(attack)
 
-    def adversarial_loss(self, attack: Attack) -> float:
+    def evaluate_adversarial_loss(self, attack: Attack) -> Evaluation:
         """Return the mean cross entropy of attacked test images by the adversarial branch, in eval mode."""
         count = count_images(self.options.num_attacked, self.images.num_tests)
         processes = Processes() if self.config.sync else self.processes
         with condition(self.model, ADVERSARIAL, strict=False):
             batches = self._attacked_batches(count, processes)
-            total = sum_losses(pixel_model(self.model, self.data), batches, attack)
-        return processes.sum([total])[0] / count
+            losses = find_losses(pixel_model(self.model, self.data), batches, attack)
+        metrics = {"adversarial_loss": processes.sum([sum(losses)])[0] / count}
+        return Evaluation(metrics, {"adversarial_loss": losses} if processes.count == 1 else {})
 
     def eval_batches(self, batch_size: int) -> Iterator[Batch]:
         """Return standardized test images and their labels, in order; while they are used, the clean branch is set."""

@@ -21,6 +21,7 @@ from anynorm.lab.tasks.classification.robustness import RobustMetric, pixel_mode
 from anynorm.lab.tasks.classification.task import Classification
 from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
+from anynorm.lab.training.evaluation import Evaluation
 from anynorm.lab.training.images import Batch
 from anynorm.lab.training.sampler import derive_seed
 from anynorm.lab.training.task import Metric
@@ -68,6 +69,6 @@ class Adversarial(Classification[AdversarialOptions_co]):
         model = pixel_model(self.model, self.data)
         return model.standardize(self.train_attack(model, to_pixels(x, self.data), targets, generator))
 
-    def evaluate(self) -> dict[str, float]:
+    def evaluation(self) -> Evaluation:
         """Return the metrics of the test set and the errors on adversarial images."""
-        return self.clean_metrics() | (self.robust_metrics() if self.attacks else {})
+        return self.evaluate_clean() | self.evaluate_robust() if self.attacks else self.evaluate_clean()

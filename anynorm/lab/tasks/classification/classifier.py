@@ -14,7 +14,9 @@ from anynorm.lab.models import build_model
 from anynorm.lab.models.initialization import initialize_he
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.distributed import Processes
+from anynorm.lab.training.evaluation import Evaluation
 from anynorm.lab.training.images import Batch, load_images, make_images
+from anynorm.lab.training.items import ItemValues
 from anynorm.lab.training.task import Metric, Metrics, Task, TaskOptions_co
 
 EVAL_BATCH_SIZE = 500
@@ -104,21 +106,25 @@ class Classifier(Task[TaskOptions_co]):
 
     def evaluate(self) -> dict[str, float]:
         """Return the metrics of the test set."""
-        return self.clean_metrics()
+        return self.keep_items(self.evaluation())
 
-    def clean_metrics(self) -> dict[str, float]:
+    def evaluation(self) -> Evaluation:
+        """Return the metrics of the test set, with the values of its images."""
+        return self.evaluate_clean()
+
+    def evaluate_clean(self) -> Evaluation:
         """Return the mean cross entropy and the error in percent on the test set, which is divided among the processes."""
-        losses, wrong = [], []
+        parts: dict[str, list[Tensor]] = {"loss": [], "error": []}
         for x, labels in self._test_batches(self._eval_batch_size(), self.processes):
             logits = self.model(x).float()
-            losses.append(nn.functional.cross_entropy(logits, labels, reduction="sum"))
-            wrong.append(_is_wrong(logits, labels))
-        sums = [sum(torch.stack(losses).tolist()), float(torch.cat(wrong).sum())] if losses else [0.0, 0.0]
-        loss, num_wrong = self.processes.sum(sums)
+            parts["loss"].append(nn.functional.cross_entropy(logits, labels, reduction="none"))
+            parts["error"].append(~_is_wrong(logits, labels))
+        items: dict[str, ItemValues] = {name: torch.cat(values).tolist() for name, values in parts.items() if values}
+        losses, hits = items.get("loss", ()), items.get("error", ())
+        loss, num_hits = self.processes.sum([sum(losses), float(sum(hits))])
         count = self.images.num_tests
-        if self.is_trained and self.processes.count == 1:
-            self.hits = (~torch.cat(wrong)).tolist()
-        return {"loss": loss / count, "error": 100 * num_wrong / count}
+        metrics = {"loss": loss / count, "error": 100 * (count - num_hits) / count}
+        return Evaluation(metrics, items if self.processes.count == 1 else {})
 
     def eval_batches(self, batch_size: int) -> Iterator[Batch]:
         """Return standardized test images and their labels, in order."""

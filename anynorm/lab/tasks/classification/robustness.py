@@ -114,19 +114,19 @@ def find_hits(
     return {metric.name: hits[metric if differs else metric.with_mode("eval")] for metric in hits}
 
 
-def sum_losses(model: nn.Module, batches: Iterable[tuple[int, Tensor, Tensor]], attack: Attack) -> float:
-    """Return the sum of the cross entropies of adversarial images.
+def find_losses(model: nn.Module, batches: Iterable[tuple[int, Tensor, Tensor]], attack: Attack) -> list[float]:
+    """Return the cross entropies of adversarial images.
 
     Args:
         model: a model of images in [0, 1].
         batches: see `count_errors`.
         attack: the attack.
     """
-    total = 0.0
+    losses: list[float] = []
     for index, images, labels in batches:
         adversarial = attack(model, images, labels, torch.Generator().manual_seed(SEED + index))
-        total += float(nn.functional.cross_entropy(model(adversarial).float(), labels, reduction="sum"))
-    return total
+        losses += nn.functional.cross_entropy(model(adversarial).float(), labels, reduction="none").tolist()
+    return losses
 
 
 def modes_differ(model: nn.Module) -> bool:

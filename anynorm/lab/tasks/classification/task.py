@@ -6,7 +6,6 @@ With the option `attack`, the last evaluation also has the errors on adversarial
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 from torch import Tensor
@@ -19,14 +18,12 @@ from anynorm.lab.tasks.classification.options import ClassificationOptions
 from anynorm.lab.tasks.classification.robustness import BATCH_SIZE, count_images, find_hits, pixel_model, to_pixels
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.distributed import Processes
-from anynorm.lab.training.hits import pack_hits
+from anynorm.lab.training.evaluation import Evaluation
 from anynorm.surgery.recalibrate import has_running_stats, recalibrate
 
 BATCH_AVERAGE = "batch average"
 """Metrics "NAME, batch average" are those with averages of the statistics of training batches."""
 
-ROBUST_HITS = "robust_hits.json"
-"""The file of `Classification.artifacts`."""
 ClassificationOptions_co = TypeVar(
     "ClassificationOptions_co", bound=ClassificationOptions, default=ClassificationOptions, covariant=True
 )
@@ -43,44 +40,40 @@ class Classification(Classifier[ClassificationOptions_co]):
     def __init__(self, config: Config, data: ImageDataset | StreamedDataset | None = None) -> None:
         super().__init__(config, data)
         self.attacks = self.options.make_attacks()
-        self.robust_hits: dict[str, list[bool]] = {}
 
-    def evaluate(self) -> dict[str, float]:
+    def evaluation(self) -> Evaluation:
         """Return the metrics of the test set, after the last step also the errors on adversarial images."""
-        averaged = self.averaged_metrics(self.options.averaged_samples) if self.options.averaged_samples else {}
-        return averaged | self.clean_metrics() | (self.robust_metrics() if self.attacks and self.is_trained else {})
+        num_samples = self.options.averaged_samples
+        evaluation = self.evaluate_averaged(num_samples) if num_samples else Evaluation()
+        evaluation |= self.evaluate_clean()
+        return evaluation | self.evaluate_robust() if self.attacks and self.is_trained else evaluation
 
-    def averaged_metrics(self, num_samples: int) -> dict[str, float]:
+    def evaluate_averaged(self, num_samples: int) -> Evaluation:
         """Return the metrics "NAME, batch average"; none for a network without running statistics, which is not changed.
 
         Args:
             num_samples: number of training images, divided into batches as in training; more than there are for later epochs.
         """
         if not has_running_stats(self.model):
-            return {}
+            return Evaluation()
         with preserve_buffers(self.model):
             recalibrate(self.model, self._training_batches(num_samples), estimator="averaged_biased")
-            return {f"{name}, {BATCH_AVERAGE}": value for name, value in self.clean_metrics().items()}
+            return self.evaluate_clean().with_suffix(f", {BATCH_AVERAGE}")
 
     def _training_batches(self, num_samples: int) -> Iterator[Tensor]:
         """Yield augmented training images in batches of the size of training, from the first epoch on."""
         for index in range(-(-num_samples // (self.config.batch_size * self.processes.count))):
             yield self.training_batch(*divmod(index, self.sampler.micro_batches_per_step))[0]
 
-    def robust_metrics(self) -> dict[str, float]:
+    def evaluate_robust(self) -> Evaluation:
         """Return the errors in percent on adversarial images, by attack; the first images of the test set are attacked."""
         count = count_images(self.options.num_attacked, self.images.num_tests)
         # norms that synchronize in train mode need as many passes in every process: each attacks all images
         processes = Processes() if self.config.sync else self.processes
         hits = find_hits(pixel_model(self.model, self.data), self._attacked_batches(count, processes), self.attacks)
-        self.robust_hits = hits if processes.count == 1 else {}
         sums = processes.sum([float(each.count(False)) for each in hits.values()])
-        return {name: 100 * number / count for name, number in zip(hits, sums, strict=True)}
-
-    def artifacts(self) -> dict[str, bytes]:
-        """Return which adversarial images were classified correctly, by metric, if the last evaluation attacked them."""
-        packed = {name: pack_hits(hits) for name, hits in self.robust_hits.items()}
-        return {ROBUST_HITS: json.dumps(packed).encode()} if packed else {}
+        metrics = {name: 100 * number / count for name, number in zip(hits, sums, strict=True)}
+        return Evaluation(metrics, {**hits} if processes.count == 1 else {})
 
     def _attacked_batches(self, count: int, processes: Processes) -> Iterator[tuple[int, Tensor, Tensor]]:
         """Yield the batches of this process: batch number, images in [0, 1] and labels."""

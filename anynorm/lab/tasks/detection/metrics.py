@@ -2,10 +2,15 @@
 
 The metrics are in percent: AP, AP50 and AP75 at one threshold, and AP of objects of less than 32² pixels (small), of more than
 96² pixels (large), and between (medium). Sizes without objects are left out.
+
+AP is not a mean over images. Its items are jackknife pseudo-values: the matches of detections with objects are kept, and the
+precisions are computed again without each image (with more than `MAX_ITEMS` images: without each group of neighbors, see
+`anynorm.lab.training.items`). This takes half as long as the matching: 4 s for 166 images with 100 detections each.
 """
 
 from __future__ import annotations
 
+import copy
 import io
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
@@ -17,6 +22,8 @@ from torch import Tensor
 
 from anynorm.lab.tasks.detection.data.masks import pycocotools_mask
 from anynorm.lab.tasks.detection.networks.boxes import box_area
+from anynorm.lab.training.evaluation import Evaluation
+from anynorm.lab.training.items import pseudo_values, split_items
 
 NAMES = ("AP", "AP50", "AP75", "AP small", "AP medium", "AP large")
 Annotations = list[dict[str, Any]]
@@ -51,17 +58,55 @@ def coco_metrics(
     >>> coco_metrics([objects], [encode_detections(box | {"scores": torch.tensor([0.5])})], num_classes=1)
     {'AP': 100.0, 'AP50': 100.0, 'AP75': 100.0, 'AP small': 100.0}
     """
+    return _metrics(_match(objects, detections, num_classes, masks=masks))
+
+
+def coco_evaluation(
+    objects: Sequence[Annotations], detections: Sequence[Annotations], num_classes: int, *, masks: bool = False
+) -> Evaluation:
+    """Return the metrics in percent, with the pseudo-values of AP; see `coco_metrics`.
+
+    AP has no items if it is not defined without one of the images, because no other has objects.
+    """
+    matches = _match(objects, detections, num_classes, masks=masks)
+    metrics, rest = _metrics(matches), _ap_without_images(matches)
+    defined = [ap for ap in rest if ap is not None]
+    return Evaluation(metrics, {"AP": pseudo_values(metrics["AP"], defined)} if len(defined) == len(rest) else {})
+
+
+def _match(objects: Sequence[Annotations], detections: Sequence[Annotations], num_classes: int, *, masks: bool) -> Any:
+    """Return a `pycocotools.cocoeval.COCOeval` that has matched the detections of each image with its objects."""
     pycocotools_mask()  # a clear message if pycocotools is missing
     from pycocotools.cocoeval import COCOeval
 
     with redirect_stdout(io.StringIO()):
         expected, detected = (_coco(annotations, num_classes, masks) for annotations in (objects, detections))
-        evaluation = COCOeval(expected, detected, "segm" if masks else "bbox")
-        evaluation.evaluate()
-        evaluation.accumulate()
-        evaluation.summarize()
-    values = zip(NAMES, evaluation.stats.tolist(), strict=False)
+        matches = COCOeval(expected, detected, "segm" if masks else "bbox")
+        matches.evaluate()
+    return matches
+
+
+def _metrics(matches: Any) -> dict[str, float]:
+    with redirect_stdout(io.StringIO()):
+        matches.accumulate()
+        matches.summarize()
+    values = zip(NAMES, matches.stats.tolist(), strict=False)
     return {name: round(100 * value, 6) for name, value in values if value >= 0}  # −1: no such object
+
+
+def _ap_without_images(matches: Any) -> list[float | None]:
+    """Return AP without each group of images; None where no object is left."""
+    parameters, everything = copy.copy(matches.params), matches.evalImgs
+    parameters.areaRng, parameters.maxDets = parameters.areaRng[:1], parameters.maxDets[-1:]  # those of AP
+    count, result = len(parameters.imgIds), []
+    for group in split_items(count):
+        matches.evalImgs = [None if index % count in group else match for index, match in enumerate(everything)]
+        with redirect_stdout(io.StringIO()):
+            matches.accumulate(parameters)
+        precision = matches.eval["precision"]
+        defined = precision[precision > -1]
+        result.append(100 * float(defined.mean()) if len(defined) else None)
+    return result
 
 
 def _encode(instances: Mapping[str, Tensor]) -> Annotations:

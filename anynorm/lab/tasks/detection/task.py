@@ -25,7 +25,7 @@ from anynorm.io.pictures import encode_png, image_grid
 from anynorm.lab.models.backbone import make_backbone
 from anynorm.lab.tasks.detection.data.datasets import DetectionDataset, load_detection_cached
 from anynorm.lab.tasks.detection.images import Images, make_object_images
-from anynorm.lab.tasks.detection.metrics import coco_metrics, encode_detections
+from anynorm.lab.tasks.detection.metrics import coco_evaluation, coco_metrics, encode_detections
 from anynorm.lab.tasks.detection.networks.build import load_weights, make_detector
 from anynorm.lab.tasks.detection.networks.detector import stack_images
 from anynorm.lab.tasks.detection.options import DetectionOptions
@@ -33,6 +33,7 @@ from anynorm.lab.tasks.detection.pictures import draw_instances
 from anynorm.lab.training.clipping import clipping_optimizer
 from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
+from anynorm.lab.training.evaluation import Evaluation
 from anynorm.lab.training.norm_modes import evaluate_norm_modes
 from anynorm.lab.training.pretrained_backbone import freeze_submodule, set_up_network
 from anynorm.lab.training.schedules import Step
@@ -126,15 +127,15 @@ class Detection(Task[DetectionOptions]):
 
     def evaluate(self) -> dict[str, float]:
         """Return COCO's metrics of boxes and masks on the test images, after the last step also in other modes of the norms."""
-        metrics = self.test_metrics(self._eval_batch_size)
+        evaluation = self.evaluate_images(self._eval_batch_size)
         if self.options.norm_modes and self.is_trained:
             # large batches: their statistics are nearly those that the norms will have in inference
             crops = self.images.training_crops(self.options.recalibration_images, self._eval_batch_size)
-            evaluate = partial(self.test_metrics, self.config.batch_size)
-            metrics |= evaluate_norm_modes(self.model, evaluate, map(self.to_device, crops))
-        return metrics
+            evaluate = partial(self.evaluate_images, self.config.batch_size)
+            evaluation |= evaluate_norm_modes(self.model, evaluate, map(self.to_device, crops))
+        return self.keep_items(evaluation)
 
-    def test_metrics(self, batch_size: int) -> dict[str, float]:
+    def evaluate_images(self, batch_size: int) -> Evaluation:
         """Return COCO's metrics in percent; the test images are divided among the processes.
 
         Args:
@@ -148,11 +149,14 @@ class Detection(Task[DetectionOptions]):
         by_index = {index: each for part in self.processes.gather(own) for index, each in part.items()}
         objects, num_classes = self.images.test_objects, len(self.data.class_names)
         detections = [by_index[index] for index in range(self.images.num_tests)]
-        metrics = coco_metrics(objects, detections, num_classes)
-        if self.options.masks:
-            of_masks = coco_metrics(objects, detections, num_classes, masks=True)
-            metrics |= {f"mask {name}": value for name, value in of_masks.items()}
-        return metrics
+        evaluation = Evaluation()
+        for prefix, masks in (("", False), ("mask ", True)) if self.options.masks else (("", False),):
+            if self.is_trained:
+                part = coco_evaluation(objects, detections, num_classes, masks=masks)
+            else:
+                part = Evaluation(coco_metrics(objects, detections, num_classes, masks=masks))
+            evaluation |= part.with_prefix(prefix)
+        return evaluation
 
     def eval_batches(self, batch_size: int) -> Iterator[Tensor]:
         """Return standardized central crops of the test images, which are scaled with the option `short_side`.

@@ -38,6 +38,7 @@ from anynorm.lab.tasks.few_shot.episodes import (
 from anynorm.lab.tasks.few_shot.options import FewShotOptions
 from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
+from anynorm.lab.training.evaluation import Evaluation
 from anynorm.lab.training.task import Metric
 
 SCORES: dict[str, Score] = {"": imprint_scores, " (prototypes)": prototype_scores}
@@ -58,6 +59,7 @@ class FewShot(Classifier[FewShotOptions]):
     """
 
     metric: ClassVar[Metric] = Metric("1-shot accuracy", "%", higher_is_better=True)
+    has_validation: ClassVar[bool] = False  # validation data are other classes, such as those of omniglot-validation
     comparison_defaults: ClassVar[ComparisonDefaults] = ComparisonDefaults(
         norms=("bn", "gn:8", "bgn"),
         batch_sizes=(32,),
@@ -97,22 +99,26 @@ class FewShot(Classifier[FewShotOptions]):
         """Load the data set."""
         load_data(config)
 
-    def evaluate(self) -> dict[str, float]:
-        """Return the accuracies and their confidence intervals over episodes, which are divided among the processes."""
+    def evaluation(self) -> Evaluation:
+        """Return the accuracies and their confidence intervals over episodes, which are divided among the processes.
+
+        The items are the episodes, which are random draws of the novel images: they tell how much an accuracy depends on the
+        draw, not on the choice of the novel classes.
+        """
         self.check_features()
         episodes = self.episodes.part(self.processes.rank, self.processes.count)
         features = self._features(episodes)
-        metrics: dict[str, float] = {}
+        evaluation = Evaluation()
         for shots in self.options.shots:
             for suffix, score in SCORES.items():
                 accuracies = [
                     episode_accuracy(score, features[support[:, :shots]], features[query])
                     for support, query in zip(*episodes, strict=True)
                 ]
-                metrics |= self._summary(metric_name(shots, suffix), accuracies)
+                evaluation |= self._summary(metric_name(shots, suffix), accuracies)
             if self.options.transductive:
-                metrics |= self._summary(metric_name(shots, TRANSDUCTIVE), self._transductive_accuracies(shots))
-        return metrics
+                evaluation |= self._summary(metric_name(shots, TRANSDUCTIVE), self._transductive_accuracies(shots))
+        return evaluation
 
     def eval_batches(self, batch_size: int) -> Iterator[Tensor]:  # type: ignore[override]
         """Yield standardized novel images, in order, without labels: the classifier has no logits of novel classes."""
@@ -145,12 +151,13 @@ class FewShot(Classifier[FewShotOptions]):
             accuracies.append(episode_accuracy(imprint_scores, *parts))
         return accuracies
 
-    def _summary(self, name: str, accuracies: list[float]) -> dict[str, float]:
+    def _summary(self, name: str, accuracies: list[float]) -> Evaluation:
         """Return mean and confidence interval over the episodes of all processes."""
         values = torch.zeros(len(self.episodes.query), dtype=torch.float64)
         values[self.processes.rank :: self.processes.count] = torch.tensor(accuracies, dtype=torch.float64)
         everything = self.processes.sum(values.tolist())
-        return {name: statistics.fmean(everything), f"{name}, 95 % CI": confidence_interval(everything)}
+        metrics = {name: statistics.fmean(everything), f"{name}, 95 % CI": confidence_interval(everything)}
+        return Evaluation(metrics, {name: everything})
 
     def check(self) -> None:
         """Raise DataError if the model fails on the images, or its features depend on the batch in eval mode."""

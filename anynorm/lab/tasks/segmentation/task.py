@@ -20,7 +20,7 @@ from anynorm.lab.models.backbone import make_backbone
 from anynorm.lab.tasks.segmentation.data import SegmentationDataset, load_segmentation_cached
 from anynorm.lab.tasks.segmentation.loss import pixel_accuracy, segmentation_loss
 from anynorm.lab.tasks.segmentation.masks import Sample
-from anynorm.lab.tasks.segmentation.metrics import class_iou, confusion_matrix, segmentation_metrics
+from anynorm.lab.tasks.segmentation.metrics import class_iou, confusion_matrix, count_pixels, segmentation_evaluation
 from anynorm.lab.tasks.segmentation.networks import SegmentationNetwork
 from anynorm.lab.tasks.segmentation.options import SegmentationOptions
 from anynorm.lab.tasks.segmentation.pictures import encode_predictions
@@ -30,6 +30,7 @@ from anynorm.lab.training.clipping import clipping_optimizer
 from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.distributed import Processes
+from anynorm.lab.training.evaluation import Evaluation
 from anynorm.lab.training.images import choose_samples, count_tests
 from anynorm.lab.training.norm_modes import evaluate_norm_modes
 from anynorm.lab.training.pretrained_backbone import set_up_network
@@ -123,40 +124,37 @@ class Segmentation(Task[SegmentationOptions]):
 
     def evaluate(self) -> dict[str, float]:
         """Return mIoU and pixel accuracy of the test images; after the last step also those of the options."""
-        confusion = self.confusion(EVAL_BATCH_SIZE)
-        self._iou = class_iou(confusion)
-        metrics = segmentation_metrics(confusion)
-        if not self.is_trained:
-            return metrics
-        if self.options.scales or self.options.flip_test:
-            averaged = segmentation_metrics(self.confusion(EVAL_BATCH_SIZE, self.options.scales or (1.0,)))
-            metrics["mIoU, multi-scale"] = averaged["mIoU"]
-        if self.options.norm_modes:
-            modes = evaluate_norm_modes(self.model, self._evaluate_like_training, self._recalibration_batches())
-            metrics |= modes
-        return metrics
+        counts = self.count_pixels(EVAL_BATCH_SIZE)
+        self._iou = class_iou(counts.sum(0))
+        evaluation = segmentation_evaluation(counts)
+        if self.is_trained and (self.options.scales or self.options.flip_test):
+            averaged = segmentation_evaluation(self.count_pixels(EVAL_BATCH_SIZE, self.options.scales or (1.0,)))
+            evaluation |= averaged.only("mIoU").with_suffix(", multi-scale")
+        if self.is_trained and self.options.norm_modes:
+            evaluation |= evaluate_norm_modes(self.model, self._evaluate_like_training, self._recalibration_batches())
+        return self.keep_items(evaluation)
 
-    def confusion(self, batch_size: int, scales: Sequence[float] = ()) -> Tensor:
-        """Return the confusion matrix of the test images, which are divided among the processes.
+    def count_pixels(self, batch_size: int, scales: Sequence[float] = ()) -> Tensor:
+        """Return the numbers of pixels of each test image, (n, 3, num_classes); the images are divided among the processes.
 
         Args:
             batch_size: largest number of images per forward pass.
             scales: scales over which probabilities are averaged, also over flips with `flip_test`; empty for a single prediction.
         """
         num_classes = self.data.num_classes
-        total = torch.zeros(num_classes, num_classes, dtype=torch.int64)
-        for x, labels in self._test_batches(batch_size, self.processes):
+        counts = torch.zeros(self.num_tests, 3, num_classes, dtype=torch.int64)
+        for indices, (x, labels) in self._indexed_batches(batch_size, self.processes):
             if scales:
                 scores = average_probabilities(self.model, x, labels.shape[-2:], scales, flip=self.options.flip_test)
             else:
                 scores = predict_logits(self.model, x, labels.shape[-2:])
-            total += confusion_matrix(labels, scores.argmax(1), num_classes).cpu()
-        sums = self.processes.sum(total.flatten().double().tolist())
-        return torch.tensor(sums, dtype=torch.float64).reshape(num_classes, num_classes).long()
+            for index, image_labels, predictions in zip(indices, labels, scores.argmax(1), strict=True):
+                counts[index] = count_pixels(confusion_matrix(image_labels, predictions, num_classes)).cpu()
+        return self.processes.sum_tensor(counts)
 
-    def _evaluate_like_training(self) -> dict[str, float]:
+    def _evaluate_like_training(self) -> Evaluation:
         """Return the metrics with the batch size of training, because norms may use batch statistics."""
-        return segmentation_metrics(self.confusion(self.config.batch_size))
+        return segmentation_evaluation(self.count_pixels(self.config.batch_size))
 
     def _recalibration_batches(self) -> Iterator[Tensor]:
         """Yield random crops of training images, the same in every call."""
@@ -169,14 +167,14 @@ class Segmentation(Task[SegmentationOptions]):
 
     def eval_batches(self, batch_size: int) -> Iterator[Sample]:
         """Return standardized test images and their labels."""
-        return self._test_batches(batch_size, Processes())
+        return (batch for _, batch in self._indexed_batches(batch_size, Processes()))
 
-    def _test_batches(self, batch_size: int, processes: Processes) -> Iterator[Sample]:
-        """Yield the test images of this process, in batches of one size."""
+    def _indexed_batches(self, batch_size: int, processes: Processes) -> Iterator[tuple[list[int], Sample]]:
+        """Yield the test images of this process with their indices, in batches of one size."""
         tests = self.test_samples
         batches = size_batches(tests, batch_size, EVAL_PIXELS)[processes.rank :: processes.count]
-        for batch in read_batches(self.data, tests, batches, self.options.resize):
-            yield self.to_device(batch)
+        for indices, batch in zip(batches, read_batches(self.data, tests, batches, self.options.resize), strict=True):
+            yield indices, self.to_device(batch)
 
     @property
     def test_samples(self) -> Samples:

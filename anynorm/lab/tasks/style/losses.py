@@ -3,11 +3,12 @@
     moments   Σ over layers: MSE(μ(f), μ(f_s)) + MSE(σ(f), σ(f_s)),  σ² unbiased          (Huang & Belongie 2017)
     Gram      Σ over layers: ‖G(f) − G(f_s)‖²_F,  G = F Fᵀ/(c h w)                         (Johnson et al. 2016)
 
-Both are means over the samples. Features are dictionaries from the name of a layer to its features, as returned by `vgg.VGG`.
+Losses are those of each sample, (n,). Features are dictionaries from the name of a layer to its features, see `vgg.VGG`.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from anynorm.core.affine import inverse_std
+from anynorm.lab.training.evaluation import Evaluation
 
 EPS = 1e-5
 Features = Mapping[str, Tensor]
@@ -26,13 +28,24 @@ def mean_std(features: Tensor) -> tuple[Tensor, Tensor]:
     return mean, inverse_std(var, EPS).reciprocal()
 
 
+def mean_losses(losses: Mapping[str, Tensor]) -> Evaluation:
+    """Return the means of losses of test samples, with the losses as items."""
+    values = {name: each.tolist() for name, each in losses.items()}
+    return Evaluation({name: statistics.fmean(each) for name, each in values.items()}, {**values})
+
+
+def squared_error(a: Tensor, b: Tensor) -> Tensor:
+    """Return the mean squared difference of each sample."""
+    return mse_loss(a, b.expand_as(a), reduction="none").flatten(1).mean(1)
+
+
 def moment_loss(features: Features, style: Features) -> Tensor:
-    """Return the moment loss between features and the features of a style, summed over the layers of `style`."""
+    """Return the moment loss between features and the features (1 or n, …) of a style, summed over the layers of `style`."""
     losses = []
     for name, target in style.items():
         for actual, wanted in zip(mean_std(features[name]), mean_std(target), strict=True):
-            losses.append(mse_loss(actual, wanted.expand_as(actual)))
-    return torch.stack(losses).sum()
+            losses.append(squared_error(actual, wanted))
+    return torch.stack(losses).sum(0)
 
 
 def gram(features: Tensor) -> Tensor:
@@ -44,11 +57,10 @@ def gram(features: Tensor) -> Tensor:
 
 def gram_loss(features: Features, grams: Features) -> Tensor:
     """Return the Gram loss between features and the Gram matrices (1 or n, c, c) of a style."""
-    losses = [(gram(features[name]) - target).square().sum((1, 2)).mean() for name, target in grams.items()]
-    return torch.stack(losses).sum()
+    losses = [(gram(features[name]) - target).square().sum((1, 2)) for name, target in grams.items()]
+    return torch.stack(losses).sum(0)
 
 
 def total_variation(images: Tensor) -> Tensor:
-    """Return the sum of squared differences between neighboring pixels, per sample."""
-    vertical, horizontal = images.diff(dim=2).square().sum(), images.diff(dim=3).square().sum()
-    return (vertical + horizontal) / len(images)
+    """Return the sum of squared differences between neighboring pixels."""
+    return images.diff(dim=2).square().sum((1, 2, 3)) + images.diff(dim=3).square().sum((1, 2, 3))

@@ -14,7 +14,6 @@ from typing import ClassVar, cast
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import mse_loss
 
 from anynorm.errors import DataError, ShapeError
 from anynorm.io.pictures import encode_png
@@ -23,7 +22,7 @@ from anynorm.lab.data.transforms import CenterCrop
 from anynorm.lab.data.unlabeled import find_image
 from anynorm.lab.tasks.style.crops import Crops, channels_last, to_float
 from anynorm.lab.tasks.style.encoders import load_vgg
-from anynorm.lab.tasks.style.losses import gram, gram_loss, total_variation
+from anynorm.lab.tasks.style.losses import gram, gram_loss, mean_losses, squared_error, total_variation
 from anynorm.lab.tasks.style.networks.johnson import JohnsonNetwork
 from anynorm.lab.tasks.style.options import SingleStyleOptions
 from anynorm.lab.tasks.style.pictures import NUM_PICTURES, draw_single_style
@@ -108,12 +107,16 @@ class SingleStyleTransfer(Task[SingleStyleOptions]):
 
     def loss(self, batch: Tensor) -> Metrics:
         """Return the content loss, the style loss, the total variation and their weighted sum."""
+        return {name: values.mean() for name, values in self.sample_losses(batch).items()}
+
+    def sample_losses(self, batch: Tensor) -> Metrics:
+        """Return the losses of each image."""
         options, layer = self.options, self.options.content_layer
         with torch.no_grad():
             content = self.encoder(batch, [layer])[layer]
         images = self.model(batch)
         features = self.encoder(images, {*self.style_layers, layer})
-        content_loss = mse_loss(features[layer], content)
+        content_loss = squared_error(features[layer], content)
         style_loss = gram_loss(features, self.grams)
         tv_loss = total_variation(images)
         loss = options.content_weight * content_loss + options.style_weight * style_loss + options.tv_weight * tv_loss
@@ -121,11 +124,8 @@ class SingleStyleTransfer(Task[SingleStyleOptions]):
 
     def evaluate(self) -> dict[str, float]:
         """Return the losses on central crops of the test images."""
-        sums: dict[str, float] = {}
-        for batch in self.contents.test_batches(EVAL_BATCH_SIZE):
-            for name, value in self.loss(self.to_device(batch)).items():
-                sums[name] = sums.get(name, 0.0) + len(batch) * float(value)
-        return {name: value / len(self.contents.test) for name, value in sums.items()}
+        losses = [self.sample_losses(self.to_device(batch)) for batch in self.contents.test_batches(EVAL_BATCH_SIZE)]
+        return self.keep_items(mean_losses({name: torch.cat([each[name] for each in losses]) for name in losses[0]}))
 
     def eval_batches(self, batch_size: int) -> Iterator[Tensor]:
         """Return central crops of the test images, for diagnostics."""

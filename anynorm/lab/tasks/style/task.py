@@ -20,13 +20,13 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import instance_norm, mse_loss
+from torch.nn.functional import instance_norm
 
 from anynorm.errors import DataError, SpecError
 from anynorm.io.pictures import encode_png
 from anynorm.lab.tasks.style.crops import Crops, channels_last
 from anynorm.lab.tasks.style.encoders import load_vgg
-from anynorm.lab.tasks.style.losses import moment_loss
+from anynorm.lab.tasks.style.losses import mean_losses, moment_loss, squared_error
 from anynorm.lab.tasks.style.networks.decoder import StyleTransferNetwork, mirror
 from anynorm.lab.tasks.style.networks.vgg import VGG
 from anynorm.lab.tasks.style.options import StyleTransferOptions
@@ -116,14 +116,14 @@ class StyleTransfer(Task[StyleTransferOptions]):
         with torch.no_grad():
             content_features = self.encode(content)
             style_features = self.encoder(style, {*self.style_layers, self.options.content_layer})
-        return self._losses(content_features, style_features)[0]
+        return {name: values.mean() for name, values in self._losses(content_features, style_features)[0].items()}
 
     def _losses(self, content: Tensor, style: dict[str, Tensor]) -> tuple[Metrics, Tensor]:
-        """Return the losses, and the features of the stylized image."""
+        """Return the losses of each sample, and the features of the stylized images."""
         last = self.options.content_layer
         target = self.model.target(content, style[last])
         features = self.encoder(self.model.decoder(target), {*self.style_layers, last})
-        content_loss = mse_loss(features[last], target.detach() if self.options.detach_target else target)
+        content_loss = squared_error(features[last], target.detach() if self.options.detach_target else target)
         style_loss = moment_loss(features, {name: style[name] for name in self.style_layers})
         loss = content_loss + self.options.style_weight * style_loss
         return {"loss": loss, "content_loss": content_loss, "style_loss": style_loss}, features[last]
@@ -134,9 +134,12 @@ class StyleTransfer(Task[StyleTransferOptions]):
         return features
 
     def evaluate(self) -> dict[str, float]:
-        """Return the losses on central crops of test images: content i with the styles i, i + 1, … of `styles_per_content`."""
-        sums: dict[str, float] = {}
+        """Return the losses on central crops of test images: content i with the styles i, i + 1, … of `styles_per_content`.
+
+        The items are the contents, each with the mean over its styles: two pairs of one content are not independent.
+        """
         count, last = len(self.contents.test), self.options.content_layer
+        sums: dict[str, Tensor] = {}
         for start in range(0, count, EVAL_BATCH_SIZE):
             stop = min(start + EVAL_BATCH_SIZE, count)
             content = self.encode(self.to_device(self.contents.test_crops(range(start, stop))))
@@ -145,11 +148,12 @@ class StyleTransfer(Task[StyleTransferOptions]):
                 style = self.encoder(style_images, {*self.style_layers, last})
                 metrics, features = self._losses(content, style)
                 adain = make("adain", content.shape[1])(content, style[last])
-                metrics["adain_content_loss"] = mse_loss(features, adain)
-                metrics["normalized_content_loss"] = mse_loss(instance_norm(features), instance_norm(content))
-                for name, value in metrics.items():
-                    sums[name] = sums.get(name, 0.0) + (stop - start) * float(value)
-        return {name: value / (count * self.options.styles_per_content) for name, value in sums.items()}
+                metrics["adain_content_loss"] = squared_error(features, adain)
+                metrics["normalized_content_loss"] = squared_error(instance_norm(features), instance_norm(content))
+                for name, values in metrics.items():
+                    total = sums.setdefault(name, torch.zeros(count, dtype=torch.float64))
+                    total[start:stop] += values.cpu()
+        return self.keep_items(mean_losses({name: total / self.options.styles_per_content for name, total in sums.items()}))
 
     def stylize(self, content: Tensor, style: Tensor | None, alpha: float = 1.0) -> Tensor:
         """Return contents in a style.

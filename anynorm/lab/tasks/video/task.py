@@ -33,7 +33,9 @@ from anynorm.lab.training.clipping import clipping_optimizer
 from anynorm.lab.training.comparison_defaults import ComparisonDefaults
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.distributed import Processes
+from anynorm.lab.training.evaluation import Evaluation
 from anynorm.lab.training.images import Batch, choose_samples, count_tests
+from anynorm.lab.training.items import ItemValues
 from anynorm.lab.training.norm_modes import evaluate_norm_modes
 from anynorm.lab.training.task import Metric, Metrics, Task
 from anynorm.surgery.freeze import freeze
@@ -146,23 +148,26 @@ class VideoClassification(Task[VideoOptions]):
 
     def evaluate(self) -> dict[str, float]:
         """Return the metrics of the test videos, divided among the processes; after the last step also those by norm mode."""
-        metrics = self.test_metrics(self._eval_batch_size, self.processes)
-        if not (self.options.norm_modes and self.is_trained):
-            return metrics
-        evaluate = partial(self.test_metrics, self.config.batch_size, Processes())
-        return metrics | evaluate_norm_modes(self.model, evaluate, self.recalibration_batches())
+        evaluation = self.evaluate_videos(self._eval_batch_size, self.processes)
+        if self.options.norm_modes and self.is_trained:
+            evaluate = partial(self.evaluate_videos, self.config.batch_size, Processes())
+            evaluation |= evaluate_norm_modes(self.model, evaluate, self.recalibration_batches())
+        return self.keep_items(evaluation)
 
-    def test_metrics(self, batch_size: int, processes: Processes) -> dict[str, float]:
+    def evaluate_videos(self, batch_size: int, processes: Processes) -> Evaluation:
         """Return the metrics of the test videos by the mean softmax over views, with batches of one view of several videos."""
-        sums = torch.zeros(3, dtype=torch.float64)
+        parts = [torch.zeros(3, 0, dtype=torch.float64)]
         for start in range(processes.rank * batch_size, len(self.test_videos), processes.count * batch_size):
             videos = self.test_videos[start : start + batch_size]
             views = map(self._standardize, self.clips.views(videos, self.num_workers))
             scores = [self.model(self.to_device(x)).float().softmax(1).cpu().double() for x in views]
-            sums += score_sums(torch.stack(scores).mean(0), torch.tensor([video.label for video in videos]))
-        loss, *errors = (total / len(self.test_videos) for total in processes.sum(sums.tolist()))
-        metrics = {"loss": loss, "error": 100 * errors[0], "top-5 error": 100 * errors[1]}
-        return metrics if self.data.num_classes > 5 else {name: metrics[name] for name in ("loss", "error")}
+            parts.append(score_videos(torch.stack(scores).mean(0), torch.tensor([video.label for video in videos])))
+        values = torch.cat(parts, 1)
+        loss, *errors = (total / len(self.test_videos) for total in processes.sum(values.sum(1).tolist()))
+        names = ("error", "top-5 error") if self.data.num_classes > 5 else ("error",)
+        metrics = {"loss": loss} | {name: 100 * error for name, error in zip(names, errors, strict=False)}
+        items: dict[str, ItemValues] = {name: (wrong == 0).tolist() for name, wrong in zip(names, values[1:], strict=False)}
+        return Evaluation(metrics, items if processes.count == 1 else {})
 
     @property
     def _eval_batch_size(self) -> int:
@@ -189,13 +194,13 @@ class VideoClassification(Task[VideoOptions]):
         self.clips.close()
 
 
-def score_sums(probabilities: Tensor, labels: Tensor) -> Tensor:
-    """Return the sums of −log p(label), of wrong classes, and of labels that are not among the five largest."""
+def score_videos(probabilities: Tensor, labels: Tensor) -> Tensor:
+    """Return −log p(label) of each video, whether its class is wrong, and whether it is not among the five largest, (3, n)."""
     probability = probabilities.gather(1, labels[:, None])
     rank = (probabilities > probability).sum(1)
     losses = -probability.clamp(min=1e-12).log()
     wrong = probabilities.argmax(1) != labels
-    return torch.stack([losses.sum(), wrong.sum().double(), (rank >= 5).sum().double()])
+    return torch.stack([losses[:, 0], wrong.double(), (rank >= 5).double()])
 
 
 def load_videos(config: Config, options: VideoOptions) -> VideoDataset:

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from anynorm.lab.recipes.bgn.adaptation import PRESETS, mean_of_pairs, measure, measure_pair
-from anynorm.lab.recipes.bgn.adaptation_results import DomainPair
+from anynorm.lab.recipes.bgn.adaptation.recipe import mean_of_pairs, measure, measure_pair
+from anynorm.lab.recipes.bgn.adaptation.settings import PRESETS, DomainPair
 
 
 def test_a_cell_with_several_pairs_has_their_mean(tmp_path):

@@ -5,7 +5,8 @@ from dataclasses import replace
 import torch
 
 from anynorm.lab.models.search.nasbench201.notation import OP_NAMES
-from anynorm.lab.recipes.bgn.search import MANAS_CELL, PRESETS, _derive, measure, play
+from anynorm.lab.recipes.bgn.search.recipe import _derive, measure, play
+from anynorm.lab.recipes.bgn.search.settings import MANAS_CELL, PRESETS
 from anynorm.lab.recipes.support.runs import make_config, options_of
 from anynorm.lab.recipes.support.synthetic_table import write_synthetic_table
 

@@ -14,7 +14,7 @@ from anynorm.lab.recipes.support.runs import make_config
 from anynorm.lab.recipes.support.verdicts import HOLDS, NOT_FAIR, judge
 from anynorm.lab.recipes.xbn import detection as xbn
 from anynorm.lab.training.record import DONE, RunRecord
-from tests.lab.recipes.comparisons import comparisons
+from tests.lab.recipes.comparisons import comparisons, noise
 
 RECIPES = {"sn": sn.RECIPE, "xbn": xbn.RECIPE}
 LAYER = [0.1, 0.2, 0.7, 0.1, 0.2, 0.7]
@@ -22,15 +22,17 @@ LAYER = [0.1, 0.2, 0.7, 0.1, 0.2, 0.7]
 
 def make_rows(settings, aps, seeds=6, **changes):
     """Return rows of detectors whose AP is given by name, with small differences between seeds."""
-    weights = {"backbone.0": LAYER, "heads.box.0": LAYER[::-1], "heads.mask.0": LAYER}
+    layers = {"backbone.0": LAYER, "heads.box.0": LAYER[::-1], "heads.mask.0": LAYER}
     return [
         {
-            "norm": norm, "seed": seed, "ap": aps[norm] + 0.1 * (seed % 3), "mask_ap": aps[norm] + 0.1 * (seed % 3),
-            "ap_batch_statistics": 40.0, "ap_recalibrated": 40.0, "num_backbones": settings.num_backbones, "weights": weights,
-            "backbone_accuracy": 70.0, "failure": "", "curve": [{"step": 1, "ap": aps[norm] + 0.1 * (seed % 3)}], **changes,
+            "norm": norm, "seed": seed, "ap": ap, "mask_ap": ap,
+            "ap_batch_statistics": 40.0, "ap_recalibrated": 40.0, "num_backbones": settings.num_backbones,
+            "weights": {name: [w + noise((name, k, seed), 0.001) for k, w in enumerate(layer)] for name, layer in layers.items()},
+            "backbone_accuracy": 70.0, "failure": "", "curve": [{"step": 1, "ap": ap}], **changes,
         }
         for norm in settings.variants
         for seed in range(seeds)
+        for ap in [aps[norm] + noise({"norm": norm, "seed": seed}, 0.1)]
     ]  # fmt: skip
 
 

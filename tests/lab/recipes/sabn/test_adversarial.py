@@ -3,20 +3,13 @@
 import numpy as np
 import pytest
 
-from anynorm.lab.recipes.sabn.adversarial import (
-    AUX_BN,
-    BN,
-    BRANCHES_MATTER,
-    MODE_NORM,
-    PRESETS,
-    SA_AUX_BN,
-    claims,
-    controls,
-)
-from anynorm.lab.recipes.support.adversarial import AttackedAccuracy, train_mode_label
+from anynorm.lab.recipes.sabn.adversarial.claims import BRANCHES_MATTER, claims, controls
+from anynorm.lab.recipes.sabn.adversarial.settings import AUX_BN, BN, MODE_NORM, PRESETS, SA_AUX_BN
+from anynorm.lab.recipes.support.adversarial import train_mode_label
+from anynorm.lab.recipes.support.quantities import Measured
 from anynorm.lab.recipes.support.runs import options_of
 from anynorm.lab.recipes.support.verdicts import judge
-from anynorm.lab.training.hits import pack_hits
+from anynorm.lab.training.items import pack_hits
 
 ROBUST = [
     f"robust_accuracy_{attack}{mode}{branch}"
@@ -35,7 +28,7 @@ def rows(effect):
             accuracy = accuracies[norm.partition(",")[0]] + 0.1 * (seed % 3)
             row = {"norm": norm, "seed": seed, "failure": "", "accuracy": accuracy, "accuracy_adversarial_branch": accuracy}
             row |= {"train_accuracy": 70.0, "train_adversarial_accuracy": 40.0, "clean_loss": 1.0, "adversarial_loss": 2.0}
-            result.append(row | dict.fromkeys(ROBUST, accuracy / 2) | {"robust_hits": {}})
+            result.append(row | dict.fromkeys(ROBUST, accuracy / 2))
     return result
 
 
@@ -73,11 +66,23 @@ def test_a_network_that_did_not_learn_is_no_opponent():
     assert "training accuracy (%) of norm bn: 30, below 50" in verdicts[0].note
 
 
-def test_two_attacks_and_the_one_branch_of_bn_and_modenorm_are_counted_once():
-    groups = [claim.group for claim in claims(PRESETS["paper"]) if claim.source.paper and claim.group]
-    assert groups.count(f"{BN} > {MODE_NORM}, clean") == 2
-    assert groups.count(f"{SA_AUX_BN} > {AUX_BN}, robust") == 2
-    assert len(set(groups)) < len(groups)
+def test_what_two_networks_do_with_the_same_images_is_counted_once():
+    papers = [claim for claim in claims(PRESETS["paper"]) if claim.source.paper]
+    groups = [claim.group for claim in papers]
+    assert all(groups)
+    assert groups.count(f"{BN} > {MODE_NORM}, clean images") == 2  # one branch, in both tables
+    assert groups.count(f"{SA_AUX_BN} > {AUX_BN}, attacked images") == 3  # PGD-10, PGD-20, loss
+    assert groups.count(f"{SA_AUX_BN} > {AUX_BN}, clean images, clean branch") == 2  # accuracy and loss
+    assert groups.count(f"{BN} > {SA_AUX_BN}, clean images, adversarial branch") == 2  # the order, and on par
+
+
+def test_modenorm_is_compared_with_saauxbn_on_clean_and_attacked_images():
+    groups = {claim.group for claim in claims(PRESETS["paper"])}
+    assert {group for group in groups if group.startswith(f"{SA_AUX_BN} > {MODE_NORM}")} == {
+        f"{SA_AUX_BN} > {MODE_NORM}, clean images, clean branch",
+        f"{SA_AUX_BN} > {MODE_NORM}, clean images, adversarial branch",
+        f"{SA_AUX_BN} > {MODE_NORM}, attacked images",
+    }
 
 
 def test_the_losses_of_fig_6_are_claims_where_they_are_measured():
@@ -86,14 +91,17 @@ def test_the_losses_of_fig_6_are_claims_where_they_are_measured():
     assert "Fig. 6" not in places["desk"]
 
 
-def test_a_robust_accuracy_carries_the_noise_of_its_images():
-    column = "robust_accuracy_pgd10"
-    quantity = AttackedAccuracy(column, {"norm": "bn"}, num_attacked=300)
-    plain = {"norm": "bn", "seed": 0, column: 50.0}
-    assert quantity.hits([plain], 0) is None
-    assert quantity.binomial_variance([plain], 2000) == pytest.approx(50 * 50 / 300)
-    known = plain | {"robust_hits": {column: pack_hits([True, False, True, False])}}
-    np.testing.assert_array_equal(quantity.hits([known], 0), [100, 0, 100, 0])
-    assert AttackedAccuracy(column, {"norm": "bn"}).binomial_variance([plain], 2000) is None
-    clean = AttackedAccuracy("accuracy", {"norm": "bn"}, num_attacked=300)
-    assert clean.binomial_variance([plain | {"accuracy": 50.0}], 2000) == pytest.approx(50 * 50 / 2000)
+def test_an_accuracy_carries_the_noise_of_its_images():
+    by_group = {claim.group: claim.sides[0] for claim in claims(PRESETS["desk"])}
+    robust = by_group[f"{SA_AUX_BN} > {AUX_BN}, attacked images"]
+    clean = by_group[f"{SA_AUX_BN} > {AUX_BN}, clean images, adversarial branch"]
+    for quantity, count in ((robust, 300), (clean, 2000)):
+        assert isinstance(quantity, Measured)
+        column = str(quantity.column)
+        row = {"norm": SA_AUX_BN, "seed": 0, column: 50.0}
+        ((weight, variance),) = quantity.binomial_terms([row], None)
+        assert weight == 1
+        assert variance == pytest.approx(50 * 50 / count)
+        assert quantity.per_item([row], 0) is None
+        known = row | {"items": {column: pack_hits([True, False, True, False])}}
+        np.testing.assert_array_equal(quantity.per_item([known], 0), [100, 0, 100, 0])

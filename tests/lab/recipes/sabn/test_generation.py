@@ -2,9 +2,9 @@
 
 import pytest
 
-from anynorm.lab.recipes.sabn.generation import claims, controls
-from anynorm.lab.recipes.sabn.generation_results import change_in_training, mean_of_curve, real_to_first_score, summarize
-from anynorm.lab.recipes.sabn.generation_settings import MANY, PRESETS, stages
+from anynorm.lab.recipes.sabn.generation.claims import claims, controls
+from anynorm.lab.recipes.sabn.generation.results import closed_gap, mean_of_curve, median_ratio, real_to_first_score, summarize
+from anynorm.lab.recipes.sabn.generation.settings import MANY, PRESETS, stages
 from anynorm.lab.recipes.support.controls import Learned
 from anynorm.lab.recipes.support.runs import options_of
 from anynorm.lab.recipes.support.verdicts import judge
@@ -53,7 +53,9 @@ def test_a_row_has_the_accuracies_of_generated_and_real_images():
     assert row["real_class_score"] == 6
     assert row["g_inter eval"] == pytest.approx(0.2 * 7 / 3, rel=1e-4)
     assert mean_of_curve("g_inter linear (eval mode)")(row) == pytest.approx(0.2 * 7 / 3, rel=1e-4)
-    assert change_in_training("class_score")(row) == pytest.approx(3)
+    assert closed_gap(row) == pytest.approx(100)  # from 3 to 6, the score of real images
+    assert closed_gap({"curves": {"class_score": [4.0, 3.0]}, "real_class_score": 6.0}) == -50
+    assert closed_gap({"curves": {"class_score": [7.0, 8.0]}, "real_class_score": 6.0}) is None
     assert real_to_first_score(row) == pytest.approx(2)
     assert real_to_first_score({"curves": {"class_score": [2.0]}}) is None  # a record without real images
 
@@ -65,8 +67,8 @@ def test_a_generator_that_ignores_its_class_is_not_a_fair_test():
     assert "class accuracy of generated images (% of that of real ones)" in verdicts[0].note
 
 
-@pytest.mark.parametrize("scores", [(5.8, 6.5), (4.0, 3.0)])
-def test_a_score_by_which_real_images_are_not_better_or_that_falls_is_no_measure(scores):
+@pytest.mark.parametrize("scores", [(5.8, 6.5), (4.0, 3.0), (3.0, 3.2)])
+def test_a_score_by_which_real_images_are_not_better_or_that_hardly_rises_is_no_measure(scores):
     verdicts = {each.claim.statement: each.verdict for each in judged(rows(80.0, scores))}
     assert {verdict for statement, verdict in verdicts.items() if "class score" in statement} == {"not a fair test"}
     assert {verdict for statement, verdict in verdicts.items() if "class score" not in statement} == {"holds"}
@@ -74,13 +76,31 @@ def test_a_score_by_which_real_images_are_not_better_or_that_falls_is_no_measure
 
 def test_gradients_are_compared_by_stage_and_for_single_latents():
     night = claims(PRESETS["night"])
-    cosines = [claim for claim in night if claim.source.place == "Fig. 2b"]
+    cosines = [claim for claim in night if f"({MANY})" in claim.statement and "cosine" in claim.statement]
     assert len(cosines) == 2 * len(stages(PRESETS["night"].networks[MANY])) == 6
     assert {claim.level.value for claim in cosines} == {"stage"}
-    assert len({claim.group for claim in cosines}) == 2  # one per mode
+    assert len({claim.group for claim in cosines}) == 1
     for preset in ("night", "paper"):
         for config in PRESETS[preset].networks.values():
             assert (options_of(config).balance_batch_size, options_of(config).balance_classes) == (1, 0)
+
+
+def test_that_spreads_are_mostly_lower_is_a_claim_about_the_median_over_stages():
+    assert median_ratio(3.0, 2.0, 1.0, 1.0, 1.0, 4.0) == 2
+    (claim,) = (claim for claim in claims(PRESETS["night"]) if claim.source.place == "Fig. 2a")
+    assert "in most stages, train mode" in claim.statement
+    assert claim.sides[0].at(rows(80.0), 0) == pytest.approx(1 / 0.8)
+
+
+def test_gradients_in_eval_mode_are_claims_of_ours():
+    for claim in claims(PRESETS["paper"]):
+        if "eval mode" in claim.statement:
+            assert not claim.source.paper
+
+
+def test_distance_and_score_of_the_same_images_are_counted_once():
+    quality = [claim for claim in claims(PRESETS["night"]) if claim.group == f"quality of the images of {MANY}"]
+    assert [claim.source.place for claim in quality] == ["Table 1, ImageNet", "Table 1, ImageNet", "Fig. 3 right"]
 
 
 def test_the_desk_makes_no_claim_about_cosines_of_averaged_gradients_or_ten_clusters_of_airplanes():

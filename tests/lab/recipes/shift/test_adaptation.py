@@ -1,8 +1,10 @@
 """Corruption and domain shift: results of cells, and the claims about XBN blocks."""
 
+from dataclasses import replace
+
 import pytest
 
-from anynorm.lab.recipes.shift.adaptation import PRESETS
+from anynorm.lab.recipes.shift.adaptation import PRESETS, measure
 from anynorm.lab.recipes.shift.adaptation_claims import claims
 from anynorm.lab.recipes.shift.adaptation_results import corruption_loss, is_corrupted, mean_result, named, rank_correlation
 
@@ -34,6 +36,33 @@ def test_results_are_averaged_over_targets_of_one_kind_of_shift():
     assert mean_result("source", SETTINGS, "bn", named("brightness")).at(ROWS, 0) is None
     assert corruption_loss(SETTINGS, "bn").at(ROWS, 0) == 25
     assert rank_correlation(SETTINGS, "bn").at(ROWS, 0) == pytest.approx(1)
+
+
+def test_items_are_averaged_over_targets_and_have_the_mean_of_the_results(tmp_path):
+    settings = replace(PRESETS["smoke"], norms=("bn",))
+    cell = {"shift": "corruption", "norm": "bn", "seed": 0}
+    rows = [cell | measure(settings, cell, tmp_path)]
+    for column, few in (
+        ("source", False),
+        ("recalibrated", False),
+        ("per_batch", False),
+        ("recalibrated", True),
+        ("mixed", True),
+    ):
+        for data in (is_corrupted, named("contrast"), named("uncorrupted")):
+            quantity = mean_result(column, settings, "bn", data, few=few)
+            items = quantity.per_item(rows, 0)
+            assert items is not None
+            assert len(items) == 50
+            assert items.mean() == pytest.approx(quantity.at(rows, 0), abs=3)  # groups have one or two of the 64 images
+    assert mean_result("shift", settings, "bn", is_corrupted).per_item(rows, 0) is None
+    assert mean_result("source", SETTINGS, "bn", is_corrupted).per_item(ROWS, 0) is None
+    settings = replace(settings, num_labeled=50)  # groups of one image
+    rows = [cell | measure(settings, cell, tmp_path)]
+    loss = corruption_loss(settings, "bn")
+    items = loss.per_item(rows, 0)
+    assert items is not None
+    assert items.mean() == pytest.approx(loss.at(rows, 0), abs=1e-3)
 
 
 def test_only_claims_about_xbn_blocks_are_the_papers():

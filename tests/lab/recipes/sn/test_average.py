@@ -10,7 +10,7 @@ from anynorm.lab.recipes.sn.variants import fine_tune_sparse
 from anynorm.lab.recipes.support.presets import SMOKE
 from anynorm.lab.recipes.support.runs import make_config, train_run
 from anynorm.lab.tasks.classification.options import ClassificationOptions
-from anynorm.lab.training.hits import unpack_hits
+from anynorm.lab.training.items import unpack_items
 from anynorm.lab.training.record import DONE, FAILED, RunRecord
 
 
@@ -43,9 +43,12 @@ def test_the_average_of_a_stored_run_is_that_of_its_last_evaluation(trained):
     config, record, runs = trained
     result = averaged_accuracies(config, runs, (32, 64))
     assert result["averaged_64"] == pytest.approx(100 - record.curve[-1]["test_error, batch average"], abs=1e-3)
-    hits = unpack_hits(result["hits"])
-    assert len(hits) == len(unpack_hits(record.hits)) == 64
-    assert 100 * hits.mean() == pytest.approx(result["averaged_64"], abs=1e-3)
+    assert result["items"]["averaged_64"] == record.items["error, batch average"]
+    assert result["items"]["averaged_64"] != record.items["error"]
+    for column in ("averaged_32", "averaged_64"):
+        items = unpack_items(result["items"][column])
+        assert len(items) == 64
+        assert items.mean() == pytest.approx(result[column], abs=1e-3)
 
 
 def test_sparse_sn_is_fine_tuned_with_one_normalizer_per_layer(trained):

@@ -8,7 +8,7 @@ from anynorm.lab.recipes.sn.segmentation import MIN_MIOU, RECIPE
 from anynorm.lab.recipes.support.learned_weights import WeightDistance, layer_weights, mean_weight, weight_of
 from anynorm.lab.recipes.support.verdicts import HOLDS, NOT_FAIR, judge
 from anynorm.lab.training.record import DONE, FAILED, RunRecord
-from tests.lab.recipes.comparisons import comparisons
+from tests.lab.recipes.comparisons import comparisons, noise
 
 NIGHT = RECIPE.presets["night"]
 MIOU = {"sn": 80.0, "syncbn": 78.0, "gn": 75.0, "bn": 70.0}
@@ -19,7 +19,7 @@ def make_rows(**changes):
     return [
         {
             "data": data, "norm": norm, "seed": seed, "failure": "",
-            **dict.fromkeys(("miou", "miou_multi_scale", "miou_recalibrated"), MIOU[norm] + 0.1 * (seed % 3)),
+            **dict.fromkeys(("miou", "miou_multi_scale", "miou_recalibrated"), MIOU[norm] + noise([data, norm, seed], 0.1)),
             "miou_batch_statistics": 75.0 + 0.1 * (seed % 3), **changes,
             "weights": {"backbone.0": [0.5 * (data == "ADE20K") + 0.01 * seed] * 6},
         }

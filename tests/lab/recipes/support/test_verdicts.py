@@ -7,9 +7,11 @@ import anynorm
 from anynorm.lab.recipes.support.claims import (
     OURS,
     RATIO,
+    UNITS,
     Check,
     Equivalent,
     Larger,
+    Level,
     Published,
     Source,
     above,
@@ -30,7 +32,7 @@ from anynorm.lab.recipes.support.verdicts import (
     judge,
     violated,
 )
-from anynorm.lab.training.hits import pack_hits
+from anynorm.lab.training.items import pack_hits
 
 TABLE_2 = Source("bgn", "Table 2")
 
@@ -149,7 +151,7 @@ def test_a_claim_is_tested_only_if_the_large_effect_is_there():
 
 def test_a_control_without_a_number_is_refused_when_measuring_and_fails_in_an_old_record():
     row = {"norm": "bn", "seed": 0, "accuracy": 50.0}
-    with pytest.raises(anynorm.DataError, match=r"control 'training accuracy \(%\)' has no number: .* return 'train_accuracy'"):
+    with pytest.raises(anynorm.DataError, match=r"'training accuracy \(%\)' has no number: .* a finite 'train_accuracy'"):
         check_recorded([Learned(20.0)], row)
     check_recorded([Learned(20.0)], row | {"failure": "diverged"})
     check_recorded([Learned(20.0, where={"norm": "gn"})], row)
@@ -260,6 +262,60 @@ def test_the_noise_of_the_test_images_is_that_of_the_hits_or_else_the_binomial_l
         row["hits"] = pack_hits((easy ^ (generator.random(1000) < 0.05)).tolist())
     images = judge_one(more_accurate("gn", "bn", OURS), rows, num_test=1000).estimate
     assert images.test_variance < 0.1 * limit.test_variance  # the networks err on the same images
+
+
+def test_the_noise_of_test_items_reaches_ratios_means_and_computed_quantities():
+    """The reference is a bootstrap over items of the same numbers."""
+    generator = np.random.default_rng(1)
+    difficulty = generator.gamma(4.0, 1.0, 400)
+    rows = []
+    for norm, factor in (("gn", 1.0), ("bn", 1.3 * generator.lognormal(0.0, 0.5, 400))):
+        for seed in range(3):
+            losses = factor * difficulty * generator.lognormal(0.0, 0.2, 400)
+            rows.append({"norm": norm, "seed": seed, "loss": losses.mean(), "items": {"loss": losses.tolist()}})
+    bn, gn = (Measured("loss", {"norm": norm}) for norm in ("bn", "gn"))
+    ratio = Larger(statement="ratio", source=OURS, scale=RATIO, larger=bn, smaller=gn)
+    computed = Larger(
+        statement="computed",
+        source=OURS,
+        scale=UNITS,
+        larger=Computed(lambda a, b: np.log(a / b), (bn, gn)),
+        smaller=Constant(0.0),
+    )
+    items = {norm: np.stack([row["items"]["loss"] for row in rows if row["norm"] == norm]) for norm in ("bn", "gn")}
+    draws = generator.integers(400, size=(4000, 400))
+    samples = [np.mean(np.log(items["bn"][:, draw].mean(1) / items["gn"][:, draw].mean(1))) for draw in draws]
+    for claim in (ratio, computed):
+        variance = judge_one(claim, rows).estimate.test_variance
+        # the bootstrap also has a third of the noise of an item in a single run, which belongs to the seeds
+        assert 0.8 * np.var(samples) < variance < 1.05 * np.var(samples)
+
+
+def test_the_binomial_limit_takes_accuracies_of_one_sign_as_correlated():
+    rows = make_rows({"gn": 50.0, "ln": 50.0, "bn": 50.0}, n=4)
+    mean = mean_of([accuracy_of(norm="gn"), accuracy_of(norm="ln")])
+    claim = Larger(statement="mean", source=OURS, larger=mean, smaller=accuracy_of(norm="bn"))
+    limit = judge_one(claim, rows, num_test=1000).estimate.test_variance
+    assert limit == pytest.approx(2 * 50 * 50 / 1000, rel=0.02)  # not (1/2 + 1) · 2.5, as if gn and ln erred on other images
+    attacked = Larger(
+        statement="robust",
+        source=OURS,
+        larger=Measured("accuracy", {"norm": "gn"}, num_test=250),
+        smaller=Measured("accuracy", {"norm": "bn"}, num_test=250),
+    )
+    assert judge_one(attacked, rows, num_test=1000).estimate.test_variance == pytest.approx(2 * 50 * 50 / 250, rel=0.02)
+
+
+def test_equal_differences_of_all_seeds_are_undecided():
+    rows = [{"norm": norm, "seed": seed, "accuracy": 70.0 + (norm == "gn")} for norm in ("gn", "bn") for seed in range(5)]
+    result = judge_one(more_accurate("gn", "bn", OURS), rows)
+    assert (result.verdict, result.note) == ("undecided", "all seeds have the same difference, so its spread is not known")
+
+
+def test_a_claim_about_layers_needs_a_group():
+    bn, gn = accuracy_of(norm="bn"), accuracy_of(norm="gn")
+    with pytest.raises(anynorm.DataError, match=r"about each layer must have a group, .* got none for the claim 'deeper'"):
+        Larger(statement="deeper", source=OURS, level=Level.LAYER, larger=bn, smaller=gn)
 
 
 @pytest.mark.parametrize("n", [3, 8])

@@ -11,7 +11,8 @@ from anynorm.lab.models import build_model
 from anynorm.lab.recipes.support.catalog import load_recipe
 from anynorm.lab.recipes.support.runs import make_config
 from anynorm.lab.recipes.support.verdicts import NOT_FAIR, judge
-from anynorm.lab.recipes.xbn import blocks, networks, perturbation, strategies
+from anynorm.lab.recipes.xbn import blocks, networks, strategies
+from anynorm.lab.recipes.xbn.perturbation import recipe as perturbation
 from anynorm.lab.recipes.xbn.trained import RESNET29, RESNET56, RESNEXT29, measure_trained
 from anynorm.lab.training.norm_layout import Layout, XBNBlocks
 from anynorm.surgery.blocks import find_blocks
@@ -74,9 +75,15 @@ def test_trained_networks_are_measured_with_batch_statistics_and_have_an_estimat
     assert 0 <= values["batch_accuracy"] <= 100
     assert len(values["shift"]) == len(values["esm_std"]) == 6  # of nine norms, three are GN
     assert blocks.mean_shift(values) > 0
-    assert blocks.gain_of_batch_statistics(values) == values["batch_accuracy"] - values["accuracy"]
     assert blocks.mean_shift({"shift": []}) is None
-    assert blocks.gain_of_batch_statistics({"accuracy": None}) is None
+    gain = blocks.gain_of_batch_statistics("P2")
+    rows = [values | {"network": "P2", "seed": 0}, {"network": "P2", "seed": 1, "accuracy": None, "batch_accuracy": None}]
+    assert gain.at(rows, 0) == values["batch_accuracy"] - values["accuracy"]
+    assert gain.at(rows, 1) is None
+    items = gain.per_item(rows, 0)
+    assert items is not None
+    assert len(items) == 40
+    assert items.mean() == pytest.approx(gain.at(rows, 0), abs=1e-3)
 
 
 @pytest.mark.parametrize("name", ["xbn_blocks", "xbn_networks", "xbn_strategies"])

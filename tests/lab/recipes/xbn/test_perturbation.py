@@ -6,8 +6,8 @@ import pytest
 
 from anynorm.lab.recipes.support.presets import tiny
 from anynorm.lab.recipes.support.verdicts import HOLDS, NOT_FAIR, judge
-from anynorm.lab.recipes.xbn.perturbation import PRESETS, claims, controls, loss_at_max_delta, measure
-from anynorm.lab.recipes.xbn.perturbation_results import accuracy_loss
+from anynorm.lab.recipes.xbn.perturbation.recipe import PRESETS, claims, controls, loss_at_max_delta, measure
+from anynorm.lab.recipes.xbn.perturbation.results import accuracy_loss
 
 NIGHT = replace(PRESETS["night"], seeds=4)
 LOST = {"bn": 30.0, "gn:16": 15.0, "in.none": 5.0}
@@ -21,9 +21,9 @@ def curve(accuracy, lost):
 
 def make_rows(accuracies):
     rows = []
-    for norm, accuracy in accuracies.items():
+    for number, (norm, accuracy) in enumerate(accuracies.items()):
         for seed in range(NIGHT.seeds):
-            points = curve(accuracy + seed, LOST[norm] + 0.3 * (seed % 2))
+            points = curve(accuracy + seed, LOST[norm] + 0.3 * ((number + 1) * seed % 4))
             rows.append(
                 {"norm": norm, "position": "first", "seed": seed, "accuracy": accuracy + seed, "layer": points, "channel": points}
             )
@@ -37,6 +37,11 @@ def verdicts(accuracies):
 def test_the_order_of_the_figure_is_tested_on_networks_of_equal_accuracy():
     assert verdicts({"bn": 80.0, "gn:16": 81.0, "in.none": 78.0}) == [HOLDS] * 4
     assert verdicts({"bn": 80.0, "gn:16": 81.0, "in.none": 60.0}) == [HOLDS, NOT_FAIR] * 2
+    assert verdicts({"bn": 80.0, "gn:16": 87.0, "in.none": 85.0}) == [NOT_FAIR, HOLDS] * 2
+
+
+def test_networks_that_did_not_learn_are_not_a_fair_test():
+    assert verdicts({"bn": 39.0, "gn:16": 39.0, "in.none": 39.0}) == [NOT_FAIR] * 4
 
 
 def test_noise_of_magnitude_1_does_not_count():
@@ -45,6 +50,7 @@ def test_noise_of_magnitude_1_does_not_count():
     assert loss_at_max_delta(row) == 30
     failed = {"norm": "bn", "seed": 0, "accuracy": None, "layer": None}
     assert accuracy_loss("layer", norm="bn").at([failed], 0) is None
+    assert accuracy_loss("layer", norm="bn").per_item([row], 0) is None  # a record without items
     assert loss_at_max_delta(failed) is None
 
 
@@ -61,6 +67,18 @@ def test_the_first_norms_of_the_first_blocks_of_a_trained_network_are_perturbed(
     assert values["layers"] == ["1.0.bn1", "1.1.bn1", "1.2.bn1", "2.0.bn1"]
     assert [point["delta"] for point in values["layer"]] == [0.0, 0.5]
     assert values["layer"][0]["score"] == values["accuracy"]
+
+
+@pytest.mark.parametrize(("norm", "per"), [("bn", "layer"), ("in", "channel")])
+def test_the_points_lost_are_the_mean_over_test_images(norm, per, tmp_path):
+    settings = replace(PRESETS["smoke"], deltas=(0.5, 0.75, 1.0))
+    rows = [{"norm": norm, "seed": 0} | measure(settings, {"norm": norm, "position": "first", "seed": 0}, tmp_path)]
+    loss = accuracy_loss(per, norm=norm)
+    items = loss.per_item(rows, 0)
+    assert items is not None
+    assert len(items) == 64
+    assert items.mean() == pytest.approx(loss.at(rows, 0))
+    assert items.any()
 
 
 @pytest.mark.parametrize("preset", ["night", "paper"])

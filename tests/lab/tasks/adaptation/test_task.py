@@ -101,7 +101,7 @@ def test_adabn_tests_with_the_statistics_of_the_target():
     with torch.no_grad():
         expected = 100 * float((model(x).argmax(1) != labels).float().mean())
         assert task.evaluate()["error"] == pytest.approx(expected)
-        assert task.evaluate_recalibrated() == task.evaluate()
+        assert task.evaluate_recalibrated().metrics == task.evaluate()
     plain = trained(QUICK, 5).task.eval()
     with torch.no_grad():
         assert plain.evaluate()["error"] != pytest.approx(expected)

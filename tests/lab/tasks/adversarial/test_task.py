@@ -5,6 +5,7 @@ import pickle
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -117,7 +118,7 @@ def test_classification_is_attacked_after_the_last_step_in_both_modes(tmp_path):
 @pytest.mark.parametrize("norm_mode", ["eval", "train"])
 def test_robust_errors_are_those_of_attacked_images_classified_in_eval_mode(norm_mode):
     task: Any = Classification(replace(QUICK, task="classification", options={"attack": "pgd:2", "epsilon": 0.2}), DATA)
-    metrics = task.eval().robust_metrics()
+    metrics = task.eval().evaluate_robust().metrics
     images, labels = DATA.test[0][:40].float() / 255, DATA.test[1][:40]
     model = StandardizedModel(task.model, DATA.mean / 255, DATA.std / 255)
     attack, generator = PGD(2, epsilon=0.2, norm_mode=norm_mode), torch.Generator().manual_seed(1_000_003)
@@ -272,13 +273,15 @@ def test_evaluations_have_the_errors_of_both_branches(norm):
     task = train(replace(ADVPROP, norm=norm, epochs=3, lr=0.1)).trainer.task
     assert isinstance(task, AdvProp)
     metrics = task.eval().evaluate()
-    assert task.hits is not None
-    assert sum(task.hits) / len(task.hits) == pytest.approx(1 - metrics["error"] / 100)  # of the clean branch
+    for name, values in task.items.items():
+        error = np.mean(values) if name.startswith("loss") else 100 - 100 * np.mean(values)
+        assert error == pytest.approx(metrics[name]), name
+    assert task.items.keys() == metrics.keys()
     names = {"loss", "error", *(f"robust_error_{attack}{mode}" for attack in ("pgd2", "fgsm") for mode in ("", "_train_mode"))}
     assert set(metrics) == names | {f"{name}_adversarial_branch" for name in names}
     for domain, suffix in ((CLEAN, ""), (ADVERSARIAL, "_adversarial_branch")):
         with anynorm.condition(task.model, domain, strict=False):
-            expected = Classification.evaluate(task)
+            expected = Classification.evaluation(task).metrics
         assert {f"{name}{suffix}": value for name, value in expected.items()}.items() <= metrics.items()
     is_same = metrics["loss"] == metrics["loss_adversarial_branch"]
     assert is_same == (norm == "bn")
@@ -298,6 +301,8 @@ def test_every_evaluation_can_have_the_loss_of_attacked_images_by_the_adversaria
         metrics = task.evaluate()
     assert metrics["adversarial_loss"] == pytest.approx(float(expected.detach()), rel=1e-4)
     assert metrics["adversarial_loss"] > metrics["loss_adversarial_branch"] - 0.5  # of other images
+    assert len(task.items["adversarial_loss"]) == 30
+    assert np.mean(task.items["adversarial_loss"]) == pytest.approx(metrics["adversarial_loss"])
     with pytest.raises(anynorm.SpecError, match="got 'pgd2'"):
         make_task(replace(ADVPROP, options={"loss_attack": "pgd2"}))
 

@@ -150,7 +150,7 @@ def test_scaled_objects_have_100_percent_at_the_original_size(short_side, max_si
     config = replace(with_options(masks=True, short_side=short_side, max_side=max_side), num_train=None, num_test=None)
     task = Detection(config, dataset_of_sizes([(24, 24)] * 4 + [(24, 30), (24, 48), (33, 24), (24, 24)]))
     monkeypatch.setattr(task, "model", Perfect(task))
-    metrics = task.test_metrics(2)
+    metrics = task.evaluate_images(2).metrics
     assert metrics["AP"] == metrics["mask AP"] == metrics["AP small"] == 100
     assert "AP medium" not in metrics  # 9 × 9 pixels are small, whatever the scale
 

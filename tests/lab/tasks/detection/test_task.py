@@ -21,7 +21,7 @@ from anynorm.lab.recipes.support.catalog import load_recipe
 from anynorm.lab.tasks.detection.crops import crop_objects, flip, pad_image, without_crowds
 from anynorm.lab.tasks.detection.data.datasets import DetectionImages, Objects, load_detection, make_detection_dataset
 from anynorm.lab.tasks.detection.data.masks import encode_mask
-from anynorm.lab.tasks.detection.metrics import coco_metrics, encode_detections, encode_objects
+from anynorm.lab.tasks.detection.metrics import coco_evaluation, coco_metrics, encode_detections, encode_objects
 from anynorm.lab.tasks.detection.networks.build import make_detector
 from anynorm.lab.tasks.detection.task import Detection
 from anynorm.lab.tasks.run import load_run, make_trainer, train
@@ -30,6 +30,7 @@ from anynorm.lab.training.store import Store
 from anynorm.surgery.find import find_norms
 from tests.distributed import train_in_two_processes
 from tests.helpers import same
+from tests.lab.jackknife import check_pseudo_values
 
 TINY = {
     "fpn_channels": 8,
@@ -175,6 +176,29 @@ def test_average_precision_of_one_class_is_the_interpolated_area_under_its_curve
     assert coco_metrics([encode_objects(objects)], [encode_detections(found)], 1)["AP50"] == pytest.approx(100 * expected)
 
 
+def test_pseudo_values_are_those_of_the_metrics_without_each_image_and_have_their_standard_error():
+    generator = torch.Generator().manual_seed(2)
+    objects, found = [], []
+    for _ in range(30):
+        target = random_instances(generator, int(torch.randint(1, 6, (), generator=generator)))
+        noise = 4.0 * float(torch.rand(1, generator=generator))
+        objects.append(encode_objects(target))
+        found.append(encode_detections(random_instances(generator, 0, noise=noise, base=target)))
+
+    def average_precision(chosen):
+        return coco_metrics([objects[index] for index in chosen], [found[index] for index in chosen], 3)["AP"]
+
+    evaluation = coco_evaluation(objects, found, 3)
+    values, metric = evaluation.items["AP"], evaluation.metrics["AP"]
+    assert metric == average_precision(range(30))
+    for index in (0, 17):
+        rest = average_precision([other for other in range(30) if other != index])
+        assert values[index] == pytest.approx(30 * metric - 29 * rest, abs=1e-3)  # of metrics with six decimals
+    check_pseudo_values(values, metric, average_precision)
+    alone = coco_evaluation([objects[0], []], [found[0], found[1]], 3)
+    assert alone.items == {}  # AP is not defined without the only image with objects
+
+
 def test_metrics_of_masks_use_masks():
     mask = torch.zeros(1, 20, 20, dtype=torch.bool)
     mask[0, 2:12, 2:12] = True
@@ -193,16 +217,17 @@ def test_metrics_of_masks_use_masks():
 def test_perfect_detections_of_the_task_have_100_percent_also_with_two_processes(monkeypatch):
     task = Detection(with_options(masks=True))
     monkeypatch.setattr(task, "model", Perfect(task))
-    metrics = task.test_metrics(3)
-    assert metrics["AP"] == metrics["mask AP"] == 100
+    evaluation = task.evaluate_images(3)
+    assert evaluation.metrics["AP"] == evaluation.metrics["mask AP"] == 100
+    assert evaluation.items == {"AP": [100.0] * 4, "mask AP": [100.0] * 4}
     halves: list[Any] = []
     for rank in (0, 1):
         task.processes = FakeProcesses(rank, halves)  # type: ignore[assignment]
         if rank == 0:
             with pytest.raises(KeyError):  # the images of the other process are missing
-                task.test_metrics(1)
+                task.evaluate_images(1)
         else:
-            assert task.test_metrics(1) == metrics
+            assert task.evaluate_images(1) == evaluation
 
 
 class Perfect(torch.nn.Module):
@@ -290,7 +315,7 @@ def test_images_smaller_than_the_crop_are_padded_and_missing_masks_and_objects_a
         Detection(with_options(masks=True), data)
     nothing = Objects(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), None, torch.zeros(0, dtype=torch.bool))
     with pytest.raises(DataError, match="average precision needs test objects; the 4 test images of ellipses have none"):
-        Detection(QUICK, small_dataset(nothing)).test_metrics(2)
+        Detection(QUICK, small_dataset(nothing)).evaluate_images(2)
 
 
 @pytest.mark.parametrize("fpn", [True, False])
@@ -365,4 +390,4 @@ def test_two_processes_train_one_detector_and_share_its_test_images(tmp_path):
     assert {"test_AP", "test_mask AP", "test_AP, batch statistics", "test_AP, recalibrated"} <= record.metrics.keys()
     task: Any = load_run(tmp_path, config.id)
     with torch.no_grad():
-        assert task.test_metrics(16)["AP"] == pytest.approx(record.metrics["test_AP"], abs=0.01)
+        assert task.evaluate_images(16).metrics["AP"] == pytest.approx(record.metrics["test_AP"], abs=0.01)

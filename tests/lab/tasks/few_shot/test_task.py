@@ -158,6 +158,16 @@ def test_the_metrics_of_an_evaluation_are_means_over_the_episodes():
         ]
         assert point[f"test_{shots}-shot accuracy (prototypes)"] == pytest.approx(sum(prototypes) / 6, abs=2)
     assert not any("transductive" in name for name in point)
+    with torch.no_grad():
+        metrics = task.evaluate()
+    assert not task.items  # this is not the last evaluation
+    task.is_trained = True
+    with torch.no_grad():
+        assert task.evaluate() == metrics
+    assert task.items.keys() == {name for name in metrics if "CI" not in name}
+    for name, values in task.items.items():
+        assert len(values) == 6
+        assert sum(values) / 6 == pytest.approx(metrics[name])
     assert FewShot.metric_for(with_options(shots="5,1")).name == "5-shot accuracy"
 
 

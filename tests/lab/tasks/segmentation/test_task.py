@@ -18,7 +18,13 @@ from anynorm.lab.models import build_model
 from anynorm.lab.tasks import make_task
 from anynorm.lab.tasks.run import make_trainer, train
 from anynorm.lab.tasks.segmentation.data import SegmentationDataset, load_segmentation
-from anynorm.lab.tasks.segmentation.metrics import class_iou, confusion_matrix, segmentation_metrics
+from anynorm.lab.tasks.segmentation.metrics import (
+    class_iou,
+    confusion_matrix,
+    count_pixels,
+    segmentation_evaluation,
+    segmentation_metrics,
+)
 from anynorm.lab.tasks.segmentation.options import SegmentationOptions
 from anynorm.lab.tasks.segmentation.prediction import average_probabilities, predict_logits
 from anynorm.lab.tasks.segmentation.task import Segmentation
@@ -27,6 +33,7 @@ from anynorm.lab.training.norm_layout import Layout
 from anynorm.lab.training.norm_modes import BATCH_STATISTICS, RECALIBRATED
 from anynorm.surgery.find import find_norms
 from tests.helpers import same
+from tests.lab.jackknife import check_pseudo_values
 
 OPTIONS = {"dropout": 0.0}
 QUICK = Config(
@@ -69,8 +76,9 @@ def test_metrics_are_those_of_scikit_learn_without_ignored_pixels():
     pair = labels[counted].numpy(), predictions[counted].numpy()
     confusion = confusion_matrix(labels, predictions, 5)
     assert confusion.tolist() == sklearn_metrics.confusion_matrix(*pair).tolist()
-    same(class_iou(confusion), torch.from_numpy(100 * sklearn_metrics.jaccard_score(*pair, average=None)))
-    metrics = segmentation_metrics(confusion)
+    counts = count_pixels(confusion)
+    same(class_iou(counts), torch.from_numpy(100 * sklearn_metrics.jaccard_score(*pair, average=None)))
+    metrics = segmentation_metrics(counts)
     assert metrics["mIoU"] == pytest.approx(100 * sklearn_metrics.jaccard_score(*pair, average="macro"))
     assert metrics["pixel accuracy"] == pytest.approx(100 * sklearn_metrics.accuracy_score(*pair))
 
@@ -86,9 +94,29 @@ def test_the_mean_is_over_classes_that_labels_or_predictions_have():
                 both += truth == prediction == label
                 either += label in (truth, prediction)
         ious.append(100 * both / either)
-    confusion = confusion_matrix(labels, predictions, 5)
-    assert segmentation_metrics(confusion)["mIoU"] == pytest.approx(sum(ious) / 4)
-    assert torch.isnan(class_iou(confusion)[3])
+    counts = count_pixels(confusion_matrix(labels, predictions, 5))
+    assert segmentation_metrics(counts)["mIoU"] == pytest.approx(sum(ious) / 4)
+    assert torch.isnan(class_iou(counts)[3])
+
+
+def test_pseudo_values_have_the_standard_error_of_a_bootstrap_over_images():
+    generator = torch.Generator().manual_seed(0)
+    counts = []
+    for _ in range(60):
+        labels = torch.multinomial(torch.rand(4, generator=generator), 200, replacement=True, generator=generator)
+        is_wrong = torch.rand(200, generator=generator) < torch.rand(1, generator=generator)
+        predictions = torch.where(is_wrong, torch.randint(4, (200,), generator=generator), labels)
+        counts.append(count_pixels(confusion_matrix(labels, predictions, 4)))
+    stacked = torch.stack(counts)
+    evaluation = segmentation_evaluation(stacked)
+    for name, values in evaluation.items.items():
+        check_pseudo_values(
+            values,
+            evaluation.metrics[name],
+            lambda chosen, name=name: segmentation_metrics(stacked[chosen].sum(0))[name],  # type: ignore[misc]
+        )
+    rest = segmentation_metrics(stacked[1:].sum(0))["mIoU"]
+    assert evaluation.items["mIoU"][0] == pytest.approx(60 * evaluation.metrics["mIoU"] - 59 * rest)
 
 
 # Predictions
@@ -166,6 +194,16 @@ def test_the_evaluation_is_that_of_a_loop_over_single_images():
     assert metrics["mIoU"] == pytest.approx(100 * sklearn_metrics.jaccard_score(truths, predictions, average="macro"))
 
 
+def test_items_are_in_the_order_of_the_images_at_any_batch_size():
+    task = build(replace(QUICK, data=f"{__name__}:images_of_two_sizes", num_train=8, num_test=7)).eval()
+    with torch.no_grad():
+        counts = [task.count_pixels(batch_size) for batch_size in (1, 4)]
+        assert torch.equal(counts[0], counts[1])
+        for (image, labels), (both, in_labels, _) in zip(task.data.test, counts[0].tolist(), strict=False):
+            assert sum(both) == int((task.predict(image) == labels).sum())
+            assert sum(in_labels) == int((labels != 255).sum())
+
+
 def test_ignored_pixels_have_no_loss_and_the_auxiliary_loss_has_its_weight():
     task: Any = make_trainer(QUICK).task
     x, labels = task.training_batch(0)
@@ -210,10 +248,12 @@ def test_a_picture_has_the_colors_of_labels_and_predictions_and_images_of_two_si
 
 def test_the_last_evaluation_has_norm_modes_and_several_scales():
     config = with_options(norm_modes=True, recalibration_images=8, scales=(0.5, 1), flip_test=True)
-    points = train(config).trainer.curve.points
+    trainer = train(config).trainer
+    points = trainer.curve.points
     names = {"test_mIoU, multi-scale", *(f"test_mIoU, {mode}" for mode in (BATCH_STATISTICS, RECALIBRATED))}
     assert names <= points[-1].keys()
     assert not names & points[0].keys()
+    assert {name.removeprefix("test_") for name in names} <= trainer.task.items.keys()
     without = train(replace(config, norm="gn:4")).trainer.curve.points[-1]
     assert names & without.keys() == {"test_mIoU, multi-scale"}
 

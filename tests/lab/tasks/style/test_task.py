@@ -4,6 +4,7 @@ from dataclasses import replace
 from io import BytesIO
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -94,6 +95,18 @@ def test_an_evaluation_has_every_content_in_several_styles():
         second = single.evaluate()
     for name, value in metrics.items():
         assert value == pytest.approx((first[name] + second[name]) / 2, rel=1e-4), name
+        assert len(task.items[name]) == 4  # contents
+        assert np.mean(task.items[name]) == pytest.approx(value), name
+
+
+def test_the_items_of_a_single_style_are_the_losses_of_each_image():
+    task = make(SINGLE)
+    with torch.no_grad():
+        metrics = task.evaluate()
+        each = [task.loss(task.contents.test_crops(range(k, k + 1))) for k in range(4)]
+    for name, value in metrics.items():
+        assert np.mean(task.items[name]) == pytest.approx(value), name
+        assert task.items[name] == pytest.approx([float(losses[name]) for losses in each], rel=1e-4), name
 
 
 @pytest.mark.parametrize("config", [ARBITRARY, SINGLE], ids=["arbitrary", "single"])

@@ -13,7 +13,7 @@ from anynorm.lab.models import build_model
 from anynorm.lab.tasks import make_task
 from anynorm.lab.tasks.run import make_trainer, train
 from anynorm.lab.tasks.video.data import VideoDataset, frame_moments
-from anynorm.lab.tasks.video.task import VideoClassification, score_sums
+from anynorm.lab.tasks.video.task import VideoClassification, score_videos
 from anynorm.lab.tasks.video.videos import MemoryVideo
 from anynorm.lab.training.config import Config
 from anynorm.lab.training.distributed import Processes
@@ -117,18 +117,20 @@ def test_views_are_averaged_as_in_a_naive_loop(num_crops):
         wrong_5 += video.label not in order[:5]
     with torch.no_grad():
         for batch_size in (1, 2, 5):
-            metrics = task.test_metrics(batch_size, Processes())
-            assert metrics == pytest.approx({"loss": loss, "error": 20 * wrong, "top-5 error": 20 * wrong_5}, rel=1e-5)
+            evaluation = task.evaluate_videos(batch_size, Processes())
+            for name in ("error", "top-5 error"):
+                assert evaluation.metrics[name] == pytest.approx(100 - 20 * sum(evaluation.items[name]))
+            assert evaluation.metrics == pytest.approx({"loss": loss, "error": 20 * wrong, "top-5 error": 20 * wrong_5}, rel=1e-5)
 
 
 def test_top_5_errors_are_counted_by_sorting():
     probabilities = torch.rand(200, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     labels = torch.arange(200) % 8
-    _, wrong, wrong_5 = score_sums(probabilities, labels).tolist()
+    _, wrong, wrong_5 = score_videos(probabilities, labels).sum(1).tolist()
     order = probabilities.argsort(1, descending=True).tolist()
     assert wrong == sum(row[0] != label for row, label in zip(order, labels.tolist(), strict=True))
     assert wrong_5 == sum(label not in row[:5] for row, label in zip(order, labels.tolist(), strict=True))
-    assert "top-5 error" not in make_video_task(num_classes=5).test_metrics(2, Processes())
+    assert "top-5 error" not in make_video_task(num_classes=5).evaluate_videos(2, Processes()).metrics
 
 
 @dataclass(frozen=True)
@@ -149,9 +151,10 @@ class OneOfTwo(Processes):
 def test_two_processes_share_the_test_videos():
     task = make_video_task()
     with torch.no_grad():
-        parts = [task.test_metrics(2, OneOfTwo(number=number)) for number in (0, 1)]
-        whole = task.test_metrics(2, Processes())
-    assert whole == pytest.approx({name: parts[0][name] + parts[1][name] for name in whole})
+        parts = [task.evaluate_videos(2, OneOfTwo(number=number)) for number in (0, 1)]
+        whole = task.evaluate_videos(2, Processes()).metrics
+    assert whole == pytest.approx({name: parts[0].metrics[name] + parts[1].metrics[name] for name in whole})
+    assert not parts[0].items  # a process does not know all videos
 
 
 def test_batches_for_diagnostics_are_the_middle_of_each_video():

@@ -9,7 +9,7 @@ from anynorm.lab.recipes.support.backbones import Backbone, train_backbone
 from anynorm.lab.recipes.support.detection.settings import DetectionSettings, Detector
 from anynorm.lab.recipes.support.learned_weights import layer_weights
 from anynorm.lab.recipes.support.pictures import last_artifact
-from anynorm.lab.recipes.support.runs import make_config, run_outcome, train_run
+from anynorm.lab.recipes.support.runs import items_of, make_config, run_outcome, train_run
 from anynorm.lab.recipes.support.settings import Training, divide_samples
 from anynorm.lab.tasks.detection.task import Detection
 from anynorm.lab.training.record import RunRecord
@@ -95,5 +95,6 @@ def _metrics(record: RunRecord) -> Measurement:
         "curve": [{"step": point["step"], "ap": round(point["test_AP"], 3)} for point in record.curve if "test_AP" in point],
         "shift": [None if value is None else round(value, 4) for value in shift],
         "weights": layer_weights(record),
+        **items_of(record, {column: name for name, column in METRICS.items()}),
         **run_outcome(record),
     }

@@ -1,0 +1,1 @@
+"""The recipe `bgn_adaptation`: settings, claims, results and `recipe.py`."""

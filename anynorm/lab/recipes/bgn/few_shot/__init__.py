@@ -1,0 +1,1 @@
+"""The recipe `bgn_few_shot`: settings, results and `recipe.py`."""

@@ -1,0 +1,1 @@
+"""The recipe `bgn_search`: settings, claims, results and `recipe.py`."""

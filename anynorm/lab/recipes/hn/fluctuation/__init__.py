@@ -1,0 +1,1 @@
+"""The recipe `hn_fluctuation`: settings, claims, results and `recipe.py`."""

@@ -1,0 +1,1 @@
+"""The recipe `sabn_adversarial`: settings, claims, results and `recipe.py`."""

@@ -1,0 +1,1 @@
+"""The recipe `sabn_generation`: settings, claims, results, plots and `recipe.py`."""

@@ -1,0 +1,1 @@
+"""The recipe `sabn_search`: settings, claims, results and `recipe.py`."""

@@ -1,0 +1,1 @@
+"""The recipe `xbn_perturbation`: Fig. 8 of the paper xbn."""
