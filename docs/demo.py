@@ -13,10 +13,11 @@ from matplotlib.figure import Figure
 
 from anynorm.draw import cuts
 from anynorm.draw.axes import COLORS
-from anynorm.lab.comparison.compare import make_base
+from anynorm.lab.comparison.compare import make_comparison
 from anynorm.lab.comparison.comparison import Comparison
 from anynorm.lab.comparison.results import Results
 from anynorm.lab.comparison.table import ComparisonTable
+from anynorm.lab.training.devices import Hardware
 from anynorm.table import json_safe
 
 FOLDER = Path(__file__).parent
@@ -110,7 +111,7 @@ def draw_cuts(path: Path) -> None:
 def main() -> None:
     """Write all files."""
     path = FOLDER / "demo.json"
-    comparison = Comparison(make_base({}), root=FOLDER.parent / "runs" / "demo")
+    comparison = make_comparison({}, FOLDER.parent / "runs" / "demo", Hardware())
     records = comparison.read()
     if not comparison.missing(records):
         table = comparison.table(records)

@@ -51,7 +51,7 @@ def compare(
     batch_sizes: Annotated[
         str | None, typer.Option(help="Samples per batch, comma-separated; 2,32 by default, 32 for generation.")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; at least 3 for a significance test.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; at least 3 for a significance test.")] = 5,
     epochs: Annotated[int | None, typer.Option(min=1, help="Number of epochs per run; 2 by default, 20 for generation.")] = None,
     minutes: Annotated[
         float | None,

@@ -29,7 +29,7 @@ from anynorm.lab.training.store import Store
 from anynorm.lab.training.sweep import Cell, grid
 from anynorm.lab.training.task import Metric
 
-SEEDS = 3
+SEEDS = 5
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,8 @@ class Ranking:
     def _range(self) -> str:
         """Return the smallest and the largest mean of the norms that are not worse."""
         means = [self.means[norm] for norm in self.not_worse]
-        return f"{min(means):{self.metric.format_spec}} to {self.metric.describe(max(means))}"
+        highest = self.metric.format(max(means))
+        return self.metric.describe(max(means)).replace(highest, f"{min(means):{self.metric.format_spec}} to {highest}")
 
 
 def rank(records: Iterable[RunRecord], batch_size: int) -> Ranking:

@@ -45,8 +45,10 @@ class Results:
 
     @cached_property
     def rankings(self) -> dict[int, Ranking]:
-        """The ranking of the norms by batch size."""
-        return {size: rank(self.records, size) for size in self.batch_sizes}
+        """The ranking of the norms by batch size, with the norms in the order of tables."""
+        return {
+            size: rank([record for norm in self.norms for record in self.cell(norm, size)], size) for size in self.batch_sizes
+        }
 
     @cached_property
     def recommendation(self) -> str:
