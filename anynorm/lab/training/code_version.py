@@ -23,6 +23,8 @@ SHARED = (
     *("lab/data", "lab/models", "lab/training", "lab/attacks.py", "lab/tasks/run.py"),
 )
 """Files and folders of the package that every training may use."""
+ANALYSIS = ("estimates.py", "significance.py", "result.py")
+"""Files of lab/training that compare the results of runs. A run does not execute them."""
 
 
 @lru_cache
@@ -85,4 +87,5 @@ def _is_text(statement: ast.stmt) -> bool:
 def _files(names: Iterable[str]) -> Iterator[Path]:
     for name in names:
         path = ROOT / name
-        yield from sorted(path.rglob("*.py")) if path.is_dir() else [path]
+        files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
+        yield from (file for file in files if file.parent.name != "training" or file.name not in ANALYSIS)

@@ -15,6 +15,8 @@ scaled inverse χ² distribution with prior variance s_0² and d_0 degrees of fr
 replaces each by (d_0 s_0² + d s²) / (d_0 + d) with d_0 + d degrees of freedom. If the variances differ more than chance allows,
 d_0 is small and nothing is shared. A variance above the prior is not made smaller: it may be that of a norm that is unstable.
 
+Differences that are equal for all seeds have no variance to share: they are judged by the sign test, P = 2⁻ⁿ on one side.
+
 The smallest difference found with a power of 80 % is that of the noncentral t-distribution.
 """
 
@@ -102,8 +104,8 @@ class Estimate:
 
     def _upper_tail(self, distance: float) -> float:
         """Return P(T ≥ distance / standard error)."""
-        if self.standard_error == 0:  # nothing is known about the spread
-            return 1.0
+        if self.standard_error == 0:  # the sign test: no seed has a difference on the other side
+            return 0.5**self.n if distance > 0 else 1.0
         return float(stats.t.sf(distance / self.standard_error, self.total_df))
 
 
@@ -175,7 +177,7 @@ def moderate(estimates: Sequence[Estimate], max_df: float) -> list[Estimate]:
         prior_df, prior = 2 * half, math.exp(float(logs.mean()) + float(special.digamma(half)) - math.log(half))
     else:
         prior_df, prior = max_df, math.exp(float(logs.mean()))
-    return [_shrink(estimate, prior, prior_df, max_df) for estimate in estimates]
+    return [_shrink(estimate, prior, prior_df, max_df) if estimate.variance > 0 else estimate for estimate in estimates]
 
 
 def _shrink(estimate: Estimate, prior: float, prior_df: float, max_df: float) -> Estimate:

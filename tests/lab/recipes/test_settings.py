@@ -28,7 +28,9 @@ def test_settings_are_written_as_plain_json_and_read_as_the_same_values():
     values = to_json(TOY)
     assert values == {
         "seeds": 2,
-        "trainings": {"plain": {"config": {"lr": 0.5}, "base_batch_size": 32, "median_of_last": 1, "samples_per_step": None}},
+        "trainings": {
+            "plain": {"config": {"lr": 0.5}, "base_batch_size": 32, "median_of_last": 1, "samples_per_step": None, "lrs": {}}
+        },
         "devices": [4, 2],
         "sizes": [2, 4],
     }

@@ -7,7 +7,7 @@ Paper: MobileNetV2 ×0.35 and ×1.0, ShuffleNetV2 ×1.5 and DenseNet-121 on CIFA
     smoke  64 digits, one epoch, MobileNetV2; checks that the code works and claims nothing
     desk   2500 images of CIFAR-10 at 16 × 16 pixels, 3 epochs at batch size 32; narrower networks; a demonstration, which
            decides nothing unless its controls hold
-    night  10 000 images at 16 × 16 pixels, 12 epochs with warm-up at batch size 32: MobileNetV2 ×0.35 and ShuffleNetV2 ×0.5 with
+    night  20 000 images at 16 × 16 pixels, 12 epochs with warm-up at batch size 32: MobileNetV2 ×0.35 and ShuffleNetV2 ×0.5 with
            BN, GN, SN, HN and HN_G8, until GN has learned; 6 seeds
     paper  the published setting, complete (`support.presets.CIFAR10`)
 

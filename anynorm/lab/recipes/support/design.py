@@ -35,6 +35,7 @@ def describe(value: Any) -> Any:
 
     A function is described by its name and by the values that it was made with.
 
+    >>> from anynorm.lab.recipes.support.claims import Source
     >>> describe(Source("sn", "Table 2", "a quote"))
     ['Source', {'paper': 'sn', 'place': 'Table 2'}]
     """

@@ -226,8 +226,6 @@ def _verdict(sides: Sides, estimate: Estimate | None, decision: tuple[str, float
         name, p, note = _failed(sides)
     elif estimate is None or decision is None:
         name, p, note = UNDECIDED, None, f"needs at least 2 seeds; got {len(sides.seeds)}"
-    elif not estimate.standard_error:
-        name, p, note = UNDECIDED, None, "all seeds have the same difference, so its spread is not known"
     else:
         (name, p), note = decision, _note(sides.claim, estimate, decision[0], level)
     if sides.num_left_out:
@@ -253,6 +251,8 @@ def _note(claim: Claim, estimate: Estimate, name: str, level: float) -> str:
         return "larger than published" if low > margin else "smaller than published"
     if name != UNDECIDED:
         return ""
+    if not estimate.standard_error:
+        return f"all {estimate.n} seeds have the same difference; the sign test needs {math.ceil(1 - math.log2(level))} seeds"
     if isinstance(claim, Equivalent):
         target, which = claim.transformed_delta, "a difference of δ"
     elif margin is not None and margin >= abs(estimate.difference):

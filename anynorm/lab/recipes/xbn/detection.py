@@ -97,7 +97,7 @@ def _from_scratch(settings: DetectionSettings) -> list[Larger]:
             names = f"{better}, {count} per device", f"{worse}, {count} per device"
             if settings.variants.keys() >= set(names):
                 numbers, source = Published(published[better], published[worse]), Source("xbn", "Table 6")
-                requires = [BEST_SCRATCH] + [SAME_HEADS] * (set(pair) == {"xbn", "bn"})
+                requires = [BEST_SCRATCH] + [SAME_HEADS] * ("bn" in pair)
                 requires += [LARGE] * (_loses(settings) and count > 2 and "xbn" in pair)
                 group = _groups(settings).get(names, "")
                 result.append(higher_ap(*names, source, numbers, group=group, requires=requires))

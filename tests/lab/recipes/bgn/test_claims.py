@@ -52,7 +52,7 @@ def test_claims_about_small_batches_need_a_bn_that_loses_points_there():
 def test_the_mean_over_batch_sizes_is_compared_with_the_papers_mean():
     paper = comparisons(batch_size.claims(batch_size.PRESETS["paper"]))
     claims = [claim for claim in paper if claim.source.place.endswith("means")]
-    assert [claim.margin for claim in claims] == pytest.approx([1.403, 0.521, 2.427])
+    assert [claim.margin for claim in claims] == pytest.approx([1.403, 0.521, 2.427], abs=5e-4)  # rounded in the text
     assert all(isinstance(claim, Larger) and len(claim.larger.cells) == 7 for claim in claims)
 
 

@@ -8,6 +8,7 @@ from anynorm.lab.recipes.sabn.generation.settings import MANY, PRESETS, stages
 from anynorm.lab.recipes.support.controls import Learned
 from anynorm.lab.recipes.support.runs import options_of
 from anynorm.lab.recipes.support.verdicts import judge
+from tests.lab.recipes.comparisons import noise
 
 CURVE = [
     {
@@ -25,7 +26,7 @@ def rows(relative_accuracy, scores=(2.0, 4.0)):
     for network, config in settings.networks.items():
         for factor, norm in ((1.0, "CCBN"), (0.8, "SaBN")):
             for seed in range(6):
-                value = factor * (1 + 0.01 * (seed % 3))
+                value = factor * (1 + noise([network, norm, seed]))
                 curves = {
                     f"{column} {stage} ({mode} mode)": [value, value]
                     for column in ("grad_norm_std", "g_inter")
@@ -89,7 +90,7 @@ def test_that_spreads_are_mostly_lower_is_a_claim_about_the_median_over_stages()
     assert median_ratio(3.0, 2.0, 1.0, 1.0, 1.0, 4.0) == 2
     (claim,) = (claim for claim in claims(PRESETS["night"]) if claim.source.place == "Fig. 2a")
     assert "in most stages, train mode" in claim.statement
-    assert claim.sides[0].at(rows(80.0), 0) == pytest.approx(1 / 0.8)
+    assert claim.sides[0].at(rows(80.0), 0) == pytest.approx(1 / 0.8, rel=0.03)
 
 
 def test_gradients_in_eval_mode_are_claims_of_ours():

@@ -16,6 +16,7 @@ from anynorm.lab.recipes.sn.weights import (
 from anynorm.lab.recipes.support.presets import NIGHT
 from anynorm.lab.recipes.support.verdicts import judge
 from anynorm.lab.training.record import DONE, RunRecord
+from tests.lab.recipes.comparisons import noise
 
 
 def layer(mean_bn, var_bn):
@@ -49,8 +50,8 @@ def importance_rows(settings, bn_by_size):
     rows = []
     for size in settings.batch_sizes:
         for seed in range(settings.seeds):
-            noise = 0.001 * seed
-            layers = {f"{stage}.0.bn1": layer(bn_by_size[size] + noise, bn_by_size[size] - 0.1 + noise) for stage in (1, 2, 3)}
+            mean = bn_by_size[size] + noise([size, seed], 0.001)
+            layers = {f"{stage}.0.bn1": layer(mean, mean - 0.1) for stage in (1, 2, 3)}
             row = {"batch_size": size, "seed": seed, "failure": "", "train_accuracy": 90.0, "layers": layers}
             rows.append(row | average_weights(layers))
     return rows

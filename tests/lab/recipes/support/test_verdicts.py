@@ -306,10 +306,13 @@ def test_the_binomial_limit_takes_accuracies_of_one_sign_as_correlated():
     assert judge_one(attacked, rows, num_test=1000).estimate.test_variance == pytest.approx(2 * 50 * 50 / 250, rel=0.02)
 
 
-def test_equal_differences_of_all_seeds_are_undecided():
-    rows = [{"norm": norm, "seed": seed, "accuracy": 70.0 + (norm == "gn")} for norm in ("gn", "bn") for seed in range(5)]
+@pytest.mark.parametrize(("n", "verdict"), [(5, "undecided"), (6, "holds")])
+def test_equal_differences_of_all_seeds_are_judged_by_the_sign_test(n, verdict):
+    rows = [{"norm": norm, "seed": seed, "accuracy": 70.0 + (norm == "gn")} for norm in ("gn", "bn") for seed in range(n)]
     result = judge_one(more_accurate("gn", "bn", OURS), rows)
-    assert (result.verdict, result.note) == ("undecided", "all seeds have the same difference, so its spread is not known")
+    assert result.verdict == verdict
+    if verdict == "undecided":
+        assert result.note == "all 5 seeds have the same difference; the sign test needs 6 seeds"
 
 
 def test_a_claim_about_layers_needs_a_group():

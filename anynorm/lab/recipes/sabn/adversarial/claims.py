@@ -103,7 +103,7 @@ def _order(
         Source("sabn", place),
         Published(accuracies[norm], accuracies[other]),
         group=_group(column, norms),
-        requires=(BRANCHES_MATTER,) if set(norms) == {SA_AUX_BN, AUX_BN} else (),
+        requires=() if set(norms) == {BN, MODE_NORM} else (BRANCHES_MATTER,),
         num_attacked=num_images,
     )
 
