@@ -5,6 +5,7 @@ docs/papers/PAPER.json has one entry per item of the paper: `item`, `kind`, `wha
 
     implemented                a method or an equation, in code and tested
     measured conclusively      all claims that the paper makes there are decided
+    measured, exploratory      all are decided, by claims that were written or changed after the measurement
     measured, partly decided   some are decided
     measured, undecided        none is decided
     measured, not a fair test  the controls of all of its claims fail
@@ -36,8 +37,9 @@ KINDS = {
 }
 IMPLEMENTED, CONCLUSIVE = "implemented", "measured conclusively"
 PARTLY, UNDECIDED = "measured, partly decided", "measured, undecided"
+EXPLORATORY = "measured, exploratory"
 UNFAIR, NOT_MEASURED, MISSING = "measured, not a fair test", "runs, not measured", "missing"
-STATUSES = (IMPLEMENTED, CONCLUSIVE, PARTLY, UNDECIDED, UNFAIR, NOT_MEASURED, MISSING)
+STATUSES = (IMPLEMENTED, CONCLUSIVE, EXPLORATORY, PARTLY, UNDECIDED, UNFAIR, NOT_MEASURED, MISSING)
 MARKER = "inventory"
 
 
@@ -91,7 +93,7 @@ def status(item: Item, verdicts: list[Verdict]) -> str:
     """
     if verdicts:
         if all(verdict.decided for verdict in verdicts):
-            return CONCLUSIVE
+            return EXPLORATORY if any(verdict.exploratory for verdict in verdicts) else CONCLUSIVE
         if any(verdict.decided for verdict in verdicts):
             return PARTLY
         return UNFAIR if all(verdict.verdict == NOT_FAIR for verdict in verdicts) else UNDECIDED

@@ -93,8 +93,18 @@ def summary(folder: Path = RECORDS) -> str:
     return (
         f"{len(by_recipe)} recipes have been measured so far. Of the {total} distinct claims of the papers that they test, "
         f"{decided} are decided: {_counts_text({name: papers[name] for name in DECIDED})}. "
-        f"The others: {_counts_text(others)}.\nOf our own {sum(ours.values())} claims: {_counts_text(ours)}."
+        f"The others: {_counts_text(others)}.{_exploratory_note(verdicts)}\n"
+        f"Of our own {sum(ours.values())} claims: {_counts_text(ours)}."
     )
+
+
+def _exploratory_note(verdicts: list[Verdict]) -> str:
+    """Return how many of the decided claims are exploratory, as a sentence; "" if none is."""
+    decided = [verdict for verdict in verdicts if verdict.decided]
+    exploratory = sum(verdict.exploratory for verdict in decided)
+    share = "All" if exploratory == len(decided) else str(exploratory)
+    why = "their claims were written or changed after the measurement"
+    return f" {share} of the decided ones are exploratory: {why}." if exploratory else ""
 
 
 def _with_unique_group(verdict: Verdict, recipe: str) -> Verdict:

@@ -83,10 +83,9 @@ class Estimate:
         """Return the two-sided p-value of the hypothesis that the true difference is within ± δ."""
         return min(1.0, 2 * self._upper_tail(abs(self.difference) - delta))
 
-    @property
-    def smallest_difference(self) -> float:
-        """The smallest true difference that a two-sided test at 5 % finds with a power of 80 %."""
-        return noncentrality(self.total_df) * self.standard_error
+    def smallest_difference(self, level: float = LEVEL) -> float:
+        """Return the smallest true difference that a two-sided test at a level finds with a power of 80 %."""
+        return noncentrality(self.total_df, level) * self.standard_error
 
     def seeds_needed(self, difference: float, level: float = LEVEL) -> int | None:
         """Return the number of seeds with which a two-sided test at a level finds a difference with a power of 80 %.
@@ -149,11 +148,15 @@ def pooled_correlation(pairs: Sequence[tuple[Sequence[float], Sequence[float]]])
 
 
 def pairing_helps(correlation: float, n: int) -> bool:
-    """Whether pairs give a shorter interval than independent samples: a smaller variance for half of the degrees of freedom.
+    """Whether to use pairs: they give a shorter interval than independent samples, or sides have a negative correlation.
+
+    Pairs have half of the degrees of freedom.
 
     >>> pairing_helps(0.3, 3), pairing_helps(0.3, 8), pairing_helps(0.7, 3)
     (False, True, True)
     """
+    if correlation < 0:  # independent samples would have a variance that is too small
+        return True
     paired = math.sqrt(max(0.0, 1 - correlation)) * stats.t.isf(LEVEL / 2, n - 1)
     return bool(paired < stats.t.isf(LEVEL / 2, 2 * (n - 1)))
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,7 @@ def test_the_status_of_an_item_follows_from_its_verdicts():
     (holds,) = judge([more_accurate("b", "a", OURS)], [], rows, None)
     (unfair,) = judge([more_accurate("b", "a", OURS)], [Learned(90.0)], rows, None)
     assert status(item, [holds]) == "measured conclusively"
+    assert status(item, [replace(holds, exploratory=True)]) == "measured, exploratory"
     assert status(item, [holds, unfair]) == "measured, partly decided"
     assert status(item, [unfair]) == "measured, not a fair test"
     assert status(item, []) == "runs, not measured"

@@ -22,7 +22,7 @@ from anynorm.lab.recipes.support.recipe import RUNS, Recipe
 from anynorm.lab.recipes.support.record import MeasuredCell, RecipeRecord, read_record
 from anynorm.lab.recipes.support.settings import Settings
 from anynorm.lab.recipes.support.status import seconds_left, status_table
-from anynorm.lab.training.code_version import SHARED, dump
+from anynorm.lab.training.code_version import SHARED, cpu_family, dump
 from anynorm.lab.training.executors import LocalExecutor
 from anynorm.lab.training.provenance import _commit, provenance
 from anynorm.lab.training.sweep import grid
@@ -98,7 +98,8 @@ def test_cells_are_measured_seed_by_seed(tmp_path):
 
 def test_the_run_store_has_one_folder_per_version_of_the_code_that_trains(tmp_path):
     record = RECIPE.run("desk", tmp_path, runs=tmp_path / "store")
-    assert {row["runs"] for row in record.rows} == {str(tmp_path / "store" / training_version(PRESETS["desk"]))}
+    folder = f"{training_version(PRESETS['desk'])}-{cpu_family().replace(' ', '-')}"
+    assert {row["runs"] for row in record.rows} == {str(tmp_path / "store" / folder)}
     assert RECIPE.run("desk", tmp_path / "other").rows[0]["runs"].startswith(str(RUNS))
     versions = {training_version(load_recipe(name).settings("night")) for name in ("hn_sn", "sn_batch_size", "bgn_batch_size")}
     assert len(versions) == 1  # so that these recipes share runs
@@ -210,6 +211,7 @@ def test_a_comment_does_not_change_the_version_of_the_code_but_the_code_does(tmp
     assert "def train(" in names
     assert "def plot(" not in names
     assert "FIRST_PILOT_SEED = 1000" in executed_sources(load_recipe("bgn_batch_size").measure)  # a constant, imported
+    assert any("def cell_config(" in source for source in executed_sources(load_recipe("bgn_batch_size").measure))  # norm_grid.…
     assert "diagnostics" in SHARED
 
 
@@ -248,6 +250,9 @@ def test_an_unfinished_last_line_is_measured_again_and_a_damaged_line_is_named(t
         RECIPE.run("desk", tmp_path)
     path.write_text("\n".join([lines[0], '{"cell": {}}']) + "\n")
     with pytest.raises(anynorm.DataError, match=r"line 2 of .* must have the keys cell, provenance, values"):
+        RECIPE.run("desk", tmp_path)
+    path.write_text("\n".join([lines[0], '{"cell": 3, "values": {}, "provenance": {}}']) + "\n")
+    with pytest.raises(anynorm.DataError, match=r"line 2 of .*: cell, provenance, values must be objects"):
         RECIPE.run("desk", tmp_path)
 
 
@@ -293,6 +298,15 @@ def test_a_record_that_was_begun_with_another_design_is_not_completed(other, nam
     assert (tmp_path / FILE).read_text() == text
 
 
+def test_a_claim_is_undecided_as_long_as_seeds_of_the_design_are_missing(tmp_path):
+    (verdict,) = RECIPE.judge(RECIPE.run("desk", tmp_path, seeds=2))
+    assert (verdict.verdict, verdict.note, verdict.p) == ("undecided", "2 of 3 seeds are measured", None)
+    (verdict,) = RECIPE.judge(RECIPE.run("desk", tmp_path))
+    assert (verdict.verdict, verdict.exploratory) == ("holds", False)
+    (verdict,) = replace(RECIPE, controls=lambda _: [Learned(1.0, column="error")]).judge(RECIPE.read(tmp_path / FILE))
+    assert verdict.exploratory
+
+
 def test_words_do_not_belong_to_the_design_but_sides_scale_and_columns_do():
     settings, (claim,) = PRESETS["desk"], claims(PRESETS["desk"])
     control = Learned(5.0, column="error")
@@ -321,7 +335,7 @@ def test_a_measurement_without_the_number_of_a_control_is_refused(tmp_path):
     recipe = Recipe("toy", PRESETS, cells, measure, claims, plot, controls=lambda _: [Learned(20.0)])
     with pytest.raises(anynorm.DataError, match="has no number: the measurement must return a finite 'train_accuracy'; got None"):
         recipe.run("desk", tmp_path)
-    assert len(recipe.read(tmp_path / FILE).cells) == 1  # what was measured is kept
+    assert not (tmp_path / FILE).exists()
     with pytest.raises(anynorm.DataError, match="got nan"):
         check_recorded([Learned(20.0)], {"train_accuracy": float("nan")})
 

@@ -63,7 +63,7 @@ def test_differences_without_spread_have_the_p_value_of_the_sign_test(n):
 def test_the_smallest_difference_is_found_in_80_percent_of_simulations(n):
     generator = np.random.default_rng(n)
     estimate = Estimate(0.0, n, 1.0, n - 1)
-    samples = generator.normal(estimate.smallest_difference, 1.0, (20_000, n))
+    samples = generator.normal(estimate.smallest_difference(), 1.0, (20_000, n))
     found = stats.ttest_1samp(samples, 0.0, axis=1).pvalue < LEVEL
     assert found.mean() == pytest.approx(0.8, abs=0.01)
 
@@ -71,7 +71,7 @@ def test_the_smallest_difference_is_found_in_80_percent_of_simulations(n):
 def test_the_number_of_seeds_needed_makes_the_smallest_difference_as_small_as_asked():
     estimate = Estimate(0.3, 4, 1.0, 3)
     needed = estimate.seeds_needed(0.5)
-    smallest = [Estimate(0.3, n, 1.0, n - 1).smallest_difference for n in (needed - 1, needed)]
+    smallest = [Estimate(0.3, n, 1.0, n - 1).smallest_difference() for n in (needed - 1, needed)]
     assert smallest[0] > 0.5 >= smallest[1]
     assert noncentrality(needed - 1) / math.sqrt(needed) == pytest.approx(smallest[1])
     assert Estimate(0.3, 4, 1.0, 3, test_variance=1.0).seeds_needed(0.5) is None
@@ -161,3 +161,14 @@ def test_pairs_are_used_where_the_sides_are_correlated():
     assert pairing_helps(pooled_correlation(related), 8)
     assert not pairing_helps(pooled_correlation(independent), 8)
     assert pooled_correlation([([1.0, 1.0], [2.0, 2.0])]) == 1.0
+
+
+def test_sides_with_a_negative_correlation_are_paired():
+    assert pairing_helps(-0.3, 3)
+    generator = np.random.default_rng(3)
+    covered = []
+    for _ in range(2000):
+        first, second = generator.multivariate_normal([0.0, 0.0], [[1.0, -0.5], [-0.5, 1.0]], 8).T
+        low, high = estimate_paired(first, second).interval()
+        covered.append(low <= 0 <= high)
+    assert np.mean(covered) == pytest.approx(0.95, abs=0.015)

@@ -124,6 +124,8 @@ class _Comparison:
     loser_may_fail: bool = False
 
     def __post_init__(self) -> None:
+        if self.scale is RATIO and self.published is not None and min(self.published) <= 0:
+            raise DataError(f"the published numbers of a ratio must be above 0; got {self.published} for {self.statement!r}.")
         if self.level is not Level.RUN and not self.group:
             raise DataError(
                 f"a claim about each {self.level.value} must have a group, because all {self.level.value}s are those of the same "

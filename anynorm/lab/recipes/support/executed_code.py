@@ -72,7 +72,15 @@ class _Constant(NamedTuple):
 def _named_in(source: str, module: ModuleType) -> Iterator[Any]:
     """Yield the functions, classes and constants of recipes that source code of a module names."""
     namespace = vars(module)
-    names = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
+            continue
+        owner = namespace.get(node.value.id)  # module.function
+        if isinstance(owner, ModuleType) and owner.__name__.startswith(RECIPES) and hasattr(owner, node.attr):
+            value = getattr(owner, node.attr)
+            yield from [value] if _is_of_recipe(value) else _constants(node.attr, owner)
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     for name in sorted(names & namespace.keys()):
         if _is_of_recipe(namespace[name]):
             yield namespace[name]

@@ -30,7 +30,7 @@ ROW_HEIGHT, WIDTH, TEXT_WIDTH = 0.3, 11.0, 78
 
 
 def forest_plot(verdicts: Sequence[Verdict], title: str, path: Path) -> list[Path]:
-    """Draw the claims that could be estimated, one panel per unit, and write the picture as PNG.
+    """Draw the claims that could be estimated, one panel per unit, and write the picture as PNG. Unfair tests are light grey.
 
     Args:
         verdicts: the verdicts of a record.

@@ -11,6 +11,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from anynorm.lab.recipes.support.controls import Learned, check_recorded
 from anynorm.lab.recipes.support.record import MeasuredCell, RecipeRecord, cell_key, read_cells
 from anynorm.lab.training.sweep import Cell, Measurement
 
@@ -25,6 +26,7 @@ class Job:
         record: the record without cells; it is written if the file does not exist.
         path: the file of the record.
         source: the provenance of the code and of this machine.
+        controls: controls whose numbers a measurement must have; without them it is refused.
     """
 
     measure: Callable[[Cell, Path], Measurement]
@@ -32,6 +34,7 @@ class Job:
     record: RecipeRecord[Any]
     path: Path
     source: dict[str, Any]
+    controls: tuple[Learned, ...] = ()
 
 
 def measure_cell(job: Job, cell: Cell) -> MeasuredCell | None:
@@ -39,6 +42,9 @@ def measure_cell(job: Job, cell: Cell) -> MeasuredCell | None:
 
     Returns:
         None if another process is measuring the cell, or has measured it since this one read the record.
+
+    Raises:
+        DataError: if the measurement lacks the number of a control. Its training run is in the run store.
     """
     key = cell_key(cell)
     path = job.path.with_name(f".{job.path.name}.{hashlib.sha256(key.encode()).hexdigest()[:12]}.lock")
@@ -59,6 +65,7 @@ def _measure(job: Job, cell: Cell) -> MeasuredCell:
     seconds = round(time.perf_counter() - start, 2)
     own = {name: values.pop(name) for name in ("commit", "seconds") if name in values}
     measured = MeasuredCell(cell, values, job.source | {"seconds": seconds} | own)
+    check_recorded(job.controls, measured.row)
     job.record.append(job.path, measured)
     return measured
 

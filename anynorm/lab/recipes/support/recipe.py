@@ -10,7 +10,7 @@ from typing import Any, Generic
 
 from anynorm.errors import DataError
 from anynorm.lab.recipes.support.claims import Check, Claim
-from anynorm.lab.recipes.support.controls import Control, ControlResult, check_recorded
+from anynorm.lab.recipes.support.controls import Control, ControlResult, Learned
 from anynorm.lab.recipes.support.design import design_hash, differing_names
 from anynorm.lab.recipes.support.executed_code import measure_version, training_version
 from anynorm.lab.recipes.support.measure_cell import Job, measure_cell
@@ -18,7 +18,7 @@ from anynorm.lab.recipes.support.record import SUFFIX, RecipeRecord, cell_key, r
 from anynorm.lab.recipes.support.settings import SettingsT, configs_in, map_configs
 from anynorm.lab.recipes.support.settings_json import to_json
 from anynorm.lab.recipes.support.sides import check_controls
-from anynorm.lab.recipes.support.verdicts import Verdict, judge, violated
+from anynorm.lab.recipes.support.verdicts import Verdict, judge, until_complete, violated
 from anynorm.lab.tasks import task_class
 from anynorm.lab.training.code_version import cpu_family
 from anynorm.lab.training.config import Config
@@ -31,6 +31,8 @@ from anynorm.table import Table
 SMOKE, DESK = "smoke", "desk"
 """The preset that takes seconds and only checks that the code works, and the one that demonstrates a recipe in minutes."""
 PRESETS = (SMOKE, DESK, "night", "paper")
+CHANGED = "-"
+"""What the name of a preset has before the hash of the settings that `--set` changed."""
 RUNS = Path("runs/recipes")
 """Default folder of the run store."""
 FIRST_PILOT_SEED = 1000
@@ -113,7 +115,8 @@ class Recipe(Generic[SettingsT]):
 
         An interrupted call can be resumed, and several may run at once: none measures a cell that another is measuring. Cells of
         an unfinished seed that another version of the code or another kind of processor measured are measured again, because the
-        two sides of a comparison must not differ in them. The run store has one folder per version of the code that trains.
+        two sides of a comparison must not differ in them. The run store has one folder per version of the code that trains and
+        kind of processor.
 
         Args:
             preset: the name of a preset.
@@ -135,11 +138,12 @@ class Recipe(Generic[SettingsT]):
         # the provenance of the code that is loaded now: files may change during the run
         source = provenance() | {"code": code, "cpu": cpu_family(), "processes": executor.workers, "threads": 1}
         settings = with_validation(record.settings) if pilot else record.settings
-        job = Job(partial(self.measure, settings), runs / training_version(settings), replace(record, cells=[]), path, source)
-        controls = self.controls(record.settings)
-        for _, measured in track(executor.map_unordered(partial(measure_cell, job), pending), self.name, len(pending)):
-            if measured is not None:
-                check_recorded(controls, measured.row)
+        controls = tuple(control for control in self.controls(settings) if isinstance(control, Learned))
+        # runs of one version of the code on one kind of processor: the two sides of a pair must not mix them
+        store = runs / f"{training_version(settings)}-{cpu_family().replace(' ', '-')}"
+        job = Job(partial(self.measure, settings), store, replace(record, cells=[]), path, source, controls)
+        for _ in track(executor.map_unordered(partial(measure_cell, job), pending), self.name, len(pending)):
+            pass
         record = self.read(path) if path.exists() else record
         order = {cell_key(cell): position for position, cell in enumerate(self._cells(record.settings, pilot=pilot))}
         record.cells = sorted(record.latest.values(), key=lambda cell: order.get(cell_key(cell.cell), len(order)))
@@ -182,9 +186,15 @@ class Recipe(Generic[SettingsT]):
         return result
 
     def judge(self, record: RecipeRecord[SettingsT]) -> list[Verdict]:
-        """Return the verdict on each claim, in the order of the claims."""
+        """Return the verdict on each claim, in the order of the claims.
+
+        A claim of which seeds of the design are missing is undecided: looking after each seed would find differences by chance.
+        """
         claims = [claim for claim in self.claims(record.settings) if not isinstance(claim, Check)]
-        return judge(claims, self.controls(record.settings), record.rows, record.settings.num_test)
+        verdicts = judge(claims, self.controls(record.settings), record.rows, record.settings.num_test)
+        verdicts = until_complete(verdicts, record.rows, self.cells(record.settings))
+        exploratory = record.design != self.design(record.settings)
+        return [replace(verdict, exploratory=exploratory) for verdict in verdicts]
 
     def check_controls(self, record: RecipeRecord[SettingsT]) -> list[ControlResult]:
         """Return the outcome of each control."""
@@ -204,7 +214,7 @@ class Recipe(Generic[SettingsT]):
         parts.append(record.failure_summary)
         if record.preset == SMOKE:
             parts.append("The smoke preset only checks that the code works: its verdicts mean nothing.")
-        elif record.preset not in PRESETS:
+        elif CHANGED in record.preset:
             parts.append("Settings were changed by --set: these verdicts are exploratory.")
         elif changed := self._changed_versions(record):
             parts.append(f"The numbers have another meaning now ({', '.join(changed)}): measure them again.")

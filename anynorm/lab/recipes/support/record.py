@@ -10,6 +10,7 @@ left out: that cell is measured again. If a cell has several lines, the last one
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import Counter
 from dataclasses import asdict, dataclass, field
@@ -121,6 +122,8 @@ class RecipeRecord(Generic[SettingsT]):
             _cut_unfinished_line(path)
             with path.open("a") as file:
                 file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
         self.cells.append(cell)
 
 
@@ -172,6 +175,8 @@ def read_cells(path: Path) -> list[MeasuredCell]:
             raise DataError(f"line {number} of {path} is not a cell: {error}. Restore the file, or delete the line.") from None
         if not isinstance(values, dict) or values.keys() != LINE_KEYS:
             raise DataError(f"line {number} of {path} must have the keys {', '.join(sorted(LINE_KEYS))}. Restore the file.")
+        if not all(isinstance(value, dict) for value in values.values()):
+            raise DataError(f"line {number} of {path}: {', '.join(sorted(LINE_KEYS))} must be objects. Restore the file.")
         if "seed" not in values["cell"] or not values["provenance"].keys() >= ORIGIN:
             raise DataError(
                 f"line {number} of {path} must have a seed in its cell, and {' and '.join(sorted(ORIGIN))} in its provenance. "

@@ -12,7 +12,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from anynorm.errors import DataError, unknown_name
-from anynorm.lab.recipes.support.recipe import Recipe
+from anynorm.lab.recipes.support.recipe import CHANGED, Recipe
 from anynorm.lab.recipes.support.settings import SettingsT
 from anynorm.lab.tasks import task_class
 from anynorm.lab.training.config import Config
@@ -38,7 +38,7 @@ def with_changes(recipe: Recipe[SettingsT], preset: str, changes: Sequence[str])
         if not separator:
             raise DataError(f"--set must be PATH=VALUE, such as training.config.lr=0.03; got {change!r}.")
         settings = _change(settings, path.split("."), text, change)
-    name = f"{preset}-{hashlib.sha256(' '.join(sorted(changes)).encode()).hexdigest()[:6]}"
+    name = f"{preset}{CHANGED}{hashlib.sha256(' '.join(sorted(changes)).encode()).hexdigest()[:6]}"
     return replace(recipe, presets={**recipe.presets, name: settings}), name
 
 

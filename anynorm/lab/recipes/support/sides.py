@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -76,11 +77,14 @@ def collect(claim: Claim, controls: Sequence[Control], rows: Sequence[Row]) -> S
     sets = [found for side in (first, second) if (found := side.seeds(rows)) is not None]
     every = sorted(set.intersection(*sets)) if sets else []
     seeds = [seed for seed in every if _same_origin(first, second, rows, seed)]
+    first_values, second_values = (tuple(side.at(rows, seed) for seed in seeds) for side in (first, second))
+    if any(value is not None and not math.isfinite(value) for value in (*first_values, *second_values)):
+        raise DataError(f"the claim {claim.statement!r} has a value that is not finite; a failed run must have None.")
     return Sides(
         claim,
         tuple(seeds),
-        tuple(first.at(rows, seed) for seed in seeds),
-        tuple(second.at(rows, seed) for seed in seeds),
+        first_values,
+        second_values,
         len(every) - len(seeds),
         "; ".join(_unfair_reasons(claim, controls, rows)),
     )

@@ -30,7 +30,8 @@ def status_table(recipes: Iterable[Recipe[Any]], folder: Path) -> Table:
     missing = sum(row["cells"] - row["measured"] for row in rows)
     hours = sum(row["core hours left"] or 0.0 for row in rows)
     unknown = sum(row["core hours left"] is None for row in rows)
-    later = f", besides {unknown} presets of which no cell has been timed" if unknown else ""
+    untimed = sum(row["cells"] - row["measured"] for row in rows if row["core hours left"] is None)
+    later = f"; {untimed} of them in {unknown} presets of which no cell has been timed" if unknown else ""
     finding = (
         f"{missing} cells are missing: about {hours:.1f} hours of one core{later}. "
         "To measure: anynorm reproduce NAME --preset PRESET"

@@ -66,7 +66,7 @@ def _row(verdict: Verdict) -> dict[str, object]:
     else:
         low, high = (format_difference(claim, limit) for limit in estimate.interval())
         difference = f"{format_difference(claim, estimate.difference)} [{low}, {high}]"
-        smallest = format_difference(claim, estimate.smallest_difference).lstrip("+")
+        smallest = format_difference(claim, estimate.smallest_difference(verdict.level)).lstrip("+")
     published = claim.source.quote if margin is None else format_difference(claim, margin)
     return {
         "claim": claim.statement + ("" if claim.level is Level.RUN else f" (per {claim.level.value})"),

@@ -1,5 +1,7 @@
 """A verdict says what was tested, against what control, and with which power; simulations have the stated error rates."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -20,6 +22,7 @@ from anynorm.lab.recipes.support.claims import (
 from anynorm.lab.recipes.support.controls import Learned, Requirement, check_recorded
 from anynorm.lab.recipes.support.quantities import Computed, Constant, Measured, accuracy_drop, accuracy_of, mean_of
 from anynorm.lab.recipes.support.sides import check_controls
+from anynorm.lab.recipes.support.verdict_table import verdict_table
 from anynorm.lab.recipes.support.verdicts import (
     EQUIVALENT,
     FAILED,
@@ -118,7 +121,7 @@ def test_a_network_that_did_not_learn_makes_a_claim_not_a_fair_test_unless_the_p
         row["train_accuracy"] = 12.0 if row["norm"] == "bn" and row["seed"] == 3 else 80.0
     claim = more_accurate("gn", "bn", TABLE_2)
     result = judge_one(claim, rows, [Learned(25.0)])
-    assert (result.verdict, result.estimate) == (NOT_FAIR, None)
+    assert (result.verdict, result.p) == (NOT_FAIR, None)
     assert result.note == "training accuracy (%) of norm bn: 12, below 25"
     fails = Larger(statement="bn fails", source=TABLE_2, larger=claim.larger, smaller=claim.smaller, loser_may_fail=True)
     assert judge_one(fails, rows, [Learned(25.0)]).verdict == HOLDS
@@ -315,6 +318,43 @@ def test_equal_differences_of_all_seeds_are_judged_by_the_sign_test(n, verdict):
         assert result.note == "all 5 seeds have the same difference; the sign test needs 6 seeds"
 
 
+def test_an_unfair_test_is_estimated_but_not_tested():
+    rows = make_rows({"gn": 80.0, "bn": 70.0, "ln": 70.0}, n=6)
+    for row in rows:
+        row["train_accuracy"] = 12.0 if row["norm"] == "bn" else 80.0
+    claims = [more_accurate("gn", "bn", OURS), more_accurate("gn", "ln", OURS)]
+    unfair, fair = judge(claims, [Learned(25.0)], rows, None)
+    assert (unfair.verdict, unfair.p, fair.verdict) == (NOT_FAIR, None, HOLDS)
+    assert unfair.estimate.difference == pytest.approx(10.0, abs=1.0)
+    assert fair.level == 0.05  # the unfair test is not in the family
+
+
+def test_powers_are_those_of_the_corrected_level():
+    rows = make_rows({f"norm{k}": 70.0 for k in range(5)}, n=8)
+    claims = [more_accurate(f"norm{k}", "norm0", OURS) for k in range(1, 5)]
+    verdict = judge(claims, [], rows, None)[0]
+    assert verdict.level == 0.05 / 4
+    row = verdict_table([verdict]).rows[0]
+    assert float(row["found with 80 %"]) > 1.2 * verdict.estimate.smallest_difference()
+
+
+def test_one_failed_run_does_not_show_that_a_norm_fails():
+    rows = [{"norm": "gn", "seed": seed, "accuracy": 70.0} for seed in (0, 1)]
+    rows += [{"norm": "bn", "seed": seed, "accuracy": None} for seed in (0, 1)]
+    claim = replace(more_accurate("gn", "bn", OURS), loser_may_fail=True)
+    assert judge_one(claim, rows).verdict == HOLDS
+    assert judge_one(claim, [row for row in rows if row["seed"] == 0]).verdict == FAILED
+
+
+def test_values_that_are_not_finite_and_ratios_of_zero_are_refused():
+    rows = make_rows({"gn": 80.0, "bn": 70.0})
+    rows[0]["accuracy"] = float("nan")
+    with pytest.raises(anynorm.DataError, match="has a value that is not finite; a failed run must have None"):
+        judge_one(more_accurate("gn", "bn", OURS), rows)
+    with pytest.raises(anynorm.DataError, match="published numbers of a ratio must be above 0; got 0 and 1"):
+        replace(more_accurate("gn", "bn", OURS), scale=RATIO, published=Published(0, 1))
+
+
 def test_a_claim_about_layers_needs_a_group():
     bn, gn = accuracy_of(norm="bn"), accuracy_of(norm="gn")
     with pytest.raises(anynorm.DataError, match=r"about each layer must have a group, .* got none for the claim 'deeper'"):
@@ -341,7 +381,7 @@ def test_the_papers_difference_is_found_as_often_as_the_power_says():
         rows = make_rows({"gn": 71.5, "bn": 70.0}, n=8, sd=1.0, seed=repetition)
         verdict = judge_one(more_accurate("gn", "bn", TABLE_2, Published(71.5, 70.0)), rows)
         found += verdict.verdict == HOLDS
-        power.append(verdict.estimate.smallest_difference)
+        power.append(verdict.estimate.smallest_difference())
     assert np.mean(power) == pytest.approx(1.6, abs=0.15)  # 2.3 · 1.414 / √8 · …: the true difference is a little smaller
     assert 0.68 < found / repetitions < 0.85
 

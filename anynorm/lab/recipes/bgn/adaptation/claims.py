@@ -58,7 +58,7 @@ def _claims_by_pair(settings: AdaptationSettings) -> list[Claim]:
             common: dict[str, Any] = {
                 "source": WEBCAM_TO_AMAZON if pair == "W to A" else TABLE,
                 "published": Published(published["bgn"], published[other]),
-                "group": f"bgn against {other}",
+                "group": f"bgn Table 7, bgn against {other}",
                 "requires": (ADAPTS,),
             }
             if published["bgn"] > published[other]:
