@@ -40,14 +40,15 @@ demonstration: it decides nothing unless its controls hold. `night` takes hours 
 measure what is missing: `anynorm reproduce NAME --preset PRESET`; `anynorm reproduce --status` lists it.
 
 **How to read a verdict.** Each claim compares two quantities over n seeds. The difference has a 95 % interval; "paper" is the
-paper's difference, "found with 80 %" the smallest true difference that these seeds find with a power of 80 %. Intervals are those
-of a single claim; verdicts and p have Holm's correction over the claims of the recipe. p is that of the test that decided. δ is
-the difference up to which two numbers are called equal. Intervals include the noise of the test items (images, pairs, videos)
+paper's difference, "found with 80 %" the smallest true difference that these seeds find with a power of 80 %, at the level of the
+first step of Holm's correction. Intervals are those of a single claim; verdicts and p have Holm's correction over the claims of the
+recipe. p is that of the test that decided. δ is the difference up to which two numbers are called equal. Intervals include the noise of the test items (images, pairs, videos)
 where the rows have the metric of each item; those of older rows have it for accuracies only, as an upper limit.
 
 - *holds*: the difference is not 0 and has the claimed sign (of a claim of equality: it is within δ). *reversed*: the opposite.
 - *equivalent*: the difference is smaller than δ, half a point or a quarter of the paper's difference unless stated otherwise.
-- *smaller than published*: it may be 0, but it is not the paper's. *undecided*: neither; with the seeds a decision would need.
+- *smaller than published*: it may be 0, but it is not the paper's. *undecided*: neither; with the seeds a decision would need. As
+  long as seeds of the design are missing, a claim is undecided.
 - *not a fair test*: a control fails, mostly because a network did not learn. *failed*: a run diverged or could not be trained.
 
 Claims about the same networks on both sides (two attacks, the layers of a network) are counted once, with their least favourable
