@@ -14,6 +14,8 @@ The variances of all comparisons of a recipe are estimates of similar quantities
 scaled inverse χ² distribution with prior variance s_0² and d_0 degrees of freedom, estimates both from the log variances, and
 replaces each by (d_0 s_0² + d s²) / (d_0 + d) with d_0 + d degrees of freedom. If the variances differ more than chance allows,
 d_0 is small and nothing is shared. A variance above the prior is not made smaller: it may be that of a norm that is unstable.
+The limit: comparisons with one side in common have dependent variances. If that side is far more variable than the others, 95 %
+intervals cover the truth in 90 % (n = 3) to 93 % (n = 8) of simulations.
 
 Differences that are equal for all seeds have no variance to share: they are judged by the sign test, P = 2⁻ⁿ on one side.
 
