@@ -29,7 +29,7 @@ PRESETS = {
 }
 LARGE_BATCH = {"bn": 70.37, "gn:": 68.77, "hn": 70.12}
 SMALL_BATCH = {"bn": 65.78, "gn:": 69.08, "hn": 68.54}
-"""The paper's accuracy in % with 64 and 4 images per device. `gn:` has 32 groups there."""
+"""The paper's accuracy in % with 64 and 4 images per device. `gn:` has 32 groups in our preset; the paper does not state it."""
 
 
 CLOSE = 1.0

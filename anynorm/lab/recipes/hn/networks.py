@@ -12,13 +12,13 @@ Paper: MobileNetV2 ×0.35 and ×1.0, ShuffleNetV2 ×1.5 and DenseNet-121 on CIFA
     paper  the published setting, complete (`support.presets.CIFAR10`)
 
 Scaled down in `desk`: MobileNetV2 ×0.35, ShuffleNetV2 ×0.5 and DenseNet-121 ×0.25, trained for 234 steps. After so few steps
-networks with IN, LN and GN are still at chance.
+MobileNetV2 and ShuffleNetV2 with IN, LN and GN are still near chance.
 
-GN and HN_G8 have 8 groups, as in the paper, because more do not divide the channels of all layers. The first layers of
-MobileNetV2 ×0.35 have 8 channels: there GN with 8 groups is IN, and HN_G8 is BN. The paper does not say how it adapts these
-networks to small images: the strides here are a choice of ours, see `models.mobilenet` and `models.shufflenet`. The published
-numbers of ShuffleNetV2 and DenseNet-121 are those of ×1.5 and ×1, so in presets with other widths claims are about the order
-only.
+HN_G8 has 8 groups, as in the paper, and so has GN, whose number it does not state; more do not divide the channels of all layers.
+The first layers of MobileNetV2 ×0.35 have 8 channels: there GN with 8 groups is IN, and HN_G8 is BN. The paper does not say how
+it adapts these networks to small images: the strides here are a choice of ours, see `models.mobilenet` and `models.shufflenet`.
+The published numbers of ShuffleNetV2 and DenseNet-121 are those of ×1.5 and ×1, so in presets with other widths claims are about
+the order only.
 """
 
 from __future__ import annotations

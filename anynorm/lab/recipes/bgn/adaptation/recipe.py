@@ -4,8 +4,8 @@
 
 Paper: CAN (Kang et al. 2019) on the six tasks of Office-31, ResNet-50 pretrained on ImageNet, statistics and affine of every norm
 per domain; batches of 30, Adam 0.001, which is multiplied by 0.1 every 25 updates ("decay rate 0.1 and decay step 25", the
-defaults of the schedule in CAN's code); the training stops when the distance between the centers of source and target is below
-0.001. G of BGN differs between tasks (512, 1, 8, 32).
+defaults of the exponential schedule in CAN's code); the training stops when the distance between the centers of source and target
+is below 0.001. G of BGN differs between tasks (512, 1, 8, 32).
 
     smoke    digits and faded digits, a few steps; checks that the code works and claims nothing
     desk     USPS to MNIST at 16 × 16 pixels, 2000 images of each, ResNet-8, 372 steps on the source, then 186 of CAN. A
