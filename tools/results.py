@@ -41,9 +41,10 @@ measure what is missing: `anynorm reproduce NAME --preset PRESET`; `anynorm repr
 
 **How to read a verdict.** Each claim compares two quantities over n seeds. The difference has a 95 % interval; "paper" is the
 paper's difference, "found with 80 %" the smallest true difference that these seeds find with a power of 80 %, at the level of the
-first step of Holm's correction. Intervals are those of a single claim; verdicts and p have Holm's correction over the claims of the
-recipe. p is that of the test that decided. δ is the difference up to which two numbers are called equal. Intervals include the noise of the test items (images, pairs, videos)
-where the rows have the metric of each item; those of older rows have it for accuracies only, as an upper limit.
+first step of Holm's correction. Intervals are those of a single claim; verdicts and p have Holm's correction over the claims of
+the recipe. p is that of the test that decided. δ is the difference up to which two numbers are called equal. Intervals include
+the noise of the test items (images, pairs, videos) where the rows have the metric of each item; those of older rows have it for
+accuracies only, as an upper limit.
 
 - *holds*: the difference is not 0 and has the claimed sign (of a claim of equality: it is within δ). *reversed*: the opposite.
 - *equivalent*: the difference is smaller than δ, half a point or a quarter of the paper's difference unless stated otherwise.
