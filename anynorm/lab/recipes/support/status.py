@@ -31,11 +31,9 @@ def status_table(recipes: Iterable[Recipe[Any]], folder: Path) -> Table:
     hours = sum(row["core hours left"] or 0.0 for row in rows)
     unknown = sum(row["core hours left"] is None for row in rows)
     untimed = sum(row["cells"] - row["measured"] for row in rows if row["core hours left"] is None)
-    later = f"; {untimed} of them in {unknown} presets of which no cell has been timed" if unknown else ""
-    finding = (
-        f"{missing} cells are missing: about {hours:.1f} hours of one core{later}. "
-        "To measure: anynorm reproduce NAME --preset PRESET"
-    )
+    parts = [f"about {hours:.1f} hours of one core"] if missing > untimed or not unknown else []
+    parts += [f"no cell of {unknown} presets with {untimed} cells has been timed"] if unknown else []
+    finding = f"{missing} cells are missing: {'; '.join(parts)}. To measure: anynorm reproduce NAME --preset PRESET"
     return Table(rows, finding, formats={"core hours left": ".1f"})
 
 
