@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from anynorm import norms as algebra  # noqa: F401  # their classes register themselves
 from anynorm.core import grammar
+from anynorm.core.activation import Activation
 from anynorm.core.spec import NormSpec
 from anynorm.core.update_rules import UpdateRule
 from anynorm.errors import SpecError
@@ -59,6 +60,7 @@ def make(
     device: Any = None,
     dtype: Any = None,
     update_rule: UpdateRule | None = None,
+    activation: str | Activation | None = None,
     **arguments: Any,
 ) -> Norm:
     """Make a normalization layer from a spec.
@@ -73,6 +75,8 @@ def make(
         device: device of parameters and buffers.
         dtype: dtype of parameters and buffers.
         update_rule: update rule of the running statistics (see `anynorm.core.update_rules`); replaces `momentum`.
+        activation: activation that is applied to the output in the same pass: relu, relu6, leaky_relu, silu, gelu, gelu_tanh,
+            hardswish; None without one.
         arguments: arguments of the norms that are not in the spec string, such as num_groups, num_classes, num_domains or
             num_samples, and hyperparameters of the norm. Every spec accepts batch_size, which only bgn uses, to choose its
             number of groups.
@@ -105,6 +109,7 @@ def make(
         device=device,
         dtype=dtype,
         update_rule=update_rule,
+        activation=activation,
         **hyperparameters,
     )
 

@@ -31,6 +31,7 @@ from anynorm.kernels.interface import (
 from anynorm.kernels.reference import at_least_float32 as at_least_float32
 from anynorm.kernels.reference import coefficients as coefficients
 from anynorm.kernels.reference import compute_dtype as compute_dtype
+from anynorm.kernels.reference import finish as finish
 from anynorm.kernels.reference import moments as moments
 
 __all__ = ["describe", "use"]  # the public names
@@ -87,6 +88,9 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
     Raises:
         AnynormError: if the kernels selected with `use` do not support this forward pass.
     """
+    if params.residual is not None and spec.activation is not None and not spec.activation.keeps_sign:
+        y, batch = normalize(spec.without_activation, x, params, buffers)  # backward would need a third tensor of the size of x
+        return spec.activation(y), batch
     if torch.compiler.is_compiling() or (selected := _selected.get()) == "reference":
         return reference.normalize(spec, x, params, buffers)
     name = ("gpu" if x.is_cuda else "cpu") if selected == "auto" else selected
@@ -107,6 +111,8 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
 def _normalize_positions(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
     """Normalize the channels of each position as a separate sample (n · positions, c)."""
     vectors = x.movedim(1, -1)
+    if params.residual is not None:
+        params = params._replace(residual=params.residual.movedim(1, -1).reshape(-1, x.shape[1]))
     y, batch = normalize(spec, vectors.reshape(-1, x.shape[1]), params, buffers)
     y = y.reshape(vectors.shape).movedim(-1, 1)
     return reference.with_strides_of(x, y.contiguous() if x.is_contiguous() else y), batch

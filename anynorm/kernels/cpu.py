@@ -87,8 +87,9 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
     running = [buffer for pair in buffers.running_stats for buffer in pair or (None, None)]
     momentum = -1.0 if buffers.momentum is None else buffers.momentum
     y, stats = library.normalize(  # type: ignore[misc]
-        x, params, running, buffers.labels, spec.encoded, spec.eps, spec.sync_group.name, buffers.num_batches, momentum
+        x, params[:8], running, buffers.labels, spec.encoded, spec.eps, spec.sync_group.name, buffers.num_batches, momentum
     )
+    y = reference.finish(y, params.residual, spec.activation)
     if not spec.pools_batch or (momentum >= 0 and not spec.num_domains and not spec.sync_group.is_synchronized):
         return y, BatchStats([None] * len(spec.uses_batch), is_updated=momentum >= 0)
     num_domains = max(spec.num_domains, 1)
@@ -122,7 +123,7 @@ def _reference_backward(
     """Return the needed gradients, computed by the reference so that they can be differentiated again."""
     pairs = tuple(zip(running_stats[::2], running_stats[1::2], strict=True))
     decoded = ForwardSpec.decode(spec, Params(*params), x.shape[1], eps, group)
-    grads = reference.gradients(decoded, x, Params(*params), Buffers(pairs, labels), dy, needed)
+    grads = reference.gradients(decoded, x, Params(*params), Buffers(pairs, labels), dy, [*needed, False])
     return [grad for grad in grads if grad is not None]
 
 

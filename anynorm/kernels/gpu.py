@@ -281,7 +281,10 @@ class _Normalize(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
         spec, (x, _, _, _, *params) = ctx.call.spec, ctx.saved_tensors
         if torch.is_grad_enabled():  # to be differentiated again
-            return (None, *reference.gradients(spec, x, Params(*params), ctx.call.fixed_buffers(), dy, ctx.needs_input_grad[1:]))
+            return (
+                None,
+                *reference.gradients(spec, x, Params(*params), ctx.call.fixed_buffers(), dy, ctx.needs_input_grad[1:]),
+            )
         if dy.dtype != x.dtype or dy.stride() != x.stride():
             dy = torch.empty_like(x).copy_(dy)
         grads = {}
@@ -322,7 +325,8 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
     plan = make_plan(spec, x.shape, x.element_size(), last, 0 if params.style_std is None else params.style_std.shape[0])
     call = _Pass(spec, plan, buffers._replace(labels=labels))
     check_sizes(spec, x, params, call.buffers)
-    y: Tensor = _Normalize.apply(call, x, *params)  # type: ignore[no-untyped-call]
+    y: Tensor = _Normalize.apply(call, x, *params._replace(residual=None))  # type: ignore[no-untyped-call]
+    y = reference.finish(y, params.residual, spec.activation)
     is_updated = buffers.momentum is not None
     if is_updated and (x.is_cuda or not (spec.num_domains or spec.sync_group.is_synchronized)):
         return y, BatchStats([None for _ in spec.uses_batch], is_updated=True)  # the layer does not need the statistics

@@ -20,7 +20,7 @@ def check_sizes(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) 
     by_class, logits = (spec.norm_spec.num_classes, c), [(groups, len(side)) for side in (spec.cuts.mean, spec.cuts.var)]
     style = (1 if params.style_std is not None and params.style_std.shape[0] == 1 else n, c)
     sizes: list[tuple[int, ...]] = [(c,), (c,), by_class, by_class, *logits, style, style]
-    for name, tensor, size in zip(Params._fields, params, sizes, strict=True):
+    for name, tensor, size in zip(Params._fields, params, [*sizes, tuple(x.shape)], strict=True):
         if tensor is not None and tensor.shape not in (size, size[1:] if size[0] == 1 else size):
             raise ShapeError(f"{name} must have shape {size}; got {tuple(tensor.shape)}.")
     if c != x.shape[1] or (spec.norm_spec.num_classes and (buffers.labels is None or buffers.labels.shape != (n,))):

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from anynorm.core.activation import Activation
 from anynorm.core.affine import PerChannel, PerClass, Stage, Style
 from anynorm.core.compat import can_read_values
 from anynorm.core.cuts import ALL, Cut
@@ -40,7 +41,7 @@ def is_channels_last(x: Tensor) -> bool:
 
 
 class Params(NamedTuple):
-    """The inputs besides x that receive gradients: the parameters of the layer, and the mean and std of a style."""
+    """The inputs besides x that receive gradients: the parameters of the layer, the mean and std of a style, and the residual."""
 
     weight: Tensor | None = None
     bias: Tensor | None = None
@@ -50,6 +51,7 @@ class Params(NamedTuple):
     var_weight: Tensor | None = None
     style_mean: Tensor | None = None
     style_std: Tensor | None = None
+    residual: Tensor | None = None
 
     def of(self, stage: Stage) -> list[Any]:
         """Return the parameters of an affine stage."""
@@ -59,7 +61,7 @@ class Params(NamedTuple):
 MIXINGS = (Softmax, Argmax, Precomputed)
 """The mixing rules, in the order of their indices in `ForwardSpec.encoded`."""
 NUM_LAYER_PARAMS = 6
-"""Number of leading fields of `Params` that are parameters of the layer; the other fields are the style."""
+"""Number of leading fields of `Params` that are parameters of the layer; the other fields come with each input."""
 
 
 class Buffers(NamedTuple):
@@ -90,6 +92,7 @@ class ForwardSpec:
         eps: value added to the variance.
         uses_batch: for each cut, whether it uses batch statistics (True) or running statistics (False).
         sync_group: the processes over which statistics are synchronized.
+        activation: the activation that is applied to the output; None without one.
 
     Attributes:
         validated_shapes: shapes and dtypes of x that a layer has already checked for this pass.
@@ -107,6 +110,7 @@ class ForwardSpec:
     eps: float
     uses_batch: tuple[bool, ...]
     sync_group: SyncGroup
+    activation: Activation | None = None
     validated_shapes: set[Any] = field(init=False, repr=False, default_factory=set)
 
     def __post_init__(self) -> None:
@@ -172,6 +176,11 @@ class ForwardSpec:
             return None
         vectors = ResolvedCuts(tuple(replace(cut, space=1) for cut in cuts), self.cuts.mean, self.cuts.var)
         return replace(self, cuts=vectors)
+
+    @cached_property
+    def without_activation(self) -> ForwardSpec:
+        """The same pass without the activation."""
+        return replace(self, activation=None)
 
     def num_strips(self, x: Tensor) -> int:
         """Return the number of strips of the positions from which the space parts of all cuts can be pooled."""

@@ -43,6 +43,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from anynorm.core.activation import Activation
 from anynorm.core.affine import Coefficients, chain, inverse_std
 from anynorm.core.compat import is_exporting, is_transformed
 from anynorm.core.mixing import mix
@@ -72,7 +73,13 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
         y = _apply(_chain(stages, torch.ones_like(r[:1, :1, :1])), normalized)
     else:
         y = scale(centered, center, mean, _chain(stages, r), x)
-    return with_strides_of(x, y.to(x.dtype)), batch
+    return with_strides_of(x, finish(y, params.residual, spec.activation).to(x.dtype)), batch
+
+
+def finish(y: Tensor, residual: Tensor | None, activation: Activation | None) -> Tensor:
+    """Return φ(y + residual)."""
+    y = y if residual is None else y + residual
+    return y if activation is None else activation(y)
 
 
 def gradients(

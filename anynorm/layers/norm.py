@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from anynorm import kernels
+from anynorm.core.activation import Activation, read_activation
 from anynorm.core.affine import chain
 from anynorm.core.compat import is_recomputing
 from anynorm.core.cuts import Cut
@@ -34,7 +35,7 @@ from anynorm.kernels.sync import NoSync, SyncGroup
 from anynorm.layers.conditioning import read_condition
 from anynorm.layers.running_stats import RunningStats
 from anynorm.layers.state_dict import prepare_state_dict
-from anynorm.layers.validation import check_batch, check_input
+from anynorm.layers.validation import check_batch, check_input, check_residual
 
 NO_SYNC = NoSync()
 
@@ -50,6 +51,7 @@ class NormOptions(TypedDict, total=False):
         device: device of parameters and buffers.
         dtype: dtype of parameters and buffers.
         update_rule: update rule of the running statistics (see `anynorm.core.update_rules`); replaces `momentum`.
+        activation: activation that is applied to the output in the same pass, such as "relu"; None without one.
     """
 
     eps: float
@@ -59,10 +61,23 @@ class NormOptions(TypedDict, total=False):
     device: Any
     dtype: Any
     update_rule: UpdateRule | None
+    activation: str | Activation | None
 
 
 class CustomNorm:
-    """Mixin of norms outside the algebra, which override `_compute_output` or its inputs; their `NormSpec` is incomplete."""
+    """Mixin of norms outside the algebra, which override `_compute_output` or its inputs; their `NormSpec` is incomplete.
+
+    Their residual and activation are separate operations.
+    """
+
+    def normalize(
+        self, x: Tensor, condition: Any = None, residual: Tensor | None = None, activation: Activation | None = None
+    ) -> Tensor:
+        """Normalize x, add the residual and apply the activation, without applying `post_modules`."""
+        y: Tensor = super().normalize(x, condition)  # type: ignore[misc]
+        if residual is not None:
+            check_residual(self, x, residual)  # type: ignore[arg-type]
+        return kernels.finish(y, residual, activation)
 
 
 class Norm(RunningStats):
@@ -80,6 +95,7 @@ class Norm(RunningStats):
         device: device of parameters and buffers.
         dtype: dtype of parameters and buffers.
         update_rule: update rule of the running statistics (see `anynorm.core.update_rules`); replaces `momentum`.
+        activation: activation that is applied to the output in the same pass, such as "relu"; None without one.
 
     Raises:
         SpecError: if an argument is invalid, or the definition does not support the number of channels.
@@ -123,6 +139,7 @@ class Norm(RunningStats):
         device: Any = None,
         dtype: Any = None,
         update_rule: UpdateRule | None = None,
+        activation: str | Activation | None = None,
     ) -> None:
         if not isinstance(norm_spec, NormSpec):
             raise SpecError(f"Norm takes a NormSpec; got {norm_spec!r}. Use anynorm.make(spec, num_features) for a text.")
@@ -141,6 +158,7 @@ class Norm(RunningStats):
             dtype=dtype,
         )
         self.eps = eps
+        self.activation = read_activation(activation)
         self._condition: Any = None
         self._forward_specs: dict[Any, ForwardSpec] = {}
         self._register_parameters(device, dtype)
@@ -151,29 +169,37 @@ class Norm(RunningStats):
         """Make the layer of a definition; `options` are those of the constructor."""
         return cls(norm_spec, num_features, **options)
 
-    def forward(self, x: Tensor, condition: Any = None) -> Tensor:
-        """Normalize x.
+    def forward(
+        self, x: Tensor, condition: Any = None, *, residual: Tensor | None = None, activation: Activation | None = None
+    ) -> Tensor:
+        """Normalize x, add the residual and apply the activation: y = φ(a (x − mean) + b + residual).
 
         Args:
             x: (n, c), (n, c, length), (n, c, h, w) or (n, c, t, h, w).
             condition: class, domain or style (see `anynorm.layers.conditioning`); ignored by norms without a condition.
+            residual: a tensor with the shape, dtype and device of x.
+            activation: the activation of this call; None for the activation of the layer.
 
         Raises:
-            ShapeError: if the norm does not support the shape or dtype of x.
+            ShapeError: if the norm does not support the shape or dtype of x, or the residual does not fit.
             ConditionError: if the condition is missing or invalid.
         """
-        y = self.normalize(x, condition)
+        y = self.normalize(x, condition, residual, self.activation if activation is None else activation)
         for name in self.post_modules:
             y = getattr(self, name)(y)
         return y
 
-    def normalize(self, x: Tensor, condition: Any = None) -> Tensor:
-        """Normalize x without applying `post_modules`."""
-        spec = self._forward_spec()
+    def normalize(
+        self, x: Tensor, condition: Any = None, residual: Tensor | None = None, activation: Activation | None = None
+    ) -> Tensor:
+        """Normalize x, add the residual and apply the activation, without applying `post_modules`."""
+        spec = self._forward_spec(activation)
         check_input(self, spec, x)
+        if residual is not None:
+            check_residual(self, x, residual)
         if self.takes_condition:
             condition = read_condition(self, x, self._condition if condition is None else condition)
-        y, batch = self._compute_output(spec, x, self._params(condition), self._read_buffers(spec, condition))
+        y, batch = self._compute_output(spec, x, self._params(condition, residual), self._read_buffers(spec, condition))
         if self.training and self.has_variable_counts:
             check_batch(self, batch)
         self.update_running_stats(batch)
@@ -183,13 +209,14 @@ class Norm(RunningStats):
         """Return y and the batch statistics. Subclasses of `CustomNorm` may override this method."""
         return kernels.normalize(spec, x, params, buffers)
 
-    def _forward_spec(self) -> ForwardSpec:
+    def _forward_spec(self, activation: Activation | None = None) -> ForwardSpec:
         """Return the forward spec for the current mode of the layer."""
         sync_group, uses_batch = self.sync_group if self.training else NO_SYNC, self.uses_batch
-        mode = (self.training, uses_batch, sync_group, self.eps)
+        mode = (self.training, uses_batch, sync_group, self.eps, activation)
         spec = None if torch.compiler.is_compiling() else self._forward_specs.get(mode)
         if spec is None:
             spec = self._make_forward_spec(tuple([uses_batch or not cut.pools_samples for cut in self.cuts]), sync_group)
+            spec = spec if activation is None else replace(spec, activation=activation)
             if not torch.compiler.is_compiling():
                 self._forward_specs[mode] = spec
         return spec
@@ -208,11 +235,12 @@ class Norm(RunningStats):
                 self._forward_specs[key] = derived
         return derived
 
-    def _params(self, condition: Any) -> Params:
-        """Return the parameters and the style as inputs of the kernels."""
+    def _params(self, condition: Any, residual: Tensor | None = None) -> Params:
+        """Return the parameters, the style and the residual as inputs of the kernels."""
         params = self._parameters  # does not contain parametrized tensors (torch.nn.utils.parametrize)
         tensors = [params[name] if name in params else getattr(self, name) for name in Params._fields[:NUM_LAYER_PARAMS]]
-        return Params(*tensors, *(condition if self.norm_spec.takes_style else ()))
+        style = condition if self.norm_spec.takes_style else (None, None)
+        return Params(*tensors, *style, residual)  # type: ignore[call-arg]
 
     def _read_buffers(self, spec: ForwardSpec, condition: Any) -> Buffers:
         """Return the running statistics and labels as inputs of the kernels."""
@@ -387,4 +415,5 @@ class Norm(RunningStats):
         rule = f"momentum={self.momentum}" if has_momentum else f"update_rule={self.update_rule}"
         tracked = rule if self.track_running_stats else "track_running_stats=False"
         shown = [repr(self.spec), str(self.num_features), f"eps={self.eps}", *([tracked] if self.pools_samples else [])]
+        shown += [] if self.activation is None else [f"activation={self.activation.name!r}"]
         return ", ".join(shown)

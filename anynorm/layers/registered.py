@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from anynorm.core.activation import Activation
 from anynorm.core.cuts import nearest_divisor
 from anynorm.core.spec import CustomSpec, NormSpec, check_positive_int
 from anynorm.core.update_rules import UpdateRule
@@ -49,6 +50,7 @@ class RegisteredNorm(Norm):
         device: device of parameters and buffers.
         dtype: dtype of parameters and buffers.
         update_rule: update rule of the running statistics (see `anynorm.core.update_rules`); replaces `momentum`.
+        activation: activation that is applied to the output in the same pass, such as "relu"; None without one.
         norm_spec: the definition of the norm, if it has been parsed; `anynorm.make` passes it.
 
     Attributes:
@@ -99,6 +101,7 @@ class RegisteredNorm(Norm):
         dtype: Any = None,
         *,
         update_rule: UpdateRule | None = None,
+        activation: str | Activation | None = None,
         norm_spec: NormSpec | None = None,
     ) -> None:
         self._initialize(
@@ -111,6 +114,7 @@ class RegisteredNorm(Norm):
             device=device,
             dtype=dtype,
             update_rule=update_rule,
+            activation=activation,
             norm_spec=norm_spec,
         )
 

@@ -42,6 +42,23 @@ def check_input(norm: Norm, spec: ForwardSpec, x: Tensor) -> None:
         spec.validated_shapes.add(key)
 
 
+def check_residual(norm: Norm, x: Tensor, residual: Tensor) -> None:
+    """Check that a residual can be added to the output for the input x.
+
+    Raises:
+        ShapeError: if it is not a tensor of the same shape, dtype and device.
+    """
+    if not isinstance(residual, Tensor):
+        raise ShapeError(f"residual must be a tensor; got a {type(residual).__name__}. Layer {norm.spec!r}.")
+    expected, actual = ((tuple(tensor.shape), tensor.dtype, tensor.device) for tensor in (x, residual))
+    if expected != actual:
+        shown = ["{} {} on {}".format(*values) for values in (expected, actual)]
+        raise ShapeError(
+            f"residual must have the shape, dtype and device of the input, {shown[0]}; got {shown[1]}. It is not broadcast: use "
+            f"expand_as or .to(…). Layer {norm.spec!r}."
+        )
+
+
 def _check_dimensions(norm: Norm, x: Tensor) -> None:
     if not x.is_floating_point():
         raise ShapeError(f"The input must have a floating-point dtype; got {x.dtype}. Call .float() on it first.")

@@ -115,5 +115,6 @@ class SparseSwitchNorm(ScheduledNorm, GroupedNorm):
         spec = super()._make_forward_spec(uses_batch, sync_group)
         return replace(spec, norm_spec=replace(spec.norm_spec, mixing=Precomputed(self.norm_spec.mixing.groups)))
 
-    def _params(self, condition: Any) -> Params:
-        return super()._params(condition)._replace(mean_weight=self.sparse_weights("mean"), var_weight=self.sparse_weights("var"))
+    def _params(self, condition: Any, residual: Tensor | None = None) -> Params:
+        weights = {"mean_weight": self.sparse_weights("mean"), "var_weight": self.sparse_weights("var")}
+        return super()._params(condition, residual)._replace(**weights)
