@@ -8,7 +8,7 @@ from typing import Any
 
 from setuptools import setup
 
-SOURCES = ["operator", "kernels_baseline", "kernels_avx2"]  # the linker keeps the first of several copies
+SOURCES = ["operators", "autograd", "kernels_baseline", "kernels_avx2"]  # the linker keeps the first of several copies
 FLAGS = ["-O3", "-g0", "-fopenmp", "-Wno-psabi"]
 FLAGS += ["-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math"]  # sums in any order
 SANITIZE = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
@@ -37,7 +37,7 @@ def extension_arguments() -> dict[str, Any]:
 
         def get_ext_filename(self, fullname: str) -> str:
             version = torch.__version__.partition("+")[0]
-            return str(Path(*fullname.split(".")).with_name(f"_native-torch{version}.so"))
+            return str(Path(*fullname.split(".")).with_name(f"_native-torch{version}-{sys.implementation.cache_tag}.so"))
 
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # ninja of the environment
     sanitize = SANITIZE if os.environ.get("ANYNORM_SANITIZE") else []

@@ -2,14 +2,16 @@
 // each cut i,
 //
 //   mu = sum of w_i M_i    var = sum of w'_i V_i    r = 1 / sqrt(var + eps)    gamma = gamma1 gamma2    a = gamma r
-//   y = a (x - mu) + beta                                                      beta = gamma2 beta1 + beta2
+//   y = act(z + residual)    z = a (x - mu) + beta                             beta = gamma2 beta1 + beta2
 //
-// and from g = sum of dy, h = sum of dy (x - mu) of each affine and column,
+// and from g = sum of d, h = sum of d (x - mu) of each affine and column, with d = dy act'(z + residual),
 //
 //   dbeta = g    dgamma = r h    dmu = -a g    dvar = -a r^2 h / 2    dM_i = sum of w_i dmu    dV_i = sum of w'_i dvar
-//   dx = a dy + sum over the cuts that use the batch of (dM_i + 2 dV_i (x - M_i)) / count_i
+//   dx = a d + sum over the cuts that use the batch of (dM_i + 2 dV_i (x - M_i)) / count_i
 #pragma once
 #include "gradients.h"
+#include "loops.h"
+#include "output.h"
 #include "statistics.h"
 
 namespace anynorm {
@@ -18,7 +20,7 @@ namespace ANYNORM_ISA {
 template <class T>
 struct Pass : Gradients {
   using Gradients::Gradients;
-  const T *x = static_cast<const T*>(t.x), *dy = static_cast<const T*>(t.dy);
+  const T* x = static_cast<const T*>(t.x);
 
   // Compute the coefficients of every affine by prepare_affine(affine, lo, hi, scratch), which returns k, and call
   // compute(scratch, k, offset in x, first column, count) for ranges of rows, or of positions of a strip. Coefficients
@@ -52,8 +54,11 @@ struct Pass : Gradients {
     for_rows([&](int64_t affine_index, int64_t lo, int64_t hi,
                  Scratch& w) { return coefficients(affine_index, lo, hi, w).k; },
              [&](Scratch& w, const float* k, int64_t at, int64_t j, int64_t count) {
-               if (p.last) Positions<T>{p.channels, p.channels}.scale(x + at, y + at, count, k, w.a + j, w.b + j);
-               else Rows<T>{p.length}.scale(x + at, y + at, count, k, w.a + j, w.b + j);
+               Affine affine = {k, w.a + j, w.b + j};
+               with_output<T>(p, t, at, [&](const auto& output) {
+                 if (p.last) Positions<T>{p.channels, p.channels}.scale(x + at, y + at, count, affine, output);
+                 else Rows<T>{p.length}.scale(x + at, y + at, count, affine, output);
+               });
              });
   }
 
@@ -75,10 +80,13 @@ struct Pass : Gradients {
           return input_gradient_coefficients(affine_index, lo, hi, g + at, h + at, d_means, d_vars, global, w);
         },
         [&](Scratch& w, const float* k, int64_t at, int64_t j, int64_t count) {
-          if (p.last)
-            Positions<T>{p.channels, p.channels}.input_gradient(x + at, dy + at, dx + at, count, k, w.a + j, w.b + j,
-                                                                w.c + j);
-          else Rows<T>{p.length}.input_gradient(x + at, dy + at, dx + at, count, k, w.a + j, w.b + j, w.c + j);
+          Affine affine = {k, w.a + j, w.b + j};
+          RoundedLines lines = {w.shift + j, w.slope + j, w.offset + j};
+          with_gradient<T>(p, t, at, true, [&](const auto& gradient) {
+            if (p.last)
+              Positions<T>{p.channels, p.channels}.input_gradient(x + at, dx + at, count, affine, lines, gradient);
+            else Rows<T>{p.length}.input_gradient(x + at, dx + at, count, affine, lines, gradient);
+          });
         });
   }
 
@@ -92,18 +100,24 @@ struct Pass : Gradients {
     Scratch* scratch = new_scratch(chunks);
     for_chunks(chunks, blocks, [&](int64_t chunk, int64_t begin, int64_t end) {
       int64_t lo = begin * block, hi = std::min(width, end * block);
+      Scratch& w = scratch[chunk];
+      bool needs_z = p.activation != Activation::none && !t.d_residual;
       const float* k = nullptr;
       for (int64_t s = 0, previous = -1; s < (at_once ? 1 : n); s++)
         for (int64_t strip = 0; strip < (p.last ? p.strips : 1); strip++) {
           int64_t affine_index = affine_of(s), from = strip * p.channels + lo, to = strip * p.channels + hi;
-          if (affine_index != previous || p.strips > 1) k = mix_means(affine_index, from, to, scratch[chunk]).k;
+          if (affine_index != previous || p.strips > 1)
+            k = (needs_z ? coefficients(affine_index, from, to, w) : mix_means(affine_index, from, to, w)).k;
           previous = affine_index;
           int64_t at = s * columns * p.length + (p.last ? strip * p.length * p.channels + lo : lo * p.length),
                   out = affine_index * columns + from;
-          if (p.last)
-            Positions<T>{p.channels, hi - lo}.sums(x + at, dy + at, at_once ? n * p.length : p.length, k + from,
-                                                   g + out, h + out);
-          else Rows<T>{p.length}.sums(x + at, dy + at, hi - lo, k + from, g + out, h + out);
+          Affine affine = {k + from, (needs_z ? w.a : k) + from, (needs_z ? w.b : k) + from};
+          with_gradient<T>(p, t, at, false, [&](const auto& gradient) {
+            if (p.last)
+              Positions<T>{p.channels, hi - lo}.sums(x + at, at_once ? n * p.length : p.length, affine, gradient,
+                                                     g + out, h + out);
+            else Rows<T>{p.length}.sums(x + at, hi - lo, affine, gradient, g + out, h + out);
+          });
         }
     });
   }

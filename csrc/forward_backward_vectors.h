@@ -18,7 +18,7 @@ struct VectorPass : Pass<T> {
   using Base::Base;
   using Sums = typename Base::Sums;
   using Lines = typename Base::Lines;
-  using Base::columns, Base::domains, Base::dy, Base::n, Base::num_cuts, Base::p, Base::t, Base::x;
+  using Base::columns, Base::domains, Base::n, Base::num_cuts, Base::p, Base::t, Base::x;
   using Base::gamma1, Base::gamma2, Base::beta1, Base::beta2, Base::mean_weights, Base::var_weights;
 
   struct MeanWeights {  // sums of the mixing weights of the mean for one channel group
@@ -66,6 +66,15 @@ struct VectorPass : Pass<T> {
     INLINE V deviation(V value, int64_t j) const {
       return (value - load_as<V>(k + j)) * global + (value - c) * local +
              (value * rest - (load_as<V>(e + j) * global + offset));
+    }
+    // The coefficients of z = gamma x̂ + beta.
+    template <class V>
+    INLINE V gamma(const float* gamma1, int64_t j) const {
+      return load_as<V>(gamma1 + j) * load_as<V>(gamma2 + j);
+    }
+    template <class V>
+    INLINE V beta(const float* beta1, int64_t j) const {
+      return load_as<V>(beta1 + j) * load_as<V>(gamma2 + j) + load_as<V>(beta2 + j);
     }
     template <class V, bool CONSTANT>
     INLINE V inverse_std(int64_t j) const {
@@ -115,18 +124,19 @@ struct VectorPass : Pass<T> {
     Statistics<T>{p, t, this->sync}.compute();
     prepare();
     for_chunks(num_chunks(n, 2.0 * double(columns)), n, [&](int64_t, int64_t first, int64_t last) {
-      for (int64_t s = first; s < last; s++)
-        for_sample(s, [&](const Segment& segment, int64_t, int64_t begin, int64_t end) {
-          const T* in = x + s * columns;
-          T* out = static_cast<T*>(t.y) + s * columns;
-          for_columns(begin, end, [&](int64_t j, auto v, auto constant) {
-            using V = decltype(v);
-            V scale = load_as<V>(segment.gamma2 + j),
-              normalized = segment.deviation(load_as<V>(in + j), j) * segment.template inverse_std<V, constant()>(j);
-            store(out + j, (normalized * load_as<V>(gamma1 + j) + load_as<V>(beta1 + j)) * scale +
-                               load_as<V>(segment.beta2 + j));
+      with_output<T>(p, t, 0, [&](const auto& output) {
+        for (int64_t s = first; s < last; s++)
+          for_sample(s, [&](const Segment& segment, int64_t, int64_t begin, int64_t end) {
+            const T* in = x + s * columns;
+            T* out = static_cast<T*>(t.y) + s * columns;
+            for_columns(begin, end, [&](int64_t j, auto v, auto constant) {
+              using V = decltype(v);
+              V normalized = segment.deviation(load_as<V>(in + j), j) * segment.template inverse_std<V, constant()>(j);
+              V z = normalized * segment.template gamma<V>(gamma1, j) + segment.template beta<V>(beta1, j);
+              store(out + j, output(z, s * columns + j));
+            });
           });
-        });
+      });
     });
   }
 
@@ -147,7 +157,9 @@ struct VectorPass : Pass<T> {
       float* memory = sums.rows;
       FloatSums rows = {memory, memory + columns, memory + 2 * columns, memory + 3 * columns};
       for (int64_t s = first_sample; s < last_sample; s++) {
-        sample_gradients(s, rows, sums, direct, d_means, d_vars);
+        with_gradient<T>(p, t, s * columns, false, [&](const auto& gradient) {
+          sample_gradients(s, gradient, rows, sums, direct, d_means, d_vars);
+        });
         bool last_of_domain = s + 1 == last_sample || this->domain(s + 1) != this->domain(s);
         if (last_of_domain || (s - first_sample) % FLUSH == FLUSH - 1) flush(rows, sums, this->domain(s));
       }
@@ -168,8 +180,10 @@ struct VectorPass : Pass<T> {
     std::fill(rows.weight, rows.weight + 4 * columns, 0.0f);
   }
 
-  void sample_gradients(int64_t s, FloatSums& rows, Sums& sums, float* direct, double* d_means, double* d_vars) const {
-    const T *in = x + s * columns, *up = dy + s * columns;
+  template <class D>
+  void sample_gradients(int64_t s, const D& gradient, FloatSums& rows, Sums& sums, float* direct, double* d_means,
+                        double* d_vars) const {
+    const T* in = x + s * columns;
     float* out = direct ? direct + s * columns : nullptr;
     float* d_second_weight = t.d_second_weight ? t.d_second_weight + this->second_affine_row(s) * columns : nullptr;
     float* d_second_bias = t.d_second_bias ? t.d_second_bias + this->second_affine_row(s) * columns : nullptr;
@@ -185,10 +199,11 @@ struct VectorPass : Pass<T> {
           if constexpr (WIDTH<V> == 1) tails[i] += value;
           else totals[i] += value;
         };
-        V value = load_as<V>(in + j), d = load_as<V>(up + j), scale = load_as<V>(segment.gamma2 + j),
-          inner = load_as<V>(gamma1 + j);
-        V r = segment.template inverse_std<V, constant()>(j), d_gamma = segment.deviation(value, j) * r * d,
-          a = inner * scale * r;
+        V value = load_as<V>(in + j), scale = load_as<V>(segment.gamma2 + j), inner = load_as<V>(gamma1 + j);
+        V r = segment.template inverse_std<V, constant()>(j), normalized = segment.deviation(value, j) * r,
+          gamma = segment.template gamma<V>(gamma1, j);
+        V d = gradient(j, normalized, gamma, segment.template beta<V>(beta1, j)), d_gamma = normalized * d,
+          a = gamma * r;
         V d_mu = -(a * d), d_var = a * r * d_gamma * -0.5f;
         add(rows.weight, scale * d_gamma);
         add(rows.bias, scale * d);

@@ -27,5 +27,10 @@ INLINE void round_line(Line line, float otherwise, float& shift, float& slope, f
   offset = float(line.q + (line.p == 0 ? 0.0 : line.p * (double(shift) - line.centre)));
 }
 
+// Rows of lines in float32.
+struct RoundedLines {
+  const float *shift, *slope, *offset;
+};
+
 }  // namespace ANYNORM_ISA
 }  // namespace anynorm

@@ -1,5 +1,5 @@
-// Gradients of the parameters, and the coefficients of dx = a dy + p (x - shift) + q, from the sums g and h of each
-// affine.
+// Gradients of the parameters, and the coefficients of dx = a d + slope (x - shift) + offset, from the sums g and h of
+// each affine.
 #pragma once
 #include <numeric>
 
@@ -194,14 +194,14 @@ struct Gradients : Tables {
     logits_gradient(p, p.var, var_weights, total.var_weights, t.d_var_logits);
   }
 
-  // Compute a, p, q of dx = a dy + p (x - shift) + q as w.a, w.b, w.c, and return the shift.
+  // Compute a, b, shift, slope and offset of z = a (x - k) + b and dx = a d + slope (x - shift) + offset, and return k.
   const float* input_gradient_coefficients(int64_t affine_index, int64_t lo, int64_t hi, const double* d_mu,
                                            const double* d_var, const double* d_means, const double* d_vars,
                                            const Lines& global, Scratch& w) const {
     const float* k = coefficients(affine_index, lo, hi, w).k;
     int64_t at = domain(affine_index) * columns;
-    float* __restrict slope = w.b;
-    float* __restrict offset = w.c;
+    float* __restrict slope = w.slope;
+    float* __restrict offset = w.offset;
     float* __restrict shift = w.shift;
     for_segments(lo, hi, [&](int64_t g, int64_t begin, int64_t end) {
       Line local = local_line(affine_index, begin, d_means, d_vars);
@@ -219,7 +219,7 @@ struct Gradients : Tables {
         round_line(global[at + j] + local + Line{row_p, row_q, M[j]}, k[j], shift[j], slope[j], offset[j]);
       }
     });
-    return shift;
+    return k;
   }
 };
 

@@ -1,7 +1,5 @@
 // The kernels for processors with AVX2 and FMA. Only our code may use these instructions, so other headers are included
 // first.
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>

@@ -2,9 +2,11 @@
 // memory:
 //
 //   moments          read x                mean and variance
-//   scale            read x, write y       y = a (x - k) + b
-//   sums             read x, dy            g = sum of dy, h = sum of dy (x - k)
-//   input_gradient   read x, dy, write dx  dx = a dy + p (x - k) + q
+//   scale            read x, write y       y = output(a (x - k) + b)
+//   sums             read x, dy            g = sum of d, h = sum of d (x - k)
+//   input_gradient   read x, dy, write dx  dx = a d + slope (x - shift) + offset
+//
+// `output` adds the residual and applies the activation, and d is the gradient of its argument (see output.h).
 //
 // Values are summed in float32 vectors over blocks that fit into a cache, and the sums of blocks are merged in double.
 // Moments are computed from deviations from the mean of each block.
@@ -12,6 +14,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "gradient_line.h"
 #include "simd.h"
 
 namespace anynorm {
@@ -114,17 +117,25 @@ INLINE void row_moments(const T* x, int64_t length, double* mean, double* var) {
     block_moments<V, ROWS>(x + start, length, std::min(BLOCK, length - start), double(start), mean, var);
 }
 
-// Add the sums over rows to g and h (see above).
-template <class V, int64_t ROWS, class T>
-INLINE void row_sums(const T* x, const T* dy, int64_t length, const float* k, double* g, double* h) {
-  for (int64_t start = 0; start < length; start += BLOCK, x += BLOCK, dy += BLOCK) {
+// The rows of coefficients by which z = a (x - k) + b is computed.
+struct Affine {
+  const float *k, *a, *b;
+  Affine operator+(int64_t j) const { return {k + j, a + j, b + j}; }
+};
+
+// Add the sums over rows to g and h (see above); `at` is the offset of the first row.
+template <class V, int64_t ROWS, class T, class D>
+INLINE void row_sums(const T* x, int64_t at, int64_t length, Affine affine, const D& gradient, double* g, double* h) {
+  for (int64_t start = 0; start < length; start += BLOCK) {
     V products[ROWS];
     auto first = row_totals<V, ROWS>([&](int64_t r) {
       V s[2] = {}, m[2] = {};
+      float k = affine.k[r], a = affine.a[r], b = affine.b[r];
       for_vectors<V>(std::min(BLOCK, length - start), [&](int64_t j, int i, int64_t count) {
-        V up = keep_last(load_as<V>(dy + r * length + j), count);
-        s[i] += up;
-        m[i] += up * keep_last(load_as<V>(x + r * length + j) - k[r], count);
+        int64_t index = at + start + r * length + j;
+        V centered = load_as<V>(x + index) - k, d = keep_last(gradient(index, centered, a, b), count);
+        s[i] += d;
+        m[i] += d * keep_last(centered, count);
       });
       products[r] = m[0] + m[1];
       return s[0] + s[1];
@@ -159,26 +170,31 @@ struct Rows {
       row_moments<decltype(v), n()>(x + at, length, mean + r, var + r);
     });
   }
-  void sums(const T* x, const T* dy, int64_t rows, const float* k, double* g, double* h) const {
+  template <class D>
+  void sums(const T* x, int64_t rows, Affine affine, const D& gradient, double* g, double* h) const {
     each<LANES>(rows, [&](int64_t r, int64_t at, auto v, auto n) {
-      row_sums<decltype(v), n()>(x + at, dy + at, length, k + r, g + r, h + r);
+      row_sums<decltype(v), n()>(x, at, length, affine + r, gradient, g + r, h + r);
     });
   }
-  void scale(const T* x, T* y, int64_t rows, const float* k, const float* a, const float* b) const {
+  template <class O>
+  void scale(const T* x, T* y, int64_t rows, Affine affine, const O& output) const {
     each<1>(rows, [&](int64_t r, int64_t at, auto v, auto) {
-      float kr = k[r], ar = a[r], br = b[r];
+      float k = affine.k[r], a = affine.a[r], b = affine.b[r];
       for_vectors<decltype(v)>(length, [&](int64_t j, int, int64_t) {
-        store(y + at + j, (load_as<decltype(v)>(x + at + j) - kr) * ar + br);
+        store(y + at + j, output((load_as<decltype(v)>(x + at + j) - k) * a + b, at + j));
       });
     });
   }
-  void input_gradient(const T* x, const T* dy, T* dx, int64_t rows, const float* k, const float* a, const float* p,
-                      const float* q) const {
+  template <class D>
+  void input_gradient(const T* x, T* dx, int64_t rows, Affine affine, const RoundedLines& lines,
+                      const D& gradient) const {
     each<1>(rows, [&](int64_t r, int64_t at, auto v, auto) {
-      float kr = k[r], ar = a[r], pr = p[r], qr = q[r];
+      float k = affine.k[r], a = affine.a[r], b = affine.b[r], shift = lines.shift[r], slope = lines.slope[r],
+            offset = lines.offset[r];
       for_vectors<decltype(v)>(length, [&](int64_t j, int, int64_t) {
         using V = decltype(v);
-        store(dx + at + j, load_as<V>(dy + at + j) * ar + ((load_as<V>(x + at + j) - kr) * pr + qr));
+        V value = load_as<V>(x + at + j), d = gradient(at + j, V(value - k), a, b);
+        store(dx + at + j, d * a + ((value - shift) * slope + offset));
       });
     });
   }
@@ -215,16 +231,18 @@ INLINE void column_moments(const T* x, int64_t positions, int64_t stride, double
   }
 }
 
-template <class V, int64_t N, class T>
-INLINE void column_sums(const T* x, const T* dy, int64_t positions, int64_t stride, const float* k, double* g,
-                        double* h) {
-  for (int64_t start = 0; start < positions; start += TILE, x += TILE * stride, dy += TILE * stride) {
+template <class V, int64_t N, class T, class D>
+INLINE void column_sums(const T* x, int64_t at, int64_t positions, int64_t stride, Affine affine, const D& gradient,
+                        double* g, double* h) {
+  for (int64_t start = 0; start < positions; start += TILE) {
     V total[N] = {}, moment[N] = {};
-    for (int64_t s = 0, at = 0; s < std::min(TILE, positions - start); s++, at += stride)
+    for (int64_t s = 0; s < std::min(TILE, positions - start); s++, at += stride)
       for (int64_t i = 0; i < N; i++) {
-        V up = load_as<V>(dy + at + i * WIDTH<V>);
-        total[i] += up;
-        moment[i] += up * (load_as<V>(x + at + i * WIDTH<V>) - load_as<V>(k + i * WIDTH<V>));
+        int64_t j = i * WIDTH<V>;
+        V centered = load_as<V>(x + at + j) - load_as<V>(affine.k + j),
+          d = gradient(at + j, centered, load_as<V>(affine.a + j), load_as<V>(affine.b + j));
+        total[i] += d;
+        moment[i] += d * centered;
       }
     float values[2][N * WIDTH<V>];
     std::memcpy(values[0], total, sizeof total);
@@ -255,25 +273,31 @@ struct Positions {
       column_moments<decltype(v), n()>(x + c, positions, stride, mean + c, var + c);
     });
   }
-  void sums(const T* x, const T* dy, int64_t positions, const float* k, double* g, double* h) const {
+  template <class D>
+  void sums(const T* x, int64_t positions, Affine affine, const D& gradient, double* g, double* h) const {
     each([&](int64_t c, auto v, auto n) {
-      column_sums<decltype(v), n()>(x + c, dy + c, positions, stride, k + c, g + c, h + c);
+      column_sums<decltype(v), n()>(x, c, positions, stride, affine + c, gradient, g + c, h + c);
     });
   }
-  void scale(const T* x, T* y, int64_t positions, const float* k, const float* a, const float* b) const {
-    for (int64_t s = 0; s < positions; s++, x += stride, y += stride)
+  template <class O>
+  void scale(const T* x, T* y, int64_t positions, Affine affine, const O& output) const {
+    for (int64_t s = 0, at = 0; s < positions; s++, at += stride)
       vectors([&](int64_t c, auto v) {
         using V = decltype(v);
-        store(y + c, (load_as<V>(x + c) - load_as<V>(k + c)) * load_as<V>(a + c) + load_as<V>(b + c));
+        V z = (load_as<V>(x + at + c) - load_as<V>(affine.k + c)) * load_as<V>(affine.a + c) + load_as<V>(affine.b + c);
+        store(y + at + c, output(z, at + c));
       });
   }
-  void input_gradient(const T* x, const T* dy, T* dx, int64_t positions, const float* k, const float* a, const float* p,
-                      const float* q) const {
-    for (int64_t s = 0; s < positions; s++, x += stride, dy += stride, dx += stride)
+  template <class D>
+  void input_gradient(const T* x, T* dx, int64_t positions, Affine affine, const RoundedLines& lines,
+                      const D& gradient) const {
+    for (int64_t s = 0, at = 0; s < positions; s++, at += stride)
       vectors([&](int64_t c, auto v) {
         using V = decltype(v);
-        V d = (load_as<V>(x + c) - load_as<V>(k + c)) * load_as<V>(p + c) + load_as<V>(q + c);
-        store(dx + c, load_as<V>(dy + c) * load_as<V>(a + c) + d);
+        V value = load_as<V>(x + at + c), a = load_as<V>(affine.a + c),
+          d = gradient(at + c, V(value - load_as<V>(affine.k + c)), a, load_as<V>(affine.b + c));
+        V line = (value - load_as<V>(lines.shift + c)) * load_as<V>(lines.slope + c) + load_as<V>(lines.offset + c);
+        store(dx + at + c, d * a + line);
       });
   }
   template <class F>

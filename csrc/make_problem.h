@@ -1,9 +1,9 @@
 // Construction of a `Problem` from the integers that describe a norm and from the shape and memory layout of x.
 #pragma once
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <limits>
+#include <sstream>
+#include <stdexcept>
 
 #include "problem.h"
 
@@ -13,23 +13,32 @@ constexpr double MAX_SAVED =
     0.05;  // maximum size of saved statistics relative to x; larger ones are recomputed in backward
 constexpr double MIN_BYTES = 1e5;  // minimum size of x for recomputation; for smaller x, time matters more than memory
 
-inline int64_t num_positions(const at::Tensor& x) {
-  int64_t positions = 1;
-  for (int64_t axis = 2; axis < x.dim(); axis++) positions *= x.size(axis);
-  return positions;
+// Raise an error with the given message, unless a condition is met.
+template <class... Parts>
+void check(bool condition, const Parts&... parts) {
+  if (condition) return;
+  std::ostringstream message;
+  message << "anynorm: ";
+  (message << ... << parts);
+  throw std::runtime_error(message.str());
 }
 
-inline bool channels_last(const at::Tensor& x) {
-  if (x.is_contiguous()) return num_positions(x) == 1;
-  if (x.dim() == 4) return x.is_contiguous(at::MemoryFormat::ChannelsLast);
-  return x.dim() == 5 && x.is_contiguous(at::MemoryFormat::ChannelsLast3d);
-}
+struct Shape {
+  int64_t samples, channels, positions;
+  bool last;  // whether x is channels_last, or has one position
+  bool is_bfloat16;
+
+  bool operator==(const Shape& other) const {
+    return samples == other.samples && channels == other.channels && positions == other.positions &&
+           last == other.last && is_bfloat16 == other.is_bfloat16;
+  }
+};
 
 // Decode the integers of `ForwardSpec.encoded`.
-inline Problem read_problem(at::IntArrayRef spec, double eps) {
+inline Problem read_problem(const std::vector<int64_t>& spec) {
   size_t at = 0;
   auto next = [&] {
-    TORCH_CHECK(at < spec.size(), "anynorm: the description of the norm is too short");
+    check(at < spec.size(), "the description of the norm is too short");
     return spec[at++];
   };
   Problem p{};
@@ -44,24 +53,25 @@ inline Problem read_problem(at::IntArrayRef spec, double eps) {
     side->resize(next());
     for (int64_t& index : *side) {
       index = next();
-      TORCH_CHECK(index >= 0 && size_t(index) < p.cuts.size(), "anynorm: no cut ", index);
+      check(index >= 0 && size_t(index) < p.cuts.size(), "no cut ", index);
     }
     for (int64_t index : *side)
-      TORCH_CHECK(std::count(side->begin(), side->end(), index) == 1, "anynorm: cut ", index, " occurs twice");
+      check(std::count(side->begin(), side->end(), index) == 1, "cut ", index, " occurs twice");
   }
   p.mixing = Mixing(next());
   p.groups = next();
   p.domains = next();
   p.classes = next();
   p.style = next();
+  p.activation = Activation(next());
   p.strips = next();
-  p.eps = eps;
   for (const Cut& cut : p.cuts)
-    TORCH_CHECK(cut.channels >= 0 && cut.strips > 0 && cut.samples_per_part >= 0, "anynorm: a cut has negative parts");
-  TORCH_CHECK(p.mixing >= Mixing::softmax && p.mixing <= Mixing::precomputed, "anynorm: no mixing rule ",
-              int64_t(p.mixing));
-  TORCH_CHECK(p.classes >= 0 && (p.domains == 0 || p.domains == p.classes) && !(p.style && p.classes),
-              "anynorm: ", p.domains, " domains and ", p.classes, " classes do not fit");
+    check(cut.channels >= 0 && cut.strips > 0 && cut.samples_per_part >= 0, "a cut has negative parts");
+  check(p.mixing >= Mixing::softmax && p.mixing <= Mixing::precomputed, "no mixing rule ", int64_t(p.mixing));
+  check(p.activation >= Activation::none && p.activation <= Activation::hardswish, "no activation ",
+        int64_t(p.activation));
+  check(p.classes >= 0 && (p.domains == 0 || p.domains == p.classes) && !(p.style && p.classes), p.domains,
+        " domains and ", p.classes, " classes do not fit");
   return p;
 }
 
@@ -88,27 +98,26 @@ inline void divide_columns(Problem& p) {
   p.segments.push_back(int32_t(p.columns));
 }
 
-inline void lay_out(Problem& p, const at::Tensor& x) {
-  int64_t positions = num_positions(x);
-  p.samples = x.size(0);
-  p.channels = x.size(1);
-  p.is_bfloat16 = x.scalar_type() == at::kBFloat16;
-  p.last = channels_last(x);
-  TORCH_CHECK(p.channels > 0 && p.groups > 0 && p.channels % p.groups == 0, "anynorm: ", p.groups,
-              " groups do not divide ", p.channels, " channels");
-  TORCH_CHECK(p.strips > 0 && positions % p.strips == 0, "anynorm: ", positions, " positions are not divisible into ",
-              p.strips, " strips");
-  p.length = positions / p.strips;
+inline void lay_out(Problem& p, const Shape& x) {
+  p.samples = x.samples;
+  p.channels = x.channels;
+  p.is_bfloat16 = x.is_bfloat16;
+  p.last = x.last;
+  check(p.channels > 0 && p.groups > 0 && p.channels % p.groups == 0, p.groups, " groups do not divide ", p.channels,
+        " channels");
+  check(p.strips > 0 && x.positions % p.strips == 0, x.positions, " positions are not divisible into ", p.strips,
+        " strips");
+  p.length = x.positions / p.strips;
   p.columns = p.channels * p.strips;
   p.row_cut = -1;
-  TORCH_CHECK(p.columns < std::numeric_limits<int32_t>::max(), "anynorm: ", p.columns, " columns are too many");
+  check(p.columns < std::numeric_limits<int32_t>::max(), p.columns, " columns are too many");
   bool all_use_batch = true;
   for (size_t i = 0; i < p.cuts.size(); i++) {
     Cut& cut = p.cuts[i];
     cut.channels = cut.channels ? cut.channels : p.channels;
-    TORCH_CHECK(p.channels % cut.channels == 0 && p.strips % cut.strips == 0, "anynorm: a cut does not fit the input");
+    check(p.channels % cut.channels == 0 && p.strips % cut.strips == 0, "a cut does not fit the input");
     cut.is_local = cut.uses_batch && cut.samples_per_part;
-    TORCH_CHECK(!cut.is_local || p.samples % cut.samples_per_part == 0, "anynorm: a cut does not fit the batch size");
+    check(!cut.is_local || p.samples % cut.samples_per_part == 0, "a cut does not fit the batch size");
     cut.width = cut.channels * cut.strips;
     assign_parts(p, cut);
     bool is_row = p.row_cut < 0 && cut.is_local && cut.samples_per_part == 1 && cut.part.empty();
@@ -124,8 +133,17 @@ inline void lay_out(Problem& p, const at::Tensor& x) {
   divide_columns(p);
   p.affine_per_sample = p.has_local || p.style || (p.classes && p.samples <= p.classes);
   p.affines = p.affine_per_sample ? p.samples : std::max<int64_t>(p.classes, 1);
-  double bytes = double(x.numel() * x.element_size());
+  double bytes = double(p.samples * p.columns * p.length) * (p.is_bfloat16 ? 2 : 4);
   p.recompute = all_use_batch && bytes > MIN_BYTES && 2 * 8 * double(p.num_stats) > MAX_SAVED * bytes;
+}
+
+// Return the problem of a pass.
+inline Problem make_problem(const std::vector<int64_t>& spec, double eps, double slope, const Shape& x) {
+  Problem p = read_problem(spec);
+  p.eps = eps;
+  p.slope = slope;
+  lay_out(p, x);
+  return p;
 }
 
 }  // namespace anynorm

@@ -1,8 +1,7 @@
 // Parallel loops, and temporary memory.
 #pragma once
-#include <ATen/Parallel.h>
-
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -56,9 +55,8 @@ inline Arena& arena() {
 
 // Return the number of chunks for `for_chunks`: the number of threads that have at least MIN_WORK values each.
 inline int64_t num_chunks(int64_t items, double work_per_item) {
-  if (is_forked || at::in_parallel_region()) return 1;
-  int64_t useful = int64_t(double(items) * work_per_item / MIN_WORK);
-  return std::max<int64_t>(1, std::min({int64_t(at::get_num_threads()), items, useful}));
+  int64_t useful = std::min(items, int64_t(double(items) * work_per_item / MIN_WORK));
+  return useful < 2 ? 1 : std::min(threads.count(), useful);
 }
 // Call f(chunk, begin, end) for contiguous chunks of items in parallel; the same number of threads always gives the
 // same chunks.
@@ -66,9 +64,7 @@ template <class F>
 void for_chunks(int64_t chunks, int64_t items, const F& f) {
   auto run = [&](int64_t chunk) { f(chunk, items * chunk / chunks, items * (chunk + 1) / chunks); };
   if (chunks == 1) return run(0);
-  at::parallel_for(0, chunks, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t chunk = begin; chunk < end; chunk++) run(chunk);
-  });
+  threads.run(chunks, run);
 }
 
 }  // namespace ANYNORM_ISA

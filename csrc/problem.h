@@ -10,8 +10,8 @@
 // A cut has one mean and one variance per (sample part, column part). A cut and its statistics are local if each
 // statistic is computed from one sample or a few samples of the batch (in, ln, gn, ghost batches). All others are
 // global, with one row of statistics for all samples or one per domain (bn, en, bgn, and running statistics). An affine
-// is a set of coefficients of y = a (x - mean) + b: one for all samples (bn), one per class or domain, or one per
-// sample (in, gn, sn, styles).
+// is a set of coefficients of y = act(a (x - mean) + b + residual): one for all samples (bn), one per class or domain,
+// or one per sample (in, gn, sn, styles).
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -20,6 +20,7 @@
 namespace anynorm {
 
 enum class Mixing : int64_t { softmax, argmax, precomputed };
+enum class Activation : int64_t { none, relu, relu6, leaky_relu, silu, gelu, gelu_tanh, hardswish };
 
 struct Cut {
   int64_t channels, strips;  // number of parts of the channels and of the positions
@@ -39,6 +40,8 @@ struct Problem {
   int64_t groups, domains, classes;  // groups: channel groups of mixing weights; domains, classes: 0 if there are none
   bool style;
   double eps;
+  Activation activation;
+  double slope;  // of leaky_relu
 
   int64_t samples, channels, strips, length;
   bool last, is_bfloat16;
@@ -56,10 +59,11 @@ struct Problem {
 };
 
 // Pointers to the tensors of a pass, null for tensors that are not used. second_weight and second_bias have one row per
-// class, or per sample for a style.
+// class, or per sample for a style. In a backward pass with a residual and an activation, `y` is read, and the gradient
+// of the residual is written to `d_residual`, whether it is needed or not.
 struct Tensors {
-  const void *x, *dy;
-  void *y, *dx;
+  const void *x, *residual, *dy;
+  void *y, *dx, *d_residual;
   const float *weight, *bias, *second_weight, *second_bias, *mean_logits, *var_logits;
   float *d_weight, *d_bias, *d_second_weight, *d_second_bias, *d_mean_logits, *d_var_logits;
   const int64_t* labels;
@@ -74,9 +78,12 @@ struct Sync {
   std::function<void(double* table, int64_t size)> sum;
 };
 
-// Whether this process was forked. OpenMP threads do not survive a fork; a parallel loop would wait forever for the
-// parent's.
-extern bool is_forked;
+// The threads of the program that calls the kernels.
+struct Threads {
+  int64_t (*count)();  // number of threads that a loop may use: 1 inside of another parallel loop
+  void (*run)(int64_t chunks, const std::function<void(int64_t)>& f);  // call f(chunk) in parallel
+};
+extern const Threads threads;
 
 using Kernel = void (*)(const Problem&, const Tensors&, const Sync&);
 struct Kernels {

@@ -136,17 +136,16 @@ struct Tables {
   }
 
   struct Scratch {  // temporary rows (one value per column) of a thread
-    float *k, *e, *r, *a, *b, *c, *shift, *gamma2, *beta2;
+    float *k, *e, *r, *a, *b, *shift, *slope, *offset, *gamma2, *beta2;
   };
   Scratch* new_scratch(int64_t count) const {
     Scratch* all = arena().take<Scratch>(count);
     for (int64_t i = 0; i < count; i++) {
       Scratch& w = all[i];
-      if (i && !p.affine_per_sample)
-        w = all[0];  // affines of several samples need separate rows only for a, b, c and shift
+      if (i && !p.affine_per_sample) w = all[0];  // affines of several samples share the rows that `mix` writes
       else
         for (float** row : {&w.k, &w.e, &w.r, &w.gamma2, &w.beta2}) *row = arena().take<float>(columns);
-      for (float** row : {&w.a, &w.b, &w.c, &w.shift}) *row = arena().take<float>(columns);
+      for (float** row : {&w.a, &w.b, &w.shift, &w.slope, &w.offset}) *row = arena().take<float>(columns);
     }
     return all;
   }

@@ -118,4 +118,4 @@ def test_the_typed_client_runs():
 
 def test_the_pinned_torch_is_the_one_in_the_documentation():
     (pinned,) = re.findall(r"^torch==(.*)", (ROOT / "constraints.txt").read_text(), re.M)
-    assert f"`_native-torch{pinned}.so`" in (ROOT / "CONTRIBUTING.md").read_text()
+    assert f"`_native-torch{pinned}-cpython-311.so`" in (ROOT / "CONTRIBUTING.md").read_text()

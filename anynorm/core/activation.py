@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -72,9 +73,19 @@ class Activation:
         """Whether the derivative at z can be computed from φ(z), so that backward needs y instead of x and the residual."""
         return self.name in _SIGN_KEEPING
 
+    def gradient_from_output(self, y: Tensor, dy: Tensor) -> Tensor:
+        """Return dy φ'(z) from y = φ(z), for activations that keep the sign; it can be differentiated with respect to dy."""
+        positive = (y > 0) & (y < 6) if self.name == "relu6" else y > 0
+        return torch.where(positive, dy, dy * (self.negative_slope if self.name == "leaky_relu" else 0.0))
+
     def module(self) -> nn.Module:
         """Return torch's module of this activation."""
         return nn.LeakyReLU(self.negative_slope) if self.name == "leaky_relu" else MODULES[self.name]()
+
+
+def activation_at(index: int, slope: float) -> Activation | None:
+    """Return the activation of an index in the kernels."""
+    return Activation(list(MODULES)[index - 1], slope) if index else None
 
 
 def read_activation(value: Any) -> Activation | None:

@@ -1,9 +1,10 @@
 """The kernels, which compute y and the batch statistics from x, and the dispatch between their implementations.
 
-cpu         C++, for eager CPU tensors of float32 or bfloat16, contiguous or channels_last
+cpu         C++, for CPU tensors of float32 or bfloat16, contiguous or channels_last, eager or compiled
 gpu         Triton, for eager CUDA and ROCm tensors of float32, float16 or bfloat16, contiguous or channels_last
-reference   plain torch operations, for all other cases: compile, export, vmap, forward-mode AD, other devices and dtypes, tensor
-            subclasses, cuts with a statistic per position mixed with others, and if C++ or Triton kernels are not available
+reference   plain torch operations, for all other cases: compile on GPUs, export, vmap, forward-mode AD, other devices and
+            dtypes, tensor subclasses, cuts with a statistic per position mixed with others, and if C++ or Triton kernels
+            are not available
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from anynorm.core.compat import is_transforming
+from anynorm.core.compat import is_exporting, is_transforming
 from anynorm.errors import AnynormError
 from anynorm.kernels import cpu, gpu, reference
 from anynorm.kernels.interface import (
@@ -46,7 +48,7 @@ _DTYPES = {"cpu": (torch.float32, torch.bfloat16), "gpu": (torch.float32, torch.
 def use(name: str) -> Iterator[None]:
     """Select the kernels inside a `with` block.
 
-    Compiled code always uses the reference.
+    Compiled code uses the C++ kernels on the CPU, and the reference on all other devices, whatever is selected.
 
     Args:
         name: "auto" for the fastest kernels that support a forward pass; "reference"; or "cpu" or "gpu", with which an
@@ -88,24 +90,43 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
     Raises:
         AnynormError: if the kernels selected with `use` do not support this forward pass.
     """
+    is_compiling = torch.compiler.is_compiling()
     if params.residual is not None and spec.activation is not None and not spec.activation.keeps_sign:
-        y, batch = normalize(spec.without_activation, x, params, buffers)  # backward would need a third tensor of the size of x
+        bare = replace(spec, activation=None) if is_compiling else spec.without_activation
+        y, batch = normalize(bare, x, params, buffers)  # in one pass, backward would need a third tensor of the size of x
         return spec.activation(y), batch
-    if torch.compiler.is_compiling() or (selected := _selected.get()) == "reference":
+    if is_compiling:
+        return _normalize_compiled(spec, x, params, buffers)
+    if (selected := _selected.get()) == "reference":
         return reference.normalize(spec, x, params, buffers)
     name = ("gpu" if x.is_cuda else "cpu") if selected == "auto" else selected
     if spec.has_positional_cut and spec.by_position is not None and x.dtype in _DTYPES[name]:
         return _normalize_positions(spec.by_position, x, params, buffers)
+    backend = _BACKENDS[name]
     try:
         _check_tensors(x, params, name)
         _check_pass(spec, x)
-        _BACKENDS[name].check_supported(spec, x)
+        backend.check_supported(spec, x)
+        result: tuple[Tensor, BatchStats] = backend.normalize(spec, x, params, buffers)
+        return result
     except UnsupportedError as error:
         if selected != "auto":
             raise AnynormError(f"The {name} kernels do not support this pass: {error}. Use 'auto' or 'reference'.") from None
+    return reference.normalize(spec, x, params, buffers)
+
+
+def _normalize_compiled(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
+    """Normalize x in compiled code: by C++ operators on the CPU; otherwise by plain operations, which inductor fuses."""
+    if not x.is_cpu or x.dtype not in _DTYPES["cpu"] or is_exporting() or not cpu.is_available():
         return reference.normalize(spec, x, params, buffers)
-    result: tuple[Tensor, BatchStats] = _BACKENDS[name].normalize(spec, x, params, buffers)
-    return result
+    vectors = spec.vector_spec() if spec.has_positional_cut else None
+    if vectors is not None:
+        return _normalize_positions(vectors, x, params, buffers)
+    has_wide = any([tensor is not None and tensor.dtype is torch.float64 for tensor in params[:NUM_LAYER_PARAMS]])
+    has_ghost_sync = spec.has_ghost_cut and spec.sync_group.is_synchronized
+    if has_wide or spec.has_positional_cut or spec.has_crossing_cut or has_ghost_sync:
+        return reference.normalize(spec, x, params, buffers)
+    return cpu.normalize(spec, x, params, buffers)
 
 
 def _normalize_positions(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
@@ -122,13 +143,12 @@ def _check_tensors(x: Tensor, params: Params, name: str) -> None:
     """Raise UnsupportedError if the kernels do not support the types, dtypes or devices of the tensors."""
     if x.dtype not in _DTYPES[name]:
         raise UnsupportedError(f"the input has dtype {x.dtype}")
-    for tensor in (x, *params):
+    for index, tensor in enumerate((x, *params) if name == "gpu" else ()):  # cpu.normalize checks its inputs by itself
         if tensor is None:
             continue
-        if type(tensor) not in _PLAIN_TYPES or not (tensor.is_cpu if name == "cpu" else tensor.device == x.device):
+        if type(tensor) not in _PLAIN_TYPES or tensor.device != x.device:
             raise UnsupportedError("a tensor is on another device or is an instance of a subclass")
-    for tensor in params[:NUM_LAYER_PARAMS]:
-        if tensor is not None and tensor.dtype is torch.float64:
+        if index <= NUM_LAYER_PARAMS and index and tensor.dtype is torch.float64:
             raise UnsupportedError("the parameters have dtype torch.float64")
     if is_transforming():
         raise UnsupportedError("a function transform or a dispatch mode is active")

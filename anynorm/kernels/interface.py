@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from anynorm.core.activation import Activation
+from anynorm.core.activation import Activation, activation_at
 from anynorm.core.affine import PerChannel, PerClass, Stage, Style
 from anynorm.core.compat import can_read_values
 from anynorm.core.cuts import ALL, Cut
@@ -97,11 +97,15 @@ class ForwardSpec:
     Attributes:
         validated_shapes: shapes and dtypes of x that a layer has already checked for this pass.
         num_domains: number of domains with separate statistics; 0 if all samples share the same statistics.
+        takes_style: whether the condition is a style.
+        takes_condition: whether the pass requires a class, domain or style.
+        has_variable_counts: whether the number of values per statistic depends on domains or on other processes.
         num_units: minimum number of equal parts of the channels from which all cuts that use the batch can be pooled.
         pools_batch: whether a cut pools samples of the batch.
         has_positional_cut: whether a cut has one statistic per position.
         has_ghost_cut: whether a cut divides the batch into parts of several samples.
         has_crossing_cut: whether parts of a cut may contain fractions of several channels (`Cut.crosses_channels`).
+        definition: the same description in the C++ kernels, made at first use.
     """
 
     norm_spec: NormSpec
@@ -112,6 +116,7 @@ class ForwardSpec:
     sync_group: SyncGroup
     activation: Activation | None = None
     validated_shapes: set[Any] = field(init=False, repr=False, default_factory=set)
+    definition: Any = field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
         """Compute the attributes that passes read; torch.compile cannot trace `cached_property` in all versions of Python."""
@@ -119,6 +124,9 @@ class ForwardSpec:
         used = [cut for cut, use in zip(cuts, self.uses_batch, strict=True) if use]
         units = [self.num_features if cut.crosses_channels else cut.channels or self.num_features for cut in used]
         self.num_domains = self.norm_spec.affine.num_domains
+        self.takes_style = self.norm_spec.takes_style
+        self.takes_condition = bool(self.norm_spec.num_classes) or self.takes_style
+        self.has_variable_counts = bool(self.num_domains) or self.sync_group.is_synchronized
         self.num_units = math.lcm(*units)
         self.pools_batch = any([cut.pools_samples for cut in used])
         self.has_positional_cut = any([cut.space == ALL for cut in cuts])
@@ -132,7 +140,11 @@ class ForwardSpec:
 
     @cached_property
     def encoded(self) -> list[int]:
-        """The forward pass encoded as integers for C++: cuts, mean, var, mixing, groups, domains, classes, style, strips."""
+        """The value of `encode`."""
+        return self.encode()
+
+    def encode(self) -> list[int]:
+        """Return the pass as integers for C++: cuts, sides, mixing, groups, domains, classes, style, activation, strips."""
         numbers = [len(self.cuts.distinct)]
         for cut, uses_batch in zip(self.cuts.distinct, self.uses_batch, strict=True):
             numbers += [cut.channels, cut.space, cut.samples_per_part if cut.samples == ALL else 0, int(uses_batch)]
@@ -140,10 +152,17 @@ class ForwardSpec:
             numbers += [len(side), *side]
         norm, strips = self.norm_spec, math.lcm(*[cut.space or 1 for cut in self.cuts.distinct])
         numbers += [MIXINGS.index(type(norm.mixing)), norm.mixing.groups, self.num_domains, norm.num_classes]
-        return [*numbers, int(norm.takes_style), strips]
+        return [*numbers, int(norm.takes_style), 0 if self.activation is None else self.activation.index, strips]
+
+    @property
+    def slope(self) -> float:
+        """The slope of leaky_relu for negative inputs; 0 for other activations."""
+        return self.activation.negative_slope if self.activation is not None and self.activation.name == "leaky_relu" else 0.0
 
     @classmethod
-    def decode(cls, numbers: list[int], params: Params, num_features: int, eps: float, group: str) -> ForwardSpec:
+    def decode(
+        cls, numbers: list[int], params: Params, num_features: int, *, eps: float, slope: float, group: str
+    ) -> ForwardSpec:
         """Decode the integers of `encoded`.
 
         Args:
@@ -151,6 +170,7 @@ class ForwardSpec:
             params: the parameters, which determine the affine stages.
             num_features: number of channels.
             eps: value added to the variance.
+            slope: the slope of leaky_relu.
             group: name of the process group over which statistics are synchronized; empty without synchronization.
         """
         rest = iter(numbers)
@@ -160,17 +180,22 @@ class ForwardSpec:
             cuts.append(Cut(ALL if samples_per_part else 1, channels, space, max(samples_per_part, 1)))
             uses_batch.append(bool(uses))
         mean, var = (tuple([next(rest) for _ in range(next(rest))]) for _ in range(2))
-        mixing, groups, domains, classes, style, _ = rest
+        mixing, groups, domains, classes, style, activation, _ = rest
         stages: list[Stage] = [PerChannel()] if params.weight is not None else []
         stages += [PerClass(classes)] if params.class_weight is not None else []
         stages += [Style()] if style else []
         affine = AffineSpec(tuple(stages), domains)
         norm = NormSpec(tuple(cuts[k] for k in mean), tuple(cuts[k] for k in var), MIXINGS[mixing](groups), affine)
-        return cls(norm, ResolvedCuts(tuple(cuts), mean, var), num_features, eps, tuple(uses_batch), sync_group_named(group))
+        resolved, sync_group = ResolvedCuts(tuple(cuts), mean, var), sync_group_named(group)
+        return cls(norm, resolved, num_features, eps, tuple(uses_batch), sync_group, activation_at(activation, slope))
 
     @cached_property
     def by_position(self) -> ForwardSpec | None:
-        """The same pass for x reshaped to (n · positions, c); None if a cut pools samples or positions, or with a condition."""
+        """The value of `vector_spec`."""
+        return self.vector_spec()
+
+    def vector_spec(self) -> ForwardSpec | None:
+        """Return the pass for x reshaped to (n · positions, c); None if a cut pools samples or positions, or with a condition."""
         cuts = self.cuts.distinct
         if self.norm_spec.num_classes or self.norm_spec.takes_style or any(cut.space != ALL or cut.pools_samples for cut in cuts):
             return None

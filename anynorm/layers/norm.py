@@ -38,6 +38,8 @@ from anynorm.layers.state_dict import prepare_state_dict
 from anynorm.layers.validation import check_batch, check_input, check_residual
 
 NO_SYNC = NoSync()
+PARAMETER_FIELDS = Params._fields[:NUM_LAYER_PARAMS]
+"""Names of the parameters of a layer, in the order of the inputs of the kernels."""
 
 
 class NormOptions(TypedDict, total=False):
@@ -197,10 +199,10 @@ class Norm(RunningStats):
         check_input(self, spec, x)
         if residual is not None:
             check_residual(self, x, residual)
-        if self.takes_condition:
+        if spec.takes_condition:
             condition = read_condition(self, x, self._condition if condition is None else condition)
         y, batch = self._compute_output(spec, x, self._params(condition, residual), self._read_buffers(spec, condition))
-        if self.training and self.has_variable_counts:
+        if self.training and spec.has_variable_counts:
             check_batch(self, batch)
         self.update_running_stats(batch)
         return y
@@ -237,18 +239,22 @@ class Norm(RunningStats):
 
     def _params(self, condition: Any, residual: Tensor | None = None) -> Params:
         """Return the parameters, the style and the residual as inputs of the kernels."""
-        params = self._parameters  # does not contain parametrized tensors (torch.nn.utils.parametrize)
-        tensors = [params[name] if name in params else getattr(self, name) for name in Params._fields[:NUM_LAYER_PARAMS]]
+        params = self._parameters
+        try:
+            tensors = [params[name] for name in PARAMETER_FIELDS]
+        except KeyError:  # parametrized tensors are not in `_parameters` (torch.nn.utils.parametrize)
+            tensors = [getattr(self, name) for name in PARAMETER_FIELDS]
         style = condition if self.norm_spec.takes_style else (None, None)
         return Params(*tensors, *style, residual)  # type: ignore[call-arg]
 
     def _read_buffers(self, spec: ForwardSpec, condition: Any) -> Buffers:
         """Return the running statistics and labels as inputs of the kernels."""
         stats = tuple([self.running_stats(index) for index in range(len(spec.uses_batch))])
-        labels = condition if self.norm_spec.num_classes else None
-        if not isinstance(self._update_rule, Running) or not self.updates_running_stats or is_recomputing():
+        labels = condition if spec.takes_condition and not spec.takes_style else None
+        rule = self._update_rule
+        if not self.training or not isinstance(rule, Running) or not self.updates_running_stats or is_recomputing():
             return Buffers(stats, labels)
-        return Buffers(stats, labels, self._buffers["num_batches_tracked"], self._update_rule.rate)
+        return Buffers(stats, labels, self._buffers["num_batches_tracked"], rule.rate)
 
     @property
     def spec(self) -> str:

@@ -105,11 +105,13 @@ class RunningStats(nn.Module):
     @property
     def has_running_stats(self) -> bool:
         """Whether running statistics exist; some adaptation methods set the buffers to None."""
-        for names in self._stat_names.values():
-            for name in names:
-                if name and self._buffers[name] is None:
-                    return False
-        return bool(self._stat_names)
+        if not self._stat_names:
+            return False
+        buffers = self._buffers
+        for mean, var in self._stat_names.values():
+            if (mean and buffers[mean] is None) or (var and buffers[var] is None):
+                return False
+        return True
 
     @property
     def updates_running_stats(self) -> bool:
@@ -123,7 +125,10 @@ class RunningStats(nn.Module):
 
     def running_stats(self, index: int) -> BufferPair:
         """Return the buffers of the running mean and variance of the cut `index`; None for a statistic without a buffer."""
-        mean, var = self._stat_names.get(index, (None, None))
+        names = self._stat_names.get(index)
+        if names is None:
+            return None, None
+        mean, var = names
         return self._buffers[mean] if mean else None, self._buffers[var] if var else None
 
     def reset_running_stats(self) -> None:

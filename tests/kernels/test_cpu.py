@@ -271,7 +271,7 @@ def test_a_domain_without_samples_leaves_the_gradients_finite_without_eps(spec):
 def test_weights_that_a_layer_computes_have_gradients_where_they_are_zero():
     norm, x = make("bn", channels=8), data(4, 8, 4, 4)
     spec = kernels.interface.ForwardSpec.decode(
-        [2, 0, 1, 0, 1, 0, 1, 1, 1, 2, 0, 1, 2, 0, 1, 2, 1, 0, 0, 0, 1], norm._params(None), 8, 1e-5, ""
+        [2, 0, 1, 0, 1, 0, 1, 1, 1, 2, 0, 1, 2, 0, 1, 2, 1, 0, 0, 0, 0, 1], norm._params(None), 8, eps=1e-5, slope=0.0, group=""
     )  # bn and in with precomputed weights
     grads = []
     for name in ("reference", "cpu"):
@@ -444,8 +444,9 @@ def broken_library(library):
 
 
 def library_for_another_torch(library):
-    library.rename(library.with_name("_native-torch2.6.0.so"))
-    return f"they were built for torch 2.6.0, and torch {torch.__version__.partition('+')[0]} is installed"
+    wanted = library.stem.removeprefix("_native-")
+    library.rename(library.with_name("_native-torch2.6.0-cpython-310.so"))
+    return f"they were built for torch2.6.0-cpython-310, and {wanted} is installed"
 
 
 def failed_build(library):
@@ -475,15 +476,26 @@ def test_without_the_library_the_reference_runs_and_one_warning_has_the_reason(s
 SPEC = make("sn", channels=8)._forward_spec().encoded
 GOOD = {
     "x": torch.ones(2, 8, 4),
-    "params": [torch.ones(8), torch.ones(8), None, None, torch.ones(3), torch.ones(3), None, None],
+    "params": [torch.ones(8), torch.ones(8), None, None, torch.ones(3), torch.ones(3), None, None, None],
     "running_stats": [None] * 6,
     "labels": None,
     "spec": SPEC,
     "eps": 1e-5,
+    "slope": 0.0,
     "group": "",
     "num_batches": None,
     "momentum": -1.0,
 }
+
+
+def call_operator(arguments):
+    """Call the operator of eager code."""
+    settings, tensors = [[arguments[name] for name in names] for names in (SETTINGS, TENSORS)]
+    x, params, running_stats, *rest = tensors
+    return cpu.library.normalize(cpu.library.define(*settings), x, tuple(params), tuple(running_stats), *rest)
+
+
+SETTINGS, TENSORS = ("spec", "eps", "slope", "group"), ("x", "params", "running_stats", "labels", "num_batches", "momentum")
 
 
 @pytest.mark.parametrize(
@@ -491,29 +503,43 @@ GOOD = {
     [
         ({"x": torch.ones(2, 8, 4, dtype=torch.float64)}, "float32 or bfloat16"),
         ({"x": torch.ones(8)}, "dense CPU tensor"),
-        ({"x": torch.ones(2, 8, 4, device="meta")}, "dense CPU tensor"),
         ({"x": torch.ones(2, 6, 4)}, "weight must have shape"),
         ({"params": [torch.ones(7), *GOOD["params"][1:]]}, "weight must have shape"),
         ({"params": [torch.ones(8, dtype=torch.long), *GOOD["params"][1:]]}, "floating-point"),
-        ({"params": [*GOOD["params"][:4], None, None, None, None]}, "several cuts need mixing weights"),
-        ({"params": GOOD["params"][:5]}, "8 parameters are needed"),
+        ({"params": [*GOOD["params"][:4], None, None, None, None, None]}, "several cuts need mixing weights"),
+        ({"params": GOOD["params"][:5]}, "9 parameters are needed"),
         ({"spec": SPEC[:-1]}, "too short"),
-        ({"spec": [1, 3, 1, 0, 1, 1, 0, 1, 0, 0, 1, 0, 0, 0, 1]}, "does not fit the input"),
-        ({"spec": [1, 0, 1, 0, 1, 1, 9, 1, 0, 0, 1, 0, 0, 0, 1]}, "no cut 9"),
-        ({"spec": [1, 0, 1, 0, 1, 2, 0, 0, 1, 0, 0, 1, 0, 0, 0, 1]}, "cut 0 occurs twice"),
-        ({"spec": [1, 0, 1, 0, 1, 1, 0, 1, 0, 7, 1, 0, 0, 0, 1]}, "no mixing rule 7"),
-        ({"spec": [1, 0, 1, 0, 1, 1, 0, 1, 0, 0, 3, 0, 0, 0, 1]}, "3 groups do not divide 8 channels"),
-        ({"spec": [1, 0, 1, 0, 1, 1, 0, 1, 0, 0, 1, 2, 3, 0, 1]}, "2 domains and 3 classes do not fit"),
-        ({"spec": [1, -1, 1, 0, 1, 1, 0, 1, 0, 0, 1, 0, 0, 0, 1]}, "negative parts"),
+        ({"spec": [1, 3, 1, 0, 1, 1, 0, 1, 0, 0, 1, 0, 0, 0, 0, 1]}, "does not fit the input"),
+        ({"spec": [1, 0, 1, 0, 1, 1, 9, 1, 0, 0, 1, 0, 0, 0, 0, 1]}, "no cut 9"),
+        ({"spec": [1, 0, 1, 0, 1, 2, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 1]}, "cut 0 occurs twice"),
+        ({"spec": [1, 0, 1, 0, 1, 1, 0, 1, 0, 7, 1, 0, 0, 0, 0, 1]}, "no mixing rule 7"),
+        ({"spec": [1, 0, 1, 0, 1, 1, 0, 1, 0, 0, 3, 0, 0, 0, 0, 1]}, "3 groups do not divide 8 channels"),
+        ({"spec": [1, 0, 1, 0, 1, 1, 0, 1, 0, 0, 1, 2, 3, 0, 0, 1]}, "2 domains and 3 classes do not fit"),
+        ({"spec": [1, -1, 1, 0, 1, 1, 0, 1, 0, 0, 1, 0, 0, 0, 0, 1]}, "negative parts"),
+        ({"spec": [1, 0, 1, 0, 1, 1, 0, 1, 0, 0, 1, 0, 0, 0, 9, 1]}, "no activation 9"),
+        ({"params": [*GOOD["params"][:8], torch.ones(2, 1, 4)]}, "residual must have the shape, dtype and device of the input"),
         ({"x": torch.ones(2, 0)}, "groups do not divide 0 channels"),
         ({"running_stats": []}, "running statistics of 3 cuts are needed"),
         ({"group": "nonsense"}, "group"),
     ],
 )
 def test_bad_arguments_of_the_operator_raise(changes, message):
-    cpu.library.normalize(*GOOD.values())
+    call_operator(GOOD)
     with pytest.raises(RuntimeError, match=message):
-        cpu.library.normalize(*(GOOD | changes).values())
+        call_operator(GOOD | changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"x": torch.ones(2, 8, 4, device="meta")},
+        {"x": torch.ones(2, 8, 4).as_subclass(type("Subclass", (torch.Tensor,), {}))},
+        {"params": [torch.ones(8, dtype=torch.float64), *GOOD["params"][1:]]},
+        {"params": [torch.ones(8, device="meta"), *GOOD["params"][1:]]},
+    ],
+)
+def test_tensors_that_the_operator_does_not_support_are_left_to_the_reference(changes):
+    assert call_operator(GOOD | changes) is None
 
 
 @pytest.mark.parametrize(
@@ -523,4 +549,4 @@ def test_labels_out_of_range_raise_in_the_operator(labels):
     norm = make("auxbn@3", channels=8)
     changes = {"params": norm._params(None), "running_stats": [None, None], "spec": norm._forward_spec().encoded}
     with pytest.raises(RuntimeError, match="label"):
-        cpu.library.normalize(*(GOOD | changes | {"labels": labels}).values())
+        call_operator(GOOD | changes | {"labels": labels})
