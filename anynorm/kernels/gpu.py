@@ -38,9 +38,12 @@ from anynorm.kernels.interface import (
 )
 
 TILE = 4096
-"""Size of a tile of x in bytes: 16 for each of 256 threads."""
+"""Size of a tile of x in bytes: one load of 16 bytes for each of 256 threads (4 warps of 64 on AMD), or two for each of 128."""
 TILES = 8
 """Maximum number of tiles that one program reads; longer rows are split."""
+PROGRAMS = 2 * 132
+"""Number of programs below which they read fewer tiles: two for each of the 132 multiprocessors of an H100, so that one computes
+while the other waits for memory."""
 COLUMNS, SAMPLES, TABLE = 16, 32, 512
 """Shape of the tiles of tables that are summed over samples, and maximum number of entries of all other tiles of tables."""
 BLOCK = 256
@@ -137,6 +140,56 @@ def _blocks(size: int, block: int) -> int:
     return -(-size // block)
 
 
+class Tiling(NamedTuple):
+    """The tiles (rows, positions) of x, of which a program reads those of `chunk` positions, and the number of programs."""
+
+    rows: int
+    positions: int
+    chunk: int
+    num_splits: int
+    grid: int
+
+
+def _make_tiling(num_strips: int, c: int, length: int, tile: int, max_tiles: int, last: bool) -> Tiling:
+    """Return the tiling with tiles of up to `tile` values, of which a program reads up to `max_tiles`.
+
+    Args:
+        num_strips: number of strips of all samples.
+        c: number of channels.
+        length: number of positions per strip.
+        tile: maximum number of values per tile.
+        max_tiles: maximum number of tiles per program.
+        last: whether x is channels_last instead of contiguous.
+    """
+    if last:
+        rows = _power_of_2(c, min(tile, 128))
+        positions, blocks = _power_of_2(length, tile // rows), num_strips * _blocks(c, rows)
+    else:
+        positions = _power_of_2(length, tile)
+        rows = _power_of_2(num_strips * c, tile // positions)
+        blocks = _blocks(num_strips * c, rows)
+    chunk = positions * max_tiles
+    num_splits = max(1, _blocks(length, chunk))
+    return Tiling(rows, positions, chunk, num_splits, num_splits * blocks)
+
+
+def _choose_tiling(num_strips: int, c: int, length: int, itemsize: int, last: bool) -> Tiling:
+    """Return the tiling with the most tiles per program that has at least PROGRAMS programs; otherwise the one with the most.
+
+    The numbers of programs of gn:32 at batch 1 in float16 are below. All kernels but row_sums and apply read small tables: three
+    float32 numbers per row and split, which pool_rows and gradients read, are 5 % of x at 8 tiles of a channels_last x, and
+    19 % at the 2 tiles of (1, 320, 64, 64).
+
+        x                    layout           row_sums, apply   pool_rows   coefficients   gradients   reduce
+        (1, 320, 64, 64)     contiguous                   320           1              2          20       44
+                             channels_last                384          32              2          20      106
+        (1, 128, 512, 512)   contiguous                  2048           4              1           8       26
+                             channels_last               2048          32              1           8       82
+    """
+    tilings = [_make_tiling(num_strips, c, length, TILE // itemsize, TILES >> k, last) for k in range(TILES.bit_length())]
+    return next((tiling for tiling in tilings if tiling.grid >= PROGRAMS), tilings[-1])
+
+
 @lru_cache(maxsize=1024)
 def make_plan(spec: ForwardSpec, size: torch.Size, itemsize: int, last: bool, style_rows: int) -> Plan:
     """Return the plan of a forward pass.
@@ -152,9 +205,12 @@ def make_plan(spec: ForwardSpec, size: torch.Size, itemsize: int, last: bool, st
     n, c, strips = size[0], size[1], math.lcm(*(cut.space for cut in spec.cuts.distinct))
     length, norm = math.prod(size[2:]) // strips, spec.norm_spec
 
+    tiling = _choose_tiling(n * strips, c, length, itemsize, last)
+
     def make_cut(samples: int, channels: int, space: int, uses_batch: bool = True, index: int = -1) -> Any:
         width = (channels or c) * space
-        members = _power_of_2(max(samples, 1) * c * strips // width, TABLE)
+        num_tables = samples * tiling.num_splits if samples and index >= 0 else 1  # of the sums that are pooled
+        members = _power_of_2(num_tables * c * strips // width, TABLE)
         sides = (side.index(index) if index in side else -1 for side in (spec.cuts.mean, spec.cuts.var))
         return k.KernelCut(samples, channels, space, uses_batch, *sides, _power_of_2(width, TABLE // members), members)
 
@@ -172,15 +228,10 @@ def make_plan(spec: ForwardSpec, size: torch.Size, itemsize: int, last: bool, st
         spec.num_domains, type(norm.mixing).__name__.lower(), norm.mixing.groups, len(spec.cuts.mean), len(spec.cuts.var), second,
         any(cut.uses_batch and not cut.samples_per_part for cut in cuts),
     )  # fmt: skip
-    inner, tile = c if last else length, TILE // itemsize
-    block = _power_of_2(inner, min(tile, 128) if last else tile)
-    rows, positions = (block, _power_of_2(length, tile // block)) if last else (_power_of_2(n * c * strips, tile // block), block)
-    num_splits = max(1, _blocks(length, positions * TILES))
-    shape = k.KernelShape(n, c, length, positions * TILES, num_splits, n * c * strips, 0)
-    grid = num_splits * (n * strips * _blocks(c, rows) if last else _blocks(n * c * strips, rows))
-    layout = k.KernelLayout(last, math.gcd(inner, 16) or 1, strips, rows, positions)
+    shape = k.KernelShape(n, c, length, tiling.chunk, tiling.num_splits, n * c * strips, 0)
+    layout = k.KernelLayout(last, math.gcd(c if last else length, 16) or 1, strips, tiling.rows, tiling.positions)
     activation = k.NONE if spec.activation is None else k.KernelActivation(spec.activation.name, spec.activation.negative_slope)
-    plan = Plan(shape, description, layout, activation, grid)
+    plan = Plan(shape, description, layout, activation, tiling.grid)
     return plan._replace(shape=shape._replace(num_stats=plan.slice(len(cuts) - 1).stop))
 
 
@@ -270,7 +321,9 @@ class _Pass:
         if dresidual is not None:
             gradient, activation = k.KernelGradient(dresidual), k.NONE
         args = (sums, self.stats, labels, params, rows, columns, self.spec.eps, shape)
-        _launch(k.gradients, _blocks(plan.num_columns, COLUMNS), *args, NORM=norm, KEEP=keep, QUANTITIES=quantities)
+        samples = SAMPLES if shape.num_splits == 1 else _power_of_2(shape.n, SAMPLES)
+        sizes = {"QUANTITIES": quantities, "SAMPLES": samples, "SPLITS": _power_of_2(shape.num_splits, SAMPLES // samples)}
+        _launch(k.gradients, _blocks(plan.num_columns, COLUMNS), *args, NORM=norm, KEEP=keep, **sizes)
         grid = 2 * sum(plan.programs(i) for i, cut in cuts if cut.uses_batch) + 2 * (1 + num_second) * _blocks(shape.c, COLUMNS)
         grid += (norm.num_means + norm.num_vars) * _blocks(norm.groups, norm.logits.parts)
         _launch(k.reduce, grid, rows, columns, grads, labels, params, dparams, shape, num_second, NORM=norm)

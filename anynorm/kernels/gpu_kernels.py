@@ -307,31 +307,34 @@ def _members(at, num, part, width, c, CUT: tl.constexpr, STRIPS: tl.constexpr):
 def _pool(table, field, first, num, labels, label, part, width, shape, c, count, CUT: tl.constexpr, STRIPS: tl.constexpr):
     """Return the mean, variance and number of values of parts, pooled over `num` rows of a table.
 
-    The table has the sums of `row_sums` if `count` is None, otherwise moments of `count` values each.
+    The table has the sums of `row_sums` of each split if `count` is None, otherwise moments of `count` values each.
     """
-    num_members = num * (c // CUT.channels if CUT.channels else 1) * (STRIPS // CUT.strips)
+    num_tables = num * (shape.num_splits if count is None else 1)
+    num_members = num_tables * (c // CUT.channels if CUT.channels else 1) * (STRIPS // CUT.strips)
     mean, m2, total = part.to(tl.float64) * 0, part.to(tl.float64) * 0, part.to(tl.float64) * 0
-    for split in range(shape.num_splits if count is None else 1):
-        weight = tl.minimum(shape.chunk, shape.length - split * shape.chunk).to(tl.float64) if count is None else count
-        for at in range(0, num_members, CUT.members):
-            row, channel, column, keep = _members(at, num, part, width, c, CUT, STRIPS)
-            if labels is not None:
-                keep = keep & (tl.load(labels + first + row, mask=keep, other=-1) == label)
-            slot = table + split * shape.num_rows + (first + row) * c * STRIPS + column
-            means = tl.load(slot, mask=keep, other=0.0).to(tl.float64)
-            variances = tl.load(slot + field, mask=keep, other=0.0).to(tl.float64)
-            if count is None:
-                distance = variances / weight
-                variances = tl.load(slot + 2 * field, mask=keep, other=0.0) / weight - distance * distance
-                means, variances = means + distance, tl.where(variances < 0, 0.0, variances)
-            size = tl.sum(keep.to(tl.float64), 1)
-            middle = tl.sum(means, 1) / tl.where(size > 0, size, 1.0)
-            distance = tl.where(keep, means - middle[:, None], 0.0)
-            new = total + size * weight
-            share = size * weight / tl.where(new > 0, new, 1.0)
-            m2 += tl.sum(variances + distance * distance, 1) * weight + (middle - mean) * (middle - mean) * total * share
-            mean += (middle - mean) * share
-            total = new
+    for at in range(0, num_members, CUT.members):
+        row, channel, column, keep = _members(at, num_tables, part, width, c, CUT, STRIPS)
+        split, row = row // num, row % num
+        if labels is not None:
+            keep = keep & (tl.load(labels + first + row, mask=keep, other=-1) == label)
+        slot = table + split * shape.num_rows + (first + row) * c * STRIPS + column
+        means = tl.load(slot, mask=keep, other=0.0).to(tl.float64)
+        variances = tl.load(slot + field, mask=keep, other=0.0).to(tl.float64)
+        values = count
+        if count is None:
+            values = tl.where(keep, tl.minimum(shape.chunk, shape.length - split * shape.chunk), 1).to(tl.float64)
+            distance = variances / values
+            variances = tl.load(slot + 2 * field, mask=keep, other=0.0) / values - distance * distance
+            means, variances = means + distance, tl.where(variances < 0, 0.0, variances)
+        weight = tl.where(keep, values, 0.0)
+        size = tl.sum(weight, 1)
+        middle = tl.sum(weight * means, 1) / tl.where(size > 0, size, 1.0)
+        distance = tl.where(keep, means - middle[:, None], 0.0)
+        new = total + size
+        share = size / tl.where(new > 0, new, 1.0)
+        m2 += tl.sum(weight * (variances + distance * distance), 1) + (middle - mean) * (middle - mean) * total * share
+        mean += (middle - mean) * share
+        total = new
     return mean, m2 / tl.where(total > 0, total, 1.0), total
 
 
@@ -573,23 +576,26 @@ def _add_logit(
 
 @triton.jit
 def gradients(
-    sums, stats, labels, params, rows, columns, eps, shape, NORM: tl.constexpr, KEEP: tl.constexpr, QUANTITIES: tl.constexpr
-):
+    sums, stats, labels, params, rows, columns, eps, shape,
+    NORM: tl.constexpr, KEEP: tl.constexpr, QUANTITIES: tl.constexpr, SAMPLES: tl.constexpr, SPLITS: tl.constexpr,
+):  # fmt: skip
     num_columns, num_rows, field = shape.c * NORM.strips, shape.num_rows, shape.num_splits * shape.num_rows
     column = tl.program_id(0) * NORM.columns.parts + tl.arange(0, NORM.columns.parts)
     total = (tl.arange(0, QUANTITIES)[:, None] + column[None, :]).to(tl.float64) * 0
-    for at in range(0, shape.n, NORM.columns.members):
-        samples = at + tl.arange(0, NORM.columns.members)[None, :]
+    for at in range(0, shape.n, SAMPLES):
+        samples = at + tl.arange(0, SAMPLES)[None, :]
         mask, row = (column < num_columns)[:, None] & (samples < shape.n), samples * num_columns + column[:, None]
         sample, channel, strip, label, mean, var, r, gamma, beta, second_gamma, second_beta = _row(
             row, mask, stats, labels, params, shape, eps, NORM
         )
         g, t = row.to(tl.float64) * 0, row.to(tl.float64) * 0
-        for split in range(shape.num_splits):
-            slot = sums + split * num_rows + row
-            part = tl.load(slot + field, mask=mask, other=0.0)
-            g += part
-            t += tl.load(slot + 2 * field, mask=mask, other=0.0) + part * (tl.load(slot, mask=mask, other=0.0) - mean)
+        for first in range(0, shape.num_splits, SPLITS):
+            split = first + tl.arange(0, SPLITS)[None, None, :]
+            slot, present = sums + split * num_rows + row[:, :, None], mask[:, :, None] & (split < shape.num_splits)
+            part = tl.load(slot + field, mask=present, other=0.0).to(tl.float64)
+            distance = tl.load(slot, mask=present, other=0.0) - mean[:, :, None]
+            g += tl.sum(part, 2)
+            t += tl.sum(tl.load(slot + 2 * field, mask=present, other=0.0) + part * distance, 2)
         t = tl.where(mask, r * t, 0.0)  # Σ d (x − mean) r
         dmean = tl.where(mask, -gamma * second_gamma * r * g, 0.0)
         dvar = tl.where(mask, -gamma * second_gamma * r * r * t / 2, 0.0)

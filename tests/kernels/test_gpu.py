@@ -162,6 +162,7 @@ def test_any_shape_format_and_dtype_is_the_reference(spec, samples, channels, sp
 def test_rows_in_several_tiles_and_splits_and_tables_in_several_blocks_are_the_reference(spec, last, monkeypatch):
     monkeypatch.setattr(gpu, "TILE", 32)
     monkeypatch.setattr(gpu, "TILES", 2)
+    monkeypatch.setattr(gpu, "PROGRAMS", 1)
     monkeypatch.setattr(gpu, "COLUMNS", 2)
     monkeypatch.setattr(gpu, "SAMPLES", 2)
     monkeypatch.setattr(gpu, "BLOCK", 8)
@@ -169,6 +170,30 @@ def test_rows_in_several_tiles_and_splits_and_tables_in_several_blocks_are_the_r
     x = data(3, 4, 5, 7)
     check(make(spec, channels=4), x.to(memory_format=torch.channels_last) if last else x)
     gpu.make_plan.cache_clear()
+
+
+@pytest.mark.parametrize(("spec", "last"), [("gn:4", True), ("bn", False), ("sn.aux@3", True)])
+def test_rows_split_to_fill_a_gpu_at_a_small_batch_are_the_reference(spec, last):
+    x, norm = data(2, 8, 40, 30), make(spec, channels=8, activation="silu")
+    plan = gpu.make_plan(norm._forward_spec(), x.shape, 4, last, 0)
+    assert plan.shape.num_splits > 1
+    assert plan.shape.length % plan.shape.chunk
+    check(norm, x.to(memory_format=torch.channels_last) if last else x)
+
+
+@pytest.mark.parametrize("itemsize", [2, 4])
+@pytest.mark.parametrize("last", [False, True])
+def test_two_programs_per_multiprocessor_read_x_at_batch_1_and_large_grids_are_as_without_that_minimum(
+    last, itemsize, monkeypatch
+):
+    for shape in ((1, 320, 64, 64), (1, 128, 512, 512)):
+        plan = gpu.make_plan(make("gn:32", channels=shape[1])._forward_spec(), torch.Size(shape), itemsize, last, 0)
+        assert plan.grid >= 2 * 132
+    grids = []
+    for _ in range(2):
+        grids.append(gpu.make_plan(make("gn:32", channels=64)._forward_spec(), torch.Size((64, 64, 56, 56)), itemsize, last, 0))
+        monkeypatch.setattr(gpu, "PROGRAMS", 1)
+    assert grids[0] == grids[1]
 
 
 def test_at_a_mean_of_ten_thousand_deviations_six_digits_hold():
