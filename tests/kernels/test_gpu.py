@@ -479,17 +479,30 @@ def test_ranks_with_parts_of_a_batch_or_none_give_what_one_process_gives(tmp_pat
     two_processes(synchronized, tmp_path)
 
 
-def test_the_kernels_of_two_norms_compile_without_spills_and_load_128_bits_of_aligned_rows(tmp_path):
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """The lists that `compile_gpu.py` prints."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment |= {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment |= {"TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton")), "PYTHONPATH": os.pathsep.join(sys.path)}
     script = Path(__file__).with_name("compile_gpu.py")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr
-    compiled = json.loads(done.stdout)
-    assert {row["kernel"] for row in compiled} == {
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_the_kernels_of_two_norms_compile_without_spills_and_load_128_bits_of_aligned_rows(compiled):
+    rows, _ = compiled
+    assert {row["kernel"] for row in rows} == {
         "row_sums", "pool_rows", "pool_columns", "coefficients", "apply", "gradients", "reduce"
     }  # fmt: skip
-    assert {row["target"] for row in compiled} == {"80", "90", "gfx942"}
-    for row in compiled:
+    assert {row["target"] for row in rows} == {"80", "90", "gfx942"}
+    for row in rows:
         assert row["spilled"] == 0, row
         assert row["max_bits"] == 128 or row["kernel"] not in ("row_sums", "apply"), row
+
+
+def test_every_load_and_store_of_x_is_of_128_bits_in_both_layouts(compiled):
+    _, rows = compiled
+    assert len(rows) == 2 * 2 * 4  # layouts, dtypes, two kernels in forward and backward
+    for row in rows:
+        assert row["vectors"] == row["tiles"], row
