@@ -59,23 +59,24 @@ for config in {configs!r}:
     )
 
 
-def run(norm, x, condition):
-    """Output and gradients of a function whose sum over parts is that of the whole."""
+def run(norm, x, condition, adds_x=False):
+    """Output and gradients of a function whose sum over parts is that of the whole; x is the residual too if `adds_x`."""
     x = x.detach().clone().requires_grad_()
-    y = norm(x, condition)
+    y = norm(x, condition, residual=x if adds_x else None)
     (y * y.detach().cos()).sum().backward()
     return y.detach(), x.grad, [p.grad for p in norm.parameters() if p.requires_grad]
 
 
-def check_parts(rank, spec, whole, split, name="auto"):
+def check_parts(rank, spec, whole, split, name="auto", activation=None, adds_x=False):
     """Check that ranks with the samples before and after `split`, on kernels of that name, give what one process gives."""
-    alone, together = make(spec), make(spec)
+    alone, together = make(spec, activation=activation), make(spec, activation=activation)
     assert [row["path"] for row in anynorm.sync(together)] == [""]
     condition = condition_for(alone, whole)
-    y, grad, parameter_grads = run(alone, whole, condition)
+    y, grad, parameter_grads = run(alone, whole, condition, adds_x)
     where = slice(0, split) if rank == 0 else slice(split, len(whole))
     with kernels.use(name):
-        z, own_grad, own_parameter_grads = run(together, whole[where], None if condition is None else condition[where])
+        own_condition = None if condition is None else condition[where]
+        z, own_grad, own_parameter_grads = run(together, whole[where], own_condition, adds_x)
     same(z, y[where], rtol=1e-4, atol=1e-5)
     same(own_grad, grad[where], rtol=1e-3, atol=1e-5)
     for ours, expected in zip(own_parameter_grads, parameter_grads, strict=True):

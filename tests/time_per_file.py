@@ -18,7 +18,7 @@ BUDGETS: dict[str, float] = {
     "tests/cli/test_cli.py": 40,
     "tests/docs/test_site.py": 50,
     "tests/kernels/test_cpu.py": 45,
-    "tests/kernels/test_gpu.py": 75,
+    "tests/kernels/test_gpu.py": 100,
     "tests/lab/comparison/test_comparison.py": 50,
     "tests/lab/recipes/support/test_verdicts.py": 25,
     "tests/lab/recipes/test_recipes.py": 170,

@@ -1,8 +1,9 @@
 """The Triton kernels for eager CUDA and ROCm tensors: launches them, and checks them at first use on a device.
 
 No GPU has run them yet: they are tested in Triton's interpreter (TRITON_INTERPRET=1, on CPU tensors) and compiled for three
-architectures. Besides x, y and dx, they need memory for a few numbers per row (sample, channel, strip), and for a copy of dy if
-its strides or dtype differ from those of x. No pass synchronizes with the device.
+architectures. Besides x, y, the residual and their gradients, they need memory for a few numbers per row (sample, channel,
+strip), and for a copy of dy or of the residual if its strides or dtype differ from those of x. Backward needs x, and y if there
+are a residual and an activation. No pass synchronizes with the device.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from anynorm.core.activation import Activation
 from anynorm.core.affine import PerClass
 from anynorm.core.compat import can_read_values
 from anynorm.core.cuts import ALL
@@ -36,9 +38,12 @@ from anynorm.kernels.interface import (
 )
 
 TILE = 4096
-"""Size of a tile of x in bytes: 16 for each of 256 threads."""
+"""Size of a tile of x in bytes: one load of 16 bytes for each of 256 threads (4 warps of 64 on AMD), or two for each of 128."""
 TILES = 8
 """Maximum number of tiles that one program reads; longer rows are split."""
+PROGRAMS = 2 * 132
+"""Number of programs below which they read fewer tiles: two for each of the 132 multiprocessors of an H100, so that one computes
+while the other waits for memory."""
 COLUMNS, SAMPLES, TABLE = 16, 32, 512
 """Shape of the tiles of tables that are summed over samples, and maximum number of entries of all other tiles of tables."""
 BLOCK = 256
@@ -96,6 +101,7 @@ class Plan(NamedTuple):
     shape: Any
     norm: Any
     layout: Any
+    activation: Any
     grid: int
 
     def size(self, k: int) -> tuple[int, int]:
@@ -134,6 +140,56 @@ def _blocks(size: int, block: int) -> int:
     return -(-size // block)
 
 
+class Tiling(NamedTuple):
+    """The tiles (rows, positions) of x, of which a program reads those of `chunk` positions, and the number of programs."""
+
+    rows: int
+    positions: int
+    chunk: int
+    num_splits: int
+    grid: int
+
+
+def _make_tiling(num_strips: int, c: int, length: int, tile: int, max_tiles: int, last: bool) -> Tiling:
+    """Return the tiling with tiles of up to `tile` values, of which a program reads up to `max_tiles`.
+
+    Args:
+        num_strips: number of strips of all samples.
+        c: number of channels.
+        length: number of positions per strip.
+        tile: maximum number of values per tile.
+        max_tiles: maximum number of tiles per program.
+        last: whether x is channels_last instead of contiguous.
+    """
+    if last:
+        rows = _power_of_2(c, min(tile, 128))
+        positions, blocks = _power_of_2(length, tile // rows), num_strips * _blocks(c, rows)
+    else:
+        positions = _power_of_2(length, tile)
+        rows = _power_of_2(num_strips * c, tile // positions)
+        blocks = _blocks(num_strips * c, rows)
+    chunk = positions * max_tiles
+    num_splits = max(1, _blocks(length, chunk))
+    return Tiling(rows, positions, chunk, num_splits, num_splits * blocks)
+
+
+def _choose_tiling(num_strips: int, c: int, length: int, itemsize: int, last: bool) -> Tiling:
+    """Return the tiling with the most tiles per program that has at least PROGRAMS programs; otherwise the one with the most.
+
+    The numbers of programs of gn:32 at batch 1 in float16 are below. All kernels but row_sums and apply read small tables: three
+    float32 numbers per row and split, which pool_rows and gradients read, are 5 % of x at 8 tiles of a channels_last x, and
+    19 % at the 2 tiles of (1, 320, 64, 64).
+
+        x                    layout           row_sums, apply   pool_rows   coefficients   gradients   reduce
+        (1, 320, 64, 64)     contiguous                   320           1              2          20       44
+                             channels_last                384          32              2          20      106
+        (1, 128, 512, 512)   contiguous                  2048           4              1           8       26
+                             channels_last               2048          32              1           8       82
+    """
+    tilings = [_make_tiling(num_strips, c, length, TILE // itemsize, TILES >> k, last) for k in range(TILES.bit_length())]
+    return next((tiling for tiling in tilings if tiling.grid >= PROGRAMS), tilings[-1])
+
+
 @lru_cache(maxsize=1024)
 def make_plan(spec: ForwardSpec, size: torch.Size, itemsize: int, last: bool, style_rows: int) -> Plan:
     """Return the plan of a forward pass.
@@ -149,9 +205,12 @@ def make_plan(spec: ForwardSpec, size: torch.Size, itemsize: int, last: bool, st
     n, c, strips = size[0], size[1], math.lcm(*(cut.space for cut in spec.cuts.distinct))
     length, norm = math.prod(size[2:]) // strips, spec.norm_spec
 
+    tiling = _choose_tiling(n * strips, c, length, itemsize, last)
+
     def make_cut(samples: int, channels: int, space: int, uses_batch: bool = True, index: int = -1) -> Any:
         width = (channels or c) * space
-        members = _power_of_2(max(samples, 1) * c * strips // width, TABLE)
+        num_tables = samples * tiling.num_splits if samples and index >= 0 else 1  # of the sums that are pooled
+        members = _power_of_2(num_tables * c * strips // width, TABLE)
         sides = (side.index(index) if index in side else -1 for side in (spec.cuts.mean, spec.cuts.var))
         return k.KernelCut(samples, channels, space, uses_batch, *sides, _power_of_2(width, TABLE // members), members)
 
@@ -169,13 +228,10 @@ def make_plan(spec: ForwardSpec, size: torch.Size, itemsize: int, last: bool, st
         spec.num_domains, type(norm.mixing).__name__.lower(), norm.mixing.groups, len(spec.cuts.mean), len(spec.cuts.var), second,
         any(cut.uses_batch and not cut.samples_per_part for cut in cuts),
     )  # fmt: skip
-    inner, tile = c if last else length, TILE // itemsize
-    block = _power_of_2(inner, min(tile, 128) if last else tile)
-    rows, positions = (block, _power_of_2(length, tile // block)) if last else (_power_of_2(n * c * strips, tile // block), block)
-    num_splits = max(1, _blocks(length, positions * TILES))
-    shape = k.KernelShape(n, c, length, positions * TILES, num_splits, n * c * strips, 0)
-    grid = num_splits * (n * strips * _blocks(c, rows) if last else _blocks(n * c * strips, rows))
-    plan = Plan(shape, description, k.KernelLayout(last, math.gcd(inner, 16) or 1, strips, rows, positions), grid)
+    shape = k.KernelShape(n, c, length, tiling.chunk, tiling.num_splits, n * c * strips, 0)
+    layout = k.KernelLayout(last, math.gcd(c if last else length, 16) or 1, strips, tiling.rows, tiling.positions)
+    activation = k.NONE if spec.activation is None else k.KernelActivation(spec.activation.name, spec.activation.negative_slope)
+    plan = Plan(shape, description, layout, activation, tiling.grid)
     return plan._replace(shape=shape._replace(num_stats=plan.slice(len(cuts) - 1).stop))
 
 
@@ -191,14 +247,14 @@ class _Pass:
         self.spec, self.plan, self.buffers = spec, plan, buffers
         self.stats = self.counts = torch.empty(0)
 
-    def forward(self, x: Tensor, params: Any) -> Tensor:
+    def forward(self, x: Tensor, params: Any, residual: Tensor | None) -> Tensor:
         k, plan, buffers, sync, domains = triton_kernels(), self.plan, self.buffers, self.spec.sync_group, self.plan.num_domains
         norm, shape, cuts = plan.norm, plan.shape, list(enumerate(plan.norm.cuts))
         self.stats, self.counts = _table(x, 2, shape.num_stats), _table(x, domains)
         rows = _table(x, 3, shape.num_splits * shape.num_rows, dtype=torch.float32)
         columns = _table(x, 2, domains, shape.c if norm.pools_columns else 0, norm.strips)
         if any(self.spec.uses_batch):
-            _launch(k.row_sums, plan.grid, x, None, rows, shape, LAYOUT=plan.layout)
+            _launch(k.row_sums, plan.grid, x, None, rows, None, shape, LAYOUT=plan.layout, ACTIVATION=k.NONE)
             grid = domains * _blocks(plan.num_columns, COLUMNS) if norm.pools_columns else 0
             grid += sum(plan.programs(i) for i, cut in cuts if cut.samples_per_part)
             _launch(k.pool_rows, grid, rows, columns, self.counts, self.stats, buffers.labels, shape, NORM=norm)
@@ -214,7 +270,7 @@ class _Pass:
             args = (columns, self.counts, self.stats, running, buffers.num_batches, momentum, shape)
             _launch(k.pool_columns, grid, *args, NORM=norm, UPDATE=updates)
         self._coefficients(None, params, rows)
-        _launch(k.apply, plan.grid, x, None, y, rows, shape, LAYOUT=plan.layout)
+        _launch(k.apply, plan.grid, x, residual, None, y, rows, shape, LAYOUT=plan.layout, ACTIVATION=plan.activation)
         return y
 
     def fixed_buffers(self) -> Buffers:
@@ -236,7 +292,19 @@ class _Pass:
         grid = _blocks(self.plan.shape.num_rows, BLOCK)
         _launch(triton_kernels().coefficients, grid, *args, NORM=self.plan.norm, BLOCK=BLOCK)
 
-    def backward(self, x: Tensor, dy: Tensor, params: Any, dparams: Any, needs_dx: bool) -> Tensor | None:
+    def backward(
+        self, x: Tensor, gradient: Any, params: Any, dparams: Any, dresidual: Tensor | None, needs_dx: bool
+    ) -> Tensor | None:
+        """Return dx, if needed. Compute `dparams`, and `dresidual` if it is not None.
+
+        Args:
+            x: the input.
+            gradient: dy, and y if φ′ must be computed from y.
+            params: the parameters.
+            dparams: tensors for the gradients of the parameters.
+            dresidual: a tensor for the gradient of the residual.
+            needs_dx: whether dx is needed.
+        """
         k, plan, labels, sync = triton_kernels(), self.plan, self.buffers.labels, self.spec.sync_group
         norm, shape, cuts = plan.norm, plan.shape, list(enumerate(plan.norm.cuts))
         keep = any(cut.samples_per_part for _, cut in cuts) or bool(norm.domains and norm.pools_columns)
@@ -245,9 +313,17 @@ class _Pass:
         sums = _table(x, max(3 * shape.num_splits, 4), shape.num_rows, dtype=torch.float32)
         rows = _table(x, 4 if keep or num_second else 0, shape.num_rows, dtype=torch.float32)
         columns, grads = _table(x, quantities, plan.num_columns), _table(x, 2, shape.num_stats)
-        _launch(k.row_sums, plan.grid, x, dy, sums, shape, LAYOUT=plan.layout)
+        activation = plan.activation
+        if activation != k.NONE and gradient.y is None:
+            gradient = gradient._replace(scale=_table(x, 3, shape.num_rows, dtype=torch.float32))
+            self._coefficients(None, params, gradient.scale)
+        _launch(k.row_sums, plan.grid, x, gradient, sums, dresidual, shape, LAYOUT=plan.layout, ACTIVATION=activation)
+        if dresidual is not None:
+            gradient, activation = k.KernelGradient(dresidual), k.NONE
         args = (sums, self.stats, labels, params, rows, columns, self.spec.eps, shape)
-        _launch(k.gradients, _blocks(plan.num_columns, COLUMNS), *args, NORM=norm, KEEP=keep, QUANTITIES=quantities)
+        samples = SAMPLES if shape.num_splits == 1 else _power_of_2(shape.n, SAMPLES)
+        sizes = {"QUANTITIES": quantities, "SAMPLES": samples, "SPLITS": _power_of_2(shape.num_splits, SAMPLES // samples)}
+        _launch(k.gradients, _blocks(plan.num_columns, COLUMNS), *args, NORM=norm, KEEP=keep, **sizes)
         grid = 2 * sum(plan.programs(i) for i, cut in cuts if cut.uses_batch) + 2 * (1 + num_second) * _blocks(shape.c, COLUMNS)
         grid += (norm.num_means + norm.num_vars) * _blocks(norm.groups, norm.logits.parts)
         _launch(k.reduce, grid, rows, columns, grads, labels, params, dparams, shape, num_second, NORM=norm)
@@ -260,7 +336,7 @@ class _Pass:
             return None
         self._coefficients(grads, params, sums)
         dx = torch.empty_like(x)
-        _launch(k.apply, plan.grid, x, dy, dx, sums, shape, LAYOUT=plan.layout)
+        _launch(k.apply, plan.grid, x, None, gradient, dx, sums, shape, LAYOUT=plan.layout, ACTIVATION=activation)
         return dx
 
 
@@ -271,32 +347,49 @@ def _table(x: Tensor, *size: int, dtype: torch.dtype = torch.float64) -> Tensor:
 class _Normalize(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: _Pass, x: Tensor, *params: Tensor | None) -> Tensor:
+        *others, residual = params
         with _on_device(x):
-            y = call.forward(x, _kernel_params(Params(*params)))
+            y = call.forward(x, _kernel_params(Params(*others)), None if residual is None else _like(x, residual))
         ctx.call = call
-        ctx.save_for_backward(x, call.stats, call.counts, call.buffers.labels, *params)
+        needs_y = residual is not None and call.spec.activation is not None
+        ctx.save_for_backward(x, y if needs_y else None, call.stats, call.counts, call.buffers.labels, *others)
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
-        spec, (x, _, _, _, *params) = ctx.call.spec, ctx.saved_tensors
+        spec, (x, y, _, _, _, *params), needs_dresidual = ctx.call.spec, ctx.saved_tensors, ctx.needs_input_grad[-1]
         if torch.is_grad_enabled():  # to be differentiated again
-            return (
-                None,
-                *reference.gradients(spec, x, Params(*params), ctx.call.fixed_buffers(), dy, ctx.needs_input_grad[1:]),
-            )
-        if dy.dtype != x.dtype or dy.stride() != x.stride():
-            dy = torch.empty_like(x).copy_(dy)
+            if y is not None:
+                dy, spec = _activation_gradient(spec.activation, y.detach(), dy), spec.without_activation
+            fixed, needed = ctx.call.fixed_buffers(), ctx.needs_input_grad[1:]
+            *others, _ = reference.gradients(spec, x, Params(*params), fixed, dy, needed)
+            return (None, *others, dy if needs_dresidual else None)
         grads = {}
-        for name, param, needed in zip(Params._fields, params, ctx.needs_input_grad[2:], strict=True):
+        for name, param, needed in zip(Params._fields, params, ctx.needs_input_grad[2:-1], strict=False):
             is_logits = name in ("mean_weight", "var_weight")
             if needed and not (is_logits and isinstance(spec.norm_spec.mixing, Argmax)):  # argmax has no gradient
                 grads[name] = param.new_empty(param.shape[::-1] if is_logits else param.shape)
-        dparams = Params(**grads)
+        dparams, gradient = Params(**grads), triton_kernels().KernelGradient(_like(x, dy), y)
+        dresidual = torch.empty_like(x) if needs_dresidual and y is not None else None
         with _on_device(x):
-            dx = ctx.call.backward(x, dy, _kernel_params(Params(*params)), _kernel_params(dparams), ctx.needs_input_grad[1])
+            kernel_params = (_kernel_params(Params(*params)), _kernel_params(dparams))
+            dx = ctx.call.backward(x, gradient, *kernel_params, dresidual, ctx.needs_input_grad[1])
         logits = (None if grad is None else grad.t() for grad in dparams[4:6])
-        return (None, dx, *dparams[:4], *logits, *dparams[6:])
+        dresidual = dy if needs_dresidual and y is None else dresidual
+        return (None, dx, *dparams[:4], *logits, *dparams[6:8], dresidual)
+
+
+def _like(x: Tensor, values: Tensor) -> Tensor:
+    """Return values with the dtype and strides of x; a copy only if they differ."""
+    is_like = values.dtype == x.dtype and values.stride() == x.stride()
+    return values if is_like else torch.empty_like(x).copy_(values)
+
+
+def _activation_gradient(activation: Activation, y: Tensor, dy: Tensor) -> Tensor:
+    """Return dy φ′(z), which can be differentiated again, for an activation that keeps the sign: φ′(z) = φ′(y)."""
+    with torch.enable_grad():
+        y = y.requires_grad_()
+        return torch.autograd.grad(activation(y), y, dy, create_graph=True)[0]
 
 
 def _on_device(x: Tensor) -> Any:
@@ -325,8 +418,7 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
     plan = make_plan(spec, x.shape, x.element_size(), last, 0 if params.style_std is None else params.style_std.shape[0])
     call = _Pass(spec, plan, buffers._replace(labels=labels))
     check_sizes(spec, x, params, call.buffers)
-    y: Tensor = _Normalize.apply(call, x, *params._replace(residual=None))  # type: ignore[no-untyped-call]
-    y = reference.finish(y, params.residual, spec.activation)
+    y: Tensor = _Normalize.apply(call, x, *params)  # type: ignore[no-untyped-call]
     is_updated = buffers.momentum is not None
     if is_updated and (x.is_cuda or not (spec.num_domains or spec.sync_group.is_synchronized)):
         return y, BatchStats([None for _ in spec.uses_batch], is_updated=True)  # the layer does not need the statistics

@@ -2,14 +2,17 @@
 
 x is divided into rows (sample, channel, strip) of `length` positions: row = (sample · c + channel) · strips + strip.
 
-    row_sums       per row: k = mean of the first tile, Σ u and Σ u (x − k), with u = x − k in forward and u = dy in backward
+    row_sums       per row: k = mean of the first tile, Σ u and Σ u (x − k), with u = x − k in forward and u = d in backward
     pool_rows      forward: moments of each column (channel, strip) per domain; statistics of cuts that do not pool all samples
     pool_columns   forward: statistics of cuts that pool all samples, from the columns or running statistics; updates the latter
-    gradients      backward: dmean = −a Σ dy, dvar = −a r² Σ dy (x − mean) / 2, gradients of affine and λ, summed over samples
+    gradients      backward: dmean = −a Σ d, dvar = −a r² Σ d (x − mean) / 2, gradients of affine and λ, summed over samples
     reduce         backward: dM = Σ w dmean, dV = Σ w′ dvar of each part of a cut; gradients of the parameters
     coefficients   forward: p = a, q = b + a (shift − mean);
                    backward: p = Σ 2 dV / count, q = p shift + Σ (dM − 2 dV M) / count, over the cuts that use the batch
-    apply          forward: y = p (x − shift) + q; backward: dx = a dy + p (x − shift) + q
+    apply          forward: z = p (x − shift) + q + residual, y = φ(z); backward: dx = a d + p (x − shift) + q
+
+d = dy φ′(z) is the gradient of z and of the residual. Without a residual, backward recomputes z from x and the coefficients of
+forward, which it computes again; with one, φ′ is computed from y, and `row_sums` stores d, which `apply` reads in place of dy.
 
 Tables with one entry per row are float32, all other tables float64. The grids depend only on shapes, not on values.
 """
@@ -101,6 +104,77 @@ class KernelParams(NamedTuple):
     var_logits: Any
 
 
+class KernelActivation(NamedTuple):
+    """The activation φ by its name, "none" without one, and the slope of leaky_relu."""
+
+    name: str
+    negative_slope: float
+
+
+NONE = KernelActivation("none", 0.0)
+
+
+class KernelGradient(NamedTuple):
+    """The gradient of y, and the tensor from which φ′(z) is computed: y, or the coefficients of forward (`scale`)."""
+
+    dy: Any
+    y: Any = None
+    scale: Any = None
+
+
+@triton.jit
+def _tanh_and_slope(z):
+    """Return tanh(u) and du/dz with u = √(2/π) (z + 0.044715 z³), of gelu_tanh."""
+    u = 0.7978845608028654 * (z + 0.044715 * z * z * z)
+    return 2 * tl.sigmoid(2 * u) - 1, 0.7978845608028654 * (1 + 3 * 0.044715 * z * z)
+
+
+@triton.jit
+def _activate(z, ACTIVATION: tl.constexpr):
+    """Return φ(z); NaN stays NaN, as in torch."""
+    if ACTIVATION.name == "relu":
+        return tl.where(z <= 0, 0.0, z)
+    elif ACTIVATION.name == "relu6":
+        return tl.where(z <= 0, 0.0, tl.where(z >= 6, 6.0, z))
+    elif ACTIVATION.name == "leaky_relu":
+        return tl.where(z > 0, z, ACTIVATION.negative_slope * z)
+    elif ACTIVATION.name == "silu":
+        return z * tl.sigmoid(z)
+    elif ACTIVATION.name == "gelu":
+        return 0.5 * z * (1 + tl.erf(0.7071067811865476 * z))
+    elif ACTIVATION.name == "gelu_tanh":
+        tanh, slope = _tanh_and_slope(z)
+        return 0.5 * z * (1 + tanh)
+    elif ACTIVATION.name == "hardswish":
+        return z * tl.where(z <= -3, 0.0, tl.where(z >= 3, 6.0, z + 3)) / 6
+    else:
+        return z
+
+
+@triton.jit
+def _activation_gradient(dy, z, ACTIVATION: tl.constexpr):
+    """Return d = dy φ′(z), at kinks and NaN as torch. For relu, relu6 and leaky_relu, z may also be φ(z)."""
+    if ACTIVATION.name == "relu":
+        return tl.where(z <= 0, 0.0, dy)
+    elif ACTIVATION.name == "relu6":
+        return tl.where((z <= 0) | (z >= 6), 0.0, dy)
+    elif ACTIVATION.name == "leaky_relu":
+        return tl.where(z > 0, dy, ACTIVATION.negative_slope * dy)
+    elif ACTIVATION.name == "silu":
+        sigmoid = tl.sigmoid(z)
+        return dy * sigmoid * (1 + z * (1 - sigmoid))
+    elif ACTIVATION.name == "gelu":
+        density = 0.3989422804014327 * tl.exp(-0.5 * z * z)
+        return dy * (0.5 * (1 + tl.erf(0.7071067811865476 * z)) + z * density)
+    elif ACTIVATION.name == "gelu_tanh":
+        tanh, slope = _tanh_and_slope(z)
+        return dy * (0.5 * (1 + tanh) + 0.5 * z * (1 - tanh * tanh) * slope)
+    elif ACTIVATION.name == "hardswish":
+        return tl.where(z <= -3, 0.0, tl.where(z < 3, dy * (z / 3 + 0.5), dy))
+    else:
+        return dy
+
+
 @triton.jit
 def _tile(shape, LAYOUT: tl.constexpr):
     """Return the rows of a program and the positions that it reads.
@@ -135,19 +209,51 @@ def _positions(start, step, at, length, exists, LAYOUT: tl.constexpr):
 
 
 @triton.jit
-def row_sums(x, dy, table, shape, LAYOUT: tl.constexpr):
+def _load(pointer, offset, mask):
+    return tl.load(pointer + offset, mask=mask, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _load_scale(table, row, exists, shape):
+    """Return shift, p and q of each row; 0 without a table."""
+    if table is None:
+        return 0.0, 0.0, 0.0
+    else:
+        shift = tl.load(table + row, mask=exists, other=0.0)[:, None]
+        p = tl.load(table + shape.num_rows + row, mask=exists, other=0.0)[:, None]
+        return shift, p, tl.load(table + 2 * shape.num_rows + row, mask=exists, other=0.0)[:, None]
+
+
+@triton.jit
+def _load_gradient(gradient, values, shift, p, q, offset, mask, ACTIVATION: tl.constexpr):
+    """Return d, the gradient of z = p (values − shift) + q."""
+    dy = _load(gradient.dy, offset, mask)
+    if gradient.y is not None:
+        return _activation_gradient(dy, _load(gradient.y, offset, mask), ACTIVATION)
+    elif gradient.scale is not None:
+        return _activation_gradient(dy, p * (values - shift) + q, ACTIVATION)
+    else:
+        return dy
+
+
+@triton.jit
+def row_sums(x, gradient, table, dresidual, shape, LAYOUT: tl.constexpr, ACTIVATION: tl.constexpr):
     row, slot, exists, first, start, step, begin, end, length = _tile(shape, LAYOUT)
+    z_shift, p, q = _load_scale(None if gradient is None else gradient.scale, row, exists, shape)
     offset, mask = _positions(start, step, begin, length, exists, LAYOUT)
-    values = tl.load(x + first + offset, mask=mask, other=0.0).to(tl.float32)
+    values = _load(x, first + offset, mask)
     shift = tl.sum(values, 1) / tl.minimum(end - begin, LAYOUT.positions)
     total, product = tl.zeros_like(values), tl.zeros_like(values)
     for at in range(begin, end, LAYOUT.positions):
         offset, mask = _positions(start, step, at, length, exists, LAYOUT)
-        centered = tl.load(x + first + offset, mask=mask, other=0.0).to(tl.float32) - shift[:, None]
-        if dy is None:
+        values = _load(x, first + offset, mask)
+        centered = values - shift[:, None]
+        if gradient is None:
             u = tl.where(mask, centered, 0.0)
         else:
-            u = tl.load(dy + first + offset, mask=mask, other=0.0).to(tl.float32)
+            u = _load_gradient(gradient, values, z_shift, p, q, first + offset, mask, ACTIVATION)
+            if dresidual is not None:
+                tl.store(dresidual + first + offset, u, mask=mask)
         total += u
         product += u * centered
     field = shape.num_splits * shape.num_rows
@@ -157,17 +263,22 @@ def row_sums(x, dy, table, shape, LAYOUT: tl.constexpr):
 
 
 @triton.jit
-def apply(x, dy, out, table, shape, LAYOUT: tl.constexpr):
+def apply(x, residual, gradient, out, table, shape, LAYOUT: tl.constexpr, ACTIVATION: tl.constexpr):
     row, slot, exists, first, start, step, begin, end, length = _tile(shape, LAYOUT)
-    shift = tl.load(table + row, mask=exists, other=0.0)[:, None]
-    p = tl.load(table + shape.num_rows + row, mask=exists, other=0.0)[:, None]
-    q = tl.load(table + 2 * shape.num_rows + row, mask=exists, other=0.0)[:, None]
-    a = q if dy is None else tl.load(table + 3 * shape.num_rows + row, mask=exists, other=0.0)[:, None]
+    shift, p, q = _load_scale(table, row, exists, shape)
+    if gradient is not None:
+        a = tl.load(table + 3 * shape.num_rows + row, mask=exists, other=0.0)[:, None]
+        z_shift, z_p, z_q = _load_scale(gradient.scale, row, exists, shape)
     for at in range(begin, end, LAYOUT.positions):
         offset, mask = _positions(start, step, at, length, exists, LAYOUT)
-        result = p * (tl.load(x + first + offset, mask=mask, other=0.0).to(tl.float32) - shift) + q
-        if dy is not None:
-            result += a * tl.load(dy + first + offset, mask=mask, other=0.0).to(tl.float32)
+        values = _load(x, first + offset, mask)
+        result = p * (values - shift) + q
+        if gradient is not None:
+            result += a * _load_gradient(gradient, values, z_shift, z_p, z_q, first + offset, mask, ACTIVATION)
+        else:
+            if residual is not None:
+                result += _load(residual, first + offset, mask)
+            result = _activate(result, ACTIVATION)
         tl.store(out + first + offset, result, mask=mask)
 
 
@@ -196,31 +307,34 @@ def _members(at, num, part, width, c, CUT: tl.constexpr, STRIPS: tl.constexpr):
 def _pool(table, field, first, num, labels, label, part, width, shape, c, count, CUT: tl.constexpr, STRIPS: tl.constexpr):
     """Return the mean, variance and number of values of parts, pooled over `num` rows of a table.
 
-    The table has the sums of `row_sums` if `count` is None, otherwise moments of `count` values each.
+    The table has the sums of `row_sums` of each split if `count` is None, otherwise moments of `count` values each.
     """
-    num_members = num * (c // CUT.channels if CUT.channels else 1) * (STRIPS // CUT.strips)
+    num_tables = num * (shape.num_splits if count is None else 1)
+    num_members = num_tables * (c // CUT.channels if CUT.channels else 1) * (STRIPS // CUT.strips)
     mean, m2, total = part.to(tl.float64) * 0, part.to(tl.float64) * 0, part.to(tl.float64) * 0
-    for split in range(shape.num_splits if count is None else 1):
-        weight = tl.minimum(shape.chunk, shape.length - split * shape.chunk).to(tl.float64) if count is None else count
-        for at in range(0, num_members, CUT.members):
-            row, channel, column, keep = _members(at, num, part, width, c, CUT, STRIPS)
-            if labels is not None:
-                keep = keep & (tl.load(labels + first + row, mask=keep, other=-1) == label)
-            slot = table + split * shape.num_rows + (first + row) * c * STRIPS + column
-            means = tl.load(slot, mask=keep, other=0.0).to(tl.float64)
-            variances = tl.load(slot + field, mask=keep, other=0.0).to(tl.float64)
-            if count is None:
-                distance = variances / weight
-                variances = tl.load(slot + 2 * field, mask=keep, other=0.0) / weight - distance * distance
-                means, variances = means + distance, tl.where(variances < 0, 0.0, variances)
-            size = tl.sum(keep.to(tl.float64), 1)
-            middle = tl.sum(means, 1) / tl.where(size > 0, size, 1.0)
-            distance = tl.where(keep, means - middle[:, None], 0.0)
-            new = total + size * weight
-            share = size * weight / tl.where(new > 0, new, 1.0)
-            m2 += tl.sum(variances + distance * distance, 1) * weight + (middle - mean) * (middle - mean) * total * share
-            mean += (middle - mean) * share
-            total = new
+    for at in range(0, num_members, CUT.members):
+        row, channel, column, keep = _members(at, num_tables, part, width, c, CUT, STRIPS)
+        split, row = row // num, row % num
+        if labels is not None:
+            keep = keep & (tl.load(labels + first + row, mask=keep, other=-1) == label)
+        slot = table + split * shape.num_rows + (first + row) * c * STRIPS + column
+        means = tl.load(slot, mask=keep, other=0.0).to(tl.float64)
+        variances = tl.load(slot + field, mask=keep, other=0.0).to(tl.float64)
+        values = count
+        if count is None:
+            values = tl.where(keep, tl.minimum(shape.chunk, shape.length - split * shape.chunk), 1).to(tl.float64)
+            distance = variances / values
+            variances = tl.load(slot + 2 * field, mask=keep, other=0.0) / values - distance * distance
+            means, variances = means + distance, tl.where(variances < 0, 0.0, variances)
+        weight = tl.where(keep, values, 0.0)
+        size = tl.sum(weight, 1)
+        middle = tl.sum(weight * means, 1) / tl.where(size > 0, size, 1.0)
+        distance = tl.where(keep, means - middle[:, None], 0.0)
+        new = total + size
+        share = size / tl.where(new > 0, new, 1.0)
+        m2 += tl.sum(weight * (variances + distance * distance), 1) + (middle - mean) * (middle - mean) * total * share
+        mean += (middle - mean) * share
+        total = new
     return mean, m2 / tl.where(total > 0, total, 1.0), total
 
 
@@ -462,24 +576,27 @@ def _add_logit(
 
 @triton.jit
 def gradients(
-    sums, stats, labels, params, rows, columns, eps, shape, NORM: tl.constexpr, KEEP: tl.constexpr, QUANTITIES: tl.constexpr
-):
+    sums, stats, labels, params, rows, columns, eps, shape,
+    NORM: tl.constexpr, KEEP: tl.constexpr, QUANTITIES: tl.constexpr, SAMPLES: tl.constexpr, SPLITS: tl.constexpr,
+):  # fmt: skip
     num_columns, num_rows, field = shape.c * NORM.strips, shape.num_rows, shape.num_splits * shape.num_rows
     column = tl.program_id(0) * NORM.columns.parts + tl.arange(0, NORM.columns.parts)
     total = (tl.arange(0, QUANTITIES)[:, None] + column[None, :]).to(tl.float64) * 0
-    for at in range(0, shape.n, NORM.columns.members):
-        samples = at + tl.arange(0, NORM.columns.members)[None, :]
+    for at in range(0, shape.n, SAMPLES):
+        samples = at + tl.arange(0, SAMPLES)[None, :]
         mask, row = (column < num_columns)[:, None] & (samples < shape.n), samples * num_columns + column[:, None]
         sample, channel, strip, label, mean, var, r, gamma, beta, second_gamma, second_beta = _row(
             row, mask, stats, labels, params, shape, eps, NORM
         )
         g, t = row.to(tl.float64) * 0, row.to(tl.float64) * 0
-        for split in range(shape.num_splits):
-            slot = sums + split * num_rows + row
-            part = tl.load(slot + field, mask=mask, other=0.0)
-            g += part
-            t += tl.load(slot + 2 * field, mask=mask, other=0.0) + part * (tl.load(slot, mask=mask, other=0.0) - mean)
-        t = tl.where(mask, r * t, 0.0)  # Σ dy (x − mean) r
+        for first in range(0, shape.num_splits, SPLITS):
+            split = first + tl.arange(0, SPLITS)[None, None, :]
+            slot, present = sums + split * num_rows + row[:, :, None], mask[:, :, None] & (split < shape.num_splits)
+            part = tl.load(slot + field, mask=present, other=0.0).to(tl.float64)
+            distance = tl.load(slot, mask=present, other=0.0) - mean[:, :, None]
+            g += tl.sum(part, 2)
+            t += tl.sum(tl.load(slot + 2 * field, mask=present, other=0.0) + part * distance, 2)
+        t = tl.where(mask, r * t, 0.0)  # Σ d (x − mean) r
         dmean = tl.where(mask, -gamma * second_gamma * r * g, 0.0)
         dvar = tl.where(mask, -gamma * second_gamma * r * r * t / 2, 0.0)
         total = _add(_add(_add(_add(total, 0, dmean), 1, dvar), 2, second_gamma * t), 3, second_gamma * g)

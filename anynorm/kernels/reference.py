@@ -99,6 +99,8 @@ def gradients(
         assert aliased is not None
         y, _ = normalize(spec, aliased, Params(*rest), buffers)
         wanted = [tensor for tensor, need in zip(inputs, needed, strict=True) if need and tensor is not None]
+        if not wanted:
+            return [None for _ in inputs]
         grads = iter(torch.autograd.grad(y, wanted, dy, create_graph=True, allow_unused=True, materialize_grads=True))
     return [next(grads) if need and tensor is not None else None for tensor, need in zip(inputs, needed, strict=True)]
 

@@ -22,13 +22,14 @@ UNSUPPORTED = [
 """Inputs and specs that neither kind of kernels supports, with the reason."""
 
 
-def results(norm, x, condition, name):
+def results(norm, x, condition, name, residual=None):
     """Output, gradients and state of a copy of the layer, by the kernels of that name."""
     layer, x = copy.deepcopy(norm), x.detach().clone(memory_format=torch.preserve_format).requires_grad_()
+    residual = None if residual is None else residual.detach().clone(memory_format=torch.preserve_format).requires_grad_()
     with kernels.use(name):
-        y = layer(x, condition)
+        y = layer(x, condition, residual=residual)
     (y.float() * torch.linspace(-1, 1, y.numel()).reshape(y.shape)).sum().backward()
-    grads = [p.grad for p in layer.parameters() if p.grad is not None]
+    grads = [p.grad for p in layer.parameters() if p.grad is not None] + ([] if residual is None else [residual.grad])
     return [y.detach(), x.grad, *grads, *layer.buffers()]
 
 

@@ -1,4 +1,7 @@
-"""Compile every kernel for three targets, for launches recorded on CPU tensors; print one JSON list."""
+"""Compile kernels for launches recorded on CPU tensors: every kernel for three targets; those that read x for every layout.
+
+Prints two JSON lists.
+"""
 
 import json
 import re
@@ -22,14 +25,15 @@ OVER_X = (gpu_kernels.row_sums, gpu_kernels.apply)
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 
 
-def record(spec, dtype, shape, last):
+def record(spec, dtype, shape, last, activation=None, adds=False):
     """The launches of a forward and a backward pass in training."""
     launches: list[Any] = []
     gpu._launch = lambda kernel, grid, *args, **constants: launches.append((kernel, args, constants))
     x = torch.zeros(shape, dtype=dtype).to(memory_format=torch.channels_last if last else torch.contiguous_format)
-    norm = make(spec, channels=shape[1])
+    residual = torch.zeros_like(x).requires_grad_() if adds else None
+    norm = make(spec, channels=shape[1], activation=activation)
     with kernels.use("gpu"):
-        y = norm(x.requires_grad_(), condition_for(norm, x))
+        y = norm(x.requires_grad_(), condition_for(norm, x), residual=residual)
     y.backward(torch.empty_like(x))
     return launches
 
@@ -70,17 +74,41 @@ def inspect(compiled, target):
     return int(stack) + int(local), max(int(n or 1) * int(bits) for n, bits in loads)
 
 
+def compile_for(target, launch):
+    return triton.compile(source(*launch), target=target, options={"enable_fp_fusion": True})
+
+
+def count_accesses(dtype, last, activation, adds):
+    """For each kernel that reads x: the tiles that it loads and stores, and its 128-bit loads and stores per tile."""
+    rows, shape = [], (1, 320, 64, 64)
+    for launch in record("gn:32", dtype, shape, last, activation, adds):
+        kernel, args, _ = launch
+        if kernel not in OVER_X:
+            continue
+        flat = [part for arg in args for part in (arg if isinstance(arg, tuple) else (arg,))]
+        num_tensors = sum(isinstance(part, torch.Tensor) and part.shape == shape for part in flat)
+        stores = 1 if kernel is gpu_kernels.apply else int(args[3] is not None)  # y or dx, or the gradient of the residual
+        loads = num_tensors - stores + (kernel is gpu_kernels.row_sums)  # the first tile of x is loaded twice
+        ptx = compile_for(TARGETS[1], launch).asm["ptx"]
+        per_tile = gpu.TILE // (128 * 16)  # 16 bytes for each of 128 threads
+        found = [len(re.findall(rf"{access}\.global(?:\.\w+)*?\.v4\.b32", ptx)) / per_tile for access in ("ld", "st")]
+        case = f"{kernel.__name__} {dtype} last={last} {activation} residual={adds}"
+        rows.append({"case": case, "tiles": [loads, stores], "vectors": found})
+    return rows
+
+
 def main():
     gpu.problems[torch.device("cpu")], gpu_kernels.INTERPRETED = "", True
-    last_of_each = {launch[0]: launch for launch in record("in+bn", torch.float32, (8, 32, 14, 14), False)}
+    last_of_each = {launch[0]: launch for launch in record("in+bn", torch.float32, (8, 32, 14, 14), False, "gelu")}
     half = [launch for launch in record("bn", torch.bfloat16, (8, 64, 14, 14), True)[:5] if launch[0] in OVER_X]
     rows = []
     for kernel, args, constants in [*last_of_each.values(), *half]:
         for target in TARGETS:
-            compiled = triton.compile(source(kernel, args, constants), target=target, options={"enable_fp_fusion": True})
-            spilled, bits = inspect(compiled, target)
+            spilled, bits = inspect(compile_for(target, (kernel, args, constants)), target)
             rows.append({"kernel": kernel.__name__, "target": str(target.arch), "spilled": spilled, "max_bits": bits})
+    cases = [(torch.float32, "silu", False), (torch.float16, "relu", True)]
     print(json.dumps(rows))
+    print(json.dumps([row for case in cases for last in (False, True) for row in count_accesses(case[0], last, *case[1:])]))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from triton.runtime import interpreter
 
 import anynorm
 from anynorm import kernels
+from anynorm.core.activation import MODULES, Activation
 from anynorm.kernels import gpu, gpu_kernels
 from anynorm.kernels.interface import UnsupportedError
 from tests.distributed import check_parts, two_processes
@@ -37,6 +38,17 @@ WITHOUT_LAUNCH = ["empty", "empty_like", "empty_strided", "new_empty", "detach",
 CASES = [(spec, list(LAYOUTS)[k % 3], True) for k, spec in enumerate(ROWS)]
 CASES += [(spec, list(LAYOUTS)[(k + 1) % 3], False) for k, spec in enumerate(ROWS) if make(spec).pools_samples]
 CASES += [(spec, layout, True) for spec in ("sn", "bgn:32.saaux@3") for layout in LAYOUTS if (spec, layout, True) not in CASES]
+
+
+SPREAD = ["bn", "in", "gn:4", "ln", "sn", "hn:4", "bgn:2", "sabn@3", "bn.aux@3", "adain", "bn eval", "sn.hard"]
+"""Specs for activations and residuals; the word after a space is the mode of the layer."""
+PAIRS = [(name, False) for name in MODULES] + [(name, True) for name in (None, "relu", "relu6", "leaky_relu")]
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+FUSED = [
+    pytest.param(spec, *pair, DTYPES[(i + j) % 3], (i + j // 3) % 2 == 0, marks=() if (j - i) % 11 == 0 else pytest.mark.thorough)
+    for i, spec in enumerate(SPREAD)
+    for j, pair in enumerate(PAIRS)
+]
 
 
 CALL = interpreter.InterpretedFunction.__call__
@@ -60,9 +72,9 @@ def failing(*args, **constants):
     raise RuntimeError("PassManager::run failed\nmore")
 
 
-def check(norm, x, rtol=1e-4, atol=2e-5):
+def check(norm, x, rtol=1e-4, atol=2e-5, residual=None):
     condition = condition_for(norm, x)
-    expected, actual = (results(norm, x, condition, name) for name in ("reference", "gpu"))
+    expected, actual = (results(norm, x, condition, name, residual) for name in ("reference", "gpu"))
     scale = max(1.0, *(float(t.abs().max()) for t in expected[:2]))
     assert actual[0].stride() == x.stride()
     for a, b in zip(expected, actual, strict=True):
@@ -80,6 +92,42 @@ def test_every_norm_is_the_reference(spec, layout, training):
     else:
         alone = layout == "vectors" and spec in ("in", "adain", "saadain", "ilmin", "ilmadain")  # var 0: 1/sqrt(eps), to cancel
         check(norm, x, atol=2e-5 * (norm.eps**-0.5 if alone else 1.0))
+
+
+@pytest.mark.parametrize(("spec", "activation", "adds", "dtype", "last"), FUSED)
+def test_an_activation_and_a_residual_are_those_of_the_reference(spec, activation, adds, dtype, last):
+    spec, _, mode = spec.partition(" ")
+    x, residual = data(4, 16, 2, 3), data(4, 16, 2, 3, seed=1, mean=0.0)
+    x, residual = (t.to(dtype, memory_format=torch.channels_last if last else torch.contiguous_format) for t in (x, residual))
+    digits = 2e-5 if dtype == torch.float32 else 2e-2
+    norm = make(spec, activation=activation).train(not mode)
+    check(norm, x, rtol=10 * digits, atol=digits, residual=residual if adds else None)
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in exp")  # numpy, in the interpreter; 1 / (1 + inf) = 0
+@pytest.mark.parametrize("name", MODULES)
+def test_values_and_derivatives_at_kinks_and_nan_are_those_of_torch(name):
+    x = torch.tensor([-60.0, -3.0, -0.0, 0.0, 1.0, 3.0, 6.0, 60.0]).reshape(1, 1, 8)
+    norm = anynorm.make("bn.none", 1, eps=2.0**-10, activation=Activation(name, 0.25)).eval()
+    norm.running_var.fill_(1 - 2.0**-10)  # var + eps = 1: z is x
+    residuals = [None, torch.zeros_like(x)] if norm.activation.keeps_sign else [None]
+    for residual in residuals:
+        found = []
+        for function in (norm.activation, lambda x, residual=residual: norm(x, residual=residual)):
+            leaf = x.clone().requires_grad_()
+            with kernels.use("gpu"):
+                y = function(leaf)
+                missing = function(torch.full_like(x, float("nan")))
+            assert missing.isnan().all()
+            found.append([y, *torch.autograd.grad(y, leaf, torch.linspace(-1, 2, 8).reshape(x.shape))])
+        for expected, actual in zip(*found, strict=True):
+            same(actual, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_residual_and_a_gradient_with_other_strides_are_copied():
+    x, residual = data(2, 16, 3, 4), data(2, 16, 4, 3, seed=1).transpose(2, 3)
+    check(make("gn:4", activation="relu"), x, residual=residual.to(memory_format=torch.channels_last))
+    check(make("bn"), x.to(memory_format=torch.channels_last), residual=residual)
 
 
 @pytest.mark.parametrize("count", [24, pytest.param(100, marks=pytest.mark.thorough)])
@@ -114,6 +162,7 @@ def test_any_shape_format_and_dtype_is_the_reference(spec, samples, channels, sp
 def test_rows_in_several_tiles_and_splits_and_tables_in_several_blocks_are_the_reference(spec, last, monkeypatch):
     monkeypatch.setattr(gpu, "TILE", 32)
     monkeypatch.setattr(gpu, "TILES", 2)
+    monkeypatch.setattr(gpu, "PROGRAMS", 1)
     monkeypatch.setattr(gpu, "COLUMNS", 2)
     monkeypatch.setattr(gpu, "SAMPLES", 2)
     monkeypatch.setattr(gpu, "BLOCK", 8)
@@ -121,6 +170,30 @@ def test_rows_in_several_tiles_and_splits_and_tables_in_several_blocks_are_the_r
     x = data(3, 4, 5, 7)
     check(make(spec, channels=4), x.to(memory_format=torch.channels_last) if last else x)
     gpu.make_plan.cache_clear()
+
+
+@pytest.mark.parametrize(("spec", "last"), [("gn:4", True), ("bn", False), ("sn.aux@3", True)])
+def test_rows_split_to_fill_a_gpu_at_a_small_batch_are_the_reference(spec, last):
+    x, norm = data(2, 8, 40, 30), make(spec, channels=8, activation="silu")
+    plan = gpu.make_plan(norm._forward_spec(), x.shape, 4, last, 0)
+    assert plan.shape.num_splits > 1
+    assert plan.shape.length % plan.shape.chunk
+    check(norm, x.to(memory_format=torch.channels_last) if last else x)
+
+
+@pytest.mark.parametrize("itemsize", [2, 4])
+@pytest.mark.parametrize("last", [False, True])
+def test_two_programs_per_multiprocessor_read_x_at_batch_1_and_large_grids_are_as_without_that_minimum(
+    last, itemsize, monkeypatch
+):
+    for shape in ((1, 320, 64, 64), (1, 128, 512, 512)):
+        plan = gpu.make_plan(make("gn:32", channels=shape[1])._forward_spec(), torch.Size(shape), itemsize, last, 0)
+        assert plan.grid >= 2 * 132
+    grids = []
+    for _ in range(2):
+        grids.append(gpu.make_plan(make("gn:32", channels=64)._forward_spec(), torch.Size((64, 64, 56, 56)), itemsize, last, 0))
+        monkeypatch.setattr(gpu, "PROGRAMS", 1)
+    assert grids[0] == grids[1]
 
 
 def test_at_a_mean_of_ten_thousand_deviations_six_digits_hold():
@@ -134,12 +207,12 @@ def test_at_a_mean_of_ten_thousand_deviations_six_digits_hold():
     same(norm.running_var.double(), exact.var((0, 2)), rtol=1e-6, atol=0.0)
 
 
-@pytest.mark.parametrize("spec", ["bn", "sn.hard"])
+@pytest.mark.parametrize(("spec", "activation"), [("bn", None), ("sn.hard", None), ("bn", "relu"), ("gn:4", "silu")])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_nan_and_infinity_go_where_the_reference_lets_them(spec, value):
+def test_nan_and_infinity_go_where_the_reference_lets_them(spec, activation, value):
     x = data(4, 16, 2, 2)
     x[0, 0, 0, 0] = value
-    norm = make(spec)
+    norm = make(spec, activation=activation)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # numpy warns in the interpreter
         expected, actual = (results(norm, x, None, name) for name in ("reference", "gpu"))
@@ -180,6 +253,72 @@ def test_a_pass_launches_at_most_five_kernels_and_allocates_nothing_x_sized_but_
     assert sum(size >= x.numel() * 4 for size in sizes) <= 2
 
 
+@pytest.mark.parametrize(
+    ("activation", "adds", "num_launched", "num_large"),
+    [
+        (None, True, 9, 2),  # y and dx; the gradient of the residual is dy
+        ("relu", True, 9, 3),  # and the gradient of the residual
+        ("silu", False, 10, 2),  # the coefficients of forward once more
+    ],
+)
+def test_an_activation_and_a_residual_launch_at_most_one_more_kernel(activation, adds, num_launched, num_large, monkeypatch):
+    launched = []
+    monkeypatch.setattr(gpu, "_launch", lambda kernel, *args, **constants: launched.append(kernel.__name__))
+    norm, x = make("gn:4", activation=activation), data(4, 16, 32, 32).requires_grad_()
+    residual, dy = data(4, 16, 32, 32).requires_grad_() if adds else None, torch.ones_like(x)
+    with torch.profiler.profile(profile_memory=True) as profile, kernels.use("gpu"):
+        torch.autograd.grad(norm(x, residual=residual), [x, residual] if adds else [x], dy)
+    assert len(launched) == num_launched
+    operators = {event.key for event in profile.key_averages() if event.key.startswith("aten::")}
+    assert operators <= {f"aten::{name}" for name in WITHOUT_LAUNCH}
+    sizes = [event.self_cpu_memory_usage for event in profile.events() if event.name == "aten::empty_strided"]
+    assert sum(size >= x.numel() * 4 for size in sizes) == num_large
+
+
+@pytest.mark.parametrize(
+    ("activation", "adds", "saves_y"), [("silu", False, 0), ("relu", False, 0), (None, True, 0), ("relu", True, 1)]
+)
+def test_x_is_saved_and_y_only_with_a_residual_and_an_activation(activation, adds, saves_y):
+    norm, x = make("bn", activation=activation), data(4, 16, 16, 16).requires_grad_()
+    residual = data(4, 16, 16, 16, seed=1).requires_grad_() if adds else None
+    y, saved = saved_tensors(lambda x: norm(x, residual=residual), x, "gpu")
+    assert [sum(t.data_ptr() == own.data_ptr() for t in saved) for own in (x, y)] == [1, saves_y]
+    assert sum(t.numel() * t.element_size() for t in saved) <= (1.05 + saves_y) * x.numel() * x.element_size()
+
+
+def test_a_change_of_x_or_of_a_saved_y_in_place_raises_in_backward_and_one_of_the_residual_does_not_matter():
+    for changed in ("x", "y", "residual"):
+        norm, leaves = make("bn", activation="relu"), [data(4, 16, 3, seed=k).requires_grad_() for k in range(2)]
+        x, residual = (leaf.clone() for leaf in leaves)
+        with kernels.use("gpu"):
+            y = norm(x, residual=residual)
+        expected = torch.autograd.grad(y.sum(), leaves, retain_graph=True)
+        loss = y.sum()
+        {"x": x, "y": y, "residual": residual}[changed].mul_(2)
+        if changed == "residual":
+            for a, b in zip(torch.autograd.grad(loss, leaves), expected, strict=True):
+                assert torch.equal(a, b)
+        else:
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                torch.autograd.grad(loss, leaves)
+
+
+@pytest.mark.parametrize("activation", [None, "relu6"])
+@pytest.mark.parametrize("needs_x", [False, True])
+def test_gradients_of_the_residual_alone_and_of_x_alone_are_those_of_the_reference(activation, needs_x):
+    found = []
+    for name in ("reference", "gpu"):
+        norm, x, residual = make("bn", activation=activation).requires_grad_(False), data(4, 16, 3), data(4, 16, 3, seed=1)
+        leaf = (x if needs_x else residual).requires_grad_()
+        with kernels.use(name):
+            y = norm(x, residual=residual)
+            (grad,) = torch.autograd.grad((y**3).sum(), leaf, retain_graph=True)
+            (again,) = torch.autograd.grad((y**3).sum(), leaf, create_graph=True)
+            found.append([y, grad, again, *torch.autograd.grad((again**2).sum(), leaf)])
+    for a, b in zip(*found, strict=True):
+        same(b, a, rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("spec", ["bn", "sn", "bgn:32"])
 def test_nothing_the_size_of_x_is_saved_but_x(spec):
     norm, x = make(spec), data(4, 16, 16, 16).requires_grad_()
@@ -188,13 +327,18 @@ def test_nothing_the_size_of_x_is_saved_but_x(spec):
     assert sum(t.numel() * t.element_size() for t in saved) <= 1.05 * x.numel() * x.element_size()
 
 
-def test_second_derivatives_are_those_of_the_reference():
+@pytest.mark.parametrize(("activation", "adds"), [(None, False), ("gelu", False), ("leaky_relu", True), (None, True)])
+def test_second_derivatives_are_those_of_the_reference(activation, adds):
     found = []
     for name in ("reference", "gpu"):
-        norm, x = make("sn"), data(4, 16, 2, 2).requires_grad_()
+        norm, x = make("sn", activation=activation), data(4, 16, 2, 2).requires_grad_()
+        residual = data(4, 16, 2, 2, seed=1, mean=0.0, std=0.5).requires_grad_()
+        inputs = [x, residual] if adds else [x]
         with kernels.use(name):
-            (grad,) = torch.autograd.grad((norm(x) ** 3).sum(), x, create_graph=True)
-        found.append(torch.autograd.grad((grad**2).sum(), [x, *norm.parameters()]))
+            y = norm(x, residual=residual if adds else None)
+            grads = torch.autograd.grad((y**3).sum(), inputs, create_graph=True)
+        loss = torch.stack([(grad**2).sum() for grad in grads]).sum()
+        found.append(torch.autograd.grad(loss, [*inputs, *norm.parameters()]))
     for a, b in zip(*found, strict=True):
         same(b, a, rtol=1e-3, atol=1e-3)
 
@@ -343,23 +487,38 @@ def synchronized(rank):
     gpu.problems[CPU] = ""
     for spec, split in (("sn.aux@3", 3), ("hn:4", 0)):
         check_parts(rank, spec, data(4, CHANNELS, 2, 2), split, "gpu")
+    for activation, adds_x in (("silu", False), ("relu", True)):
+        check_parts(rank, "bn", data(4, CHANNELS, 2, 2), 1, "gpu", activation, adds_x)
 
 
 def test_ranks_with_parts_of_a_batch_or_none_give_what_one_process_gives(tmp_path):
     two_processes(synchronized, tmp_path)
 
 
-def test_the_kernels_of_two_norms_compile_without_spills_and_load_128_bits_of_aligned_rows(tmp_path):
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """The lists that `compile_gpu.py` prints."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment |= {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment |= {"TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton")), "PYTHONPATH": os.pathsep.join(sys.path)}
     script = Path(__file__).with_name("compile_gpu.py")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr
-    compiled = json.loads(done.stdout)
-    assert {row["kernel"] for row in compiled} == {
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_the_kernels_of_two_norms_compile_without_spills_and_load_128_bits_of_aligned_rows(compiled):
+    rows, _ = compiled
+    assert {row["kernel"] for row in rows} == {
         "row_sums", "pool_rows", "pool_columns", "coefficients", "apply", "gradients", "reduce"
     }  # fmt: skip
-    assert {row["target"] for row in compiled} == {"80", "90", "gfx942"}
-    for row in compiled:
+    assert {row["target"] for row in rows} == {"80", "90", "gfx942"}
+    for row in rows:
         assert row["spilled"] == 0, row
         assert row["max_bits"] == 128 or row["kernel"] not in ("row_sums", "apply"), row
+
+
+def test_every_load_and_store_of_x_is_of_128_bits_in_both_layouts(compiled):
+    _, rows = compiled
+    assert len(rows) == 2 * 2 * 4  # layouts, dtypes, two kernels in forward and backward
+    for row in rows:
+        assert row["vectors"] == row["tiles"], row
