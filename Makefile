@@ -47,7 +47,7 @@ BASE := .venv-base/bin
 test-base: .venv-base/ready
 	$(BASE)/python -m pytest --doctest-ignore-import-errors -m 'not (docs or real or thorough)' \
 		tests/test_base.py tests/test_registry.py tests/cli tests/core tests/diagnostics tests/draw tests/integrations tests/io \
-		tests/kernels tests/layers tests/surgery anynorm --ignore anynorm/lab --ignore anynorm/draw
+		tests/kernels tests/layers tests/selftest tests/surgery anynorm --ignore anynorm/lab --ignore anynorm/draw
 
 .venv-base/ready: pyproject.toml constraints.txt setup.py $(wildcard csrc/*)
 	test -x $(BASE)/python || $(PYTHON) -m venv .venv-base

@@ -72,12 +72,17 @@ def make_cases(specs: Sequence[str], dtypes: Sequence[str]) -> list[Case]:
     return cases
 
 
+def make_norm(spec: str, num_features: int, activation: str | None = None) -> Norm:
+    """Return a layer, with the nearest numbers of groups that divide the number of channels."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # some norms outside the algebra have random initial parameters
+        return make(nearest_spec(parse(spec), num_features), num_features, activation=activation)
+
+
 def make_layer(spec: str, shape: Sequence[int]) -> Norm:
     """Return a float32 layer on the CPU that has seen a batch, with parameters that differ from their initial values."""
     generator = torch.Generator().manual_seed(1)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # some norms outside the algebra have random initial parameters
-        layer = make(nearest_spec(parse(spec), shape[1]), shape[1])
+    layer = make_norm(spec, shape[1])
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))

@@ -15,6 +15,7 @@ import torch
 import anynorm
 from anynorm import kernels
 from anynorm.progress import track
+from anynorm.registry import parse
 from anynorm.selftest.cases import make_cases, zoo_specs
 from anynorm.selftest.comparisons import Comparison, compare
 from anynorm.selftest.devices import device_name, dtypes_of, timed_shape
@@ -123,8 +124,13 @@ def run_selftest(device: torch.device, specs: Sequence[str] | None = None, dtype
         device: the device, see `find_device`.
         specs: spec strings of the norms; None for the zoo.
         dtypes: dtypes such as "float32"; None for those that the kernels of the device support.
+
+    Raises:
+        SpecError: if a spec is invalid.
     """
     specs, dtypes = zoo_specs() if specs is None else specs, dtypes_of(device) if dtypes is None else dtypes
+    for spec in specs:
+        parse(spec)
     comparisons = [each for case in track(make_cases(specs, dtypes), "comparing") for each in compare(case, device)]
     timed = make_timed_cases(specs, dtypes, timed_shape(device))
     return SelftestReport(device, comparisons, [time_case(case, device) for case in track(timed, "timing")])

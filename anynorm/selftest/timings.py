@@ -21,8 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from anynorm.core.activation import read_activation
-from anynorm.registry import make
-from anynorm.selftest.cases import LAYOUTS, random_condition, random_input
+from anynorm.selftest.cases import LAYOUTS, make_norm, random_condition, random_input
 from anynorm.selftest.devices import Timer
 
 TENSORS_MOVED = 8
@@ -121,7 +120,7 @@ def _calls(case: TimedCase, device: torch.device) -> dict[str, Callable[[], obje
     c = case.shape[1]
     x, dy = (random_input(case.shape, seed).to(device, dtype, memory_format=LAYOUTS[case.layout]) for seed in (5, 7))
     x.requires_grad_()
-    ours = make(case.spec, c, activation=case.activation).to(device)
+    ours = make_norm(case.spec, c, case.activation).to(device)
     condition = _to_device(random_condition(ours, x), device)
     theirs = _torch_layer(case, c).to(device)
     source, target = x.detach(), torch.empty_like(dy)
