@@ -23,7 +23,7 @@ from anynorm.core.activation import read_activation
 from anynorm.errors import AnynormError
 from anynorm.layers.norm import CustomNorm, Norm
 from anynorm.selftest.cases import LAYOUTS, Case, make_layer, random_condition, random_input
-from anynorm.selftest.devices import one_thread
+from anynorm.selftest.devices import use_threads
 from anynorm.table import json_safe
 
 TOLERANCES = {"float32": 5e-5, "bfloat16": 0.016, "float16": 0.002}
@@ -144,20 +144,30 @@ class Pass:
 
 
 def compare(case: Case, device: torch.device) -> list[Comparison]:
-    """Compare a pass on a device with the reference, once per memory format."""
+    """Compare a pass on a device with the reference, once per memory format.
+
+    Only the pass on the device runs in all threads: on a busy machine, small operations in several threads wait for each other.
+    """
+    threads = torch.get_num_threads()
+    with use_threads(1):
+        return _compare(case, device, threads)
+
+
+def _compare(case: Case, device: torch.device, threads: int) -> list[Comparison]:
+    """Compare a pass with the reference; the pass on the device runs in a number of threads."""
     dtype: torch.dtype = getattr(torch, case.dtype)
     layer = make_layer(case.spec, case.shape).train(case.training)
     x, residual = (random_input(case.shape, seed).to(dtype) for seed in (5, 6))
     source = Pass(layer, x, residual if case.residual else None, random_condition(layer, x))
     dy, expected = _expect(case, source)
-    return [_compare_layout(case, source, layout, device, dy, expected) for layout in case.layouts]
+    return [_compare_layout(case, source, layout, device, threads, dy, expected) for layout in case.layouts]
 
 
 def _expect(case: Case, source: Pass) -> tuple[Tensor, dict[str, Tensor]]:
     """Return dy in the dtype of the pass, and the results of the reference in float64."""
     run = source.to(torch.device("cpu"), torch.float64, torch.contiguous_format)
     activation = read_activation(case.activation)
-    with one_thread(), kernels.use("reference"):
+    with kernels.use("reference"):
         z = run.layer(run.x, run.condition)
         z = z if run.residual is None else z + run.residual
         kink = TOLERANCES[case.dtype] * max(1.0, float(z.detach().abs().max()))
@@ -166,28 +176,33 @@ def _expect(case: Case, source: Pass) -> tuple[Tensor, dict[str, Tensor]]:
 
 
 def _compare_layout(
-    case: Case, source: Pass, layout: str, device: torch.device, dy: Tensor, expected: dict[str, Tensor]
+    case: Case, source: Pass, layout: str, device: torch.device, threads: int, dy: Tensor, expected: dict[str, Tensor]
 ) -> Comparison:
     """Compare a pass in one memory format."""
     memory_format, backend = LAYOUTS[layout], kernels.backend_of(device)
     try:
         run = source.to(device, source.x.dtype, memory_format)
-        activation = read_activation(case.activation)
-        try:
-            with kernels.use(backend):
-                y = run.layer(run.x, run.condition, residual=run.residual, activation=activation)
-        except AnynormError:  # the kernels do not support the pass, so that users get the reference
-            backend = "reference"
-            y = run.layer(run.x, run.condition, residual=run.residual, activation=activation)
-        if y.dtype is not run.x.dtype or y.stride() != run.x.stride():
-            problem = f"y has dtype {y.dtype} and strides {y.stride()}, and x {run.x.dtype} and {run.x.stride()}"
-            return Comparison(case, layout, backend, problem=problem)
-        actual = run.results(y, dy.to(device, memory_format=memory_format))
+        with use_threads(threads):
+            y, backend = _forward(run, case, backend)
+            if y.dtype is not run.x.dtype or y.stride() != run.x.stride():
+                problem = f"y has dtype {y.dtype} and strides {y.stride()}, and x {run.x.dtype} and {run.x.stride()}"
+                return Comparison(case, layout, backend, problem=problem)
+            actual = run.results(y, dy.to(device, memory_format=memory_format))
         backend = "custom" if isinstance(run.layer, CustomNorm) else backend
         differences = [_difference(name, actual[name], expected[name], case.dtype) for name in expected]
     except Exception as error:  # a kernel may raise anything; the other passes are still compared
         return Comparison(case, layout, backend, problem=f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
     return Comparison(case, layout, backend, differences)
+
+
+def _forward(run: Pass, case: Case, backend: str) -> tuple[Tensor, str]:
+    """Return y, and the kernels that ran: the reference if those of the device do not support the pass, as for users."""
+    activation = read_activation(case.activation)
+    try:
+        with kernels.use(backend):
+            return run.layer(run.x, run.condition, residual=run.residual, activation=activation), backend
+    except AnynormError:
+        return run.layer(run.x, run.condition, residual=run.residual, activation=activation), "reference"
 
 
 def _difference(name: str, actual: Tensor, expected: Tensor, dtype: str) -> Difference:

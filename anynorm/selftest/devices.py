@@ -68,10 +68,10 @@ def dtypes_of(device: torch.device) -> list[str]:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Run operations on the CPU in one thread inside a `with` block; small ones take longer in several."""
+def use_threads(count: int) -> Iterator[None]:
+    """Run operations on the CPU in a number of threads inside a `with` block."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(count)
     try:
         yield
     finally:
