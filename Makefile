@@ -47,7 +47,7 @@ BASE := .venv-base/bin
 test-base: .venv-base/ready
 	$(BASE)/python -m pytest --doctest-ignore-import-errors -m 'not (docs or real or thorough)' \
 		tests/test_base.py tests/test_registry.py tests/cli tests/core tests/diagnostics tests/draw tests/integrations tests/io \
-		tests/kernels tests/layers tests/surgery anynorm --ignore anynorm/lab --ignore anynorm/draw
+		tests/kernels tests/layers tests/selftest tests/surgery anynorm --ignore anynorm/lab --ignore anynorm/draw
 
 .venv-base/ready: pyproject.toml constraints.txt setup.py $(wildcard csrc/*)
 	test -x $(BASE)/python || $(PYTHON) -m venv .venv-base
@@ -105,8 +105,8 @@ sanitize: setup
 	cd build/sanitize && LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
 		../../$(BIN)/python -m pytest -c ../../pyproject.toml --rootdir . -p no:cacheprovider tests/kernels/test_cpu.py
 
-# Measure for about half an hour, generate benchmarks/README.md from the results, and print one line per target.
-BENCHMARKS := layers model startup reference baselines stream conditional deployment
+# Measure for about half an hour, generate benchmarks/README.md from the results, and print one line per target and per aim.
+BENCHMARKS := layers fused model startup reference baselines stream conditional deployment
 bench: setup
 	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py --json benchmarks/results/$$name.json || exit 1; done
 	$(BIN)/python benchmarks/report.py

@@ -35,10 +35,10 @@ MODES = ("inference", "training forward", "forward + backward")
 
 
 def shapes() -> list[tuple[int, ...]]:
-    """Return input shapes of the norms of ResNet-50 (224 px), CIFAR ResNet-20 and a video network, and a shape (n, c)."""
+    """Return input shapes of the norms of ResNet-50 (224 px), CIFAR ResNet-20 and a video network, and vectors (n, c)."""
     listed: list[tuple[int, ...]] = [(n, c, s, s) for n in (2, 8, 32) for c, s in RESNET50 if n * c * s * s < 2**24]
     listed += [(n, c, s, s) for n in (4, 128) for c, s in RESNET20]
-    return [*listed, (2, 64, 8, 28, 28), (256, 512)]
+    return [*listed, (2, 64, 8, 28, 28), (64, 128), (256, 512)]
 
 
 class ReferenceKernels(nn.Module):

@@ -1,9 +1,10 @@
 """Time networks with each norm against the same network with nn.BatchNorm2d.
 
-    python benchmarks/model.py [--minutes 20] [--networks resnet50,mobilenetv2,resnet20] [--threads 2] [--json out.json]
+    python benchmarks/model.py [--minutes 20] [--networks resnet50,mobilenetv2,resnet20] [--threads 1,2] [--json out.json]
 
 A training step is forward, cross entropy and backward; inference is a forward pass in eval mode. All networks have the same
 convolution weights and are timed alternately; the result is the minimum time of each. Only ratios within one run are meaningful.
+"bn fused" is the network with bn after `anynorm.fuse`: additions and activations are computed by the norms before them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from aims import FUSED_NORMS
 from candidates import PublishedSwitchNorm
 from measurement import best_times, write_results
 from sections import model_section
@@ -26,7 +28,7 @@ from anynorm.lab.models import build_model
 from anynorm.lab.models.cifar_resnet import CifarResNet
 from anynorm.progress import track
 
-NORMS = ("nn.BatchNorm2d", "bn", "sn", "hn", "bgn", "published SN")
+NORMS = ("nn.BatchNorm2d", "bn", "sn", "hn", "bgn", "published SN", *FUSED_NORMS)
 NETWORKS = {"resnet50": (224, 1000, (2, 8)), "mobilenetv2": (224, 1000, (2, 32)), "resnet20": (32, 10, (2, 32))}
 """Image size, number of classes and batch sizes of each network."""
 MODES = ("training step", "inference")
@@ -45,8 +47,21 @@ def network(name: str, norm: str) -> nn.Module:
             if isinstance(module, nn.BatchNorm2d):
                 model.set_submodule(path, PublishedSwitchNorm(module.num_features))
     elif norm != NORMS[0]:
-        anynorm.convert(model, norm, batch_size=2)
+        anynorm.convert(model, norm.removesuffix(" fused"), batch_size=2)
+    if norm in FUSED_NORMS:
+        fuse(model, torch.randn(2, 3, size, size))
     return model
+
+
+def fuse(model: nn.Module, example: Tensor) -> None:
+    """Fuse the norms of a model with the operations after them, as `anynorm.fuse` does."""
+    surgery: Any = anynorm  # `fuse` may be missing
+    surgery.fuse(model, example)
+
+
+def usable_norms() -> list[str]:
+    """Return the candidates; without those that are fused if this version of anynorm has no `fuse`."""
+    return [norm for norm in NORMS if norm not in FUSED_NORMS or "fuse" in anynorm.__all__]
 
 
 def step(model: nn.Module, x: Tensor, target: Tensor, mode: str) -> Callable[[], None]:
@@ -64,12 +79,14 @@ def step(model: nn.Module, x: Tensor, target: Tensor, mode: str) -> Callable[[],
     return run
 
 
-def measure(name: str, batch_size: int, mode: str, seconds: float) -> dict[str, Any]:
+def measure(name: str, batch_size: int, mode: str, threads: int, seconds: float) -> dict[str, Any]:
     """Time a network with each norm alternately, at one batch size."""
+    torch.set_num_threads(threads)
     size, classes, _ = NETWORKS[name]
     x, target = torch.randn(batch_size, 3, size, size), torch.randint(0, classes, (batch_size,))
-    calls = {norm: step(network(name, norm), x, target, mode) for norm in NORMS}
-    return {"network": name, "batch_size": batch_size, "mode": mode, "seconds": best_times(calls, seconds)}
+    calls = {norm: step(network(name, norm), x, target, mode) for norm in usable_norms()}
+    times = best_times(calls, seconds)
+    return {"network": name, "batch_size": batch_size, "mode": mode, "threads": threads, "seconds": times}
 
 
 def main() -> None:
@@ -77,14 +94,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=20.0, help="time for the complete run (default: 20)")
     parser.add_argument("--networks", default=",".join(NETWORKS), help="comma-separated networks (default: all)")
-    parser.add_argument("--threads", type=int, default=2, help="number of threads (default: 2)")
+    parser.add_argument("--threads", default="1,2", help="comma-separated numbers of threads (default: 1,2)")
     parser.add_argument("--json", type=Path, help="write all numbers to this file")
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    cells = [(name, n, mode) for name in arguments.networks.split(",") for n in NETWORKS[name][2] for mode in MODES]
+    counts = [int(count) for count in arguments.threads.split(",")]
+    names = arguments.networks.split(",")
+    cells = [(name, n, mode, count) for count in counts for name in names for n in NETWORKS[name][2] for mode in MODES]
     seconds = arguments.minutes * 60 / len(cells)
     rows = [measure(*cell, seconds) for cell in track(cells, "timing networks")]
-    results = {"threads": arguments.threads, "norms": NORMS, "rows": rows}
+    results = {"norms": usable_norms(), "rows": rows}
     print(model_section(results))
     for target in model_targets(results):
         print(target)

@@ -1,10 +1,10 @@
-"""Generate the tables of benchmarks/README.md and of three pages of docs/ from benchmarks/results/*.json, and print the targets.
+"""Generate the tables of benchmarks/README.md and of three pages of docs/ from benchmarks/results/*.json; print targets and aims.
 
     python benchmarks/report.py
 
-The scripts layers, model, startup, reference, baselines, stream, conditional and deployment write these files (`--json`); `make
-bench` runs all of them and then this script. A section is left out if its file does not exist. A test fails if a page differs
-from the text generated from the files.
+The scripts layers, fused, model, startup, reference, baselines, stream, conditional and deployment write these files (`--json`);
+`make bench` runs all of them and then this script. A section is left out if its file does not exist. A test fails if a page
+differs from the text generated from the files.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import sections
-from summary import summary_section, targets_section
+from aims import all_aims
+from summary import aims_section, summary_section, targets_section
 from targets import Results, all_targets
 
 FOLDER = Path(__file__).parent
@@ -26,6 +27,7 @@ GUIDES = {"conditional": GUIDE / "generation.md", "deployment": GUIDE / "deploym
 START, END = "<!-- results -->", "<!-- end of results -->"
 SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "layers": ("Layers", sections.layers_section),
+    "fused": ("Norms with addition and ReLU", sections.fused_section),
     "model": ("Networks", sections.model_section),
     "startup": ("Start of a process", sections.startup_section),
     "reference": ("Reference kernels", sections.reference_section),
@@ -45,7 +47,10 @@ def read_results(folder: Path) -> Results:
 def report(results: Results) -> str:
     """Return the generated part of README.md: the summary, the targets, then one section per file."""
     targets = all_targets(results)
-    parts = [f"## In short\n\n{summary_section(results)}\n{targets_section(targets)}"] if targets else []
+    parts = []
+    if targets:
+        tables = [summary_section(results), aims_section(all_aims(results)), targets_section(targets)]
+        parts.append("## In short\n\n" + "\n".join(tables))
     for name, (title, section) in SECTIONS.items():
         if name in results:
             used = results[name]["kernels"]["reference" if name == "reference" else "cpu"]
@@ -77,7 +82,7 @@ def guide_report(name: str, results: Results) -> str:
 
 
 def main() -> None:
-    """Write the generated parts of README.md and of the guides, and print one line per target."""
+    """Write the generated parts of README.md and of the guides, and print one line per target and per aim."""
     results = read_results(FOLDER / "results")
     pages = {FOLDER / "README.md": report(results), QUESTIONS: summary_section(results)} | {
         page: guide_report(name, results) for name, page in GUIDES.items()
@@ -86,6 +91,8 @@ def main() -> None:
         page.write_text(insert(content, page.read_text()))
     for target in all_targets(results):
         print(target)
+    for aim in all_aims(results):
+        print(aim)
 
 
 if __name__ == "__main__":

@@ -85,15 +85,37 @@ def _formats_table(formats: list[dict[str, Any]]) -> str:
     return table(rows)
 
 
+def fused_section(results: dict[str, Any]) -> str:
+    """Return tables of the time of norms with addition and ReLU relative to torch's separate operations, eager and compiled."""
+    kinds = [(results["rows"], kind, "") for kind in (results["rows"][0]["seconds"] if results["rows"] else ())]
+    kinds += [
+        (results["compiled"], kind, ", compiled") for kind in (results["compiled"][0]["seconds"] if results["compiled"] else ())
+    ]
+    parts = []
+    for measured, kind, suffix in kinds:
+        _, *names = measured[0]["seconds"][kind]
+        rows = [["shape", "threads", "torch (ms)", *(f"`{name}`" for name in names)]]
+        for row in measured:
+            times = row["seconds"][kind]
+            ratios = [f"{times[name] / times['torch']:.2f}" for name in names]
+            rows.append([_times(row["shape"]), str(row["threads"]), f"{times['torch'] * 1e3:.3f}", *ratios])
+        parts.append(f"{kind}{suffix}, {MODE}: time of each / time of nn.BatchNorm2d and separate operations.\n\n{table(rows)}\n")
+    return "\n".join(parts)
+
+
 def model_section(results: dict[str, Any]) -> str:
     """Return a table of the time of networks relative to nn.BatchNorm2d."""
     base, *norms = results["norms"]
-    rows = [["network", "batch size", "mode", f"{base} (ms)", *norms]]
-    for row in results["rows"]:
-        times = row["seconds"]
-        ratios = [f"{times[norm] / times[base]:.2f}" for norm in norms]
-        rows.append([row["network"], str(row["batch_size"]), row["mode"], f"{times[base] * 1e3:.1f}", *ratios])
-    return f"Time of each / time with {base}, {_threads(results['threads'])}:\n\n{table(rows)}\n"
+    parts = []
+    for threads in sorted({row.get("threads", results.get("threads")) for row in results["rows"]}):
+        rows = [["network", "batch size", "mode", f"{base} (ms)", *norms]]
+        for row in results["rows"]:
+            if row.get("threads", results.get("threads")) == threads:
+                times = row["seconds"]
+                ratios = [f"{times[norm] / times[base]:.2f}" if norm in times else "–" for norm in norms]
+                rows.append([row["network"], str(row["batch_size"]), row["mode"], f"{times[base] * 1e3:.1f}", *ratios])
+        parts.append(f"Time of each / time with {base}, {_threads(threads)}:\n\n{table(rows)}\n")
+    return "\n".join(parts)
 
 
 def startup_section(results: dict[str, Any]) -> str:

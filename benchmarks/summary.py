@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
+from aims import Aim
 from sections import table
 from targets import MODE, Results, Target
 
@@ -96,3 +97,15 @@ def targets_section(targets: list[Target]) -> str:
     met = sum(target.is_met for target in targets)
     text = f"**{met} of {len(targets)} targets are met.** Values are ratios of times, unless a unit is given; below 1 is faster."
     return f"{text}\n\n{table(rows)}\n"
+
+
+def aims_section(aims: list[Aim]) -> str:
+    """Return the number of aims that are met, and a table of all aims."""
+    rows = [["aim", "threads", "measured", "AMD / Intel", "result"]]
+    rows += [[*aim.cells[:-1], aim.verdict if aim.is_met or aim.measured is None else f"**{aim.verdict}**"] for aim in aims]
+    measured = [aim for aim in aims if aim.measured is not None]
+    missing = len(aims) - len(measured)
+    text = f"**{sum(aim.is_met for aim in measured)} of {len(measured)} aims are met**"
+    text += f", and {missing} are not measured yet." if missing else "."
+    note = "An aim bounds the median or the worst ratio over norms and shapes, in float32; the bound of the processor counts."
+    return f"{text} {note}\n\n{table(rows)}\n"

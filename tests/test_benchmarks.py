@@ -32,7 +32,7 @@ def layer_row(shape, threads=1, saved=1.0, **seconds):
         "megabytes": torch.Size(shape).numel() * 4e-6,
         "saved": dict.fromkeys(seconds, saved),
     }
-    return row | {"seconds": {"forward + backward": times}}
+    return row | {"seconds": {"forward + backward": times, "inference": times}}
 
 
 def stream_row(name, workers):
@@ -55,8 +55,13 @@ def make_results(rows=None, extra=0.25, sn=0.9):
         {"network": "resnet50", "batch_size": n, "mode": "training step", "seconds": {"nn.BatchNorm2d": 1.0, "sn": ratio}}
         for n, ratio in ((2, sn), (8, 0.8))
     ]
+    times = {"torch": 1.0, "bn": 0.3, "sn": 0.6}
+    blocks = [{"shape": [8, 64, 56, 56], "threads": 1, "seconds": {"norm + ReLU": times, "norm + add + ReLU": times}}]
+    blocks[0]["saved"] = {"bn": 1.0, "sn": 1.1}
+    compiled = [{"shape": [8, 64, 56, 56], "threads": 2, "seconds": {"norm + ReLU": times}}]
     results = {
         "layers": {"specs": ["bn", "sn"], "rows": rows, "formats": formats, "peak": peak},
+        "fused": {"specs": ["bn", "sn"], "rows": blocks, "compiled": compiled},
         "model": {"threads": 2, "norms": ["nn.BatchNorm2d", "sn"], "rows": steps},
         "startup": {"seconds": {"torch": 1.0, "anynorm": 1.0 + extra}},
         "reference": {"shape": [8, 64, 16, 16], "rows": [{"spec": "bn", "saved": 1.0, "eager": [5, 10], "compiled": [2, 4]}]},
@@ -162,6 +167,63 @@ def test_targets_have_the_median_and_the_worst_of_what_counts(load):
     lines = [str(target) for target in targets.values()]
     assert "missed  ours / nn.BatchNorm: median 0.500 (target ≤ 0.4), worst 2.000 (target ≤ 1.0)" in lines
     assert lines[-3].endswith("against torch alone (s): measured 0.400 (target ≤ 0.3)")
+
+
+def test_an_aim_has_one_line_per_number_of_threads_with_both_bounds(load):
+    results = make_results([layer_row([8, 64, 56, 56], bn=0.9, sn=2.4), layer_row([64, 128], threads=2, bn=6.0)])
+    steps = [
+        ("mobilenetv2", "training step", 1, 0.7),
+        ("mobilenetv2", "training step", 1, 0.8),
+        ("resnet20", "inference", 2, 0.9),
+    ]
+    results["model"]["rows"] = [
+        {
+            "network": name,
+            "mode": mode,
+            "threads": threads,
+            "seconds": {"nn.BatchNorm2d": 2.0, "sn fused": 2.0 * ratio, "sn": 9.0},
+        }
+        for name, mode, threads, ratio in steps
+    ]
+    aims = load("aims").all_aims(results)
+    lines = [str(aim) for aim in aims]
+    assert len(set(lines)) == len(lines) == 2 * len(load("aims").RULES)
+    assert lines[0] == ("layer / nn.BatchNorm, x of 0.1 MB and more, median, 1 thread: 0.550 (AMD / Intel ≤ 0.4 / 0.65): met")
+    assert lines[1].endswith("median, 2 threads: – (AMD / Intel ≤ 0.4 / 0.65): not measured")
+    found = {(aim.name, aim.statistic, aim.threads): aim for aim in aims}
+    assert found["layer / nn.BatchNorm, x of 0.1 MB and more", "worst", 1].measured == pytest.approx(0.8)
+    assert found["layer / nn.BatchNorm at 4×64×8×8, 64×128, 256×512", "worst", 2].verdict == "missed by 1.000"
+    assert found["inference of a layer at the same shapes / nn.BatchNorm", "worst", 2].verdict == "missed by 0.800"
+    assert found["norm + ReLU, fused / nn.BatchNorm2d + nn.ReLU", "median", 1].measured == pytest.approx(0.45)
+    assert found["norm + add + ReLU, fused / torch", "median", 1].is_met
+    assert found["compiled norm + ReLU / compiled torch", "median", 2].verdict == "missed by 0.150"
+    assert found["bytes saved by norm + ReLU / bytes of x", "worst", 1].verdict == "missed by 0.050"
+    assert found["MobileNetV2 step, fused / nn.BatchNorm2d", "worst", 1].verdict == "missed by 0.020"
+    assert found["ResNet-50 step, fused / nn.BatchNorm2d", "worst", 1].measured is None
+    assert found["inference of networks, fused / nn.BatchNorm2d", "worst", 2].is_met
+    results["layers"]["hardware"] = "AMD EPYC, 2 cores"
+    assert load("aims").all_aims(results)[0].verdict == "missed by 0.150"
+
+
+def test_the_page_counts_aims_that_are_met_and_that_are_not_measured(load):
+    text = load("report").report(make_results())
+    assert re.search(r"\*\*\d+ of \d+ aims are met\*\*, and \d+ are not measured yet\.", text)
+    assert "| norm + ReLU, fused / nn.BatchNorm2d + nn.ReLU, median | 1 | 0.450 | ≤ 0.35 / 0.5 | met |" in text
+    assert "| bytes saved by norm + ReLU / bytes of x, worst | 1 | 1.100 | ≤ 1.05 / 1.05 | **missed by 0.050** |" in text
+    assert "| 8×64×56×56 | 2 | 1000.000 | 0.30 | 0.60 |" in text
+
+
+def test_networks_are_fused_if_anynorm_can_do_it(load, monkeypatch):
+    model = load("model")
+    calls = []
+    monkeypatch.setattr(model, "fuse", lambda network, example: calls.append(example.shape))
+    model.network("resnet20", "sn fused")
+    model.network("resnet20", "sn")
+    assert calls == [(2, 3, 32, 32)]
+    monkeypatch.setattr(model.anynorm, "__all__", ["make", "fuse"])
+    assert set(model.FUSED_NORMS) <= set(model.usable_norms())
+    monkeypatch.setattr(model.anynorm, "__all__", ["make"])
+    assert not set(model.FUSED_NORMS) & set(model.usable_norms())
 
 
 def test_saved_bytes_are_those_of_each_storage_without_parameters(load):

@@ -26,7 +26,7 @@ LEVELS = [
     ["registry"],
     ["table", "progress", "io"],
     ["surgery"],
-    ["diagnostics"],
+    ["diagnostics", "selftest"],
     ["draw"],
     ["integrations", "cli"],
     ["lab.required_packages", "lab.data"],

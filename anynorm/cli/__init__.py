@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 import anynorm
-from anynorm.cli import diagnose, info, surgery, zoo
+from anynorm.cli import diagnose, info, selftest, surgery, zoo
 from anynorm.cli.plugins import add_commands
 from anynorm.errors import AnynormError
 from anynorm.io.importable import importable_folder
@@ -34,6 +34,7 @@ def start(
 app.command("list")(zoo.list_)
 app.command()(zoo.show)
 app.command()(info.info)
+app.command()(selftest.selftest)
 for _command in (surgery.inspect, surgery.convert, surgery.xbn, surgery.fold, surgery.recalibrate):
     app.command()(_command)
 app.command()(diagnose.diagnose)

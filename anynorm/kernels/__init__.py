@@ -75,6 +75,16 @@ def describe() -> dict[str, str]:
     return {**texts, "reference": "plain torch operations, used for everything else"}
 
 
+def backend_of(device: torch.device) -> str:
+    """Return the name of the kernels for a device: "cpu", "gpu", or "reference"."""
+    return {"cpu": "cpu", "cuda": "gpu"}.get(device.type, "reference")
+
+
+def supported_dtypes(name: str) -> tuple[torch.dtype, ...]:
+    """Return the dtypes of x that kernels support, float32 first; float32 for the reference, which supports all of them."""
+    return _DTYPES.get(name, (torch.float32,))
+
+
 def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
     """Normalize x with the selected kernels, or with the fastest ones that support this forward pass.
 

@@ -10,6 +10,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from anynorm.io.processor import processor_name
+
 PACKAGES = ("torch", "numpy")
 
 
@@ -25,7 +27,7 @@ def provenance() -> dict[str, Any]:
         "commit": _commit(Path(__file__).parent),
         "python": platform.python_version(),
         **versions,
-        "hardware": _processor(),
+        "hardware": processor_name(),
         "cores": cpu_count(),
     }
 
@@ -45,11 +47,3 @@ def _commit(folder: Path) -> str:
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return described.stdout.strip()
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
