@@ -388,6 +388,7 @@ class Norm(RunningStats):
             track_running_stats=self.track_running_stats,
             device=outer[0].device,
             dtype=outer[0].dtype,
+            activation=self.activation,
         )
         with torch.no_grad():
             for name in [*merged._buffers, "mean_weight", "var_weight"]:
