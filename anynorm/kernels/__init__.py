@@ -88,11 +88,11 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
     Raises:
         AnynormError: if the kernels selected with `use` do not support this forward pass.
     """
+    if torch.compiler.is_compiling() or (selected := _selected.get()) == "reference":
+        return reference.normalize(spec, x, params, buffers)
     if params.residual is not None and spec.activation is not None and not spec.activation.keeps_sign:
         y, batch = normalize(spec.without_activation, x, params, buffers)  # backward would need a third tensor of the size of x
         return spec.activation(y), batch
-    if torch.compiler.is_compiling() or (selected := _selected.get()) == "reference":
-        return reference.normalize(spec, x, params, buffers)
     name = ("gpu" if x.is_cuda else "cpu") if selected == "auto" else selected
     if spec.has_positional_cut and spec.by_position is not None and x.dtype in _DTYPES[name]:
         return _normalize_positions(spec.by_position, x, params, buffers)

@@ -69,10 +69,10 @@ def fold(
     """
     check_model(model)
     with nullcontext() if condition is None else set_condition(model, condition, strict=False):
-        return _fold(model, lambda model: (forward or _call)(model, example), where, condition)
+        return _fold(model, lambda model: (forward or call_with_inputs)(model, example), where, condition)
 
 
-def _call(model: nn.Module, example: Any) -> Any:
+def call_with_inputs(model: nn.Module, example: Any) -> Any:
     """Call a model with one input, or with a tuple of inputs, which has no labels, unlike a batch of a data loader."""
     several = isinstance(example, tuple | list) and not is_one_input(example)
     return model(*example) if several else call(model, example)

@@ -74,6 +74,14 @@ def share_parameters(old: nn.Module, new: nn.Module) -> None:
             new._parameters[name] = parameter
 
 
+def share_tensors(old: nn.Module, new: nn.Module) -> None:
+    """Reuse parameters and buffers of `old` in `new`, a norm of the same spec, so that training changes both."""
+    share_parameters(old, new)
+    for name, buffer in old._buffers.items():
+        if buffer is not None and new._buffers.get(name) is not None:
+            new._buffers[name] = buffer
+
+
 def copy_hooks_and_parametrizations(old: nn.Module, new: nn.Module) -> None:
     """Copy hooks and parametrizations from one module to another; the mode of the children is not changed."""
     modes = {child: child.training for child in new.children()}
