@@ -9,6 +9,7 @@ forward can compare them at each call.
 from __future__ import annotations
 
 import inspect
+import operator
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,6 +48,19 @@ class BlockTrace:
     attributes: dict[str, Any]
 
 
+class _Proxy(fx.Proxy):
+    """A proxy that records `x += y` as such; that of torch.fx records `x = x + y`, which has no effect on other users of x."""
+
+
+def _inplace_method(name: str) -> Any:
+    function = getattr(operator, name)
+    return lambda self, other: self.tracer.create_proxy("call_function", function, (self, other), {})
+
+
+for _name in ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor", "imatmul"):
+    setattr(_Proxy, f"__{_name}__", _inplace_method(_name))
+
+
 class _Tracer(fx.Tracer):
     """A tracer whose leaves are all modules; it compares the gradient and autocast mode of each node with those at the start."""
 
@@ -58,6 +72,9 @@ class _Tracer(fx.Tracer):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return True
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Proxy(node, self)
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
         if _modes() != self.modes:

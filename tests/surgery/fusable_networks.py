@@ -1,5 +1,7 @@
 """Blocks of convolutional networks as they are written elsewhere, for tests of `fuse`."""
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -80,8 +82,8 @@ class TwoNorms(nn.Module):
         return self.act(self.norm1(self.conv1(x)).add_(self.norm2(self.conv2(x))))
 
 
-def fusable_network(norm=nn.BatchNorm2d):
-    """A network of all these blocks: 11 of 13 norms with an activation, 4 with an addition."""
+def fusable_network(norm=nn.BatchNorm2d) -> Any:
+    """A network of all these blocks: 11 of 14 norms with an activation, 4 with an addition."""
     torch.manual_seed(0)
     stem = [conv(3, 8), norm(8), nn.Hardswish()]
     blocks = [Bottleneck(8, 8, 2, norm), Bottleneck(16, 8, 1, norm), InvertedResidual(16, norm), PreActivation(16, norm)]

@@ -1,5 +1,7 @@
 """Operations on a norm with an activation keep the activation."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -13,7 +15,7 @@ from tests.surgery.networks import relative
 X = data(4, 3, 8, 8)
 
 
-def stem(spec: str, **options) -> nn.Sequential:
+def stem(spec: str, **options) -> Any:
     """A convolution, and a norm with silu whose statistics and affine are not the initial ones."""
     norm = make(spec, activation="silu", **options)
     model = nn.Sequential(nn.Conv2d(3, 16, 3), norm)

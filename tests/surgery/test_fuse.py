@@ -2,6 +2,7 @@
 
 import copy
 import io
+from typing import Any
 
 import pytest
 import torch
@@ -9,11 +10,13 @@ from torch import nn
 from torch.nn import functional
 
 import anynorm
+from anynorm.core.activation import Activation
 from anynorm.layers.norm import Norm
+from anynorm.surgery import fuse as fuse_module
 from anynorm.surgery.block_forward import BlockForward
 from tests.helpers import data, same
-from tests.surgery.fusable_networks import fusable_network
-from tests.surgery.networks import trained
+from tests.surgery.fusable_networks import conv, fusable_network
+from tests.surgery.networks import BatchNormAct2d, trained
 
 X = data(6, 3, 12, 12)
 NORMS = {
@@ -165,3 +168,354 @@ def test_a_fused_network_trains_like_the_original():
             losses.append(float(loss.detach()))
     same(losses[30:], losses[:30], rtol=2e-2, atol=2e-3)  # rounding errors grow from step to step
     assert losses[-1] < 0.5 * losses[30]
+
+
+def test_activations_of_timm_norms_become_those_of_the_layer(monkeypatch):
+    model: Any = nn.Sequential(conv(3, 8), BatchNormAct2d(8), conv(8, 8), BatchNormAct2d(8), conv(8, 8), BatchNormAct2d(8))
+    model[3].act, model[5].act = nn.Identity(), nn.Softplus()
+    model = nn.Sequential(nn.Sequential(*model[:4]), nn.ReLU6(), *model[4:])
+    expected = gradients(model, X)
+    model.load_state_dict(state := copy.deepcopy(model.state_dict()))
+    report = anynorm.fuse(model, X)
+    assert [row["fused"] for row in report] == [["relu"], [], []]
+    assert model[0][1].activation == Activation("relu")
+    assert not list(model[0][1].children())
+    assert report["3"]["note"] == "not fused: it applies Softplus, which cannot be fused"
+    for actual, value in zip(gradients(model, X), expected, strict=True):
+        same(actual, value, rtol=1e-3, atol=1e-4)
+    assert list(model.state_dict()) == list(state)
+    report.undo()
+    assert [name for name, _ in model[0][1].named_children()] == ["drop", "act"]
+
+
+def test_an_identity_of_a_timm_norm_is_removed_where_an_addition_is_fused():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = conv(8, 8)
+            self.bn: Any = BatchNormAct2d(8)
+            self.bn.act = nn.Identity()
+
+        def forward(self, x):
+            return self.bn(self.conv(x)) + x
+
+    model: Any = nn.Sequential(conv(3, 8), Block())
+    report = anynorm.fuse(model, X)
+    assert report["1.bn"]["fused"] == ["add"]
+    assert model[1].bn.post_modules == ()
+    report.undo()
+    assert [name for name, _ in model[1].bn.named_children()] == ["drop", "act"]
+
+
+def block(forward, **children) -> Any:
+    """Return a network with one block of 8 channels that has a convolution, a norm, an activation and a given forward."""
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm, self.act, self.flag = conv(8, 8), nn.BatchNorm2d(8), nn.ReLU(), False
+            for name, child in children.items():
+                setattr(self, name, child)
+
+    Block.forward = forward
+    torch.manual_seed(0)
+    return nn.Sequential(conv(3, 8), Block(), conv(8, 2))
+
+
+def output_used_twice(self, x):
+    y = self.norm(self.conv(x))
+    return self.act(y) + y
+
+
+def sum_used_twice(self, x):
+    y = self.norm(self.conv(x)) + x
+    return self.act(y) * y
+
+
+def broadcast(self, x):
+    return self.act(self.norm(self.conv(x)) + x.mean((2, 3), keepdim=True))
+
+
+def scaled(self, x):
+    return self.act(torch.add(self.norm(self.conv(x)), x, alpha=2))
+
+
+def a_number(self, x):
+    return self.act(self.norm(self.conv(x)) + 1)
+
+
+def writes_argument(self, x):
+    x += self.norm(self.conv(x))
+    return x
+
+
+def writes_view(self, x):
+    y = x * 2
+    z = y.flatten(1).reshape(y.shape)
+    z += self.norm(self.conv(x))
+    return z + y
+
+
+def changes_input(self, x):
+    h = self.conv(x)
+    y = self.norm(h)
+    r = h.mul_(2)
+    return y + r
+
+
+def by_mode(self, x):
+    return self.act(self.norm(x)) if self.training else self.norm(x)
+
+
+def functional_dropout(self, x):
+    return functional.dropout(self.act(self.norm(x)), 0.5, self.training)
+
+
+def by_value(self, x):
+    return self.act(self.norm(x)) if x.sum() > 0 else self.norm(x)
+
+
+def random_depth(self, x):
+    return self.act(self.norm(x)) if torch.rand(()) < 2 else x
+
+
+def sets_attribute(self, x):
+    self.last = self.act(self.norm(x))
+    return self.last
+
+
+def without_autocast(self, x):
+    with torch.autocast("cpu", enabled=False):
+        return self.act(self.norm(x))
+
+
+def without_gradient(self, x):
+    with torch.no_grad():
+        return self.act(self.norm(x))
+
+
+def constant_tensor(self, x):
+    return self.act(self.norm(x)) * torch.ones(8, 1, 1)
+
+
+def any_arguments(self, *inputs):
+    return self.act(self.norm(inputs[0]))
+
+
+def nothing(self, x):
+    return self.conv(self.norm(x))
+
+
+def unsupported_activation(self, x):
+    return torch.tanh(self.norm(x))
+
+
+def negative_slope(self, x):
+    return functional.leaky_relu(self.norm(x), -0.1)
+
+
+def dropout_before(self, x):
+    return self.act(self.drop(self.norm(x)))
+
+
+def another_type(self, x):
+    return self.norm(x) if isinstance(x, torch.Tensor) else self.act(self.norm(x))
+
+
+ADDED = "the tensor that is added has another shape, dtype or device than the input of the norm"
+WRITES = "the addition writes into a tensor that other operations may read"
+REFUSED = {
+    output_used_twice: "other operations use its output too",
+    broadcast: ADDED,
+    scaled: "the addition is not the sum of two tensors",
+    a_number: "the addition is not the sum of two tensors",
+    writes_argument: WRITES,
+    writes_view: WRITES,
+    changes_input: "its input is changed before the addition",
+    by_mode: "block '1': its forward differs between train and eval mode",
+    functional_dropout: "block '1': its forward differs between train and eval mode",
+    by_value: "block '1': torch.fx cannot trace it: symbolically traced variables cannot be used as inputs to control flow",
+    random_depth: "block '1': its forward draws random numbers",
+    sets_attribute: "block '1': its forward sets the attribute last",
+    without_autocast: "block '1': its forward changes the gradient or autocast mode",
+    without_gradient: "block '1': its forward changes the gradient or autocast mode",
+    constant_tensor: "block '1': its forward computes a tensor that does not depend on its input",
+    any_arguments: "block '1': its forward has no argument without a default",
+    nothing: "no addition or activation follows it",
+    unsupported_activation: "no addition or activation follows it",
+    negative_slope: "no addition or activation follows it",
+    dropout_before: "no addition or activation follows it",
+    another_type: "fusion in block '1' would change outputs or gradients",
+}
+
+
+@pytest.mark.parametrize("forward", [*REFUSED, sum_used_twice], ids=lambda forward: forward.__name__)
+def test_what_cannot_be_fused_stays_with_the_reason(forward):
+    model = block(forward, **({"drop": nn.Dropout(0.5)} if forward is dropout_before else {}))
+    expected = model.eval()(X)
+    modules, attributes = list(model.modules()), set(vars(model[1]))
+    state = torch.get_rng_state()
+    report = anynorm.fuse(model, X)
+    if forward is sum_used_twice:  # the addition is fused, the activation stays
+        assert report["1.norm"]["fused"] == ["add"]
+        same(model(X), expected, rtol=1e-4, atol=1e-5)
+        return
+    assert report["1.norm"]["note"] == f"not fused: {REFUSED[forward]}"
+    assert all(a is b for a, b in zip(model.modules(), modules, strict=True))
+    assert set(vars(model[1])) == attributes
+    assert torch.equal(torch.get_rng_state(), state)
+    same(model(X), expected, rtol=0, atol=0)
+
+
+def simple(self, x, shortcut=None, *, scale=1.0):
+    y = self.norm(self.conv(x))
+    y = y if shortcut is None else y + shortcut
+    return self.act(y) * scale if self.flag else self.act(y)
+
+
+def test_norms_and_activations_with_hooks_are_left_alone():
+    model = block(simple)
+    model[1].act.register_forward_hook(lambda *_: None)
+    assert anynorm.fuse(model, X)["1.norm"]["note"] == "not fused: the activation 'act' has hooks"
+    model = block(simple)
+    model[1].norm.register_forward_hook(lambda *_: None)
+    assert anynorm.fuse(model, X)["1.norm"]["note"] == "not fused: it has hooks or parametrizations"
+
+
+CHANGES = {
+    "an optional argument": lambda block, x: block(x, x),
+    "an optional keyword": lambda block, x: block(x, scale=2.0),
+    "an attribute": lambda block, x: with_attribute(block, "flag", True)(x, scale=3.0),
+    "a hook on the activation": lambda block, x: [block.act.register_forward_hook(lambda *_: torch.ones(1)), block(x)][1],
+    "a hook on the norm": lambda block, x: [block.norm.register_forward_hook(lambda *a: a[2] * 3), block(x)][1],
+    "another activation": lambda block, x: with_attribute(block, "act", nn.SiLU())(x),
+    "another norm": lambda block, x: with_attribute(block, "norm", nn.GroupNorm(2, 8))(x),
+    "an activation of the norm": lambda block, x: with_attribute(block, "norm", anynorm.make("bn", 8, activation="silu"))(x),
+    "a keyword": lambda block, x: block(x=x),
+}
+
+
+def with_attribute(block, name, value):
+    setattr(block, name, value)
+    return block
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_fused_block_has_the_output_of_its_own_forward_after_any_change(change):
+    plain = block(simple).eval()
+    fused = copy.deepcopy(plain)
+    anynorm.fuse(fused, X)
+    assert len(fused_blocks(fused)) == 1
+    x = data(2, 8, 5, 5)
+    same(CHANGES[change](fused[1], x), CHANGES[change](plain[1], x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_residual_of_another_dtype_is_added_separately():
+    model = block(lambda self, x: self.act(self.norm(self.conv(x)) + x)).eval()
+    expected = copy.deepcopy(model)
+    anynorm.fuse(model, X)
+    assert len(fused_blocks(model)) == 1
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        x = data(2, 8, 5, 5)
+        same(model[1](x), expected[1](x), rtol=1e-2, atol=1e-2)
+
+
+def test_a_layer_appended_to_a_fused_sequential_runs():
+    model = nn.Sequential(conv(3, 8), nn.BatchNorm2d(8), nn.ReLU())
+    anynorm.fuse(model, X)
+    expected = model(X)
+    model.append(nn.Flatten())
+    same(model(X), expected.flatten(1))
+
+
+def test_fused_blocks_are_not_fused_again():
+    model = fusable_network()
+    first = anynorm.fuse(model, X)
+    again = anynorm.fuse(model, X)
+    assert again.finding.startswith("0 of ")
+    assert again["3.bn1"]["note"] == "not fused: block '3': its forward has been replaced"
+    again.undo()
+    first.undo()
+    assert not fused_blocks(model)
+
+
+def test_other_operations_work_on_a_fused_network():
+    model = trained(fusable_network()).eval()
+    expected = model(X)
+    anynorm.fuse(model, X)
+    assert anynorm.fold(model, X).finding.startswith("13 of 14 norms folded")
+    same(model(X), expected, rtol=1e-3, atol=1e-4)
+    model = trained(fusable_network()).eval()
+    anynorm.fuse(model, X)
+    report = anynorm.convert(model, "hn:4", fit=X)
+    same(model(X), expected, rtol=1e-3, atol=1e-3)
+    anynorm.recalibrate(model, [X])
+    assert len(report) == 14
+    assert len(fused_blocks(model)) == 7
+
+
+def test_only_chosen_norms_are_fused():
+    model = fusable_network()
+    report = anynorm.fuse(model, X, where="3.*")
+    assert len(report) == 4
+    assert fused_blocks(model) == [model[3]]
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_change_of_the_output_is_an_error_and_the_model_is_unchanged(monkeypatch, training):
+    model = trained(fusable_network()).train(training)
+    modules, state = list(model.modules()), copy.deepcopy(model.state_dict())
+    rng = torch.get_rng_state()
+    monkeypatch.setattr(fuse_module, "_is_unchanging", lambda *_: True)
+    monkeypatch.setattr(fuse_module, "add_to_norm", lambda norm, x, residual, **_: norm(x))
+    with pytest.raises(anynorm.SurgeryError, match=r"Fusion changed outputs by .* and gradients by .*; nothing was changed"):
+        anynorm.fuse(model, X)
+    assert all(a is b for a, b in zip(model.modules(), modules, strict=True))
+    assert not fused_blocks(model)
+    same(model.state_dict(), state, rtol=0, atol=0)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert torch.equal(torch.get_rng_state(), rng)
+
+
+def test_a_model_that_raises_after_fusion_is_unchanged(monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    model = fusable_network()
+    modules = list(model.modules())
+    monkeypatch.setattr(fuse_module, "add_to_norm", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        anynorm.fuse(model, X)
+    assert all(a is b for a, b in zip(model.modules(), modules, strict=True))
+    assert not fused_blocks(model)
+
+
+def test_convert_fuses_the_new_norms_and_undoes_both():
+    model = trained(fusable_network())
+    modules = list(model.modules())
+    report = anynorm.convert(model, "gn:4", fuse=True, example=X)
+    assert report["3.bn3"]["fused"] == ["add", "relu"]
+    assert "14 of 14 norms are now gn:4. 11 of 11 activations and 4 additions fused" in report.finding
+    assert model[1].spec == "gn:4"
+    report.undo()
+    assert all(a is b for a, b in zip(model.modules(), modules, strict=True))
+    assert not fused_blocks(model)
+
+
+def test_convert_without_an_example_does_not_fuse(monkeypatch):
+    model = fusable_network()
+    with pytest.raises(anynorm.SurgeryError, match="fuse=True needs an input of the model, example=…; got None"):
+        anynorm.convert(model, "gn:4", fuse=True)
+    assert isinstance(model[1], nn.BatchNorm2d)
+    monkeypatch.setattr(fuse_module, "_is_unchanging", lambda *_: True)
+    monkeypatch.setattr(fuse_module, "add_to_norm", lambda norm, x, residual, **_: norm(x))
+    with pytest.raises(anynorm.SurgeryError, match="Fusion changed outputs"):
+        anynorm.convert(model, "gn:4", fuse=True, example=X)
+    assert isinstance(model[1], nn.BatchNorm2d)
+
+
+def test_a_model_without_norms_is_refused():
+    with pytest.raises(
+        anynorm.SurgeryError, match="This Sequential has no norm that anynorm recognizes: there is nothing to fuse"
+    ):
+        anynorm.fuse(nn.Sequential(nn.ReLU()), X)
