@@ -14,6 +14,7 @@ from anynorm.core.activation import Activation
 from anynorm.layers.norm import Norm
 from anynorm.surgery import fuse as fuse_module
 from anynorm.surgery.block_forward import BlockForward
+from anynorm.surgery.new_norm import set_post_modules
 from tests.helpers import data, same
 from tests.surgery.fusable_networks import conv, fusable_network
 from tests.surgery.networks import BatchNormAct2d, trained
@@ -194,7 +195,7 @@ def test_an_identity_of_a_timm_norm_is_removed_where_an_addition_is_fused():
             super().__init__()
             self.conv = conv(8, 8)
             self.bn: Any = BatchNormAct2d(8)
-            self.bn.act = nn.Identity()
+            setattr(self.bn, "act", nn.Identity())  # noqa: B010
 
         def forward(self, x):
             return self.bn(self.conv(x)) + x
@@ -367,6 +368,19 @@ def test_what_cannot_be_fused_stays_with_the_reason(forward):
     same(model(X), expected, rtol=0, atol=0)
 
 
+def writes_new_tensor(self, x):
+    y = self.identity(self.conv(x))
+    y += self.norm(x)
+    return self.act(y)
+
+
+def test_an_addition_that_writes_into_a_tensor_which_nothing_else_reads_is_fused():
+    model = block(writes_new_tensor, identity=nn.Identity())
+    expected = model.eval()(X)
+    assert anynorm.fuse(model, X)["1.norm"]["fused"] == ["add", "relu"]
+    same(model(X), expected, rtol=1e-4, atol=1e-5)
+
+
 def simple(self, x, shortcut=None, *, scale=1.0):
     y = self.norm(self.conv(x))
     y = y if shortcut is None else y + shortcut
@@ -387,12 +401,18 @@ CHANGES = {
     "an optional keyword": lambda block, x: block(x, scale=2.0),
     "an attribute": lambda block, x: with_attribute(block, "flag", True)(x, scale=3.0),
     "a hook on the activation": lambda block, x: [block.act.register_forward_hook(lambda *_: torch.ones(1)), block(x)][1],
-    "a hook on the norm": lambda block, x: [block.norm.register_forward_hook(lambda *a: a[2] * 3), block(x)][1],
+    "a hook on the norm": lambda block, x: [block.norm.register_forward_hook(lambda *a: a[2] - 1), block(x)][1],
     "another activation": lambda block, x: with_attribute(block, "act", nn.SiLU())(x),
     "another norm": lambda block, x: with_attribute(block, "norm", nn.GroupNorm(2, 8))(x),
     "an activation of the norm": lambda block, x: with_attribute(block, "norm", anynorm.make("bn", 8, activation="silu"))(x),
+    "a post module of the norm": lambda block, x: with_attribute(block, "norm", with_softplus(anynorm.make("bn", 8).eval()))(x),
     "a keyword": lambda block, x: block(x=x),
 }
+
+
+def with_softplus(norm):
+    set_post_modules(norm, {"act": nn.Softplus()})
+    return norm
 
 
 def with_attribute(block, name, value):
