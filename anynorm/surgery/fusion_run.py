@@ -24,9 +24,9 @@ class _CountActivations(TorchFunctionMode):
     count = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(func, "__name__", "")
-        # nn.ReLU6 calls hardtanh
-        self.count += name in _COUNTED or (name == "hardtanh" and (kwargs["min_val"], kwargs["max_val"]) == (0, 6))
+        name, options = getattr(func, "__name__", ""), kwargs or {}
+        is_relu6 = name == "hardtanh" and (options.get("min_val"), options.get("max_val")) == (0, 6)  # as nn.ReLU6 calls it
+        self.count += name in _COUNTED or is_relu6
         return func(*args, **(kwargs or {}))
 
 
