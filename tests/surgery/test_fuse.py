@@ -250,6 +250,13 @@ def writes_argument(self, x):
     return x
 
 
+def writes_alias(self, x):
+    y = self.norm(self.conv(x))
+    z = self.identity(x)
+    z += y
+    return z
+
+
 def writes_view(self, x):
     y = x * 2
     z = y.flatten(1).reshape(y.shape)
@@ -331,6 +338,7 @@ REFUSED = {
     scaled: "the addition is not the sum of two tensors",
     a_number: "the addition is not the sum of two tensors",
     writes_argument: WRITES,
+    writes_alias: WRITES,
     writes_view: WRITES,
     changes_input: "its input is changed before the addition",
     by_mode: "block '1': its forward differs between train and eval mode",
@@ -352,7 +360,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("forward", [*REFUSED, sum_used_twice], ids=lambda forward: forward.__name__)
 def test_what_cannot_be_fused_stays_with_the_reason(forward):
-    model = block(forward, **({"drop": nn.Dropout(0.5)} if forward is dropout_before else {}))
+    model = block(forward, drop=nn.Dropout(0.5), identity=nn.Identity())
     expected = model.eval()(X)
     modules, attributes = list(model.modules()), set(vars(model[1]))
     state = torch.get_rng_state()
