@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from anynorm.surgery.freeze import freeze as freeze
     from anynorm.surgery.freeze import split_decay as split_decay
     from anynorm.surgery.freeze import unfreeze as unfreeze
+    from anynorm.surgery.fuse import fuse as fuse
     from anynorm.surgery.recalibrate import recalibrate as recalibrate
     from anynorm.surgery.report import SurgeryReport as SurgeryReport
     from anynorm.surgery.simplify import harden as harden

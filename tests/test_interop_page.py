@@ -32,7 +32,10 @@ def test_failures_and_refusals_are_shown_with_their_reasons():
     row["operations"]["fold"] |= {"count": 19, "notes": {"not folded: why": 1}}
     page = interop_page(results)
     links = [f'[<a href="#reason-{number}">{number}</a>]' for number in (1, 2, 3)]
-    assert f"| `resnet18` | 11.2 M | 20 | 0 | – {links[0]} | **✗** {links[1]} | ✓ | 8 | 19 of 20 {links[2]} | ✓ | ✓ |" in page
+    assert (
+        f"| `resnet18` | 11.2 M | 20 | 0 | – {links[0]} | **✗** {links[1]} | ✓ | 8 | 19 of 20 {links[2]} | 17 of 17 | ✓ | ✓ |"
+        in page
+    )
     reasons = ["This model has none.", "ValueError: a | b.", "Not folded: why."]
     assert "\n".join(f'{k}. <a id="reason-{k}"></a>{text}' for k, text in enumerate(reasons, 1)) in page
     assert "None of the " in interop_counts(MEASURED)

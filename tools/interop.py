@@ -21,7 +21,8 @@ RESULTS, PAGE, GUIDE = (ROOT / "docs" / name for name in ("interop.json", "inter
 MARKER = "interop"
 """Name of the two markers in docs/guide/surgery.md between which the counts are inserted."""
 NAMES = {"timm": "timm", "torchvision": "torchvision", "smp": "segmentation_models_pytorch"}
-OPERATIONS = {"bn": "`bn`", "hn": "`hn`", "gn": "`gn:8`", "xbn": "`xbn`", "fold": "`fold`", "recalibrate": "`recalibrate`"}
+OPERATIONS = {"bn": "`bn`", "hn": "`hn`", "gn": "`gn:8`", "xbn": "`xbn`", "fold": "`fold`"}
+OPERATIONS |= {"fuse": "`fuse`", "recalibrate": "`recalibrate`"}
 USUAL_INPUT = [3, 64, 64]
 INTRODUCTION = """# Tested models: timm, torchvision, segmentation_models_pytorch
 
@@ -46,11 +47,13 @@ takes: 3&nbsp;×&nbsp;64&nbsp;×&nbsp;64 unless noted next to its name.
 | `gn:8` | `convert(model, "gn:8", groups="nearest")` | a training step runs: the loss is finite, and gradients reach all norms |
 | `xbn` | `xbn(model, "gn:8")` | residual blocks are found, and the outputs are finite |
 | `fold` | `fold(model, x)` | the outputs are equal (≤ 10⁻³) |
+| `fuse` | `fuse(model, x)` | the outputs are equal in eval mode (≤ 10⁻³), and gradients of a training step are finite |
 | `recalibrate` | `recalibrate(model, batches)` | running statistics change, and the outputs are finite |
 | `undo` | `report.undo()` after each of them | modules, modes, and all parameters and buffers are as before, bit by bit |
 
-✓: passed for all BatchNorms of the model. A number: of norms, or of blocks for `xbn`. –: refused with a message, and the model is
-unchanged. **✗**: failed. The numbers in brackets refer to the [reasons](#reasons).
+✓: passed for all BatchNorms of the model. A number: of norms, of blocks for `xbn`, of activations for `fuse`. –: refused with a
+message, and the model is unchanged. **✗**: failed. Empty: not measured yet. The numbers in brackets refer to the
+[reasons](#reasons).
 """
 
 
@@ -131,7 +134,7 @@ def _summary(rows: list[dict[str, Any]]) -> list[str]:
     for package, name in NAMES.items():
         of_package = [row for row in rows if row["package"] == package]
         with_bn = [row for row in of_package if row.get("batch_norms")]
-        passed = [sum(1 for row in with_bn if row["operations"][key]["result"] == "passed") for key in OPERATIONS]
+        passed = [sum(1 for row in with_bn if row["operations"].get(key, {}).get("result") == "passed") for key in OPERATIONS]
         folded = sum(row["operations"]["fold"].get("count", 0) for row in with_bn)
         counts = [len(of_package), len(with_bn), *passed]
         table.append([name, *map(str, counts), f"{folded} of {sum(row['batch_norms'] for row in with_bn)}"])
@@ -148,7 +151,7 @@ def _row(row: dict[str, Any], notes: Notes) -> list[str]:
     outcomes = row["operations"]
     not_run = {note: number for note, number in outcomes["fold"].get("notes", {}).items() if NOT_RUN in note}
     for key in OPERATIONS:
-        outcome = outcomes[key]
+        outcome = outcomes.get(key, {})
         if key == "recalibrate" and outcome.get("count", 0) + sum(not_run.values()) == row["batch_norms"]:
             outcome = outcome | {"notes": not_run}  # it has no batch for a norm that does not run
         cells.append(_cell(key, outcome, row["batch_norms"], notes))
@@ -158,9 +161,13 @@ def _row(row: dict[str, Any], notes: Notes) -> list[str]:
 
 
 def _cell(operation: str, outcome: dict[str, Any], batch_norms: int, notes: Notes) -> str:
+    if not outcome:
+        return ""
     if outcome["result"] != "passed":
         return f"{'–' if outcome['result'] == 'refused' else '**✗**'}{notes.refer([outcome['reason']])}"
     count = outcome["count"]
+    if operation == "fuse":
+        return f"{count} of {outcome['activations']}"
     if operation == "xbn":
         return str(count) if count == outcome["blocks"] else f"{count} of {outcome['blocks']}"
     if count == batch_norms and batch_norms:

@@ -6,6 +6,7 @@ a function transform or a dispatch mode is active. All uses of private names of 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -34,6 +35,15 @@ def can_read_values(tensor: Tensor) -> bool:
 def is_exporting() -> bool:
     """Whether torch.export traces the code; always False with torch versions that cannot tell it from torch.compile."""
     return hasattr(torch.compiler, "is_exporting") and torch.compiler.is_exporting()
+
+
+def constant_in_compiled_code(function: Callable[[], bool]) -> Callable[[], bool]:
+    """Mark a function that torch.compile calls while it traces, and whose result it treats as a constant.
+
+    The decorator of torch, `torch.compiler.assume_constant_result`, imports the compiler.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
 
 
 def is_recomputing() -> bool:

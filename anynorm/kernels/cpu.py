@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anynorm.core.compat import constant_in_compiled_code
 from anynorm.core.cuts import ALL
 from anynorm.kernels import compiled, reference
 from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, Params, UnsupportedError, read_batch_stats
@@ -84,7 +85,7 @@ def describe() -> str:
     )
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_in_compiled_code
 def is_available() -> bool:
     """Whether the kernels are available; loads them at first use."""
     if not library.is_loaded:

@@ -160,7 +160,7 @@ class Norm(RunningStats):
             dtype=dtype,
         )
         self.eps = eps
-        self.activation = read_activation(activation)
+        self.activation = None if activation is None else read_activation(activation)
         self._condition: Any = None
         self._forward_specs: dict[Any, ForwardSpec] = {}
         self._register_parameters(device, dtype)
@@ -394,6 +394,7 @@ class Norm(RunningStats):
             track_running_stats=self.track_running_stats,
             device=outer[0].device,
             dtype=outer[0].dtype,
+            activation=self.activation,
         )
         with torch.no_grad():
             for name in [*merged._buffers, "mean_weight", "var_weight"]:

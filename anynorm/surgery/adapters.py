@@ -152,7 +152,8 @@ def _read_anynorm(norm: Norm) -> NormInfo:
         sync_group=norm.sync_group,
         tensors=_tensors(norm, *names),
         running_stats={norm.cuts[index]: norm.running_stats(index) for index in norm.tracked_cuts},
-        post_modules={name: child for name, child in norm.named_children() if name in _POST_MODULE_NAMES},
+        activation=norm.activation,
+        post_modules={name: getattr(norm, name) for name in norm.post_modules},
     )
 
 

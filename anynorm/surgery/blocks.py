@@ -81,7 +81,7 @@ def _main_branch(module: nn.Module, norms: dict[int, NormSite]) -> list[NormSite
     if not has_norm or isinstance(module, nn.Sequential | nn.ModuleList | nn.ModuleDict):
         return None
     try:
-        with _restored_attributes(module):
+        with restored_attributes(module):
             graph = _Tracer(norms).trace(module)
     except Exception:  # torch.fx raises various errors on control flow that depends on data
         named_block = any(word in type(module).__name__ for word in ("Block", "Bottleneck", "Residual"))
@@ -90,7 +90,7 @@ def _main_branch(module: nn.Module, norms: dict[int, NormSite]) -> list[NormSite
 
 
 @contextmanager
-def _restored_attributes(module: nn.Module) -> Iterator[None]:
+def restored_attributes(module: nn.Module) -> Iterator[None]:
     """Restore the attributes of a module and its children on exit: traced code may cache values, as LeViT's attention does."""
     attributes = [(vars(child), dict(vars(child))) for child in module.modules()]
     containers = [value for _, old in attributes for value in old.values() if isinstance(value, dict | list)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,6 +26,8 @@ def convert(
     forward: Forward | None = None,
     groups: str = "exact",
     optimizer: torch.optim.Optimizer | None = None,
+    fuse: bool = False,
+    example: Any = None,
     **options: Any,
 ) -> SurgeryReport:
     """Replace norms of a model, in place.
@@ -42,6 +45,8 @@ def convert(
         groups: "exact" to raise an error if the number of groups does not divide the channels of a layer; "nearest" to use the
             nearest number that does.
         optimizer: optimizer in which the old parameters are replaced by the new ones, with their groups and state.
+        fuse: whether to fuse the norms with the addition and activation after them afterwards; see `anynorm.fuse`.
+        example: an input of the model for `fuse`, or a tuple of inputs.
         options: options of `anynorm.make`: num_classes, num_domains, batch_size, eps, momentum, … A norm without affine is
             replaced by a norm without affine, unless `affine=True` is given or the spec has an affine per class.
 
@@ -49,7 +54,8 @@ def convert(
         A report with one row per norm.
 
     Raises:
-        SurgeryError: if there is nothing to convert or a layer cannot be converted. The model is unchanged.
+        SurgeryError: if there is nothing to convert, a layer cannot be converted, or `fuse` has no example. The model is
+            unchanged.
 
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.GroupNorm(2, 8))
     >>> print(convert(model, "gn:4"))
@@ -61,6 +67,8 @@ def convert(
     check_model(model)
     if groups not in ("exact", "nearest"):
         raise SurgeryError(f"groups must be 'exact' or 'nearest'; got {groups!r}.")
+    if fuse and example is None:
+        raise SurgeryError("fuse=True needs an input of the model, example=…; got None.")
     sites = find_norms(model)
     if not sites:
         raise SurgeryError(
@@ -77,7 +85,27 @@ def convert(
     specs = {site: _definition(spec, site, arguments) for site in chosen}
     report = replace_norms(model, specs, fit=calibration(fit, forward), groups=groups, optimizer=optimizer, options=layer_options)
     _add_skipped(report, sites, skipped)
-    return report
+    return _fuse(report, example, forward) if fuse else report
+
+
+def _fuse(report: SurgeryReport, example: Any, forward: Forward | None) -> SurgeryReport:
+    """Fuse the norms of a converted model, and add what is fused to the report; undo the conversion if that raises."""
+    from anynorm.surgery.fuse import fuse
+
+    try:
+        fused = fuse(report.model, example, forward=forward)
+    except BaseException:
+        report.undo()
+        raise
+    operations = {row["path"]: row["fused"] for row in fused}
+    rows = [row | {"fused": operations.get(row["path"], [])} for row in report.rows]
+    undo_conversion = report.undo_changes
+
+    def undo() -> None:
+        fused.undo()
+        undo_conversion()
+
+    return replace(report, rows=rows, finding=f"{report.finding} {fused.finding}", undo_changes=undo)
 
 
 def _definition(spec: str | NormSpec, site: NormSite, arguments: dict[str, Any]) -> NormSpec:

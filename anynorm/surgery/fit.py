@@ -83,6 +83,7 @@ class FittingNorm(nn.Module):
             fitted = _solve(new, x_new, condition_new, fitted, target, self.conversion)
         self.calls += 1
         y = torch.cat([target, fitted])
+        y = y if new.activation is None else new.activation(y)
         for name in new.post_modules:
             y = getattr(new, name)(y)
         return y

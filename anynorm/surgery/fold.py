@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from anynorm import kernels
+from anynorm.core.activation import Activation
 from anynorm.errors import FoldError, SurgeryError
 from anynorm.layers.conditioning import condition as set_condition
 from anynorm.layers.norm import Norm
@@ -67,10 +69,10 @@ def fold(
     """
     check_model(model)
     with nullcontext() if condition is None else set_condition(model, condition, strict=False):
-        return _fold(model, lambda model: (forward or _call)(model, example), where, condition)
+        return _fold(model, lambda model: (forward or call_with_inputs)(model, example), where, condition)
 
 
-def _call(model: nn.Module, example: Any) -> Any:
+def call_with_inputs(model: nn.Module, example: Any) -> Any:
     """Call a model with one input, or with a tuple of inputs, which has no labels, unlike a batch of a data loader."""
     several = isinstance(example, tuple | list) and not is_one_input(example)
     return model(*example) if several else call(model, example)
@@ -117,17 +119,21 @@ def _row(site: NormSite, plan: FoldPlan | None, paths: dict[int, str], reason: s
 
 
 class Folded(nn.Module):
-    """Replacement of a folded norm: applies the post modules of the norm, or is the identity without any; ignores a condition."""
+    """Replacement of a folded norm: adds the residual, applies activation and post modules of the norm, ignores a condition."""
 
     def __init__(self, site: NormSite) -> None:
         super().__init__()
-        self.post_modules = nn.Sequential(*site.info.post_modules.values())
+        activation = site.info.activation
+        before = [] if activation is None else [activation.module()]
+        self.post_modules = nn.Sequential(*before, *site.info.post_modules.values())
         copy_hooks_and_parametrizations(site.module, self)
         self.training = site.module.training
 
-    def forward(self, x: Tensor, condition: Any = None) -> Tensor:
-        """Apply the post modules to x."""
-        y: Tensor = self.post_modules(x)
+    def forward(
+        self, x: Tensor, condition: Any = None, *, residual: Tensor | None = None, activation: Activation | None = None
+    ) -> Tensor:
+        """Add the residual to x, and apply the activation of this call and the post modules."""
+        y: Tensor = self.post_modules(kernels.finish(x, residual, activation))
         return y
 
 
@@ -171,6 +177,8 @@ def _plan(site: NormSite, trace: Trace, layers: list[nn.Module], condition: Any)
     """Return the plan for folding a norm; raise FoldError with the reason if it cannot be folded."""
     layer, position = _neighbor(site, trace, layers)
     plan = FoldPlan(layer, position, *_coefficients(site, condition))
+    if position == "after" and site.info.activation is not None:
+        raise FoldError("it applies an activation before the layer after it")
     _check_layer(plan)
     return plan
 

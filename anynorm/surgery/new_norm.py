@@ -39,6 +39,7 @@ def make_replacement(site: NormSite, norm_spec: NormSpec, options: dict[str, Any
     tensors = [*info.tensors.values(), *(tensor for pair in info.running_stats.values() for tensor in pair if tensor is not None)]
     like = next((tensor for tensor in tensors if tensor.is_floating_point()), None)
     settings: dict[str, Any] = {"eps": info.eps, "momentum": info.momentum, "update_rule": info.update_rule}
+    settings["activation"] = info.activation
     settings |= {} if like is None else {"device": like.device, "dtype": like.dtype}
     settings["track_running_stats"] = info.track_running_stats or not info.pools_samples
     settings["affine"] = norm_spec.affine != PLAIN_AFFINE or any(stage.names for stage in info.norm_spec.affine.stages)
@@ -71,6 +72,14 @@ def share_parameters(old: nn.Module, new: nn.Module) -> None:
     for name, parameter in old._parameters.items():
         if parameter is not None and new._parameters.get(name) is not None:
             new._parameters[name] = parameter
+
+
+def share_tensors(old: nn.Module, new: nn.Module) -> None:
+    """Reuse parameters and buffers of `old` in `new`, a norm of the same spec, so that training changes both."""
+    share_parameters(old, new)
+    for name, buffer in old._buffers.items():
+        if buffer is not None and new._buffers.get(name) is not None:
+            new._buffers[name] = buffer
 
 
 def copy_hooks_and_parametrizations(old: nn.Module, new: nn.Module) -> None:

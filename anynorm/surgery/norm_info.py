@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor, nn
 
+from anynorm.core.activation import Activation
 from anynorm.core.cuts import Cut
 from anynorm.core.spec import NormSpec
 from anynorm.core.update_rules import UpdateRule
@@ -32,7 +33,8 @@ class NormInfo:
         tensors: parameters and counters by their names in anynorm layers: weight and bias (c,), class_weight and class_bias
             (K, c), num_batches_tracked.
         running_stats: running mean and variance of each cut.
-        post_modules: child modules that the layer applies to its normalized output, by name.
+        activation: activation that the layer applies to its normalized output, before its post modules; None without one.
+        post_modules: child modules that the layer applies to its output, by name.
     """
 
     norm_spec: NormSpec
@@ -44,6 +46,7 @@ class NormInfo:
     sync_group: SyncGroup = field(default_factory=NoSync)
     tensors: dict[str, Tensor] = field(default_factory=dict)
     running_stats: dict[Cut, tuple[Tensor | None, Tensor | None]] = field(default_factory=dict)
+    activation: Activation | None = None
     post_modules: dict[str, nn.Module] = field(default_factory=dict)
 
     @property

@@ -168,6 +168,7 @@ def _rebuild(norm: Norm, norm_spec: NormSpec) -> Norm:
         track_running_stats=True,
         device=like.device,
         dtype=like.dtype if like.is_floating_point() else None,
+        activation=norm.activation,
     )
     for name, parameter in new.named_parameters():
         old = getattr(norm, name)

@@ -33,6 +33,11 @@ class UndoLog:
         self.undo_steps.append(lambda: setattr(target, name, old))
         setattr(target, name, value)
 
+    def set_forward(self, module: nn.Module, forward: Callable[..., Any]) -> None:
+        """Set the forward of a module that has only that of its class; `undo` removes it."""
+        self.undo_steps.append(lambda: vars(module).pop("forward", None))
+        vars(module)["forward"] = forward
+
     def undo(self) -> None:
         """Revert all changes; each restored module gets the mode, device and dtype of the module that had replaced it.
 

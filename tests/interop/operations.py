@@ -5,7 +5,7 @@ Running statistics are those of one batch, then changed at random like the affin
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,7 +21,7 @@ from anynorm.surgery.report import SurgeryReport
 from tests.interop.models import Model
 
 SEED = 0
-TOLERANCE = {"bn": 1e-4, "hn": 1e-3, "fold": 1e-3}
+TOLERANCE = {"bn": 1e-4, "hn": 1e-3, "fold": 1e-3, "fuse": 1e-3}
 """Largest change of the output, relative to its largest value: float32, through up to 200 layers."""
 STOCHASTIC_DEPTH = ("StochasticDepth", "DropPath")
 """Names of its classes in torchvision and timm."""
@@ -31,16 +31,16 @@ class CheckError(Exception):
     """An operation did something else than it promises."""
 
 
-def measure(model: Model) -> dict[str, Any]:
-    """Return what every operation did to a model; if the model itself does not run, the reason."""
+def measure(model: Model, operations: Iterable[str] = ()) -> dict[str, Any]:
+    """Return what operations did to a model, all of them by default; if the model itself does not run, the reason."""
     row: dict[str, Any] = {"package": model.package, "name": model.name}
     try:
-        return row | _measure(model)
+        return row | _measure(model, list(operations) or list(OPERATIONS))
     except Exception as error:  # models of other packages raise anything
         return row | {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
 
 
-def _measure(model: Model) -> dict[str, Any]:
+def _measure(model: Model, operations: list[str]) -> dict[str, Any]:
     torch.manual_seed(SEED)
     network = model.make()
     row: dict[str, Any] = {}
@@ -55,7 +55,7 @@ def _measure(model: Model) -> dict[str, Any]:
     check(all(bool(y.isfinite().all()) for y in expected), "the outputs of the model itself are not finite")
     check(any(bool((y[0] != y[1]).any()) for y in expected), "the outputs of the model itself do not depend on the input")
     state = State(network)
-    row["operations"] = {name: attempt(operation, state, x, expected) for name, operation in OPERATIONS.items()}
+    row["operations"] = {name: attempt(OPERATIONS[name], state, x, expected) for name in operations}
     return row
 
 
@@ -218,6 +218,20 @@ def fold(state: State, x: Tensor, expected: list[Tensor]) -> dict[str, Any]:
     return {"count": sum(1 for row in report if row["into"]), "change": change, "notes": reasons(report)}
 
 
+def fuse(state: State, x: Tensor, expected: list[Tensor]) -> dict[str, Any]:
+    """Fuse norms with additions and activations, and train a copy for a step: the gradients must be finite."""
+    with state.undone(anynorm.fuse(state.network, x)) as report:
+        change = output_change(state.network, x, expected)
+        network = copy.deepcopy(state.network).train()
+    check(change <= TOLERANCE["fuse"], f"the outputs changed by {change:.1g} of their largest value")
+    tensors = [y for y in tensors_of(network(x)) if y.is_floating_point()]
+    torch.stack([(y - 1).square().mean() for y in tensors]).sum().backward()
+    gradients = [parameter.grad for parameter in network.parameters() if parameter.grad is not None]
+    check(all(bool(gradient.isfinite().all()) for gradient in gradients), "a gradient is not finite")
+    words = report.finding.split()
+    return {"count": int(words[0]), "activations": int(words[2]), "additions": int(words[5]), "change": change}
+
+
 def recalibrate(state: State, x: Tensor, expected: list[Tensor]) -> dict[str, Any]:
     """Estimate running statistics on the input and its mirror image."""
     sites = batch_norms(state.network)
@@ -234,5 +248,6 @@ OPERATIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "gn": train_gn,
     "xbn": replace_in_blocks,
     "fold": fold,
+    "fuse": fuse,
     "recalibrate": recalibrate,
 }
