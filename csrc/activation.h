@@ -165,9 +165,9 @@ struct Hardswish {
   static constexpr bool keeps_sign = false;
   template <class V>
   INLINE V value(V z) const {
-    V six = V{} + 6.0f, gate = z <= -3.0f ? V{} : z + 3.0f;
-    gate = gate >= six ? six : gate;
-    return z * gate * (1.0f / 6.0f);
+    V one = V{} + 1.0f, gate = z * (1.0f / 6.0f) + 0.5f;
+    gate = z <= -3.0f ? V{} : gate;
+    return z * (z >= 3.0f ? one : gate);
   }
   template <class V>
   INLINE V gradient(V z, V dy) const {

@@ -18,6 +18,7 @@ BUDGETS: dict[str, float] = {
     "tests/cli/test_cli.py": 40,
     "tests/docs/test_site.py": 50,
     "tests/kernels/test_cpu.py": 45,
+    "tests/kernels/test_compiled.py": 45,
     "tests/kernels/test_gpu.py": 100,
     "tests/lab/comparison/test_comparison.py": 50,
     "tests/lab/recipes/support/test_verdicts.py": 25,

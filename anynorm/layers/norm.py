@@ -76,9 +76,9 @@ class CustomNorm:
         self, x: Tensor, condition: Any = None, residual: Tensor | None = None, activation: Activation | None = None
     ) -> Tensor:
         """Normalize x, add the residual and apply the activation, without applying `post_modules`."""
-        y: Tensor = super().normalize(x, condition)  # type: ignore[misc]
         if residual is not None:
             check_residual(self, x, residual)  # type: ignore[arg-type]
+        y: Tensor = super().normalize(x, condition)  # type: ignore[misc]
         return kernels.finish(y, residual, activation)
 
 
