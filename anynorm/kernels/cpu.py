@@ -112,6 +112,8 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
     if not spec.pools_batch or (is_updated and not spec.num_domains and not spec.sync_group.is_synchronized):
         return y, BatchStats([None] * len(spec.uses_batch), is_updated=is_updated)
     num_domains = max(spec.num_domains, 1)
+    if is_updated and not torch.compiler.is_compiling() and 1.0 not in stats[-num_domains:].tolist():
+        return y, BatchStats([None] * len(spec.uses_batch), is_updated=True)  # no statistic has a single value
     counts, tables = stats[-num_domains:], stats[:-num_domains].reshape(2, -1)
     return y, read_batch_stats(spec, x, tables, counts, _num_rows(spec, x))._replace(is_updated=is_updated)
 

@@ -135,8 +135,8 @@ def read_labels(condition: Any, x: Tensor, num_classes: int) -> Tensor:
     if isinstance(condition, Tensor):
         _check_label_tensor(condition, n, usable)
         if n and can_read_values(condition):
-            for value in (int(condition.long().min()), int(condition.long().max())):
-                _check_label(value, num_classes, usable)
+            for value in torch.aminmax(condition):
+                _check_label(int(value), num_classes, usable)
         return condition.to(x.device, torch.long).expand(n)
     if isinstance(condition, bool) or not isinstance(condition, Integral):
         raise ConditionError(f"The condition must be a class or domain; got a {type(condition).__name__}. {usable}")

@@ -130,7 +130,8 @@ WITHOUT_RANDOM_NUMBERS: dict[str, dict[str, Any]] = {
     "darts": {"norm": "bn"},
     "manas_least_squares": {},
     "few_shot": {},
-    "segmentation": {},
+    # of 8 seeds, rounding moves a value across the kink of a ReLU with seed 0 (or another one, with other kernels)
+    "segmentation": {"seed": 1},
     "source_only": {},
     "adabn": {},
     "video": FIXED_VIDEO,
