@@ -95,29 +95,38 @@ struct Pass : Gradients {
   void compute_sums(double* g, double* h) const {
     int64_t block = p.last ? BLOCK_VECTORS * LANES : 1, width = p.last ? p.channels : columns,
             blocks = (width + block - 1) / block;
-    bool at_once = p.last && p.strips == 1 && p.affines == 1;  // all samples in one call
+    bool at_once = p.last && p.strips == 1 && p.affines == 1;                // all samples in one call
+    bool by_class = p.is_vector() && p.affines > 1 && !p.affine_per_sample;  // all samples of a class in one call
+    bool needs_z = p.activation != Activation::none && !t.d_residual;
+    SamplesByLabel sorted{};
+    if (by_class) sorted = sort_by_label(t.labels, n, p.affines);
     int64_t chunks = num_chunks(blocks, double(n * p.length * p.strips * block));
     Scratch* scratch = new_scratch(chunks);
     for_chunks(chunks, blocks, [&](int64_t chunk, int64_t begin, int64_t end) {
-      int64_t lo = begin * block, hi = std::min(width, end * block);
+      int64_t lo = begin * block, hi = std::min(width, end * block), previous = -1;
       Scratch& w = scratch[chunk];
-      bool needs_z = p.activation != Activation::none && !t.d_residual;
       const float* k = nullptr;
-      for (int64_t s = 0, previous = -1; s < (at_once ? 1 : n); s++)
+      // Add the sums over positions from the offset `at` in x, or over those of a list, to an affine, from column
+      // `from`.
+      auto add = [&](int64_t affine_index, int64_t from, int64_t at, int64_t positions, const int64_t* list) {
+        int64_t to = from + hi - lo, out = affine_index * columns + from;
+        if (affine_index != previous || p.strips > 1)
+          k = (needs_z ? coefficients(affine_index, from, to, w) : mix_means(affine_index, from, to, w)).k;
+        previous = affine_index;
+        Affine affine = {k + from, (needs_z ? w.a : k) + from, (needs_z ? w.b : k) + from};
+        with_gradient<T>(p, t, at, false, [&](const auto& gradient) {
+          if (p.last)
+            Positions<T>{p.channels, hi - lo, list}.sums(x + at, positions, affine, gradient, g + out, h + out);
+          else Rows<T>{p.length}.sums(x + at, hi - lo, affine, gradient, g + out, h + out);
+        });
+      };
+      for (int64_t i = 0; by_class && i < p.affines; i++)
+        add(i, lo, lo, sorted.begin[i + 1] - sorted.begin[i], sorted.samples + sorted.begin[i]);
+      for (int64_t s = 0; !by_class && s < (at_once ? 1 : n); s++)
         for (int64_t strip = 0; strip < (p.last ? p.strips : 1); strip++) {
-          int64_t affine_index = affine_of(s), from = strip * p.channels + lo, to = strip * p.channels + hi;
-          if (affine_index != previous || p.strips > 1)
-            k = (needs_z ? coefficients(affine_index, from, to, w) : mix_means(affine_index, from, to, w)).k;
-          previous = affine_index;
-          int64_t at = s * columns * p.length + (p.last ? strip * p.length * p.channels + lo : lo * p.length),
-                  out = affine_index * columns + from;
-          Affine affine = {k + from, (needs_z ? w.a : k) + from, (needs_z ? w.b : k) + from};
-          with_gradient<T>(p, t, at, false, [&](const auto& gradient) {
-            if (p.last)
-              Positions<T>{p.channels, hi - lo}.sums(x + at, at_once ? n * p.length : p.length, affine, gradient,
-                                                     g + out, h + out);
-            else Rows<T>{p.length}.sums(x + at, hi - lo, affine, gradient, g + out, h + out);
-          });
+          int64_t first = p.last ? strip * p.length * p.channels + lo : lo * p.length;
+          add(affine_of(s), strip * p.channels + lo, s * columns * p.length + first, at_once ? n * p.length : p.length,
+              nullptr);
         }
     });
   }

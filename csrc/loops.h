@@ -200,21 +200,31 @@ struct Rows {
   }
 };
 
+// The positions of a pass: all, or those of a list.
+struct AllPositions {
+  INLINE int64_t operator()(int64_t i) const { return i; }
+};
+struct ListedPositions {
+  const int64_t* list;
+  INLINE int64_t operator()(int64_t i) const { return list[i]; }
+};
+
 // Moments and sums of N vectors of channels over positions that are `stride` values apart, in tiles that fit into a
 // cache.
-template <class V, int64_t N, class T>
-INLINE void column_moments(const T* x, int64_t positions, int64_t stride, double* mean, double* var) {
+template <class V, int64_t N, class T, class P>
+INLINE void column_moments(const T* x, const P& position, int64_t positions, int64_t stride, double* mean,
+                           double* var) {
   constexpr int64_t width = N * WIDTH<V>;
   Moment moments[width] = {};
-  for (int64_t start = 0; start < positions; start += TILE, x += TILE * stride) {
+  for (int64_t start = 0; start < positions; start += TILE) {
     int64_t n = std::min(TILE, positions - start);
     V centre[N] = {}, d1[N] = {}, d2[N] = {};
     for (int64_t s = 0; s < n; s++)
-      for (int64_t i = 0; i < N; i++) centre[i] += load_as<V>(x + s * stride + i * WIDTH<V>);
+      for (int64_t i = 0; i < N; i++) centre[i] += load_as<V>(x + position(start + s) * stride + i * WIDTH<V>);
     for (int64_t i = 0; i < N; i++) centre[i] *= 1.0f / float(n);
     for (int64_t s = 0; s < n; s++)
       for (int64_t i = 0; i < N; i++) {
-        V d = load_as<V>(x + s * stride + i * WIDTH<V>) - centre[i];
+        V d = load_as<V>(x + position(start + s) * stride + i * WIDTH<V>) - centre[i];
         d1[i] += d;
         d2[i] += d * d;
       }
@@ -231,14 +241,14 @@ INLINE void column_moments(const T* x, int64_t positions, int64_t stride, double
   }
 }
 
-template <class V, int64_t N, class T, class D>
-INLINE void column_sums(const T* x, int64_t at, int64_t positions, int64_t stride, Affine affine, const D& gradient,
-                        double* g, double* h) {
+template <class V, int64_t N, class T, class P, class D>
+INLINE void column_sums(const T* x, int64_t channel, const P& position, int64_t positions, int64_t stride,
+                        Affine affine, const D& gradient, double* g, double* h) {
   for (int64_t start = 0; start < positions; start += TILE) {
     V total[N] = {}, moment[N] = {};
-    for (int64_t s = 0; s < std::min(TILE, positions - start); s++, at += stride)
+    for (int64_t s = 0; s < std::min(TILE, positions - start); s++)
       for (int64_t i = 0; i < N; i++) {
-        int64_t j = i * WIDTH<V>;
+        int64_t j = i * WIDTH<V>, at = channel + position(start + s) * stride;
         V centered = load_as<V>(x + at + j) - load_as<V>(affine.k + j),
           d = gradient(at + j, centered, load_as<V>(affine.a + j), load_as<V>(affine.b + j));
         total[i] += d;
@@ -255,10 +265,11 @@ INLINE void column_sums(const T* x, int64_t at, int64_t positions, int64_t strid
 }
 
 // The passes over channels_last memory: positions are `stride` values apart, and the first `channels` values of each
-// are used.
+// are used. Moments and sums are those of the positions in `list`, if there is one.
 template <class T>
 struct Positions {
   int64_t stride, channels;
+  const int64_t* list = nullptr;
 
   template <class F>
   INLINE void each(const F& f) const {
@@ -270,13 +281,17 @@ struct Positions {
   }
   void moments(const T* x, int64_t positions, double* mean, double* var) const {
     each([&](int64_t c, auto v, auto n) {
-      column_moments<decltype(v), n()>(x + c, positions, stride, mean + c, var + c);
+      if (list) column_moments<decltype(v), n()>(x + c, ListedPositions{list}, positions, stride, mean + c, var + c);
+      else column_moments<decltype(v), n()>(x + c, AllPositions(), positions, stride, mean + c, var + c);
     });
   }
   template <class D>
   void sums(const T* x, int64_t positions, Affine affine, const D& gradient, double* g, double* h) const {
     each([&](int64_t c, auto v, auto n) {
-      column_sums<decltype(v), n()>(x, c, positions, stride, affine + c, gradient, g + c, h + c);
+      if (list)
+        column_sums<decltype(v), n()>(x, c, ListedPositions{list}, positions, stride, affine + c, gradient, g + c,
+                                      h + c);
+      else column_sums<decltype(v), n()>(x, c, AllPositions(), positions, stride, affine + c, gradient, g + c, h + c);
     });
   }
   template <class O>

@@ -53,6 +53,20 @@ inline Arena& arena() {
   return memory;
 }
 
+// The samples 0 to n - 1, sorted by label: those of label i are samples[begin[i]] to samples[begin[i + 1] - 1].
+struct SamplesByLabel {
+  int64_t *samples, *begin;
+};
+inline SamplesByLabel sort_by_label(const int64_t* labels, int64_t n, int64_t num_labels) {
+  SamplesByLabel sorted = {arena().take<int64_t>(n), arena().filled<int64_t>(num_labels + 2, 0)};
+  int64_t* next =
+      sorted.begin + 1;  // where the next sample of each label goes; in the end, where the next label begins
+  for (int64_t s = 0; s < n; s++) next[labels[s] + 1]++;
+  for (int64_t i = 1; i <= num_labels; i++) next[i] += next[i - 1];
+  for (int64_t s = 0; s < n; s++) sorted.samples[next[labels[s]]++] = s;
+  return sorted;
+}
+
 // Return the number of chunks for `for_chunks`: the number of threads that have at least MIN_WORK values each.
 inline int64_t num_chunks(int64_t items, double work_per_item) {
   int64_t useful = std::min(items, int64_t(double(items) * work_per_item / MIN_WORK));

@@ -62,7 +62,7 @@ struct Statistics {
   // Compute the statistics of all cuts that use the batch, and the counts.
   void compute() const {
     if (!p.pools_batch && !p.has_local) return;
-    bool by_position = p.pools_batch && p.last && p.strips == 1 && !p.domains && n && (p.is_vector() || !p.has_local);
+    bool by_position = p.pools_batch && p.last && p.strips == 1 && n && (p.is_vector() || (!p.has_local && !p.domains));
     bool needs_rows = p.has_local || !by_position;
     int64_t units = columns;  // minimum number of parts of a sample from which all cuts can be pooled
     if (p.is_vector() && by_position) units = common_parts(true);
@@ -114,17 +114,28 @@ struct Statistics {
     }
   }
 
-  // Compute the moments of columns directly over all samples and positions (channels last), and pool them by each
-  // global cut.
+  // Compute the moments of columns directly over all samples and positions (channels last), or over the samples of each
+  // domain (vectors), and pool them by each global cut.
   void pool_positions() const {
-    double *mean = arena().take<double>(columns), *var = arena().take<double>(columns), count = double(n * p.length);
+    double *mean = arena().take<double>(domains * columns), *var = arena().take<double>(domains * columns);
+    double* counts = arena().filled(domains, double(n * p.length));
+    SamplesByLabel sorted{};
+    if (p.domains) {
+      sorted = sort_by_label(t.labels, n, domains);
+      for (int64_t d = 0; d < domains; d++) counts[d] = double(sorted.begin[d + 1] - sorted.begin[d]);
+    }
+    double count = double(n * p.length);
     int64_t blocks = (columns + BLOCK_VECTORS * LANES - 1) / (BLOCK_VECTORS * LANES);
     for_chunks(num_chunks(blocks, count * double(BLOCK_VECTORS * LANES)), blocks,
                [&](int64_t, int64_t begin, int64_t end) {
                  int64_t lo = begin * BLOCK_VECTORS * LANES, hi = std::min(columns, end * BLOCK_VECTORS * LANES);
-                 Positions<T>{columns, hi - lo}.moments(x + lo, n * p.length, mean + lo, var + lo);
+                 for (int64_t d = 0; d < domains; d++) {
+                   const int64_t* list = p.domains ? sorted.samples + sorted.begin[d] : nullptr;
+                   Positions<T>{columns, hi - lo, list}.moments(x + lo, int64_t(counts[d]), mean + d * columns + lo,
+                                                                var + d * columns + lo);
+                 }
                });
-    pool_global(columns, mean, var, &count);
+    pool_global(columns, mean, var, counts);
   }
 
   // Pool the moments of rows over the samples of each domain, and then by each global cut.
