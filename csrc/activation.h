@@ -1,5 +1,5 @@
 // Activations, as torch.nn.functional defines them: their value at z, and the product of their derivative with dy. The
-// derivative of the relu family is also computed from y = act(z).
+// derivative of the relu family can also be computed from y = act(z).
 #pragma once
 #include "problem.h"
 #include "simd.h"
@@ -36,8 +36,8 @@ INLINE V sigmoid(V x) {
   return 1.0f / (1.0f + exponential(-x));
 }
 
-// Each activation has value(z), and gradient(z, dy) = dy times the derivative at z. Those that `keep the sign` also
-// have gradient_from_output(y, dy).
+// Each activation has value(z), and gradient(z, dy) = dy times the derivative at z. For those that keep the sign,
+// gradient(y, dy) with y = value(z) is the same.
 struct NoActivation {
   static constexpr bool keeps_sign = true;
   template <class V>
@@ -46,10 +46,6 @@ struct NoActivation {
   }
   template <class V>
   INLINE V gradient(V, V dy) const {
-    return dy;
-  }
-  template <class V>
-  INLINE V gradient_from_output(V, V dy) const {
     return dy;
   }
 };
@@ -63,10 +59,6 @@ struct Relu {
   template <class V>
   INLINE V gradient(V z, V dy) const {
     return z <= 0.0f ? V{} : dy;
-  }
-  template <class V>
-  INLINE V gradient_from_output(V y, V dy) const {
-    return gradient(y, dy);
   }
 };
 
@@ -82,10 +74,6 @@ struct Relu6 {
     V d = z <= 0.0f ? V{} : dy;
     return z >= 6.0f ? V{} : d;
   }
-  template <class V>
-  INLINE V gradient_from_output(V y, V dy) const {
-    return gradient(y, dy);
-  }
 };
 
 struct LeakyRelu {
@@ -98,10 +86,6 @@ struct LeakyRelu {
   template <class V>
   INLINE V gradient(V z, V dy) const {
     return z > 0.0f ? dy : dy * slope;
-  }
-  template <class V>
-  INLINE V gradient_from_output(V y, V dy) const {
-    return gradient(y, dy);
   }
 };
 

@@ -52,7 +52,7 @@ struct GradientFromOutput {
   T* d_residual;
   template <class V, class C>
   INLINE V operator()(int64_t i, V, C, C) const {
-    V d = act.gradient_from_output(load_as<V>(y + i), load_as<V>(dy + i));
+    V d = act.gradient(load_as<V>(y + i), load_as<V>(dy + i));
     store(d_residual + i, d);
     return d;
   }

@@ -28,7 +28,16 @@ TOOLS = ROOT / "tools"
 CONSTRAINTS = ROOT / "constraints.txt"
 EXTRAS = ("lab", "generation", "video", "export", "cluster", "tensorboard", "hf")
 """The extras to test; the extra `dev` is tested by `make test`."""
-IN_SDIST = ("csrc/operator.cpp", "csrc/driver.h", "setup.py", "constraints.txt", "LICENSE", "CITATION.cff", "anynorm/py.typed")
+IN_SDIST = (
+    "csrc/operators.cpp",
+    "csrc/autograd.cpp",
+    "csrc/driver.h",
+    "setup.py",
+    "constraints.txt",
+    "LICENSE",
+    "CITATION.cff",
+    "anynorm/py.typed",
+)
 IN_WHEEL = (
     "anynorm/py.typed",
     "anynorm/lab/report/page.html",

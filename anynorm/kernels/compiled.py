@@ -4,7 +4,7 @@
     gradients = backward(dy, x, …)
     update_running(stats, …)         changes the running statistics, unless checkpointing recomputes a forward pass
 
-Eager code calls one operator, `normalize`, which does all of it with less overhead (csrc/autograd.cpp).
+Eager code calls one function, `normalize`, which does all of it with less overhead (csrc/autograd.cpp).
 """
 
 from __future__ import annotations
