@@ -95,7 +95,7 @@ def test_a_file_that_is_missing_or_does_not_belong_there_is_reported(tmp_path):
     recipes = [str(path.relative_to(ROOT)) for path in (ROOT / "anynorm" / "lab" / "recipes").rglob("*.py")]
     in_sdist, in_wheel = [*dist.IN_SDIST, *recipes], [*dist.IN_WHEEL, *recipes]
     dist.check_contents(*write_archives(tmp_path, in_sdist, in_wheel))
-    with pytest.raises(SystemExit, match=r"the sdist or the wheel lacks csrc/operator\.cpp$"):
+    with pytest.raises(SystemExit, match=r"the sdist or the wheel lacks csrc/operators\.cpp$"):
         dist.check_contents(*write_archives(tmp_path, in_sdist[1:], in_wheel))
     with pytest.raises(SystemExit, match=r"the sdist or the wheel lacks anynorm/py\.typed$"):
         dist.check_contents(*write_archives(tmp_path, in_sdist, in_wheel[1:]))
