@@ -103,7 +103,8 @@ sanitize: setup
 	ANYNORM_SANITIZE=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --target build/sanitize .
 	cp -r tests build/sanitize/
 	cd build/sanitize && LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
-		../../$(BIN)/python -m pytest -c ../../pyproject.toml --rootdir . -p no:cacheprovider tests/kernels/test_cpu.py
+		../../$(BIN)/python -m pytest -c ../../pyproject.toml --rootdir . -p no:cacheprovider \
+		tests/kernels/test_cpu.py tests/kernels/test_activation.py
 
 # Measure for about half an hour, generate benchmarks/README.md from the results, and print one line per target and per aim.
 BENCHMARKS := layers fused model startup reference baselines stream conditional deployment

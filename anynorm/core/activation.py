@@ -76,7 +76,8 @@ class Activation:
     def gradient_from_output(self, y: Tensor, dy: Tensor) -> Tensor:
         """Return dy φ'(z) from y = φ(z), for activations that keep the sign; it can be differentiated with respect to dy."""
         positive = (y > 0) & (y < 6) if self.name == "relu6" else y > 0
-        return torch.where(positive, dy, dy * (self.negative_slope if self.name == "leaky_relu" else 0.0))
+        other = dy * self.negative_slope if self.name == "leaky_relu" else torch.zeros_like(dy)  # 0 also where dy is infinite
+        return torch.where(positive, dy, other)
 
     def module(self) -> nn.Module:
         """Return torch's module of this activation."""

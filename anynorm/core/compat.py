@@ -26,17 +26,6 @@ def is_transforming() -> bool:
     return dual or modes or torch._C._functorch.peek_interpreter_stack() is not None
 
 
-def can_read_values(tensor: Tensor) -> bool:
-    """Whether the values of a tensor can be read without breaking a trace or synchronizing with a device."""
-    traced = torch.compiler.is_compiling() or is_transformed(tensor)
-    return type(tensor) in (Tensor, nn.Parameter) and tensor.device.type == "cpu" and not traced
-
-
-def is_exporting() -> bool:
-    """Whether torch.export traces the code; always False with torch versions that cannot tell it from torch.compile."""
-    return hasattr(torch.compiler, "is_exporting") and torch.compiler.is_exporting()
-
-
 def constant_in_compiled_code(function: Callable[[], bool]) -> Callable[[], bool]:
     """Mark a function that torch.compile calls while it traces, and whose result it treats as a constant.
 
@@ -44,6 +33,29 @@ def constant_in_compiled_code(function: Callable[[], bool]) -> Callable[[], bool
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
+
+
+@constant_in_compiled_code
+def is_in_function_transform() -> bool:
+    """Whether a transform of torch.func is active, around or inside of compiled code; the compiler guards which ones."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def can_read_values(tensor: Tensor) -> bool:
+    """Whether the values of a tensor can be read without breaking a trace or synchronizing with a device."""
+    traced = torch.compiler.is_compiling() or is_transformed(tensor)
+    return type(tensor) in (Tensor, nn.Parameter) and tensor.device.type == "cpu" and not traced
+
+
+@constant_in_compiled_code
+def can_tell_export() -> bool:
+    """Whether this version of torch can tell torch.export from torch.compile (2.7 and later)."""
+    return hasattr(torch.compiler, "is_exporting")
+
+
+def is_exporting() -> bool:
+    """Whether torch.export traces the code; always False with torch versions that cannot tell it from torch.compile."""
+    return can_tell_export() and torch.compiler.is_exporting()
 
 
 def is_recomputing() -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anynorm.core.compat import is_exporting, is_transforming
+from anynorm.core.compat import can_tell_export, is_exporting, is_in_function_transform, is_transforming
 from anynorm.errors import AnynormError
 from anynorm.kernels import cpu, gpu, reference
 from anynorm.kernels.interface import (
@@ -126,8 +126,12 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
 
 
 def _normalize_compiled(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
-    """Normalize x in compiled code: by C++ operators on the CPU; otherwise by plain operations, which inductor fuses."""
-    if not x.is_cpu or x.dtype not in _DTYPES["cpu"] or is_exporting() or not cpu.is_available():
+    """Normalize x in compiled code: by C++ operators on the CPU; otherwise by plain operations, which inductor fuses.
+
+    The operators have no rules for the transforms of torch.func, and exported graphs must not contain them.
+    """
+    is_traced = is_exporting() or not can_tell_export() or is_in_function_transform()
+    if not x.is_cpu or x.dtype not in _DTYPES["cpu"] or is_traced or not cpu.is_available():
         return reference.normalize(spec, x, params, buffers)
     vectors = spec.vector_spec() if spec.has_positional_cut else None
     if vectors is not None:

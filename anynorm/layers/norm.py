@@ -121,6 +121,7 @@ class Norm(RunningStats):
     """Whether each channel uses only one of the mixed cuts (IBN)."""
     post_modules: tuple[str, ...] = ()
     """Names of child modules that are applied to the output, such as the fused activation of a replaced module."""
+    _activation: Activation | None = None
 
     weight: nn.Parameter | None
     bias: nn.Parameter | None
@@ -160,7 +161,7 @@ class Norm(RunningStats):
             dtype=dtype,
         )
         self.eps = eps
-        self.activation = None if activation is None else read_activation(activation)
+        self.activation = activation
         self._condition: Any = None
         self._forward_specs: dict[Any, ForwardSpec] = {}
         self._register_parameters(device, dtype)
@@ -171,22 +172,34 @@ class Norm(RunningStats):
         """Make the layer of a definition; `options` are those of the constructor."""
         return cls(norm_spec, num_features, **options)
 
-    def forward(
-        self, x: Tensor, condition: Any = None, *, residual: Tensor | None = None, activation: Activation | None = None
-    ) -> Tensor:
+    @property
+    def activation(self) -> Activation | None:
+        """The activation that is applied to the output; its name or torch's module of it can be assigned too."""
+        return self._activation
+
+    @activation.setter
+    def activation(self, activation: Activation | None) -> None:
+        self._activation = activation
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # nn.Module would register a module under this name, before the property is set
+        super().__setattr__(name, read_activation(value) if name == "activation" else value)
+
+    def forward(self, x: Tensor, condition: Any = None, *, residual: Tensor | None = None, activation: Any = None) -> Tensor:
         """Normalize x, add the residual and apply the activation: y = φ(a (x − mean) + b + residual).
 
         Args:
             x: (n, c), (n, c, length), (n, c, h, w) or (n, c, t, h, w).
             condition: class, domain or style (see `anynorm.layers.conditioning`); ignored by norms without a condition.
             residual: a tensor with the shape, dtype and device of x.
-            activation: the activation of this call; None for the activation of the layer.
+            activation: the activation of this call, as in `make`; None for the activation of the layer.
 
         Raises:
+            SpecError: if the activation is unknown.
             ShapeError: if the norm does not support the shape or dtype of x, or the residual does not fit.
             ConditionError: if the condition is missing or invalid.
         """
-        y = self.normalize(x, condition, residual, self.activation if activation is None else activation)
+        y = self.normalize(x, condition, residual, self._activation if activation is None else read_activation(activation))
         for name in self.post_modules:
             y = getattr(self, name)(y)
         return y

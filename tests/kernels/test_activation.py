@@ -1,6 +1,7 @@
 """Activation and residual in the C++ kernels: the numbers of torch's functions, and nothing x-sized is saved but x and y."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -127,6 +128,19 @@ def test_a_change_in_place_between_forward_and_backward_raises_as_in_torch(chang
         y.sum().backward()
 
 
+def test_a_residual_that_changes_after_forward_does_not_matter_as_in_torch():
+    found = []
+    for changed in (False, True):
+        x, leaf = data(4, 16, 5).requires_grad_(), data(4, 16, 5, seed=1).requires_grad_()
+        residual = leaf * 1
+        y = anynorm.make("gn:4", 16, activation="relu")(x, residual=residual)
+        with torch.no_grad():
+            residual.add_(float(changed))
+        y.square().sum().backward()
+        found.append((x.grad, leaf.grad))
+    same(*found, rtol=0.0, atol=0.0)
+
+
 @pytest.mark.parametrize("residual", [None, *KEEPS_SIGN])
 def test_second_derivatives_include_activation_and_residual(residual):
     activation = residual or "silu"
@@ -173,6 +187,59 @@ def test_a_residual_that_does_not_fit_is_refused_and_changes_no_statistics(spec,
     assert norm.num_batches_tracked == 0
 
 
+def test_a_layer_and_a_call_take_names_and_modules_of_activations():
+    x, norm = data(4, 16, 6), make("gn:4")
+    expected = norm(x).relu()
+    for value in ("relu", nn.ReLU(), Activation("relu")):
+        same(norm(x, activation=value), expected)
+        norm.activation = value
+        assert norm.activation == Activation("relu")
+        assert list(norm.children()) == []
+        same(norm(x), expected)
+        norm.activation = None
+    with pytest.raises(anynorm.SpecError, match="activation must be one of relu"):
+        norm.activation = "tanh"
+    with pytest.raises(anynorm.SpecError, match="activation must be one of relu"):
+        norm(x, activation="tanh")
+
+
+def test_a_pickled_layer_of_an_earlier_version_has_no_activation():
+    norm = make("bn")
+    del norm.__dict__["_activation"]
+    assert norm(data(4, 16, 6)).min() < 0
+    assert "activation" not in repr(norm)
+
+
+def test_the_gradient_of_a_residual_is_zero_where_relu_is_even_for_an_infinite_gradient():
+    for training in (True, False):
+        residual = torch.full((2, 4, 3), -50.0).requires_grad_()
+        y = anynorm.make("in", 4, activation="relu").train(training)(data(2, 4, 3), residual=residual)
+        for create_graph in (False, True):
+            (grad,) = torch.autograd.grad(y, residual, torch.full_like(y, math.inf), create_graph=create_graph, retain_graph=True)
+            same(grad, torch.zeros_like(grad))
+
+
+@pytest.mark.parametrize(
+    ("spec", "activation"), [*[("sn", activation) for activation in MODULES], ("auxbn@2", "relu"), ("pn", "silu")]
+)
+def test_gradcheck_with_activation_and_residual(spec, activation):
+    norm = make(spec, channels=4, dtype=torch.float64)
+    x, residual = (data(3, 4, 5, seed=seed).double().requires_grad_() for seed in (0, 1))
+    condition = condition_for(norm, x)
+
+    def run(x, residual, weight):
+        y = torch.func.functional_call(
+            norm,
+            {"weight": weight} if norm.weight is not None else {},
+            (x, condition),
+            {"residual": residual, "activation": activation},
+        )
+        return y
+
+    weight = norm.weight if norm.weight is not None else torch.ones(4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(run, (x, residual, weight), fast_mode=True, atol=1e-4)
+
+
 @pytest.mark.parametrize("value", ["tanh", "ReLU", 3, nn.Tanh()])
 def test_an_unknown_activation_is_refused_with_the_list(value):
     with pytest.raises(anynorm.SpecError, match=r"activation must be one of relu relu6 leaky_relu silu gelu gelu_tanh hardswish"):
@@ -189,19 +256,26 @@ def test_the_module_of_an_activation_reads_as_the_same_activation(activation):
     assert read_activation(Activation(activation, 0.2).module()) in (Activation(activation, 0.2), Activation(activation))
 
 
-def synchronized(rank):
+def synchronized(rank, *, is_compiled=False):
     x, residual = data(6, 16, 5, 5), data(6, 16, 5, 5, seed=1)
     part = slice(0, 2) if rank == 0 else slice(2, 6)
     whole, local = make("sn"), make("sn")
     anynorm.sync(local)
+    function = torch.compile(local, fullgraph=True, backend="aot_eager") if is_compiled else local
     grads = []
-    for norm, rows in ((whole, slice(0, 6)), (local, part)):
+    for norm, rows in ((whole, slice(0, 6)), (function, part)):
         leaf, added = x[rows].clone().requires_grad_(), residual[rows].clone().requires_grad_()
         y = norm(leaf, residual=added, activation=Activation("relu"))
         (y**2).sum().backward()
         grads.append((y.detach(), leaf.grad, added.grad))
     for alone, shared in zip(*grads, strict=True):
         same(shared, alone[part], rtol=1e-4, atol=1e-4)
+    same(local.running_mean, whole.running_mean)
+    assert local.num_batches_tracked == 1
+
+
+def test_a_compiled_synchronized_norm_with_activation_and_residual_is_that_of_one_process(tmp_path):
+    two_processes(partial(synchronized, is_compiled=True), tmp_path)
 
 
 def test_a_synchronized_norm_with_activation_and_residual_is_that_of_one_process(tmp_path):

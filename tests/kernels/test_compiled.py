@@ -10,6 +10,8 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import anynorm
+from anynorm import kernels
+from anynorm.core import compat
 from anynorm.core.activation import Activation
 from anynorm.kernels import cpu
 from tests.helpers import condition_for, data, make, same, same_state
@@ -104,6 +106,36 @@ def test_the_declared_shapes_gradients_and_mutations_of_the_operators_are_true(s
     counter = None if norm.num_batches_tracked is None else norm.num_batches_tracked.clone()
     plain = (x.detach(), stats.detach(), mutable, slots, counter, definition.encoded, 1e-5, "", 0.1)
     torch.library.opcheck(operators.update_running.default, plain)
+
+
+def test_function_transforms_of_compiled_code_use_plain_operations():
+    x = data(4, 16, 5, 5)
+    norm = make("gn:4")
+
+    def loss(x):
+        return norm(x).square().mean()
+
+    torch._dynamo.reset()
+    expected = torch.func.grad(loss)(x)
+    same(torch.compile(torch.func.grad(loss), backend="aot_eager")(x), expected, rtol=1e-4, atol=1e-7)
+    same(torch.func.grad(torch.compile(loss, backend="aot_eager"))(x), expected, rtol=1e-4, atol=1e-7)
+    same(torch.compile(torch.func.vmap(norm), backend="aot_eager")(x[None]), norm(x)[None], rtol=1e-4, atol=1e-5)
+
+
+def test_compiled_code_uses_plain_operations_with_a_torch_that_cannot_tell_export_from_compile(monkeypatch):
+    monkeypatch.setattr(kernels, "can_tell_export", compat.constant_in_compiled_code(lambda: False))
+    assert "anynorm_native.forward" not in graphs_of(make("bn"), data(4, 16, 5, 5))
+
+
+def test_layers_with_the_same_definition_share_their_graph():
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    x = data(4, 16, 5, 5)
+    for _ in range(8):
+        layer = make("bn")
+        layer.compile(backend="aot_eager", dynamic=False)
+        x = layer(x).detach()
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2  # a second one guards fewer properties of the layer
 
 
 def test_checkpointing_around_and_inside_compiled_code_updates_statistics_once():
