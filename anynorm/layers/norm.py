@@ -161,7 +161,7 @@ class Norm(RunningStats):
             dtype=dtype,
         )
         self.eps = eps
-        self.activation = activation
+        self._activation = read_activation(activation)
         self._condition: Any = None
         self._forward_specs: dict[Any, ForwardSpec] = {}
         self._register_parameters(device, dtype)
@@ -183,7 +183,7 @@ class Norm(RunningStats):
 
     def __setattr__(self, name: str, value: Any) -> None:
         # nn.Module would register a module under this name, before the property is set
-        super().__setattr__(name, read_activation(value) if name == "activation" else value)
+        super().__setattr__(name, read_activation(value) if name == "activation" else value)  # type: ignore[arg-type]
 
     def forward(self, x: Tensor, condition: Any = None, *, residual: Tensor | None = None, activation: Any = None) -> Tensor:
         """Normalize x, add the residual and apply the activation: y = φ(a (x − mean) + b + residual).
