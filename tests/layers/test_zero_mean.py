@@ -58,12 +58,11 @@ def test_values_and_gradients_are_those_of_float64_at_a_mean_of_ten_thousand_dev
 
 
 @pytest.mark.parametrize("spec", ["0/bn", "0/gn:4", "0/bn+ln", "rms"])
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("shape", [(4, 16, 4, 4), (8, 16)])
 @pytest.mark.reference_only
-def test_nan_and_infinity_go_where_the_reference_lets_them(spec, value, shape):
+def test_nan_goes_where_the_reference_lets_it(spec, shape):
     x = data(*shape)
-    x[1, 5] = value
+    x[1, 5] = float("nan")
     found = []
     for backend in ("reference", "cpu"):
         norm, given = make(spec), x.clone().requires_grad_()
