@@ -51,6 +51,7 @@ class RegisteredNorm(Norm):
         dtype: dtype of parameters and buffers.
         update_rule: update rule of the running statistics (see `anynorm.core.update_rules`); replaces `momentum`.
         activation: activation that is applied to the output in the same pass, such as "relu"; None without one.
+        bias: whether the affine per channel has a shift β; False for a scale γ alone, as in torch.
         norm_spec: the definition of the norm, if it has been parsed; `anynorm.make` passes it.
 
     Attributes:
@@ -102,6 +103,7 @@ class RegisteredNorm(Norm):
         *,
         update_rule: UpdateRule | None = None,
         activation: str | Activation | None = None,
+        bias: bool = True,
         norm_spec: NormSpec | None = None,
     ) -> None:
         self._initialize(
@@ -115,6 +117,7 @@ class RegisteredNorm(Norm):
             dtype=dtype,
             update_rule=update_rule,
             activation=activation,
+            bias=bias,
             norm_spec=norm_spec,
         )
 
