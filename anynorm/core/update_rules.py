@@ -49,7 +49,7 @@ class Observation(NamedTuple):
     num_batches: Tensor
     num_values: Tensor
     new_values: Tensor
-    num_parts: int = 1
+    num_parts: int | Tensor = 1
 
 
 def as_tables(buffers: tuple[Tensor | None, Tensor | None], shape: tuple[int, int, int], dtype: torch.dtype) -> Stats:
