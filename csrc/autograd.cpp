@@ -182,8 +182,8 @@ bool read_tensors(PyObject* tuple, const F& f) {
   return true;
 }
 
-// normalize(definition, x, params, running_stats, labels, num_batches, num_skipped, momentum) -> (y, stats), or None for
-// inputs that are not plain tensors on the CPU, or parameters in float64.
+// normalize(definition, x, params, running_stats, labels, num_batches, num_skipped, momentum) -> (y, stats), or None
+// for inputs that are not plain tensors on the CPU, or parameters in float64.
 PyObject* normalize(PyObject*, PyObject* const* args, Py_ssize_t num_args) {
   HANDLE_TH_ERRORS
   TORCH_CHECK(num_args == 8, "anynorm: normalize takes 8 arguments; got ", num_args);
@@ -220,8 +220,7 @@ PyObject* normalize(PyObject*, PyObject* const* args, Py_ssize_t num_args) {
     {
       at::AutoDispatchBelowADInplaceOrView guard;
       std::tie(y, stats) = run_forward(*plan, inputs, buffers, labels);
-      if (momentum >= 0)
-        buffers.update(*plan, stats, optional(num_batches), optional(num_skipped), momentum);
+      if (momentum >= 0) buffers.update(*plan, stats, optional(num_batches), optional(num_skipped), momentum);
     }
     record(plan, inputs, y, stats, labels);
   }

@@ -404,8 +404,8 @@ void update(const Tensor& x, const Tensor& stats, at::TensorList buffers, at::In
   if (torch::autograd::get_current_graph_task_id() != -1) return;
   Settings settings = {spec, eps, 0.0, group};
   PlanPointer plan = find_plan(dense(x, settings), settings);
-  RunningStats(*plan, make_running(*plan, buffers, slots)).update(*plan, stats.contiguous(), num_batches, num_skipped,
-                                                                   momentum);
+  RunningStats(*plan, make_running(*plan, buffers, slots))
+      .update(*plan, stats.contiguous(), num_batches, num_skipped, momentum);
 }
 
 }  // namespace

@@ -46,8 +46,9 @@ inline bool has_single_value(const Problem& p, const double* counts, const std::
   return false;
 }
 
-// Call f(buffer, table, parts, factor) for each buffer of running statistics that domain d of the batch updates. The new
-// statistics are factor times the sums over `parts` rows of the table: averages over ghost batches, unbiased variances.
+// Call f(buffer, cut, table, parts, factor) for each buffer of running statistics that domain d of the batch updates.
+// The new statistics are factor times the sums over `parts` rows of the table: averages over ghost batches, unbiased
+// variances.
 template <class F>
 void for_updated(const Problem& p, const double* stats, const std::vector<Buffer>& buffers, int64_t d, const F& f) {
   const double *means = stats, *vars = stats + p.num_stats, *counts = vars + p.num_stats;

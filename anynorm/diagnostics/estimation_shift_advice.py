@@ -55,9 +55,9 @@ def describe_skipped(skipped: Mapping[str, int]) -> str:
         return ""
     path = next(iter(skipped))
     return (
-        f" In training, {pluralize(len(skipped), 'norm')} skipped batches whose statistics were infinite or NaN; the first of them, "
-        f"'{path}', {pluralize(skipped[path], 'batch', 'batches')}: such values came from before it, by an overflow of mixed "
-        "precision or from the data."
+        f" In training, {pluralize(len(skipped), 'norm')} skipped batches whose statistics were infinite or NaN; the first of "
+        f"them, '{path}', {pluralize(skipped[path], 'batch', 'batches')}: such values came from before it, by an overflow of "
+        "mixed precision or from the data."
     )
 
 

@@ -31,9 +31,7 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
     y, stats = operators.forward(x, *params, present, slots, buffers.labels, settings, spec.eps, spec.slope, group)
     if buffers.momentum is not None:
         counters = (buffers.num_batches, buffers.num_skipped)
-        operators.update_running(
-            x.detach(), stats, present, slots, *counters, settings, spec.eps, group, buffers.momentum
-        )
+        operators.update_running(x.detach(), stats, present, slots, *counters, settings, spec.eps, group, buffers.momentum)
     return y, stats
 
 

@@ -342,7 +342,7 @@ class _Pass:
 
 
 def _largest(running: tuple[Tensor | None, ...]) -> float:
-    """Return the largest finite value that all running statistics can have; at most that of float32, the dtype of the argument."""
+    """Return the largest value that is finite in the dtypes of all running statistics and in float32, the dtype of arguments."""
     dtypes = [buffer.dtype for buffer in running if buffer is not None]
     return min(torch.finfo(dtype).max for dtype in (torch.float32, *dtypes))
 

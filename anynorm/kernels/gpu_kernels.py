@@ -383,7 +383,7 @@ def _read(running, slot, mask):
 
 @triton.jit
 def _update(running, slot, new, momentum, largest, mask):
-    """Update running statistics: s ← (1 − momentum) s + momentum new, as `Running` in `core/update_rules.py`, if new is finite."""
+    """Update running statistics by finite values: s ← (1 − momentum) s + momentum new, as `Running` in `core/update_rules.py`."""
     if running is not None:
         mask = mask & (tl.abs(new) <= largest)
         tl.store(running + slot, (1 - momentum) * _read(running, slot, mask) + momentum * new, mask=mask)
@@ -395,7 +395,8 @@ def _count_not_finite(table, field, size, largest):
     local, total = tl.arange(0, 512), 0
     for at in range(0, size, 512):
         mask = at + local < size
-        mean, var = tl.load(table + at + local, mask=mask, other=0.0), tl.load(table + field + at + local, mask=mask, other=0.0)
+        mean = tl.load(table + at + local, mask=mask, other=0.0)
+        var = tl.load(table + field + at + local, mask=mask, other=0.0)
         total += tl.sum(tl.where((tl.abs(mean) <= largest) & (tl.abs(var) <= largest), 0, 1))
     return total
 

@@ -1,7 +1,8 @@
 """Statistics of the micro-batches of one optimizer step, pooled as if they were one batch (gradient accumulation).
 
-The moments of a group of `steps` micro-batches are those of the union of their values, exactly (law of total variance). Statistics
-of ghost batches are averaged, as within a batch. The update rule is applied once per group, after its last micro-batch.
+The moments of a group of `steps` micro-batches are those of the union of their values, exactly (law of total variance).
+Statistics of ghost batches are averaged, as within a batch. The update rule is applied once per group, after its last
+micro-batch.
 
 No tensor value is read, so the same code runs eagerly and in compiled code, and does not synchronize devices.
 """

@@ -1,7 +1,7 @@
 """Gradient accumulation: one update of running statistics per optimizer step, from the pooled statistics of its micro-batches.
 
-Without it, k micro-batches of n samples update running statistics k times, by statistics of n samples: with momentum 0.1 and k = 8,
-the last optimizer step has a weight of 1 − 0.9⁸ = 57 % instead of 10 %.
+Without it, k micro-batches of n samples update running statistics k times, by statistics of n samples: with momentum 0.1 and
+k = 8, the last optimizer step has a weight of 1 − 0.9⁸ = 57 % instead of 10 %.
 
 Each micro-batch is still normalized by its own statistics; only the running statistics become those of the whole batch.
 """
@@ -54,9 +54,9 @@ class Accumulation(SurgeryReport):
 def accumulate(model: nn.Module, steps: int) -> Accumulation:
     """Update running statistics once per `steps` forward passes in train mode, by the pooled statistics of these passes.
 
-    After `steps` micro-batches, the running statistics are those after one batch of all their samples, and `num_batches_tracked` is
-    increased by 1: it counts optimizer steps. A micro-batch whose statistics are not finite is left out of its group. Norms of
-    torch are replaced by anynorm layers with the same parameters and buffers until the accumulation ends.
+    After `steps` micro-batches, the running statistics are those after one batch of all their samples, and
+    `num_batches_tracked` is increased by 1: it counts optimizer steps. A micro-batch whose statistics are not finite is left out
+    of its group. Norms of torch are replaced by anynorm layers with the same parameters and buffers until the accumulation ends.
 
     Each layer counts its own forward passes: if it runs m times per micro-batch, `steps` is m times the number of micro-batches.
     Statistics of an incomplete group are not in the state_dict. They are used as a smaller batch by `finish_group`, by `undo` and
@@ -99,7 +99,8 @@ def accumulate(model: nn.Module, steps: int) -> Accumulation:
             changed = changed if site.parents else norm
             rows.append({"path": site.path, "norm": site.label})
     verb = "updates its" if len(norms) == 1 else "update their"
-    finding = f"{pluralize(len(norms), 'norm')} {verb} running statistics once per {pluralize(steps, 'forward pass', 'forward passes')}."
+    group = pluralize(steps, "forward pass", "forward passes")
+    finding = f"{pluralize(len(norms), 'norm')} {verb} running statistics once per {group}."
     return Accumulation(rows, finding, changed, undo_log.undo, model, norms)
 
 

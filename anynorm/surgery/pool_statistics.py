@@ -4,8 +4,8 @@ The mean and variance of the union of the data of all models i with n_i values, 
 
     mean = Σ wᵢ meanᵢ        var = Σ wᵢ (varᵢ + (meanᵢ − mean)²)        wᵢ = nᵢ / Σ n
 
-with biased variances; running variances are unbiased, n / (n − 1) times as large. An average of the variances alone would miss the
-term (meanᵢ − mean)², the variance between the models.
+with biased variances; running variances are unbiased, n / (n − 1) times as large. An average of the variances alone would miss
+the term (meanᵢ − mean)², the variance between the models.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def pool_statistics(models: Sequence[nn.Module], weights: Sequence[float], targe
     Args:
         models: the models.
         weights: number of values per channel (samples × positions) from which the statistics of each model were estimated, or
-            its number of samples: the factor n / (n − 1) of unbiased variances then is that of n samples. Models with weight 0 are
-            left out. A domain is left out for a model that has not seen it (num_batches_tracked is 0).
+            its number of samples: the factor n / (n − 1) of unbiased variances then is that of n samples. Models with weight 0
+            are left out. A domain is left out for a model that has not seen it (num_batches_tracked is 0).
         target: a model of the same architecture, into which the result is written too.
 
     Returns:
@@ -122,8 +122,8 @@ def _pool_site(members: list[NormSite], counts: list[float], indices: list[int])
     site, norm_spec = members[0], members[0].info.norm_spec
     if norm_spec.soft_assignment:
         raise SurgeryError(
-            f"'{site.path}' ({site.label}) assigns samples to modes with fractional weights, so the number of values of a mode is "
-            "unknown and its statistics cannot be pooled."
+            f"'{site.path}' ({site.label}) assigns samples to modes with fractional weights, so the number of values of a mode "
+            "is unknown and its statistics cannot be pooled."
         )
     for member, index in zip(members, indices, strict=True):
         for buffer in (each for pair in member.info.running_stats.values() for each in pair if each is not None):
@@ -185,6 +185,6 @@ def _derive_mean(site: NormSite, cut: Cut, shape: tuple[int, int, int]) -> Tenso
         parts = mean.cpu().double().reshape(shape[0], shape[1], channels // shape[1], shape[2], strips // shape[2])
         return parts.mean((2, 4))
     raise SurgeryError(
-        f"'{site.path}' ({site.label}) tracks variances of {cut} without means from which the variance between models follows. Use "
-        "update_rule=anynorm.Pooled(), which tracks both."
+        f"'{site.path}' ({site.label}) tracks variances of {cut} without means from which the variance between models follows. "
+        "Use update_rule=anynorm.Pooled(), which tracks both."
     )

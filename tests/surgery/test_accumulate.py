@@ -112,12 +112,9 @@ def test_an_error_in_the_block_drops_the_incomplete_group():
     norm = anynorm.make("bn", 8)
     before = {key: value.clone() for key, value in norm.state_dict().items()}
 
-    def fail():
-        with anynorm.accumulate(norm, 2):
-            norm(data(4, 8))
-            raise RuntimeError
-
-    pytest.raises(RuntimeError, fail)
+    with pytest.raises(RuntimeError), anynorm.accumulate(norm, 2):  # noqa: PT012
+        norm(data(4, 8))
+        raise RuntimeError
     assert norm.accumulator is None
     for key, value in norm.state_dict().items():
         assert torch.equal(value, before[key])
@@ -214,18 +211,23 @@ def test_a_copy_accumulates_on_its_own_and_a_rule_can_change():
 
 @pytest.mark.parametrize("steps", [0, -1, 2.0, True, "2"])
 def test_steps_must_be_a_positive_integer(steps):
-    with pytest.raises(anynorm.SurgeryError, match="steps must be an integer of at least 1, the number of micro-batches per step"):
+    with pytest.raises(
+        anynorm.SurgeryError, match="steps must be an integer of at least 1, the number of micro-batches per step"
+    ):
         anynorm.accumulate(anynorm.make("bn", 8), steps)
 
 
 def test_a_norm_that_accumulates_already_raises_and_leaves_the_others_alone():
     model = nn.Sequential(anynorm.make("bn", 8), anynorm.make("bn", 8), nn.BatchNorm1d(8))
     theirs = model[2]
-    with anynorm.accumulate(model[1], 2), pytest.raises(anynorm.SurgeryError, match="'1' .bn. accumulates already, over 2 forward"):
+    with (
+        anynorm.accumulate(model[1], 2),
+        pytest.raises(anynorm.SurgeryError, match=r"'1' .bn. accumulates already, over 2 forward"),
+    ):
         anynorm.accumulate(model, 4)
     assert model[0].accumulator is None
     assert model[2] is theirs
-    with pytest.raises(anynorm.SurgeryError, match="model must be an nn.Module; got a list"):
+    with pytest.raises(anynorm.SurgeryError, match=r"model must be an nn\.Module; got a list"):
         anynorm.accumulate([model], 2)
 
 

@@ -65,7 +65,9 @@ def test_domains_are_pooled_over_the_models_that_have_seen_them():
 def test_weights_that_are_fractions_give_the_variance_of_the_mixture():
     models, _ = clients(nn.BatchNorm2d(16))
     pooled = anynorm.pool_statistics(models[:2], torch.tensor([0.25, 0.75], dtype=torch.float64))
-    means, variances = (torch.stack([getattr(model[0], name) for model in models[:2]]) for name in ("running_mean", "running_var"))
+    means, variances = (
+        torch.stack([getattr(model[0], name) for model in models[:2]]) for name in ("running_mean", "running_var")
+    )
     same(pooled["0.running_mean"], 0.25 * means[0] + 0.75 * means[1])
     between = 0.25 * 0.75 * (means[0] - means[1]).square()
     same(pooled["0.running_var"], 0.25 * variances[0] + 0.75 * variances[1] + between)
