@@ -211,15 +211,15 @@ class RunningStats(nn.Module):
             self.num_batches_skipped.add_((present & ~finite).reshape(self.num_batches_skipped.shape))
         present = present & finite
         if self.accumulator is None:
-            self._apply(observations, new_values, present)
+            self._apply_rule(observations, new_values, present)
         else:
             self.accumulator.add(observations, new_values, present, is_first)
-            self._apply_accumulated(self.accumulator, self.accumulator.is_complete())
+            self._update_by_accumulated(self.accumulator, self.accumulator.is_complete())
 
-    def _apply_accumulated(self, accumulator: Accumulator, condition: Tensor) -> None:
+    def _update_by_accumulated(self, accumulator: Accumulator, condition: Tensor) -> None:
         """If a condition is true, apply the update rule to the accumulated micro-batches, and start a new group of them."""
         num_values = accumulator.num_values
-        self._apply(accumulator.observations(), num_values, (num_values > MIN_PRESENT_COUNT) & condition)
+        self._apply_rule(accumulator.observations(), num_values, (num_values > MIN_PRESENT_COUNT) & condition)
         accumulator.restart(condition)
 
     def start_accumulation(self, steps: int) -> None:
@@ -240,10 +240,10 @@ class RunningStats(nn.Module):
         updates = self.track_running_stats and self._update_rule.updates and self.has_running_stats
         has_counter = self.num_batches_tracked is not None or isinstance(self._update_rule, Running)
         if self.accumulator is not None and updates and has_counter:
-            self._apply_accumulated(self.accumulator, self.accumulator.num_passes > 0)
+            self._update_by_accumulated(self.accumulator, self.accumulator.num_passes > 0)
 
     def _observe(self, index: int, batch: BatchStats) -> Observation:
-        """Return the statistics of a batch for one cut; `_apply` sets the numbers of batches and values."""
+        """Return the statistics of a batch for one cut; `_apply_rule` sets the numbers of batches and values."""
         counts = batch.num_values
         assert counts is not None  # `pooled_samples` was checked
         average, moments = self._average(index, batch), self._batch_moments(index, batch)
@@ -259,7 +259,7 @@ class RunningStats(nn.Module):
                     finite.append(is_finite.flatten(1).all(1))
         return torch.stack(finite).all(0).reshape(-1, 1, 1)
 
-    def _apply(self, observations: dict[int, Observation], new_values: Tensor, present: Tensor) -> None:
+    def _apply_rule(self, observations: dict[int, Observation], new_values: Tensor, present: Tensor) -> None:
         """Apply the update rule to the domains that are present; the others are not changed."""
         updated: dict[str, Tensor] = {}
         num_batches = num_values = new_values

@@ -115,7 +115,8 @@ ERRORS = [
         r"same norms with running statistics; models\[1\] has '0' \(bn, \(5,\) \(5,\)\) where models\[0\] has '0' \(bn, \(4,\)",
     ),
     ([BN, nn.Sequential(anynorm.make("hn:2", 4))], [1, 1], r"models\[1\] has '0' \(hn:2, .* where models\[0\] has '0' \(bn,"),
-    ([BN, nn.Sequential(*BN, *BN)], [1, 1], r"models\[1\] has '1' \(bn, .*\) where models\[0\] has no norm"),
+    ([BN, nn.Sequential(*BN, nn.BatchNorm1d(4))], [1, 1], r"models\[1\] has '1' \(bn, .*\) where models\[0\] has no norm"),
+    ([BN, nn.Sequential(*BN, *BN)], [1, 1], r"models\[1\] has '0' = '1' \(bn, .*\) where models\[0\] has '0' \(bn"),
     (
         [nn.Sequential(anynorm.make("in/en", 4))],
         [1],
