@@ -202,7 +202,8 @@ class RunningStats(nn.Module):
         assert new_values is not None  # `pooled_samples` was checked
         if self.num_batches_tracked is None and not isinstance(self._update_rule, Running):
             return  # as in torch: without a counter, a cumulative average is not updated
-        present, is_first = new_values > MIN_PRESENT_COUNT, torch.ones((), dtype=torch.bool, device=new_values.device)
+        present = ~(new_values <= MIN_PRESENT_COUNT)  # also if it is NaN, as in ModeNorm
+        is_first = torch.ones((), dtype=torch.bool, device=new_values.device)
         if torch.compiler.is_compiling() and not is_exporting():
             is_first = ~recomputing(new_values)
         observations = {index: self._observe(index, batch) for index in self._stat_names}

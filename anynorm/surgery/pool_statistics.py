@@ -98,7 +98,9 @@ def _tracking_norms(model: Any, name: str) -> list[NormSite]:
 
 def _check_same(first: list[NormSite], sites: list[NormSite], name: str, first_name: str) -> None:
     """Check that two models have the same norms with running statistics, of the same shapes."""
-    expected, actual = ([("' = '".join(site.paths), site.info.norm_spec, _shapes(site)) for site in each] for each in (first, sites))
+    expected, actual = (
+        [("' = '".join(site.paths), site.info.norm_spec, _shapes(site)) for site in each] for each in (first, sites)
+    )
     for index in range(max(len(expected), len(actual))):
         ours, theirs = (entries[index] if index < len(entries) else None for entries in (expected, actual))
         if ours != theirs:

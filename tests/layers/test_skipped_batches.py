@@ -10,14 +10,12 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import anynorm
-from anynorm import kernels
 from anynorm.core.update_rules import Cumulative, Pooled, Running
 from tests.distributed import two_processes
 from tests.helpers import ROWS, condition_for, data, make, same, same_state
 
 POOLING = [spec for spec in ROWS if make(spec).pools_samples]
 VALUES = [math.inf, -math.inf, math.nan, 1e30]
-BACKENDS = ["reference", "cpu"]
 
 
 def bad(x, value=math.inf, sample=1, channel=3):
@@ -37,18 +35,16 @@ def assert_unchanged(norm, before):
             assert torch.equal(norm.state_dict()[key], value), key
 
 
-@pytest.mark.parametrize("name", BACKENDS)
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize("momentum", [0.1, None])
-def test_running_statistics_are_those_of_torch_on_the_finite_batches(name, value, momentum):
+def test_running_statistics_are_those_of_torch_on_the_finite_batches(value, momentum):
     batches = [data(4, 8, 3, 5, seed=seed) for seed in range(5)]
     ours, theirs = anynorm.make("bn", 8, momentum=momentum), nn.BatchNorm2d(8, momentum=momentum)
-    with kernels.use(name):
-        for index, x in enumerate(batches):
-            if index in (0, 3):
-                ours(bad(x, value))
-            else:
-                same(ours(x), theirs(x))
+    for index, x in enumerate(batches):
+        if index in (0, 3):
+            ours(bad(x, value))
+        else:
+            same(ours(x), theirs(x))
     same_state(ours, theirs)
     assert ours.num_batches_tracked == 3
     assert ours.num_batches_skipped == 2
@@ -57,34 +53,28 @@ def test_running_statistics_are_those_of_torch_on_the_finite_batches(name, value
 @pytest.mark.parametrize("value", [math.inf, math.nan])
 def test_the_output_is_that_of_torch(value):
     x = bad(data(4, 8, 3, 5), value)
-    for name in BACKENDS:
-        with kernels.use(name):
-            torch.testing.assert_close(anynorm.make("bn", 8)(x), nn.BatchNorm2d(8)(x), equal_nan=True)
+    torch.testing.assert_close(anynorm.make("bn", 8)(x), nn.BatchNorm2d(8)(x), equal_nan=True)
 
 
-@pytest.mark.parametrize("name", BACKENDS)
 @pytest.mark.parametrize("update_rule", [Running(0.1), Running(1.0), Cumulative(), Pooled()])
 @pytest.mark.parametrize("spec", POOLING)
-def test_all_statistics_of_a_layer_stay_as_they_are_if_one_is_not_finite(spec, update_rule, name):
+def test_all_statistics_of_a_layer_stay_as_they_are_if_one_is_not_finite(spec, update_rule):
     norm, x = make(spec, update_rule=update_rule), data(8, 16, 4, 4)
     condition = None if condition_for(norm, x) is None else torch.zeros(8, dtype=torch.long)
-    with kernels.use(name):
-        norm(x, condition)
-        before = state(norm)
-        norm(bad(x), condition)
-        assert_unchanged(norm, before)
-        assert norm.num_batches_skipped.flatten()[0] == 1
-        norm(data(8, 16, 4, 4, seed=1), condition)
+    norm(x, condition)
+    before = state(norm)
+    norm(bad(x), condition)
+    assert_unchanged(norm, before)
+    assert norm.num_batches_skipped.flatten()[0] == 1
+    norm(data(8, 16, 4, 4, seed=1), condition)
     changed = [key for key, value in before.items() if not torch.equal(norm.state_dict()[key], value)]
     assert set(changed) >= {key for key in before if key.startswith(("running", "num_batches"))}
     assert all(value.isfinite().all() for value in norm.state_dict().values())
 
 
-@pytest.mark.parametrize("name", BACKENDS)
-def test_a_domain_with_finite_statistics_is_updated(name):
+def test_a_domain_with_finite_statistics_is_updated():
     norm, x = anynorm.make("auxbn@3", 8), data(6, 8, 3, 3)
-    with kernels.use(name):
-        norm(bad(x, sample=0), torch.tensor([0, 0, 1, 1, 1, 1]))
+    norm(bad(x, sample=0), torch.tensor([0, 0, 1, 1, 1, 1]))
     same(norm.running_mean[[0, 2]], torch.zeros(2, 8))
     theirs = nn.BatchNorm2d(8)
     theirs(x[2:])
@@ -94,14 +84,12 @@ def test_a_domain_with_finite_statistics_is_updated(name):
     assert norm.num_batches_skipped.tolist() == [1, 0, 0]
 
 
-@pytest.mark.parametrize("name", BACKENDS)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_finite_means_finite_in_the_dtype_of_the_buffers(name, dtype):
+def test_finite_means_finite_in_the_dtype_of_the_buffers(dtype):
     norm, x = anynorm.make("bn", 8), 400 * torch.randn(16, 8, 4, generator=torch.Generator().manual_seed(0))
     for buffer in ("running_mean", "running_var"):
         norm.register_buffer(buffer, norm.get_buffer(buffer).to(dtype))
-    with kernels.use(name):
-        norm(x)  # variances of 160000, where float16 ends at 65504
+    norm(x)  # variances of 160000, where float16 ends at 65504
     assert norm.num_batches_skipped == int(dtype == torch.float16)
     assert norm.num_batches_tracked == int(dtype != torch.float16)
     assert norm.running_var.isfinite().all()
@@ -164,16 +152,14 @@ def test_without_running_statistics_there_is_no_counter():
 
 
 def one_rank_is_bad(rank):
-    for name in BACKENDS:
-        norm = make("hn:4")
-        anynorm.sync(norm)
-        with kernels.use(name):
-            x = data(4, 16, 3, 3, seed=rank)
-            norm(x)
-            before = state(norm)
-            norm(bad(x) if rank == 1 else x)
-        assert_unchanged(norm, before)
-        assert norm.num_batches_skipped == 1
+    norm = make("hn:4")
+    anynorm.sync(norm)
+    x = data(4, 16, 3, 3, seed=rank)
+    norm(x)
+    before = state(norm)
+    norm(bad(x) if rank == 1 else x)
+    assert_unchanged(norm, before)
+    assert norm.num_batches_skipped == 1
 
 
 @pytest.mark.reference_only
