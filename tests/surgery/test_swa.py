@@ -5,7 +5,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.func import replace_all_batch_norm_modules_
-from torch.fx.experimental.optimization import fuse
 from torch.optim.swa_utils import AveragedModel, update_bn
 
 import anynorm
@@ -45,11 +44,8 @@ def test_no_layer_is_an_instance_of_torchs_batch_norm():
 def test_functions_that_rewrite_batch_norm_leave_anynorm_layers_alone():
     for spec in ("bn", "sn"):
         model = nn.Sequential(nn.Conv2d(3, 8, 3), anynorm.make(spec, 8)).eval()
-        norm, expected = model[1], model(X)
+        norm = model[1]
         assert nn.SyncBatchNorm.convert_sync_batchnorm(model)[1] is norm
-        fused = fuse(model)
-        assert isinstance(fused.get_submodule("1"), type(norm))
-        same(fused(X), expected)
         replace_all_batch_norm_modules_(model)
         assert norm.running_mean is not None
 
