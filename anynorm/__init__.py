@@ -80,6 +80,8 @@ if TYPE_CHECKING:
     from anynorm.registry import make as make
     from anynorm.registry import parse as parse
     from anynorm.registry import zoo as zoo
+    from anynorm.surgery.accumulate import Accumulation as Accumulation
+    from anynorm.surgery.accumulate import accumulate as accumulate
     from anynorm.surgery.adapters import NormInfo as NormInfo
     from anynorm.surgery.adapters import read_norm as read_norm
     from anynorm.surgery.adapters import register as register
@@ -90,6 +92,7 @@ if TYPE_CHECKING:
     from anynorm.surgery.freeze import split_decay as split_decay
     from anynorm.surgery.freeze import unfreeze as unfreeze
     from anynorm.surgery.fuse import fuse as fuse
+    from anynorm.surgery.pool_statistics import pool_statistics as pool_statistics
     from anynorm.surgery.recalibrate import recalibrate as recalibrate
     from anynorm.surgery.report import SurgeryReport as SurgeryReport
     from anynorm.surgery.simplify import harden as harden

@@ -62,6 +62,7 @@ def make(
     update_rule: UpdateRule | None = None,
     activation: str | Activation | None = None,
     bias: bool = True,
+    single_value: str = "error",
     **arguments: Any,
 ) -> Norm:
     """Make a normalization layer from a spec.
@@ -79,6 +80,9 @@ def make(
         activation: activation that is applied to the output in the same pass: relu, relu6, leaky_relu, silu, gelu, gelu_tanh,
             hardswish; None without one.
         bias: whether the affine per channel has a shift β; False for a scale γ alone, as in torch.
+        single_value: for a training batch with a single value per statistic of a cut that pools samples, as the last batch of an
+            epoch may have: "error" to raise an error; "running" to normalize by running statistics, as in inference, and to
+            update nothing.
         arguments: arguments of the norms that are not in the spec string, such as num_groups, num_classes, num_domains or
             num_samples, and hyperparameters of the norm. Every spec accepts batch_size, which only bgn uses, to choose its
             number of groups.
@@ -113,6 +117,7 @@ def make(
         update_rule=update_rule,
         activation=activation,
         bias=bias,
+        single_value=single_value,
         **hyperparameters,
     )
 

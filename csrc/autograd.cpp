@@ -35,11 +35,12 @@ NodePointer pointer_to(N* node) {
   else return NodePointer::unsafe_reclaim_from_nonowning(node);
 }
 
+OptionalTensor optional(const Tensor& tensor) { return tensor.defined() ? OptionalTensor(tensor) : std::nullopt; }
+
 // Compute gradients by the reference, so that they can be differentiated again.
 variable_list differentiable_backward(const Plan& plan, const Inputs& inputs, const Tensor& y, const Tensor& stats,
                                       const Tensor& labels, const Tensor& dy, const Needs& needs) {
   static const auto reference = c10::Dispatcher::singleton().findSchemaOrThrow("anynorm::reference_backward", "");
-  auto optional = [](const Tensor& tensor) { return tensor.defined() ? OptionalTensor(tensor) : std::nullopt; };
   const Problem& p = plan.p;
   OptionalTensors params, running;
   for (int i = WEIGHT; i < RESIDUAL; i++) params.push_back(optional(inputs[i]));
@@ -181,20 +182,20 @@ bool read_tensors(PyObject* tuple, const F& f) {
   return true;
 }
 
-// normalize(definition, x, params, running_stats, labels, num_batches, momentum) -> (y, stats), or None for inputs that
-// are not plain tensors on the CPU, or parameters in float64.
+// normalize(definition, x, params, running_stats, labels, num_batches, num_skipped, momentum) -> (y, stats), or None
+// for inputs that are not plain tensors on the CPU, or parameters in float64.
 PyObject* normalize(PyObject*, PyObject* const* args, Py_ssize_t num_args) {
   HANDLE_TH_ERRORS
-  TORCH_CHECK(num_args == 7, "anynorm: normalize takes 7 arguments; got ", num_args);
+  TORCH_CHECK(num_args == 8, "anynorm: normalize takes 8 arguments; got ", num_args);
   auto* definition = static_cast<Definition*>(PyCapsule_GetPointer(args[0], CAPSULE));
   if (!definition) return nullptr;
-  double momentum = PyFloat_AsDouble(args[6]);
+  double momentum = PyFloat_AsDouble(args[7]);
   if (PyErr_Occurred()) return nullptr;
   Inputs inputs;
   std::vector<OptionalTensor> running;
-  Tensor given, given_labels, num_batches;
+  Tensor given, given_labels, num_batches, num_skipped;
   bool is_plain = read_tensor(args[1], given) && given.defined() && read_tensor(args[4], given_labels) &&
-                  read_tensor(args[5], num_batches);
+                  read_tensor(args[5], num_batches) && read_tensor(args[6], num_skipped);
   TORCH_CHECK(PyTuple_Check(args[2]) && PyTuple_GET_SIZE(args[2]) == NUM_INPUTS - 1, "anynorm: ", NUM_INPUTS - 1,
               " parameters are needed");
   is_plain = is_plain && given.is_cpu() &&
@@ -219,8 +220,7 @@ PyObject* normalize(PyObject*, PyObject* const* args, Py_ssize_t num_args) {
     {
       at::AutoDispatchBelowADInplaceOrView guard;
       std::tie(y, stats) = run_forward(*plan, inputs, buffers, labels);
-      if (momentum >= 0)
-        buffers.update(*plan, stats, num_batches.defined() ? OptionalTensor(num_batches) : std::nullopt, momentum);
+      if (momentum >= 0) buffers.update(*plan, stats, optional(num_batches), optional(num_skipped), momentum);
     }
     record(plan, inputs, y, stats, labels);
   }
@@ -235,7 +235,8 @@ PyObject* normalize(PyObject*, PyObject* const* args, Py_ssize_t num_args) {
 PyMethodDef METHODS[] = {
     {"define", define, METH_VARARGS, "define(spec, eps, slope, group): the settings of a pass."},
     {"normalize", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(normalize)), METH_FASTCALL,
-     "normalize(definition, x, params, running_stats, labels, num_batches, momentum): y and the statistics."},
+     "normalize(definition, x, params, running_stats, labels, num_batches, num_skipped, momentum): y and the "
+     "statistics."},
     {nullptr, nullptr, 0, nullptr}};
 PyModuleDef MODULE = {
     PyModuleDef_HEAD_INIT, "_native", "The C++ kernels.", -1, METHODS, nullptr, nullptr, nullptr, nullptr};

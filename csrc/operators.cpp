@@ -125,6 +125,27 @@ PlanPointer find_plan(const Tensor& x, const Settings& settings) {
 // Running statistics
 // ---------------------------------------------------------------------------------------------------------------------
 
+namespace {
+
+double largest_value(at::ScalarType type) {
+  return type == at::kFloat      ? std::numeric_limits<float>::max()
+         : type == at::kDouble   ? std::numeric_limits<double>::max()
+         : type == at::kHalf     ? double(std::numeric_limits<at::Half>::max())
+         : type == at::kBFloat16 ? double(std::numeric_limits<at::BFloat16>::max())
+                                 : std::numeric_limits<float>::max();
+}
+
+// The values of a counter per domain; null without a counter.
+int64_t* counter(const Plan& plan, const OptionalTensor& tensor, const char* name) {
+  if (!tensor) return nullptr;
+  TORCH_CHECK(tensor->scalar_type() == at::kLong && tensor->numel() == plan.p.num_domains() &&
+                  tensor->is_contiguous() && tensor->device().is_cpu(),
+              "anynorm: ", name, " must hold one int64 per domain");
+  return tensor->mutable_data_ptr<int64_t>();
+}
+
+}  // namespace
+
 RunningStats::RunningStats(const Plan& plan, const std::vector<OptionalTensor>& given) {
   TORCH_CHECK(given.size() == 2 * plan.p.cuts.size(), "anynorm: running statistics of ", plan.p.cuts.size(),
               " cuts are needed; got ", given.size() / 2);
@@ -134,6 +155,7 @@ RunningStats::RunningStats(const Plan& plan, const std::vector<OptionalTensor>& 
     Tensor tensor = *given[i];
     TORCH_CHECK(tensor.device().is_cpu() && tensor.is_floating_point(),
                 "anynorm: running statistics must be floating-point CPU tensors");
+    double largest = largest_value(tensor.scalar_type());
     bool is_wide = tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kDouble;
     if (!is_wide || !tensor.is_contiguous()) {
       tensors.push_back(tensor);
@@ -145,17 +167,15 @@ RunningStats::RunningStats(const Plan& plan, const std::vector<OptionalTensor>& 
     }
     bool is_float = tensor.scalar_type() == at::kFloat;
     buffers[i] = {is_float ? static_cast<float*>(tensor.data_ptr()) : nullptr,
-                  is_float ? nullptr : static_cast<double*>(tensor.data_ptr()), tensor.numel()};
+                  is_float ? nullptr : static_cast<double*>(tensor.data_ptr()), tensor.numel(), largest};
   }
 }
 
-void RunningStats::update(const Plan& plan, const Tensor& stats, const OptionalTensor& num_batches, double momentum) {
-  TORCH_CHECK(
-      !num_batches || (num_batches->scalar_type() == at::kLong && num_batches->numel() == plan.p.num_domains() &&
-                       num_batches->is_contiguous() && num_batches->device().is_cpu()),
-      "anynorm: num_batches_tracked must hold one int64 per domain");
-  int64_t* batches = num_batches ? num_batches->mutable_data_ptr<int64_t>() : nullptr;
-  if (!update_running(plan.p, stats.const_data_ptr<double>(), buffers, batches, momentum)) return;
+void RunningStats::update(const Plan& plan, const Tensor& stats, const OptionalTensor& num_batches,
+                          const OptionalTensor& num_skipped, double momentum) {
+  int64_t *batches = counter(plan, num_batches, "num_batches_tracked"),
+          *skipped = counter(plan, num_skipped, "num_batches_skipped");
+  if (!update_running(plan.p, stats.const_data_ptr<double>(), buffers, batches, skipped, momentum)) return;
   auto changed = [](const Tensor& tensor) {
     if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
   };
@@ -164,6 +184,7 @@ void RunningStats::update(const Plan& plan, const Tensor& stats, const OptionalT
     else changed(tensors[i]);
   }
   if (num_batches) changed(*num_batches);
+  if (num_skipped) changed(*num_skipped);
 }
 
 // Passes
@@ -378,12 +399,13 @@ std::vector<Tensor> backward(const Tensor& dy, const Tensor& given, const Option
 
 // Update running statistics, unless checkpointing recomputes a forward pass.
 void update(const Tensor& x, const Tensor& stats, at::TensorList buffers, at::IntArrayRef slots,
-            const OptionalTensor& num_batches, at::IntArrayRef spec, double eps, c10::string_view group,
-            double momentum) {
+            const OptionalTensor& num_batches, const OptionalTensor& num_skipped, at::IntArrayRef spec, double eps,
+            c10::string_view group, double momentum) {
   if (torch::autograd::get_current_graph_task_id() != -1) return;
   Settings settings = {spec, eps, 0.0, group};
   PlanPointer plan = find_plan(dense(x, settings), settings);
-  RunningStats(*plan, make_running(*plan, buffers, slots)).update(*plan, stats.contiguous(), num_batches, momentum);
+  RunningStats(*plan, make_running(*plan, buffers, slots))
+      .update(*plan, stats.contiguous(), num_batches, num_skipped, momentum);
 }
 
 }  // namespace
@@ -397,8 +419,8 @@ TORCH_LIBRARY(anynorm_native, m) {
       "backward(Tensor dy, Tensor x, Tensor?[] params, Tensor? y, Tensor stats, Tensor? labels, int[] spec, float eps, "
       "float slope, str group, bool[] needed) -> Tensor[]");
   m.def(
-      "update_running(Tensor x, Tensor stats, Tensor(a!)[] buffers, int[] slots, Tensor(b!)? num_batches, int[] spec, "
-      "float eps, str group, float momentum) -> ()");
+      "update_running(Tensor x, Tensor stats, Tensor(a!)[] buffers, int[] slots, Tensor(b!)? num_batches, "
+      "Tensor(c!)? num_skipped, int[] spec, float eps, str group, float momentum) -> ()");
   m.def("cpu_capability() -> str", [] { return std::string(kernels().name); });
 }
 TORCH_LIBRARY_IMPL(anynorm_native, CPU, m) {

@@ -61,7 +61,8 @@ class RunningStats {
  public:
   std::vector<Buffer> buffers;
   RunningStats(const Plan& plan, const std::vector<OptionalTensor>& given);
-  void update(const Plan& plan, const Tensor& stats, const OptionalTensor& num_batches, double momentum);
+  void update(const Plan& plan, const Tensor& stats, const OptionalTensor& num_batches,
+              const OptionalTensor& num_skipped, double momentum);
 };
 
 // Return y and the statistics: means and variances of all cuts, and counts. The inputs are checked.

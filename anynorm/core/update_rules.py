@@ -51,7 +51,7 @@ class Observation(NamedTuple):
     num_batches: Tensor
     num_values: Tensor
     new_values: Tensor
-    num_parts: int = 1
+    num_parts: int | Tensor = 1
     correction: int = 1
 
 

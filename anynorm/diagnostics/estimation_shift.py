@@ -14,7 +14,7 @@ from torch import nn
 from anynorm.core.update_rules import Frozen
 from anynorm.diagnostics.ablation import Ablation
 from anynorm.diagnostics.esm import Measurement, compute_esm, measure
-from anynorm.diagnostics.estimation_shift_advice import advise
+from anynorm.diagnostics.estimation_shift_advice import advise, describe_skipped
 from anynorm.diagnostics.report import DiagnosticReport
 from anynorm.diagnostics.scores import Score
 from anynorm.diagnostics.statistics import StatAccumulator
@@ -54,7 +54,8 @@ def estimation_shift(
 
     Returns:
         A report with one row per norm, in the order of execution: `path norm channels esm_mean esm_std relative_mean
-        relative_std shift` and the columns above. The last sentence of its finding is a recommendation.
+        relative_std shift` and the columns above. The finding ends with a recommendation. If training skipped batches whose
+        statistics were not finite, the column `skipped` has their number since the model was made or loaded, and the finding too.
 
     Raises:
         DiagnosticError: if no norm has running statistics, no batch reaches such a norm, or values are NaN or infinite.
@@ -81,9 +82,17 @@ def estimation_shift(
     reached = [accumulator.site for accumulator in accumulators]
     rows += [_row(site) | {"note": "no sample reached it"} for site in sites if site not in reached]
     rows += unreadable_rows(model, where)
-    finding = advise(rows, measurement.num_samples, base_score)
-    details = {"samples": measurement.num_samples, "score": base_score}
+    skipped = {site.path: count for site in sites if (count := num_skipped(site))}
+    rows = [row | ({"skipped": skipped.get(row["path"], 0)} if skipped else {}) for row in rows]
+    finding = advise(rows, measurement.num_samples, base_score) + describe_skipped(skipped)
+    details = {"samples": measurement.num_samples, "score": base_score, "skipped": skipped}
     return DiagnosticReport(rows, finding, "estimation_shift", "shift", details)
+
+
+def num_skipped(site: NormSite) -> int:
+    """Return the number of training batches that a norm skipped because their statistics were not finite; 0 if unknown."""
+    counter = getattr(site.module, "num_batches_skipped", None)
+    return 0 if counter is None else int(counter.sum())
 
 
 def _row(site: NormSite) -> dict[str, Any]:

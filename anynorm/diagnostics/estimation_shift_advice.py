@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -42,6 +43,22 @@ def advise(rows: list[dict[str, Any]], num_samples: int, score: float | None) ->
     if num_frozen:
         action = f"Unfreeze the {pluralize(num_frozen, 'frozen norm')} first. {action}"
     return f"{size}: {cause}.{_score_sentence(measured, score)} {action}"
+
+
+def describe_skipped(skipped: Mapping[str, int]) -> str:
+    """Return a sentence, after a space, about batches that did not change running statistics; "" without any.
+
+    Args:
+        skipped: number of skipped batches by the path of the norm, in the order of the norms.
+    """
+    if not skipped:
+        return ""
+    path = next(iter(skipped))
+    return (
+        f" In training, {pluralize(len(skipped), 'norm')} skipped batches whose statistics were infinite or NaN; the first of "
+        f"them, '{path}', {pluralize(skipped[path], 'batch', 'batches')}: such values came from before it, by an overflow of "
+        "mixed precision or from the data."
+    )
 
 
 def _cause_and_action(rows: list[dict[str, Any]], threshold: float) -> tuple[str, str]:

@@ -30,9 +30,8 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
     group, settings = spec.sync_group.name, spec.encode()
     y, stats = operators.forward(x, *params, present, slots, buffers.labels, settings, spec.eps, spec.slope, group)
     if buffers.momentum is not None:
-        operators.update_running(
-            x.detach(), stats, present, slots, buffers.num_batches, settings, spec.eps, group, buffers.momentum
-        )
+        counters = (buffers.num_batches, buffers.num_skipped)
+        operators.update_running(x.detach(), stats, present, slots, *counters, settings, spec.eps, group, buffers.momentum)
     return y, stats
 
 

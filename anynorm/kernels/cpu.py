@@ -126,7 +126,8 @@ def _call(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tup
     running = buffers.running_stats
     pairs = running[0] if len(running) == 1 else tuple([buffer for pair in running for buffer in pair or _NO_PAIR])
     momentum = -1.0 if buffers.momentum is None else buffers.momentum
-    return library.normalize(definition, x, params, pairs or _NO_PAIR, buffers.labels, buffers.num_batches, momentum)  # type: ignore[misc]
+    counters = (buffers.num_batches, buffers.num_skipped)
+    return library.normalize(definition, x, params, pairs or _NO_PAIR, buffers.labels, *counters, momentum)  # type: ignore[misc]
 
 
 def _num_rows(spec: ForwardSpec, x: Tensor) -> list[int]:

@@ -267,7 +267,8 @@ class _Pass:
         updates, momentum = buffers.momentum is not None and not self._has_single_value(), buffers.momentum or 0.0
         if any(not cut.samples_per_part or (cut.samples_per_part > 1 and updates) for _, cut in cuts):
             grid = sum(domains * _blocks(plan.size(i)[1], cut.parts) for i, cut in cuts if cut.samples_per_part != 1)
-            args = (columns, self.counts, self.stats, running, buffers.num_batches, momentum, shape)
+            counters = (buffers.num_batches, buffers.num_skipped)
+            args = (columns, self.counts, self.stats, running, *counters, momentum, _largest(running), shape)
             _launch(k.pool_columns, grid, *args, NORM=norm, UPDATE=updates)
         self._coefficients(None, params, rows)
         _launch(k.apply, plan.grid, x, residual, None, y, rows, shape, LAYOUT=plan.layout, ACTIVATION=plan.activation)
@@ -338,6 +339,12 @@ class _Pass:
         dx = torch.empty_like(x)
         _launch(k.apply, plan.grid, x, None, gradient, dx, sums, shape, LAYOUT=plan.layout, ACTIVATION=activation)
         return dx
+
+
+def _largest(running: tuple[Tensor | None, ...]) -> float:
+    """Return the largest value that is finite in the dtypes of all running statistics and in float32, the dtype of arguments."""
+    dtypes = [buffer.dtype for buffer in running if buffer is not None]
+    return min(torch.finfo(dtype).max for dtype in (torch.float32, *dtypes))
 
 
 def _table(x: Tensor, *size: int, dtype: torch.dtype = torch.float64) -> Tensor:

@@ -388,10 +388,37 @@ def _read(running, slot, mask):
 
 
 @triton.jit
-def _update(running, slot, new, momentum, mask):
-    """Update running statistics: s ← (1 − momentum) s + momentum new, as `Running` in `core/update_rules.py`."""
+def _update(running, slot, new, momentum, largest, mask):
+    """Update running statistics by finite values: s ← (1 − momentum) s + momentum new, as `Running` in `core/update_rules.py`."""
     if running is not None:
+        mask = mask & (tl.abs(new) <= largest)
         tl.store(running + slot, (1 - momentum) * _read(running, slot, mask) + momentum * new, mask=mask)
+
+
+@triton.jit
+def _count_not_finite(table, field, size, largest):
+    """Return how many of `size` means and variances of a table are not finite, that is, not at most `largest`."""
+    local, total = tl.arange(0, 512), 0
+    for at in range(0, size, 512):
+        mask = at + local < size
+        mean = tl.load(table + at + local, mask=mask, other=0.0)
+        var = tl.load(table + field + at + local, mask=mask, other=0.0)
+        total += tl.sum(tl.where((tl.abs(mean) <= largest) & (tl.abs(var) <= largest), 0, 1))
+    return total
+
+
+@triton.jit
+def _has_finite(columns, stats, domain, largest, shape, NORM: tl.constexpr):
+    """Whether all batch statistics of a domain are finite, of which the running statistics of all cuts are updated."""
+    width, total, offset = shape.c * NORM.strips, 0, 0
+    if NORM.pools_columns:
+        total += _count_not_finite(columns + domain * width, max(NORM.domains, 1) * width, width, largest)
+    for k in tl.static_range(len(NORM.cuts)):
+        rows, per_row, per_part = _size(shape, NORM.cuts[k], NORM)
+        if NORM.cuts[k].samples_per_part > 1:
+            total += _count_not_finite(stats + offset, shape.num_stats, rows * per_row, largest)
+        offset += rows * per_row
+    return total == 0
 
 
 @triton.jit
@@ -406,7 +433,7 @@ def _average(table, field, num, part, width):
 
 @triton.jit
 def _pool_columns(
-    pid, columns, counts, stats, running_mean, running_var, momentum, shape,
+    pid, columns, counts, stats, all_stats, running_mean, running_var, momentum, largest, shape,
     CUT: tl.constexpr, NORM: tl.constexpr, UPDATE: tl.constexpr,
 ):  # fmt: skip
     """Compute or load the statistics of a cut that pools samples, and update its running statistics.
@@ -434,23 +461,38 @@ def _pool_columns(
             unbiased = var
             if NORM.num_means:  # otherwise, the mean is not estimated
                 unbiased = var * tl.where(count > 1, count, 1.0) / tl.where(count > 2, count - 1, 1.0)
-            _update(running_mean, slot, mean, momentum, mask & (count > 0))
-            _update(running_var, slot, unbiased, momentum, mask & (count > 0))
+            mask = mask & (count > 0) & _has_finite(columns, all_stats, domain, largest, shape, NORM)
+            _update(running_mean, slot, mean, momentum, largest, mask)
+            _update(running_var, slot, unbiased, momentum, largest, mask)
     return pid - domains * blocks
 
 
 @triton.jit
-def pool_columns(columns, counts, stats, running, num_batches, momentum, shape, NORM: tl.constexpr, UPDATE: tl.constexpr):
+def _count(counter, domain, condition):
+    """Increment the counter of a domain if a condition is met."""
+    if counter is not None:
+        tl.store(counter + domain, tl.load(counter + domain) + condition.to(tl.int64))
+
+
+@triton.jit
+def pool_columns(
+    columns, counts, stats, running, num_batches, num_skipped, momentum, largest, shape, NORM: tl.constexpr, UPDATE: tl.constexpr
+):
     pid, offset = tl.program_id(0), 0
-    if UPDATE and num_batches is not None:
+    if UPDATE:
         if pid < max(NORM.domains, 1):
-            present = (tl.load(counts + pid) > 0).to(tl.int64) if NORM.pools_columns else 1
-            tl.store(num_batches + pid, tl.load(num_batches + pid) + present)
+            present, finite = pid == pid, _has_finite(columns, stats, pid, largest, shape, NORM)
+            if NORM.pools_columns:
+                present = tl.load(counts + pid) > 0
+            _count(num_batches, pid, present & finite)
+            _count(num_skipped, pid, present & (finite == 0))
     for k in tl.static_range(len(NORM.cuts)):
         rows, width, per_part = _size(shape, NORM.cuts[k], NORM)
         if NORM.cuts[k].samples_per_part != 1:
             slot, mean, var = stats + offset, running[2 * k], running[2 * k + 1]
-            pid = _pool_columns(pid, columns, counts, slot, mean, var, momentum, shape, NORM.cuts[k], NORM, UPDATE)
+            pid = _pool_columns(
+                pid, columns, counts, slot, stats, mean, var, momentum, largest, shape, NORM.cuts[k], NORM, UPDATE
+            )
         offset += rows * width
 
 

@@ -31,8 +31,9 @@ def check_sizes(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) 
         for buffer in pair or ():
             if buffer is not None and not _fits(buffer, math.prod(spec.stats_shape(index))):
                 raise ShapeError(f"Running statistics must be contiguous, {spec.stats_shape(index)}; got {tuple(buffer.shape)}.")
-    if buffers.num_batches is not None and not _fits(buffers.num_batches, max(spec.num_domains, 1)):
-        raise ShapeError(f"num_batches_tracked must have one entry per domain; got shape {tuple(buffers.num_batches.shape)}.")
+    for name, counter in (("num_batches_tracked", buffers.num_batches), ("num_batches_skipped", buffers.num_skipped)):
+        if counter is not None and not _fits(counter, max(spec.num_domains, 1)):
+            raise ShapeError(f"{name} must have one entry per domain; got shape {tuple(counter.shape)}.")
 
 
 def _fits(buffer: Tensor, size: int) -> bool:

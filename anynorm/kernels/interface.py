@@ -73,12 +73,14 @@ class Buffers(NamedTuple):
         num_batches: the buffer `num_batches_tracked`.
         momentum: rate of the update s ← (1 − momentum) s + momentum m of the running statistics, which also increments
             `num_batches`; None for no update. If a backend does not implement it, the layer does it (`BatchStats.is_updated`).
+        num_skipped: the buffer `num_batches_skipped`, incremented instead of an update if the new statistics are not finite.
     """
 
     running_stats: tuple[BufferPair | None, ...]
     labels: Tensor | None
     num_batches: Tensor | None = None
     momentum: float | None = None
+    num_skipped: Tensor | None = None
 
 
 @dataclass(eq=False)

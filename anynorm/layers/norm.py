@@ -35,7 +35,7 @@ from anynorm.kernels.sync import NoSync, SyncGroup
 from anynorm.layers.conditioning import read_condition
 from anynorm.layers.running_stats import RunningStats
 from anynorm.layers.state_dict import prepare_state_dict
-from anynorm.layers.validation import check_batch, check_input, check_residual
+from anynorm.layers.validation import check_batch, check_input, check_residual, has_single_value, may_have_single_value
 
 NO_SYNC = NoSync()
 PARAMETER_FIELDS = Params._fields[:NUM_LAYER_PARAMS]
@@ -55,6 +55,8 @@ class NormOptions(TypedDict, total=False):
         update_rule: update rule of the running statistics (see `anynorm.core.update_rules`); replaces `momentum`.
         activation: activation that is applied to the output in the same pass, such as "relu"; None without one.
         bias: whether the affine per channel has a shift β; False for a scale γ alone, as in torch.
+        single_value: for a training batch with a single value per statistic of a cut that pools samples: "error" to raise an
+            error; "running" to normalize by running statistics, as in inference, and to update nothing.
     """
 
     eps: float
@@ -66,6 +68,7 @@ class NormOptions(TypedDict, total=False):
     update_rule: UpdateRule | None
     activation: str | Activation | None
     bias: bool
+    single_value: str
 
 
 class CustomNorm:
@@ -101,6 +104,8 @@ class Norm(RunningStats):
         update_rule: update rule of the running statistics (see `anynorm.core.update_rules`); replaces `momentum`.
         activation: activation that is applied to the output in the same pass, such as "relu"; None without one.
         bias: whether the affine per channel has a shift β; False for a scale γ alone, as in torch.
+        single_value: for a training batch with a single value per statistic of a cut that pools samples: "error" to raise an
+            error; "running" to normalize by running statistics, as in inference, and to update nothing.
 
     Raises:
         SpecError: if an argument is invalid, or the definition does not support the number of channels.
@@ -122,6 +127,8 @@ class Norm(RunningStats):
     """Whether the statistics of this layer depend on another layer (BKN)."""
     one_cut_per_channel = False
     """Whether each channel uses only one of the mixed cuts (IBN)."""
+    single_value = "error"
+    """What to do with a training batch that has a single value per statistic: "error" or "running"."""
     post_modules: tuple[str, ...] = ()
     """Names of child modules that are applied to the output, such as the fused activation of a replaced module."""
     _activation: Activation | None = None
@@ -147,11 +154,14 @@ class Norm(RunningStats):
         update_rule: UpdateRule | None = None,
         activation: str | Activation | None = None,
         bias: bool = True,
+        single_value: str = "error",
     ) -> None:
         if not isinstance(norm_spec, NormSpec):
             raise SpecError(f"Norm takes a NormSpec; got {norm_spec!r}. Use anynorm.make(spec, num_features) for a text.")
         if not isinstance(eps, int | float) or not 0 <= eps < 1:
             raise SpecError(f"eps must be in [0, 1); got {eps!r}. Usual: 1e-5. To set the number of groups, pass num_groups=….")
+        if single_value not in ("error", "running"):
+            raise SpecError(f"single_value must be 'error' or 'running'; got {single_value!r}.")
         if norm_spec.custom and not isinstance(self, CustomNorm):
             raise SpecError(
                 f"{norm_spec} has a class of its own; got Norm. Use anynorm.make({str(norm_spec)!r}, {num_features}) instead."
@@ -167,6 +177,7 @@ class Norm(RunningStats):
         )
         self.eps = eps
         self._activation = read_activation(activation)
+        self.single_value = single_value
         self._condition: Any = None
         self._forward_specs: dict[Any, ForwardSpec] = {}
         self._register_parameters(device, dtype)
@@ -214,24 +225,46 @@ class Norm(RunningStats):
     ) -> Tensor:
         """Normalize x, add the residual and apply the activation, without applying `post_modules`."""
         spec = self._forward_spec(activation)
+        if self.single_value == "running" and has_single_value(self, spec, x):
+            spec = self._forward_spec(activation, infer=True)
         check_input(self, spec, x)
         if residual is not None:
             check_residual(self, x, residual)
         if spec.takes_condition:
             condition = read_condition(self, x, self._condition if condition is None else condition)
-        y, batch = self._compute_output(spec, x, self._params(condition, residual), self._read_buffers(spec, condition))
-        if self.training and spec.has_variable_counts:
-            check_batch(self, batch)
+        params, buffers = self._params(condition, residual), self._read_buffers(spec, condition)
+        if self.single_value == "running" and may_have_single_value(self, spec, x):
+            y, batch = self._replace_single(spec, x, params, buffers._replace(momentum=None))
+        else:
+            y, batch = self._compute_output(spec, x, params, buffers)
+            if self.training and spec.has_variable_counts:
+                check_batch(self, batch)
         self.update_running_stats(batch)
         return y
+
+    def _replace_single(self, spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
+        """Return y, normalized by running statistics in domains with a single value, and batch statistics without these domains.
+
+        Whether a domain, or all processes, have a single value is not known from the shape. No tensor value is read.
+        """
+        y, batch = self._compute_output(spec, x, params, buffers)
+        assert batch.num_values is not None  # a cut pools samples of the batch
+        single = torch.zeros_like(batch.num_values, dtype=torch.bool)
+        for cut, moments in zip(self.cuts, batch.by_cut, strict=True):
+            if moments is not None and cut.pools_samples and not cut.is_ghost:
+                single = single | (moments.count[:, :1, :1] == 1)
+        inferred, _ = self._compute_output(self._forward_spec(spec.activation, infer=True), x, params, buffers)
+        by_sample = single.expand(x.shape[0], 1, 1) if buffers.labels is None else single.index_select(0, buffers.labels)
+        y = torch.where(by_sample.reshape(-1, *(1 for _ in x.shape[1:])), inferred, y)
+        return y, batch._replace(num_values=torch.where(single, torch.zeros_like(batch.num_values), batch.num_values))
 
     def _compute_output(self, spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
         """Return y and the batch statistics. Subclasses of `CustomNorm` may override this method."""
         return kernels.normalize(spec, x, params, buffers)
 
-    def _forward_spec(self, activation: Activation | None = None) -> ForwardSpec:
-        """Return the forward spec for the current mode of the layer."""
-        sync_group, uses_batch = self.sync_group if self.training else NO_SYNC, self.uses_batch
+    def _forward_spec(self, activation: Activation | None = None, *, infer: bool = False) -> ForwardSpec:
+        """Return the forward spec for the current mode of the layer, or with running statistics as in inference (`infer`)."""
+        sync_group, uses_batch = self.sync_group if self.training and not infer else NO_SYNC, self.uses_batch and not infer
         mode = (self.training, uses_batch, sync_group, self.eps, activation)
         spec = None if torch.compiler.is_compiling() else self._forward_specs.get(mode)
         if spec is None:
@@ -270,9 +303,11 @@ class Norm(RunningStats):
         stats = tuple([self.running_stats(index) for index in range(len(spec.uses_batch))])
         labels = condition if spec.takes_condition and not spec.takes_style else None
         rule = self._update_rule
-        if not self.training or not isinstance(rule, Running) or not self.updates_running_stats or is_recomputing():
+        updates = spec.pools_batch and self.accumulator is None and isinstance(rule, Running)
+        if not self.training or not updates or not self.updates_running_stats or is_recomputing():
             return Buffers(stats, labels)
-        return Buffers(stats, labels, self._buffers["num_batches_tracked"], rule.rate)
+        counters = self._buffers["num_batches_tracked"], self._buffers.get("num_batches_skipped")
+        return Buffers(stats, labels, counters[0], rule.rate, counters[1])
 
     @property
     def spec(self) -> str:
@@ -413,6 +448,7 @@ class Norm(RunningStats):
             device=outer[0].device,
             dtype=outer[0].dtype,
             activation=self.activation,
+            single_value=self.single_value,
         )
         with torch.no_grad():
             for name in [*merged._buffers, "mean_weight", "var_weight"]:
@@ -429,6 +465,9 @@ class Norm(RunningStats):
     def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, *rest: Any) -> None:
         prepare_state_dict(self, state_dict, prefix, local_metadata)
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
+        skipped, tracked = self._buffers.get("num_batches_skipped"), self._buffers.get("num_batches_tracked")
+        if skipped is not None and tracked is not None and skipped.is_meta:  # made on the meta device, loaded with assign=True
+            self._buffers["num_batches_skipped"] = torch.zeros_like(tracked)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without the condition of an enclosing `with condition(…)` block and without cached forward specs."""
@@ -441,4 +480,5 @@ class Norm(RunningStats):
         tracked = rule if self.track_running_stats else "track_running_stats=False"
         shown = [repr(self.spec), str(self.num_features), f"eps={self.eps}", *([tracked] if self.pools_samples else [])]
         shown += [] if self.activation is None else [f"activation={self.activation.name!r}"]
+        shown += [] if self.single_value == "error" else [f"single_value={self.single_value!r}"]
         return ", ".join(shown)

@@ -52,6 +52,7 @@ class RegisteredNorm(Norm):
         update_rule: update rule of the running statistics (see `anynorm.core.update_rules`); replaces `momentum`.
         activation: activation that is applied to the output in the same pass, such as "relu"; None without one.
         bias: whether the affine per channel has a shift β; False for a scale γ alone, as in torch.
+        single_value: "error" or "running" for a training batch with a single value per statistic; see `anynorm.make`.
         norm_spec: the definition of the norm, if it has been parsed; `anynorm.make` passes it.
 
     Attributes:
@@ -104,6 +105,7 @@ class RegisteredNorm(Norm):
         update_rule: UpdateRule | None = None,
         activation: str | Activation | None = None,
         bias: bool = True,
+        single_value: str = "error",
         norm_spec: NormSpec | None = None,
     ) -> None:
         self._initialize(
@@ -118,6 +120,7 @@ class RegisteredNorm(Norm):
             update_rule=update_rule,
             activation=activation,
             bias=bias,
+            single_value=single_value,
             norm_spec=norm_spec,
         )
 

@@ -5,6 +5,10 @@ running_mean_2, …             the same for further cuts that pool over samples
                               if the mean of the norm is 0: only running_var, the second moment E[x²]
 num_batches_tracked           number of batches tracked                                         () or (domains,)
 num_values_tracked            number of values per channel tracked; only for `Pooled`           () or (domains,)
+num_batches_skipped           number of batches skipped; not in the state_dict                  () or (domains,)
+
+A batch is skipped if a new statistic is not finite (infinite or NaN) in the dtype of its buffer, as after an overflow in
+float16: then no statistic and no other counter of its domain changes, in any cut. The output is not finite, as in torch.
 """
 
 from __future__ import annotations
@@ -16,12 +20,13 @@ import torch
 from torch import Tensor, nn
 
 from anynorm.core.compat import is_exporting, is_recomputing, recomputing
-from anynorm.core.moments import MIN_PRESENT_COUNT, Moments, pool_samples
+from anynorm.core.moments import MIN_PRESENT_COUNT, Moments, pool_samples, table_dtype
 from anynorm.core.spec import NormSpec
 from anynorm.core.update_rules import Observation, Running, Stats, UpdateRule, as_tables, from_momentum
 from anynorm.errors import SpecError
 from anynorm.kernels.interface import BatchStats, BufferPair
 from anynorm.kernels.sync import NoSync, SyncGroup
+from anynorm.layers.accumulation import Accumulator
 
 STAT_PREFIXES = ("running_", "num_batches_", "num_values_")
 """Prefixes of the names of the buffers of running statistics; other buffers belong to subclasses."""
@@ -44,6 +49,7 @@ class RunningStats(nn.Module):
         var_cut_indices: indices of the cuts of the variance in `cuts`.
         pools_samples: whether a cut of the norm pools over samples.
         sync_group: the processes over which statistics are synchronized in training.
+        accumulator: the statistics of the micro-batches of the current optimizer step; None to update after every batch.
     """
 
     _update_rule: UpdateRule
@@ -52,6 +58,8 @@ class RunningStats(nn.Module):
     running_var: Tensor | None
     num_batches_tracked: Tensor | None
     num_values_tracked: Tensor | None
+    num_batches_skipped: Tensor | None
+    accumulator: Accumulator | None = None
 
     def __init__(
         self,
@@ -153,6 +161,7 @@ class RunningStats(nn.Module):
         sets = (self.norm_spec.num_stat_sets,) if self.norm_spec.num_stat_sets else ()
         tally = torch.zeros(sets, dtype=torch.long, device=like.device) if self._stat_names else None
         needed: dict[str, Tensor | None] = {"running_mean": None, "running_var": None, "num_batches_tracked": tally}
+        needed["num_batches_skipped"] = None if tally is None else tally.clone()
         for index, names in self._stat_names.items():
             shape = (*sets, math.prod(self._stat_parts(index)))
             for name, value in zip(names, (0, 1), strict=True):
@@ -162,7 +171,7 @@ class RunningStats(nn.Module):
             needed["num_values_tracked"] = tally.double() if self.norm_spec.soft_assignment else tally.clone()
         for name in [*needed, *self._buffers]:
             if name.startswith(STAT_PREFIXES) and (self._buffers.get(name) is None or needed.get(name) is None):
-                self.register_buffer(name, needed.get(name))
+                self.register_buffer(name, needed.get(name), persistent=name != "num_batches_skipped")
 
     def _name_stats(self) -> dict[int, tuple[str | None, str | None]]:
         """Return the buffer names of the mean and variance of each cut.
@@ -195,20 +204,76 @@ class RunningStats(nn.Module):
         assert new_values is not None  # `pooled_samples` was checked
         if self.num_batches_tracked is None and not isinstance(self._update_rule, Running):
             return  # as in torch: without a counter, a cumulative average is not updated
-        present = new_values > MIN_PRESENT_COUNT
+        present = ~(new_values <= MIN_PRESENT_COUNT)  # also if it is NaN, as in ModeNorm
+        is_first = torch.ones((), dtype=torch.bool, device=new_values.device)
         if torch.compiler.is_compiling() and not is_exporting():
-            present = present & ~recomputing(new_values)
+            is_first = ~recomputing(new_values)
+        observations = {index: self._observe(index, batch) for index in self._stat_names}
+        present, finite = present & is_first, self._has_finite(observations)
+        if self.num_batches_skipped is not None:
+            self.num_batches_skipped.add_((present & ~finite).reshape(self.num_batches_skipped.shape))
+        present = present & finite
+        if self.accumulator is None:
+            self._apply_rule(observations, new_values, present)
+        else:
+            self.accumulator.add(observations, new_values, present, is_first)
+            self._update_by_accumulated(self.accumulator, self.accumulator.is_complete())
+
+    def _update_by_accumulated(self, accumulator: Accumulator, condition: Tensor) -> None:
+        """If a condition is true, apply the update rule to the accumulated micro-batches, and start a new group of them."""
+        num_values = accumulator.num_values
+        self._apply_rule(accumulator.observations(self.norm_spec.correction), num_values, (num_values > MIN_PRESENT_COUNT) & condition)
+        accumulator.restart(condition)
+
+    def start_accumulation(self, steps: int) -> None:
+        """Update the running statistics once per `steps` batches, by their pooled statistics."""
+        shapes = {
+            index: (self.norm_spec.num_stat_sets or 1, *self._stat_parts(index))
+            for index, cut in enumerate(self.cuts)
+            if cut.pools_samples
+        }
+        ghosts = {index for index in shapes if self.cuts[index].is_ghost}
+        like = next(buffer for index in shapes for buffer in self.running_stats(index) if buffer is not None)
+        counts = torch.zeros(self.norm_spec.num_stat_sets or 1, 1, 1, dtype=table_dtype(like), device=like.device)
+        self.accumulator = Accumulator(steps, counts, shapes, ghosts)
+
+    @torch.no_grad()
+    def finish_group(self) -> None:
+        """Update the running statistics by the batches since the last update, if there are any, and start a new group."""
+        updates = self.track_running_stats and self._update_rule.updates and self.has_running_stats
+        has_counter = self.num_batches_tracked is not None or isinstance(self._update_rule, Running)
+        if self.accumulator is not None and updates and has_counter:
+            self._update_by_accumulated(self.accumulator, self.accumulator.num_passes > 0)
+
+    def _observe(self, index: int, batch: BatchStats) -> Observation:
+        """Return the statistics of a batch for one cut; `_apply_rule` sets the numbers of batches and values."""
+        counts = batch.num_values
+        assert counts is not None  # `pooled_samples` was checked
+        average, moments = self._average(index, batch), self._batch_moments(index, batch)
+        correction = self.norm_spec.correction
+        return Observation(average, moments, counts, counts, counts, self._num_parts(index, batch), correction)
+
+    def _has_finite(self, observations: dict[int, Observation]) -> Tensor:
+        """Whether all new statistics of a domain are finite in the dtype of their buffers, (domains or 1, 1, 1)."""
+        finite = []
+        for index, names in self._stat_names.items():
+            for name, new in zip(names, observations[index].average, strict=True):
+                if name:
+                    is_finite = new.abs() <= torch.finfo(self.get_buffer(name).dtype).max
+                    finite.append(is_finite.flatten(1).all(1))
+        return torch.stack(finite).all(0).reshape(-1, 1, 1)
+
+    def _apply_rule(self, observations: dict[int, Observation], new_values: Tensor, present: Tensor) -> None:
+        """Apply the update rule to the domains that are present; the others are not changed."""
         updated: dict[str, Tensor] = {}
         num_batches = num_values = new_values
         if self.num_batches_tracked is not None:
             num_batches = updated["num_batches_tracked"] = self.num_batches_tracked.reshape(-1, 1, 1) + present
         if self._update_rule.is_exact and self.num_values_tracked is not None:
-            num_values = updated["num_values_tracked"] = self.num_values_tracked.reshape(-1, 1, 1) + new_values
+            tracked = self.num_values_tracked.reshape(-1, 1, 1)
+            num_values = updated["num_values_tracked"] = tracked + torch.where(present, new_values, torch.zeros_like(new_values))
         for index, names in self._stat_names.items():
-            average, moments = self._average(index, batch), self._batch_moments(index, batch)
-            num_parts = self._num_parts(index, batch)
-            correction = self.norm_spec.correction
-            observation = Observation(average, moments, num_batches, num_values, new_values, num_parts, correction)
+            observation = observations[index]._replace(num_batches=num_batches, num_values=num_values, new_values=new_values)
             shape = (self.norm_spec.num_stat_sets or 1, *self._stat_parts(index))
             stats = as_tables(self.running_stats(index), shape, new_values.dtype)
             for name, old, new in zip(names, stats, self._update_rule.update(stats, observation), strict=True):

@@ -109,6 +109,27 @@ def _num_values(norm: Norm, cut: Cut, shape: Shape) -> int:
     return math.prod([length // part if part else 0 for length, part in zip(shape, cut.parts(shape), strict=True)])
 
 
+def _uses_running(norm: Norm, spec: ForwardSpec, x: Tensor) -> bool:
+    """Whether running statistics can take the place of those of the batch; False for an input without samples and channels."""
+    return norm.training and spec.pools_batch and norm.has_running_stats and isinstance(x, Tensor) and x.dim() >= 2
+
+
+def has_single_value(norm: Norm, spec: ForwardSpec, x: Tensor) -> bool:
+    """Whether a cut that has running statistics would compute one from a single value, known from the shape of x."""
+    if not _uses_running(norm, spec, x):
+        return False
+    shape = (x.shape[0], x.shape[1], math.prod(x.shape[2:]))
+    return any([cut.pools_samples and _num_values(norm, cut, shape) == 1 for cut in norm.cuts])
+
+
+def may_have_single_value(norm: Norm, spec: ForwardSpec, x: Tensor) -> bool:
+    """Whether a domain or all processes together may have a single value per statistic: if one sample has only one."""
+    if not spec.has_variable_counts or not _uses_running(norm, spec, x):
+        return False
+    shape = (1, x.shape[1], math.prod(x.shape[2:]))
+    return any([not cut.is_ghost and cut.pools_samples and math.prod(cut.parts(shape)[1:]) == x[:1].numel() for cut in norm.cuts])
+
+
 def check_batch(norm: Norm, batch: BatchStats) -> None:
     """Check that batch statistics were computed over more than one value; for norms with domains or synchronized statistics.
 
@@ -124,7 +145,8 @@ def check_batch(norm: Norm, batch: BatchStats) -> None:
 
 
 def _single_value_message(cut: Cut) -> str:
+    running = "pass single_value='running' to normalize by running statistics, " if cut.pools_samples else ""
     return (
         f"{cut} needs more than one value per statistic in training; got 1, whose variance is 0. Use more samples or positions, "
-        "call .eval(), or use a norm that pools over channels (ln, gn, en)."
+        f"call .eval(), {running}or use a norm that pools over channels (ln, gn, en)."
     )

@@ -155,6 +155,7 @@ def _read_anynorm(norm: Norm) -> NormInfo:
         tensors=_tensors(norm, *names),
         running_stats={norm.cuts[index]: norm.running_stats(index) for index in norm.tracked_cuts},
         activation=norm.activation,
+        single_value=norm.single_value,
         post_modules={name: getattr(norm, name) for name in norm.post_modules},
     )
 

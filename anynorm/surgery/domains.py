@@ -70,6 +70,7 @@ def domain_tensors(norm: Norm) -> dict[str, Tensor]:
     """Return the parameters and buffers of a norm that have one row per class or domain, by name."""
     affine = {name: norm._parameters[name] for name in _AFFINE}
     stats = {name: buffer for name, buffer in norm._buffers.items() if name.startswith(STAT_PREFIXES)}
+    stats.pop("num_batches_skipped", None)
     if not norm.norm_spec.affine.num_domains:  # statistics shared by the classes
         stats = {}
     return {name: tensor for name, tensor in {**affine, **stats}.items() if tensor is not None}

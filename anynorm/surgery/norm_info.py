@@ -34,6 +34,7 @@ class NormInfo:
             (K, c), num_batches_tracked.
         running_stats: running mean and variance of each cut.
         activation: activation that the layer applies to its normalized output, before its post modules; None without one.
+        single_value: what to do with a training batch with a single value per statistic; see `anynorm.make`.
         post_modules: child modules that the layer applies to its output, by name.
     """
 
@@ -47,6 +48,7 @@ class NormInfo:
     tensors: dict[str, Tensor] = field(default_factory=dict)
     running_stats: dict[Cut, tuple[Tensor | None, Tensor | None]] = field(default_factory=dict)
     activation: Activation | None = None
+    single_value: str = "error"
     post_modules: dict[str, nn.Module] = field(default_factory=dict)
 
     @property

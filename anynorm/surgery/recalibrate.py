@@ -214,7 +214,7 @@ class _Estimation:
 
 def _estimating_norm(site: NormSite, update_rule: UpdateRule) -> Norm:
     """Return a copy of the norm of a site with reset running statistics."""
-    norm = _pooling_samples(make_equivalent(site, update_rule=update_rule), site)
+    norm = _pooling_samples(make_equivalent(site, update_rule=update_rule, single_value="error"), site)
     norm.reset_running_stats()
     return norm
 

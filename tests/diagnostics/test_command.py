@@ -216,3 +216,25 @@ def test_adaptation_refuses_wrong_data_and_options(options, message, pixels, mon
     done = run("diagnose", MODEL, "--what", "adaptation", *options)
     with pytest.raises(anynorm.AnynormError, match=message):
         raise done.exception
+
+
+def with_overflow():
+    """A network that was trained on batches of which two in five had an overflow in the second norm."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), anynorm.make("bn", 8), nn.Conv2d(8, 8, 3), anynorm.make("hn:2", 8))
+    handle = None
+    for step in range(5):
+        if step == 3:
+            handle = model[2].register_forward_hook(lambda _module, _inputs, output: output * float("inf"))
+        model(data(8, 3, 8, 8, seed=step))
+    handle.remove()
+    return model
+
+
+def test_batches_that_norms_skipped_are_reported(labeled):
+    done = run("diagnose", "tests.diagnostics.test_command:with_overflow", "--data", labeled)
+    assert done.exit_code == 0, done.output
+    assert "1 norm skipped batches whose statistics were infinite or NaN; the first of them, '3', 2 batches" in done.stdout
+    report = json.loads(run("diagnose", "tests.diagnostics.test_command:with_overflow", "--data", labeled, "--json").stdout)
+    assert [row["skipped"] for row in report["rows"]] == [0, 2]
+    assert "skipped" not in json.loads(run("diagnose", MODEL, "--data", labeled, "--json").stdout)["rows"][0]

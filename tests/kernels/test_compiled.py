@@ -103,8 +103,8 @@ def test_the_declared_shapes_gradients_and_mutations_of_the_operators_are_true(s
     torch.library.opcheck(operators.forward.default, arguments)
     _, stats = operators.forward(*arguments)
     mutable = [buffer.clone() for buffer in buffers]
-    counter = None if norm.num_batches_tracked is None else norm.num_batches_tracked.clone()
-    plain = (x.detach(), stats.detach(), mutable, slots, counter, definition.encoded, 1e-5, "", 0.1)
+    counters = [None if each is None else each.clone() for each in (norm.num_batches_tracked, norm.num_batches_skipped)]
+    plain = (x.detach(), stats.detach(), mutable, slots, *counters, definition.encoded, 1e-5, "", 0.1)
     torch.library.opcheck(operators.update_running.default, plain)
 
 

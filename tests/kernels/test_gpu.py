@@ -382,6 +382,38 @@ def test_state_does_not_move_if_a_domain_has_a_single_value(spec):
         assert torch.equal(value, before[key]), key
 
 
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+@pytest.mark.parametrize("spec", ["bn", "hn:4", "sn", "gbgn:2,4", "bgn:32", "bn.dom@3", "saauxbn@3", "sn.aux@3"])
+@pytest.mark.filterwarnings("ignore:invalid value encountered")  # numpy, in the interpreter: inf − inf
+def test_statistics_that_are_not_finite_are_skipped_and_counted_as_by_the_reference(spec, value):
+    found = []
+    x = data(4, 16, 2, 3)
+    x[1, 3, 0, 0] = value  # in one domain, and one channel
+    for name in ("reference", "gpu"):
+        norm, condition = make(spec), condition_for(make(spec), x)
+        with kernels.use(name):
+            norm(data(4, 16, 2, 3, seed=1), condition)
+            norm(x, condition)
+        found.append(norm)
+    for key, expected in found[0].named_buffers():
+        same(found[1].get_buffer(key), expected, rtol=1e-5, atol=1e-6)
+        assert expected.isfinite().all()
+    skipped = found[1].num_batches_skipped
+    assert skipped.sum() == 1
+    if norm.norm_spec.num_stat_sets:
+        assert skipped.tolist() == [0, 1, 0]
+        assert norm.num_batches_tracked.tolist() == [2, 1, 0]
+
+
+def test_running_statistics_in_float16_do_not_become_infinite():
+    norm = anynorm.make("bn", 8)
+    norm.running_mean, norm.running_var = norm.running_mean.half(), norm.running_var.half()
+    with kernels.use("gpu"):
+        norm(400 * torch.randn(16, 8, 4))  # variances of 160000
+    assert norm.num_batches_skipped == 1
+    same(norm.running_var, torch.ones(8, dtype=torch.float16))
+
+
 WRONG_SIZES = [
     ("bn", {"weight": torch.ones(7)}, r"weight must have shape \(16,\); got \(7,\)"),
     ("ccbn@3", {"class_bias": torch.ones(2, 16)}, r"class_bias must have shape \(3, 16\); got \(2, 16\)"),

@@ -94,7 +94,7 @@ class BatchRenorm(ScheduledNorm):
             self._set_ramp(name, *(at * total_steps // (4 * last) for at in ramp))
 
     def _compute_output(self, spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
-        if not (self.updates_running_stats and self.schedule_enabled):
+        if not (spec.pools_batch and self.updates_running_stats and self.schedule_enabled):
             return super()._compute_output(spec, x, params, buffers)
         r, d = self._correction(spec, x)
         if params.weight is not None and params.bias is not None:
