@@ -209,15 +209,14 @@ class Norm(RunningStats):
             check_residual(self, x, residual)
         if spec.takes_condition:
             condition = read_condition(self, x, self._condition if condition is None else condition)
-        axis, num_dims = self.channel_axis, x.dim()
+        view, axis = x, self.channel_axis
         if axis != 1:
-            x = to_channels_second(x, axis)
-            residual = None if residual is None else to_channels_second(residual, axis)
-        y, batch = self._compute_output(spec, x, self._params(condition, residual), self._read_buffers(spec, condition))
+            view, residual = to_channels_second(x, axis), None if residual is None else to_channels_second(residual, axis)
+        y, batch = self._compute_output(spec, view, self._params(condition, residual), self._read_buffers(spec, condition))
         if self.training and spec.has_variable_counts:
             check_batch(self, batch)
         self.update_running_stats(batch)
-        return y if axis == 1 else from_channels_second(y, axis, num_dims)
+        return y if axis == 1 else from_channels_second(y, axis, x.dim())
 
     def _compute_output(self, spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
         """Return y and the batch statistics; x and y have channels in axis 1. Subclasses of `CustomNorm` may override it."""
