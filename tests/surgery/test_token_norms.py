@@ -70,6 +70,17 @@ class GemmaRMSNorm(nn.Module):
         return (output * (1.0 + self.weight.float())).type_as(x)
 
 
+class ShiftedRMSNorm(LlamaRMSNorm):
+    """With β."""
+
+    def __init__(self, hidden_size):
+        super().__init__(hidden_size)
+        self.bias = nn.Parameter(torch.zeros(hidden_size))
+
+    def forward(self, hidden_states):
+        return super().forward(hidden_states) + self.bias
+
+
 class RmsNorm2d(nn.Module):
     """The class of timm for (n, c, h, w)."""
 
@@ -120,7 +131,7 @@ class DynamicNorm(nn.LayerNorm):
     [
         (nn.LayerNorm(8), (3, 5, 8), "pn", -1),
         (nn.LayerNorm(8), (6, 8), "pn", -1),
-        (nn.LayerNorm(8, eps=1e-3, bias=False), (2, 3, 4, 8), "pn", -1),
+        (nn.LayerNorm(8, eps=1e-3, bias=False), (2, 3, 4, 8), "pn.nobias", -1),
         (nn.LayerNorm(8, elementwise_affine=False), (3, 5, 8), "pn.none", -1),
         (TimmLayerNorm(8), (3, 5, 8), "pn", -1),
         (LayerNorm2d(8), (2, 8, 3, 4), "pn", 1),
@@ -132,6 +143,8 @@ class DynamicNorm(nn.LayerNorm):
         (T5LayerNorm(8), (3, 5, 8), "rms", -1),
         (GemmaRMSNorm(8), (3, 5, 8), "rms", -1),
         (RmsNorm2d(8), (2, 8, 3, 4), "rms", 1),
+        (nn.RMSNorm(8, elementwise_affine=False), (3, 5, 8), "rms.none", -1),
+        (ShiftedRMSNorm(8), (3, 5, 8), "0/pn", -1),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else None,
 )
@@ -292,7 +305,8 @@ def test_the_estimation_shift_of_a_converted_transformer_is_measured_per_norm():
     with fluctuation(network.train(), last=2) as recorder:
         for batch in IMAGES.split(8):
             network(batch)
-    assert recorder is not None
+    assert len(recorder.report()) == 9
+    assert recorder.series("norm")["bn_mean"].shape == (2, 16)
 
 
 @pytest.mark.parametrize("order", ["before", "after"])
