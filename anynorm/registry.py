@@ -63,6 +63,7 @@ def make(
     activation: str | Activation | None = None,
     bias: bool = True,
     single_value: str = "error",
+    channel_axis: int = 1,
     **arguments: Any,
 ) -> Norm:
     """Make a normalization layer from a spec.
@@ -83,6 +84,7 @@ def make(
         single_value: for a training batch with a single value per statistic of a cut that pools samples, as the last batch of an
             epoch may have: "error" to raise an error; "running" to normalize by running statistics, as in inference, and to
             update nothing.
+        channel_axis: axis of the channels in the input: 1 for (n, c, …), -1 for (n, …, c), such as tokens (n, t, c).
         arguments: arguments of the norms that are not in the spec string, such as num_groups, num_classes, num_domains or
             num_samples, and hyperparameters of the norm. Every spec accepts batch_size, which only bgn uses, to choose its
             number of groups.
@@ -94,6 +96,8 @@ def make(
     HeteroNorm('hn:32', 64, eps=1e-05, momentum=0.1)
     >>> make("bgn", 48, batch_size=8).spec
     'bgn:16'
+    >>> make("pn", 64, channel_axis=-1)  # nn.LayerNorm(64) for tokens (n, t, 64)
+    PositionalNorm('pn', 64, eps=1e-05, channel_axis=-1)
     """
     usable: set[str] = set()
     if isinstance(spec, str):
@@ -118,6 +122,7 @@ def make(
         activation=activation,
         bias=bias,
         single_value=single_value,
+        channel_axis=channel_axis,
         **hyperparameters,
     )
 

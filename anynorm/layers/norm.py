@@ -32,6 +32,7 @@ from anynorm.core.update_rules import Cumulative, Running, UpdateRule, from_mome
 from anynorm.errors import FoldError, SpecError
 from anynorm.kernels.interface import NUM_LAYER_PARAMS, BatchStats, Buffers, ForwardSpec, Params
 from anynorm.kernels.sync import NoSync, SyncGroup
+from anynorm.layers.channel_axis import check_channel_axis, from_channels_second, to_channels_second
 from anynorm.layers.conditioning import read_condition
 from anynorm.layers.running_stats import RunningStats
 from anynorm.layers.state_dict import prepare_state_dict
@@ -43,7 +44,7 @@ PARAMETER_FIELDS = Params._fields[:NUM_LAYER_PARAMS]
 
 
 class NormOptions(TypedDict, total=False):
-    """The options of every norm: those of torch's BatchNorm, `update_rule` and `activation`.
+    """The options of every norm: those of torch's BatchNorm, `update_rule`, `activation`, `bias` and `channel_axis`.
 
     Args:
         eps: value added to the variance for numerical stability.
@@ -57,6 +58,7 @@ class NormOptions(TypedDict, total=False):
         bias: whether the affine per channel has a shift β; False for a scale γ alone, as in torch.
         single_value: for a training batch with a single value per statistic of a cut that pools samples: "error" to raise an
             error; "running" to normalize by running statistics, as in inference, and to update nothing.
+        channel_axis: axis of the channels in the input: 1 for (n, c, …), -1 for (n, …, c), such as tokens (n, t, c).
     """
 
     eps: float
@@ -69,6 +71,7 @@ class NormOptions(TypedDict, total=False):
     activation: str | Activation | None
     bias: bool
     single_value: str
+    channel_axis: int
 
 
 class CustomNorm:
@@ -88,7 +91,7 @@ class CustomNorm:
 
 
 class Norm(RunningStats):
-    """A normalization layer for inputs (n, c, …) with at least 2 dimensions, defined by a `NormSpec`.
+    """A normalization layer for inputs (n, c, …), or (n, …, c), with at least 2 dimensions, defined by a `NormSpec`.
 
     Use `anynorm.make` to construct a layer from a spec string.
 
@@ -106,6 +109,7 @@ class Norm(RunningStats):
         bias: whether the affine per channel has a shift β; False for a scale γ alone, as in torch.
         single_value: for a training batch with a single value per statistic of a cut that pools samples: "error" to raise an
             error; "running" to normalize by running statistics, as in inference, and to update nothing.
+        channel_axis: axis of the channels in the input: 1 for (n, c, …), -1 for (n, …, c), such as tokens (n, t, c).
 
     Raises:
         SpecError: if an argument is invalid, or the definition does not support the number of channels.
@@ -123,6 +127,8 @@ class Norm(RunningStats):
     """Names and defaults of numbers that are not part of a spec."""
     schedule_enabled = True
     """Whether training advances the schedule of a norm that has one."""
+    channel_axis: int = 1
+    """The axis of the channels in the input."""
     is_connected = False
     """Whether the statistics of this layer depend on another layer (BKN)."""
     one_cut_per_channel = False
@@ -155,6 +161,7 @@ class Norm(RunningStats):
         activation: str | Activation | None = None,
         bias: bool = True,
         single_value: str = "error",
+        channel_axis: int = 1,
     ) -> None:
         if not isinstance(norm_spec, NormSpec):
             raise SpecError(f"Norm takes a NormSpec; got {norm_spec!r}. Use anynorm.make(spec, num_features) for a text.")
@@ -178,6 +185,7 @@ class Norm(RunningStats):
         self.eps = eps
         self._activation = read_activation(activation)
         self.single_value = single_value
+        self.channel_axis = check_channel_axis(channel_axis)
         self._condition: Any = None
         self._forward_specs: dict[Any, ForwardSpec] = {}
         self._register_parameters(device, dtype)
@@ -205,7 +213,7 @@ class Norm(RunningStats):
         """Normalize x, add the residual and apply the activation: y = φ(a (x − mean) + b + residual).
 
         Args:
-            x: (n, c), (n, c, length), (n, c, h, w) or (n, c, t, h, w).
+            x: (n, c), (n, c, length), (n, c, h, w) or (n, c, t, h, w); channels may be on another axis (`channel_axis`).
             condition: class, domain or style (see `anynorm.layers.conditioning`); ignored by norms without a condition.
             residual: a tensor with the shape, dtype and device of x.
             activation: the activation of this call, as in `make`; None for the activation of the layer.
@@ -232,15 +240,18 @@ class Norm(RunningStats):
             check_residual(self, x, residual)
         if spec.takes_condition:
             condition = read_condition(self, x, self._condition if condition is None else condition)
+        view, axis = x, self.channel_axis
+        if axis != 1:
+            view, residual = to_channels_second(x, axis), None if residual is None else to_channels_second(residual, axis)
         params, buffers = self._params(condition, residual), self._read_buffers(spec, condition)
-        if self.single_value == "running" and may_have_single_value(self, spec, x):
-            y, batch = self._replace_single(spec, x, params, buffers._replace(momentum=None))
+        if self.single_value == "running" and may_have_single_value(self, spec, view):
+            y, batch = self._replace_single(spec, view, params, buffers._replace(momentum=None))
         else:
-            y, batch = self._compute_output(spec, x, params, buffers)
+            y, batch = self._compute_output(spec, view, params, buffers)
             if self.training and spec.has_variable_counts:
                 check_batch(self, batch)
         self.update_running_stats(batch)
-        return y
+        return y if axis == 1 else from_channels_second(y, axis, x.dim())
 
     def _replace_single(self, spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
         """Return y, normalized by running statistics in domains with a single value, and batch statistics without these domains.
@@ -259,7 +270,7 @@ class Norm(RunningStats):
         return y, batch._replace(num_values=torch.where(single, torch.zeros_like(batch.num_values), batch.num_values))
 
     def _compute_output(self, spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
-        """Return y and the batch statistics. Subclasses of `CustomNorm` may override this method."""
+        """Return y and the batch statistics; x and y have channels in axis 1. Subclasses of `CustomNorm` may override it."""
         return kernels.normalize(spec, x, params, buffers)
 
     def _forward_spec(self, activation: Activation | None = None, *, infer: bool = False) -> ForwardSpec:
@@ -449,6 +460,7 @@ class Norm(RunningStats):
             dtype=outer[0].dtype,
             activation=self.activation,
             single_value=self.single_value,
+            channel_axis=self.channel_axis,
         )
         with torch.no_grad():
             for name in [*merged._buffers, "mean_weight", "var_weight"]:
@@ -481,4 +493,5 @@ class Norm(RunningStats):
         shown = [repr(self.spec), str(self.num_features), f"eps={self.eps}", *([tracked] if self.pools_samples else [])]
         shown += [] if self.activation is None else [f"activation={self.activation.name!r}"]
         shown += [] if self.single_value == "error" else [f"single_value={self.single_value!r}"]
+        shown += [] if self.channel_axis == 1 else [f"channel_axis={self.channel_axis}"]
         return ", ".join(shown)

@@ -53,6 +53,7 @@ class RegisteredNorm(Norm):
         activation: activation that is applied to the output in the same pass, such as "relu"; None without one.
         bias: whether the affine per channel has a shift β; False for a scale γ alone, as in torch.
         single_value: "error" or "running" for a training batch with a single value per statistic; see `anynorm.make`.
+        channel_axis: axis of the channels in the input: 1 for (n, c, …), -1 for (n, …, c), such as tokens (n, t, c).
         norm_spec: the definition of the norm, if it has been parsed; `anynorm.make` passes it.
 
     Attributes:
@@ -106,6 +107,7 @@ class RegisteredNorm(Norm):
         activation: str | Activation | None = None,
         bias: bool = True,
         single_value: str = "error",
+        channel_axis: int = 1,
         norm_spec: NormSpec | None = None,
     ) -> None:
         self._initialize(
@@ -121,6 +123,7 @@ class RegisteredNorm(Norm):
             activation=activation,
             bias=bias,
             single_value=single_value,
+            channel_axis=channel_axis,
             norm_spec=norm_spec,
         )
 

@@ -4,13 +4,15 @@
     nn.InstanceNorm1d/2d/3d                                in
     nn.GroupNorm                                           gn:g
     nn.LayerNorm over (c, …), all axes except the batch    ln
+    nn.LayerNorm over c, the last axis                     pn, channel_axis=-1
+    nn.RMSNorm over c, those of timm and transformers      rms, channel_axis=-1
     LayerNorm2d of torchvision and timm                    pn
     anynorm layers                                         their own spec
 
 With torch's `bias=False`, .nobias is added.
 
-Classes of other packages are recognized by the names of their base classes, so those packages are never imported. `register`
-adds support for another class.
+Classes of other packages are recognized by the names of their base classes, so those packages are never imported, and norms over
+the channels of each position also by their output (`identify`). `register` adds support for another class.
 """
 
 from __future__ import annotations
@@ -28,13 +30,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from anynorm.core.cuts import ALL, Cut
-from anynorm.core.spec import NormSpec
 from anynorm.core.update_rules import Frozen
 from anynorm.kernels.sync import AllReduce, NoSync
 from anynorm.layers.norm import Norm
-from anynorm.layers.registered import RegisteredNorm
 from anynorm.layers.running_stats import STAT_PREFIXES
-from anynorm.norms import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, PositionalNorm
+from anynorm.norms import BatchNorm, GroupNorm, InstanceNorm, LayerNorm
+from anynorm.surgery.identify import define, describe, identify, tensors_of_norm
 from anynorm.surgery.modes import preserve_modes
 from anynorm.surgery.norm_info import NormInfo, UnsupportedNormError
 
@@ -88,7 +89,9 @@ def read_norm(module: nn.Module) -> NormInfo | None:
         reader = _READERS.get(f"{base.__module__}.{base.__qualname__}") or _READERS.get(base.__name__)
         if reader is not None:
             return _with_post_modules(module, base, reader(module))
-    if re.search(r"Norm(\dd)?$", type(module).__name__) and not list(module.children()):
+    if re.search(r"Norm(\dd)?(Fp32)?$", type(module).__name__) and not list(module.children()):
+        if (info := identify(module)) is not None:
+            return info
         raise UnsupportedNormError(f"the class {type(module).__name__} is unknown; anynorm.register adds support for it")
     return None
 
@@ -99,6 +102,8 @@ def _with_post_modules(module: nn.Module, base: type, info: NormInfo) -> NormInf
     post_modules = {name: child for name, child in module.named_children() if name in _POST_MODULE_NAMES}
     if forward is base.forward or (post_modules and _is_norm_then(module, base, info, post_modules)):  # type: ignore[attr-defined]
         return replace(info, post_modules=post_modules)
+    if (identified := identify(module)) is not None:
+        return identified
     raise UnsupportedNormError(f"{type(module).__name__} has its own forward, which may do more than normalize")
 
 
@@ -115,7 +120,7 @@ def _is_norm_then(module: Any, base: Any, info: NormInfo, post_modules: dict[str
     dims = next((match[1] for cls in type(module).__mro__ if (match := re.search(r"([123])d$", cls.__name__))), "2")
     space = {"1": (5,), "2": (3, 4), "3": (2, 3, 2)}[dims]
     x = torch.linspace(-2, 3, 2 * info.channels * math.prod(space), device=like.device, dtype=like.dtype)
-    x = x.reshape(2, info.channels, *space)
+    x = x.reshape(2, info.channels, *space).movedim(1, info.channel_axis)
     with preserve_modes(module.modules()):
         module.eval()
         try:
@@ -156,6 +161,7 @@ def _read_anynorm(norm: Norm) -> NormInfo:
         running_stats={norm.cuts[index]: norm.running_stats(index) for index in norm.tracked_cuts},
         activation=norm.activation,
         single_value=norm.single_value,
+        channel_axis=norm.channel_axis,
         post_modules={name: getattr(norm, name) for name in norm.post_modules},
     )
 
@@ -163,14 +169,6 @@ def _read_anynorm(norm: Norm) -> NormInfo:
 def _torch_running_stats(module: Any) -> dict[Cut, tuple[Tensor | None, Tensor | None]]:
     mean, var = getattr(module, "running_mean", None), getattr(module, "running_var", None)
     return {} if mean is None or var is None else {Cut(1, ALL, 1): (mean, var)}
-
-
-def _define(norm_class: type[RegisteredNorm], tensors: dict[str, Tensor], **arguments: int) -> NormSpec:
-    """Return the definition of a norm with the affine that it has tensors for."""
-    norm_spec = norm_class.named_spec(arguments)
-    if "weight" not in tensors:
-        return norm_spec.without_affine()
-    return norm_spec if "bias" in tensors else norm_spec.without_bias()
 
 
 def _check_initialized(module: nn.Module) -> None:
@@ -182,7 +180,7 @@ def _read_batch_norm(module: _BatchNorm) -> NormInfo:
     _check_initialized(module)
     group, tensors = getattr(module, "process_group", None), _tensors(module, "weight", "bias", "num_batches_tracked")
     return NormInfo(
-        _define(BatchNorm, tensors),
+        define(BatchNorm, tensors),
         module.num_features,
         module.eps,
         momentum=module.momentum,
@@ -198,7 +196,7 @@ def _read_frozen_batch_norm(module: Any) -> NormInfo:
     if not running_stats:
         raise UnsupportedNormError(f"{type(module).__name__} has no running_mean and running_var")
     return NormInfo(
-        _define(BatchNorm, tensors),
+        define(BatchNorm, tensors),
         len(module.running_mean),
         float(module.eps) if hasattr(module, "eps") else _eps_of_forward(module),
         update_rule=Frozen(),
@@ -235,26 +233,24 @@ def _read_instance_norm(module: _InstanceNorm) -> NormInfo:
             "an InstanceNorm with running statistics normalizes by them in eval mode, which no norm of the algebra does"
         )
     tensors = _tensors(module, "weight", "bias")
-    return NormInfo(_define(InstanceNorm, tensors), module.num_features, module.eps, tensors=tensors)
+    return NormInfo(define(InstanceNorm, tensors), module.num_features, module.eps, tensors=tensors)
 
 
 def _read_group_norm(module: nn.GroupNorm) -> NormInfo:
     tensors = _tensors(module, "weight", "bias")
-    return NormInfo(_define(GroupNorm, tensors, num_groups=module.num_groups), module.num_channels, module.eps, tensors=tensors)
+    return NormInfo(define(GroupNorm, tensors, num_groups=module.num_groups), module.num_channels, module.eps, tensors=tensors)
 
 
 def _read_layer_norm(module: nn.LayerNorm) -> NormInfo:
     shape = tuple(module.normalized_shape)
-    if len(shape) < 2:
-        raise UnsupportedNormError(
-            f"LayerNorm over the last axis only ({shape[0]}) is not channel-first: its input has no channels in axis 1"
-        )
+    if len(shape) == 1:
+        return describe("pn", shape[0], module.eps, tensors_of_norm(module), channel_axis=-1)
     tensors = _tensors(module, "weight", "bias")
     by_channel = {name: tensor.reshape(shape[0], -1) for name, tensor in tensors.items()}
     if any(not table.is_meta and bool((table != table[:, :1]).any()) for table in by_channel.values()):
         raise UnsupportedNormError("its affine differs between positions; anynorm has one γ and β per channel")
     affine = {name: table[:, 0] for name, table in by_channel.items()}
-    return NormInfo(_define(LayerNorm, tensors), shape[0], module.eps, tensors=affine)
+    return NormInfo(define(LayerNorm, tensors), shape[0], module.eps, tensors=affine)
 
 
 def _read_layer_norm_2d(module: Any) -> NormInfo:
@@ -262,7 +258,7 @@ def _read_layer_norm_2d(module: Any) -> NormInfo:
     shape = getattr(module, "normalized_shape", None) or tensors.get("weight", torch.empty(0)).shape
     if len(shape) != 1 or not shape[0]:
         raise UnsupportedNormError(f"the number of channels of this {type(module).__name__} is unknown")
-    return NormInfo(_define(PositionalNorm, tensors), int(shape[0]), float(getattr(module, "eps", 1e-5)), tensors=tensors)
+    return describe("pn", int(shape[0]), float(getattr(module, "eps", 1e-5)), tensors, channel_axis=1)
 
 
 register("torch.nn.modules.batchnorm._BatchNorm", _read_batch_norm)

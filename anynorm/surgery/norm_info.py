@@ -35,6 +35,7 @@ class NormInfo:
         running_stats: running mean and variance of each cut.
         activation: activation that the layer applies to its normalized output, before its post modules; None without one.
         single_value: what to do with a training batch with a single value per statistic; see `anynorm.make`.
+        channel_axis: axis of the channels in the input.
         post_modules: child modules that the layer applies to its output, by name.
     """
 
@@ -49,6 +50,7 @@ class NormInfo:
     running_stats: dict[Cut, tuple[Tensor | None, Tensor | None]] = field(default_factory=dict)
     activation: Activation | None = None
     single_value: str = "error"
+    channel_axis: int = 1
     post_modules: dict[str, nn.Module] = field(default_factory=dict)
 
     @property
