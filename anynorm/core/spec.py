@@ -105,7 +105,7 @@ class NormSpec:
 
     Args:
         mean: the cuts of the mean.
-        var: the cuts of the variance.
+        var: the cuts of the variance; a norm outside the algebra without statistics has no cuts.
         mixing: how the statistics of several cuts are mixed.
         affine: the affine stages after the normalization.
         custom: what the registered class of a norm outside the algebra adds; None within the algebra.

@@ -105,13 +105,28 @@ def gradients(
     return [next(grads) if need and tensor is not None else None for tensor, need in zip(inputs, needed, strict=True)]
 
 
-def coefficients(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, Coefficients]:
-    """Return mean and (a, b) of y = a (x − mean) + b. For the arguments, see `kernels.normalize`."""
+def coefficients(
+    spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers, sample_moments: Moments | None = None
+) -> tuple[Tensor, Coefficients]:
+    """Return mean and (a, b) of y = a (x − mean) + b.
+
+    Args:
+        spec, x, params, buffers: see `kernels.normalize`.
+        sample_moments: the moments (n, c, strips) of the samples; None for those of x.
+    """
     batch = BatchStats([None for _ in spec.uses_batch])
     if any(spec.uses_batch):
-        batch = _batch_stats(spec, moments(x, spec.num_strips(x)), buffers)
+        batch = _batch_stats(spec, moments(x, spec.num_strips(x)) if sample_moments is None else sample_moments, buffers)
     mean, var = _mix(spec, _stats_by_cut(spec, x, batch, buffers), params)
     return mean, _chain(_stages(spec, params, buffers), inverse_std(var, spec.eps))
+
+
+def normalize_by(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers, sample_moments: Moments) -> Tensor:
+    """Return y for given moments (n, c, 1) of the samples, instead of those of x. For the other arguments, see `kernels.normalize`."""
+    mean, affine = coefficients(spec, x, params, buffers, sample_moments)
+    center = sample_moments.mean
+    y = scale(_subtract(x, center), center, mean, affine, x)
+    return with_strides_of(x, finish(y, params.residual, spec.activation).to(x.dtype))
 
 
 def _batch_stats(spec: ForwardSpec, sample_moments: Moments, buffers: Buffers) -> BatchStats:

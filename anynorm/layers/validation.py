@@ -97,7 +97,7 @@ def _check_counts(norm: Norm, spec: ForwardSpec, shape: Shape) -> None:
         if is_single and (cut.pools_samples or norm.one_cut_per_channel):
             raise ShapeError(_single_value_message(cut))
     for side in (norm.mean_cut_indices, norm.var_cut_indices):
-        if all([single[k] for k in side]):
+        if side and all([single[k] for k in side]):
             raise ShapeError(_single_value_message(norm.cuts[side[0]]))
 
 

@@ -6,6 +6,9 @@ normalized input x̂ of the new norm, per channel:
 
     γ = cov(x̂, t) / (var(x̂) + ridge)        β = mean(t) − γ mean(x̂)
 
+The ridge is relative to the mean of var(x̂) over the channels, which is 1 for norms. Other parameters of a norm keep their values,
+except those of point-wise functions (`fit_pointwise`).
+
 The second half continues with γ x̂ + β, so each norm is fitted to inputs that come from the norms fitted before it. This takes one
 forward pass over twice the images, independent of the depth. Running statistics are estimated from the same images.
 
@@ -23,15 +26,18 @@ from torch.utils._pytree import tree_map_only
 
 from anynorm.core.update_rules import Frozen, Running
 from anynorm.errors import SurgeryError
+from anynorm.layers.baselines.pointwise import PointwiseNorm
 from anynorm.layers.norm import Norm
 from anynorm.surgery.batches import Calibration, duplicate, gather
 from anynorm.surgery.find import NormSite
+from anynorm.surgery.fit_pointwise import fit_pointwise
 from anynorm.surgery.modes import preserve_modes
 from anynorm.surgery.new_norm import make_equivalent
 from anynorm.surgery.report import Conversion
 from anynorm.surgery.undo import temporary_changes
 
-RIDGE = 1e-6
+RIDGE = 1e-6  # of the mean variance of the channels
+MIN_RIDGE = 1e-12  # for channels that are all constant
 SAMPLES_AT_ONCE = 8  # samples converted to float64 at a time, few enough to stay in the cache
 GOOD_FIT = 1e-4  # relative error below which a norm is not fitted
 
@@ -137,10 +143,13 @@ def _solve(norm: Norm, x: Tensor, condition: Any, y: Tensor, target: Tensor, con
     if error < GOOD_FIT:
         return y
     _set_running_stats(norm, x, condition)
+    if isinstance(norm, PointwiseNorm):
+        conversion.notes.append(fit_pointwise(norm, x, target))
     outputs = [_output(norm, (weight, bias), values, x, condition) for values in ((0, 0), (1, 0), (0, 1))]
     uu, uv, vv, ur, vr = _normal_equations(target, *outputs)
     vv = vv.clamp(min=RIDGE)
-    gamma = (ur - uv * vr / vv) / (uu - uv * uv / vv + RIDGE)
+    variance = uu - uv * uv / vv
+    gamma = (ur - uv * vr / vv) / (variance + (RIDGE * variance.mean()).clamp(min=MIN_RIDGE))
     weight.copy_(gamma)
     bias.copy_((vr - gamma * uv) / vv)
     y = norm.normalize(x, condition)
