@@ -131,7 +131,7 @@ class _Parser:
                             raise SpecError(f"{self.text!r} removes {cut}, which is not among the cuts before it.")
                         cuts.remove(cut)
             sign = self._accept("+-")
-        if not mean or not var:
+        if not (mean and var) and not self.terms[-1].custom:
             raise SpecError(f"{self.text!r} leaves no cut. A norm needs at least one cut for the mean and one for the variance.")
         return tuple(mean), tuple(var)
 

@@ -122,7 +122,7 @@ def coefficients(
 
 
 def normalize_by(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers, sample_moments: Moments) -> Tensor:
-    """Return y for given moments (n, c, 1) of the samples, instead of those of x. For the other arguments, see `kernels.normalize`."""
+    """Return y for given moments (n, c, 1) of the samples, instead of those of x; see `kernels.normalize`."""
     mean, affine = coefficients(spec, x, params, buffers, sample_moments)
     center = sample_moments.mean
     y = scale(_subtract(x, center), center, mean, affine, x)

@@ -1,13 +1,13 @@
 """Fit of α and s of a point-wise function (dyt, derf) by a search; γ and β follow in closed form.
 
-With f = tanh(α x) or erf(α x + s), the least-squares γ and β of a channel leave the squared error n (var t − cov(f, t)² / var f) for
-the target t. The search minimizes its sum over the channels:
+With f = tanh(α x) or erf(α x + s) and the target t, the least-squares γ and β of a channel leave the error
+n (var t − cov(f, t)² / var f). The search minimizes its sum over the channels:
 
     1. α on a logarithmic grid, s = 0
     2. steps of log α and s, halved whenever none of them is an improvement
 
-α is in units of 1 / rms(x), between `SMALLEST` and `LARGEST`. The target of a BN in inference is linear in x, and so is f for small
-α: the error then decreases with α, and the search ends at its lower end, where f is nearly linear on the calibration images.
+α is in units of 1 / rms(x), between `SMALLEST` and `LARGEST`. The target of a BN in inference is linear in x, and so is f for
+small α: the error then decreases with α, and the search ends at its lower limit, where f is nearly linear.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from anynorm.layers.baselines.pointwise import PointwiseNorm
 
 SMALLEST, LARGEST = 2.0**-6, 2.0**4
 """Limits of α rms(x)."""
-NUM_VALUES = 2**18
+NUM_VALUES = 2**16
 """Number of values of x that the search uses; each channel has equally many."""
-MIN_VALUES = 64
+MIN_VALUES = 256
 """Minimum number of values of a channel."""
 FIRST_STEP, LAST_STEP = 0.5, 0.01
 """First and last step of log2 α and of s."""
@@ -52,7 +52,7 @@ def fit_pointwise(norm: PointwiseNorm, x: Tensor, target: Tensor) -> str:
     def set_point(point: Point) -> None:
         norm.alpha.fill_(2 ** point[0] / rms)
         if has_shift:
-            norm.shift.fill_(point[1])
+            norm.get_parameter("shift").fill_(point[1])
 
     def explained(point: Point) -> float:
         """Return the part of the variance of the target that γ and β can explain, negative: the error without a constant."""
@@ -65,7 +65,7 @@ def fit_pointwise(norm: PointwiseNorm, x: Tensor, target: Tensor) -> str:
     low, high = math.log2(SMALLEST), math.log2(LARGEST)
     grid = [(float(exponent), *([0.0] if has_shift else [])) for exponent in range(round(low), round(high) + 1)]
     set_point(_descend(explained, min(grid, key=explained), low, high))
-    return f"α = {norm.alpha.item():.3g}" + (f", s = {norm.shift.item():.3g}" if has_shift else "")
+    return f"α = {norm.alpha.item():.3g}" + (f", s = {norm.get_parameter('shift').item():.3g}" if has_shift else "")
 
 
 def _sample(x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:

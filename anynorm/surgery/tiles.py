@@ -1,18 +1,18 @@
 """Inference of large images tile by tile, with the statistics of the whole image.
 
-gn, in, ln and mixtures of them normalize a tile by the statistics of the tile, so its output is not that part of the output of the
-whole image. The statistics of the whole image are pooled exactly from those of its tiles. At the k-th norm they depend on the norms
+gn, in, ln and mixtures of them normalize a tile by the statistics of the tile, so its output is not that part of the output of
+the image. The statistics of the image are pooled exactly from those of its tiles. Those of the k-th norm depend on the norms
 before it, so they are collected one norm after the other:
 
     pass k = 1, …, L    each tile runs up to norm k; norms 1, …, k − 1 use the statistics collected before
-    pass L + 1          each tile runs through the whole model, whose L norms use the statistics of the whole image
+    pass L + 1          each tile runs through the whole model, whose L norms use the statistics of the image
 
 Two passes are enough for one norm only. `tiled` ends a tile at norm k, so that all passes cost about (L + 1) / 2 + 1 times the
 inference of the image, times the share of the halos. One tile is in memory at a time.
 
-A tile is read with a halo, so that convolutions see the true neighbors of its own part. Only its own part counts in the statistics
-and is part of the output. The result is exact if the halo covers the receptive field of the model; this cannot be checked in
-general. Layers other than norms that combine the whole image (global pooling, attention) see one tile.
+A tile is read with a halo, so that convolutions see the true neighbors of its own part. Only its own part counts in the
+statistics and is part of the output. The result is exact if the halo covers the receptive field of the model; this cannot be
+checked in general. Layers other than norms that combine the whole image (global pooling, attention) see one tile.
 """
 
 from __future__ import annotations
@@ -102,16 +102,18 @@ class TilePasses:
         Raises:
             SurgeryError: if a pass has another number of tiles than the first.
         """
-        self._fixed, num_tiles = [], None
+        self._fixed = []
+        num_tiles: int | None = None
         while True:
             self._collected, self._num_tiles, self._is_active = None, 0, True
             try:
                 yield len(self._fixed)
             finally:
                 self._is_active = False
-            if num_tiles not in (None, self._num_tiles):
+            if num_tiles is not None and num_tiles != self._num_tiles:
                 raise SurgeryError(
-                    f"every pass must run the same tiles; got {self._num_tiles} in pass {len(self._fixed) + 1}, {num_tiles} before."
+                    f"every pass must run the same tiles; got {self._num_tiles} in pass {len(self._fixed) + 1}, and {num_tiles} "
+                    "in the pass before."
                 )
             num_tiles = self._num_tiles
             if self._collected is None:
@@ -147,14 +149,14 @@ class TilePasses:
             return x
         if x.dim() != 2 + len(self.spans):
             raise SurgeryError(
-                f"'{path}' got an input of shape {tuple(x.shape)}, whose positions are not those of the image. Tiles need norms of "
-                "feature maps; leave other parts of the model out."
+                f"'{path}' got an input of shape {tuple(x.shape)}, whose positions are not those of the image. Tiles need norms "
+                "of feature maps; leave other parts of the model out."
             )
         try:
             own = [span.own(length) for span, length in zip(self.spans, x.shape[2:], strict=True)]
         except SurgeryError as error:
             raise SurgeryError(f"Input of '{path}': {error}") from None
-        return x[(..., *own)]
+        return _crop(x, own)
 
     def _collect(self, path: str, moments: Moments, x: Tensor) -> None:
         moments = moments._replace(count=moments.count.expand_as(moments.mean))
@@ -170,7 +172,8 @@ class TilePasses:
     def _check_samples(path: str, moments: Moments, x: Tensor) -> None:
         if len(moments.mean) != len(x):
             raise SurgeryError(
-                f"Every tile must have the same images as the others; '{path}' got {len(x)} samples, and {len(moments.mean)} before."
+                f"Every tile must have the same images as the others; '{path}' got {len(x)} samples, and {len(moments.mean)} in "
+                "the tile before."
             )
 
 
@@ -178,9 +181,9 @@ class TilePasses:
 def tiles(model: nn.Module) -> Iterator[TilePasses]:
     """Run the tiles of an image with the statistics of the whole image, in a loop of your own.
 
-    Inside the block, norms whose statistics come from each input (gn, in, ln, …) use those of all tiles. Each call of the model is
-    a tile, and all of its positions count, so tiles must not overlap. The outputs of the last pass are those of the whole image if
-    no other layer of the model reads neighbors of a tile; `tiled` reads tiles with a halo.
+    Inside the block, norms whose statistics come from each input (gn, in, ln, …) use those of all tiles. Each call of the model
+    is a tile, and all of its positions count, so tiles must not overlap. The outputs of the last pass are those of the whole
+    image if no other layer of the model reads neighbors of a tile; `tiled` reads tiles with a halo.
 
     Args:
         model: the model, in eval mode; it is unchanged after the block.
@@ -220,8 +223,8 @@ def tiled(
 ) -> Tensor:
     """Return the output of a model for a large image, computed tile by tile with the statistics of the whole image.
 
-    Equal to `model(image)`, up to rounding, if the halo covers the receptive field of the model. Its output must have the positions
-    of the image, or a fraction or multiple of them, such as segmentation or restoration.
+    Equal to `model(image)`, up to rounding, if the halo covers the receptive field of the model. Its output must have the
+    positions of the image, or a fraction or multiple of them, as in segmentation or restoration.
 
     Args:
         model: the model, in eval mode; it is unchanged.
@@ -233,8 +236,8 @@ def tiled(
             outputs between devices.
 
     Raises:
-        SurgeryError: if a module is in train mode, a norm cannot be used with tiles, tile, halo or image do not fit the strides of
-            the model, or its output is no tensor with positions.
+        SurgeryError: if a module is in train mode, a norm cannot be used with tiles, an argument is invalid, sizes do not fit the
+            strides of the model, or its output is not a tensor with positions.
 
     >>> _ = torch.manual_seed(0)
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.ReLU(), nn.Conv2d(8, 1, 3, padding=1)).eval()
@@ -258,7 +261,7 @@ def tiled(
                 passes.spans = spans
                 passes.start_tile()
                 try:
-                    y = forward(model, image[(..., *(slice(span.start, span.stop) for span in spans))])
+                    y = forward(model, _crop(image, [slice(span.start, span.stop) for span in spans]))
                 except _StatisticsCollected:
                     continue
                 output = _write(output, y, spans, image)
@@ -281,6 +284,13 @@ def _windows(image: Tensor, tile: int | Sequence[int], halo: int | Sequence[int]
         for size, side, margin in zip(space, sides, halos, strict=True)
     ]
     return list(itertools.product(*axes))
+
+
+def _crop(x: Tensor, slices: list[slice]) -> Tensor:
+    """Return a part of the positions of x, as a view."""
+    index: Any = (..., *slices)
+    part: Tensor = x[index]
+    return part
 
 
 def _per_axis(value: Any, name: str, num_axes: int, *, smallest: int) -> list[int]:
@@ -307,7 +317,7 @@ def _write(output: Tensor | None, y: Any, spans: tuple[Span, ...], image: Tensor
         sizes = zip(image.shape[2:], lengths, spans, strict=True)
         space = [size * length // (span.stop - span.start) for size, length, span in sizes]
         output = y.new_empty(*y.shape[:2], *space)
-    output[(..., *(span.own_in_image(length) for span, length in zip(spans, lengths, strict=True)))] = y[(..., *own)]
+    _crop(output, [span.own_in_image(length) for span, length in zip(spans, lengths, strict=True)]).copy_(_crop(y, own))
     return output
 
 
@@ -340,7 +350,9 @@ def _readable(model: nn.Module) -> list[NormSite]:
         if site.unsupported:
             raise SurgeryError(f"'{site.path}' ({site.label}) cannot be used with tiles: {site.unsupported}.")
         if not site.parents and not isinstance(site.module, Norm):
-            raise SurgeryError(f"The model itself is a {site.label}: use nn.Sequential(model), or anynorm.convert it first.")
+            raise SurgeryError(
+                f"The model itself is a {site.label}: use nn.Sequential(model).eval(), or make it a layer of anynorm."
+            )
     return sites
 
 

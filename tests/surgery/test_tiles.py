@@ -117,7 +117,7 @@ def test_an_image_of_one_tile_runs_once_whatever_its_size():
     calls = []
     model.register_forward_hook(lambda *_: calls.append(1))
     image = IMAGE[..., :46]  # no multiple of the stride
-    same(anynorm.tiled(nn.Sequential(model.inner, model.down1), image, tile=64), model.down1(model.inner(image)))
+    same(anynorm.tiled(nn.Sequential(model.inner, model.down1).eval(), image, tile=64), model.down1(model.inner(image)))
     same(anynorm.tiled(model, IMAGE, tile=64), model(IMAGE))
     assert len(calls) == 2
 
@@ -181,19 +181,17 @@ def test_fused_models_and_norms_with_an_activation_inside():
 @torch.no_grad()
 def test_loops_of_the_user_and_several_images():
     model = nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.GroupNorm(2, 8), nn.GELU(), nn.Conv2d(8, 8, 1), anynorm.make("ln", 8)).eval()
-    before = list(model)
+    modules, images = list(model.modules()), (IMAGE, IMAGE * 3 + 1)
+    expected = [model(image) for image in images]
     with anynorm.tiles(model) as passes:
-        for image in (IMAGE, IMAGE * 3 + 1):
+        for image, whole in zip(images, expected, strict=True):
             known = []
             for count in passes:
                 outputs = [model(part) for part in image.split(16, 2)]
                 known.append(count)
             assert known == [0, 1, 2]
-            result = torch.cat(outputs, 2)
-            expected = copy.deepcopy(nn.Sequential(*before))(image)
-            same(result, expected, rtol=1e-5, atol=1e-5)
-    assert list(model) == before
-    assert not any("_compute_output" in vars(module) for module in model.modules())
+            same(torch.cat(outputs, 2), whole, rtol=1e-5, atol=1e-5)
+    check_unchanged(model, modules)
 
 
 def peak_bytes(run) -> int:
@@ -254,14 +252,13 @@ def check_unchanged(model, modules):
 
 def test_a_failing_model_is_left_unchanged():
     model = unet(lambda c: nn.GroupNorm(2, c))
+    model.head = nn.Conv2d(9, 2, 1).eval()
     modules = list(model.modules())
-    model.head = modules[-1] = nn.Conv2d(9, 2, 1)
     with pytest.raises(RuntimeError):
         anynorm.tiled(model, IMAGE, tile=32, halo=HALO)
     check_unchanged(model, modules)
     with pytest.raises(RuntimeError), anynorm.tiles(model) as passes:
-        for _ in passes:
-            model(IMAGE)
+        run(model, passes, lambda count: [IMAGE])
     check_unchanged(model, modules)
 
 
@@ -269,7 +266,10 @@ def test_a_failing_model_is_left_unchanged():
     ("spec", "message"),
     [
         ("bgn:16", r"'inner\.1' \(bgn:16\) cannot be used with tiles: its statistics differ between parts of the positions\."),
-        ("in+pn", r"\(in\+pn\) .*: it mixes statistics of each position with statistics of the image\. anynorm\.convert replaces"),
+        (
+            "in+pn",
+            r"\(in\+pn\) .*: it mixes statistics of each position with statistics of the image\. anynorm\.convert replaces",
+        ),
         ("gw:2", r"\(gw:2\) .*: it needs more of the image than means and variances"),
         ("modenorm:2", r"\(modenorm:2\) .*: it needs more of the image than means and variances"),
         ("ilmin", r"\(ilmin\) .*: it needs more of the image than means and variances"),
@@ -288,7 +288,9 @@ def test_other_models_that_are_refused():
         anynorm.tiled(model, IMAGE, tile=32)
     with pytest.raises(anynorm.SurgeryError, match=r"call model\.eval\(\) first; got the model in train mode"):
         anynorm.tiled(model.train(), IMAGE, tile=64)
-    with pytest.raises(anynorm.SurgeryError, match=r"The model itself is a GroupNorm: use nn\.Sequential\(model\)"):
+    with pytest.raises(
+        anynorm.SurgeryError, match=r"The model itself is a GroupNorm: use nn\.Sequential\(model\)\.eval\(\), or make it"
+    ):
         anynorm.tiled(nn.GroupNorm(1, 3).eval(), IMAGE, tile=32)
     same(anynorm.tiled(anynorm.make("in", 3).eval(), IMAGE, tile=32, halo=0), nn.InstanceNorm2d(3)(IMAGE))
     with pytest.raises(anynorm.SurgeryError, match=r"'0' \(RMSNorm\) cannot be used with tiles: "):
@@ -301,7 +303,12 @@ STRIDES = "tile, halo and the size of the image must be multiples of the total s
 @pytest.mark.parametrize(
     ("size", "tile", "halo", "message"),
     [
-        (64, 31, 0, r"Input of 'down1\.1': the 31 pixels from 0 to 31, of which 0 to 31 are the tile .* have 16 positions\. " + STRIDES),
+        (
+            64,
+            31,
+            0,
+            r"Input of 'down1\.1': the 31 pixels from 0 to 31, of which 0 to 31 are the tile .* have 16 positions\. " + STRIDES,
+        ),
         (64, 32, 7, r"Input of 'down1\.1': the 39 pixels from 0 to 39, .* " + STRIDES),
         (64, 32, 6, r"Input of 'down2\.1': the 38 pixels from 0 to 38, .* have 10 positions"),
         (62, 32, 16, r"Input of 'down2\.1': the 46 pixels from 16 to 62, of which 32 to 62 are the tile .* have 12 positions"),
@@ -315,10 +322,14 @@ def test_sizes_that_do_not_fit_the_strides_raise(size, tile, halo, message):
 
 def test_outputs_that_cannot_be_put_together_raise():
     unpadded = nn.Sequential(nn.Conv2d(3, 4, 3))
-    with pytest.raises(anynorm.SurgeryError, match=rf"Output of the model: the 18 pixels from 0 to 18.*have 16 positions\. {STRIDES}"):
+    with pytest.raises(
+        anynorm.SurgeryError, match=rf"Output of the model: the 18 pixels from 0 to 18.*have 16 positions\. {STRIDES}"
+    ):
         anynorm.tiled(unpadded.eval(), IMAGE, tile=16, halo=2)
     classifier = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
-    with pytest.raises(anynorm.SurgeryError, match=r"must be a tensor .* with 2 axes of positions; got shape \(1, 4\)\. forward="):
+    with pytest.raises(
+        anynorm.SurgeryError, match=r"must be a tensor .* with 2 axes of positions; got shape \(1, 4\)\. forward="
+    ):
         anynorm.tiled(classifier, IMAGE, tile=16)
     with pytest.raises(anynorm.SurgeryError, match=r"with 2 axes of positions; got a tuple"):
         anynorm.tiled(unpadded.eval(), IMAGE, tile=16, forward=lambda model, x: (model(x), x))
@@ -344,19 +355,24 @@ def test_invalid_arguments_raise(arguments, message):
         anynorm.tiled(model, **({"image": IMAGE} | arguments))
 
 
+def run(model, passes, tiles_of_pass):
+    """Run the tiles `tiles_of_pass(k)` in pass k."""
+    for count in passes:
+        for part in tiles_of_pass(count):
+            model(part)
+
+
 def test_wrong_loops_raise():
     model = nn.Sequential(nn.Conv2d(3, 8, 1), anynorm.make("in", 8)).eval()
     parts = IMAGE.split(16, 2)
+    samples = r"Every tile must have the same images as the others; '1' got 2 samples, and 1 in the tile before"
     with anynorm.tiles(model) as passes:
         assert isinstance(passes, TilePasses)
         with pytest.raises(anynorm.SurgeryError, match=r"tiles must run in a loop `for _ in passes:`"):
             model(parts[0])
-        with pytest.raises(anynorm.SurgeryError, match=r"every pass must run the same tiles; got 2 in pass 2, 4 before"):
-            for count in passes:
-                [model(part) for part in parts[: 2 if count else 4]]
-        with pytest.raises(anynorm.SurgeryError, match=r"Every tile must have the same images.*'1' got 2 samples, and 1 before"):
-            for _ in passes:
-                [model(part) for part in (parts[0], parts[1].expand(2, -1, -1, -1))]
-        with pytest.raises(anynorm.SurgeryError, match=r"Every tile must have the same images.*'1' got 2 samples, and 1 before"):
-            for count in passes:
-                [model(part.expand(1 + count, -1, -1, -1)) for part in parts]
+        with pytest.raises(anynorm.SurgeryError, match=r"must run the same tiles; got 2 in pass 2, and 4 in the pass before"):
+            run(model, passes, lambda count: parts[: 2 if count else 4])
+        with pytest.raises(anynorm.SurgeryError, match=samples):
+            run(model, passes, lambda count: (parts[0], parts[1].expand(2, -1, -1, -1)))
+        with pytest.raises(anynorm.SurgeryError, match=samples):
+            run(model, passes, lambda count: [part.expand(1 + count, -1, -1, -1) for part in parts])

@@ -39,8 +39,14 @@ class PointwiseNorm(CustomNorm, RegisteredNorm):
     alpha: nn.Parameter
 
     def __init__(self, num_features: int, *, alpha_init_value: float = 0.5, **options: Unpack[RegisteredOptions]) -> None:
-        if isinstance(alpha_init_value, bool) or not isinstance(alpha_init_value, int | float) or not 0 < alpha_init_value < math.inf:
-            raise SpecError(f"alpha_init_value of {self.name} must be a finite number above 0; got {alpha_init_value!r}. Usual: 0.5.")
+        if (
+            isinstance(alpha_init_value, bool)
+            or not isinstance(alpha_init_value, int | float)
+            or not 0 < alpha_init_value < math.inf
+        ):
+            raise SpecError(
+                f"alpha_init_value of {self.name} must be a finite number above 0; got {alpha_init_value!r}. Usual: 0.5."
+            )
         super().__init__(num_features, **options)
         self.alpha_init_value = float(alpha_init_value)
         nn.init.constant_(self.alpha, self.alpha_init_value)
@@ -85,7 +91,9 @@ class DynamicTanh(PointwiseNorm):
     """
 
     name, paper = "dyt", "Zhu et al. 2025"
-    use = "Transformers without statistics, trained from the start; the authors report that it does not replace the BN of ResNets."
+    use = (
+        "Transformers without statistics, trained from the start; the authors report that it does not replace the BN of ResNets."
+    )
 
     def function(self, x: Tensor) -> Tensor:
         """Return tanh(α x)."""
