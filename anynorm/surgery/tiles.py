@@ -105,7 +105,7 @@ class TilePasses:
         self._fixed = []
         num_tiles: int | None = None
         while True:
-            self._collected, self._num_tiles, self._is_active = None, 0, True
+            self._start_pass()
             try:
                 yield len(self._fixed)
             finally:
@@ -119,6 +119,9 @@ class TilePasses:
             if self._collected is None:
                 return
             self._fixed.append(self._collected)
+
+    def _start_pass(self) -> None:
+        self._collected, self._num_tiles, self._is_active = None, 0, True
 
     def start_tile(self) -> None:
         """Start a tile: the next norm that runs is the first."""

@@ -1,6 +1,5 @@
 """Tiles: the output for an image computed in parts is that for the whole image."""
 
-import copy
 import re
 from typing import Any
 

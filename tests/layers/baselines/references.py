@@ -146,4 +146,5 @@ def dynamic_tanh(x: Tensor, alpha: Tensor, affine: tuple[Tensor, Tensor]) -> Ten
 
 def dynamic_erf(x: Tensor, alpha: Tensor, shift: Tensor, affine: tuple[Tensor, Tensor]) -> Tensor:
     """γ erf(α x + s) + β, by the distribution function of the normal distribution."""
-    return laid(affine[0], x) * (2 * torch.special.ndtr((alpha * x + shift) * math.sqrt(2)) - 1) + laid(affine[1], x)
+    probability: Tensor = torch.special.ndtr((alpha * x + shift) * math.sqrt(2))
+    return laid(affine[0], x) * (2 * probability - 1) + laid(affine[1], x)
