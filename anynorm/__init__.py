@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from anynorm.layers.baselines.ilm import MetaInstanceNorm as MetaInstanceNorm
     from anynorm.layers.baselines.kalman import BatchKalmanNorm as BatchKalmanNorm
     from anynorm.layers.baselines.modenorm import ModeNorm as ModeNorm
+    from anynorm.layers.baselines.pointwise import DynamicErf as DynamicErf
+    from anynorm.layers.baselines.pointwise import DynamicTanh as DynamicTanh
     from anynorm.layers.baselines.sparse_switch import SparseSwitchNorm as SparseSwitchNorm
     from anynorm.layers.conditioning import condition as condition
     from anynorm.layers.norm import CustomNorm as CustomNorm
@@ -98,6 +100,8 @@ if TYPE_CHECKING:
     from anynorm.surgery.simplify import harden as harden
     from anynorm.surgery.simplify import merge as merge
     from anynorm.surgery.sync import sync as sync
+    from anynorm.surgery.tiles import tiled as tiled
+    from anynorm.surgery.tiles import tiles as tiles
     from anynorm.surgery.xbn import xbn as xbn
     from anynorm.table import Table as Table
 

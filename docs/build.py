@@ -41,6 +41,7 @@ CONTENTS = {
         "guide/distributed",
         "guide/amp_and_gpu",
         "guide/deployment",
+        "guide/large_images",
         "guide/tasks",
         "tasks/index",
         "guide/*",

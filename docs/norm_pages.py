@@ -115,7 +115,9 @@ def advise(norm: type[RegisteredNorm]) -> list[str]:
     norm_spec = parse(example(norm), batch_size=8)
     pools = [cut.pools_samples for cut in norm_spec.mean + norm_spec.var]
     sentences = [norm.use] if norm.use else []
-    if not any(pools):
+    if not pools:
+        sentences.append("It has no statistics: any batch size, any number of positions, the same in training and inference.")
+    elif not any(pools):
         sentences.append("Statistics come from each sample: any batch size, the same in training and inference.")
     elif all(pools):
         sentences.append(
@@ -172,6 +174,7 @@ def _counts(norm: type[RegisteredNorm]) -> str:
     for spec in (example(norm), *norm.variants):
         entry, numbers = described[spec], count(make(spec, CHANNELS, device="meta"), SHAPE)
         batch = f"{numbers.num_statistics} = {numbers.statistic_terms}" if numbers.statistic_terms else "see the formula"
+        batch = "none" if numbers.num_statistics == 0 else batch
         parameters = f"{numbers.num_parameters} = {numbers.parameter_terms}"
         lines.append(
             f"| `{spec}` | {entry['description']} | {entry['cuts']} | {parameters} | {batch} | {numbers.num_running_statistics} |"

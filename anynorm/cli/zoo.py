@@ -85,7 +85,7 @@ def show(
     console.print(Text(f"\nparameters          {about['num_parameters']:>8} = {about['parameter_terms']}"))
     if about["statistic_terms"]:
         console.print(Text(f"statistics          {about['num_statistics']:>8} = {about['statistic_terms']}"))
-    inference = _INFERENCE[about["running_statistics"].partition(",")[0]]
+    inference = _INFERENCE[about["running_statistics"].partition(",")[0]] if about["cuts"] else "no statistics"
     console.print(Text(f"running statistics  {about['num_running_statistics']:>8}   inference uses {inference}"))
     for name, cut in about["cuts"].items():
         repeats = " (letters repeat: there are more statistics than letters)" if cut["letters_repeat"] else ""

@@ -140,7 +140,7 @@ class _Parser:
             sign = self._accept("+-")
         if len(has_mean) > 1:
             self._raise_zero()
-        if (has_mean == {True} and not mean) or not var:
+        if ((has_mean == {True} and not mean) or not var) and not self.terms[-1].custom:
             raise SpecError(f"{self.text!r} leaves no cut. A norm needs at least one cut for the mean and one for the variance.")
         return tuple(mean), tuple(var)
 

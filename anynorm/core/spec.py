@@ -107,7 +107,7 @@ class NormSpec:
 
     Args:
         mean: the cuts of the mean; none if the mean is 0.
-        var: the cuts of the variance.
+        var: the cuts of the variance; a norm outside the algebra without statistics has no cuts.
         mixing: how the statistics of several cuts are mixed.
         affine: the affine stages after the normalization.
         custom: what the registered class of a norm outside the algebra adds; None within the algebra.
@@ -251,7 +251,7 @@ class NormSpec:
         Raises:
             SpecError: if a cut does not divide the number of channels, or the definition is inconsistent.
         """
-        if not self.var:
+        if not self.var and not self.custom:
             raise SpecError("A norm needs at least one cut of the variance; got none. Only the mean can be 0, as in '0/pn'.")
         if self.mixing.groups > 1:
             check_groups(self.mixing, num_features)

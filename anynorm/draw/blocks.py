@@ -1,13 +1,14 @@
 """The content of a drawing of the cuts of a norm: which values of a block samples × channels × positions share a statistic.
 
 A norm has one block for mean and variance, two if their cuts differ (`hn`), several for a mixture of cuts (`sn`), and one for the
-mean square if its mean is 0 (`rms`). If the norm
-has separate statistics per domain, the samples of the block are divided among the domains. Of a large input, a few evenly spaced
-samples, channels and positions are drawn, or the first few if there are too many parts to draw them all.
+mean square if its mean is 0 (`rms`). If the norm has separate statistics per domain, the samples of the block are divided among
+the domains. A norm without statistics (`dyt`) has one block of single values. Of a large input, a few evenly spaced samples,
+channels and positions are drawn, or the first few if there are too many parts to draw them all.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import NamedTuple
 
@@ -28,7 +29,8 @@ class Block(NamedTuple):
     """The parts of one cut.
 
     Attributes:
-        statistics: the statistics that are computed over these parts: "mean", "variance", "mean and variance", or "mean square".
+        statistics: the statistics that are computed over these parts: "mean", "variance", "mean and variance" or "mean square"; "no
+            statistics".
         cut: the name of the cut.
         words: the number of statistics in words, such as "one per channel".
         joined_by: the text before the block in a mixture, "+" or "or"; empty for the first block.
@@ -86,7 +88,9 @@ def find_blocks(spec: str, shape: tuple[int, ...] | None = None) -> Drawing:
     mean, var = (tuple(norm.cuts[k] for k in numbers) for numbers in (norm.mean_cut_indices, norm.var_cut_indices))
     sides = {"mean and variance": mean} if mean == var else {"mean": mean, "variance": var}
     sides = sides if mean else {"mean square": var}
-    if getattr(norm, "one_cut_per_channel", False):
+    if not norm.cuts:
+        blocks = [_single_values_block(norm.spec, indices)]
+    elif getattr(norm, "one_cut_per_channel", False):
         blocks = [_divided_block(mean, sizes, indices)]
     else:
         sign = "or" if isinstance(norm.norm_spec.mixing, Argmax) else "+"
@@ -118,6 +122,12 @@ def _divided_block(cuts: tuple[Cut, ...], sizes: Index, indices: list[list[int]]
     }
     words = ", ".join(f"{cut}: {describe_parts(cut)}" for cut in cuts)
     return Block("mean and variance", " | ".join(map(str, cuts)), words, "", dict(sorted(parts.items())))
+
+
+def _single_values_block(spec: str, indices: list[list[int]]) -> Block:
+    """Return the block of a norm without statistics (dyt), in which every value is a part of its own."""
+    parts: dict[Index, Index] = {index: index for index in itertools.product(*indices)}
+    return Block("no statistics", spec, "each value alone", "", parts)
 
 
 def describe_parts(cut: Cut, num_domains: int = 0) -> str:
@@ -182,7 +192,7 @@ def drawn_indices(cuts: tuple[Cut, ...], sizes: tuple[int, int, int]) -> list[li
     >>> drawn_indices((Cut(ALL, 32, 1),), (2, 64, 3))[1]
     [0, 1, 2, 3, 4, 5, 6, 7]
     """
-    counts = [max(numbers) for numbers in zip(*(_num_groups(cut, sizes) for cut in cuts), strict=True)]
+    counts = [max(numbers) for numbers in zip((1, 1, 1), *(_num_groups(cut, sizes) for cut in cuts), strict=True)]
     return [_choose(size, limit, count) for size, limit, count in zip(sizes, MAX_DRAWN, counts, strict=True)]
 
 

@@ -49,6 +49,8 @@ def list_norms() -> list[dict[str, str]]:
 
 
 def _describe_cuts(norm_spec: NormSpec) -> str:
+    if not norm_spec.var:
+        return "none"
     mean, var = (" + ".join(_describe_axes(cut) for cut in cuts) or "0" for cuts in (norm_spec.mean, norm_spec.var))
     return mean if mean == var else f"{mean} / {var}"
 
@@ -124,8 +126,9 @@ class Counts(NamedTuple):
     Attributes:
         num_parameters: Number of learnable parameters.
         parameter_terms: `num_parameters` in terms of C, such as `2C + 6`.
-        num_statistics: Number of statistics computed from a batch; None for a norm outside the algebra (see its formula).
-        statistic_terms: `num_statistics` in terms of N, C and S, such as `2CN + 2N + 2C`.
+        num_statistics: Number of statistics computed from a batch; None for a norm outside the algebra (see its formula), unless
+            it has none.
+        statistic_terms: `num_statistics` in terms of N, C and S, such as `2CN + 2N + 2C`; empty without a formula or statistics.
         num_running_statistics: Number of values in the running statistics.
     """
 
@@ -154,8 +157,8 @@ def count(norm: Norm, shape: tuple[int, ...]) -> Counts:
     return Counts(
         num_parameters=sum(parameter.numel() for parameter in norm.parameters()),
         parameter_terms=" + ".join(affine_terms + ([str(num_others)] if num_others else [])) or "0",
-        num_statistics=None if is_custom else sum(math.prod(cut.parts(sizes)) for cut in cuts),
-        statistic_terms="" if is_custom else " + ".join(_multiply(times, term) for term, times in repeats.items()),
+        num_statistics=None if is_custom and cuts else sum(math.prod(cut.parts(sizes)) for cut in cuts),
+        statistic_terms="" if is_custom and cuts else " + ".join(_multiply(times, term) for term, times in repeats.items()),
         num_running_statistics=sum(buffer.numel() for name, buffer in norm.named_buffers() if name.startswith("running_")),
     )
 

@@ -35,6 +35,7 @@ from anynorm.kernels.reference import coefficients as coefficients
 from anynorm.kernels.reference import compute_dtype as compute_dtype
 from anynorm.kernels.reference import finish as finish
 from anynorm.kernels.reference import moments as moments
+from anynorm.kernels.reference import normalize_by as normalize_by
 
 __all__ = ["describe", "use"]  # the public names
 

@@ -47,7 +47,7 @@ from anynorm.core.activation import Activation
 from anynorm.core.affine import Coefficients, chain, inverse_std
 from anynorm.core.compat import is_exporting, is_transformed
 from anynorm.core.mixing import mix
-from anynorm.core.moments import Moments, expand_parts, pool_samples, table_dtype
+from anynorm.core.moments import Moments, about_zero, expand_parts, pool_samples, table_dtype
 from anynorm.core.update_rules import as_tables
 from anynorm.kernels.interface import BatchStats, Buffers, ForwardSpec, Params
 
@@ -104,13 +104,32 @@ def gradients(
     return [next(grads) if need and tensor is not None else None for tensor, need in zip(inputs, needed, strict=True)]
 
 
-def coefficients(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, Coefficients]:
-    """Return mean and (a, b) of y = a (x − mean) + b. For the arguments, see `kernels.normalize`."""
+def coefficients(
+    spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers, sample_moments: Moments | None = None
+) -> tuple[Tensor, Coefficients]:
+    """Return mean and (a, b) of y = a (x − mean) + b.
+
+    Args:
+        spec, x, params, buffers: see `kernels.normalize`.
+        sample_moments: the moments (n, c, strips) of the samples; None for those of x.
+    """
     batch = BatchStats([None for _ in spec.uses_batch])
     if any(spec.uses_batch):
-        batch = _batch_stats(spec, _sample_moments(spec, x)[2], buffers)
+        if sample_moments is None:
+            sample_moments = _sample_moments(spec, x)[2]
+        elif not spec.cuts.mean:
+            sample_moments = about_zero(sample_moments)
+        batch = _batch_stats(spec, sample_moments, buffers)
     mean, var = _mix(spec, _stats_by_cut(spec, x, batch, buffers), params)
     return mean, _chain(_stages(spec, params, buffers), inverse_std(var, spec.eps))
+
+
+def normalize_by(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers, sample_moments: Moments) -> Tensor:
+    """Return y for given moments (n, c, 1) of the samples, instead of those of x; see `kernels.normalize`."""
+    mean, affine = coefficients(spec, x, params, buffers, sample_moments)
+    center = sample_moments.mean
+    y = scale(_subtract(x, center), center, mean, affine, x)
+    return with_strides_of(x, finish(y, params.residual, spec.activation).to(x.dtype))
 
 
 def _batch_stats(spec: ForwardSpec, sample_moments: Moments, buffers: Buffers) -> BatchStats:

@@ -101,7 +101,7 @@ def _check_counts(norm: Norm, spec: ForwardSpec, shape: Shape) -> None:
         if is_single and (cut.pools_samples or norm.one_cut_per_channel):
             raise ShapeError(_single_value_message(cut))
     for side in (norm.mean_cut_indices, norm.var_cut_indices):
-        if all([single[k] for k in side]):
+        if side and all([single[k] for k in side]):
             raise ShapeError(_single_value_message(norm.cuts[side[0]]))
 
 
@@ -121,7 +121,7 @@ def has_single_value(norm: Norm, spec: ForwardSpec, x: Tensor) -> bool:
     """Whether a cut that has running statistics would compute one from a single value, known from the shape of x."""
     if not _uses_running(norm, spec, x):
         return False
-    shape = (x.shape[0], x.shape[1], math.prod(x.shape[2:]))
+    shape = sizes(x, norm.channel_axis)
     return any([cut.pools_samples and _num_values(norm, cut, shape) == 1 for cut in norm.cuts])
 
 

@@ -4,6 +4,6 @@ Each class has a definition in the algebra and overrides the step in which it di
 synchronization and surgery are the same as for all norms.
 """
 
-from anynorm.layers.baselines import batch_renorm, group_whitening, ibn, ilm, kalman, modenorm, sparse_switch
+from anynorm.layers.baselines import batch_renorm, group_whitening, ibn, ilm, kalman, modenorm, pointwise, sparse_switch
 
-__all__ = ["batch_renorm", "group_whitening", "ibn", "ilm", "kalman", "modenorm", "sparse_switch"]
+__all__ = ["batch_renorm", "group_whitening", "ibn", "ilm", "kalman", "modenorm", "pointwise", "sparse_switch"]

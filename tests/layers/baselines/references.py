@@ -137,3 +137,14 @@ def kalman_norm(x, estimate, affine, eps=1e-5):
     weight, bias = affine
     x = (x - mean.reshape(shape)) / (torch.diag(cov) + eps).sqrt().reshape(shape)
     return x * weight.reshape(shape) + bias.reshape(shape)
+
+
+def dynamic_tanh(x: Tensor, alpha: Tensor, affine: tuple[Tensor, Tensor]) -> Tensor:
+    """γ tanh(α x) + β, by exponentials."""
+    return laid(affine[0], x) * (1 - 2 / ((2 * alpha * x).exp() + 1)) + laid(affine[1], x)
+
+
+def dynamic_erf(x: Tensor, alpha: Tensor, shift: Tensor, affine: tuple[Tensor, Tensor]) -> Tensor:
+    """γ erf(α x + s) + β, by the distribution function of the normal distribution."""
+    probability: Tensor = torch.special.ndtr((alpha * x + shift) * math.sqrt(2))
+    return laid(affine[0], x) * (2 * probability - 1) + laid(affine[1], x)
