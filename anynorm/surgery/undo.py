@@ -26,6 +26,9 @@ class UndoLog:
             self.replacements.append((parent, name, module))
             self.undo_steps.append(lambda parent=parent, name=name: _restore(parent, name, site.module))  # type: ignore[misc]
             parent._modules[name] = module
+            if isinstance(parent, nn.TransformerEncoderLayer) and parent.activation_relu_or_gelu:
+                # its fast path for inference computes LayerNorm from weight, bias and eps of its norms, without calling them
+                self.set_attribute(parent, "activation_relu_or_gelu", 0)
 
     def set_attribute(self, target: Any, name: str, value: Any) -> None:
         """Set an attribute of an object; `undo` restores the old value."""
