@@ -61,6 +61,7 @@ def make(
     dtype: Any = None,
     update_rule: UpdateRule | None = None,
     activation: str | Activation | None = None,
+    channel_axis: int = 1,
     **arguments: Any,
 ) -> Norm:
     """Make a normalization layer from a spec.
@@ -77,6 +78,7 @@ def make(
         update_rule: update rule of the running statistics (see `anynorm.core.update_rules`); replaces `momentum`.
         activation: activation that is applied to the output in the same pass: relu, relu6, leaky_relu, silu, gelu, gelu_tanh,
             hardswish; None without one.
+        channel_axis: axis of the channels in the input: 1 for (n, c, …), -1 for (n, …, c), such as tokens (n, t, c).
         arguments: arguments of the norms that are not in the spec string, such as num_groups, num_classes, num_domains or
             num_samples, and hyperparameters of the norm. Every spec accepts batch_size, which only bgn uses, to choose its
             number of groups.
@@ -88,6 +90,8 @@ def make(
     HeteroNorm('hn:32', 64, eps=1e-05, momentum=0.1)
     >>> make("bgn", 48, batch_size=8).spec
     'bgn:16'
+    >>> make("pn", 64, channel_axis=-1)  # nn.LayerNorm(64) for tokens (n, t, 64)
+    PositionalNorm('pn', 64, eps=1e-05, channel_axis=-1)
     """
     usable: set[str] = set()
     if isinstance(spec, str):
@@ -110,6 +114,7 @@ def make(
         dtype=dtype,
         update_rule=update_rule,
         activation=activation,
+        channel_axis=channel_axis,
         **hyperparameters,
     )
 

@@ -31,7 +31,8 @@ def convert(
     where: Annotated[
         list[str] | None,
         typer.Option(
-            help="Paths of norms, such as 'layer3.*', or 'all'; can be repeated.", show_default="norms that pool over samples"
+            help="Paths of norms, such as 'layer3.*', or 'all'; can be repeated.",
+            show_default="norms that pool over samples, or all if none does",
         ),
     ] = None,
     fit: Fit = None,

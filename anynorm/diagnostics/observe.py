@@ -17,12 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from anynorm.core.compat import is_recomputing
+from anynorm.layers.channel_axis import to_channels_second
 from anynorm.layers.conditioning import read_condition
 from anynorm.layers.norm import Norm
 from anynorm.surgery.find import NormSite
 
 InputCallback = Callable[[NormSite, Tensor, Tensor | None], None]
-"""A callback `f(site, x, domains)` for the input x of a norm; `domains` is None for norms without domains."""
+"""A callback `f(site, x, domains)` for the input x of a norm, with channels in axis 1; `domains` is None without domains."""
 
 
 @contextmanager
@@ -36,7 +37,8 @@ def observe_inputs(sites: Iterable[NormSite], callback: InputCallback) -> Iterat
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if not is_recomputing():
                 x, condition = _input_and_condition(args, kwargs)
-                callback(site, x.detach(), _domain_labels(module, x, condition))
+                labels = _domain_labels(module, x, condition)
+                callback(site, to_channels_second(x.detach(), site.info.channel_axis), labels)
 
         return torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
 

@@ -23,6 +23,7 @@ from anynorm.core.affine import inverse_std
 from anynorm.core.compat import can_read_values, is_recomputing
 from anynorm.core.moments import table_dtype
 from anynorm.errors import ConditionError
+from anynorm.layers.channel_axis import sizes, to_channels_second
 
 if TYPE_CHECKING:
     from anynorm.layers.norm import Norm
@@ -94,8 +95,8 @@ def read_condition(norm: Norm, x: Tensor, condition: Any) -> Any:
 
     Args:
         norm: a conditional norm.
-        x: its input, (n, c, …).
-        condition: the condition.
+        x: its input.
+        condition: the condition; features of a style have channels in the same axis as x.
 
     Returns:
         Labels (n,), or a style (mean, std).
@@ -107,7 +108,7 @@ def read_condition(norm: Norm, x: Tensor, condition: Any) -> Any:
         if condition is None:
             raise ConditionError(_missing_condition_message(norm))
         if norm.norm_spec.takes_style:
-            return read_style(condition, x, norm.eps)
+            return read_style(condition, x, norm.eps, norm.channel_axis)
         return read_labels(condition, x, norm.norm_spec.num_classes)
     except ConditionError as error:
         raise ConditionError(f"{error} Layer {norm.spec!r}, input {tuple(x.shape)}.") from None
@@ -156,31 +157,39 @@ def _check_label(value: int, num_classes: int, usable: str) -> None:
         raise ConditionError(f"A class or domain must be in [0, {num_classes}); got {value}. {usable}")
 
 
-def read_style(condition: Any, x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+def read_style(condition: Any, x: Tensor, eps: float, channel_axis: int = 1) -> tuple[Tensor, Tensor]:
     """Convert style features, or the (mean, std) of a style, to (mean, std), each (n or 1, c), with std = sqrt(var + ε).
+
+    Args:
+        condition: the features or the pair.
+        x: the input of the norm.
+        eps: ε.
+        channel_axis: axis of the channels in the features and in x.
 
     Raises:
         ConditionError: if the condition is not a style, or its shape does not match x.
     """
     is_pair = isinstance(condition, tuple | list)
     tensors = list(condition) if is_pair else [condition]
-    _check_style(tensors, x, is_pair)
+    _check_style(tensors, x, is_pair, channel_axis)
     if is_pair:
         mean, std = (tensor.to(x.device, table_dtype(x)) for tensor in tensors)
         return mean, std
-    moments = kernels.moments(tensors[0].to(x.device), 1)
+    moments = kernels.moments(to_channels_second(tensors[0].to(x.device), channel_axis), 1)
     return moments.mean[..., 0], inverse_std(moments.var[..., 0], eps).reciprocal()
 
 
-def _check_style(tensors: list[Any], x: Tensor, is_pair: bool) -> None:
-    n, c = x.shape[:2]
-    usable = f"Pass features ({n} or 1, {c}, …), or a pair (mean, std) of shape ({n} or 1, {c}) each."
+def _check_style(tensors: list[Any], x: Tensor, is_pair: bool, channel_axis: int) -> None:
+    n, c, _ = sizes(x, channel_axis)
+    features = {1: f"{c}, …", -1: f"…, {c}"}.get(channel_axis, f"…, {c} in axis {channel_axis}, …")
+    usable = f"Pass features ({n} or 1, {features}), or a pair (mean, std) of shape ({n} or 1, {c}) each."
     if is_pair and len(tensors) != 2:
         raise ConditionError(f"A style must be features or (mean, std); got {len(tensors)} items. {usable}")
     for tensor in tensors:
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
             kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
             raise ConditionError(f"A style must be a floating-point tensor; got {kind}. {usable}")
-        fits = tensor.dim() == 2 if is_pair else tensor.dim() > 2
-        if not fits or tensor.shape[0] not in (1, n) or tensor.shape[1] != c or 0 in tensor.shape[2:]:
+        axis = 1 if is_pair else channel_axis
+        fits = tensor.dim() == 2 if is_pair else tensor.dim() > max(2, axis, -axis)
+        if not fits or tensor.shape[0] not in (1, n) or tensor.shape[axis] != c or 0 in tensor.shape[1:]:
             raise ConditionError(f"The style does not fit the input; got shape {tuple(tensor.shape)}. {usable}")

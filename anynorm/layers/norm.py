@@ -32,6 +32,7 @@ from anynorm.core.update_rules import Cumulative, Running, UpdateRule, from_mome
 from anynorm.errors import FoldError, SpecError
 from anynorm.kernels.interface import NUM_LAYER_PARAMS, BatchStats, Buffers, ForwardSpec, Params
 from anynorm.kernels.sync import NoSync, SyncGroup
+from anynorm.layers.channel_axis import check_channel_axis, from_channels_second, to_channels_second
 from anynorm.layers.conditioning import read_condition
 from anynorm.layers.running_stats import RunningStats
 from anynorm.layers.state_dict import prepare_state_dict
@@ -43,7 +44,7 @@ PARAMETER_FIELDS = Params._fields[:NUM_LAYER_PARAMS]
 
 
 class NormOptions(TypedDict, total=False):
-    """The options of every norm: those of torch's BatchNorm, and `update_rule`.
+    """The options of every norm: those of torch's BatchNorm, `update_rule`, `activation` and `channel_axis`.
 
     Args:
         eps: value added to the variance for numerical stability.
@@ -54,6 +55,7 @@ class NormOptions(TypedDict, total=False):
         dtype: dtype of parameters and buffers.
         update_rule: update rule of the running statistics (see `anynorm.core.update_rules`); replaces `momentum`.
         activation: activation that is applied to the output in the same pass, such as "relu"; None without one.
+        channel_axis: axis of the channels in the input: 1 for (n, c, …), -1 for (n, …, c), such as tokens (n, t, c).
     """
 
     eps: float
@@ -64,6 +66,7 @@ class NormOptions(TypedDict, total=False):
     dtype: Any
     update_rule: UpdateRule | None
     activation: str | Activation | None
+    channel_axis: int
 
 
 class CustomNorm:
@@ -83,7 +86,7 @@ class CustomNorm:
 
 
 class Norm(RunningStats):
-    """A normalization layer for inputs (n, c, …) with at least 2 dimensions, defined by a `NormSpec`.
+    """A normalization layer for inputs (n, c, …), or (n, …, c), with at least 2 dimensions, defined by a `NormSpec`.
 
     Use `anynorm.make` to construct a layer from a spec string.
 
@@ -98,6 +101,7 @@ class Norm(RunningStats):
         dtype: dtype of parameters and buffers.
         update_rule: update rule of the running statistics (see `anynorm.core.update_rules`); replaces `momentum`.
         activation: activation that is applied to the output in the same pass, such as "relu"; None without one.
+        channel_axis: axis of the channels in the input: 1 for (n, c, …), -1 for (n, …, c), such as tokens (n, t, c).
 
     Raises:
         SpecError: if an argument is invalid, or the definition does not support the number of channels.
@@ -115,6 +119,8 @@ class Norm(RunningStats):
     """Names and defaults of numbers that are not part of a spec."""
     schedule_enabled = True
     """Whether training advances the schedule of a norm that has one."""
+    channel_axis: int = 1
+    """The axis of the channels in the input."""
     is_connected = False
     """Whether the statistics of this layer depend on another layer (BKN)."""
     one_cut_per_channel = False
@@ -142,6 +148,7 @@ class Norm(RunningStats):
         dtype: Any = None,
         update_rule: UpdateRule | None = None,
         activation: str | Activation | None = None,
+        channel_axis: int = 1,
     ) -> None:
         if not isinstance(norm_spec, NormSpec):
             raise SpecError(f"Norm takes a NormSpec; got {norm_spec!r}. Use anynorm.make(spec, num_features) for a text.")
@@ -161,6 +168,7 @@ class Norm(RunningStats):
         )
         self.eps = eps
         self.activation = None if activation is None else read_activation(activation)
+        self.channel_axis = check_channel_axis(channel_axis)
         self._condition: Any = None
         self._forward_specs: dict[Any, ForwardSpec] = {}
         self._register_parameters(device, dtype)
@@ -177,7 +185,7 @@ class Norm(RunningStats):
         """Normalize x, add the residual and apply the activation: y = φ(a (x − mean) + b + residual).
 
         Args:
-            x: (n, c), (n, c, length), (n, c, h, w) or (n, c, t, h, w).
+            x: (n, c), (n, c, length), (n, c, h, w) or (n, c, t, h, w); channels may be on another axis (`channel_axis`).
             condition: class, domain or style (see `anynorm.layers.conditioning`); ignored by norms without a condition.
             residual: a tensor with the shape, dtype and device of x.
             activation: the activation of this call; None for the activation of the layer.
@@ -201,14 +209,18 @@ class Norm(RunningStats):
             check_residual(self, x, residual)
         if spec.takes_condition:
             condition = read_condition(self, x, self._condition if condition is None else condition)
+        axis, num_dims = self.channel_axis, x.dim()
+        if axis != 1:
+            x = to_channels_second(x, axis)
+            residual = None if residual is None else to_channels_second(residual, axis)
         y, batch = self._compute_output(spec, x, self._params(condition, residual), self._read_buffers(spec, condition))
         if self.training and spec.has_variable_counts:
             check_batch(self, batch)
         self.update_running_stats(batch)
-        return y
+        return y if axis == 1 else from_channels_second(y, axis, num_dims)
 
     def _compute_output(self, spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
-        """Return y and the batch statistics. Subclasses of `CustomNorm` may override this method."""
+        """Return y and the batch statistics; x and y have channels in axis 1. Subclasses of `CustomNorm` may override it."""
         return kernels.normalize(spec, x, params, buffers)
 
     def _forward_spec(self, activation: Activation | None = None) -> ForwardSpec:
@@ -395,6 +407,7 @@ class Norm(RunningStats):
             device=outer[0].device,
             dtype=outer[0].dtype,
             activation=self.activation,
+            channel_axis=self.channel_axis,
         )
         with torch.no_grad():
             for name in [*merged._buffers, "mean_weight", "var_weight"]:
@@ -423,4 +436,5 @@ class Norm(RunningStats):
         tracked = rule if self.track_running_stats else "track_running_stats=False"
         shown = [repr(self.spec), str(self.num_features), f"eps={self.eps}", *([tracked] if self.pools_samples else [])]
         shown += [] if self.activation is None else [f"activation={self.activation.name!r}"]
+        shown += [] if self.channel_axis == 1 else [f"channel_axis={self.channel_axis}"]
         return ", ".join(shown)

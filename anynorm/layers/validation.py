@@ -14,6 +14,7 @@ from torch import Tensor
 from anynorm.core.cuts import Cut
 from anynorm.errors import ShapeError
 from anynorm.kernels.interface import BatchStats, ForwardSpec
+from anynorm.layers.channel_axis import resolve_axis, sizes
 
 if TYPE_CHECKING:
     from anynorm.layers.norm import Norm
@@ -34,9 +35,10 @@ def check_input(norm: Norm, spec: ForwardSpec, x: Tensor) -> None:
         return
     try:
         _check_dimensions(norm, x)
-        _check_parts(norm, spec, (x.shape[0], x.shape[1], math.prod(x.shape[2:])))
+        _check_parts(norm, spec, sizes(x, norm.channel_axis))
     except ShapeError as error:
-        layer = f"Layer {norm.spec!r} with {norm.num_features} channels, input {x.dtype} {tuple(x.shape)}."
+        axis = "" if norm.channel_axis == 1 else f" in axis {norm.channel_axis}"
+        layer = f"Layer {norm.spec!r} with {norm.num_features} channels{axis}, input {x.dtype} {tuple(x.shape)}."
         raise ShapeError(f"{error} {layer}") from None
     if key is not None:
         spec.validated_shapes.add(key)
@@ -67,11 +69,12 @@ def _check_dimensions(norm: Norm, x: Tensor) -> None:
             "The input must have at least 2 dimensions: (n, c), (n, c, length), (n, c, h, w) or (n, c, t, h, w); "
             f"got {x.dim()} dimensions."
         )
-    c = x.shape[1]
+    c = x.shape[resolve_axis(norm.channel_axis, x.dim())]
     if c != norm.num_features:
-        is_moved = x.shape[-1] == norm.num_features
-        hint = "The last axis fits: move it to axis 1." if is_moved else f"Construct the norm with {c} channels."
-        raise ShapeError(f"Axis 1 must hold {norm.num_features} channels; got {c}. {hint}")
+        other, axis_name = (-1, "last axis") if norm.channel_axis == 1 else (1, "axis 1")
+        is_other = x.shape[other] == norm.num_features
+        hint = f"The {axis_name} fits: pass channel_axis={other}." if is_other else f"Construct the norm with {c} channels."
+        raise ShapeError(f"Axis {norm.channel_axis} must hold {norm.num_features} channels; got {c}. {hint}")
 
 
 def _check_parts(norm: Norm, spec: ForwardSpec, shape: Shape) -> None:

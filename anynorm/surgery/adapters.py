@@ -4,11 +4,13 @@
     nn.InstanceNorm1d/2d/3d                                in
     nn.GroupNorm                                           gn:g
     nn.LayerNorm over (c, …), all axes except the batch    ln
+    nn.LayerNorm over c, the last axis                     pn, channel_axis=-1
+    nn.RMSNorm over c, those of timm and transformers      rms, channel_axis=-1
     LayerNorm2d of torchvision and timm                    pn
     anynorm layers                                         their own spec
 
-Classes of other packages are recognized by the names of their base classes, so those packages are never imported. `register`
-adds support for another class.
+Classes of other packages are recognized by the names of their base classes, so those packages are never imported, and norms over
+the channels of each position also by their output (`identify`). `register` adds support for another class.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ from anynorm.kernels.sync import AllReduce, NoSync
 from anynorm.layers.norm import Norm
 from anynorm.layers.registered import RegisteredNorm
 from anynorm.layers.running_stats import STAT_PREFIXES
-from anynorm.norms import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, PositionalNorm
+from anynorm.norms import BatchNorm, GroupNorm, InstanceNorm, LayerNorm
+from anynorm.surgery.identify import describe, identify, tensors_of_norm
 from anynorm.surgery.modes import preserve_modes
 from anynorm.surgery.norm_info import NormInfo, UnsupportedNormError
 
@@ -86,7 +89,9 @@ def read_norm(module: nn.Module) -> NormInfo | None:
         reader = _READERS.get(f"{base.__module__}.{base.__qualname__}") or _READERS.get(base.__name__)
         if reader is not None:
             return _with_post_modules(module, base, reader(module))
-    if re.search(r"Norm(\dd)?$", type(module).__name__) and not list(module.children()):
+    if re.search(r"Norm(\dd)?(Fp32)?$", type(module).__name__) and not list(module.children()):
+        if (info := identify(module)) is not None:
+            return info
         raise UnsupportedNormError(f"the class {type(module).__name__} is unknown; anynorm.register adds support for it")
     return None
 
@@ -97,6 +102,8 @@ def _with_post_modules(module: nn.Module, base: type, info: NormInfo) -> NormInf
     post_modules = {name: child for name, child in module.named_children() if name in _POST_MODULE_NAMES}
     if forward is base.forward or (post_modules and _is_norm_then(module, base, info, post_modules)):  # type: ignore[attr-defined]
         return replace(info, post_modules=post_modules)
+    if (identified := identify(module)) is not None:
+        return identified
     raise UnsupportedNormError(f"{type(module).__name__} has its own forward, which may do more than normalize")
 
 
@@ -113,7 +120,7 @@ def _is_norm_then(module: Any, base: Any, info: NormInfo, post_modules: dict[str
     dims = next((match[1] for cls in type(module).__mro__ if (match := re.search(r"([123])d$", cls.__name__))), "2")
     space = {"1": (5,), "2": (3, 4), "3": (2, 3, 2)}[dims]
     x = torch.linspace(-2, 3, 2 * info.channels * math.prod(space), device=like.device, dtype=like.dtype)
-    x = x.reshape(2, info.channels, *space)
+    x = x.reshape(2, info.channels, *space).movedim(1, info.channel_axis)
     with preserve_modes(module.modules()):
         module.eval()
         try:
@@ -153,6 +160,7 @@ def _read_anynorm(norm: Norm) -> NormInfo:
         tensors=_tensors(norm, *names),
         running_stats={norm.cuts[index]: norm.running_stats(index) for index in norm.tracked_cuts},
         activation=norm.activation,
+        channel_axis=norm.channel_axis,
         post_modules={name: getattr(norm, name) for name in norm.post_modules},
     )
 
@@ -240,10 +248,8 @@ def _read_group_norm(module: nn.GroupNorm) -> NormInfo:
 
 def _read_layer_norm(module: nn.LayerNorm) -> NormInfo:
     shape = tuple(module.normalized_shape)
-    if len(shape) < 2:
-        raise UnsupportedNormError(
-            f"LayerNorm over the last axis only ({shape[0]}) is not channel-first: its input has no channels in axis 1"
-        )
+    if len(shape) == 1:
+        return describe("pn", shape[0], module.eps, tensors_of_norm(module), channel_axis=-1)
     tensors = _tensors(module, "weight", "bias")
     by_channel = {name: tensor.reshape(shape[0], -1) for name, tensor in tensors.items()}
     if any(not table.is_meta and bool((table != table[:, :1]).any()) for table in by_channel.values()):
@@ -257,7 +263,7 @@ def _read_layer_norm_2d(module: Any) -> NormInfo:
     shape = getattr(module, "normalized_shape", None) or tensors.get("weight", torch.empty(0)).shape
     if len(shape) != 1 or not shape[0]:
         raise UnsupportedNormError(f"the number of channels of this {type(module).__name__} is unknown")
-    return NormInfo(_define(PositionalNorm, bool(tensors)), int(shape[0]), float(getattr(module, "eps", 1e-5)), tensors=tensors)
+    return describe("pn", int(shape[0]), float(getattr(module, "eps", 1e-5)), tensors, channel_axis=1)
 
 
 register("torch.nn.modules.batchnorm._BatchNorm", _read_batch_norm)

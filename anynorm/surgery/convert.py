@@ -35,9 +35,9 @@ def convert(
     Args:
         model: the model.
         spec: spec of the new norms, such as "gn:32", or a `NormSpec`.
-        where: which norms to replace. None: norms that pool over samples, such as BatchNorm; the report also lists the other
-            norms. "all": every norm. Or a module class, a pattern of paths such as "layer3.*", a predicate of path and module, or
-            a list of these.
+        where: which norms to replace. None: norms that pool over samples, such as BatchNorm, or every norm if none does, as in a
+            transformer; the report also lists the other norms. "all": every norm. Or a module class, a pattern of paths such as
+            "layer3.*", a predicate of path and module, or a list of these.
         fit: calibration batches (a data loader or a tensor). γ and β of each new norm are fitted to the output of the old norm
             by least squares; see `anynorm.surgery.fit`.
         forward: a function `forward(model, batch)` that calls the model, if the call in `anynorm.surgery.batches` does not suit
@@ -77,10 +77,11 @@ def convert(
     chosen = choose(sites, where)
     skipped: list[NormSite] = []
     if where is None:
-        skipped = [site for site in sites if not site.unsupported and not site.info.pools_samples]
-        chosen = [site for site in sites if site not in skipped]
-        if all(site.unsupported for site in chosen):
-            raise SurgeryError(_nothing_pools(model, chosen, skipped))
+        if all(site.unsupported for site in sites):
+            raise SurgeryError(_nothing_supported(model, sites))
+        if any(not site.unsupported and site.info.pools_samples for site in sites):
+            skipped = [site for site in sites if not site.unsupported and not site.info.pools_samples]
+            chosen = [site for site in sites if site not in skipped]
     arguments, layer_options = split_options(options)
     specs = {site: _definition(spec, site, arguments) for site in chosen}
     report = replace_norms(model, specs, fit=calibration(fit, forward), groups=groups, optimizer=optimizer, options=layer_options)
@@ -115,17 +116,10 @@ def _definition(spec: str | NormSpec, site: NormSite, arguments: dict[str, Any])
     return parse(spec, **arguments, num_features=None if site.unsupported else site.info.channels)
 
 
-def _nothing_pools(model: nn.Module, unsupported: list[NormSite], skipped: list[NormSite]) -> str:
-    """Return the error message for a model in which no supported norm pools over samples."""
-    lines = [f"  {site.path or 'the model itself'} ({site.label})" for site in skipped]
-    lines += [
-        f"  {site.path or 'the model itself'} ({site.label}): cannot be converted: {site.unsupported}" for site in unsupported
-    ]
-    hint = " where='all' converts these norms:" if skipped and not unsupported else ""
-    if skipped and unsupported:
-        hint = " where='all' converts the supported ones of these norms:"
-    start = f"No norm of this {type(model).__name__} that anynorm supports pools over samples; nothing was changed."
-    return "\n".join([start + hint, *truncate_list(lines)])
+def _nothing_supported(model: nn.Module, sites: list[NormSite]) -> str:
+    """Return the error message for a model of whose norms none is supported."""
+    lines = [f"  {site.path or 'the model itself'} ({site.label}): {site.unsupported}" for site in sites]
+    return "\n".join([f"No norm of this {type(model).__name__} can be converted; nothing was changed:", *truncate_list(lines)])
 
 
 def _add_skipped(report: SurgeryReport, sites: list[NormSite], skipped: list[NormSite]) -> None:

@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_map_only
 
 from anynorm.core.update_rules import Frozen, Running
 from anynorm.errors import SurgeryError
+from anynorm.layers.channel_axis import to_channels_second
 from anynorm.layers.norm import Norm
 from anynorm.surgery.batches import Calibration, duplicate, gather
 from anynorm.surgery.find import NormSite
@@ -138,7 +139,8 @@ def _solve(norm: Norm, x: Tensor, condition: Any, y: Tensor, target: Tensor, con
         return y
     _set_running_stats(norm, x, condition)
     outputs = [_output(norm, (weight, bias), values, x, condition) for values in ((0, 0), (1, 0), (0, 1))]
-    uu, uv, vv, ur, vr = _normal_equations(target, *outputs)
+    views = [to_channels_second(tensor, norm.channel_axis) for tensor in (target, *outputs)]
+    uu, uv, vv, ur, vr = _normal_equations(*views)
     vv = vv.clamp(min=RIDGE)
     gamma = (ur - uv * vr / vv) / (uu - uv * uv / vv + RIDGE)
     weight.copy_(gamma)
@@ -156,7 +158,7 @@ def _output(norm: Norm, affine: tuple[Tensor, Tensor], values: tuple[int, int], 
 
 
 def _normal_equations(target: Tensor, at_zero: Tensor, at_weight: Tensor, at_bias: Tensor) -> Tensor:
-    """Return the means of u², u v, v², u r and v r per channel, in float64.
+    """Return the means of u², u v, v², u r and v r per channel, in float64, of tensors with channels in axis 1.
 
     u and v are the factors of γ and β (x̂ and 1; in a sandwich, times the γ of the class), and r is the target minus the output
     for γ = β = 0.

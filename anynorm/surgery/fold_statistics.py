@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from anynorm import kernels
 from anynorm.core.activation import Activation
 from anynorm.errors import FoldError
+from anynorm.layers.channel_axis import resolve_axis
 from anynorm.layers.norm import Norm
 from anynorm.surgery.dataflow import Trace
 from anynorm.surgery.find import NormSite
@@ -82,8 +83,7 @@ def _neighbor(site: NormSite, trace: Trace, layers: list[nn.Module]) -> tuple[nn
     if len(calls) != 1:
         raise FoldError(f"it runs {len(calls)} times on the example" if calls else "it does not run on the example")
     norm_input, norm_output = calls[0].input, calls[0].output
-    is_matrix = isinstance(norm_input, Tensor) and norm_input.dim() == 2
-    layers = [layer for layer in layers if is_matrix or not isinstance(layer, nn.Linear)]  # else its features are not channels
+    layers = [layer for layer in layers if _has_same_channels(layer, site, norm_input)]
     layers = [layer for layer in layers if len(trace.calls_of(layer)) == 1]
     for layer in layers:
         call_of_layer = trace.calls_of(layer)[0]
@@ -97,6 +97,14 @@ def _neighbor(site: NormSite, trace: Trace, layers: list[nn.Module]) -> tuple[nn
                 raise FoldError(f"the layer after it, a {type(layer).__name__}, may pad its input in its own way")
             return layer, "after"
     raise FoldError("no convolution or linear layer is directly before or after it")
+
+
+def _has_same_channels(layer: nn.Module, site: NormSite, norm_input: Any) -> bool:
+    """Whether the channels of a layer are in the same axis as those of a norm: the last of a linear layer, 1 of a convolution."""
+    if site.unsupported or not isinstance(norm_input, Tensor) or norm_input.dim() < 2:
+        return not isinstance(layer, nn.Linear)
+    axis = resolve_axis(site.info.channel_axis, norm_input.dim())
+    return axis == norm_input.dim() - 1 if isinstance(layer, nn.Linear) else axis == 1
 
 
 def not_fixed_reason(site: NormSite) -> str:

@@ -14,7 +14,8 @@ def inspect(model: nn.Module) -> SurgeryReport:
     """Return a report that lists the norms of a model.
 
     Returns:
-        A report with one row per norm: path, class, spec, number of channels, whether it has running statistics, and eps.
+        A report with one row per norm: path, class, spec, number of channels, whether it has running statistics, eps, and the
+        axis of the channels if it is not 1.
 
     >>> print(inspect(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.GroupNorm(2, 8))))
     path  class        spec  channels  running_stats  eps
@@ -28,6 +29,7 @@ def inspect(model: nn.Module) -> SurgeryReport:
         row: dict[str, Any] = {"path": site.path, "class": type(site.module).__name__}
         row |= {"spec": info and info.spec, "channels": info and info.channels}
         row |= {"running_stats": info and ("yes" if info.running_stats else "no"), "eps": info and info.eps}
+        row |= {} if info is None or info.channel_axis == 1 else {"channel_axis": info.channel_axis}
         shared = f"shared with {', '.join(site.paths[1:])}" if len(site.paths) > 1 else ""
         note = "; ".join(text for text in (site.unsupported, shared) if text)
         rows.append(row | ({"note": note} if note else {}))

@@ -39,7 +39,7 @@ def make_replacement(site: NormSite, norm_spec: NormSpec, options: dict[str, Any
     tensors = [*info.tensors.values(), *(tensor for pair in info.running_stats.values() for tensor in pair if tensor is not None)]
     like = next((tensor for tensor in tensors if tensor.is_floating_point()), None)
     settings: dict[str, Any] = {"eps": info.eps, "momentum": info.momentum, "update_rule": info.update_rule}
-    settings["activation"] = info.activation
+    settings |= {"activation": info.activation, "channel_axis": info.channel_axis}
     settings |= {} if like is None else {"device": like.device, "dtype": like.dtype}
     settings["track_running_stats"] = info.track_running_stats or not info.pools_samples
     settings["affine"] = norm_spec.affine != PLAIN_AFFINE or any(stage.names for stage in info.norm_spec.affine.stages)

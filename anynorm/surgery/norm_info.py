@@ -34,6 +34,7 @@ class NormInfo:
             (K, c), num_batches_tracked.
         running_stats: running mean and variance of each cut.
         activation: activation that the layer applies to its normalized output, before its post modules; None without one.
+        channel_axis: axis of the channels in the input.
         post_modules: child modules that the layer applies to its output, by name.
     """
 
@@ -47,6 +48,7 @@ class NormInfo:
     tensors: dict[str, Tensor] = field(default_factory=dict)
     running_stats: dict[Cut, tuple[Tensor | None, Tensor | None]] = field(default_factory=dict)
     activation: Activation | None = None
+    channel_axis: int = 1
     post_modules: dict[str, nn.Module] = field(default_factory=dict)
 
     @property

@@ -16,7 +16,7 @@ from anynorm.surgery.find import NormSite
 from anynorm.surgery.new_norm import make_replacement
 from anynorm.surgery.optimizer import replace_in_optimizer
 from anynorm.surgery.report import Conversion, SurgeryReport
-from anynorm.surgery.undo import all_or_nothing
+from anynorm.surgery.undo import UndoLog, all_or_nothing
 from anynorm.table import pluralize
 
 MAX_LISTED = 12
@@ -77,6 +77,7 @@ def _install(
     with all_or_nothing() as undo_log:
         for site, norm in norms.items():
             undo_log.replace(site, norm)
+        _disable_nested_tensors(model, norms, undo_log)
         if optimizer is not None:
             replace_in_optimizer(optimizer, [(site.module, norm) for site, norm in norms.items()], undo_log)
         if fit is not None:
@@ -85,6 +86,14 @@ def _install(
             fit_norms(changed, norms, fit, conversions)
     rows = [conversion.row() for conversion in conversions]
     return SurgeryReport(rows, summarize_rows(rows), changed, undo_log.undo, model)
+
+
+def _disable_nested_tensors(model: nn.Module, norms: dict[NormSite, Norm], undo_log: UndoLog) -> None:
+    """Disable the nested tensors into which nn.TransformerEncoder converts padded inputs; norms do not take them."""
+    parents = {id(parent) for site in norms for parent, _ in site.parents}
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoder) and any(id(layer) in parents for layer in module.layers):
+            undo_log.set_attribute(module, "use_nested_tensor", False)
 
 
 def unconverted(site: NormSite, channels: int | None, reason: str) -> Conversion:

@@ -169,6 +169,7 @@ def _rebuild(norm: Norm, norm_spec: NormSpec) -> Norm:
         device=like.device,
         dtype=like.dtype if like.is_floating_point() else None,
         activation=norm.activation,
+        channel_axis=norm.channel_axis,
     )
     for name, parameter in new.named_parameters():
         old = getattr(norm, name)

@@ -81,6 +81,11 @@ def check(norm, x, rtol=1e-4, atol=2e-5, residual=None):
         same(b.float(), a.float(), rtol=rtol, atol=atol * scale)
 
 
+@pytest.mark.parametrize("spec", ["bn", "gn:4", "sn", "pn"])
+def test_tokens_with_channels_in_the_last_axis_are_the_reference_and_keep_their_strides(spec):
+    check(make(spec, channel_axis=-1), data(4, CHANNELS, 5).movedim(1, -1).contiguous())
+
+
 @pytest.mark.parametrize(("spec", "layout", "training"), CASES)
 def test_every_norm_is_the_reference(spec, layout, training):
     x = data(4 if "gbgn" in spec else LAYOUTS[layout][0], *LAYOUTS[layout][1:])

@@ -22,7 +22,7 @@ from tests.helpers import ROWS, condition_for, data, make, same_state
         ),
         (torch.tensor(1.0), r"got 0 dimensions"),
         (torch.zeros(2, 4, 3, 3), r"Axis 1 must hold 8 channels; got 4\. Construct the norm with 4 channels\."),
-        (torch.zeros(2, 3, 3, 8), r"Axis 1 must hold 8 channels; got 3\. The last axis fits: move it to axis 1\."),
+        (torch.zeros(2, 3, 3, 8), r"Axis 1 must hold 8 channels; got 3\. The last axis fits: pass channel_axis=-1\."),
         (torch.zeros(2, 8, 3, dtype=torch.int64), r"must have a floating-point dtype; got torch.int64\. Call \.float\(\)"),
         (torch.zeros(2, 8, 3, dtype=torch.bool), r"got torch.bool"),
         (torch.zeros(2, 8, 3, dtype=torch.complex64), r"got torch.complex64"),

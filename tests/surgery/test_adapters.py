@@ -43,28 +43,32 @@ def test_unsupported_norms_stay_and_the_report_has_the_reason():
         def forward(self, x):
             return super().forward(x).tanh()
 
-    model: Any = nn.Sequential(nn.BatchNorm2d(4), Odd(4), nn.LayerNorm(4), nn.InstanceNorm2d(4, track_running_stats=True))
+    layer_norm = nn.LayerNorm((4, 3, 3))
+    nn.init.normal_(layer_norm.weight)
+    model: Any = nn.Sequential(nn.BatchNorm2d(4), Odd(4), layer_norm, nn.InstanceNorm2d(4, track_running_stats=True))
     report = anynorm.convert(model, "gn:2", where="all")
     assert [type(module) for module in model[1:]] == [Odd, nn.LayerNorm, nn.InstanceNorm2d]
     assert "may do more than normalize" in report["1"]["note"]
-    assert "not channel-first" in report["2"]["note"]
+    assert "its affine differs between positions" in report["2"]["note"]
     assert "normalizes by them in eval mode" in report["3"]["note"]
     assert "Not converted: 1, 2, 3" in report.finding
 
 
 def test_unknown_norm_classes_have_a_row_in_the_report():
-    model = nn.Sequential(nn.BatchNorm2d(4), nn.RMSNorm(4))
-    assert "the class RMSNorm is unknown" in anynorm.convert(model, "ln")["1"]["note"]
-    assert "the class RMSNorm is unknown" in anynorm.freeze(model)["1"]["note"]
+    model = nn.Sequential(nn.BatchNorm2d(4), nn.LocalResponseNorm(2))
+    assert "the class LocalResponseNorm is unknown" in anynorm.convert(model, "ln")["1"]["note"]
+    assert "the class LocalResponseNorm is unknown" in anynorm.freeze(model)["1"]["note"]
 
 
 def test_reading_an_unsupported_norm_raises_and_its_site_has_the_reason():
-    with pytest.raises(UnsupportedNormError, match="the class RMSNorm is unknown"):
-        read_norm(nn.RMSNorm(4))
+    with pytest.raises(UnsupportedNormError, match="the class LocalResponseNorm is unknown"):
+        read_norm(nn.LocalResponseNorm(2))
     assert read_norm(nn.ReLU()) is None
-    site = find_norms(nn.Sequential(nn.RMSNorm(4)))[0]
-    assert "the class RMSNorm is unknown" in site.unsupported
-    with pytest.raises(anynorm.SurgeryError, match=r"'0' \(RMSNorm\) cannot be read: the class RMSNorm is unknown"):
+    site = find_norms(nn.Sequential(nn.LocalResponseNorm(2)))[0]
+    assert "the class LocalResponseNorm is unknown" in site.unsupported
+    with pytest.raises(
+        anynorm.SurgeryError, match=r"'0' \(LocalResponseNorm\) cannot be read: the class LocalResponseNorm is unknown"
+    ):
         _ = site.info
     assert find_norms(nn.Sequential(nn.BatchNorm2d(4)))[0].unsupported == ""
 

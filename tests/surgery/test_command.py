@@ -19,6 +19,10 @@ def without_batch_norm():
     return nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8))
 
 
+def without_supported_norm():
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.LocalResponseNorm(2))
+
+
 def run(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
@@ -38,12 +42,17 @@ def test_where_takes_all_and_paths():
     assert converted("--where", "2") == {"2": "in"}
 
 
-def test_a_model_in_which_nothing_pools_over_samples_is_misuse(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["anynorm", "convert", "in", "--model", f"{HERE}:without_batch_norm"])
+def test_without_where_all_norms_are_converted_if_none_pools_over_samples():
+    done = run("convert", "in", "--model", f"{HERE}:without_batch_norm", "--json")
+    assert [row["new_norm"] for row in json.loads(done.stdout)["rows"]] == ["in"]
+
+
+def test_a_model_without_a_supported_norm_is_misuse(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["anynorm", "convert", "in", "--model", f"{HERE}:without_supported_norm"])
     with pytest.raises(SystemExit) as stopped:
         main()
     assert stopped.value.code == 2
-    assert "where='all' converts these norms:\n  1 (GroupNorm)" in capsys.readouterr().err
+    assert "can be converted; nothing was changed:\n  1 (LocalResponseNorm): the class" in capsys.readouterr().err
 
 
 def test_the_help_says_what_is_converted_by_default():

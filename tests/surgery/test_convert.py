@@ -25,7 +25,7 @@ def hybrid() -> Any:
         nn.BatchNorm2d(16),
         anynorm.make("sn", 16),
         anynorm.make("gn:4", 16),
-        nn.RMSNorm(8),
+        nn.LocalResponseNorm(2),
     )
 
 
@@ -38,13 +38,13 @@ def test_by_default_only_norms_that_pool_over_samples_are_converted_and_the_othe
         "GroupNorm",
         "GroupNorm",
         "GroupNorm",
-        "RMSNorm",
+        "LocalResponseNorm",
     ]
     assert [getattr(module, "spec", None) for module in model] == [None, None, "gn:8", "gn:8", "gn:4", None]
     assert [row["path"] for row in report] == ["0", "2", "3", "4", "5"]
     assert [row["new_norm"] for row in report] == [None, "gn:8", "gn:8", None, None]
     assert report["0"]["note"] == report["4"]["note"] == "not converted: does not pool over samples"
-    assert "the class RMSNorm is unknown" in report["5"]["note"]
+    assert "the class LocalResponseNorm is unknown" in report["5"]["note"]
     assert report.finding == (
         "2 of 5 norms are now gn:8. Not converted: 0, 4, 5 (reasons in the column note). where='all' converts every norm."
     )
@@ -61,20 +61,22 @@ def test_where_all_converts_every_supported_norm():
     assert "where='all'" not in report.finding
 
 
-def test_a_model_in_which_nothing_pools_over_samples_is_refused_with_a_list_and_the_way_to_convert_it():
-    model = nn.Sequential(nn.Conv2d(3, 8, 1), nn.GroupNorm(2, 8), nn.InstanceNorm2d(8))
+def test_every_norm_is_converted_by_default_if_none_pools_over_samples():
+    model = nn.Sequential(nn.Conv2d(3, 8, 1), nn.GroupNorm(2, 8), nn.InstanceNorm2d(8), nn.LocalResponseNorm(2))
+    report = anynorm.convert(model, "ln")
+    assert [row["new_norm"] for row in report] == ["ln", "ln.none", None]
+    assert report.finding == "2 of 3 norms are now ln, ln.none. Not converted: 3 (reasons in the column note)."
+
+
+def test_a_model_without_a_supported_norm_is_refused_with_the_reasons():
+    model = nn.Sequential(nn.Conv2d(3, 8, 1), nn.LocalResponseNorm(2), nn.InstanceNorm2d(8, track_running_stats=True))
     before = list(model.modules())
     with pytest.raises(
         anynorm.SurgeryError,
-        match=r"(?s)pools over samples; nothing was changed\. where='all' converts these norms:\n  1 \(GroupNorm\)\n  2 \(Inst",
+        match=r"can be converted; nothing was changed:\n  1 \(LocalResponseNorm\): the class .*\n  2 \(InstanceNorm2d",
     ):
         anynorm.convert(model, "ln")
     assert all(a is b for a, b in zip(model.modules(), before, strict=True))
-    with pytest.raises(
-        anynorm.SurgeryError, match=r"the supported ones of these norms:\n  0 \(GroupNorm\)\n  1 \(RMSNorm\): cannot be converted"
-    ):
-        anynorm.convert(nn.Sequential(nn.GroupNorm(2, 8), nn.RMSNorm(8)), "ln")
-    assert len(anynorm.convert(model, "ln", where="all")) == 2
 
 
 def test_fitting_with_the_default_choice_fits_the_converted_norms_only():

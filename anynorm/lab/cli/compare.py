@@ -36,8 +36,8 @@ def compare(
         str | None,
         typer.Option(
             help="Model: mlp, small, resnet10 (the default), resnet18, resnet26, resnet50, resnet101, resnext50, resnext101, "
-            "wrn-10-2, preact_resnet8, preact_resnet18, resnet12, mobilenetv2, shufflenetv2, densenet121, nasbench201:CELL, "
-            "darts:GENOTYPE or package.module:factory. For searches: nasbench201, nasbench201.n1, darts. "
+            "wrn-10-2, preact_resnet8, preact_resnet18, resnet12, mobilenetv2, shufflenetv2, densenet121, convnext, vit, "
+            "nasbench201:CELL, darts:GENOTYPE or package.module:factory. For searches: nasbench201, nasbench201.n1, darts. "
             "For generation: sngan (the default), biggan, autogan or package.module:factory."
         ),
     ] = None,

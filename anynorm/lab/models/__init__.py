@@ -1,8 +1,9 @@
 """Models by name, for images of any size and any number of classes, with a width multiplier.
 
-Models are built with BatchNorm; `anynorm.lab.training.norm_layout.Layout` replaces it by other norms. An architecture of a
-search space is also a model, such as nasbench201:3,0,1,2,4,3 (see `anynorm.lab.models.search`). A custom model has the name
-`package.module:factory`; the factory is called with the keyword arguments `shape` (a `DataShape`) and `width`, if it has them.
+Models are built with BatchNorm, `convnext` and `vit` with LayerNorm; `anynorm.lab.training.norm_layout.Layout` replaces it by
+other norms. An architecture of a search space is also a model, such as nasbench201:3,0,1,2,4,3 (see `anynorm.lab.models.search`).
+A custom model has the name `package.module:factory`; the factory is called with the keyword arguments `shape` (a `DataShape`) and
+`width`, if it has them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from anynorm.errors import DataError, unknown_name
 from anynorm.io.checkpoints import call_with_known, import_object
 from anynorm.lab.data.shape import DataShape
 from anynorm.lab.models.channels import scale_channels
+from anynorm.lab.models.convnext import convnext
 from anynorm.lab.models.densenet import densenet121
 from anynorm.lab.models.mlp import mlp
 from anynorm.lab.models.mobilenet import mobilenetv2
@@ -35,6 +37,7 @@ from anynorm.lab.models.resnet import (
 from anynorm.lab.models.resnet12 import resnet12
 from anynorm.lab.models.search import build_architecture, parse_space
 from anynorm.lab.models.shufflenet import shufflenetv2
+from anynorm.lab.models.vit import vit
 
 Factory = Callable[..., nn.Module]
 
@@ -63,6 +66,8 @@ MODELS: dict[str, Factory] = {
     "mobilenetv2": mobilenetv2,
     "shufflenetv2": shufflenetv2,
     "densenet121": densenet121,
+    "convnext": convnext,
+    "vit": vit,
 }
 
 
