@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from anynorm.norms import InstanceNorm as InstanceNorm
     from anynorm.norms import LayerNorm as LayerNorm
     from anynorm.norms import PositionalNorm as PositionalNorm
+    from anynorm.norms import RMSNorm as RMSNorm
     from anynorm.norms import SandwichAdaIN as SandwichAdaIN
     from anynorm.norms import SandwichAuxBatchNorm as SandwichAuxBatchNorm
     from anynorm.norms import SandwichBatchNorm as SandwichBatchNorm

@@ -2,8 +2,8 @@
 
 To add a norm, add a class with `name`, `paper`, the arguments of its spec, and `define`, a function that returns its definition.
 The name can then be used in specs, on the command line, in configurations and in reports. Each docstring shows the equation:
-μ[cut] and σ²[cut] are the mean and the biased variance of the parts of a cut (see `anynorm.core.cuts`), and k is the class or
-domain of a sample.
+μ[cut] and σ²[cut] are the mean and the biased variance of the parts of a cut (see `anynorm.core.cuts`), rms²[cut] is the mean of
+x² of these parts, and k is the class or domain of a sample.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from anynorm.core.cuts import ALL, AnyCut, Cut, JointCut, largest_usable_groups
 from anynorm.core.mixing import Softmax
-from anynorm.core.spec import NormSpec, check_positive_int
+from anynorm.core.spec import SCALE_AFFINE, NormSpec, check_positive_int
 from anynorm.errors import SpecError
 from anynorm.layers.registered import ClassNorm, DomainNorm, GroupedNorm, RegisteredNorm, RegisteredOptions
 
@@ -28,6 +28,7 @@ _HN = "Heterologous Normalization 2021 (hn)"
 BN = Cut(1, ALL, 1, name="bn")
 IN = Cut(ALL, ALL, 1, name="in")
 LN = Cut(ALL, 1, 1, name="ln")
+PN = Cut(ALL, 1, ALL, name="pn")
 
 
 def same_cut(cut: AnyCut) -> NormSpec:
@@ -98,7 +99,21 @@ class PositionalNorm(RegisteredNorm):
 
     name, paper = "pn", "Li et al. 2019"
     use = "A baseline: normalizes the channels at each position, used in generative networks."
-    define = staticmethod(lambda: same_cut(Cut(ALL, 1, ALL)))
+    define = staticmethod(lambda: same_cut(PN))
+
+
+class RMSNorm(RegisteredNorm):
+    """The root mean square of the channels, per sample and position, without a mean and without β.
+
+        y = γ x/√(rms²[pn] + ε)
+
+    Numbers and state_dict of torch.nn.RMSNorm, whose channels are the last axis and whose ε is 1.2e-7 by default. For its
+    arguments, see `RegisteredNorm`.
+    """
+
+    name, paper = "rms", "Zhang & Sennrich 2019"
+    use = "The norm of most language models. Any cuts can have a mean of 0: `0/gn:32`, or `0/in`, the statistic of FRN."
+    define = staticmethod(lambda: NormSpec((), (PN,), affine=SCALE_AFFINE))
 
 
 class ExtendedNorm(GroupedNorm):

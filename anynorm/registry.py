@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from anynorm import norms as algebra  # noqa: F401  # their classes register themselves
 from anynorm.core import grammar
 from anynorm.core.activation import Activation
-from anynorm.core.spec import NormSpec
+from anynorm.core.spec import SCALE_AFFINE, NormSpec
 from anynorm.core.update_rules import UpdateRule
 from anynorm.errors import SpecError
 from anynorm.layers import baselines  # noqa: F401  # their classes register themselves
@@ -62,6 +62,7 @@ def make(
     update_rule: UpdateRule | None = None,
     activation: str | Activation | None = None,
     channel_axis: int = 1,
+    bias: bool = True,
     **arguments: Any,
 ) -> Norm:
     """Make a normalization layer from a spec.
@@ -79,6 +80,7 @@ def make(
         activation: activation that is applied to the output in the same pass: relu, relu6, leaky_relu, silu, gelu, gelu_tanh,
             hardswish; None without one.
         channel_axis: axis of the channels in the input: 1 for (n, c, …), -1 for (n, …, c), such as tokens (n, t, c).
+        bias: whether the affine per channel has a shift β; False for a scale γ alone, as in torch.
         arguments: arguments of the norms that are not in the spec string, such as num_groups, num_classes, num_domains or
             num_samples, and hyperparameters of the norm. Every spec accepts batch_size, which only bgn uses, to choose its
             number of groups.
@@ -115,6 +117,7 @@ def make(
         update_rule=update_rule,
         activation=activation,
         channel_axis=channel_axis,
+        bias=bias,
         **hyperparameters,
     )
 
@@ -181,7 +184,9 @@ def nearest_spec(norm_spec: NormSpec, num_features: int) -> NormSpec:
     if nearest == num_groups:
         return norm_spec
     changed = norm_class.named_spec({**norm_spec.arguments, "num_groups": nearest})
-    return changed if changed.affine == norm_spec.affine else changed.without_affine()
+    if changed.affine == norm_spec.affine:
+        return changed
+    return changed.without_bias() if norm_spec.affine == SCALE_AFFINE else changed.without_affine()
 
 
 class Entry(NamedTuple):

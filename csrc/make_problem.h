@@ -58,6 +58,7 @@ inline Problem read_problem(const std::vector<int64_t>& spec) {
     for (int64_t index : *side)
       check(std::count(side->begin(), side->end(), index) == 1, "cut ", index, " occurs twice");
   }
+  check(!p.var.empty(), "the variance has no cut");
   p.mixing = Mixing(next());
   p.groups = next();
   p.domains = next();
@@ -120,7 +121,8 @@ inline void lay_out(Problem& p, const Shape& x) {
     check(!cut.is_local || p.samples % cut.samples_per_part == 0, "a cut does not fit the batch size");
     cut.width = cut.channels * cut.strips;
     assign_parts(p, cut);
-    bool is_row = p.row_cut < 0 && cut.is_local && cut.samples_per_part == 1 && cut.part.empty();
+    bool is_row = p.row_cut < 0 && cut.is_local && cut.samples_per_part == 1 && cut.part.empty() &&
+                  (p.has_mean() || !p.is_vector());  // the second moment of a single value is not 0
     if (is_row) p.row_cut = int64_t(i);
     cut.is_input = is_row && p.is_vector();
     cut.rows = cut.is_input ? 0 : cut.is_local ? p.samples / cut.samples_per_part : p.num_domains();

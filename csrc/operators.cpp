@@ -198,7 +198,7 @@ void check_inputs(const Problem& p, const Inputs& inputs, const Tensor& labels) 
                   inputs[STYLE_STD].defined() == p.style && (p.classes || !inputs[CLASS_WEIGHT].defined()),
               "anynorm: an affine needs both scale and shift, and classes if it has rows of classes");
   TORCH_CHECK(
-      (inputs[MEAN_WEIGHT].defined() || p.mean.size() == 1) && (inputs[VAR_WEIGHT].defined() || p.var.size() == 1),
+      (inputs[MEAN_WEIGHT].defined() || p.mean.size() <= 1) && (inputs[VAR_WEIGHT].defined() || p.var.size() == 1),
       "anynorm: several cuts need mixing weights");
   const Tensor &x = inputs[X], &residual = inputs[RESIDUAL];
   TORCH_CHECK(!residual.defined() || (residual.sizes() == x.sizes() && residual.scalar_type() == x.scalar_type() &&

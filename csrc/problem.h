@@ -11,7 +11,7 @@
 // statistic is computed from one sample or a few samples of the batch (in, ln, gn, ghost batches). All others are
 // global, with one row of statistics for all samples or one per domain (bn, en, bgn, and running statistics). An affine
 // is a set of coefficients of y = act(a (x - mean) + b + residual): one for all samples (bn), one per class or domain,
-// or one per sample (in, gn, sn, styles).
+// or one per sample (in, gn, sn, styles). Without cuts of the mean, all means are 0, and variances are second moments.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -35,7 +35,7 @@ struct Cut {
 
 struct Problem {
   std::vector<Cut> cuts;
-  std::vector<int64_t> mean, var;  // the cuts of the mean and of the variance
+  std::vector<int64_t> mean, var;  // the cuts of the mean and of the variance; none of the mean if it is 0
   Mixing mixing;
   int64_t groups, domains, classes;  // groups: channel groups of mixing weights; domains, classes: 0 if there are none
   bool style;
@@ -52,6 +52,7 @@ struct Problem {
   std::vector<int32_t>
       segments;  // boundaries of runs of columns with the same mixing weights and parts of all other local cuts
 
+  bool has_mean() const { return !mean.empty(); }
   bool is_vector() const { return strips == 1 && length == 1; }
   int64_t num_domains() const { return domains ? domains : 1; }
   int64_t channel(int64_t column) const { return last ? column % channels : column / strips; }

@@ -33,9 +33,9 @@ inline double num_values(const Problem& p, const double* counts, const Cut& cut,
   return double(p.columns / cut.width) * (cut.is_local ? double(cut.samples_per_part * p.length) : counts[row]);
 }
 
-// Whether a cut computed a statistic from a single value, which has no variance.
+// Whether a cut computed a variance from a single value, which has none; a second moment about zero can be computed.
 inline bool has_single_value(const Problem& p, const double* counts, const std::vector<Buffer>& buffers) {
-  for (size_t i = 0; i < p.cuts.size(); i++)
+  for (size_t i = 0; p.has_mean() && i < p.cuts.size(); i++)
     for (int64_t row = 0;
          p.cuts[i].uses_batch && (buffers[2 * i].exists() || buffers[2 * i + 1].exists()) && row < p.cuts[i].rows;
          row++)
@@ -63,8 +63,8 @@ inline bool update_running(const Problem& p, const double* stats, const std::vec
     for (int64_t d = 0; cut.uses_batch && parts && d < cut.rows / parts; d++)
       for (int side = 0; side < 2; side++) {
         const Buffer& buffer = buffers[2 * i + side];
-        double count = num_values(p, counts, cut, d),
-               factor = (side ? std::max(count, 1.0) / std::max(count - 1, 1.0) : 1.0) / double(parts);
+        double count = num_values(p, counts, cut, d), correction = p.has_mean() ? 1 : 0,
+               factor = (side ? std::max(count, 1.0) / std::max(count - correction, 1.0) : 1.0) / double(parts);
         if (!buffer.exists() || count == 0) continue;
         values.assign(cut.width, 0.0);
         const double* table = (side ? vars : means) + cut.offset + d * cut.width;

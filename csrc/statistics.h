@@ -1,4 +1,5 @@
-// Computation of batch statistics from x: moments of rows, pooled by the law of total variance.
+// Computation of batch statistics from x: moments of rows, pooled by the law of total variance; about zero if the norm
+// has no mean.
 #pragma once
 #include <numeric>
 
@@ -75,9 +76,19 @@ struct Statistics {
     }
     if (by_position) pool_positions();
     else if (p.pools_batch) pool_samples(units, mean, var);
+    if (!p.has_mean()) move_to_zero();
   }
 
  private:
+  // Replace means and variances by moments about zero: 0 and E[x^2] = var + mean^2, a sum of positive terms.
+  void move_to_zero() const {
+    for (const Cut& cut : p.cuts)
+      for (int64_t i = cut.offset, end = i + cut.rows * cut.width; cut.uses_batch && i < end; i++) {
+        t.vars[i] += t.means[i] * t.means[i];
+        t.means[i] = 0;
+      }
+  }
+
   int64_t common_parts(bool only_local) const {
     int64_t units = 1;
     for (const Cut& cut : p.cuts)

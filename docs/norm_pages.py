@@ -86,6 +86,10 @@ def norm_page(name: str) -> str:
     if any("μ[" in line or "σ²[" in line for line in equations):
         symbols = "μ[s] and σ²[s] are the mean and the (biased) variance over all values of one color in the picture above"
         parts += [f"{symbols}, for the cut s."]
+    if any("rms²[" in line for line in equations):
+        parts += [
+            "rms²[s] is the mean of x² over all values of one color in the picture above, for the cut s; no mean is subtracted."
+        ]
     parts += [_counts(norm), "## Code", f"```python\n{code(norm)}```"]
     parts += ["## What it costs", cost(norm), "## Records", records(name)]
     return "\n\n".join(parts) + "\n"

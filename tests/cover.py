@@ -33,7 +33,7 @@ def ingredients(spec: str) -> set[str]:
         return found | {type(norm).__module__}
     found |= {kind_of_cut(cut) for cut in norm.cuts}
     if norm_spec.mean != norm_spec.var:
-        found.add("different cuts of mean and variance")
+        found.add("different cuts of mean and variance" if norm_spec.mean else "mean of 0")
     if max(len(norm_spec.mean), len(norm_spec.var)) > 1:
         found |= {type(norm_spec.mixing).__name__, f"mixing weights per {kind_of(norm_spec.mixing.groups)} of channels"}
     return found

@@ -29,6 +29,9 @@ MIXED = [
     "gw:1",
     "modenorm:3.none",
     "brn.none",
+    "0/bn.nobias",
+    "0/in+ln",
+    "0/bn+ln",
 ]
 CONDITIONED = ["hn.sa@3", "gn:4.cc@3", "bn.dom@3", "bgn:32.saaux@3", "sn.aux@3", "ln.style"]
 

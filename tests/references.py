@@ -34,10 +34,13 @@ def set_of(cut: str, n: int, c: int, s: int, sizes: tuple[int, int, int]):
     }[name]()
 
 
-def statistics(x: Tensor, cut: str, domain: list[int] | None = None) -> tuple[Tensor, Tensor, dict[Any, Any]]:
+def statistics(
+    x: Tensor, cut: str, domain: list[int] | None = None, zero_mean: bool = False
+) -> tuple[Tensor, Tensor, dict[Any, Any]]:
     """Return the mean and biased variance at every pixel of x, (N, C, S), and the statistics of each set.
 
-    The statistics are {(domain, part): [(mean, unbiased var, count), …]}, with one entry of the list per sample part.
+    The statistics are {(domain, part): [(mean, unbiased var, count), …]}, with one entry of the list per sample part. With a zero
+    mean, the variance is the mean of the squares; as no mean is estimated, it is unbiased as it is.
     """
     sizes = (x.shape[0], x.shape[1], x.shape[2])
     members: dict[Any, Any] = {}
@@ -49,21 +52,23 @@ def statistics(x: Tensor, cut: str, domain: list[int] | None = None) -> tuple[Te
     for (d, _, part), pixels in members.items():
         index = tuple(torch.tensor(axis) for axis in zip(*pixels, strict=True))
         values = x[index]
-        m = values.sum() / len(pixels)
+        m = torch.zeros_like(values[0]) if zero_mean else values.sum() / len(pixels)
         v = ((values - m) ** 2).sum() / len(pixels)
         mean = mean.index_put(index, m.expand(len(pixels)))
         var = var.index_put(index, v.expand(len(pixels)))
-        unbiased = v.detach() * len(pixels) / max(len(pixels) - 1, 1)
+        unbiased = v.detach() * (1 if zero_mean else len(pixels) / max(len(pixels) - 1, 1))
         kept.setdefault((d, part), []).append((m.detach(), unbiased, len(pixels)))
     return mean, var, kept
 
 
-def kept_average(x: Tensor, cut: str, domain: list[int] | None = None, domains: int = 1) -> tuple[Tensor, Tensor]:
+def kept_average(
+    x: Tensor, cut: str, domain: list[int] | None = None, domains: int = 1, zero_mean: bool = False
+) -> tuple[Tensor, Tensor]:
     """Return the mean and unbiased variance of a batch for the update of running statistics, averaged over sample parts.
 
     Both have the shape (domains, parts); they are NaN for domains that are not in the batch.
     """
-    _, _, kept = statistics(x, cut, domain)
+    _, _, kept = statistics(x, cut, domain, zero_mean)
     parts = sorted({part for _, part in kept})
     table = torch.full((domains, len(parts), 2), float("nan"), dtype=torch.float64)
     for (d, part), found in kept.items():
@@ -73,9 +78,9 @@ def kept_average(x: Tensor, cut: str, domain: list[int] | None = None, domains: 
 
 
 def weighted(tables: list[Tensor], weights: Tensor | None) -> Tensor:
-    """Return Σ wₖ tₖ over tables (N, C, S), with weights (k,) or, per group of channels, (groups, k)."""
+    """Return Σ wₖ tₖ over tables (N, C, S), with weights (k,) or, per group of channels, (groups, k); 0 without tables."""
     if weights is None:
-        return tables[0]
+        return tables[0] if tables else torch.zeros((), dtype=torch.float64)
     C = tables[0].shape[1]
     rows = weights if weights.dim() == 2 else weights[None]
     per_channel = torch.stack([rows[c // (C // len(rows))] for c in range(C)])

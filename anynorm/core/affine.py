@@ -1,8 +1,9 @@
 """Affine stages after the normalization: h ← γ h + β.
 
-    PerChannel   γ, β per channel                                            (BN and most others)
-    PerClass     γᵢ, βᵢ per class i and channel                              (CCBN)
-    Style        γ = σ(y), β = μ(y), the moments of style features y         (AdaIN)
+    PerChannel        γ, β per channel                                       (BN and most others)
+    PerChannelScale   γ per channel, β = 0                                   (RMSNorm; torch's `bias=False`)
+    PerClass          γᵢ, βᵢ per class i and channel                         (CCBN)
+    Style             γ = σ(y), β = μ(y), the moments of style features y    (AdaIN)
 
 A sandwich is a shared stage followed by one per class: h = γᵢ (γ_sa x̂ + β_sa) + βᵢ   (sabn eq. 3, in the form of eqs. 8 and 10).
 Without stages, h = x̂. `names` of a stage are the names of its parameters, which belong to the layer.
@@ -39,6 +40,26 @@ class PerChannel:
         """Return γ and β as (1, c, 1)."""
         gamma, beta = params
         return gamma[None, :, None], beta[None, :, None]
+
+
+@dataclass(frozen=True)
+class PerChannelScale:
+    """One scale per channel without a shift, initialized to γ = 1."""
+
+    names = ("weight",)
+
+    def shape(self, num_features: int) -> tuple[int, ...]:
+        """Return the shape of γ."""
+        return (num_features,)
+
+    def reset(self, gamma: Tensor) -> None:
+        """Initialize γ = 1."""
+        nn.init.ones_(gamma)
+
+    def __call__(self, params: list[Tensor], condition: Any) -> Coefficients:
+        """Return γ and β = 0 as (1, c, 1)."""
+        gamma = params[0][None, :, None]
+        return gamma, torch.zeros_like(gamma)
 
 
 @dataclass(frozen=True)
@@ -88,7 +109,7 @@ class Style:
         return std[..., None], mean[..., None]
 
 
-Stage = PerChannel | PerClass | Style
+Stage = PerChannel | PerChannelScale | PerClass | Style
 
 
 def inverse_std(var: Tensor, eps: float) -> Tensor:

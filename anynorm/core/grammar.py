@@ -1,11 +1,12 @@
 """The grammar of specs, and a parser from spec strings to `NormSpec`.
 
-spec    =  side [ "/" side ] { "." suffix }            mean/variance; a single side defines both
+spec    =  [ mean "/" ] side { "." suffix }            mean/variance; a single side defines both
+mean    =  side | "0"                                  0/pn: the mean is 0, and the variance is E[x²] (RMSNorm)
 side    =  term { ("+" | "-") term }                   cuts to mix; sn-bn is sn without bn
 term    =  name [ ":" numbers ] [ "@" number ]         a registered norm: gn:32, gbgn:8,32, sabn@10
         |  "[" samples "," channels "," space "]"      a cut: number of parts per axis, * for all; /m for m samples per part
         |  "[" samples "," groups "]"                  channels and space divided jointly into groups; samples is 1 or *
-suffix  =  groups:k | hard | none | cc@k | sa@k | style | sastyle | dom@k | domnone@k | aux@k | saaux@k
+suffix  =  groups:k | hard | none | nobias | cc@k | sa@k | style | sastyle | dom@k | domnone@k | aux@k | saaux@k
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 
 from anynorm.core.cuts import ALL, AnyCut, Cut, JointCut
 from anynorm.core.mixing import Argmax, Mixing, Softmax
-from anynorm.core.spec import PLAIN_AFFINE, NormSpec, affine_specs
+from anynorm.core.spec import PLAIN_AFFINE, SCALE_AFFINE, NormSpec, affine_specs
 from anynorm.errors import SpecError, similar_names
 
 _TOKEN = re.compile(r"\[[^\]]*\]|[a-z]\w*(?::\d{1,9}(?:,\d{1,9})*)?(?:@\d{1,9})?|[-+/.]|.", re.DOTALL)
@@ -81,12 +82,17 @@ class _Parser:
 
     def parse(self) -> ParsedSpec:
         """Parse the whole text."""
-        mean, var = self._side()
-        if self._accept("/"):
-            var = self._side()[1]
-        norm_spec = self.terms[0] if len(self.terms) == 1 else self._combine(mean, var)
+        if self._accept("0"):
+            if not self._accept("/"):
+                self._raise_zero()
+            norm_spec = self._combine((), self._side()[1])
+        else:
+            mean, var = self._side()
+            if self._accept("/"):
+                var = self._side()[1]
+            norm_spec = self.terms[0] if len(self.terms) == 1 else self._combine(mean, var)
         kinds: list[str] = []
-        if norm_spec.affine != PLAIN_AFFINE:
+        if norm_spec.affine not in (PLAIN_AFFINE, SCALE_AFFINE):
             kinds.append("affine")
         if norm_spec.mixing.groups > 1:
             kinds.append("groups")
@@ -117,9 +123,10 @@ class _Parser:
         """Parse one side of a spec; return the cuts of the mean and the cuts of the variance of its terms."""
         mean: list[AnyCut] = []
         var: list[AnyCut] = []
-        sign = "+"
+        sign, has_mean = "+", set()
         while sign:
             term = self._term()
+            has_mean.add(bool(term.mean))
             for cuts, new in ((mean, term.mean), (var, term.var)):
                 for cut in new:
                     if sign == "+":
@@ -131,7 +138,9 @@ class _Parser:
                             raise SpecError(f"{self.text!r} removes {cut}, which is not among the cuts before it.")
                         cuts.remove(cut)
             sign = self._accept("+-")
-        if not mean or not var:
+        if len(has_mean) > 1:
+            self._raise_zero()
+        if (has_mean == {True} and not mean) or not var:
             raise SpecError(f"{self.text!r} leaves no cut. A norm needs at least one cut for the mean and one for the variance.")
         return tuple(mean), tuple(var)
 
@@ -139,9 +148,17 @@ class _Parser:
         hint = " HN with SN's mixing is bn/bn+en or bn/bn+ln+in." if "hn" in self.text.lower() else ""
         raise SpecError(f"{self.text!r} contains {cut} twice; each cut may occur once per side.{hint}")
 
+    def _raise_zero(self) -> NoReturn:
+        raise SpecError(
+            f"{self.text!r}: 0 must be the whole side of the mean, as in '0/pn' or '0/bn+ln'. A variance needs cuts, and 0 cannot be "
+            "mixed with cuts."
+        )
+
     def _term(self) -> NormSpec:
         """Parse a registered name or a cut."""
         token = self._next()
+        if token == "0":
+            self._raise_zero()
         if token[0] == "[":
             cut = self._cut(token)
             term = NormSpec((cut,), (cut,), name=token)
@@ -225,7 +242,7 @@ class _Parser:
     def _mixing_suffix(self, norm_spec: NormSpec, name: str, numbers: str | None, num_classes: str | None) -> NormSpec:
         if num_classes or bool(numbers) != (name == "groups"):
             raise SpecError(f"{self.text!r}: write .groups with a number and .hard without, as in 'sn.groups:2' or 'sn.hard'.")
-        if len(norm_spec.mean + norm_spec.var) == 2:
+        if max(len(norm_spec.mean), len(norm_spec.var)) == 1:
             raise SpecError(f"{self.text!r}: .groups:k and .hard need several cuts to mix, as in 'sn.groups:2' or 'sn.hard'.")
         groups = self._positive(numbers) if numbers else norm_spec.mixing.groups
         kind: Callable[[int], Mixing] = Argmax if name == "hard" else type(norm_spec.mixing)
@@ -244,5 +261,5 @@ class _Parser:
     def _raise_malformed(self) -> NoReturn:
         raise SpecError(
             f"{self.text!r} is malformed. A spec is a name (bn, hn:32, sabn@10), cuts for mean/variance (bn/en:32), or cuts to "
-            "mix (in+ln+bn); suffixes may follow (.none, .sa@10, .hard)."
+            "mix (in+ln+bn), or 0 for the mean (0/pn); suffixes may follow (.none, .sa@10, .hard)."
         )

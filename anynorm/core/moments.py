@@ -6,6 +6,9 @@ batches or processes follow from the moments of its members i by the law of tota
     mean = Σ wᵢ meanᵢ        var = Σ wᵢ (varᵢ + (meanᵢ − mean)²)        wᵢ = countᵢ / Σ count
 
 The formula E[x²] − mean² is not used: it loses all digits of a variance that is small compared to the squared mean.
+
+A norm whose mean is 0 instead of an estimate uses moments about zero: mean 0, and as variance the second moment E[x²]. The same
+law pools them, and since var + mean² has positive terms only, they follow from other moments without loss (`about_zero`).
 """
 
 from __future__ import annotations
@@ -31,14 +34,28 @@ class Moments(NamedTuple):
     var: Tensor
     count: Tensor  # type: ignore[assignment]  # hides tuple.count, which is not used
 
-    def unbiased_var(self) -> Tensor:
+    def unbiased_var(self, correction: int = 1) -> Tensor:
         """Return the variance with Bessel's correction."""
-        return self.var * bessel_correction(self.count)
+        return self.var * bessel_correction(self.count, correction)
 
 
-def bessel_correction(count: Tensor) -> Tensor:
-    """Return count / (count − 1), the factor between biased and unbiased variance; 1 if the count is at most 1."""
-    return count.clamp(min=1) / (count - 1).clamp(min=1)
+def bessel_correction(count: Tensor, correction: int = 1) -> Tensor:
+    """Return the factor between biased and unbiased variance, count / (count − correction); 1 if the count is at most 1.
+
+    Args:
+        count: number of values.
+        correction: as in `torch.var`: 1 if the mean is estimated from the same values, 0 if it is known (`about_zero`).
+    """
+    return count.clamp(min=1) / (count - correction).clamp(min=1)
+
+
+def about_zero(moments: Moments) -> Moments:
+    """Return the moments about zero: mean 0 and var E[x²] = var + mean².
+
+    >>> about_zero(Moments(*torch.tensor([3.0, 1.0, 8.0])))
+    Moments(mean=tensor(0.), var=tensor(10.), count=tensor(8.))
+    """
+    return Moments(torch.zeros_like(moments.mean), moments.var + moments.mean.square(), moments.count)
 
 
 def table_dtype(x: Tensor) -> torch.dtype:

@@ -1,6 +1,7 @@
 """The definition of a norm: cuts of the mean × cuts of the variance × mixing × affine.
 
-Two definitions are equal if these four parts are equal, whatever their names: hn:32 equals bn/en:32.
+Without cuts of the mean, the mean is 0, and the variance is the second moment E[x²] (RMSNorm). Two definitions are equal if these
+four parts are equal, whatever their names: hn:32 equals bn/en:32.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import Any, NamedTuple
 
-from anynorm.core.affine import PerChannel, PerClass, Stage, Style
+from anynorm.core.affine import PerChannel, PerChannelScale, PerClass, Stage, Style
 from anynorm.core.cuts import ALL, AnyCut, Cut, nearest_divisor
 from anynorm.core.mixing import Argmax, Mixing, Softmax, check_groups
 from anynorm.errors import SpecError
@@ -61,6 +62,7 @@ def affine_specs(num_classes: int) -> dict[str, AffineSpec]:
     return {
         "": AffineSpec((shared,)),
         "none": AffineSpec(()),
+        "nobias": AffineSpec((PerChannelScale(),)),
         "cc": AffineSpec((per_class,)),
         "sa": AffineSpec((shared, per_class)),
         "style": AffineSpec((Style(),)),
@@ -72,7 +74,7 @@ def affine_specs(num_classes: int) -> dict[str, AffineSpec]:
     }
 
 
-PLAIN_AFFINE = AffineSpec((PerChannel(),))
+PLAIN_AFFINE, SCALE_AFFINE = AffineSpec((PerChannel(),)), AffineSpec((PerChannelScale(),))
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ class NormSpec:
     """The definition of a norm.
 
     Args:
-        mean: the cuts of the mean.
+        mean: the cuts of the mean; none if the mean is 0.
         var: the cuts of the variance.
         mixing: how the statistics of several cuts are mixed.
         affine: the affine stages after the normalization.
@@ -148,7 +150,7 @@ class NormSpec:
         >>> anynorm.make("hn:32", 64).norm_spec.canonical()
         'bn/en:32'
         """
-        mean, var = ("+".join(map(str, cuts)) for cuts in (self.mean, self.var))
+        mean, var = ("+".join(map(str, cuts)) or "0" for cuts in (self.mean, self.var))
         text = mean if self.mean == self.var else f"{mean}/{var}"
         if self.mixing.groups > 1:
             text += f".groups:{self.mixing.groups}"
@@ -161,6 +163,11 @@ class NormSpec:
         if suffix is None:
             raise SpecError(f"The affine stages must be those of a suffix of the grammar; got {self.affine.stages}.")
         return text + (f".{suffix}" if suffix else "") + (f"@{self.num_classes}" if self.num_classes else "")
+
+    @property
+    def correction(self) -> int:
+        """Bessel's correction of the running variance: 1 if the mean is estimated from the same values, 0 if it is 0."""
+        return 1 if self.mean else 0
 
     @property
     def num_stat_sets(self) -> int:
@@ -188,8 +195,27 @@ class NormSpec:
         bare = self.with_affine(suffix, self.affine.num_domains)
         if bare == self:
             return self
-        name = f"{self.name}.none" if self.affine == PLAIN_AFFINE and self.name else ""
-        return replace(bare, name=name, class_name=self.class_name, arguments=self.arguments)
+        return self._suffixed(bare, "none")
+
+    def without_bias(self) -> NormSpec:
+        """Return this norm with a scale per channel and no shift, as torch's `bias=False`; a norm without affine is unchanged.
+
+        Raises:
+            SpecError: if the affine is of another kind.
+        """
+        if self.affine == SCALE_AFFINE or not self.affine.stages:
+            return self
+        if self.custom or self.affine != PLAIN_AFFINE:
+            raise SpecError(
+                f"{self} requires bias=True: only an affine per channel of a norm made of cuts can do without β; got bias=False."
+            )
+        return self._suffixed(self.with_affine("nobias"), "nobias")
+
+    def _suffixed(self, changed: NormSpec, suffix: str) -> NormSpec:
+        """Return `changed`, this norm with the affine of a suffix, with the class of this norm, and its name and the suffix."""
+        takes_suffix = self.affine == PLAIN_AFFINE or (self.affine == SCALE_AFFINE and not self.name.endswith(".nobias"))
+        name = f"{self.name}.{suffix}" if takes_suffix and self.name else ""
+        return replace(changed, name=name, class_name=self.class_name, arguments=self.arguments)
 
     def with_affine(self, suffix: str, num_classes: int = 0) -> NormSpec:
         """Return this norm, without a name, with the affine of a suffix such as "sa" or "none"."""
@@ -225,6 +251,8 @@ class NormSpec:
         Raises:
             SpecError: if a cut does not divide the number of channels, or the definition is inconsistent.
         """
+        if not self.var:
+            raise SpecError("A norm needs at least one cut of the variance; got none. Only the mean can be 0, as in '0/pn'.")
         if self.mixing.groups > 1:
             check_groups(self.mixing, num_features)
         mean = [cut.resolve(num_features) for cut in self.mean]

@@ -9,7 +9,8 @@ Training normalizes by the statistics m_t of batch t, inference by running stati
     Frozen             s unchanged, and used in training too
 
 The running variance is unbiased, as in torch, except with `CumulativeBiased`: sn averages the variances of its eq. 2, which
-divide by the number of values. Rules are stateless: the buffers belong to the layer, so its rule can be
+divide by the number of values. That of a norm whose mean is 0 is the average of second moments, which are unbiased as they are
+(`Observation.correction`). Rules are stateless: the buffers belong to the layer, so its rule can be
 replaced at any time. `updates` is False for Frozen; `is_exact` is True for the rule that needs the number of values so far.
 """
 
@@ -42,6 +43,7 @@ class Observation(NamedTuple):
         num_values: number of values per channel so far, including this batch.
         new_values: number of values per channel in this batch.
         num_parts: number of sample parts over which `average` is an average.
+        correction: Bessel's correction of the variances: 0 if the mean is 0 instead of an estimate, otherwise 1.
     """
 
     average: Stats
@@ -50,6 +52,7 @@ class Observation(NamedTuple):
     num_values: Tensor
     new_values: Tensor
     num_parts: int = 1
+    correction: int = 1
 
 
 def as_tables(buffers: tuple[Tensor | None, Tensor | None], shape: tuple[int, int, int], dtype: torch.dtype) -> Stats:
@@ -113,7 +116,7 @@ class CumulativeBiased:
 
     def update(self, stats: Stats, batch: Observation) -> Stats:
         """Return the running statistics updated by one batch."""
-        biased_var = batch.average.unbiased_var / bessel_correction(batch.moments.count / batch.num_parts)
+        biased_var = batch.average.unbiased_var / bessel_correction(batch.moments.count / batch.num_parts, batch.correction)
         return _interpolate(stats, Stats(batch.average.mean, biased_var), 1 / batch.num_batches.clamp(min=1))
 
 
@@ -128,10 +131,10 @@ class Pooled:
         """Return the running statistics updated by one batch."""
         new = batch.moments
         old_count = new.count * (batch.num_values - batch.new_values) / batch.new_values.clamp(min=MIN_COUNT)
-        old_var = stats.unbiased_var / bessel_correction(old_count)
+        old_var = stats.unbiased_var / bessel_correction(old_count, batch.correction)
         pairs = zip((stats.mean, old_var, old_count), new, strict=True)
         merged = pool_stacked(Moments(*(torch.stack(pair) for pair in pairs)))
-        return Stats(merged.mean, merged.unbiased_var())
+        return Stats(merged.mean, merged.unbiased_var(batch.correction))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ the output of the norm is from being standardized:
     shift = max( rms of (μ̂ − μ̃) / σ̃,  rms of ln(σ̂ / σ̃) )
 
 It is 0 for exact statistics, and 1 for means that are off by one standard deviation, or standard deviations that are off by a
-factor e. Channels without variance are ignored.
+factor e. Channels without variance are ignored. For a norm whose mean is 0, σ² is the second moment E[x²].
 """
 
 from __future__ import annotations
@@ -112,7 +112,8 @@ def compute_esm(accumulator: StatAccumulator) -> dict[str, float]:
         running_mean, running_var = (None if ref is None else ref.tensor for ref in refs)
         num_domains, parts, strips = expected.mean.shape
         mean, var = as_tables((running_mean, running_var), (num_domains, parts, strips), expected.mean.dtype)
-        std, has_samples = expected.unbiased_var().sqrt(), expected.count > MIN_PRESENT_COUNT
+        expected_var = expected.unbiased_var(accumulator.site.info.norm_spec.correction)
+        std, has_samples = expected_var.sqrt(), expected.count > MIN_PRESENT_COUNT
         varies = has_samples & (std > 1e-6 * (expected.mean.abs() + std))
         if running_mean is not None:
             mean_errors.append((mean - expected.mean)[has_samples])
@@ -122,7 +123,7 @@ def compute_esm(accumulator: StatAccumulator) -> dict[str, float]:
             std_errors.append((var.sqrt() - std)[has_samples])
             stds.append(std[has_samples])
             eps = accumulator.site.info.eps
-            std_shifts.append((((var + eps) / (expected.unbiased_var() + eps)).log() / 2)[varies])
+            std_shifts.append((((var + eps) / (expected_var + eps)).log() / 2)[varies])
     columns = {"esm_mean": _l2_norm(mean_errors), "esm_std": _l2_norm(std_errors)}
     columns["relative_mean"] = _ratio(columns["esm_mean"], _l2_norm(means))
     columns["relative_std"] = _ratio(columns["esm_std"], _l2_norm(stds))
@@ -147,7 +148,8 @@ def expected_statistics(accumulator: StatAccumulator) -> dict[BufferRef, Tensor]
     values = {}
     for cut, refs in accumulator.buffers.items():
         moments = accumulator.moments[cut]
-        for ref, table in zip(refs, (moments.mean, moments.unbiased_var()), strict=True):
+        var = moments.unbiased_var(accumulator.site.info.norm_spec.correction)
+        for ref, table in zip(refs, (moments.mean, var), strict=True):
             if ref is not None:
                 current = ref.tensor.to(table.dtype).reshape(table.shape)
                 values[ref] = torch.where(moments.count > MIN_PRESENT_COUNT, table, current).reshape(ref.tensor.shape)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from anynorm import kernels
 from anynorm.core.cuts import Cut
-from anynorm.core.moments import Moments, pool_samples, pool_stacked
+from anynorm.core.moments import Moments, about_zero, pool_samples, pool_stacked
 from anynorm.diagnostics.buffers import StatBuffers
 from anynorm.surgery.batches import image_list
 from anynorm.surgery.find import NormSite
@@ -51,6 +51,7 @@ class StatAccumulator:
             batch = {cut: norm.moments_of(x) for cut in info.running_stats}
         else:
             batch = pooled_moments(x, info.running_stats, labels, info.norm_spec.affine.num_domains)
+            batch = batch if info.norm_spec.mean else {cut: about_zero(moments) for cut, moments in batch.items()}
         self.num_calls += 1
         for cut, moments in batch.items():
             members = [_expand_count(entry) for entry in (self.moments.get(cut), moments) if entry is not None]

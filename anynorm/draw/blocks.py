@@ -1,6 +1,7 @@
 """The content of a drawing of the cuts of a norm: which values of a block samples × channels × positions share a statistic.
 
-A norm has one block for mean and variance, two if their cuts differ (`hn`), and several for a mixture of cuts (`sn`). If the norm
+A norm has one block for mean and variance, two if their cuts differ (`hn`), several for a mixture of cuts (`sn`), and one for the
+mean square if its mean is 0 (`rms`). If the norm
 has separate statistics per domain, the samples of the block are divided among the domains. Of a large input, a few evenly spaced
 samples, channels and positions are drawn, or the first few if there are too many parts to draw them all.
 """
@@ -27,7 +28,7 @@ class Block(NamedTuple):
     """The parts of one cut.
 
     Attributes:
-        statistics: the statistics that are computed over these parts: "mean", "variance" or "mean and variance".
+        statistics: the statistics that are computed over these parts: "mean", "variance", "mean and variance", or "mean square".
         cut: the name of the cut.
         words: the number of statistics in words, such as "one per channel".
         joined_by: the text before the block in a mixture, "+" or "or"; empty for the first block.
@@ -84,6 +85,7 @@ def find_blocks(spec: str, shape: tuple[int, ...] | None = None) -> Drawing:
     indices = drawn_indices(norm.cuts, sizes)
     mean, var = (tuple(norm.cuts[k] for k in numbers) for numbers in (norm.mean_cut_indices, norm.var_cut_indices))
     sides = {"mean and variance": mean} if mean == var else {"mean": mean, "variance": var}
+    sides = sides if mean else {"mean square": var}
     if getattr(norm, "one_cut_per_channel", False):
         blocks = [_divided_block(mean, sizes, indices)]
     else:
@@ -144,7 +146,7 @@ def _notes(norm_spec: NormSpec) -> list[str]:
         notes.append(f"samples of {norm_spec.affine.num_domains} domains, drawn one domain after the other")
     if norm_spec.custom and norm_spec.custom.num_stat_sets:
         notes.append(f"once for each of {norm_spec.custom.num_stat_sets} modes, to which a gate assigns samples by fractions")
-    if norm_spec.mixing.groups > 1 and len(norm_spec.mean + norm_spec.var) > 2 and not norm_spec.custom:
+    if norm_spec.mixing.groups > 1 and max(len(norm_spec.mean), len(norm_spec.var)) > 1 and not norm_spec.custom:
         notes.append(f"each of {norm_spec.mixing.groups} groups of channels has weights of its own")
     return notes
 

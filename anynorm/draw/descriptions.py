@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from anynorm.core.affine import PerChannel, PerClass, Style
+from anynorm.core.affine import PerChannel, PerChannelScale, PerClass, Style
 from anynorm.core.cuts import AnyCut, Cut, JointCut
 from anynorm.core.mixing import Argmax
 from anynorm.core.spec import NormSpec
@@ -49,7 +49,7 @@ def list_norms() -> list[dict[str, str]]:
 
 
 def _describe_cuts(norm_spec: NormSpec) -> str:
-    mean, var = (" + ".join(_describe_axes(cut) for cut in cuts) for cuts in (norm_spec.mean, norm_spec.var))
+    mean, var = (" + ".join(_describe_axes(cut) for cut in cuts) or "0" for cuts in (norm_spec.mean, norm_spec.var))
     return mean if mean == var else f"{mean} / {var}"
 
 
@@ -73,8 +73,16 @@ def _describe_running_statistics(norm_spec: NormSpec) -> str:
 
 
 def _describe_affine(norm_spec: NormSpec) -> str:
-    names = {PerChannel: "channel", PerClass: "class", Style: "style"}
+    names = {PerChannel: "channel", PerChannelScale: "channel, without β", PerClass: "class", Style: "style"}
     return " → ".join(names[type(stage)] for stage in norm_spec.affine.stages) or "none"
+
+
+_AFFINE = {
+    PerChannel: "γ {} + β",
+    PerChannelScale: "γ {}",
+    PerClass: "γ[k] {} + β[k]",
+    Style: "σ(style) {} + μ(style)",
+}
 
 
 def formula(norm_spec: NormSpec) -> list[str]:
@@ -84,26 +92,30 @@ def formula(norm_spec: NormSpec) -> list[str]:
     mean = μ[bn]
     var  = σ²[en:32]
     y    = γ (x − mean)/√(var + ε) + β
+    >>> for line in formula(parse("0/bn.none")): print(line)
+    mean = 0
+    var  = rms²[bn]
+    y    = x/√(var + ε)
     """
     if norm_spec.custom:
         without_affine = [] if norm_spec.affine.stages else ["γ = 1, β = 0"]
         return [*REGISTRY[norm_spec.class_name].equations(), *without_affine]
-    mean, var = _mixture(norm_spec.mean, "μ", "w"), _mixture(norm_spec.var, "σ²", "w′")
+    mean, var = _mixture(norm_spec.mean, "μ", "w"), _mixture(norm_spec.var, "σ²" if norm_spec.mean else "rms²", "w′")
     mixing = "one-hot(argmax λ)" if isinstance(norm_spec.mixing, Argmax) else "softmax(λ)"
     groups = f", for each of {norm_spec.mixing.groups} channel groups" if norm_spec.mixing.groups > 1 else ""
-    y = "(x − mean)/√(var + ε)"
+    y = "(x − mean)/√(var + ε)" if norm_spec.mean else "x/√(var + ε)"
     for stage in norm_spec.affine.stages:
-        inner = y if y.startswith("(x") else f"({y})"
-        gamma, beta = {PerChannel: ("γ", "β"), PerClass: ("γ[k]", "β[k]"), Style: ("σ(style)", "μ(style)")}[type(stage)]
-        y = f"{gamma} {inner} + {beta}"
+        inner = y if y.startswith(("(x", "x")) else f"({y})"
+        y = _AFFINE[type(stage)].format(inner)
     lines = [f"mean = {mean}", f"var  = {var}", f"y    = {y}"]
-    return [*lines, f"w, w′ = {mixing}{groups}"] if len(norm_spec.mean + norm_spec.var) > 2 else lines
+    weights = "w, w′" if norm_spec.mean else "w′"
+    return [*lines, f"{weights} = {mixing}{groups}"] if max(len(norm_spec.mean), len(norm_spec.var)) > 1 else lines
 
 
 def _mixture(cuts: tuple[AnyCut, ...], symbol: str, weight: str) -> str:
     if len(cuts) == 1:
         return f"{symbol}[{cuts[0]}]"
-    return " + ".join(f"{weight}[{cut}] {symbol}[{cut}]" for cut in cuts)
+    return " + ".join(f"{weight}[{cut}] {symbol}[{cut}]" for cut in cuts) or "0"
 
 
 class Counts(NamedTuple):
@@ -132,9 +144,9 @@ def count(norm: Norm, shape: tuple[int, ...]) -> Counts:
     for cut in cuts:
         repeats[_term(cut)] = repeats.get(_term(cut), 0) + 1
     affine_terms = [
-        f"{2 if isinstance(stage, PerChannel) else 2 * stage.num_classes}C"
+        _multiply(len(stage.names) * math.prod(stage.shape(norm.num_features)[:-1]), "C")
         for stage in norm.norm_spec.affine.stages
-        if not isinstance(stage, Style)
+        if stage.names
     ]
     affine_names = ("weight", "bias", "class_weight", "class_bias")
     num_others = sum(parameter.numel() for name, parameter in norm.named_parameters() if name not in affine_names)

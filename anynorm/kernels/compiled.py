@@ -48,11 +48,12 @@ def _num_stats(numbers: list[int], x: Tensor) -> Any:
     """Return the number of statistics and counts; csrc/make_problem.h has the same rules."""
     n, c, positions = x.shape[0], x.shape[1], math.prod(x.shape[2:])
     num_cuts, domains = numbers[0], max(numbers[-5], 1)
+    has_mean = numbers[1 + 4 * num_cuts] > 0
     total, has_rows = 0, False
     for k in range(num_cuts):
         channels, strips, samples_per_part, uses_batch = numbers[1 + 4 * k : 5 + 4 * k]
         is_local, channels = bool(uses_batch and samples_per_part), channels or c
-        is_row = not has_rows and is_local and samples_per_part == 1 and channels == c and positions == 1
+        is_row = has_mean and not has_rows and is_local and samples_per_part == 1 and channels == c and positions == 1
         has_rows = has_rows or is_row
         total += 0 if is_row else (n // samples_per_part if is_local else domains) * channels * strips
     return 2 * total + domains

@@ -135,7 +135,7 @@ def _num_rows(spec: ForwardSpec, x: Tensor) -> list[int]:
     num_rows, skipped = [], False
     for cut, uses_batch in zip(spec.cuts.distinct, spec.uses_batch, strict=True):
         is_local = uses_batch and cut.samples == ALL
-        is_input = is_local and not skipped and shape[2] == 1 and cut.parts(shape)[:2] == shape[:2]
+        is_input = bool(spec.cuts.mean) and is_local and not skipped and shape[2] == 1 and cut.parts(shape)[:2] == shape[:2]
         skipped = skipped or is_input
         num_rows.append(0 if is_input else cut.parts(shape)[0] if is_local else max(spec.num_domains, 1))
     return num_rows

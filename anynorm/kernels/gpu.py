@@ -280,9 +280,9 @@ class _Pass:
         return Buffers(running, self.buffers.labels)
 
     def _has_single_value(self) -> bool:
-        """Whether a statistic has a single value, for which the layer raises an error; False if the counts cannot be read."""
-        if not (self.spec.num_domains or self.spec.sync_group.is_synchronized):
-            return False  # the layer has checked the shape of x
+        """Whether a variance has a single value, for which the layer raises an error; False if the counts cannot be read."""
+        if not self.spec.cuts.mean or not (self.spec.num_domains or self.spec.sync_group.is_synchronized):
+            return False  # a second moment of one value can be computed; without domains, the layer has checked the shape of x
         cuts = [cut for cut in self.plan.norm.cuts if cut.uses_batch and not cut.samples_per_part]
         per_column = any((cut.channels or self.plan.shape.c) * cut.strips == self.plan.num_columns for cut in cuts)
         return per_column and can_read_values(self.counts) and bool((self.counts == 1).any())

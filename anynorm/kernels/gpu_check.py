@@ -35,9 +35,9 @@ CASES = [
     Case(NormSpec(SN, SN), torch.contiguous_format),
     Case(NormSpec(STRIPS, STRIPS, affine=AffineSpec((PerChannel(), PerClass(3)), 3)), torch.channels_last),
     Case(NormSpec(GN, GN, affine=AffineSpec((Style(),))), torch.contiguous_format, Activation("silu")),
-    Case(NormSpec(GN, GN, affine=AffineSpec((Style(),))), torch.channels_last, Activation("relu"), has_residual=True),
+    Case(NormSpec((), GN, affine=AffineSpec((Style(),))), torch.channels_last, Activation("relu"), has_residual=True),
 ]
-"""Mixed statistics; strips, domains and classes; groups, a style and an activation; the same with a residual."""
+"""Mixed statistics; strips, domains and classes; groups, a style and an activation; the same with a mean of 0 and a residual."""
 N, C, SIZE = 6, 8, (8, 6)
 
 

@@ -11,6 +11,8 @@ x is divided into rows (sample, channel, strip) of `length` positions: row = (sa
                    backward: p = Σ 2 dV / count, q = p shift + Σ (dM − 2 dV M) / count, over the cuts that use the batch
     apply          forward: z = p (x − shift) + q + residual, y = φ(z); backward: dx = a d + p (x − shift) + q
 
+Without cuts of the mean, all moments are about zero: mean 0, var E[x²] (`_pool`).
+
 d = dy φ′(z) is the gradient of z and of the residual. Without a residual, backward recomputes z from x and the coefficients of
 forward, which it computes again; with one, φ′ is computed from y, and `row_sums` stores d, which `apply` reads in place of dy.
 
@@ -304,20 +306,21 @@ def _members(at, num, part, width, c, CUT: tl.constexpr, STRIPS: tl.constexpr):
 
 
 @triton.jit
-def _pool(table, field, first, num, labels, label, part, width, shape, c, count, CUT: tl.constexpr, STRIPS: tl.constexpr):
+def _pool(table, field, first, num, labels, label, part, width, shape, c, count, CUT: tl.constexpr, NORM: tl.constexpr):
     """Return the mean, variance and number of values of parts, pooled over `num` rows of a table.
 
-    The table has the sums of `row_sums` of each split if `count` is None, otherwise moments of `count` values each.
+    The table has the sums of `row_sums` of each split if `count` is None, otherwise moments of `count` values each. The moments
+    that are returned are about zero if the norm has no mean.
     """
     num_tables = num * (shape.num_splits if count is None else 1)
-    num_members = num_tables * (c // CUT.channels if CUT.channels else 1) * (STRIPS // CUT.strips)
+    num_members = num_tables * (c // CUT.channels if CUT.channels else 1) * (NORM.strips // CUT.strips)
     mean, m2, total = part.to(tl.float64) * 0, part.to(tl.float64) * 0, part.to(tl.float64) * 0
     for at in range(0, num_members, CUT.members):
-        row, channel, column, keep = _members(at, num_tables, part, width, c, CUT, STRIPS)
+        row, channel, column, keep = _members(at, num_tables, part, width, c, CUT, NORM.strips)
         split, row = row // num, row % num
         if labels is not None:
             keep = keep & (tl.load(labels + first + row, mask=keep, other=-1) == label)
-        slot = table + split * shape.num_rows + (first + row) * c * STRIPS + column
+        slot = table + split * shape.num_rows + (first + row) * c * NORM.strips + column
         means = tl.load(slot, mask=keep, other=0.0).to(tl.float64)
         variances = tl.load(slot + field, mask=keep, other=0.0).to(tl.float64)
         values = count
@@ -335,11 +338,14 @@ def _pool(table, field, first, num, labels, label, part, width, shape, c, count,
         m2 += tl.sum(weight * (variances + distance * distance), 1) + (middle - mean) * (middle - mean) * total * share
         mean += (middle - mean) * share
         total = new
-    return mean, m2 / tl.where(total > 0, total, 1.0), total
+    var = m2 / tl.where(total > 0, total, 1.0)
+    if NORM.num_means == 0:
+        mean, var = mean * 0, var + mean * mean
+    return mean, var, total
 
 
 @triton.jit
-def _pool_rows(pid, table, out, field, counts, labels, rows, width, shape, CUT: tl.constexpr, STRIPS: tl.constexpr):
+def _pool_rows(pid, table, out, field, counts, labels, rows, width, shape, CUT: tl.constexpr, NORM: tl.constexpr):
     """Compute the statistics of a cut from the rows, if `pid` is one of the rows · blocks programs of this task.
 
     Returns the index of the program relative to the next task; it is negative if the program had this task or an earlier one.
@@ -349,7 +355,7 @@ def _pool_rows(pid, table, out, field, counts, labels, rows, width, shape, CUT: 
         row, part = pid // blocks, pid % blocks * CUT.parts + tl.arange(0, CUT.parts)
         first, num = row * CUT.samples_per_part, CUT.samples_per_part if CUT.samples_per_part else shape.n
         mean, var, count = _pool(
-            table, shape.num_splits * shape.num_rows, first, num, labels, row, part, width, shape, shape.c, None, CUT, STRIPS
+            table, shape.num_splits * shape.num_rows, first, num, labels, row, part, width, shape, shape.c, None, CUT, NORM
         )
         tl.store(out + row * width + part, mean, mask=part < width)
         tl.store(out + field + row * width + part, var, mask=part < width)
@@ -363,12 +369,12 @@ def pool_rows(table, columns, counts, stats, labels, shape, NORM: tl.constexpr):
     pid, width, domains, offset = tl.program_id(0), shape.c * NORM.strips, max(NORM.domains, 1), 0
     if NORM.pools_columns:
         domain = labels if NORM.domains else None
-        pid = _pool_rows(pid, table, columns, domains * width, counts, domain, domains, width, shape, NORM.columns, NORM.strips)
+        pid = _pool_rows(pid, table, columns, domains * width, counts, domain, domains, width, shape, NORM.columns, NORM)
     for k in tl.static_range(len(NORM.cuts)):
         rows, width, per_part = _size(shape, NORM.cuts[k], NORM)
         if NORM.cuts[k].samples_per_part:
             slot = stats + offset
-            pid = _pool_rows(pid, table, slot, shape.num_stats, None, None, rows, width, shape, NORM.cuts[k], NORM.strips)
+            pid = _pool_rows(pid, table, slot, shape.num_stats, None, None, rows, width, shape, NORM.cuts[k], NORM)
         offset += rows * width
 
 
@@ -420,12 +426,14 @@ def _pool_columns(
         else:
             values = tl.load(counts + domain)
             field = domains * shape.c * NORM.strips
-            mean, var, count = _pool(columns, field, domain, 1, None, 0, part, width, shape, shape.c, values, CUT, NORM.strips)
+            mean, var, count = _pool(columns, field, domain, 1, None, 0, part, width, shape, shape.c, values, CUT, NORM)
         if not CUT.samples_per_part:
             tl.store(stats + slot, mean, mask=mask)
             tl.store(stats + shape.num_stats + slot, var, mask=mask)
         if UPDATE and CUT.uses_batch:
-            unbiased = var * tl.where(count > 1, count, 1.0) / tl.where(count > 2, count - 1, 1.0)
+            unbiased = var
+            if NORM.num_means:  # otherwise, the mean is not estimated
+                unbiased = var * tl.where(count > 1, count, 1.0) / tl.where(count > 2, count - 1, 1.0)
             _update(running_mean, slot, mean, momentum, mask & (count > 0))
             _update(running_var, slot, unbiased, momentum, mask & (count > 0))
     return pid - domains * blocks
@@ -494,9 +502,11 @@ def _mix(mixed, value, logits, group, INDEX: tl.constexpr, NUM: tl.constexpr, NO
 
 @triton.jit
 def _affine(weight, bias, slot, mask):
-    """Load γ and β; return 1 and 0 without an affine."""
+    """Load γ and β; return 1 and 0 without an affine, β = 0 without a bias."""
     if weight is None:
         return 1.0, 0.0
+    elif bias is None:
+        return tl.load(weight + slot, mask=mask, other=0.0).to(tl.float64), 0.0
     else:
         gamma, beta = tl.load(weight + slot, mask=mask, other=0.0), tl.load(bias + slot, mask=mask, other=0.0)
         return gamma.to(tl.float64), beta.to(tl.float64)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from anynorm.core.activation import Activation, activation_at
-from anynorm.core.affine import PerChannel, PerClass, Stage, Style
+from anynorm.core.affine import PerChannel, PerChannelScale, PerClass, Stage, Style
 from anynorm.core.compat import can_read_values
 from anynorm.core.cuts import ALL, Cut
 from anynorm.core.mixing import Argmax, Precomputed, Softmax
@@ -181,7 +181,7 @@ class ForwardSpec:
             uses_batch.append(bool(uses))
         mean, var = (tuple([next(rest) for _ in range(next(rest))]) for _ in range(2))
         mixing, groups, domains, classes, style, activation, _ = rest
-        stages: list[Stage] = [PerChannel()] if params.weight is not None else []
+        stages: list[Stage] = [] if params.weight is None else [PerChannelScale() if params.bias is None else PerChannel()]
         stages += [PerClass(classes)] if params.class_weight is not None else []
         stages += [Style()] if style else []
         affine = AffineSpec(tuple(stages), domains)
@@ -238,11 +238,11 @@ class BatchStats(NamedTuple):
         moments = self.by_cut[index]
         return moments is not None and can_read_values(moments.count) and bool((moments.count == 1).any())
 
-    def stats(self, index: int) -> Stats:
+    def stats(self, index: int, correction: int) -> Stats:
         """Return the means and unbiased variances of the cut `index`, (sample parts, channel parts, space parts)."""
         moments = self.by_cut[index]
         assert moments is not None  # called only for cuts that used the batch
-        return Stats(moments.mean, moments.unbiased_var())
+        return Stats(moments.mean, moments.unbiased_var(correction))
 
 
 def read_batch_stats(spec: ForwardSpec, x: Tensor, stats: Tensor, counts: Tensor, num_rows: list[int]) -> BatchStats:

@@ -58,15 +58,14 @@ def normalize(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) ->
     One tensor of the size of x is saved for backward, x − center; two for norms with one statistic per position.
     """
     if any(spec.uses_batch):
-        center = _row_means(x, spec.num_units, spec.num_strips(x))
-        centered = _subtract(x, center)
-        batch = _batch_stats(spec, _centered_moments(centered, center, x), buffers)
+        centered, center, rows = _sample_moments(spec, x)
+        batch = _batch_stats(spec, rows, buffers)
         mean, var = _mix(spec, _stats_by_cut(spec, x, batch, buffers), params)
     else:
         batch = BatchStats([None for _ in spec.uses_batch])
         mean, var = _mix(spec, _stats_by_cut(spec, x, batch, buffers), params)
         center = mean.detach()
-        centered = _subtract(x, center)
+        centered = _subtract(x, center) if spec.cuts.mean else at_least_float32(x)
     r, stages = inverse_std(var, spec.eps), _stages(spec, params, buffers)
     if spec.has_positional_cut:  # a = γ r, with r per position and γ per channel, would be as large as x
         normalized = scale(centered, center, mean, (r, torch.zeros_like(r)), x)
@@ -109,7 +108,7 @@ def coefficients(spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers)
     """Return mean and (a, b) of y = a (x − mean) + b. For the arguments, see `kernels.normalize`."""
     batch = BatchStats([None for _ in spec.uses_batch])
     if any(spec.uses_batch):
-        batch = _batch_stats(spec, moments(x, spec.num_strips(x)), buffers)
+        batch = _batch_stats(spec, _sample_moments(spec, x)[2], buffers)
     mean, var = _mix(spec, _stats_by_cut(spec, x, batch, buffers), params)
     return mean, _chain(_stages(spec, params, buffers), inverse_std(var, spec.eps))
 
@@ -151,11 +150,11 @@ def _stats_by_cut(spec: ForwardSpec, x: Tensor, batch: BatchStats, buffers: Buff
 
 
 def _mix(spec: ForwardSpec, by_cut: list[tuple[Tensor, Tensor]], params: Params) -> tuple[Tensor, Tensor]:
-    """Return the mean and the variance, mixed over the cuts."""
+    """Return the mean and the variance, mixed over the cuts; a mean without cuts is 0."""
     mixing = spec.norm_spec.mixing
     mixed = []
     for side, (cuts, logits) in enumerate(((spec.cuts.mean, params.mean_weight), (spec.cuts.var, params.var_weight))):
-        tables = [by_cut[k][side] for k in cuts]
+        tables = [by_cut[k][side] for k in cuts] or [by_cut[0][side].new_zeros(1, 1, 1)]
         weights = None if logits is None else mixing.weights_by_channel(logits.to(tables[0].dtype), spec.num_features)
         mixed.append(mix(tables, mixing, weights))
     return mixed[0], mixed[1]
@@ -199,6 +198,19 @@ def moments(x: Tensor, strips: int) -> Moments:
     return _centered_moments(_subtract(x, center), center, x)
 
 
+def _sample_moments(spec: ForwardSpec, x: Tensor) -> tuple[Tensor, Tensor, Moments]:
+    """Return x − center, center, and the moments (n, units, strips) of the samples; about zero for a norm whose mean is 0."""
+    units, strips = spec.num_units, spec.num_strips(x)
+    if spec.cuts.mean:
+        center = _row_means(x, units, strips)
+        centered = _subtract(x, center)
+        return centered, center, _centered_moments(centered, center, x)
+    values, dtype = at_least_float32(x), table_dtype(x)
+    rows = _as_rows(values, units, strips)
+    var = rows.square().mean((2, 4)).to(dtype)
+    return values, values.new_zeros(1, 1, 1), Moments(torch.zeros_like(var), var, _count(rows, dtype))
+
+
 def _row_means(x: Tensor, units: int, strips: int) -> Tensor:
     """Return the means of x over equal parts of channels and positions, (n, units, strips), without gradient."""
     return _as_rows(at_least_float32(x.detach()), units, strips).mean((2, 4))
@@ -215,8 +227,12 @@ def _centered_moments(centered: Tensor, center: Tensor, x: Tensor) -> Moments:
         residual = rows.mean((2, 4))
         var = residual.detach() * 0  # NaN for a value that is not finite
     dtype = table_dtype(x)
-    count = torch.full((1, 1, 1), rows.shape[2] * rows.shape[4], dtype=dtype, device=x.device)
-    return Moments(center.to(dtype) + residual.to(dtype), var.to(dtype), count)
+    return Moments(center.to(dtype) + residual.to(dtype), var.to(dtype), _count(rows, dtype))
+
+
+def _count(rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the number of values per row of a tensor from `_as_rows`."""
+    return torch.full((1, 1, 1), rows.shape[2] * rows.shape[4], dtype=dtype, device=rows.device)
 
 
 def scale(centered: Tensor, center: Tensor, mean: Tensor, affine: Coefficients, x: Tensor) -> Tensor:

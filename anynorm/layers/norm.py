@@ -4,7 +4,7 @@
 
 Parameters, named as in torch if torch has them (for buffers, see `RunningStats`):
 
-    weight, bias                  the shared affine                        (c,)
+    weight, bias                  the shared affine; bias=False: no bias   (c,)
     class_weight, class_bias      the affine of each class                 (classes, c)
     mean_weight, var_weight       λ, the logits of the mixing weights      (k,) or (groups, k)
 
@@ -44,7 +44,7 @@ PARAMETER_FIELDS = Params._fields[:NUM_LAYER_PARAMS]
 
 
 class NormOptions(TypedDict, total=False):
-    """The options of every norm: those of torch's BatchNorm, `update_rule`, `activation` and `channel_axis`.
+    """The options of every norm: those of torch's BatchNorm and LayerNorm, `update_rule`, `activation` and `channel_axis`.
 
     Args:
         eps: value added to the variance for numerical stability.
@@ -56,6 +56,7 @@ class NormOptions(TypedDict, total=False):
         update_rule: update rule of the running statistics (see `anynorm.core.update_rules`); replaces `momentum`.
         activation: activation that is applied to the output in the same pass, such as "relu"; None without one.
         channel_axis: axis of the channels in the input: 1 for (n, c, …), -1 for (n, …, c), such as tokens (n, t, c).
+        bias: whether the affine per channel has a shift β; False for a scale γ alone, as in torch.
     """
 
     eps: float
@@ -67,6 +68,7 @@ class NormOptions(TypedDict, total=False):
     update_rule: UpdateRule | None
     activation: str | Activation | None
     channel_axis: int
+    bias: bool
 
 
 class CustomNorm:
@@ -102,6 +104,7 @@ class Norm(RunningStats):
         update_rule: update rule of the running statistics (see `anynorm.core.update_rules`); replaces `momentum`.
         activation: activation that is applied to the output in the same pass, such as "relu"; None without one.
         channel_axis: axis of the channels in the input: 1 for (n, c, …), -1 for (n, …, c), such as tokens (n, t, c).
+        bias: whether the affine per channel has a shift β; False for a scale γ alone, as in torch.
 
     Raises:
         SpecError: if an argument is invalid, or the definition does not support the number of channels.
@@ -149,6 +152,7 @@ class Norm(RunningStats):
         update_rule: UpdateRule | None = None,
         activation: str | Activation | None = None,
         channel_axis: int = 1,
+        bias: bool = True,
     ) -> None:
         if not isinstance(norm_spec, NormSpec):
             raise SpecError(f"Norm takes a NormSpec; got {norm_spec!r}. Use anynorm.make(spec, num_features) for a text.")
@@ -158,8 +162,9 @@ class Norm(RunningStats):
             raise SpecError(
                 f"{norm_spec} has a class of its own; got Norm. Use anynorm.make({str(norm_spec)!r}, {num_features}) instead."
             )
+        norm_spec = norm_spec if affine else norm_spec.without_affine()
         super().__init__(
-            norm_spec if affine else norm_spec.without_affine(),
+            norm_spec if bias else norm_spec.without_bias(),
             check_positive_int(num_features, "num_features", norm_spec),
             track_running_stats=track_running_stats,
             update_rule=from_momentum(momentum) if update_rule is None else update_rule,

@@ -52,6 +52,7 @@ class RegisteredNorm(Norm):
         update_rule: update rule of the running statistics (see `anynorm.core.update_rules`); replaces `momentum`.
         activation: activation that is applied to the output in the same pass, such as "relu"; None without one.
         channel_axis: axis of the channels in the input: 1 for (n, c, …), -1 for (n, …, c), such as tokens (n, t, c).
+        bias: whether the affine per channel has a shift β; False for a scale γ alone, as in torch.
         norm_spec: the definition of the norm, if it has been parsed; `anynorm.make` passes it.
 
     Attributes:
@@ -104,6 +105,7 @@ class RegisteredNorm(Norm):
         update_rule: UpdateRule | None = None,
         activation: str | Activation | None = None,
         channel_axis: int = 1,
+        bias: bool = True,
         norm_spec: NormSpec | None = None,
     ) -> None:
         self._initialize(
@@ -118,6 +120,7 @@ class RegisteredNorm(Norm):
             update_rule=update_rule,
             activation=activation,
             channel_axis=channel_axis,
+            bias=bias,
             norm_spec=norm_spec,
         )
 

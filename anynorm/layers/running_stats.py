@@ -2,6 +2,7 @@
 
 running_mean, running_var     mean and unbiased variance of each part of a cut                  (parts,) or (domains, parts)
 running_mean_2, …             the same for further cuts that pool over samples
+                              if the mean of the norm is 0: only running_var, the second moment E[x²]
 num_batches_tracked           number of batches tracked                                         () or (domains,)
 num_values_tracked            number of values per channel tracked; only for `Pooled`           () or (domains,)
 """
@@ -166,12 +167,13 @@ class RunningStats(nn.Module):
     def _name_stats(self) -> dict[int, tuple[str | None, str | None]]:
         """Return the buffer names of the mean and variance of each cut.
 
-        `Pooled` needs both statistics of every cut; those that the norm does not use come last in the numbering.
+        `Pooled` needs both statistics of every cut; those that the norm does not use come last in the numbering. A norm whose
+        mean is 0 has no running mean.
         """
         names: tuple[dict[int, str], dict[int, str]] = ({}, {})
         all_cuts = tuple(range(len(self.cuts))) if self._update_rule.is_exact else ()
         for side, used, named in zip(("mean", "var"), (self.mean_cut_indices, self.var_cut_indices), names, strict=True):
-            for index in (*used, *all_cuts):
+            for index in (*used, *all_cuts) if used else ():
                 if self.cuts[index].pools_samples and index not in named:
                     named[index] = f"running_{side}" + (f"_{len(named) + 1}" if named else "")
         mean, var = names
@@ -205,7 +207,8 @@ class RunningStats(nn.Module):
         for index, names in self._stat_names.items():
             average, moments = self._average(index, batch), self._batch_moments(index, batch)
             num_parts = self._num_parts(index, batch)
-            observation = Observation(average, moments, num_batches, num_values, new_values, num_parts)
+            correction = self.norm_spec.correction
+            observation = Observation(average, moments, num_batches, num_values, new_values, num_parts, correction)
             shape = (self.norm_spec.num_stat_sets or 1, *self._stat_parts(index))
             stats = as_tables(self.running_stats(index), shape, new_values.dtype)
             for name, old, new in zip(names, stats, self._update_rule.update(stats, observation), strict=True):
@@ -234,7 +237,7 @@ class RunningStats(nn.Module):
 
     def _average(self, index: int, batch: BatchStats) -> Stats:
         """Return the statistics of a cut, averaged over its sample parts and over all processes (one part, except for GBGN)."""
-        average = batch.stats(index)
+        average = batch.stats(index, self.norm_spec.correction)
         if not self.cuts[index].is_ghost:
             return average
         num_parts = average.mean.shape[0]

@@ -84,7 +84,7 @@ def _check_parts(norm: Norm, spec: ForwardSpec, shape: Shape) -> None:
         raise ShapeError(f"{using[0]} takes statistics over positions; got an input without any. No axis may have length 0.")
     for cut in norm.cuts:
         cut.check_shape(shape, uses_batch=cut in using)
-    if norm.training:
+    if norm.training and norm.norm_spec.mean:
         _check_counts(norm, spec, shape)
 
 
@@ -92,6 +92,7 @@ def _check_counts(norm: Norm, spec: ForwardSpec, shape: Shape) -> None:
     """Check that statistics are computed over more than one value.
 
     A cut with one value per statistic is allowed if it does not pool samples and is mixed with other cuts, as in SN on 1×1 maps.
+    A norm whose mean is 0 is not checked: the second moment of one value is its square, not 0.
     """
     single = [
         uses_batch and _num_values(norm, cut, shape) == 1 for cut, uses_batch in zip(norm.cuts, spec.uses_batch, strict=True)
@@ -120,7 +121,7 @@ def check_batch(norm: Norm, batch: BatchStats) -> None:
     Raises:
         ShapeError: if a statistic was computed over a single value.
     """
-    for index, cut in enumerate(norm.cuts):
+    for index, cut in enumerate(norm.cuts if norm.norm_spec.mean else ()):
         if cut.pools_samples and batch.has_single_value(index):
             raise ShapeError(f"{_single_value_message(cut)} Layer {norm.spec!r} with {norm.num_features} channels.")
 

@@ -73,11 +73,20 @@ class LayerNorm2d(nn.LayerNorm):
         return super().forward(x.movedim(1, -1)).movedim(-1, 1)
 
 
+class RMSNorm2d(nn.RMSNorm):
+    """nn.RMSNorm over the channels of each position."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize x, (n, c, h, w)."""
+        return super().forward(x.movedim(1, -1)).movedim(-1, 1)
+
+
 TORCH_LAYERS: dict[str, tuple[str, Callable[[int], nn.Module]]] = {
     "in": ("nn.InstanceNorm2d", lambda c: nn.InstanceNorm2d(c, affine=True)),
     "ln": ("nn.GroupNorm", lambda c: nn.GroupNorm(1, c)),
     "gn:32": ("nn.GroupNorm", lambda c: nn.GroupNorm(32, c)),
     "pn": ("nn.LayerNorm", LayerNorm2d),
+    "rms": ("nn.RMSNorm", RMSNorm2d),
 }
 """The layers of torch that compute the same as a norm of the zoo, with their names; nn.BatchNorm2d for all other norms."""
 
@@ -135,7 +144,7 @@ def _torch_layer(case: TimedCase, num_features: int) -> nn.Module:
     """Return torch's layer, followed by the activation."""
     _, make_layer = TORCH_LAYERS.get(case.spec, ("", nn.BatchNorm2d))
     layer = make_layer(num_features)
-    if isinstance(layer, nn.GroupNorm | nn.LayerNorm):
+    if isinstance(layer, nn.GroupNorm | nn.LayerNorm | nn.RMSNorm):
         layer.to(getattr(torch, case.dtype))  # on GPUs, they require parameters in the dtype of x
     activation = read_activation(case.activation)
     return layer if activation is None else nn.Sequential(layer, activation.module())

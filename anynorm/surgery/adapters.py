@@ -9,6 +9,8 @@
     LayerNorm2d of torchvision and timm                    pn
     anynorm layers                                         their own spec
 
+With torch's `bias=False`, .nobias is added.
+
 Classes of other packages are recognized by the names of their base classes, so those packages are never imported, and norms over
 the channels of each position also by their output (`identify`). `register` adds support for another class.
 """
@@ -170,9 +172,12 @@ def _torch_running_stats(module: Any) -> dict[Cut, tuple[Tensor | None, Tensor |
     return {} if mean is None or var is None else {Cut(1, ALL, 1): (mean, var)}
 
 
-def _define(norm_class: type[RegisteredNorm], affine: bool, **arguments: int) -> NormSpec:
+def _define(norm_class: type[RegisteredNorm], tensors: dict[str, Tensor], **arguments: int) -> NormSpec:
+    """Return the definition of a norm with the affine that it has tensors for."""
     norm_spec = norm_class.named_spec(arguments)
-    return norm_spec if affine else norm_spec.without_affine()
+    if "weight" not in tensors:
+        return norm_spec.without_affine()
+    return norm_spec if "bias" in tensors else norm_spec.without_bias()
 
 
 def _check_initialized(module: nn.Module) -> None:
@@ -182,15 +187,15 @@ def _check_initialized(module: nn.Module) -> None:
 
 def _read_batch_norm(module: _BatchNorm) -> NormInfo:
     _check_initialized(module)
-    group = getattr(module, "process_group", None)
+    group, tensors = getattr(module, "process_group", None), _tensors(module, "weight", "bias", "num_batches_tracked")
     return NormInfo(
-        _define(BatchNorm, module.affine),
+        _define(BatchNorm, tensors),
         module.num_features,
         module.eps,
         momentum=module.momentum,
         track_running_stats=module.track_running_stats,
         sync_group=AllReduce(group) if isinstance(module, nn.SyncBatchNorm) else NoSync(),
-        tensors=_tensors(module, "weight", "bias", "num_batches_tracked"),
+        tensors=tensors,
         running_stats=_torch_running_stats(module),
     )
 
@@ -200,7 +205,7 @@ def _read_frozen_batch_norm(module: Any) -> NormInfo:
     if not running_stats:
         raise UnsupportedNormError(f"{type(module).__name__} has no running_mean and running_var")
     return NormInfo(
-        _define(BatchNorm, "weight" in tensors),
+        _define(BatchNorm, tensors),
         len(module.running_mean),
         float(module.eps) if hasattr(module, "eps") else _eps_of_forward(module),
         update_rule=Frozen(),
@@ -236,14 +241,13 @@ def _read_instance_norm(module: _InstanceNorm) -> NormInfo:
         raise UnsupportedNormError(
             "an InstanceNorm with running statistics normalizes by them in eval mode, which no norm of the algebra does"
         )
-    return NormInfo(
-        _define(InstanceNorm, module.affine), module.num_features, module.eps, tensors=_tensors(module, "weight", "bias")
-    )
+    tensors = _tensors(module, "weight", "bias")
+    return NormInfo(_define(InstanceNorm, tensors), module.num_features, module.eps, tensors=tensors)
 
 
 def _read_group_norm(module: nn.GroupNorm) -> NormInfo:
-    norm_spec = _define(GroupNorm, module.affine, num_groups=module.num_groups)
-    return NormInfo(norm_spec, module.num_channels, module.eps, tensors=_tensors(module, "weight", "bias"))
+    tensors = _tensors(module, "weight", "bias")
+    return NormInfo(_define(GroupNorm, tensors, num_groups=module.num_groups), module.num_channels, module.eps, tensors=tensors)
 
 
 def _read_layer_norm(module: nn.LayerNorm) -> NormInfo:
@@ -255,7 +259,7 @@ def _read_layer_norm(module: nn.LayerNorm) -> NormInfo:
     if any(not table.is_meta and bool((table != table[:, :1]).any()) for table in by_channel.values()):
         raise UnsupportedNormError("its affine differs between positions; anynorm has one γ and β per channel")
     affine = {name: table[:, 0] for name, table in by_channel.items()}
-    return NormInfo(_define(LayerNorm, bool(tensors)), shape[0], module.eps, tensors=affine)
+    return NormInfo(_define(LayerNorm, tensors), shape[0], module.eps, tensors=affine)
 
 
 def _read_layer_norm_2d(module: Any) -> NormInfo:

@@ -6,6 +6,8 @@ normalized input x̂ of the new norm, per channel:
 
     γ = cov(x̂, t) / (var(x̂) + ridge)        β = mean(t) − γ mean(x̂)
 
+A norm without β, such as rms, has γ = E[x̂ t] / (E[x̂²] + ridge).
+
 The second half continues with γ x̂ + β, so each norm is fitted to inputs that come from the norms fitted before it. This takes one
 forward pass over twice the images, independent of the depth. Running statistics are estimated from the same images.
 
@@ -117,7 +119,7 @@ def _set_running_stats(norm: Norm, x: Tensor, condition: Any) -> None:
 def _solve(norm: Norm, x: Tensor, condition: Any, y: Tensor, target: Tensor, conversion: Conversion) -> Tensor:
     """Set γ and β by least squares, and add the relative errors ‖y − target‖ / ‖target‖ before and after to the report.
 
-    A norm whose error is below `GOOD_FIT`, or that has no shared γ and β, is not changed.
+    A norm whose error is below `GOOD_FIT`, or that has no shared γ, is not changed.
 
     Args:
         norm: the new norm.
@@ -132,7 +134,7 @@ def _solve(norm: Norm, x: Tensor, condition: Any, y: Tensor, target: Tensor, con
     """
     error = conversion.error_before = conversion.error_after = _error(y, target)
     weight, bias = norm._parameters.get("weight"), norm._parameters.get("bias")
-    if weight is None or bias is None:
+    if weight is None:
         conversion.notes.append("not fitted: no shared γ and β")
         return y
     if error < GOOD_FIT:
@@ -144,24 +146,26 @@ def _solve(norm: Norm, x: Tensor, condition: Any, y: Tensor, target: Tensor, con
     vv = vv.clamp(min=RIDGE)
     gamma = (ur - uv * vr / vv) / (uu - uv * uv / vv + RIDGE)
     weight.copy_(gamma)
-    bias.copy_((vr - gamma * uv) / vv)
+    if bias is not None:
+        bias.copy_((vr - gamma * uv) / vv)
     y = norm.normalize(x, condition)
     conversion.error_after = _error(y, target)
     return y
 
 
-def _output(norm: Norm, affine: tuple[Tensor, Tensor], values: tuple[int, int], x: Tensor, condition: Any) -> Tensor:
+def _output(norm: Norm, affine: tuple[Tensor, Tensor | None], values: tuple[int, int], x: Tensor, condition: Any) -> Tensor:
     """Return the output of a norm for constant γ and β."""
     for tensor, value in zip(affine, values, strict=True):
-        tensor.fill_(value)
+        if tensor is not None:
+            tensor.fill_(value)
     return norm.normalize(x, condition)
 
 
 def _normal_equations(target: Tensor, at_zero: Tensor, at_weight: Tensor, at_bias: Tensor) -> Tensor:
     """Return the means of u², u v, v², u r and v r per channel, in float64, of tensors with channels in axis 1.
 
-    u and v are the factors of γ and β (x̂ and 1; in a sandwich, times the γ of the class), and r is the target minus the output
-    for γ = β = 0.
+    u and v are the factors of γ and β (x̂ and 1; in a sandwich, times the γ of the class; v is 0 without β), and r is the target
+    minus the output for γ = β = 0.
     """
     total = torch.zeros(5, target.shape[1], dtype=torch.float64, device=target.device)
     tensors = (target, at_zero, at_weight, at_bias)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from anynorm.core.spec import NormSpec
+from anynorm.core.spec import SCALE_AFFINE, NormSpec
 from anynorm.layers.registered import REGISTRY
 from anynorm.surgery.norm_info import NormInfo
 
@@ -87,9 +87,14 @@ def identify(module: nn.Module) -> NormInfo | None:
 
 
 def describe(name: str, channels: int, eps: float, tensors: dict[str, Tensor], *, channel_axis: int) -> NormInfo:
-    """Return the description of a norm by its name; without affine if it has no tensors."""
+    """Return the description of a norm by its name, with the affine that it has tensors for."""
     norm_spec: NormSpec = REGISTRY[name].named_spec({})
-    norm_spec = norm_spec if tensors else norm_spec.without_affine()
+    if not tensors:
+        norm_spec = norm_spec.without_affine()
+    elif "bias" not in tensors:
+        norm_spec = norm_spec.without_bias()
+    elif norm_spec.affine == SCALE_AFFINE:  # rms with a bias
+        norm_spec = NormSpec(norm_spec.mean, norm_spec.var)
     return NormInfo(norm_spec, channels, eps, tensors=tensors, channel_axis=channel_axis)
 
 

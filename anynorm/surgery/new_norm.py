@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from anynorm.core.spec import PLAIN_AFFINE, NormSpec
+from anynorm.core.spec import PLAIN_AFFINE, SCALE_AFFINE, NormSpec
 from anynorm.layers.baselines.schedule import ScheduledNorm
 from anynorm.layers.norm import Norm
 from anynorm.registry import make
@@ -42,7 +42,8 @@ def make_replacement(site: NormSite, norm_spec: NormSpec, options: dict[str, Any
     settings |= {"activation": info.activation, "channel_axis": info.channel_axis}
     settings |= {} if like is None else {"device": like.device, "dtype": like.dtype}
     settings["track_running_stats"] = info.track_running_stats or not info.pools_samples
-    settings["affine"] = norm_spec.affine != PLAIN_AFFINE or any(stage.names for stage in info.norm_spec.affine.stages)
+    has_affine = any(stage.names for stage in info.norm_spec.affine.stages)
+    settings["affine"] = has_affine or norm_spec.affine not in (PLAIN_AFFINE, SCALE_AFFINE)
     norm = make(norm_spec, info.channels, **(settings | options))
     set_post_modules(norm, info.post_modules)
     norm.sync_group = info.sync_group

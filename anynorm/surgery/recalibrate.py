@@ -106,7 +106,7 @@ def recalibrate(
         loader = [loader] if isinstance(loader, Tensor) else loader
         estimation = _Estimation(ESTIMATORS[estimator](), source_weight, forward or call)
         samples, reached = estimation.run(model, sites, loader, batches)
-    rows: list[dict[str, Any]] = [{"path": site.path, **_change(old_buffers[site])} for site in sites if site in reached]
+    rows: list[dict[str, Any]] = [{"path": site.path, **_change(site, old_buffers[site])} for site in sites if site in reached]
     largest = max(rows, key=lambda row: max(row["mean_change"], row["std_change"]))["path"]
     rows += [{"path": site.path, "note": "unchanged: no sample reached it"} for site in sites if site not in reached]
     how = f"{estimator}, source weight {source_weight:.3g}" if source_weight else estimator
@@ -140,15 +140,22 @@ def _save_buffers(site: NormSite, undo_log: UndoLog) -> list[tuple[Tensor, Tenso
     return pairs
 
 
-def _change(buffers: list[tuple[Tensor, Tensor]]) -> dict[str, float]:
-    """Return mean_change and std_change of a norm, given pairs of a buffer and its old value; see `recalibrate`."""
-    (mean, old_mean), (var, old_var) = buffers[0], buffers[min(1, len(buffers) - 1)]
-    old_std = old_var.double().clamp(min=1e-12).sqrt()
-    if mean.shape != var.shape:
-        old_std = old_std.mean()
-    mean_change = ((mean.double() - old_mean.double()) / old_std).abs().mean()
-    std_ratio = (var.double().clamp(min=1e-12) / old_var.double().clamp(min=1e-12)).sqrt()
-    return {"mean_change": float(mean_change), "std_change": float((std_ratio - 1).abs().mean())}
+def _change(site: NormSite, buffers: list[tuple[Tensor, Tensor]]) -> dict[str, float]:
+    """Return mean_change and std_change of a norm, given pairs of a buffer and its old value; see `recalibrate`.
+
+    They are those of its first running mean and first running variance; 0 without one, as for a norm whose mean is 0.
+    """
+    old = {id(buffer): value.double() for buffer, value in buffers}
+    sides = zip(*site.info.running_stats.values(), strict=True)
+    mean, var = (next((table for table in side if table is not None), None) for side in sides)
+    old_std, change = torch.ones(()), {"mean_change": 0.0, "std_change": 0.0}
+    if var is not None:
+        old_std = old[id(var)].clamp(min=1e-12).sqrt()
+        change["std_change"] = float((var.double().clamp(min=1e-12).sqrt() / old_std - 1).abs().mean())
+    if mean is not None:
+        old_std = old_std if old_std.shape == mean.shape else old_std.mean()
+        change["mean_change"] = float(((mean.double() - old[id(mean)]) / old_std).abs().mean())
+    return change
 
 
 @dataclass(frozen=True)

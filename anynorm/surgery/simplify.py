@@ -124,7 +124,8 @@ def _harden(norm: Norm) -> Norm | None:
     norm_spec, mean, var = norm.norm_spec, _largest(norm.mean_weight), _largest(norm.var_weight)
     if len(set(mean)) > 1 or len(set(var)) > 1:
         return _rebuild(norm, replace(norm_spec, custom=None).with_mixing(Argmax(norm_spec.mixing.groups)))
-    return _rebuild(norm, NormSpec((norm_spec.mean[mean[0]],), (norm_spec.var[var[0]],), affine=norm_spec.affine))
+    mean_cut = norm_spec.mean[mean[0] : mean[0] + 1]  # empty for a mean of 0
+    return _rebuild(norm, NormSpec(mean_cut, (norm_spec.var[var[0]],), affine=norm_spec.affine))
 
 
 @torch.no_grad()
@@ -133,6 +134,8 @@ def _harden_jointly(norm: Norm) -> Norm | None:
     if norm.one_cut_per_channel or (norm.mean_weight is None and norm.var_weight is None):
         return None
     norm_spec, mean, var = norm.norm_spec, norm.mixing_weights("mean"), norm.mixing_weights("var")
+    if not norm_spec.mean:
+        return _harden(norm)
     if norm_spec.mean != norm_spec.var or mean is None or var is None:
         raise SurgeryError(
             f"same_cut needs norms whose mean and variance mix the same cuts, such as sn; got {norm.spec}. "

@@ -5,8 +5,8 @@
 affine=False         the new norm has no affine either, unless its spec has one per class, or affine=True is given
 class γ, β           copied if the numbers of classes are equal; a sandwich is merged if the new norm has no shared affine
 running statistics   copied for the same cut; pooled exactly if the parts of the new cut are unions of the old parts
-                     (bn → en, bgn, hn); copied to each domain and strip; not transferred if the new cut is finer (en → bn)
-                     or domains would be mixed
+                     (bn → en, bgn, hn); copied to each domain and strip; var + mean² if the new mean is 0 (bn → 0/bn); not
+                     transferred if the new cut is finer (en → bn), domains would be mixed, or only the old mean is 0
 λ                    copied for the same cuts
 others               copied between norms of the same kind (a gate, a schedule)
 """
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from anynorm.core.affine import chain, inverse_std
 from anynorm.core.cuts import ALL, Cut
-from anynorm.core.moments import Moments
+from anynorm.core.moments import Moments, about_zero
 from anynorm.layers.norm import Norm
 from anynorm.surgery.adapters import PARAMETER_NAMES
 from anynorm.surgery.norm_info import NormInfo
@@ -100,7 +100,9 @@ def _transfer_affine(info: NormInfo, norm: Norm, result: Transfer) -> None:
         result.not_transferred.append("γ, β of the classes")
     else:
         _fill_affine(norm, shared, per_class)
-        result.transferred.append("γ, β")
+        loses_bias = norm.bias is None and norm.class_bias is None and "bias" in tensors
+        result.transferred.append("γ" if loses_bias else "γ, β")
+        result.not_transferred += ["β"] if loses_bias else []
 
 
 def _fill_affine(norm: Norm, shared: list[Tensor] | None, per_class: list[Tensor] | None) -> None:
@@ -158,7 +160,12 @@ def _running_stats_of(info: NormInfo, norm: Norm, index: int) -> tuple[Tensor, T
     if old_domains not in (0, domains) or (old_domains and other_kind):
         return None
     channel_parts = cut.channels or norm.num_features
-    for old, (mean, var) in info.running_stats.items():
+    if norm.norm_spec.mean and not info.norm_spec.mean:
+        return None
+    for old, stats in info.running_stats.items():
+        mean, var = stats if norm.norm_spec.mean else _about_zero(info, stats)
+        if mean is None and var is None:
+            continue
         shape = (old_domains or 1, old.channels or norm.num_features, old.space)
         if (old.channels, old.space, old.crosses_channels) == (cut.channels, cut.space, cut.crosses_channels):
             zeros = next(table for table in (mean, var) if table is not None).new_zeros(())
@@ -170,6 +177,15 @@ def _running_stats_of(info: NormInfo, norm: Norm, index: int) -> tuple[Tensor, T
             pooled = cut.pool_channels(Moments(means, variances, torch.ones_like(means)))
             return pooled.mean, pooled.var
     return None
+
+
+def _about_zero(info: NormInfo, stats: tuple[Tensor | None, Tensor | None]) -> tuple[Tensor | None, Tensor | None]:
+    """Return the running statistics of a cut about zero; (None, None) if its mean or variance is unknown."""
+    mean, var = stats
+    if var is None or (mean is None and info.norm_spec.mean):
+        return None, None
+    mean = torch.zeros_like(var) if mean is None else mean
+    return about_zero(Moments(mean, var, torch.ones_like(var)))[:2]
 
 
 def _transfer_mixing(info: NormInfo, norm: Norm, result: Transfer) -> None:

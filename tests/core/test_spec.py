@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import anynorm
-from anynorm.core.affine import PerChannel, PerClass, Style
+from anynorm.core.affine import PerChannel, PerChannelScale, PerClass, Style
 from anynorm.core.cuts import ALL, Cut, JointCut
 from anynorm.core.mixing import Argmax, Softmax
+from anynorm.core.spec import NormSpec
 from anynorm.errors import SpecError
 from anynorm.registry import parse
 
@@ -32,6 +33,11 @@ def test_named_norms_have_the_cuts_and_affines_of_their_papers():
     assert parse("adain").affine.stages == (Style(),)
     assert parse("saadain").affine.stages == (PerChannel(), Style())
     assert parse("bn.none").affine.stages == ()
+    assert (parse("rms").mean, parse("rms").var) == ((), (Cut(ALL, 1, ALL),))
+    assert parse("rms").affine.stages == parse("bn.nobias").affine.stages == (PerChannelScale(),)
+    assert (parse("0/bn+ln").mean, parse("0/bn+ln").var) == ((), (BN, LN))
+    assert parse("0/hn:2").var == parse("hn:2").var
+    assert parse("0/sn:2") == parse("0/in+ln+bn.groups:2")
 
 
 @pytest.mark.parametrize(
@@ -45,6 +51,11 @@ def test_named_norms_have_the_cuts_and_affines_of_their_papers():
         ("bn/en:4.sa@3", "bn/en:4.sa@3"),
         ("[1,*,1]/en", "[1,*,1]/en"),
         ("sn-bn", "sn-bn"),
+        (" 0/PN ", "0/pn"),
+        ("0/gn", "0/gn:32"),
+        ("0/bn+ln.hard", "0/bn+ln.hard"),
+        ("rms.none", "rms.none"),
+        ("rms.sa@3", "rms.sa@3"),
     ],
 )
 def test_a_spec_is_formatted_without_default_numbers(spec, written):
@@ -55,11 +66,12 @@ ATOM = st.sampled_from(
     ["bn", "in", "ln", "gn:4", "en", "en:2", "bgn:16", "gbgn:2,4", "pn", "[1,3,1]", "[*,*,*]", "[1,24]", "[/4,2,1]"]
 )
 SIDE = st.lists(ATOM, min_size=1, max_size=3, unique=True).map("+".join)
-ENDING = st.sampled_from(["", ".none", ".cc@3", ".sa@4", ".style", ".sastyle", ".dom@2", ".aux@2", ".saaux@5"])
+ENDING = st.sampled_from(["", ".none", ".nobias", ".cc@3", ".sa@4", ".style", ".sastyle", ".dom@2", ".aux@2", ".saaux@5"])
 
 
-@given(SIDE, st.none() | SIDE, st.booleans(), st.integers(1, 3), ENDING)
+@given(SIDE | st.just("0"), st.none() | SIDE, st.booleans(), st.integers(1, 3), ENDING)
 def test_parsing_a_formatted_spec_gives_the_same_norm(mean, var, hard, groups, ending):
+    var = "bn+ln" if mean == "0" and var is None else var
     several = "+" in mean + (var or "")
     weights = (f".groups:{groups}" if groups > 1 else "") + (".hard" if hard else "") if several else ""
     parts = parse((mean if var is None else f"{mean}/{var}") + weights + ending)
@@ -67,7 +79,7 @@ def test_parsing_a_formatted_spec_gives_the_same_norm(mean, var, hard, groups, e
     assert parse(parts.canonical()) == parts
 
 
-@given(st.text(alphabet="bnihslgec:@+-/.,[]*0123456789 ", max_size=12))
+@given(st.text(alphabet="bnihslgec:@+-/.,[]*0123456789 ", max_size=12) | st.text(alphabet="0bniln+-/.", max_size=8))
 def test_any_text_is_parsed_or_raises_a_spec_error(text):
     try:
         parts = parse(text, batch_size=4, num_features=16, num_classes=2, num_domains=2, num_samples=2, num_groups=2)
@@ -125,6 +137,24 @@ def test_any_text_is_parsed_or_raises_a_spec_error(text):
         ("bn.none.none", r"\.none is the second of its kind"),
         ("sn.hard.hard", r"\.hard is the second of its kind"),
         ("gn:" + "9" * 5000, r"is malformed"),
+        ("0", r"'0': 0 must be the whole side of the mean, as in '0/pn' or '0/bn\+ln'\. A variance needs cuts"),
+        ("bn/0", r"'bn/0': 0 must be the whole side of the mean"),
+        ("0/0", r"'0/0': 0 must be the whole side of the mean"),
+        ("0+bn/in", r"'0\+bn/in': 0 must be .* and 0 cannot be mixed with cuts\."),
+        ("sn-0", r"'sn-0': 0 must be the whole side"),
+        ("bn+0/in", r"'bn\+0/in': 0 must be the whole side"),
+        ("0/bn+0", r"'0/bn\+0': 0 must be the whole side"),
+        ("0/", r"is malformed"),
+        ("0/bn/in", r"is malformed"),
+        ("00/bn", r"must be the whole side"),
+        ("0/bn-bn", r"leaves no cut"),
+        ("0/bn.hard", r"need several cuts to mix"),
+        ("0/rms", r"rms has more than cuts"),
+        ("rms/bn", r"rms has more than cuts"),
+        ("rms+bn", r"'rms\+bn': 0 must be the whole side of the mean"),
+        ("0/modenorm:2", r"modenorm:2 cannot be combined with other terms"),
+        ("bn.nobias.none", r"\.none is the second of its kind"),
+        ("brn.nobias", r"brn takes no suffix except \.none; got \.nobias"),
         (None, r"A spec must be a string such as 'bn' or 'hn:32'; got None"),
         (7, r"got 7"),
     ],
@@ -162,6 +192,15 @@ def test_an_invalid_spec_raises_an_error_with_a_hint(spec, message):
         ("bgn", 8, {"batch_size": 0}, r"batch_size of bgn must be an integer of at least 1; got 0"),
         ("sabn@3", 8, {"affine": False}, r"sabn@3 requires affine=True"),
         ("bn", 8, {"eps": 32}, r"eps must be in \[0, 1\); got 32"),
+        (
+            "sabn@3",
+            8,
+            {"bias": False},
+            r"sabn@3 requires bias=True: only an affine per channel of a norm made of cuts can do without β",
+        ),
+        ("brn", 8, {"bias": False}, r"brn requires bias=True"),
+        ("adain", 8, {"bias": False}, r"adain requires bias=True"),
+        (NormSpec((BN,), ()), 8, {}, r"needs at least one cut of the variance; got none\. Only the mean can be 0, as in '0/pn'"),
         ("ln.dom@3", 8, {}, r"no cut of this norm pools samples\. Use \.cc@K"),
         ("gbgn:2,4.aux@2", 8, {}, r"gbgn:2,4 divides the batch, and so do domains"),
         ("[1,1,*]", 8, {}, r"its running statistics would depend on the image size"),
@@ -190,6 +229,12 @@ def test_arguments_complete_a_spec():
     assert anynorm.make("hn:4", 8, affine=False).spec == "hn:4.none"
     assert anynorm.make("bn.none", 8, affine=False).spec == "bn.none"
     assert anynorm.make("auxbn@2", 8, affine=False).spec == "bn.domnone@2"
+    assert anynorm.make("rms", 8, affine=False).spec == "rms.none"
+    assert anynorm.make("rms", 8, bias=False).spec == "rms"
+    assert anynorm.make("hn:4", 8, bias=False).spec == "hn:4.nobias"
+    assert anynorm.make("hn:4.nobias", 8, affine=False).spec == "bn/en:4.none"
+    assert anynorm.make("bn.none", 8, bias=False).spec == "bn.none"
+    assert anynorm.make("bn", 8, affine=False, bias=False).spec == "bn.none"
 
 
 @pytest.mark.parametrize(

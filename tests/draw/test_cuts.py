@@ -43,6 +43,8 @@ CASES = [(spec, {"mean and variance": {spec: same}}) for spec, same in SAME.item
     ("auxbn@2", {"mean and variance": {"bn": bn_by_domain}}),
     ("gn:2/bn.dom@2", {"mean": {"gn:2": SAME["gn:2"]}, "variance": {"bn": bn_by_domain}}),
     ("hn:2", {"mean": {"bn": SAME["bn"]}, "variance": {"en:2": SAME["en:2"]}}),
+    ("rms", {"mean square": {"pn": SAME["pn"]}}),
+    ("0/bn+en", {"mean square": {"bn": SAME["bn"], "en": SAME["en"]}}),
     ("sn", {"mean and variance": {name: SAME[name] for name in ("in", "ln", "bn")}}),
     ("in/bn+en", {"mean": {"in": SAME["in"]}, "variance": {"bn": SAME["bn"], "en": SAME["en"]}}),
     ("ibn", {"mean and variance": {"in | bn": lambda n, c, s: (n, c) if c < 3 else c}}),

@@ -101,11 +101,12 @@ def main():
     gpu.problems[torch.device("cpu")], gpu_kernels.INTERPRETED = "", True
     last_of_each = {launch[0]: launch for launch in record("in+bn", torch.float32, (8, 32, 14, 14), False, "gelu")}
     half = [launch for launch in record("bn", torch.bfloat16, (8, 64, 14, 14), True)[:5] if launch[0] in OVER_X]
+    zero_mean = [launch for launch in record("0/in+bn.nobias", torch.float32, (8, 32, 14, 14), False) if launch[0] not in OVER_X]
+    launches = [(launch, target) for launch in [*last_of_each.values(), *half] for target in TARGETS]
     rows = []
-    for kernel, args, constants in [*last_of_each.values(), *half]:
-        for target in TARGETS:
-            spilled, bits = inspect(compile_for(target, (kernel, args, constants)), target)
-            rows.append({"kernel": kernel.__name__, "target": str(target.arch), "spilled": spilled, "max_bits": bits})
+    for launch, target in launches + [(launch, TARGETS[1]) for launch in zero_mean]:
+        spilled, bits = inspect(compile_for(target, launch), target)
+        rows.append({"kernel": launch[0].__name__, "target": str(target.arch), "spilled": spilled, "max_bits": bits})
     cases = [(torch.float32, "silu", False), (torch.float16, "relu", True)]
     print(json.dumps(rows))
     print(json.dumps([row for case in cases for last in (False, True) for row in count_accesses(case[0], last, *case[1:])]))

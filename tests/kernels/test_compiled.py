@@ -14,7 +14,7 @@ from anynorm.core.activation import Activation
 from anynorm.kernels import cpu
 from tests.helpers import condition_for, data, make, same, same_state
 
-SPECS = ("bn", "sn", "auxbn@2", "adain", "pn", "bgn:64")
+SPECS = ("bn", "sn", "auxbn@2", "adain", "pn", "bgn:64", "rms", "0/bn+ln")
 
 
 def run(function, layer, x, condition, residual, activation):
@@ -85,7 +85,7 @@ def test_inference_and_bfloat16_and_channels_last_are_eager_code_bit_for_bit():
     same(compiled(sparse), norm(sparse))  # eager code leaves rows that are not dense to the reference
 
 
-@pytest.mark.parametrize("spec", ["bn", "in", "bgn:64", "gbgn:2,4", "sn"])
+@pytest.mark.parametrize("spec", ["bn", "in", "bgn:64", "gbgn:2,4", "sn", "0/in+ln", "0/bn.nobias"])
 @pytest.mark.parametrize("shape", [(4, 16, 8), (4, 16)])
 def test_the_declared_shapes_gradients_and_mutations_of_the_operators_are_true(spec, shape):
     if len(shape) == 2 and spec in ("in", "bgn:64"):

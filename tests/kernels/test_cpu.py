@@ -61,7 +61,8 @@ def test_every_norm_on_the_fast_path_is_the_reference(spec, training, layout):
 
 @given(
     spec=st.sampled_from(
-        ["bn", "in", "ln", "gn:2", "en:2", "hn:2", "sn", "sn:2", "sn.hard", "bn/bn+en", "gbgn:2,2", "sabn@3", "sn.aux@3"]
+        "bn in ln gn:2 en:2 hn:2 sn sn:2 sn.hard bn/bn+en gbgn:2,2 sabn@3 sn.aux@3 rms 0/bn.nobias 0/in 0/gn:2.sa@3 0/sn:2 "
+        "0/bn+gbgn:2,2 0/sn.aux@3".split()
     ),
     samples=st.integers(1, 3),
     channels=st.sampled_from([2, 4, 6]),

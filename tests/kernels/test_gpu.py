@@ -143,7 +143,9 @@ def test_random_mixtures_are_the_naive_definition(count):
 
 @settings(max_examples=10)
 @given(
-    spec=st.sampled_from(["bn", "in", "ln", "gn:2", "hn:2", "sn:2", "bn/bn+en", "gbgn:2,2", "sabn@3", "sn.aux@3"]),
+    spec=st.sampled_from(
+        ["bn", "in", "ln", "gn:2", "hn:2", "sn:2", "bn/bn+en", "gbgn:2,2", "sabn@3", "sn.aux@3", "0/sn:2", "0/in+bn.nobias"]
+    ),
     samples=st.integers(1, 3),
     channels=st.sampled_from([2, 6]),
     space=st.lists(st.integers(1, 9), min_size=1, max_size=3),
@@ -511,7 +513,7 @@ def compiled(tmp_path_factory):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_the_kernels_of_two_norms_compile_without_spills_and_load_128_bits_of_aligned_rows(compiled):
+def test_the_kernels_of_three_norms_compile_without_spills_and_load_128_bits_of_aligned_rows(compiled):
     rows, _ = compiled
     assert {row["kernel"] for row in rows} == {
         "row_sums", "pool_rows", "pool_columns", "coefficients", "apply", "gradients", "reduce"

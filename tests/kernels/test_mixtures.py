@@ -1,7 +1,7 @@
-"""Mixtures of two and three cuts are those of the naive float64 definition; tests/kernels/test_gpu.py runs some of them.
+"""Mixtures of two and three cuts, some with a mean of 0, are those of the naive float64 definition.
 
-The cuts are drawn at random for the mean and the variance, among them cuts with different names that are equal for 8 channels,
-such as en:4 and bgn:4.
+tests/kernels/test_gpu.py runs some of them. The cuts are drawn at random for the mean and the variance, among them cuts with
+different names that are equal for 8 channels, such as en:4 and bgn:4.
 """
 
 import functools
@@ -39,6 +39,7 @@ def mixtures(count, seed=0):
     generator, specs = random.Random(seed), list(EQUAL)
     while len(specs) < count:
         sides = ["+".join(generator.sample(list(CUTS), generator.randint(1, 3))) for _ in range(generator.randint(1, 2))]
+        sides = ["0", sides[0]] if generator.random() < 0.2 else sides
         suffix = generator.choice(["", "", "", ".hard", ".groups:2", ".none"])
         if any("+" in side for side in sides):
             specs.append("/".join(sides) + suffix)
@@ -46,10 +47,9 @@ def mixtures(count, seed=0):
 
 
 @functools.cache
-def naive_statistics(cut, seed):
-    """The mean and variance of a cut at each pixel of an input, and the input."""
-    x = naive_input(seed)
-    mean, var, _ = references.statistics(x, cut)
+def naive_statistics(cut, seed, zero_mean):
+    """The mean and variance of a cut at each pixel of an input."""
+    mean, var, _ = references.statistics(naive_input(seed), cut, None, zero_mean)
     return mean, var
 
 
@@ -69,7 +69,7 @@ def naive(norm, spec, seed):
         if logits is not None:
             one_hot = torch.nn.functional.one_hot(logits.argmax(-1), logits.shape[-1]).double()
             weights = one_hot if ".hard" in spec else logits.softmax(-1)
-        tables = [naive_statistics(CUTS[cut], seed)[k] for cut in side.split("+")]
+        tables = [naive_statistics(CUTS[cut], seed, sides[0] == "0")[k] for cut in side.split("+") if cut != "0"]
         mixed.append(references.weighted(tables, weights))
     affine = [(params["weight"][:, None], params["bias"][:, None])] if "weight" in params else []
     mean, var = mixed

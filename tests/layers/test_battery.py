@@ -211,7 +211,9 @@ def test_an_exported_program_is_right_for_other_batch_sizes_and_leaves_the_layer
 
 
 @pytest.mark.reference_only
-@pytest.mark.parametrize("spec", ["bn", "gn:4", "sn", "pn", "bgn:32", "sabn@3", "adain", "gw:4", "ssn", "modenorm:2", "ilmin"])
+@pytest.mark.parametrize(
+    "spec", ["bn", "gn:4", "sn", "pn", "rms", "0/bn+ln", "bgn:32", "sabn@3", "adain", "gw:4", "ssn", "modenorm:2", "ilmin"]
+)
 def test_an_exported_program_has_core_aten_operators_only_as_executorch_needs(spec):
     norm = make(spec).eval()
     condition = condition_for(norm, X)

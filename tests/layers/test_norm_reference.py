@@ -53,6 +53,17 @@ TABLE = {
     "bn.dom@3": (["bn"], ["bn"]),
     "adain": (["in"], ["in"]),
     "saadain": (["in"], ["in"]),
+    "rms": ([], ["pn"]),
+    "0/in": ([], ["in"]),
+    "0/bn": ([], ["bn"]),
+    "0/gn:4.nobias": ([], ["gn:4"]),
+    "0/gbgn:2,4": ([], ["gbgn:2,4"]),
+    "0/bgn:24": ([], ["bgn:24"]),
+    "0/bn+ln": ([], ["bn", "ln"]),
+    "0/sn:2.hard": ([], ["in", "ln", "bn"]),
+    "0/en:4.saaux@3": ([], ["en:4"]),
+    "0/bn+in.dom@3": ([], ["bn", "in"]),
+    "bn.nobias": (["bn"], ["bn"]),
 }
 C, SHAPE = 12, (4, 12, 2, 6)
 DOMAINED = ("aux", "dom")
@@ -73,7 +84,8 @@ def weights(norm, side, hard):
 def affine(norm, condition):
     pairs = []
     if norm.weight is not None:
-        pairs.append((norm.weight.double()[None, :, None], norm.bias.double()[None, :, None]))
+        bias = torch.zeros_like(norm.weight) if norm.bias is None else norm.bias
+        pairs.append((norm.weight.double()[None, :, None], bias.double()[None, :, None]))
     if norm.class_weight is not None:
         pairs.append((norm.class_weight.double()[condition][..., None], norm.class_bias.double()[condition][..., None]))
     if norm.norm_spec.takes_style:
@@ -87,7 +99,8 @@ def reference(spec, norm, x, condition):
     mean_cut_indices, var_cut_indices = TABLE[spec]
     domain = condition.tolist() if any(word in spec for word in DOMAINED) else None
     rows = x.double().flatten(2)
-    found = {cut: references.statistics(rows, cut, domain) for cut in {*mean_cut_indices, *var_cut_indices}}
+    zero_mean = not mean_cut_indices
+    found = {cut: references.statistics(rows, cut, domain, zero_mean) for cut in {*mean_cut_indices, *var_cut_indices}}
     mean = references.weighted([found[cut][0] for cut in mean_cut_indices], weights(norm, "mean", "hard" in spec))
     var = references.weighted([found[cut][1] for cut in var_cut_indices], weights(norm, "var", "hard" in spec))
     return references.normalize(rows, mean, var, affine(norm, condition), norm.eps).reshape(x.shape)
@@ -124,7 +137,7 @@ def test_running_statistics_and_inference_are_those_of_the_reference(spec):
         norm(x, condition)
         for side, cuts in enumerate(pooling):
             for k, cut in enumerate(cuts):
-                new = references.kept_average(x.double().flatten(2), cut, domain, domains)[side]
+                new = references.kept_average(x.double().flatten(2), cut, domain, domains, not mean_cut_indices)[side]
                 name = ("running_mean", "running_var")[side] + ("" if k == 0 else f"_{k + 1}")
                 old = kept.get(name, torch.full_like(new, float(side)))
                 kept[name] = references.running(old, new, 0.3)
@@ -140,7 +153,7 @@ def test_running_statistics_and_inference_are_those_of_the_reference(spec):
         laid: list[torch.Tensor] = []
         for cut in cuts:
             if cut not in pooling[side]:
-                laid.append(references.statistics(x.double().flatten(2), cut)[:2][side])
+                laid.append(references.statistics(x.double().flatten(2), cut, None, not mean_cut_indices)[:2][side])
                 continue
             k = pooling[side].index(cut)
             table = kept[("running_mean", "running_var")[side] + ("" if k == 0 else f"_{k + 1}")]

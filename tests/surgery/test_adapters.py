@@ -25,6 +25,9 @@ from tests.surgery.networks import BatchNormAct2d, FrozenBatchNorm2d, LayerNorm2
         (nn.InstanceNorm1d(8, affine=True), (4, 8, 9), "in"),
         (nn.GroupNorm(2, 8), (4, 8, 3, 3), "gn:2"),
         (nn.LayerNorm((8, 3, 3)), (4, 8, 3, 3), "ln"),
+        (nn.BatchNorm2d(8, bias=False), (4, 8, 3, 3), "bn.nobias"),
+        (nn.GroupNorm(2, 8, bias=False), (4, 8, 3, 3), "gn:2.nobias"),
+        (nn.LayerNorm((8, 3, 3), bias=False), (4, 8, 3, 3), "ln.nobias"),
     ],
 )
 def test_norms_of_torch_are_read_as_their_spec_and_converting_to_it_keeps_the_output(module, shape, spec):

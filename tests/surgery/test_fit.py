@@ -15,7 +15,7 @@ from tests.surgery.networks import BatchNormAct2d, Residual, X, network, relativ
 IMAGES = data(64, 3, 8, 8, mean=0.3, std=1.5)
 
 
-@pytest.mark.parametrize("spec", ["ln", "gn:4", "sn"])
+@pytest.mark.parametrize("spec", ["ln", "gn:4", "sn", "0/gn:4", "rms"])
 def test_fitted_networks_are_nearer_to_the_original_than_plain_ones(spec):
     original = trained(network()).eval()
     expected = original(IMAGES)
@@ -25,6 +25,16 @@ def test_fitted_networks_are_nearer_to_the_original_than_plain_ones(spec):
     assert relative(fitted(IMAGES), expected) < relative(plain(IMAGES), expected)
     for row in report:
         assert row["error_after"] <= row["error_before"] + 1e-6
+
+
+def test_a_norm_without_shift_gets_the_least_squares_scale():
+    model: Any = nn.Sequential(nn.BatchNorm2d(4)).eval()
+    x = data(32, 4, 5, 5) * torch.tensor([0.5, 1, 2, 4])[:, None, None]
+    target = model(x).detach().transpose(0, 1).flatten(1).double()
+    anynorm.convert(model, "0/gn:2.nobias", fit=x)
+    plain = anynorm.make("0/gn:2", 4, affine=False)(x).transpose(0, 1).flatten(1).double()
+    same(model[0].weight.double(), (plain * target).sum(1) / plain.square().sum(1), rtol=1e-4, atol=1e-4)
+    assert model[0].bias is None
 
 
 @pytest.mark.parametrize("spec", ["hn:4", "bgn:4"])

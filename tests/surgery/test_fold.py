@@ -13,7 +13,7 @@ import anynorm
 from tests.helpers import data, same
 from tests.surgery.networks import BatchNormAct2d, X, network, trained
 
-FOLDABLE = ["bn", "hn:4", "en:4", "bgn:4", "bgn:16", "bn/en:4", "bn.none"]
+FOLDABLE = ["bn", "hn:4", "en:4", "bgn:4", "bgn:16", "bn/en:4", "bn.none", "bn.nobias", "0/bn", "0/en:4.nobias"]
 
 
 @pytest.mark.parametrize("spec", FOLDABLE)

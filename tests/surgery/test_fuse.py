@@ -26,6 +26,7 @@ NORMS = {
     "bn": anynorm.layer("bn"),
     "hn:4": anynorm.layer("hn:4"),
     "brn": anynorm.layer("brn"),
+    "0/bn.nobias": anynorm.layer("0/bn.nobias"),
 }
 
 

@@ -34,6 +34,23 @@ def test_the_pooled_estimator_is_exact_for_unequal_batches(spec):
     same(model[1].running_var, seen.reshape(parts, -1).var(1), rtol=1e-4, atol=1e-5)
 
 
+def test_second_moments_are_estimated_exactly_and_their_change_is_reported():
+    model: Any = nn.Sequential(nn.Conv2d(3, 16, 3), anynorm.make("0/bn", 16))
+    report = anynorm.recalibrate(model, BATCHES)
+    seen = first_norm_input(model).transpose(0, 1).flatten(1)
+    same(model[1].running_var, seen.square().mean(1), rtol=1e-4, atol=1e-5)
+    assert report["1"]["mean_change"] == 0
+    assert report["1"]["std_change"] == pytest.approx(float((seen.square().mean(1).sqrt() - 1).abs().mean()), rel=1e-4)
+
+
+def test_the_change_of_a_mean_without_running_variance_is_absolute():
+    model: Any = nn.Sequential(anynorm.make("bn/ln", 3))
+    report = anynorm.recalibrate(model, BATCHES)
+    mean = torch.cat(BATCHES).mean((0, 2, 3))
+    assert report["0"]["mean_change"] == pytest.approx(float(mean.abs().mean()), rel=1e-4)
+    assert report["0"]["std_change"] == 0
+
+
 def test_the_averaged_estimator_gives_batches_equal_weights():
     model = trained(network())
     anynorm.recalibrate(model, BATCHES, estimator="averaged")

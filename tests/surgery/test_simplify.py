@@ -47,6 +47,17 @@ def test_switch_norms_become_the_cut_with_the_largest_weight(chosen, spec):
     same(model(X), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("same_cut", [False, True])
+def test_a_mean_of_0_stays_0_in_the_hardened_norm(same_cut):
+    model: Any = nn.Sequential(anynorm.make("0/sn", 8))
+    model(X[:, :1].expand(-1, 8, -1, -1))
+    with torch.no_grad():
+        model[0].var_weight.fill_(0)[2] = 30.0
+    expected = model.eval()(X[:, :1].expand(-1, 8, -1, -1))
+    assert anynorm.harden(model, same_cut=same_cut)["0"]["new_norm"] == "0/bn"
+    same(model(X[:, :1].expand(-1, 8, -1, -1)), expected, rtol=1e-4, atol=1e-4)
+
+
 def test_channel_groups_with_different_largest_cuts_keep_all_cuts():
     model: Any = nn.Sequential(anynorm.make("sn:2", 8))
     with torch.no_grad():

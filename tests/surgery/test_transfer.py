@@ -39,7 +39,7 @@ def test_running_statistics_of_each_domain_are_pooled_too():
     same(model[0].running_var, fresh.running_var, rtol=0.02, atol=0.0)  # Bessel's correction is that of one channel
 
 
-@pytest.mark.parametrize("spec", ["hn", "hn:4", "en:8", "bgn:4", "bgn:16", "gbgn:2,4"])
+@pytest.mark.parametrize("spec", ["hn", "hn:4", "en:8", "bgn:4", "bgn:16", "gbgn:2,4", "0/bn", "0/en:4"])
 def test_norms_with_running_statistics_replace_bn_without_changing_inference(spec):
     model = trained(network()).eval()
     with torch.no_grad():
@@ -57,6 +57,41 @@ def test_norms_with_statistics_per_domain_replace_bn_without_changing_inference(
     assert report["1"]["transferred"] == ["γ, β rescaled", "running statistics"]
     with anynorm.condition(model, torch.tensor([0, 1, 1, 0])):
         same(model(X), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_second_moments_are_the_variance_plus_the_squared_mean():
+    model: Any = trained(network())
+    mean, var = model[1].running_mean.clone(), model[1].running_var.clone()
+    copies = [copy.deepcopy(model) for _ in range(2)]
+    anynorm.convert(copies[0], "0/bn")
+    same(copies[0][1].running_var, var + mean.square())
+    anynorm.convert(copies[1], "0/en:4")
+    same(copies[1][1].running_var, (var + mean.square()).reshape(4, -1).mean(1))
+    anynorm.convert(copies[0], "0/en:4")
+    same(copies[0][1].running_var, copies[1][1].running_var)
+    assert copies[0][1].running_mean is None
+
+
+@pytest.mark.parametrize(("old", "new"), [("0/bn", "bn"), ("0/en:4", "hn:4"), ("hn:4", "0/en:4")])
+def test_statistics_are_not_transferred_if_a_mean_is_unknown(old, new):
+    model: Any = nn.Sequential(anynorm.make(old, 8))
+    model(data(4, 8, 3, 3))
+    report = anynorm.convert(model, new)
+    assert report["0"]["not_transferred"] == ["running statistics (recalibrate)"]
+    same(model[0].running_var, torch.ones_like(model[0].running_var))
+
+
+def test_a_norm_without_shift_gets_the_scale_and_the_report_says_so():
+    model: Any = trained(network())
+    weight = model[1].weight.clone()
+    report = anynorm.convert(model, "rms")
+    assert report["1"]["transferred"] == ["γ"]
+    assert report["1"]["not_transferred"] == ["β", "running statistics"]
+    same(model[1].weight, weight)
+    assert model[1].bias is None
+    report = anynorm.convert(model, "gn:4", where="all")
+    assert report["1"]["transferred"] == ["γ, β"]
+    same((model[1].weight, model[1].bias), (weight, torch.zeros_like(weight)))
 
 
 def test_a_norm_whose_style_comes_with_each_input_gets_the_affine_as_it_is():
@@ -79,7 +114,7 @@ def test_conditional_norms_take_their_number_of_classes_and_keep_the_output():
             same(changed(X), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("spec", ["bn", "gn:4", "hn", "sn", "modenorm:2", "brn", "[*,24]"])
+@pytest.mark.parametrize("spec", ["bn", "gn:4", "hn", "sn", "modenorm:2", "brn", "[*,24]", "rms", "0/bn"])
 def test_a_norm_without_affine_is_replaced_by_one_without(spec):
     model: Any = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, affine=False), nn.BatchNorm2d(8))
     report = anynorm.convert(model, spec)
