@@ -95,6 +95,7 @@ if TYPE_CHECKING:
     from anynorm.surgery.simplify import harden as harden
     from anynorm.surgery.simplify import merge as merge
     from anynorm.surgery.sync import sync as sync
+    from anynorm.surgery.to_rms import to_rms as to_rms
     from anynorm.surgery.xbn import xbn as xbn
     from anynorm.table import Table as Table
 

@@ -17,11 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from anynorm.errors import FoldError
+from anynorm.layers.channel_axis import resolve_axis
 from anynorm.surgery.channel_axis import Product, contents, is_affine_invariant, output_axis, product_of
 from anynorm.surgery.find import NormSite
 from anynorm.surgery.fold_statistics import absorb_input_affine
 from anynorm.surgery.new_norm import make_equivalent
-from anynorm.surgery.tensor_graph import Graph, Op, Source, Value
+from anynorm.surgery.tensor_graph import VIEWS, Graph, Op, Source, Value
 from anynorm.surgery.undo import UndoLog
 
 _TORCH_NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
@@ -93,9 +94,10 @@ def plan_affine(site: NormSite, graph: Graph) -> AffinePlan:
         raise FoldError("it is called with further arguments, such as a residual")
     scale, shift = (_vector(site, name) for name in ("weight", "bias"))
     y = calls[0].outputs[0]
-    uses = list(dict.fromkeys(_products(y, site.info.channel_axis % y.tensor.dim(), graph)))
-    readers = [_reader(op, graph, shift) for op in uses]
-    _check_other_uses(readers, uses, graph)
+    uses = list(dict.fromkeys(_products(y, resolve_axis(site.info.channel_axis, y.tensor.dim()), graph)))
+    readers = [_reader(op, shift) for op in uses]
+    allowed = {*uses, *(addition.op for op in uses if (addition := _added_bias(op)) is not None)}
+    _check_other_uses(readers, allowed, graph)
     return AffinePlan(scale, shift, list(dict.fromkeys(readers)))
 
 
@@ -127,7 +129,7 @@ def _products(value: Value, axis: int, graph: Graph) -> Iterator[Op]:
             raise FoldError(f"its output is also read in {op}")
 
 
-def _reader(op: Op, graph: Graph, shift: Tensor) -> Reader:
+def _reader(op: Op, shift: Tensor) -> Reader:
     product: Any = product_of(op)
     groups = 1
     if op.name == "convolution":
@@ -136,12 +138,29 @@ def _reader(op: Op, graph: Graph, shift: Tensor) -> Reader:
             raise FoldError(f"{op}, is transposed, so its output at the borders depends on fewer inputs")
         if any(padding) and bool(shift.any()):
             raise FoldError(f"{op}, pads with zeros, and the padding would have to be β of the norm")
-    weight, bias = _view(product.weight, op), None
-    if product.bias is not None:
-        bias = _view(product.bias, op)
-    elif bool(shift.any()):
-        bias = _absent_bias(weight, op, product)
+    weight = _view(product.weight, op)
+    addition = _added_bias(op)
+    added = product.bias if addition is None else addition.bias
+    bias = None
+    if bool(shift.any()):
+        bias = _absent_bias(weight, op, product) if added is None else _view(added, op)
     return Reader(weight, bias, product.in_axis, product.out_axis, groups)
+
+
+class _Addition(NamedTuple):
+    op: Op
+    bias: Value
+
+
+def _added_bias(product: Op) -> _Addition | None:
+    """Return the addition of a bias after a product, as in a linear layer whose input is not contiguous."""
+    y = product.outputs[0]
+    while len(y.users) == 1 and y.users[0].name in VIEWS:
+        y = y.users[0].outputs[0]
+    if len(y.users) != 1 or y.users[0].name not in ("add", "add_"):
+        return None
+    terms = [value for value in y.users[0].inputs if value.tensor.dim() == 1 and value.origin().source is not None]
+    return _Addition(y.users[0], terms[0]) if terms else None
 
 
 def _view(value: Value, op: Op) -> View:
@@ -166,19 +185,18 @@ def _absent_bias(weight: View, op: Op, product: Product) -> View:
     return View(Source(module, bias_name, path.removesuffix(name) + bias_name), (channels,), (1,), 0)
 
 
-def _check_other_uses(readers: list[Reader], ops: list[Op], graph: Graph) -> None:
+def _check_other_uses(readers: list[Reader], allowed: set[Op], graph: Graph) -> None:
     """Raise FoldError if anything else reads the parts of the parameters into which γ and β are folded."""
-    for reader, op in zip(readers, ops, strict=True):
-        for view in (reader.weight, reader.bias):
-            if view is None or view.source not in graph.sources:  # an absent bias
-                continue
-            parameter = view.source.tensor
-            shared = [source.path for source in graph.registered[id(parameter)] if source != view.source]
-            if shared:
-                raise FoldError(f"{view.source.path} is shared with {shared[0]}")
-            for other, part in graph.reads(parameter):
-                if other not in ops and _view(part, other).overlaps(view):
-                    raise FoldError(f"{view.source.path} is also read in {other}")
+    for view in (view for reader in readers for view in (reader.weight, reader.bias) if view is not None):
+        if view.source not in graph.sources:  # an absent bias
+            continue
+        parameter = view.source.tensor
+        shared = [source.path for source in graph.registered[id(parameter)] if source != view.source]
+        if shared:
+            raise FoldError(f"{view.source.path} is shared with {shared[0]}")
+        for other, part in graph.reads(parameter):
+            if other not in allowed and _view(part, other).overlaps(view):
+                raise FoldError(f"{view.source.path} is also read in {other}")
 
 
 def _absorb(reader: Reader, scale: Tensor, shift: Tensor, undo_log: UndoLog) -> None:
@@ -198,11 +216,9 @@ def _absorb(reader: Reader, scale: Tensor, shift: Tensor, undo_log: UndoLog) -> 
 
 
 def _set_parameter(source: Source, tensor: Tensor, undo_log: UndoLog) -> None:
-    parameters: Any = source.module._parameters
-    old = parameters[source.name]
-    like = next(each for each in (old, *parameters.values()) if each is not None)
-    undo_log.undo_steps.append(lambda: parameters.update({source.name: old}))
-    parameters[source.name] = nn.Parameter(tensor, requires_grad=like.requires_grad)
+    parameters = source.module._parameters
+    like = next(each for each in (parameters[source.name], *parameters.values()) if each is not None)
+    undo_log.set_tensor(source.module, source.name, nn.Parameter(tensor, requires_grad=like.requires_grad))
 
 
 def without_affine(site: NormSite) -> nn.Module:

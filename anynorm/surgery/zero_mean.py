@@ -133,13 +133,13 @@ def _is_vector(factor: Value, y: Value, axis: int) -> bool:
     return source is not None and factor.tensor.numel() == source.tensor.numel() == channels
 
 
-def check_readers(graph: Graph, centerings: Iterable[Centering], is_invariant: Callable[[Op, int], bool]) -> None:
+def check_readers(graph: Graph, centerings: Iterable[Centering], ignores_shift: Callable[[Op, int], bool]) -> None:
     """Check that centering does not change the outputs of a model.
 
     Args:
         graph: the operations of the model.
         centerings: the tensors to center.
-        is_invariant: whether a norm, with its input axis, ignores a shift of all channels by the same number.
+        ignores_shift: whether a norm ignores a shift of all entries of an axis of its input by the same number.
 
     Raises:
         NotCenteredError: if it does, with the operation that reads a changed value.
@@ -155,7 +155,7 @@ def check_readers(graph: Graph, centerings: Iterable[Centering], is_invariant: C
     for op in graph.ops:
         shifted = {value: states[value] for value in op.inputs if value in states}
         if shifted and op.name not in _SHAPE_ONLY:
-            states.update(_output_states(op, shifted, scales, is_invariant))
+            states.update(_output_states(op, shifted, scales, ignores_shift))
     for value in graph.outputs & states.keys():
         what = f"'{value.source.path}'" if value.source else "the residual stream"
         raise NotCenteredError(f"{what} is an output of the model, without a norm")
@@ -166,13 +166,13 @@ def check_readers(graph: Graph, centerings: Iterable[Centering], is_invariant: C
 
 
 def _output_states(
-    op: Op, shifted: dict[Value, _State], scales: dict[Source, set[Op]], is_invariant: Callable[[Op, int], bool]
+    op: Op, shifted: dict[Value, _State], scales: dict[Source, set[Op]], ignores_shift: Callable[[Op, int], bool]
 ) -> dict[Value, _State]:
     """Return how the outputs of an operation change with its inputs."""
     refusal = NotCenteredError(f"{op}, reads the residual stream, or a tensor that writes it, without a norm")
     state = next(iter(shifted.values()))
-    if op.name == NORM:
-        if state.scale is None and len(op.inputs) == 1 and is_invariant(op, state.axis):
+    if op.name in (NORM, "native_layer_norm"):
+        if state.scale is None and list(shifted) == op.inputs[:1] and ignores_shift(op, state.axis):
             return {}
         raise refusal
     product = product_of(op)
