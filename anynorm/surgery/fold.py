@@ -108,7 +108,9 @@ def _plan(
 
 def _row(site: NormSite, plan: Plan | None, paths: dict[nn.Module, str], note: str) -> dict[str, Any]:
     row: dict[str, Any] = {"path": site.path, "norm": site.label if site.unsupported else site.info.spec}
-    where = {"into": None, "layer_position": None} if plan is None else {"into": plan.into(paths), "layer_position": plan.position}
+    where = (
+        {"into": None, "layer_position": None} if plan is None else {"into": plan.into(paths), "layer_position": plan.position}
+    )
     return row | where | ({"note": note} if note else {})
 
 

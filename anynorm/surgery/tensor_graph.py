@@ -20,7 +20,19 @@ from anynorm.surgery.modes import eval_mode
 
 NORM = "norm"
 OVERWRITTEN = "a write in place"
-VIEWS = {"view", "_unsafe_view", "_reshape_alias", "squeeze", "unsqueeze", "t", "transpose", "permute", "alias", "detach", "expand"}
+VIEWS = {
+    "view",
+    "_unsafe_view",
+    "_reshape_alias",
+    "squeeze",
+    "unsqueeze",
+    "t",
+    "transpose",
+    "permute",
+    "alias",
+    "detach",
+    "expand",
+}
 VIEWS |= {"select", "unbind", "slice", "split", "split_with_sizes"}
 """Operations whose output is their input, or a part of it, with other axes."""
 
