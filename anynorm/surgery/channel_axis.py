@@ -1,7 +1,7 @@
 """Where the channels of a tensor are in the output of an operation, for operations that treat all channels alike.
 
-Such an operation maps channel c of its inputs to channel c of its outputs, for all c in the same way: views, permutations, sums of
-tensors, selections and means over other axes. So it keeps a mean over channels of zero, and a shift of all channels by the
+Such an operation maps channel c of its inputs to channel c of its outputs, for all c in the same way: views, permutations, sums
+of tensors, selections and means over other axes. So it keeps a mean over channels of zero, and a shift of all channels by the
 same number stays one.
 
 Matrix products and convolutions (`Product`) mix channels.
@@ -61,19 +61,19 @@ def constant_fill(op: Op) -> float:
     return float(op.argument(2, "value", 0) or 0) if op.name == "constant_pad_nd" else 0.0
 
 
-def _aligned(op: Op, x: Value, y: Value) -> AxisMap:
+def _aligned(_: Op, x: Value, y: Value) -> AxisMap:
     """Broadcasting: axes correspond from the last."""
     offset = y.tensor.dim() - x.tensor.dim()
     return [axis + offset if x.tensor.shape[axis] == y.tensor.shape[axis + offset] else None for axis in range(x.tensor.dim())]
 
 
-def _reshaped(op: Op, x: Value, y: Value) -> AxisMap:
+def _reshaped(_: Op, x: Value, y: Value) -> AxisMap:
     """The same entries in the same order: an axis is one of the output if sizes are equal, and numbers of entries before it."""
     after = {(math.prod(y.tensor.shape[:axis]), size): axis for axis, size in reversed(list(enumerate(y.tensor.shape)))}
     return [after.get((math.prod(x.tensor.shape[:axis]), size)) for axis, size in enumerate(x.tensor.shape)]
 
 
-def _permuted(op: Op, x: Value, y: Value) -> AxisMap:
+def _permuted(op: Op, x: Value, _: Value) -> AxisMap:
     rank = x.tensor.dim()
     order = list(range(rank))
     if op.name == "permute":
@@ -97,17 +97,17 @@ def _stacked(op: Op, x: Value, y: Value) -> AxisMap:
     return [axis + (axis >= dim) for axis in range(x.tensor.dim())]
 
 
-def _same_size(op: Op, x: Value, y: Value) -> AxisMap:
+def _same_size(_: Op, x: Value, y: Value) -> AxisMap:
     return [axis if x.tensor.shape[axis] == y.tensor.shape[axis] else None for axis in range(x.tensor.dim())]
 
 
-def _rolled(op: Op, x: Value, y: Value) -> AxisMap:
+def _rolled(op: Op, x: Value, _: Value) -> AxisMap:
     dims = op.argument(2, "dims", ()) if op.name == "roll" else op.args[1]
     rank = x.tensor.dim()
     return [None if not dims or axis in [dim % rank for dim in dims] else axis for axis in range(rank)]
 
 
-def _padded(op: Op, x: Value, y: Value) -> AxisMap:
+def _padded(op: Op, x: Value, _: Value) -> AxisMap:
     pads = op.args[1]
     return [None if any(pads[2 * (x.tensor.dim() - 1 - axis) :][:2]) else axis for axis in range(x.tensor.dim())]
 
@@ -119,7 +119,7 @@ def _reduced(op: Op, x: Value, y: Value) -> AxisMap:
     return [None if axis in dims else axis - sum(dim < axis for dim in dims) * removed for axis in range(rank)]
 
 
-def _space(op: Op, x: Value, y: Value) -> AxisMap:
+def _space(_op: Op, x: Value, _y: Value) -> AxisMap:
     """Pooling or resizing of the axes after the first two."""
     return [0, 1, *(None for _ in x.tensor.shape[2:])] if x.tensor.dim() == 4 else [None] * x.tensor.dim()
 
@@ -131,7 +131,7 @@ def _indexed(op: Op, x: Value, y: Value) -> AxisMap:
     return [axis + offset if axis > last else None for axis in range(x.tensor.dim())]
 
 
-def _embedded(op: Op, x: Value, y: Value) -> AxisMap:
+def _embedded(_op: Op, _x: Value, y: Value) -> AxisMap:
     return [None, y.tensor.dim() - 1]
 
 

@@ -32,8 +32,8 @@ def fold(
 ) -> SurgeryReport:
     """Fold norms into the layers around them, in place, for inference.
 
-    A norm with fixed statistics disappears in the layer before or after it. γ and β of a norm with statistics of each input, such as
-    the LayerNorm of a transformer, go into the linear layers and convolutions that read its output.
+    A norm with fixed statistics disappears in the layer before or after it. γ and β of a norm with statistics of each input, such
+    as the LayerNorm of a transformer, go into the linear layers and convolutions that read its output.
 
     Args:
         model: the model.
@@ -44,7 +44,7 @@ def fold(
         forward: a function `forward(model, example)` that calls the model; None to call it with the input or inputs.
 
     Returns:
-        A report with one row per norm; the column `note` says if only γ and β were folded, and the reason if a norm was not folded.
+        A report with one row per norm; the column `note` says if only γ and β were folded, or why a norm was not folded.
 
     Raises:
         SurgeryError: if the model has no norm, or if folding changes the output. The model is unchanged.
@@ -70,13 +70,13 @@ def _fold(model: nn.Module, run: Run, where: Where, condition: Any) -> SurgeryRe
         change = output_change(model, run, output)
         # A layer may be a subclass that does more than its base class, such as a weight-standardized convolution; this shows only
         # in the output of the model. All norms are folded at once; if the output changes, each norm is tested separately.
-        if not is_rounding(change, output):
+        if not is_rounding(model, change, output):
             undo_log.undo()
             for site in [site for site, plan in plans.items() if not _is_exact({site: plan}, model, run, output)]:
                 reasons[site] = f"not folded: folding it into '{plans.pop(site).into(paths)}' would change the output"
             _apply(plans, undo_log)
             change = output_change(model, run, output)
-        if not is_rounding(change, output):
+        if not is_rounding(model, change, output):
             raise SurgeryError(f"Folding changed the output by {change:.2g} of its largest value; nothing was changed.")
     rows = [_row(site, plans.get(site), paths, reasons.get(site, "")) for site in sites]
     return SurgeryReport(rows, _finding(list(plans.values()), len(rows), describe(change, output)), model, undo_log.undo)
@@ -130,4 +130,4 @@ def _is_exact(plans: dict[NormSite, Plan], model: nn.Module, run: Run, output: A
     """Whether folding does not change the output."""
     with temporary_changes() as undo_log:
         _apply(plans, undo_log)
-        return is_rounding(output_change(model, run, output), output)
+        return is_rounding(model, output_change(model, run, output), output)

@@ -2,8 +2,8 @@
 
     W ← W diag(γ)        b ← b + W β
 
-The norm stays, without γ and β: its statistics come from each input. All readers of y must be such layers, and nothing else may use
-their weights.
+The norm stays, without γ and β: its statistics come from each input. All readers of y must be such layers, and nothing else may
+use their weights.
 """
 
 from __future__ import annotations

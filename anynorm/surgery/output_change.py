@@ -41,9 +41,9 @@ def output_change(model: nn.Module, run: Run, output: Any) -> float:
     return max(changes)
 
 
-def is_rounding(change: float, output: Any) -> bool:
-    """Whether a change of the output is a rounding error of its dtype."""
-    tolerances = [TOLERANCE.get(tensor.dtype, DEFAULT_TOLERANCE) for tensor in tensors_of(output)]
+def is_rounding(model: nn.Module, change: float, output: Any) -> bool:
+    """Whether a change of the output is a rounding error of its dtype, or of that of a parameter of the model."""
+    tolerances = [TOLERANCE.get(tensor.dtype, DEFAULT_TOLERANCE) for tensor in (*tensors_of(output), *model.parameters())]
     return change <= max(tolerances, default=DEFAULT_TOLERANCE)
 
 

@@ -219,7 +219,7 @@ class _Recorder(TorchDispatchMode):
 def _record_modules(model: nn.Module, norms: list[nn.Module], recorder: _Recorder) -> Iterator[None]:
     paths = {module: path for path, module in model.named_modules()}
 
-    def before(module: nn.Module, args: Any) -> None:
+    def before(module: nn.Module, _: Any) -> None:
         recorder.running.append((module, paths[module]))
         recorder.norm_depth += module in norms
 

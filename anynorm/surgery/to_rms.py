@@ -80,7 +80,7 @@ def _to_rms(model: nn.Module, run: Run, where: Where, untie: bool) -> SurgeryRep
             changed = changed if site.parents else norm
         notes = _change_tensors(centerings, graph, undo_log)
         change = output_change(changed, run, graph.output)
-        if not is_rounding(change, graph.output):
+        if not is_rounding(changed, change, graph.output):
             raise SurgeryError(f"Centering changed the output by {change:.2g} of its largest value; nothing was changed.")
     rows: list[dict[str, Any]] = []
     for site in sites:

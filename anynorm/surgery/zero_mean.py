@@ -5,17 +5,15 @@ treat all channels alike are applied. If each writer is centered, W ← W − me
 
     h ← h − mean(h)        LN(h) is unchanged, and equal to γ h/√(E[h²] + ε) + β
 
-Everything else that reads h changes, so nothing else may. A LayerScale, h = γ ⊙ (W x + b), is multiplied into W and b first, and its γ
-becomes 1.
+Anything else that reads h would change, so nothing else may read it. A LayerScale, h = γ ⊙ (W x + b), is multiplied into W and b
+first, and its γ becomes 1.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from anynorm.errors import SurgeryError
@@ -25,6 +23,8 @@ from anynorm.surgery.tensor_graph import NORM, Graph, Op, Source, Value
 _SHAPE_ONLY = {"zeros_like", "ones_like", "empty_like", "full_like", "new_zeros", "new_ones", "new_empty", "new_full"}
 _ZEROS = {"zeros", "zeros_like", "new_zeros"}
 _PRODUCTS = {"mul", "mul_"}
+_WITH_FACTORS = {"div", "div_", "where", "masked_fill", "masked_fill_"}
+"""Operations with a divisor or a mask, which must be the same for all channels."""
 
 
 class NotCenteredError(SurgeryError):
@@ -116,9 +116,9 @@ def _split_product(op: Op, y: Value, axis: int, scale: Source | None) -> tuple[l
 
 def _check_factors(op: Op, parts: list[Value], y: Value, axis: int) -> None:
     """Raise NotCenteredError if a divisor, a mask or the like differs between channels."""
-    if op.name in ("div", "div_", "where", "masked_fill", "masked_fill_"):
-        if any(_varies(factor, y, axis) for factor in op.inputs if factor not in parts):
-            raise NotCenteredError(f"{op}, treats channels of the residual stream differently")
+    factors = [value for value in op.inputs if value not in parts] if op.name in _WITH_FACTORS else []
+    if any(_varies(factor, y, axis) for factor in factors):
+        raise NotCenteredError(f"{op}, treats channels of the residual stream differently")
 
 
 def _varies(factor: Value, y: Value, axis: int) -> bool:
@@ -207,7 +207,7 @@ def _output_scale(
             raise refusal
         scales[gamma].add(op)
         return None
-    if op.name in ("div", "div_", "where", "masked_fill", "masked_fill_") and any(value not in contents(op) for value in others):
+    if op.name in _WITH_FACTORS and any(value not in contents(op) for value in others):
         raise refusal
     if len({each.scale for each in shifted.values()}) > 1 or (state.scale is not None and others):
         raise refusal

@@ -75,4 +75,5 @@ def test_to_rms_writes_the_centered_model_and_fold_lists_gamma_and_beta(tmp_path
     weight = load_file(tmp_path / "rms.safetensors")["0.weight"]
     assert float(weight.mean(0).abs().max()) < 1e-7
     rows = json.loads(run("fold", *arguments, "--json").stdout)["rows"]
-    assert rows[0]["into"] == "2" and "only γ and β" in rows[0]["note"]
+    assert rows[0]["into"] == "2"
+    assert "only γ and β" in rows[0]["note"]
