@@ -49,8 +49,8 @@ def to_rms(
 
     >>> model = nn.Sequential(nn.Embedding(50, 16), nn.LayerNorm(16), nn.Linear(16, 50)).eval()
     >>> report = to_rms(model, torch.arange(8)[None])
-    >>> report["1"]["new_norm"], report["0.weight"]["note"], model[1]
-    ('0/pn', 'centered over axis 1', CustomSpec)
+    >>> report["1"]["new_norm"], report["0.weight"]["note"]
+    ('0/pn', 'centered over axis 1')
     """
     check_model(model)
     return _to_rms(model, lambda model: (forward or call_with_inputs)(model, example), where, untie)
@@ -60,6 +60,8 @@ def to_rms(
 def _to_rms(model: nn.Module, run: Run, where: Where, untie: bool) -> SurgeryReport:
     all_sites = find_norms(model)
     sites = choose(all_sites, where)
+    if not sites:
+        raise SurgeryError(f"This {type(model).__name__} has no norm that anynorm recognizes: there is no LayerNorm to change.")
     graph = record_graph(model, run, [site.module for site in all_sites])
     centerings: set[Centering] = set()
     reasons: dict[NormSite, str] = {}

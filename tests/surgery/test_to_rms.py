@@ -164,10 +164,28 @@ def write_in_view(h):
     return h
 
 
+class OneWeight(nn.Module):
+    """An embedding whose weight is also that of a linear layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.norm, self.head = (
+            nn.Embedding(VOCABULARY, VOCABULARY),
+            nn.LayerNorm(VOCABULARY),
+            nn.Linear(VOCABULARY, 3),
+        )
+
+    def forward(self, x):
+        h = self.embed(x)
+        return self.head(self.norm(h + functional.linear(h.sigmoid(), self.embed.weight)))
+
+
 CONSTANT = torch.arange(WIDTH)
 
 REFUSED = {
     "the stream is returned": (lambda: Stream(output=lambda m, h, y: (h, y)), "the residual stream is an output of the model"),
+    "a returned weight": (lambda: Stream(output=lambda m, h, y: (y, m.embed.weight)), "'embed.weight' is an output of the model"),
+    "one weight, two axes": (OneWeight, "embed.weight would have to be centered in two ways"),
     "a second head": (
         lambda: Stream(output=lambda m, h, y: y + m.head(h)),
         r"'head' \(Linear\), addmm, reads the residual stream",
@@ -242,6 +260,8 @@ def test_norms_without_a_mean_that_do_not_run_or_are_unknown_are_refused():
         def forward(self, x):
             return self.rms(self.embed(x))
 
+    with pytest.raises(anynorm.SurgeryError, match="This Linear has no norm that anynorm recognizes: there is no LayerNorm"):
+        anynorm.to_rms(nn.Linear(3, 3), torch.ones(2, 3))
     with pytest.raises(anynorm.SurgeryError) as error:
         anynorm.to_rms(Unused().eval(), torch.arange(4)[None])
     assert "rms (RMSNorm): rms does not subtract the mean over the channels of each position" in str(error.value)
