@@ -61,8 +61,8 @@ def make(
     dtype: Any = None,
     update_rule: UpdateRule | None = None,
     activation: str | Activation | None = None,
-    channel_axis: int = 1,
     bias: bool = True,
+    channel_axis: int = 1,
     **arguments: Any,
 ) -> Norm:
     """Make a normalization layer from a spec.
@@ -79,8 +79,8 @@ def make(
         update_rule: update rule of the running statistics (see `anynorm.core.update_rules`); replaces `momentum`.
         activation: activation that is applied to the output in the same pass: relu, relu6, leaky_relu, silu, gelu, gelu_tanh,
             hardswish; None without one.
-        channel_axis: axis of the channels in the input: 1 for (n, c, …), -1 for (n, …, c), such as tokens (n, t, c).
         bias: whether the affine per channel has a shift β; False for a scale γ alone, as in torch.
+        channel_axis: axis of the channels in the input: 1 for (n, c, …), -1 for (n, …, c), such as tokens (n, t, c).
         arguments: arguments of the norms that are not in the spec string, such as num_groups, num_classes, num_domains or
             num_samples, and hyperparameters of the norm. Every spec accepts batch_size, which only bgn uses, to choose its
             number of groups.
@@ -116,8 +116,8 @@ def make(
         dtype=dtype,
         update_rule=update_rule,
         activation=activation,
-        channel_axis=channel_axis,
         bias=bias,
+        channel_axis=channel_axis,
         **hyperparameters,
     )
 

@@ -150,8 +150,8 @@ class _Parser:
 
     def _raise_zero(self) -> NoReturn:
         raise SpecError(
-            f"{self.text!r}: 0 must be the whole side of the mean, as in '0/pn' or '0/bn+ln'. A variance needs cuts, and 0 cannot be "
-            "mixed with cuts."
+            f"{self.text!r}: 0 must be the whole side of the mean, as in '0/pn' or '0/bn+ln'. A variance needs cuts, and 0 "
+            "cannot be mixed with cuts."
         )
 
     def _term(self) -> NormSpec:

@@ -44,7 +44,7 @@ PARAMETER_FIELDS = Params._fields[:NUM_LAYER_PARAMS]
 
 
 class NormOptions(TypedDict, total=False):
-    """The options of every norm: those of torch's BatchNorm and LayerNorm, `update_rule`, `activation` and `channel_axis`.
+    """The options of every norm: those of torch's BatchNorm, `update_rule`, `activation`, `bias` and `channel_axis`.
 
     Args:
         eps: value added to the variance for numerical stability.
@@ -55,8 +55,8 @@ class NormOptions(TypedDict, total=False):
         dtype: dtype of parameters and buffers.
         update_rule: update rule of the running statistics (see `anynorm.core.update_rules`); replaces `momentum`.
         activation: activation that is applied to the output in the same pass, such as "relu"; None without one.
-        channel_axis: axis of the channels in the input: 1 for (n, c, …), -1 for (n, …, c), such as tokens (n, t, c).
         bias: whether the affine per channel has a shift β; False for a scale γ alone, as in torch.
+        channel_axis: axis of the channels in the input: 1 for (n, c, …), -1 for (n, …, c), such as tokens (n, t, c).
     """
 
     eps: float
@@ -67,8 +67,8 @@ class NormOptions(TypedDict, total=False):
     dtype: Any
     update_rule: UpdateRule | None
     activation: str | Activation | None
-    channel_axis: int
     bias: bool
+    channel_axis: int
 
 
 class CustomNorm:
@@ -103,8 +103,8 @@ class Norm(RunningStats):
         dtype: dtype of parameters and buffers.
         update_rule: update rule of the running statistics (see `anynorm.core.update_rules`); replaces `momentum`.
         activation: activation that is applied to the output in the same pass, such as "relu"; None without one.
-        channel_axis: axis of the channels in the input: 1 for (n, c, …), -1 for (n, …, c), such as tokens (n, t, c).
         bias: whether the affine per channel has a shift β; False for a scale γ alone, as in torch.
+        channel_axis: axis of the channels in the input: 1 for (n, c, …), -1 for (n, …, c), such as tokens (n, t, c).
 
     Raises:
         SpecError: if an argument is invalid, or the definition does not support the number of channels.
@@ -151,8 +151,8 @@ class Norm(RunningStats):
         dtype: Any = None,
         update_rule: UpdateRule | None = None,
         activation: str | Activation | None = None,
-        channel_axis: int = 1,
         bias: bool = True,
+        channel_axis: int = 1,
     ) -> None:
         if not isinstance(norm_spec, NormSpec):
             raise SpecError(f"Norm takes a NormSpec; got {norm_spec!r}. Use anynorm.make(spec, num_features) for a text.")
@@ -214,15 +214,14 @@ class Norm(RunningStats):
             check_residual(self, x, residual)
         if spec.takes_condition:
             condition = read_condition(self, x, self._condition if condition is None else condition)
-        axis, num_dims = self.channel_axis, x.dim()
+        view, axis = x, self.channel_axis
         if axis != 1:
-            x = to_channels_second(x, axis)
-            residual = None if residual is None else to_channels_second(residual, axis)
-        y, batch = self._compute_output(spec, x, self._params(condition, residual), self._read_buffers(spec, condition))
+            view, residual = to_channels_second(x, axis), None if residual is None else to_channels_second(residual, axis)
+        y, batch = self._compute_output(spec, view, self._params(condition, residual), self._read_buffers(spec, condition))
         if self.training and spec.has_variable_counts:
             check_batch(self, batch)
         self.update_running_stats(batch)
-        return y if axis == 1 else from_channels_second(y, axis, num_dims)
+        return y if axis == 1 else from_channels_second(y, axis, x.dim())
 
     def _compute_output(self, spec: ForwardSpec, x: Tensor, params: Params, buffers: Buffers) -> tuple[Tensor, BatchStats]:
         """Return y and the batch statistics; x and y have channels in axis 1. Subclasses of `CustomNorm` may override it."""

@@ -51,8 +51,8 @@ class RegisteredNorm(Norm):
         dtype: dtype of parameters and buffers.
         update_rule: update rule of the running statistics (see `anynorm.core.update_rules`); replaces `momentum`.
         activation: activation that is applied to the output in the same pass, such as "relu"; None without one.
-        channel_axis: axis of the channels in the input: 1 for (n, c, …), -1 for (n, …, c), such as tokens (n, t, c).
         bias: whether the affine per channel has a shift β; False for a scale γ alone, as in torch.
+        channel_axis: axis of the channels in the input: 1 for (n, c, …), -1 for (n, …, c), such as tokens (n, t, c).
         norm_spec: the definition of the norm, if it has been parsed; `anynorm.make` passes it.
 
     Attributes:
@@ -104,8 +104,8 @@ class RegisteredNorm(Norm):
         *,
         update_rule: UpdateRule | None = None,
         activation: str | Activation | None = None,
-        channel_axis: int = 1,
         bias: bool = True,
+        channel_axis: int = 1,
         norm_spec: NormSpec | None = None,
     ) -> None:
         self._initialize(
@@ -119,8 +119,8 @@ class RegisteredNorm(Norm):
             dtype=dtype,
             update_rule=update_rule,
             activation=activation,
-            channel_axis=channel_axis,
             bias=bias,
+            channel_axis=channel_axis,
             norm_spec=norm_spec,
         )
 

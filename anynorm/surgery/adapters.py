@@ -30,14 +30,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from anynorm.core.cuts import ALL, Cut
-from anynorm.core.spec import NormSpec
 from anynorm.core.update_rules import Frozen
 from anynorm.kernels.sync import AllReduce, NoSync
 from anynorm.layers.norm import Norm
-from anynorm.layers.registered import RegisteredNorm
 from anynorm.layers.running_stats import STAT_PREFIXES
 from anynorm.norms import BatchNorm, GroupNorm, InstanceNorm, LayerNorm
-from anynorm.surgery.identify import describe, identify, tensors_of_norm
+from anynorm.surgery.identify import define, describe, identify, tensors_of_norm
 from anynorm.surgery.modes import preserve_modes
 from anynorm.surgery.norm_info import NormInfo, UnsupportedNormError
 
@@ -172,14 +170,6 @@ def _torch_running_stats(module: Any) -> dict[Cut, tuple[Tensor | None, Tensor |
     return {} if mean is None or var is None else {Cut(1, ALL, 1): (mean, var)}
 
 
-def _define(norm_class: type[RegisteredNorm], tensors: dict[str, Tensor], **arguments: int) -> NormSpec:
-    """Return the definition of a norm with the affine that it has tensors for."""
-    norm_spec = norm_class.named_spec(arguments)
-    if "weight" not in tensors:
-        return norm_spec.without_affine()
-    return norm_spec if "bias" in tensors else norm_spec.without_bias()
-
-
 def _check_initialized(module: nn.Module) -> None:
     if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
         raise UnsupportedNormError("its number of channels is unknown before the first forward pass; run the model once")
@@ -189,7 +179,7 @@ def _read_batch_norm(module: _BatchNorm) -> NormInfo:
     _check_initialized(module)
     group, tensors = getattr(module, "process_group", None), _tensors(module, "weight", "bias", "num_batches_tracked")
     return NormInfo(
-        _define(BatchNorm, tensors),
+        define(BatchNorm, tensors),
         module.num_features,
         module.eps,
         momentum=module.momentum,
@@ -205,7 +195,7 @@ def _read_frozen_batch_norm(module: Any) -> NormInfo:
     if not running_stats:
         raise UnsupportedNormError(f"{type(module).__name__} has no running_mean and running_var")
     return NormInfo(
-        _define(BatchNorm, tensors),
+        define(BatchNorm, tensors),
         len(module.running_mean),
         float(module.eps) if hasattr(module, "eps") else _eps_of_forward(module),
         update_rule=Frozen(),
@@ -242,12 +232,12 @@ def _read_instance_norm(module: _InstanceNorm) -> NormInfo:
             "an InstanceNorm with running statistics normalizes by them in eval mode, which no norm of the algebra does"
         )
     tensors = _tensors(module, "weight", "bias")
-    return NormInfo(_define(InstanceNorm, tensors), module.num_features, module.eps, tensors=tensors)
+    return NormInfo(define(InstanceNorm, tensors), module.num_features, module.eps, tensors=tensors)
 
 
 def _read_group_norm(module: nn.GroupNorm) -> NormInfo:
     tensors = _tensors(module, "weight", "bias")
-    return NormInfo(_define(GroupNorm, tensors, num_groups=module.num_groups), module.num_channels, module.eps, tensors=tensors)
+    return NormInfo(define(GroupNorm, tensors, num_groups=module.num_groups), module.num_channels, module.eps, tensors=tensors)
 
 
 def _read_layer_norm(module: nn.LayerNorm) -> NormInfo:
@@ -259,7 +249,7 @@ def _read_layer_norm(module: nn.LayerNorm) -> NormInfo:
     if any(not table.is_meta and bool((table != table[:, :1]).any()) for table in by_channel.values()):
         raise UnsupportedNormError("its affine differs between positions; anynorm has one γ and β per channel")
     affine = {name: table[:, 0] for name, table in by_channel.items()}
-    return NormInfo(_define(LayerNorm, tensors), shape[0], module.eps, tensors=affine)
+    return NormInfo(define(LayerNorm, tensors), shape[0], module.eps, tensors=affine)
 
 
 def _read_layer_norm_2d(module: Any) -> NormInfo:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from anynorm.errors import FoldError
 from anynorm.layers.channel_axis import resolve_axis
-from anynorm.surgery.channel_axis import Product, contents, is_affine_invariant, output_axis, product_of
+from anynorm.surgery.axis_maps import Product, contents, is_affine_invariant, output_axis, product_of
 from anynorm.surgery.find import NormSite
 from anynorm.surgery.fold_statistics import absorb_input_affine
 from anynorm.surgery.new_norm import make_equivalent

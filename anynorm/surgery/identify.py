@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from anynorm.core.spec import SCALE_AFFINE, NormSpec
-from anynorm.layers.registered import REGISTRY
+from anynorm.core.spec import NormSpec
+from anynorm.layers.registered import REGISTRY, RegisteredNorm
+from anynorm.norms import PN
 from anynorm.surgery.norm_info import NormInfo
 
 _EPS_NAMES = ("eps", "variance_epsilon", "epsilon")
@@ -80,22 +81,25 @@ def identify(module: nn.Module) -> NormInfo | None:
         return None
     for channel_axis in _SHAPES:
         equation = _equation(module, int(shape[0]), channel_axis)
-        if equation is not None and equation.name in REGISTRY:
+        if equation is not None:
             scaled = {**tensors, "weight": equation.scale(tensors)} if "weight" in tensors else tensors
             return describe(equation.name, int(shape[0]), eps, scaled, channel_axis=channel_axis)  # type: ignore[arg-type]
     return None
 
 
 def describe(name: str, channels: int, eps: float, tensors: dict[str, Tensor], *, channel_axis: int) -> NormInfo:
-    """Return the description of a norm by its name, with the affine that it has tensors for."""
-    norm_spec: NormSpec = REGISTRY[name].named_spec({})
-    if not tensors:
-        norm_spec = norm_spec.without_affine()
-    elif "bias" not in tensors:
-        norm_spec = norm_spec.without_bias()
-    elif norm_spec.affine == SCALE_AFFINE:  # rms with a bias
-        norm_spec = NormSpec(norm_spec.mean, norm_spec.var)
+    """Return the description of pn or rms with the affine that it has tensors for."""
+    has_shift = name == "rms" and "bias" in tensors
+    norm_spec = NormSpec((), (PN,)) if has_shift else define(REGISTRY[name], tensors)
     return NormInfo(norm_spec, channels, eps, tensors=tensors, channel_axis=channel_axis)
+
+
+def define(norm_class: type[RegisteredNorm], tensors: dict[str, Tensor], **arguments: int) -> NormSpec:
+    """Return the definition of a norm with the affine that it has tensors for."""
+    norm_spec = norm_class.named_spec(arguments)
+    if "weight" not in tensors:
+        return norm_spec.without_affine()
+    return norm_spec if "bias" in tensors else norm_spec.without_bias()
 
 
 def tensors_of_norm(module: nn.Module) -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from anynorm.errors import SurgeryError
-from anynorm.surgery.channel_axis import constant_fill, contents, input_axis, output_axis, product_of, treats_channels_alike
+from anynorm.surgery.axis_maps import constant_fill, contents, input_axis, output_axis, product_of, treats_channels_alike
 from anynorm.surgery.tensor_graph import NORM, Graph, Op, Source, Value
 
 _SHAPE_ONLY = {"zeros_like", "ones_like", "empty_like", "full_like", "new_zeros", "new_ones", "new_empty", "new_full"}

@@ -126,7 +126,7 @@ def test_any_text_is_parsed_or_raises_a_spec_error(text):
         ("bn-bn", r"leaves no cut"),
         ("sabn@3+in", r"sabn@3 has more than cuts, so it cannot be combined.*Write the rest as a suffix"),
         ("sn:2+gn:2/sn:3", r"has more than cuts"),
-        ("bn.foo", r"unknown suffix '\.foo'\. Known: \.groups:k \.hard \.none \.cc@k"),
+        ("bn.foo", r"unknown suffix '\.foo'\. Known: \.groups:k \.hard \.none \.nobias \.cc@k"),
         ("bn.sa", r"\.sa needs a number of classes or domains, as in '\.sa@10'"),
         ("sn:2.groups:4", r"\.groups:4 is the second of its kind"),
         ("bn.none@3", r"unknown suffix '\.none@3'"),

@@ -6,15 +6,14 @@ import pickle
 import pytest
 import torch
 from torch import nn
-from torch.profiler import ProfilerActivity, profile
 
 import anynorm
-from anynorm.core.activation import Activation
 from anynorm.layers.channel_axis import from_channels_second, to_channels_second
+from tests.cover import COVER
 from tests.helpers import CHANNELS, ROWS, condition_for, data, make, same, same_state
 
 TOKENS, MAPS = (4, CHANNELS, 8), (4, CHANNELS, 4, 8)
-IN_PLACE = ["bn", "in", "ln", "gn:4", "hn:4", "sn", "pn", "bgn:32", "gn:4/en"]
+VIDEOS = [(spec, (4, CHANNELS, 2, 4, 2)) for spec in ("bn", "sn", "pn", "adain")]
 TRACED = ["bn", "sn", "pn", "gn:4"]
 
 
@@ -44,9 +43,8 @@ def gradients(norm, x, condition, dy):
     return y.detach(), x.grad, [None if p.grad is None else p.grad for p in norm.parameters()]
 
 
-@pytest.mark.parametrize("spec", ROWS)
+@pytest.mark.parametrize(("spec", "shape"), [*((spec, TOKENS) for spec in ROWS), *((spec, MAPS) for spec in COVER), *VIDEOS])
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("shape", [TOKENS, MAPS, (4, CHANNELS, 2, 4, 2)])
 def test_every_norm_with_channels_last_equals_that_of_the_permuted_input(spec, training, shape):
     x, dy = data(*shape), data(*shape, seed=1, mean=0.0)
     first, last = pair(spec)
@@ -104,43 +102,6 @@ def test_channels_second_is_a_view_that_the_kernels_know_and_goes_back_to_the_sa
     assert view.dim() not in formats or view.is_contiguous(memory_format=formats[view.dim()])
     back = from_channels_second(view, -1, x.dim())
     assert (back.data_ptr(), back.shape, back.stride()) == (x.data_ptr(), x.shape, x.stride())
-
-
-def copied(run, numel):
-    """The names of the operators in a profile that copy a tensor of at least `numel` values."""
-    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiled:
-        run()
-    names = ("aten::copy_", "aten::clone", "aten::contiguous", "aten::_to_copy", "aten::cat", "aten::as_strided_scatter")
-    sizes = [(event.name, [torch.Size(shape).numel() for shape in event.input_shapes if shape]) for event in profiled.events()]
-    return [name for name, numels in sizes if name in names and numels and max(numels) >= numel]
-
-
-@pytest.mark.parametrize("spec", IN_PLACE)
-@pytest.mark.parametrize("shape", [(4, 32, 16), (2, 8, 8, 16)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("fused", [False, True])
-def test_nothing_of_the_size_of_x_is_copied_forward_or_backward(spec, shape, dtype, fused):
-    norm = make(spec, channel_axis=-1)
-    x, residual, dy = (torch.randn(shape, generator=torch.Generator().manual_seed(k)).to(dtype) for k in range(3))
-    options = {"residual": residual.requires_grad_(), "activation": Activation("relu")} if fused else {}
-    x.requires_grad_()
-
-    def run():
-        y = norm(x, **options)
-        assert y.is_contiguous()
-        y.backward(dy)
-
-    run()
-    assert x.grad.is_contiguous()
-    x.grad = residual.grad = None
-    assert copied(run, x.numel()) == []
-    assert copied(lambda: norm(x.detach().movedim(1, -1).contiguous().movedim(-1, 1)), x.numel())  # the test sees copies
-
-
-@pytest.mark.parametrize("spec", [spec for spec in IN_PLACE if spec not in ("pn", "bgn:32")])
-def test_tokens_are_normalized_by_the_cpp_kernels(spec):
-    with anynorm.kernels.use("cpu"):
-        make(spec, channel_axis=-1)(torch.randn(4, 8, CHANNELS))
 
 
 @pytest.mark.parametrize("spec", ["sn", "pn", "gw:4", "adain"])

@@ -1,5 +1,7 @@
 """A norm whose mean is 0: the variance is E[x²], for a single value too, and no running mean is kept."""
 
+from itertools import product
+
 import pytest
 import torch
 from torch import nn
@@ -10,7 +12,6 @@ from anynorm.core.moments import Moments, about_zero
 from anynorm.core.update_rules import Cumulative, CumulativeBiased, Pooled, Running
 from tests.helpers import condition_for, data, make, same
 
-backends = pytest.mark.parametrize("backend", ["reference", "cpu"])
 BATCHES = [data(n, 8, 4, 4, seed=n) for n in (2, 5, 3)]
 WHOLE = torch.cat(BATCHES)
 
@@ -18,11 +19,10 @@ WHOLE = torch.cat(BATCHES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("options", [{}, {"eps": 1e-2}, {"elementwise_affine": False}])
 @pytest.mark.parametrize("shape", [(6, 32), (3, 32, 5), (3, 32, 4, 5)])
-@backends
-def test_rms_is_torchs_rms_norm_of_the_channels(shape, options, dtype, backend):
-    theirs = nn.RMSNorm(32, **options)
+def test_rms_is_torchs_rms_norm_of_the_channels(shape, options, dtype):
+    theirs = nn.RMSNorm(32, dtype=dtype, **options)
     eps = theirs.eps or torch.finfo(torch.float32).eps  # torch's default, for half precision too
-    ours = anynorm.make("rms", 32, eps=eps, affine=theirs.elementwise_affine)
+    ours = anynorm.make("rms", 32, eps=eps, affine=theirs.elementwise_affine, dtype=dtype)
     if theirs.elementwise_affine:
         nn.init.uniform_(theirs.weight)
     assert list(ours.state_dict()) == list(theirs.state_dict())
@@ -30,8 +30,7 @@ def test_rms_is_torchs_rms_norm_of_the_channels(shape, options, dtype, backend):
     theirs.load_state_dict(ours.state_dict())
     given, up = data(*shape, dtype=dtype), data(*shape, seed=1, dtype=dtype)
     a, b = given.clone().requires_grad_(), given.clone().requires_grad_()
-    with kernels.use(backend):
-        y = ours(a)
+    y = ours(a)
     z = theirs(b.movedim(1, -1)).movedim(-1, 1)
     y.backward(up), z.to(dtype).backward(up)
     tolerance = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 2e-2}
@@ -41,18 +40,19 @@ def test_rms_is_torchs_rms_norm_of_the_channels(shape, options, dtype, backend):
         same(actual, expected.to(actual.dtype), **tolerance)
 
 
-@pytest.mark.parametrize("spec", ["rms", "0/in", "0/bn", "0/gn:4", "0/bn+ln", "0/en.sa@3"])
-@pytest.mark.parametrize("shape", [(8, 16, 12, 12), (96, 16)])
-@backends
-def test_values_and_gradients_are_those_of_float64_at_a_mean_of_ten_thousand_deviations(spec, shape, backend):
+@pytest.mark.parametrize(
+    ("spec", "shape"),
+    [*product(["rms", "0/bn", "0/gn:4", "0/bn+ln", "0/en.sa@3"], [(8, 16, 12, 12), (96, 16)]), ("0/in", (8, 16, 12, 12))],
+)
+def test_values_and_gradients_are_those_of_float64_at_a_mean_of_ten_thousand_deviations(spec, shape):
     x, up = data(*shape, mean=1e4, std=1.0), data(*shape, seed=4)
     found = []
-    for dtype, name in ((torch.float64, "reference"), (torch.float32, backend)):
+    for dtype in (torch.float64, torch.float32):
         norm, given = make(spec).to(dtype), x.to(dtype, copy=True).requires_grad_()
-        with kernels.use(name):
-            y = norm(given, condition_for(norm, x))
+        y = norm(given, condition_for(norm, x))
         y.backward(up.to(dtype))
-        found.append([y.detach(), given.grad, *(p.grad for p in norm.parameters()), *norm.buffers()])
+        affine = [p.grad for name, p in norm.named_parameters() if name != "var_weight"]  # λ: a difference of like numbers
+        found.append([y.detach(), given.grad, *affine, *norm.buffers()])
     for expected, actual in zip(*found, strict=True):
         same(actual.double(), expected.double(), rtol=2e-6, atol=2e-6 * float(expected.double().abs().max()))
 
@@ -60,6 +60,7 @@ def test_values_and_gradients_are_those_of_float64_at_a_mean_of_ten_thousand_dev
 @pytest.mark.parametrize("spec", ["0/bn", "0/gn:4", "0/bn+ln", "rms"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("shape", [(4, 16, 4, 4), (8, 16)])
+@pytest.mark.reference_only
 def test_nan_and_infinity_go_where_the_reference_lets_them(spec, value, shape):
     x = data(*shape)
     x[1, 5] = value
@@ -75,11 +76,9 @@ def test_nan_and_infinity_go_where_the_reference_lets_them(spec, value, shape):
 
 
 @pytest.mark.parametrize(("spec", "shape"), [("0/in", (4, 8)), ("0/in+ln", (4, 8)), ("0/gn:8", (4, 8, 1, 1)), ("0/bn", (1, 8))])
-@backends
-def test_a_single_value_is_divided_by_its_absolute_value(spec, shape, backend):
+def test_a_single_value_is_divided_by_its_absolute_value(spec, shape):
     norm, x = anynorm.make(spec, 8, eps=0.0, momentum=1.0), data(*shape).requires_grad_()
-    with kernels.use(backend):
-        y = norm(x)
+    y = norm(x)
     squares = x.detach().square()
     var = (squares + squares.mean(1, keepdim=True)) / 2 if spec == "0/in+ln" else squares
     same(y, x / var.sqrt())
@@ -89,14 +88,12 @@ def test_a_single_value_is_divided_by_its_absolute_value(spec, shape, backend):
         same(norm.running_var, squares[0])
 
 
-@backends
-def test_a_domain_with_a_single_value_is_no_error(backend):
+def test_a_domain_with_a_single_value_is_no_error():
     norm, x = anynorm.make("0/bn.dom@3", 8, momentum=1.0), data(3, 8)
-    with kernels.use(backend):
-        norm(x, torch.tensor([0, 1, 1]))
+    norm(x, torch.tensor([0, 1, 1]))
     same(norm.running_var, torch.stack([x[0].square(), x[1:].square().mean(0), torch.ones(8)]))
     assert norm.num_batches_tracked.tolist() == [1, 1, 0]
-    with pytest.raises(anynorm.ShapeError, match="more than one value per statistic"), kernels.use(backend):
+    with pytest.raises(anynorm.ShapeError, match="more than one value per statistic"):
         anynorm.make("bn.dom@3", 8)(x, torch.tensor([0, 1, 1]))
 
 
@@ -116,12 +113,10 @@ def test_running_statistics_are_second_moments_without_a_mean():
         (Running(1.0), BATCHES[-1].square().mean((0, 2, 3))),
     ],
 )
-@backends
-def test_every_update_rule_averages_second_moments_without_bessels_correction(rule, expected, backend):
+def test_every_update_rule_averages_second_moments_without_bessels_correction(rule, expected):
     norm = anynorm.make("0/bn", 8, update_rule=rule)
-    with kernels.use(backend):
-        for x in BATCHES:
-            norm(x)
+    for x in BATCHES:
+        norm(x)
     same(norm.running_var, expected)
     assert norm.running_mean is None
     y = norm.eval()(BATCHES[0])

@@ -13,6 +13,7 @@ from anynorm.lab.data.shape import DataShape
 from anynorm.lab.models import build_model
 from anynorm.surgery.adapters import UnsupportedNormError, read_norm
 from anynorm.surgery.find import find_norms
+from anynorm.surgery.inspect import inspect
 from tests.helpers import data, same
 from tests.surgery.networks import LayerNorm2d
 
@@ -69,6 +70,17 @@ class GemmaRMSNorm(nn.Module):
         return (output * (1.0 + self.weight.float())).type_as(x)
 
 
+class ShiftedRMSNorm(LlamaRMSNorm):
+    """With β."""
+
+    def __init__(self, hidden_size):
+        super().__init__(hidden_size)
+        self.bias = nn.Parameter(torch.zeros(hidden_size))
+
+    def forward(self, hidden_states):
+        return super().forward(hidden_states) + self.bias
+
+
 class RmsNorm2d(nn.Module):
     """The class of timm for (n, c, h, w)."""
 
@@ -119,7 +131,7 @@ class DynamicNorm(nn.LayerNorm):
     [
         (nn.LayerNorm(8), (3, 5, 8), "pn", -1),
         (nn.LayerNorm(8), (6, 8), "pn", -1),
-        (nn.LayerNorm(8, eps=1e-3, bias=False), (2, 3, 4, 8), "pn", -1),
+        (nn.LayerNorm(8, eps=1e-3, bias=False), (2, 3, 4, 8), "pn.nobias", -1),
         (nn.LayerNorm(8, elementwise_affine=False), (3, 5, 8), "pn.none", -1),
         (TimmLayerNorm(8), (3, 5, 8), "pn", -1),
         (LayerNorm2d(8), (2, 8, 3, 4), "pn", 1),
@@ -131,6 +143,8 @@ class DynamicNorm(nn.LayerNorm):
         (T5LayerNorm(8), (3, 5, 8), "rms", -1),
         (GemmaRMSNorm(8), (3, 5, 8), "rms", -1),
         (RmsNorm2d(8), (2, 8, 3, 4), "rms", 1),
+        (nn.RMSNorm(8, elementwise_affine=False), (3, 5, 8), "rms.none", -1),
+        (ShiftedRMSNorm(8), (3, 5, 8), "0/pn", -1),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else None,
 )
@@ -240,7 +254,7 @@ def test_by_default_every_norm_is_converted_if_none_pools_over_samples_and_only_
 
 def test_the_axis_is_that_of_the_old_norm_unless_it_is_given_and_inspect_lists_it():
     model = nn.Sequential(nn.LayerNorm(8), LayerNorm2d(8), anynorm.make("gn:4", 8, channel_axis=2))
-    assert [row.get("channel_axis") for row in anynorm.inspect(model)] == [-1, None, 2]
+    assert [row.get("channel_axis") for row in inspect(model)] == [-1, None, 2]
     anynorm.convert(model, "bn")
     assert [norm.channel_axis for norm in model] == [-1, 1, 2]
     anynorm.convert(model, "gn:4", channel_axis=1)
@@ -288,7 +302,11 @@ def test_the_estimation_shift_of_a_converted_transformer_is_measured_per_norm():
     report = estimation_shift(network.eval(), IMAGES.split(8))
     assert len([row for row in report if row["shift"] is not None]) == 9
     anynorm.recalibrate(network, IMAGES.split(8))
-    assert len(fluctuation(network, IMAGES.split(8))) > 0
+    with fluctuation(network.train(), last=2) as recorder:
+        for batch in IMAGES.split(8):
+            network(batch)
+    assert len(recorder.report()) == 9
+    assert recorder.series("norm")["bn_mean"].shape == (2, 16)
 
 
 @pytest.mark.parametrize("order", ["before", "after"])

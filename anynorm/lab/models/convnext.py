@@ -65,6 +65,6 @@ def build(shape: DataShape, num_blocks: Sequence[int], *, width: int, kernel_siz
 
 
 def convnext(shape: DataShape, width: float = 1.0) -> nn.Module:
-    """Build a ConvNeXt of two stages of two blocks, 32 and 64 channels, seven norms; kernels of 3 × 3 for images below 32 pixels."""
+    """Build a ConvNeXt of two stages of two blocks, 32 and 64 channels, seven norms; for images below 32 pixels 3 × 3 kernels."""
     kernel_size = 3 if min(shape.height, shape.width) < 32 else 7
     return build(shape, (2, 2), width=scale_channels(32, width), kernel_size=kernel_size)

@@ -82,7 +82,7 @@ class VisionTransformer(nn.Module):
 
 
 def vit(shape: DataShape, width: float = 1.0) -> nn.Module:
-    """Build a ViT of 4 blocks of 64 channels, nine norms; a small image has at most 8 × 8 patches, others have 16 × 16 pixels each."""
+    """Build a ViT of 4 blocks of 64 channels, nine norms; at most 8 × 8 patches for small images, else of 16 × 16 pixels."""
     patch_size = max(2, -(-max(shape.height, shape.width) // 8)) if shape.is_small else 16
     channels = scale_channels(64, width, CHANNELS_PER_HEAD)
     return VisionTransformer(shape, width=channels, num_blocks=4, patch_size=patch_size)

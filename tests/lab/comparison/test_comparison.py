@@ -50,6 +50,17 @@ def test_a_comparison_trains_what_is_missing_and_recommends_a_norm(tmp_path):
     assert {row.config["lr"] for row in Store(tmp_path).runs()} == {0.0125, 0.05}
 
 
+@pytest.mark.parametrize("model", ["vit", "convnext"])
+def test_networks_with_layer_norms_are_trained_with_other_norms(tmp_path, model):
+    base = replace(QUICK, model=model, width=0.25, optimizer="adamw", lr=1e-3)
+    comparison = make_comparison(tmp_path, base=base, norms=["pn", "bn"], batch_sizes=[16], seeds=1)
+    records = list(comparison.run((), processes=1))
+    assert [record.done for record in records] == [True, True]
+    table = comparison.table(records)
+    assert table["bn"]["shift, batch 16"] > 0
+    assert table["pn"]["shift, batch 16"] is None
+
+
 def test_a_comparison_trains_damaged_runs_again(tmp_path):
     comparison = make_comparison(tmp_path, norms=["bn"], batch_sizes=[16])
     list(comparison.run((), processes=1))

@@ -8,9 +8,10 @@ import torch
 import anynorm
 from anynorm.lab.data.shape import DataShape
 from anynorm.lab.models import MODELS, build_model
+from anynorm.lab.models.vit import Block
 from anynorm.lab.training.norm_layout import Layout, split_norms
 from anynorm.surgery.find import find_norms
-from tests.helpers import data
+from tests.helpers import data, same
 
 IMAGENET = {
     "resnet18": 11_689_512,
@@ -57,6 +58,40 @@ def test_every_model_accepts_every_kind_of_norm_and_can_be_narrower(name):
     specs = [str(site.module.spec) for site in find_norms(model)]
     assert specs[1::2] == ["bn"] * (len(specs) // 2)
     assert all(spec.startswith("gn:") for spec in specs[::2])
+
+
+def test_a_block_of_the_vision_transformer_is_the_encoder_layer_of_torch():
+    torch.manual_seed(0)
+    ours, theirs = Block(32), torch.nn.TransformerEncoderLayer(32, 2, 64, 0.0, "gelu", batch_first=True, norm_first=True)
+    pairs = [(ours.norm1, theirs.norm1), (ours.norm2, theirs.norm2), (ours.attention.proj, theirs.self_attn.out_proj)]
+    pairs += [(ours.mlp[0], theirs.linear1), (ours.mlp[2], theirs.linear2)]
+    with torch.no_grad():
+        for own, other in pairs:
+            own.load_state_dict(other.state_dict())
+        ours.attention.qkv.weight.copy_(theirs.self_attn.in_proj_weight)
+        ours.attention.qkv.bias.copy_(theirs.self_attn.in_proj_bias.normal_())
+    x = data(4, 6, 32)
+    same(ours(x), theirs(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "expected"),
+    [
+        ("vit", (1, 8, 8), (2, 2, 16)),  # patches and kernels of 2 × 2 pixels, 16 tokens
+        ("vit", (3, 32, 32), (4, 4, 64)),
+        ("vit", (3, 224, 224), (16, 16, 196)),
+        ("convnext", (1, 8, 8), (2, 3, None)),
+        ("convnext", (3, 32, 32), (2, 7, None)),
+        ("convnext", (3, 224, 224), (4, 7, None)),
+    ],
+)
+def test_patches_and_kernels_suit_the_size_of_the_image(name, shape, expected):
+    with torch.device("meta"):
+        model: Any = build_model(name, DataShape(*shape, 10))
+        assert model(torch.zeros(2, *shape)).shape == (2, 10)
+    convolutions = [module for module in model.modules() if isinstance(module, torch.nn.Conv2d)]
+    tokens = len(model.positions) if name == "vit" else None
+    assert (convolutions[0].kernel_size[0], convolutions[min(1, len(convolutions) - 1)].kernel_size[0], tokens) == expected
 
 
 @pytest.mark.parametrize(
