@@ -102,6 +102,7 @@ if TYPE_CHECKING:
     from anynorm.surgery.sync import sync as sync
     from anynorm.surgery.tiles import tiled as tiled
     from anynorm.surgery.tiles import tiles as tiles
+    from anynorm.surgery.to_rms import to_rms as to_rms
     from anynorm.surgery.xbn import xbn as xbn
     from anynorm.table import Table as Table
 

@@ -13,7 +13,8 @@ from docs.docstrings import OBJECT, to_rst
 from docs.task_pages import DATA
 
 FUNCTIONS = (
-    "make layer convert xbn recalibrate fold compare condition sync freeze unfreeze split_decay harden merge copy_domain zoo"
+    "make layer convert xbn recalibrate fold to_rms compare condition sync freeze unfreeze split_decay harden merge copy_domain "
+    "zoo"
 )
 """The order of the functions on the page of `anynorm`; those that are not listed follow."""
 GROUPS = {

@@ -35,7 +35,7 @@ app.command("list")(zoo.list_)
 app.command()(zoo.show)
 app.command()(info.info)
 app.command()(selftest.selftest)
-for _command in (surgery.inspect, surgery.convert, surgery.xbn, surgery.fold, surgery.recalibrate):
+for _command in (surgery.inspect, surgery.convert, surgery.xbn, surgery.fold, surgery.to_rms, surgery.recalibrate):
     app.command()(_command)
 app.command()(diagnose.diagnose)
 add_commands(app)

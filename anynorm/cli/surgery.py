@@ -1,4 +1,4 @@
-"""Commands that list or change the norms of a model: `anynorm inspect`, `convert`, `xbn`, `fold`, `recalibrate`."""
+"""Commands that list or change the norms of a model: `anynorm inspect`, `convert`, `xbn`, `fold`, `to-rms`, `recalibrate`."""
 
 from __future__ import annotations
 
@@ -82,13 +82,32 @@ def fold(
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fold norms with fixed statistics into the layers before or after them; the first samples of --data are the example."""
+    """Fold norms, or their γ and β, into the layers around them; the first samples of --data are the example."""
     from anynorm.io.checkpoints import load_model
     from anynorm.io.inputs import read_first_batch
     from anynorm.surgery.batches import call
 
     loaded = load_model(model, checkpoint).eval()
     _finish(anynorm.fold(loaded, read_first_batch(data), condition=condition, forward=call), out, as_json)
+
+
+def to_rms(
+    model: Model,
+    data: Data,
+    untie: Annotated[
+        bool, typer.Option("--untie", help="Give an embedding that is tied to a classifier its own weight.")
+    ] = False,
+    checkpoint: Checkpoint = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Turn LayerNorms into RMSNorms with the same output; the first samples of --data are the example."""
+    from anynorm.io.checkpoints import load_model
+    from anynorm.io.inputs import read_first_batch
+    from anynorm.surgery.batches import call
+
+    loaded = load_model(model, checkpoint).eval()
+    _finish(anynorm.to_rms(loaded, read_first_batch(data), untie=untie, forward=call), out, as_json)
 
 
 def recalibrate(

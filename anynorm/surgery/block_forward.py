@@ -18,7 +18,7 @@ from torch import Tensor, fx, nn
 from anynorm import kernels
 from anynorm.core.activation import Activation
 from anynorm.layers.norm import Norm
-from anynorm.surgery.fold import Folded
+from anynorm.surgery.fold_statistics import Folded
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_map_only
 from anynorm.surgery.batches import Forward
 from anynorm.surgery.blocks import restored_attributes
 from anynorm.surgery.dataflow import tensors_of
-from anynorm.surgery.fold import DEFAULT_TOLERANCE, TOLERANCE
+from anynorm.surgery.output_change import DEFAULT_TOLERANCE, TOLERANCE
 
 SMALL_GRADIENT = 0.01
 """Gradients of tensors whose largest value is below this share of the largest of all are compared with that share, since a

@@ -17,10 +17,10 @@ from anynorm.surgery.batches import Forward
 from anynorm.surgery.block_forward import BlockForward, Dependencies, add_to_norm, settings_of
 from anynorm.surgery.equivalence import Change, Comparison, RunResult
 from anynorm.surgery.find import NormSite, Where, check_model, choose, find_norms
-from anynorm.surgery.fold import call_with_inputs
 from anynorm.surgery.fusable import rewrite
 from anynorm.surgery.fusion_plan import Plan, block_label, make_plan
 from anynorm.surgery.fusion_run import observe
+from anynorm.surgery.output_change import call_with_inputs
 from anynorm.surgery.report import SurgeryReport
 from anynorm.surgery.undo import UndoLog, all_or_nothing, temporary_changes
 from anynorm.table import pluralize

@@ -36,6 +36,13 @@ class UndoLog:
         self.undo_steps.append(lambda: setattr(target, name, old))
         setattr(target, name, value)
 
+    def set_tensor(self, module: nn.Module, name: str, tensor: Any) -> None:
+        """Set a parameter or buffer of a module."""
+        tensors: Any = module._parameters if name in module._parameters else module._buffers
+        old = tensors[name]
+        self.undo_steps.append(lambda: tensors.update({name: old}))
+        tensors[name] = tensor
+
     def set_forward(self, module: nn.Module, forward: Callable[..., Any]) -> None:
         """Set the forward of a module that has only that of its class; `undo` removes it."""
         self.undo_steps.append(lambda: vars(module).pop("forward", None))

@@ -3,9 +3,12 @@
 import json
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from torch import nn
 from typer.testing import CliRunner
 
+import anynorm
 from anynorm.cli import app, main
 
 HERE = "tests.surgery.test_command"
@@ -21,6 +24,10 @@ def without_batch_norm():
 
 def without_supported_norm():
     return nn.Sequential(nn.Conv2d(3, 8, 3), nn.LocalResponseNorm(2))
+
+
+def layer_norm():
+    return nn.Sequential(nn.Conv2d(3, 8, 3), anynorm.make("pn", 8), nn.Conv2d(8, 4, 1))
 
 
 def run(*arguments):
@@ -57,3 +64,16 @@ def test_a_model_without_a_supported_norm_is_misuse(monkeypatch, capsys):
 
 def test_the_help_says_what_is_converted_by_default():
     assert "norms that pool over samples" in " ".join(run("convert", "--help").stdout.replace("│", " ").split())
+
+
+def test_to_rms_writes_the_centered_model_and_fold_lists_gamma_and_beta(tmp_path):
+    torch.save(torch.randn(2, 3, 6, 6), tmp_path / "x.pt")
+    arguments = ("--model", f"{HERE}:layer_norm", "--data", tmp_path / "x.pt")
+    done = run("to-rms", *arguments, "--out", tmp_path / "rms.safetensors")
+    assert done.exit_code == 0, done.output
+    assert "1 of 1 norms changed, 2 tensors centered or scaled" in done.stdout
+    weight = load_file(tmp_path / "rms.safetensors")["0.weight"]
+    assert float(weight.mean(0).abs().max()) < 1e-7
+    rows = json.loads(run("fold", *arguments, "--json").stdout)["rows"]
+    assert rows[0]["into"] == "2"
+    assert "only γ and β" in rows[0]["note"]
