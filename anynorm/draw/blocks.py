@@ -29,8 +29,7 @@ class Block(NamedTuple):
     """The parts of one cut.
 
     Attributes:
-        statistics: the statistics that are computed over these parts: "mean", "variance", "mean and variance" or "mean square"; "no
-            statistics".
+        statistics: the statistics of these parts: "mean", "variance", "mean and variance", "mean square" or "no statistics".
         cut: the name of the cut.
         words: the number of statistics in words, such as "one per channel".
         joined_by: the text before the block in a mixture, "+" or "or"; empty for the first block.

@@ -222,7 +222,8 @@ class RunningStats(nn.Module):
     def _update_by_accumulated(self, accumulator: Accumulator, condition: Tensor) -> None:
         """If a condition is true, apply the update rule to the accumulated micro-batches, and start a new group of them."""
         num_values = accumulator.num_values
-        self._apply_rule(accumulator.observations(self.norm_spec.correction), num_values, (num_values > MIN_PRESENT_COUNT) & condition)
+        observations = accumulator.observations(self.norm_spec.correction)
+        self._apply_rule(observations, num_values, (num_values > MIN_PRESENT_COUNT) & condition)
         accumulator.restart(condition)
 
     def start_accumulation(self, steps: int) -> None:

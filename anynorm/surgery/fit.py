@@ -145,7 +145,7 @@ def _solve(norm: Norm, x: Tensor, condition: Any, y: Tensor, target: Tensor, con
         return y
     _set_running_stats(norm, x, condition)
     if isinstance(norm, PointwiseNorm):
-        conversion.notes.append(fit_pointwise(norm, to_channels_second(x, norm.channel_axis), to_channels_second(target, norm.channel_axis)))
+        conversion.notes.append(fit_pointwise(norm, *(to_channels_second(tensor, norm.channel_axis) for tensor in (x, target))))
     outputs = [_output(norm, (weight, bias), values, x, condition) for values in ((0, 0), (1, 0), (0, 1))]
     views = [to_channels_second(tensor, norm.channel_axis) for tensor in (target, *outputs)]
     uu, uv, vv, ur, vr = _normal_equations(*views)
