@@ -96,7 +96,9 @@ def _plan(
         except FoldError as error:
             reasons[site] = f"not folded: {error}"
     not_fixed = {site: reason for site in sites if not site.unsupported and (reason := not_fixed_reason(site))}
-    graph = record_graph(model, run, [site.module for site in sites]) if not_fixed else None
+    if not not_fixed:
+        return plans, reasons, output
+    graph = record_graph(model, run, [site.module for site in sites])
     for site, reason in not_fixed.items():
         try:
             plans[site] = plan_affine(site, graph)

@@ -63,7 +63,7 @@ class AffinePlan(NamedTuple):
     scale: Tensor
     shift: Tensor
     readers: list[Reader]
-    position = "after"
+    position: str = "after"
 
     def apply(self, site: NormSite, undo_log: UndoLog) -> None:
         """Fold γ and β of the norm of a site."""
@@ -171,7 +171,7 @@ def _view(value: Value, op: Op) -> View:
         raise FoldError(f"the weight or bias of {op}, is computed from other tensors")
     if torch.empty_like(parameter, device="meta").stride() != parameter.stride():
         raise FoldError(f"the entries of {origin.source.path} are not contiguous in memory")
-    return View(origin.source, tuple(part.shape), part.stride(), part.storage_offset() - parameter.storage_offset())
+    return View(origin.source, tuple(part.shape), part.stride(), int(part.storage_offset() - parameter.storage_offset()))
 
 
 def _absent_bias(weight: View, op: Op, product: Product) -> View:
@@ -225,7 +225,7 @@ def without_affine(site: NormSite) -> nn.Module:
     """Return the norm of a site without γ and β; a norm of torch stays one."""
     if type(site.module) not in _TORCH_NORMS:
         return make_equivalent(site, affine=False)
-    norm: Any = copy.copy(site.module)
+    norm: nn.Module = copy.copy(site.module)
     norm._parameters = dict.fromkeys(norm._parameters)
     setattr(norm, "elementwise_affine" if hasattr(norm, "elementwise_affine") else "affine", False)
     return norm

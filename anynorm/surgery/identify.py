@@ -24,7 +24,7 @@ from anynorm.surgery.norm_info import NormInfo
 
 _EPS_NAMES = ("eps", "variance_epsilon", "epsilon")
 _TENSOR_NAMES = ("weight", "bias")
-_SHAPES = {-1: [(2, 3, 5, 0), (2, 3, 0)], 1: [(2, 0, 3, 5)]}
+_SHAPES: dict[int, list[tuple[int, ...]]] = {-1: [(2, 3, 5, 0), (2, 3, 0)], 1: [(2, 0, 3, 5)]}
 """Shapes of the inputs by axis of the channels, for which 0 stands."""
 TOLERANCE = 1e-3
 

@@ -140,10 +140,11 @@ def _pool_site(members: list[NormSite], counts: list[float], indices: list[int])
         moments = [_moments(member, cut, weight) for member, weight in zip(members, weights, strict=True)]
         merged = pool_stacked(Moments(*(torch.stack(tables) for tables in zip(*moments, strict=True))))
         seen = merged.count > 0
-        for buffer, table in zip(pair, (merged.mean, merged.unbiased_var()), strict=True):
-            if buffer is not None:
-                new = torch.where(seen, table, torch.full_like(table, float(buffer is pair[1])))
-                result[_name_of(site.module, buffer)] = new.reshape(buffer.shape).to(buffer.dtype)
+        tables = (merged.mean, merged.unbiased_var(site.info.norm_spec.correction))
+        for running, table in zip(pair, tables, strict=True):
+            if running is not None:
+                new = torch.where(seen, table, torch.full_like(table, float(running is pair[1])))
+                result[_name_of(site.module, running)] = new.reshape(running.shape).to(running.dtype)
     for name in _COUNTERS:
         counters = [getattr(member.module, name, None) for member in members]
         if all(counter is not None for counter in counters):
@@ -173,8 +174,9 @@ def _moments(site: NormSite, cut: Cut, values: Tensor) -> Moments:
     mean, var = (None if buffer is None else buffer.cpu().double().reshape(shape) for buffer in info.running_stats[cut])
     count = (values * (info.channels / (channels * strips))).expand(shape)
     if mean is None:
-        mean = _derive_mean(site, cut, shape)
-    biased = torch.zeros(shape, dtype=torch.float64) if var is None else var / bessel_correction(count)
+        mean = _derive_mean(site, cut, shape) if info.norm_spec.mean else torch.zeros(shape, dtype=torch.float64)
+    correction = info.norm_spec.correction
+    biased = torch.zeros(shape, dtype=torch.float64) if var is None else var / bessel_correction(count, correction)
     return Moments(mean, biased, count)
 
 

@@ -147,11 +147,11 @@ class Graph:
                 yield from self.sources[source].reads()
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A dispatch mode that records operations, except inside norms."""
 
     def __init__(self, model: nn.Module) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.ops: list[Op] = []
         self.running: list[tuple[nn.Module, str]] = [(model, "")]
         self.norm_depth = 0

@@ -61,14 +61,14 @@ def find_writers(value: Value, axis: int) -> set[Centering]:
         NotCenteredError: if there are no such tensors.
     """
     centerings: set[Centering] = set()
-    todo = [(value, axis % value.tensor.dim(), None)]
+    todo: list[tuple[Value, int, Source | None]] = [(value, axis % value.tensor.dim(), None)]
     seen = set(todo)
     while todo:
-        value, axis, scale = todo.pop()
-        if value.source is not None:
-            centerings.add(Centering(value.source, axis, scale))
+        current, current_axis, scale = todo.pop()
+        if current.source is not None:
+            centerings.add(Centering(current.source, current_axis, scale))
         else:
-            new = [entry for entry in _inputs_to_center(value, axis, scale) if entry not in seen]
+            new = [entry for entry in _inputs_to_center(current, current_axis, scale) if entry not in seen]
             seen.update(new)
             todo += new
     return centerings

@@ -21,7 +21,7 @@ VALUES = [math.inf, -math.inf, math.nan, 1e30]
 def bad(x, value=math.inf, sample=1, channel=3):
     """A copy of x with one value that is not finite, or whose square is not."""
     x = x.clone()
-    x[(sample, channel, *(0 for _ in x.shape[2:]))] = value
+    x[sample, channel].view(-1)[0] = value
     return x
 
 

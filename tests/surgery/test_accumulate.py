@@ -115,7 +115,7 @@ def test_an_error_in_the_block_drops_the_incomplete_group():
     with pytest.raises(RuntimeError), anynorm.accumulate(norm, 2):  # noqa: PT012
         norm(data(4, 8))
         raise RuntimeError
-    assert norm.accumulator is None
+    assert norm.accumulator is None  # type: ignore[unreachable]
     for key, value in norm.state_dict().items():
         assert torch.equal(value, before[key])
 
@@ -160,18 +160,18 @@ def test_compiled_code_accumulates_in_one_graph(spec):
 
 def test_norms_of_torch_accumulate_and_come_back():
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Sequential(nn.BatchNorm2d(8)))
-    norms, expected = [model[1], model[2][0]], copy.deepcopy(model)
+    norms, expected = [model[1], model[2][0]], copy.deepcopy(model)  # type: ignore[index]
     x = data(6, 3, 5, 5)
     with anynorm.accumulate(model, 2) as report:
         assert [row["path"] for row in report] == ["1", "2.0"]
         assert list(model.state_dict()) == list(expected.state_dict())
         for part in x.split(3):
             model(part)
-    assert [model[1], model[2][0]] == norms
+    assert [model[1], model[2][0]] == norms  # type: ignore[index]
     with torch.no_grad():
         expected[1](expected[0](x))
     same(model[1].running_var, expected[1].running_var)
-    assert model[1].num_batches_tracked == model[2][0].num_batches_tracked == 1
+    assert model[1].num_batches_tracked == model[2][0].num_batches_tracked == 1  # type: ignore[index]
 
 
 def test_a_model_that_is_a_norm_of_torch():
@@ -228,7 +228,7 @@ def test_a_norm_that_accumulates_already_raises_and_leaves_the_others_alone():
     assert model[0].accumulator is None
     assert model[2] is theirs
     with pytest.raises(anynorm.SurgeryError, match=r"model must be an nn\.Module; got a list"):
-        anynorm.accumulate([model], 2)
+        anynorm.accumulate([model], 2)  # type: ignore[arg-type]
 
 
 def synchronized(rank):

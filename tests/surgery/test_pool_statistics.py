@@ -18,7 +18,7 @@ def clients(norm, condition=None):
     models, parts = [], [data(n, 16, 4, 4, seed=n, mean=n, dtype=torch.float64) for n in SIZES]
     for x in parts:
         model = nn.Sequential(copy.deepcopy(norm).double())
-        model[0].momentum = 1.0
+        model[0].momentum = 1.0  # type: ignore[assignment]
         model[0](x, condition(x)) if condition else model(x)
         models.append(model)
     return models, parts
@@ -64,7 +64,7 @@ def test_domains_are_pooled_over_the_models_that_have_seen_them():
 
 def test_weights_that_are_fractions_give_the_variance_of_the_mixture():
     models, _ = clients(nn.BatchNorm2d(16))
-    pooled = anynorm.pool_statistics(models[:2], torch.tensor([0.25, 0.75], dtype=torch.float64))
+    pooled = anynorm.pool_statistics(models[:2], torch.tensor([0.25, 0.75], dtype=torch.float64))  # type: ignore[arg-type]
     means, variances = (
         torch.stack([getattr(model[0], name) for model in models[:2]]) for name in ("running_mean", "running_var")
     )
@@ -134,7 +134,7 @@ def test_models_and_weights_that_do_not_fit_raise(models, weights, message):
 
 def test_statistics_that_are_not_finite_raise():
     broken = copy.deepcopy(BN)
-    broken[0].running_var.fill_(float("inf"))
+    broken[0].running_var.fill_(float("inf"))  # type: ignore[operator]
     with pytest.raises(anynorm.SurgeryError, match=r"those of '0' of models\[1\] are not. Give this model the weight 0"):
         anynorm.pool_statistics([BN, broken], [1, 1])
     with pytest.raises(anynorm.SurgeryError, match=r"target has '0' \(bn, \(3,\) \(3,\)\) where models\[0\]"):

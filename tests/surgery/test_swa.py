@@ -38,7 +38,7 @@ def test_averaged_statistics_are_those_of_update_bn():
 def test_no_layer_is_an_instance_of_torchs_batch_norm():
     """What the guide's table rests on: SyncBatchNorm.convert_sync_batchnorm would make BN of sn, hn or ibn without a message."""
     for entry in anynorm.zoo():
-        assert not issubclass(entry.norm, nn.modules.batchnorm._BatchNorm)
+        assert not issubclass(entry.norm, nn.modules.batchnorm._BatchNorm)  # type: ignore[unreachable]
 
 
 def test_functions_that_rewrite_batch_norm_leave_anynorm_layers_alone():

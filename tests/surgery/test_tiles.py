@@ -45,9 +45,9 @@ def unet(norm) -> Any:
     torch.manual_seed(0)
     model = UNet(norm)
     for module in model.modules():
-        if isinstance(getattr(module, "weight", None), nn.Parameter) and module.weight.dim() == 1:
-            nn.init.normal_(module.weight, 1, 0.3)
-            nn.init.normal_(module.bias, 0, 0.3)
+        if isinstance(getattr(module, "weight", None), nn.Parameter) and module.weight.dim() == 1:  # type: ignore[operator]
+            nn.init.normal_(module.weight, 1, 0.3)  # type: ignore[arg-type]
+            nn.init.normal_(module.bias, 0, 0.3)  # type: ignore[arg-type]
     model(data(4, 3, 16, 16, seed=5))
     return model.eval()
 
@@ -170,7 +170,7 @@ def test_fused_models_and_norms_with_an_activation_inside():
     anynorm.fuse(model, IMAGE)
     same(anynorm.tiled(model, IMAGE, tile=32, halo=HALO), expected, rtol=1e-5, atol=1e-5)
     model = nn.Sequential(nn.Conv2d(3, 8, 1), InstanceNormAct(8))
-    model[1].track_running_stats, model[1].running_mean, model[1].running_var = False, None, None
+    model[1].track_running_stats, model[1].running_mean, model[1].running_var = False, None, None  # type: ignore[assignment]
     model.eval()
     expected = model(IMAGE)
     assert bool((expected >= 0).all())
@@ -237,7 +237,7 @@ def test_forward_selects_an_output_and_compiled_models_run_eagerly():
     same(result, expected, rtol=1e-5, atol=1e-5)
     compiled = torch.compile(model.unet, backend="eager")
     compiled(IMAGE)
-    same(anynorm.tiled(compiled, IMAGE, tile=32, halo=HALO), expected, rtol=1e-5, atol=1e-5)
+    same(anynorm.tiled(compiled, IMAGE, tile=32, halo=HALO), expected, rtol=1e-5, atol=1e-5)  # type: ignore[arg-type]
 
 
 # Errors

@@ -51,7 +51,7 @@ def means_of_norm_inputs(model, x):
 @pytest.mark.parametrize("name", MODELS)
 def test_every_layer_norm_of_a_pre_norm_transformer_becomes_rms_norm_with_the_same_output(name):
     make, x = MODELS[name]
-    model = randomized(make())
+    model = randomized(make())  # type: ignore[operator]
     original = copy.deepcopy(model)
     assert min(means_of_norm_inputs(model, x)) > 1e-3
     report = anynorm.to_rms(model, x)
@@ -135,11 +135,11 @@ class Stream(nn.Module):
 
     def forward(self, x):
         h = self.embed(x)
-        h = h if self.first is None else self.first(h)
+        h = h if self.first is None else self.first(h)  # type: ignore[operator]
         h = self.block(h)
-        h = h if self.last is None else self.last(h)
+        h = h if self.last is None else self.last(h)  # type: ignore[operator]
         y = self.head(self.norm(h))
-        return y if self.output is None else self.output(self, h, y)
+        return y if self.output is None else self.output(self, h, y)  # type: ignore[operator]
 
 
 class Swap(nn.Module):
@@ -289,7 +289,7 @@ def test_a_shared_norm_buffers_slices_masks_and_padding_keep_the_output():
             self.register_buffer("positions", torch.randn(16, WIDTH, generator=torch.Generator().manual_seed(3)).double())
 
         def forward(self, x):
-            h = self.embed(x) * WIDTH**0.5 + self.positions[: x.shape[1]]
+            h = self.embed(x) * WIDTH**0.5 + self.positions[: x.shape[1]]  # type: ignore[index]
             h = h.masked_fill((x == 3)[..., None], 0.0).roll(1, 1)
             h = nn.functional.pad(h, (0, 0, 1, 0))
             h += self.mix(self.norm(h))

@@ -323,7 +323,7 @@ def test_a_token_norm_with_fixed_statistics_folds_into_a_linear_layer(order):
 
 def test_a_norm_with_channels_in_another_axis_than_those_of_the_layer_is_not_folded():
     model, x = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), anynorm.make("bn", 6, channel_axis=-1)).eval(), data(2, 3, 6, 6)
-    model[1].running_var.uniform_(1, 2)
+    model[1].running_var.uniform_(1, 2)  # type: ignore[operator]
     expected = model(x).detach()
     assert "no convolution or linear layer is directly before or after it" in anynorm.fold(model, x)["1"]["note"]
     same(model(x), expected)
@@ -358,7 +358,7 @@ def test_other_operations_know_the_axis():
     with anynorm.condition(domains, torch.tensor([0, 1, 1, 0])):
         x = data(4, 8, 5).movedim(1, -1).contiguous()
         domains(x)
-        same(domains[0].running_mean[1], 0.1 * x[1:3].mean((0, 1)))
+        same(domains[0].running_mean[1], 0.1 * x[1:3].mean((0, 1)))  # type: ignore[index]
         assert len(estimation_shift(domains.eval(), [x])) == 1
     anynorm.copy_domain(domains, 1)
-    same(domains[0].running_mean[0], domains[0].running_mean[1])
+    same(domains[0].running_mean[0], domains[0].running_mean[1])  # type: ignore[index]

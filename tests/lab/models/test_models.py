@@ -87,7 +87,7 @@ def test_a_block_of_the_vision_transformer_is_the_encoder_layer_of_torch():
 )
 def test_patches_and_kernels_suit_the_size_of_the_image(name, shape, expected):
     with torch.device("meta"):
-        model: Any = build_model(name, DataShape(*shape, 10))
+        model: Any = build_model(name, DataShape(*shape, 10))  # type: ignore[call-arg]
         assert model(torch.zeros(2, *shape)).shape == (2, 10)
     convolutions = [module for module in model.modules() if isinstance(module, torch.nn.Conv2d)]
     tokens = len(model.positions) if name == "vit" else None

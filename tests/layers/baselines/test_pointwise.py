@@ -84,7 +84,7 @@ def test_other_operations_treat_it_as_a_norm_without_statistics(spec):
     model = nn.Sequential(nn.Conv2d(3, 16, 3), make(spec)).eval()
     assert "it is not linear in its input" in anynorm.fold(model, data(1, 3, 8, 8)).rows[0]["note"]
     with pytest.raises(anynorm.FoldError, match="has no fixed affine: it is not linear in its input"):
-        model[1].fixed_affine()
+        model[1].fixed_affine()  # type: ignore[operator]
     with pytest.raises(anynorm.SurgeryError, match="has no norm with running statistics"):
         anynorm.recalibrate(model, data(4, 3, 8, 8))
     with pytest.raises(anynorm.DiagnosticError, match="running statistics"):
