@@ -109,6 +109,11 @@ def find_patterns(graph: fx.Graph, block: nn.Module, norms: dict[int, Any]) -> P
     return result
 
 
+def called_paths(graph: fx.Graph) -> list[str]:
+    """Return the paths of the modules that a graph calls."""
+    return [str(node.target) for node in graph.nodes if node.op == "call_module"]
+
+
 def _find_pattern(norm: fx.Node, modules: dict[str, nn.Module], others: list[Pattern]) -> Pattern:
     if not norm.args or {"residual", "activation"} & set(norm.kwargs):
         raise NotFusableError("its call has keywords of its own")

@@ -1,8 +1,8 @@
 """Fusion of norms with the addition and activation after them: φ(norm(x) + residual) in one pass over x.
 
 The blocks of a model (modules with children) are traced one by one with torch.fx, with their children as leaves. A block with a
-fusable norm gets a new `forward`, which passes residual and activation to the norm. Its class, children, hooks and state_dict
-stay.
+fusable norm gets a subclass of its class, whose `forward` passes residual and activation to the norm. Its children, hooks and
+state_dict stay.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from torch import nn
 from anynorm.errors import SurgeryError
 from anynorm.layers.norm import Norm
 from anynorm.surgery.batches import Forward
-from anynorm.surgery.block_forward import BlockForward, Dependencies, add_to_norm, settings_of
+from anynorm.surgery.block_forward import BlockForward, Dependencies, add_to_norm, children_of, settings_of
 from anynorm.surgery.equivalence import Change, Comparison, RunResult
 from anynorm.surgery.find import NormSite, Where, check_model, choose, find_norms
 from anynorm.surgery.fold import call_with_inputs
-from anynorm.surgery.fusable import rewrite
-from anynorm.surgery.fusion_plan import Plan, block_label, make_plan
+from anynorm.surgery.fusable import called_paths, rewrite
+from anynorm.surgery.fusion_plan import FusedBlock, Plan, block_label, make_plan
 from anynorm.surgery.fusion_run import observe
 from anynorm.surgery.report import SurgeryReport
 from anynorm.surgery.undo import UndoLog, all_or_nothing, temporary_changes
@@ -82,14 +82,21 @@ def fuse(model: nn.Module, example: Any, where: Where = None, *, forward: Forwar
 def _rewrite(plan: Plan) -> None:
     """Make the new forward of each block."""
     for block in plan.blocks:
-        children = [name for name, child in block.module._modules.items() if child is not None]
         norms = [str(pattern.norm.target) for pattern in block.patterns]
         unused = {path: block.module.get_submodule(path) for pattern in block.patterns for path in pattern.unused}
         settings = {path: (type(module), settings_of(module)) for path, module in unused.items()}
         trace = block.trace
-        needed = Dependencies(trace.arguments, block.types, trace.attributes, children, norms, settings)
+        needed = Dependencies(trace.arguments, block.types, trace.attributes, _children(block), norms, settings)
         constants = rewrite(trace.graph, block.patterns, add_to_norm)
-        block.forward = BlockForward(block.module, trace.graph, needed, constants)
+        block.forward = BlockForward(type(block.module), trace.graph, needed, constants)
+
+
+def _children(block: FusedBlock) -> dict[str, list[str]]:
+    """Return the children of a block and of the containers whose children it calls itself, by path."""
+    called = {name.rpartition(".")[0] for name in called_paths(block.trace.graph)}
+    modules = dict(block.module.named_modules())
+    lists = {path for path, module in block.module.named_children() if isinstance(module, nn.ModuleList | nn.ModuleDict)}
+    return {path: children_of(modules[path]) for path in sorted({"", *called, *lists} & modules.keys())}
 
 
 def _apply(plan: Plan, undo_log: UndoLog) -> None:
@@ -103,7 +110,7 @@ def _apply(plan: Plan, undo_log: UndoLog) -> None:
             undo_log.set_attribute(norm, "activation", plan.activations[site])
     for block in plan.blocks:
         assert block.forward is not None  # made by _rewrite
-        undo_log.set_forward(block.module, block.forward)
+        undo_log.set_class(block.module, block.forward.block_class)
 
 
 def _remove_post_modules(norm: Norm, undo_log: UndoLog) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import nn
 
 from anynorm.core.activation import Activation
 from anynorm.layers.norm import Norm
-from anynorm.surgery.block_forward import has_hooks
+from anynorm.surgery.block_forward import BlockForward, has_hooks
 from anynorm.surgery.block_trace import BlockTrace, UntraceableError, trace_block
 from anynorm.surgery.find import NormSite, find_norms
 from anynorm.surgery.fusable import Pattern, activation_of_module, find_patterns, is_identity_module
@@ -42,7 +41,7 @@ class FusedBlock:
     types: tuple[type, ...] = ()
     calls: int = 0
     reason: str = ""
-    forward: Callable[..., Any] | None = None
+    forward: BlockForward | None = None
 
 
 @dataclass

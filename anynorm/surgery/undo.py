@@ -38,6 +38,12 @@ class UndoLog:
         self.undo_steps.append(lambda: vars(module).pop("forward", None))
         vars(module)["forward"] = forward
 
+    def set_class(self, module: nn.Module, subclass: type[nn.Module]) -> None:
+        """Set the class of a module to a subclass; `undo` restores the old one."""
+        old = type(module)
+        self.undo_steps.append(lambda: setattr(module, "__class__", old))
+        module.__class__ = subclass
+
     def undo(self) -> None:
         """Revert all changes; each restored module gets the mode, device and dtype of the module that had replaced it.
 
