@@ -3,13 +3,15 @@
     y = norm(x); z = φ(y)           norm(x, activation=φ)
     y = norm(x); z = φ(y + r)       norm(x, residual=r, activation=φ)
 
-The output of the norm, and the sum if an activation follows, must have no other user. Modules that return their input
-(nn.Identity, dropout with probability 0) are skipped. The fused call is at the place of the addition, after the residual.
+The norm must be called once, and its output, and the sum if an activation follows, must have no other user. Modules that return
+their input (nn.Identity, dropout with probability 0) are skipped. The fused call is at the place of the addition, after the
+residual.
 """
 
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,9 +101,13 @@ def find_patterns(graph: fx.Graph, block: nn.Module, norms: dict[int, Any]) -> P
     """Return the patterns of a graph whose norms are in `norms`, by the id of the module."""
     result = Patterns()
     modules = dict(block.named_modules(remove_duplicate=False))
+    calls = Counter(id(modules[path]) for path in called_paths(graph))
     for node in reversed(list(graph.nodes)):  # of two norms that are added, the later one is fused
         if node.op == "call_module" and id(modules[str(node.target)]) in norms:
             try:
+                # a fused call is at another place, so the running statistics would move in another order
+                if calls[id(modules[str(node.target)])] > 1:
+                    raise NotFusableError("the block calls it more than once")
                 result.fusable.append(_find_pattern(node, modules, result.fusable))
             except NotFusableError as error:
                 result.reasons[str(node.target)] = str(error)

@@ -35,7 +35,8 @@ def fuse(model: nn.Module, example: Any, where: Where = None, *, forward: Forwar
     Args:
         model: the model.
         example: an input of the model, or a tuple of inputs, as in `fold`. The model runs on it in its current mode, forward and
-            backward, before and after the change; all outputs and gradients must be equal. Its state is restored.
+            backward, before and after the change; all outputs, gradients and running statistics must be equal. Its state is
+            restored.
         where: which norms to fuse, as in `convert`; None for all.
         forward: a function `forward(model, example)` that calls the model; None to call it with the input or inputs.
 
@@ -72,8 +73,8 @@ def fuse(model: nn.Module, example: Any, where: Where = None, *, forward: Forwar
             change = _apply_unchanging(plan, undo_log, comparison)
         if not change.is_rounding:
             raise SurgeryError(
-                f"Fusion changed outputs by {change.outputs:.2g} of their largest value and gradients by {change.gradients:.2g}; "
-                "nothing was changed."
+                f"Fusion changed outputs by {change.outputs:.2g} of their largest value, gradients by {change.gradients:.2g} and "
+                f"running statistics by {change.buffers:.2g}; nothing was changed."
             )
     rows = [_row(site, plan) for site in sites]
     return SurgeryReport(rows, _finding(plan, total, comparison.original, change), model, undo_log.undo)
@@ -128,7 +129,7 @@ def _remove_post_modules(norm: Norm, undo_log: UndoLog) -> None:
 
 
 def _apply_unchanging(plan: Plan, undo_log: UndoLog, comparison: Comparison) -> Change:
-    """Apply a plan; if outputs or gradients change, without the blocks and activations that change them when applied alone."""
+    """Apply a plan; if outputs, gradients or running statistics change, without the parts that change them when applied alone."""
     _apply(plan, undo_log)
     change = comparison.change()
     if change.is_rounding:
@@ -137,11 +138,11 @@ def _apply_unchanging(plan: Plan, undo_log: UndoLog, comparison: Comparison) -> 
     for block in list(plan.blocks):
         if not _is_unchanging(Plan([block], norms=plan.norms), comparison):
             plan.blocks.remove(block)
-            reason = f"fusion in block {block_label(block.path)} would change outputs or gradients"
+            reason = f"fusion in block {block_label(block.path)} would change outputs, gradients or running statistics"
             plan.reasons |= dict.fromkeys(block.sites, reason)
     for site, activation in list(plan.activations.items()):
         if not _is_unchanging(Plan(activations={site: activation}, norms=plan.norms), comparison):
-            plan.reasons[site] = "fusion would change outputs or gradients"
+            plan.reasons[site] = "fusion would change outputs, gradients or running statistics"
             del plan.activations[site]
     _apply(plan, undo_log)
     return comparison.change()

@@ -310,6 +310,12 @@ def any_arguments(self, *inputs):
     return self.act(self.norm(inputs[0]))
 
 
+def norm_called_twice(self, x):
+    y = self.norm(x)
+    z = self.act(self.norm(3 * self.conv(x) + 2))
+    return self.act(y + x) + z
+
+
 def nothing(self, x):
     return self.conv(self.norm(x))
 
@@ -350,11 +356,12 @@ REFUSED = {
     without_gradient: "block '1': its forward changes the gradient or autocast mode",
     constant_tensor: "block '1': its forward computes a tensor that does not depend on its input",
     any_arguments: "block '1': its forward has no argument without a default",
+    norm_called_twice: "the block calls it more than once",
     nothing: "no addition or activation follows it",
     unsupported_activation: "no addition or activation follows it",
     negative_slope: "no addition or activation follows it",
     dropout_before: "no addition or activation follows it",
-    another_type: "fusion in block '1' would change outputs or gradients",
+    another_type: "fusion in block '1' would change outputs, gradients or running statistics",
 }
 
 
@@ -374,6 +381,42 @@ def test_what_cannot_be_fused_stays_with_the_reason(forward):
     assert set(vars(model[1])) == attributes
     assert torch.equal(torch.get_rng_state(), state)
     same(model(X), expected, rtol=0, atol=0)
+
+
+class Shared(nn.Module):
+    """A block that calls a norm, then a block that calls the same norm, and adds the outputs."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.norm, self.act = inner, inner.norm, nn.ReLU()
+
+    def forward(self, x):
+        y = self.norm(x)
+        z = self.inner(3 * x + 2)
+        return self.act(y + z)
+
+
+def test_a_norm_that_blocks_share_is_not_fused():
+    model = nn.Sequential(conv(3, 8), Shared(block(simple)[1]))
+    expected = copy.deepcopy(model)
+    assert anynorm.fuse(model, X)["1.inner.norm"]["note"] == "not fused: several blocks share it"
+    assert not fused_blocks(model)
+    for network in (model, expected):
+        network(X)
+    same(model.state_dict(), expected.state_dict(), rtol=0, atol=0)
+
+
+def test_a_change_of_running_statistics_is_an_error(monkeypatch):
+    def call_twice(norm, x, residual, **options):
+        norm(2 * x.detach() + 1)
+        return add_to_norm(norm, x, residual, **options)
+
+    model = fusable_network()
+    monkeypatch.setattr(fuse_module, "_is_unchanging", lambda *_: True)
+    monkeypatch.setattr(fuse_module, "add_to_norm", call_twice)
+    with pytest.raises(anynorm.SurgeryError, match=r"running statistics by inf; nothing was changed"):
+        anynorm.fuse(model, X)
+    assert not fused_blocks(model)
 
 
 def writes_new_tensor(self, x):
@@ -496,7 +539,9 @@ def test_a_change_of_the_output_is_an_error_and_the_model_is_unchanged(monkeypat
     rng = torch.get_rng_state()
     monkeypatch.setattr(fuse_module, "_is_unchanging", lambda *_: True)
     monkeypatch.setattr(fuse_module, "add_to_norm", lambda norm, x, residual, **_: norm(x))
-    with pytest.raises(anynorm.SurgeryError, match=r"Fusion changed outputs by .* and gradients by .*; nothing was changed"):
+    with pytest.raises(
+        anynorm.SurgeryError, match=r"Fusion changed outputs by .*, gradients by .* and running .*; nothing was changed"
+    ):
         anynorm.fuse(model, X)
     assert all(a is b for a, b in zip(model.modules(), modules, strict=True))
     assert not fused_blocks(model)
