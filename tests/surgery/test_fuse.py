@@ -119,6 +119,34 @@ def test_training_a_fused_network_also_trains_the_norms_that_undo_restores():
     same(old.running_mean, mean, rtol=0, atol=0)
 
 
+def train_in_float64(model, optimizer):
+    """Convert a network to float64 and train it for a step."""
+    model.double()
+    gradients(model, X.double())
+    optimizer.step()
+
+
+NEW_TENSORS = {
+    "double": train_in_float64,
+    "load_state_dict": lambda model, _: model.load_state_dict(
+        {name: tensor + 1 for name, tensor in model.state_dict().items()}, assign=True
+    ),
+}
+
+
+@pytest.mark.parametrize("change", NEW_TENSORS)
+def test_undo_keeps_the_current_tensors_where_they_have_been_replaced(change):
+    model = trained(fusable_network())
+    old = model[1]
+    report = anynorm.fuse(model, X)
+    NEW_TENSORS[change](model, torch.optim.SGD(model.parameters(), lr=0.1))
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    report.undo()
+    assert model[1] is old
+    same(model.state_dict(), state, rtol=0, atol=0)
+    assert all(model.state_dict()[name].dtype == tensor.dtype for name, tensor in state.items())
+
+
 def test_a_copy_of_a_fused_network_uses_its_own_modules():
     model = fusable_network().eval()
     anynorm.fuse(model, X)
