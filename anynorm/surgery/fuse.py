@@ -7,9 +7,12 @@ state_dict stay.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from anynorm.errors import SurgeryError
 from anynorm.layers.norm import Norm
@@ -26,7 +29,8 @@ from anynorm.surgery.undo import UndoLog, all_or_nothing, temporary_changes
 from anynorm.table import pluralize
 
 
-def fuse(model: nn.Module, example: Any, where: Where = None, *, forward: Forward | None = None) -> SurgeryReport:
+
+def fuse(model: nn.Module, example: Any, where: Where = None, *, forward: Forward | None = None) -> FusionReport:
     """Fuse norms with the addition and activation after them, in place, for training and inference.
 
     Norms of torch and timm that are fused are replaced by anynorm layers with the same spec, parameters and running statistics.
@@ -44,7 +48,8 @@ def fuse(model: nn.Module, example: Any, where: Where = None, *, forward: Forwar
         A report with one row per norm: what is fused into it, the block, and the reason if nothing is fused.
 
     Raises:
-        SurgeryError: if the model has no norm, or if fusion changes outputs or gradients. The model is unchanged.
+        SurgeryError: if the model has no norm, if its tensors were made in torch.inference_mode(), or if fusion changes outputs,
+            gradients or running statistics. The model is unchanged.
 
     >>> import torch
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 1), nn.GroupNorm(2, 8))
@@ -55,10 +60,23 @@ def fuse(model: nn.Module, example: Any, where: Where = None, *, forward: Forwar
     1 of 1 activation and 0 additions fused; outputs changed by ... of their largest value, gradients by ...
     """
     check_model(model)
+    if any(tensor.is_inference() for tensor in chain(model.parameters(), model.buffers())):
+        raise SurgeryError(
+            f"The tensors of this {type(model).__name__} were made in torch.inference_mode(), so they have no gradients. "
+            "Make the model outside of it."
+        )
+    with torch.inference_mode(mode=False):
+        return _fuse(model, tree_map_only(Tensor, _without_inference_mode, example), where, forward or call_with_inputs)
+
+
+def _without_inference_mode(tensor: Tensor) -> Tensor:
+    return tensor.clone() if tensor.is_inference() else tensor
+
+
+def _fuse(model: nn.Module, example: Any, where: Where, run: Forward) -> FusionReport:
     sites = choose(find_norms(model), where)
     if not sites:
         raise SurgeryError(f"This {type(model).__name__} has no norm that anynorm recognizes: there is nothing to fuse.")
-    run: Forward = forward or call_with_inputs
     comparison = Comparison(model, run, example)
     plan = make_plan(model, sites)
     total = observe(model, run, example, plan)

@@ -89,18 +89,23 @@ class _ObservedForward(fx.Interpreter):
             x, residual = values.get(pattern.norm.args[0]), values.get(pattern.residual)
             if not (isinstance(x, Tensor) and isinstance(residual, Tensor) and _layout(x) == _layout(residual)):
                 pattern.reason = "the tensor that is added has another shape, dtype or device than the input of the norm"
-            elif x._version != self.versions[pattern.norm]:
+            elif _version(x) != self.versions[pattern.norm]:
                 pattern.reason = "its input is changed before the addition"
             elif pattern.writes_residual and any(_shares_memory(residual, values[node]) for node in self._read_after(n)):
                 pattern.reason = WRITES
         elif n.op == "call_module" and n.args:
-            self.versions[n] = getattr(values.get(n.args[0]), "_version", None)
+            self.versions[n] = _version(values.get(n.args[0]))
         return super().run_node(n)
 
     def _read_after(self, addition: fx.Node) -> list[fx.Node]:
         """Return the values that are read after an addition, by the block or by its caller."""
         later = set(list(self.graph.nodes)[list(self.graph.nodes).index(addition) + 1 :])
         return [node for node in self.env if node.op in ("placeholder", "get_attr") or later & set(node.users)]
+
+
+def _version(value: Any) -> int | None:
+    """Return how often a tensor has been changed; None if it does not count changes."""
+    return value._version if isinstance(value, Tensor) and not value.is_inference() else None
 
 
 def _shares_memory(tensor: Tensor, value: Any) -> bool:

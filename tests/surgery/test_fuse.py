@@ -553,6 +553,36 @@ def test_other_operations_work_on_a_fused_network():
     assert len(fused_blocks(model)) == 7
 
 
+def infer(model, x):
+    with torch.inference_mode():
+        return model(x)
+
+
+def test_a_model_is_fused_in_inference_mode_and_on_inference_tensors():
+    model = fusable_network().eval()
+    expected = model(X)
+    with torch.inference_mode():
+        x = X.clone()
+        report = anynorm.fuse(model, x)
+    assert report.finding.startswith("11 of 11 activations and 4 additions fused; outputs changed by ")
+    assert "gradients by" in report.finding
+    assert torch.equal(x, X)
+    same(model(X), expected, rtol=1e-4, atol=1e-5)
+    report.undo()
+    assert anynorm.fuse(model, x).finding.startswith("11 of 11 activations and 4 additions fused")
+    model = fusable_network().eval()
+    assert anynorm.fuse(model, X, forward=infer).finding.startswith("11 of 11 activations and 4 additions fused")
+
+
+def test_a_model_made_in_inference_mode_is_refused():
+    with torch.inference_mode():
+        model = fusable_network()
+    with pytest.raises(
+        anynorm.SurgeryError, match=r"The tensors of this Sequential were made in torch.inference_mode\(\), .* Make"
+    ):
+        anynorm.fuse(model, X)
+
+
 def test_only_chosen_norms_are_fused():
     model = fusable_network()
     report = anynorm.fuse(model, X, where="3.*")
