@@ -36,7 +36,12 @@ ACTIVATION_FUNCTIONS: dict[Any, str] = {
 """Functions, and methods of tensors by name."""
 WRITES = "the addition writes into a tensor that other operations may read"
 _TIMM_ACTIVATIONS = {"GELU": "gelu", "GELUTanh": "gelu_tanh", "HardSwish": "hardswish", "Swish": "silu"}
-_DROP_PROBABILITY = {"Dropout": "p", "Dropout2d": "p", "Dropout3d": "p", "StochasticDepth": "p", "DropPath": "drop_prob"}
+_DROP_PROBABILITY = {
+    **{f"torch.nn.modules.dropout.{name}": "p" for name in ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d")},
+    "torchvision.ops.stochastic_depth.StochasticDepth": "p",
+    "timm.layers.drop.DropPath": "drop_prob",
+}
+"""The attribute with the probability, by the full name of the class."""
 
 
 class NotFusableError(Exception):
@@ -202,8 +207,9 @@ def activation_of_module(module: nn.Module) -> Activation | None:
 
 def is_identity_module(module: nn.Module) -> bool:
     """Whether a module returns its input in train and eval mode."""
-    probability = _DROP_PROBABILITY.get(type(module).__name__)
-    return type(module) is nn.Identity or (probability is not None and getattr(module, probability, 1) == 0)
+    kind = type(module)
+    probability = _DROP_PROBABILITY.get(f"{kind.__module__}.{kind.__qualname__}")
+    return kind is nn.Identity or (probability is not None and getattr(module, probability) == 0)
 
 
 def _is_identity(node: fx.Node, modules: dict[str, nn.Module]) -> bool:

@@ -360,8 +360,19 @@ def dropout_before(self, x):
     return self.act(self.drop(self.norm(x)))
 
 
+def users_dropout(self, x):
+    return self.act(self.doubled(self.norm(x)))
+
+
 def another_type(self, x):
     return self.norm(x) if isinstance(x, torch.Tensor) else self.act(self.norm(x))
+
+
+class Dropout(nn.Dropout):
+    """A class of a user with the name of an identity."""
+
+    def forward(self, x):
+        return x + x if self.training else x
 
 
 ADDED = "the tensor that is added has another shape, dtype or device than the input of the norm"
@@ -388,6 +399,7 @@ REFUSED = {
     nothing: "no addition or activation follows it",
     unsupported_activation: "no addition or activation follows it",
     negative_slope: "no addition or activation follows it",
+    users_dropout: "no addition or activation follows it",
     dropout_before: "no addition or activation follows it",
     another_type: "fusion in block '1' would change outputs, gradients or running statistics",
 }
@@ -395,7 +407,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("forward", [*REFUSED, sum_used_twice], ids=lambda forward: forward.__name__)
 def test_what_cannot_be_fused_stays_with_the_reason(forward):
-    model = block(forward, drop=nn.Dropout(0.5), identity=nn.Identity())
+    model = block(forward, drop=nn.Dropout(0.5), doubled=Dropout(0.0), identity=nn.Identity())
     expected = model.eval()(X)
     modules, attributes = list(model.modules()), set(vars(model[1]))
     state = torch.get_rng_state()
