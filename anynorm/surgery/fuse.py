@@ -24,10 +24,12 @@ from anynorm.surgery.fold import call_with_inputs
 from anynorm.surgery.fusable import called_paths, rewrite
 from anynorm.surgery.fusion_plan import FusedBlock, Plan, block_label, make_plan
 from anynorm.surgery.fusion_run import observe
-from anynorm.surgery.report import SurgeryReport
+from anynorm.surgery.report import FusionReport
 from anynorm.surgery.undo import UndoLog, all_or_nothing, temporary_changes
 from anynorm.table import pluralize
 
+MAX_REASONS = 3
+"""Number of reasons in the finding."""
 
 
 def fuse(model: nn.Module, example: Any, where: Where = None, *, forward: Forward | None = None) -> FusionReport:
@@ -45,7 +47,8 @@ def fuse(model: nn.Module, example: Any, where: Where = None, *, forward: Forwar
         forward: a function `forward(model, example)` that calls the model; None to call it with the input or inputs.
 
     Returns:
-        A report with one row per norm: what is fused into it, the block, and the reason if nothing is fused.
+        A report with one row per norm: what is fused into it, the block, and the reason if nothing is fused. Its
+        `not_fused` has the number of activations per reason, for those that are not fused.
 
     Raises:
         SurgeryError: if the model has no norm, if its tensors were made in torch.inference_mode(), or if fusion changes outputs,
@@ -79,7 +82,7 @@ def _fuse(model: nn.Module, example: Any, where: Where, run: Forward) -> FusionR
         raise SurgeryError(f"This {type(model).__name__} has no norm that anynorm recognizes: there is nothing to fuse.")
     comparison = Comparison(model, run, example)
     plan = make_plan(model, sites)
-    total = observe(model, run, example, plan)
+    calls = observe(model, run, example, plan)
     _rewrite(plan)
     with all_or_nothing() as undo_log:
         _apply(plan, undo_log)
@@ -95,7 +98,9 @@ def _fuse(model: nn.Module, example: Any, where: Where, run: Forward) -> FusionR
                 f"running statistics by {change.buffers:.2g}; nothing was changed."
             )
     rows = [_row(site, plan) for site in sites]
-    return SurgeryReport(rows, _finding(plan, total, comparison.original, change), model, undo_log.undo)
+    not_fused = dict(calls.reasons(plan).most_common())
+    finding = _finding(plan, len(calls.sources), comparison.original, change) + _summary(not_fused)
+    return FusionReport(rows, finding, model, undo_log.undo, not_fused=not_fused)
 
 
 def _rewrite(plan: Plan) -> None:
@@ -194,3 +199,10 @@ def _finding(plan: Plan, total: int, original: RunResult, change: Change) -> str
         gradients = f"gradients were not compared ({original.error or 'there are none'})"
     counts = f"{activations} of {pluralize(total, 'activation')} and {pluralize(additions, 'addition')} fused"
     return f"{counts}; outputs changed by {change.outputs:.1g} of their largest value, {gradients}."
+
+
+def _summary(not_fused: dict[str, int]) -> str:
+    """Return the reasons of the activations that are not fused as a sentence; empty if there are none."""
+    listed = [f"{count} ({reason})" for reason, count in list(not_fused.items())[:MAX_REASONS]]
+    others = sum(list(not_fused.values())[MAX_REASONS:])
+    return f" Activations not fused: {', '.join([*listed, *([f'{others} others'] if others else [])])}." if listed else ""

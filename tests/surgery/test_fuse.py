@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.nn import functional
 
 import anynorm
@@ -529,6 +529,58 @@ def test_a_residual_of_another_dtype_is_added_separately():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         x = data(2, 8, 5, 5)
         same(model[1](x), expected[1](x), rtol=1e-2, atol=1e-2)
+
+
+class Mixed(nn.Module):
+    """Activations after a norm, inside a norm, after a linear layer, and of a norm and a sum that are used twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.convs = nn.ModuleList([conv(8, 8) for _ in range(4)])
+        self.norms: Any = nn.ModuleList([nn.BatchNorm2d(8), nn.BatchNorm2d(8), nn.GroupNorm(2, 8), BatchNormAct2d(8)])
+        self.linear, self.act = nn.Linear(8, 8), nn.ReLU()
+
+    def forward(self, x):
+        x = self.act(self.norms[0](self.convs[0](x)))
+        y = self.norms[1](self.convs[1](x))
+        x = self.act(y) + y
+        y = self.norms[2](self.convs[2](x)) + x
+        x = functional.silu(y) * y
+        x = self.norms[3](self.convs[3](x))
+        return functional.gelu(self.linear(x.mean((2, 3))))
+
+
+def test_every_activation_is_fused_or_has_a_reason():
+    model = nn.Sequential(conv(3, 8), nn.ReLU6(), Mixed(), nn.SiLU())
+    report = anynorm.fuse(model, X)
+    assert report.finding.startswith("2 of 7 activations and 1 addition fused; ")
+    reasons = {
+        "no norm before it: conv2d": 1,
+        "no norm before it: linear": 1,
+        "no norm before it: gelu": 1,
+        "other operations use its output too": 1,
+        "other operations use the sum too": 1,
+    }
+    assert report.not_fused == reasons
+    assert report.finding.endswith(
+        " Activations not fused: 1 (no norm before it: conv2d), 1 (other operations use its output too), "
+        "1 (other operations use the sum too), 2 others."
+    )
+    report.undo()
+    assert anynorm.fuse(model, X, where="*.norms.3").not_fused["its norm is not chosen, or its block has other arguments"] == 3
+    assert anynorm.fuse(block(by_mode), X).not_fused == {"its block: its forward differs between train and eval mode": 1}
+
+
+def test_activations_of_a_graph_that_raises_are_counted_once(monkeypatch):
+    model = block(simple)
+    monkeypatch.setattr(fx.Interpreter, "run", raise_after_an_activation)
+    report = anynorm.fuse(model, X)
+    assert report.not_fused == {"its block: its graph raises KeyError": 1}
+
+
+def raise_after_an_activation(self, x):
+    functional.relu(x)
+    raise KeyError
 
 
 def test_a_layer_appended_to_a_fused_sequential_runs():
