@@ -167,7 +167,7 @@ def _cell(operation: str, outcome: dict[str, Any], batch_norms: int, notes: Note
         return f"{'–' if outcome['result'] == 'refused' else '**✗**'}{notes.refer([outcome['reason']])}"
     count = outcome["count"]
     if operation == "fuse":
-        return f"{count} of {outcome['activations']}"
+        return f"{count} of {outcome['activations']}{notes.refer(list(outcome.get('notes', {})))}"
     if operation == "xbn":
         return str(count) if count == outcome["blocks"] else f"{count} of {outcome['blocks']}"
     if count == batch_norms and batch_norms:

@@ -2,8 +2,8 @@
 
 torch.fx records one path through the Python code of `forward`. A block is refused if another path is possible that the rewritten
 forward cannot notice: its graph differs between train and eval mode, it draws random numbers, sets attributes, or changes the
-gradient or autocast mode. Attributes that `forward` reads (such as `grad_checkpointing`) are recorded, so that the rewritten
-forward can compare them at each call.
+gradient or autocast mode. Attributes of the block and of its descendants that `forward` reads (such as `grad_checkpointing`) are
+recorded, so that the rewritten forward can compare them at each call.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
 from torch import fx, nn
 
 from anynorm.errors import SurgeryError
+from anynorm.surgery.attributes import UnrecordableError, recorded_attributes
+from anynorm.surgery.block_forward import fused_forward
 from anynorm.surgery.blocks import restored_attributes
 from anynorm.surgery.modes import preserve_modes
 
 _AUTOCAST_DEVICES = ("cpu", "cuda")
-_MODULE_INTERNALS = {*vars(nn.Module()), "__class__", "__dict__"}
-_PLAIN = (bool, int, float, str, type(None), type, FunctionType, BuiltinFunctionType)
 
 
 class UntraceableError(SurgeryError):
@@ -40,12 +39,12 @@ class BlockTrace:
     Attributes:
         graph: the graph; its placeholders are the arguments of `forward` without a default.
         arguments: the names of these arguments.
-        attributes: names and values of the attributes of the block that `forward` read.
+        attributes: values of the attributes that `forward` read, by path of the module and name.
     """
 
     graph: fx.Graph
     arguments: tuple[str, ...]
-    attributes: dict[str, Any]
+    attributes: dict[tuple[str, str], Any]
 
 
 class _Proxy(fx.Proxy):
@@ -88,10 +87,10 @@ def trace_block(block: nn.Module) -> BlockTrace:
     Raises:
         UntraceableError: if the block cannot be traced, or its graph would not be valid for all calls.
     """
-    if "forward" in vars(block):
+    if "forward" in vars(block) or fused_forward(block) is not None:
         raise UntraceableError("its forward has been replaced")
     arguments = _required_arguments(block)
-    attributes: dict[str, Any] = {}
+    attributes: dict[tuple[str, str], Any] = {}
     graphs = []
     state = torch.get_rng_state(), random.getstate()
     for training in (True, False):
@@ -117,13 +116,16 @@ def _required_arguments(block: nn.Module) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _trace(block: nn.Module, arguments: tuple[str, ...], attributes: dict[str, Any]) -> fx.Graph:
+def _trace(block: nn.Module, arguments: tuple[str, ...], attributes: dict[tuple[str, str], Any]) -> fx.Graph:
     old_class = type(block)
     try:
-        block.__class__ = _recording_class(old_class, arguments, attributes)
-        return _Tracer().trace(block)
+        block.__class__ = _traced_class(old_class, arguments)
+        with recorded_attributes(block, attributes):
+            return _Tracer().trace(block)
     except UntraceableError:
         raise
+    except UnrecordableError as error:
+        raise UntraceableError(str(error)) from None
     except Exception as error:  # code of any kind, on proxies
         message = str(error).strip().splitlines() or [type(error).__name__]
         raise UntraceableError(f"torch.fx cannot trace it: {message[0].rstrip('.')}") from None
@@ -131,22 +133,10 @@ def _trace(block: nn.Module, arguments: tuple[str, ...], attributes: dict[str, A
         block.__class__ = old_class
 
 
-def _recording_class(base: Any, arguments: tuple[str, ...], attributes: dict[str, Any]) -> type:
-    """Return a subclass that records the attributes that `forward` reads, and refuses that it sets one."""
+def _traced_class(base: Any, arguments: tuple[str, ...]) -> type:
+    """Return a subclass whose forward has only these arguments and must not set attributes."""
 
-    class Recording(base):  # type: ignore[misc]
-        def __getattribute__(self, name: str) -> Any:
-            value = super().__getattribute__(name)
-            if name not in _MODULE_INTERNALS and name in super().__getattribute__("__dict__") and _is_plain(value):
-                attributes[name] = list(value) if isinstance(value, list) else value
-            return value
-
-        def __getattr__(self, name: str) -> Any:
-            value = super().__getattr__(name)
-            if value is None:  # an optional child or parameter
-                attributes[name] = None
-            return value
-
+    class Traced(base):  # type: ignore[misc]
         def __setattr__(self, name: str, value: Any) -> None:
             if name == "__class__":
                 super().__setattr__(name, value)
@@ -157,14 +147,9 @@ def _recording_class(base: Any, arguments: tuple[str, ...], attributes: dict[str
 
     names = ", ".join(arguments)
     # torch.fx reads the arguments from the code object, so the function must have them by name
-    Recording.forward = eval(f"lambda self, {names}: forward(self, {names})", {"forward": base.forward})
-    Recording.__name__ = Recording.__qualname__ = base.__name__
-    return Recording
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether a value can be compared with `==` at each call, also after a copy of the model."""
-    return all(map(_is_plain, value)) if isinstance(value, tuple | list) else isinstance(value, _PLAIN)
+    Traced.forward = eval(f"lambda self, {names}: forward(self, {names})", {"forward": base.forward})
+    Traced.__name__ = Traced.__qualname__ = base.__name__
+    return Traced
 
 
 def _modes() -> tuple[bool, ...]:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from anynorm.surgery.block_forward import original_class
 from anynorm.surgery.find import NormSite
 
 _ADDITIONS = {operator.add, operator.iadd, torch.add, "add", "add_"}
@@ -62,11 +63,11 @@ def find_blocks(model: nn.Module, sites: list[NormSite]) -> list[Block]:
         branch = _main_branch(module, norms)
         if branch is not None:
             branches[id(module)] = branch
-    block_classes = {type(module) for module in model.modules() if id(module) in branches}
+    block_classes = {original_class(module) for module in model.modules() if id(module) in branches}
     blocks = []
     inside_blocks: set[int] = set()
     for module in model.modules():
-        if id(module) in inside_blocks or not (id(module) in branches or type(module) in block_classes):
+        if id(module) in inside_blocks or not (id(module) in branches or original_class(module) in block_classes):
             continue
         branch = branches[id(module)] if id(module) in branches else _norms_by_name(module, norms)
         if branch:

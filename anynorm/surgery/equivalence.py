@@ -1,4 +1,4 @@
-"""Comparison of the outputs and gradients of a model on an example before and after a change.
+"""Comparison of the outputs, gradients and buffers of a model on an example before and after a change.
 
 Both runs are in the current mode of the model, from the same state: running statistics, other buffers, gradients, attributes and
 random number generators are restored after each.
@@ -22,32 +22,34 @@ from anynorm.surgery.blocks import restored_attributes
 from anynorm.surgery.dataflow import tensors_of
 from anynorm.surgery.output_change import DEFAULT_TOLERANCE, TOLERANCE
 
-SMALL_GRADIENT = 0.01
-"""Gradients of tensors whose largest value is below this share of the largest of all are compared with that share, since a
-gradient that is zero in exact arithmetic, such as that of a bias before a BatchNorm, is a rounding error."""
+SMALL_SHARE = 0.01
+"""Gradients and buffers whose largest value is below this share of the largest of all are compared with that share, since a
+tensor that is zero in exact arithmetic, such as the gradient of a bias before a BatchNorm, is a rounding error."""
 
 
 @dataclass
 class RunResult:
-    """Outputs of a model, and the gradients of its parameters and inputs by name; `error` if backward raised."""
+    """Outputs of a model, the gradients of its parameters and inputs and its buffers by name; `error` if backward raised."""
 
     outputs: list[Tensor]
     gradients: dict[str, Tensor]
+    buffers: dict[str, Tensor]
     error: str = ""
 
 
 @dataclass
 class Change:
-    """Largest changes of outputs and gradients, relative to their largest values; infinite if shapes or finiteness changed."""
+    """Largest changes, relative to the largest values; infinite if shapes or finiteness changed."""
 
     outputs: float
     gradients: float
+    buffers: float
     tolerance: float
 
     @property
     def is_rounding(self) -> bool:
-        """Whether both changes are within the tolerance of rounding errors."""
-        return max(self.outputs, self.gradients) <= self.tolerance
+        """Whether all changes are within the tolerance of rounding errors."""
+        return max(self.outputs, self.gradients, self.buffers) <= self.tolerance
 
 
 @contextmanager
@@ -69,7 +71,7 @@ def restored_state(model: nn.Module) -> Iterator[None]:
 
 
 def run_with_gradients(model: nn.Module, forward: Forward, example: Any) -> RunResult:
-    """Run a model on an example forward and backward; the state of the model is restored.
+    """Run a model on an example forward and backward; its buffers are those after the run, then its state is restored.
 
     The gradient of every output is a fixed sequence of numbers, so that no gradient vanishes by symmetry.
     """
@@ -85,13 +87,15 @@ def run_with_gradients(model: nn.Module, forward: Forward, example: Any) -> RunR
         for parameter in model.parameters():
             parameter.grad = None
         outputs = tensors_of(forward(model, tree_map_only(Tensor, to_leaf, example)))
-        result = RunResult([y.detach().clone() for y in outputs], {})
+        result = RunResult([y.detach().clone() for y in outputs], {}, {})
         differentiable = [y for y in outputs if y.requires_grad]
         try:
             if differentiable:
                 torch.autograd.backward(differentiable, [_weights_like(y) for y in differentiable])
         except RuntimeError as error:  # backward of the model itself may not be possible
             result.error = str(error).splitlines()[0]
+        result.buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+        if result.error:
             return result
         named = [*model.named_parameters(), *((f"input {index}", leaf) for index, leaf in enumerate(leaves))]
         result.gradients = {name: tensor.grad for name, tensor in named if tensor.grad is not None}
@@ -99,7 +103,7 @@ def run_with_gradients(model: nn.Module, forward: Forward, example: Any) -> RunR
 
 
 class Comparison:
-    """Comparison of a model with its own outputs and gradients at the time of construction.
+    """Comparison of a model with its own outputs, gradients and buffers at the time of construction.
 
     Args:
         model: the model.
@@ -118,7 +122,7 @@ class Comparison:
         return run_with_gradients(model, self.forward, self.example)
 
     def change(self) -> Change:
-        """Return the changes of outputs and gradients since construction."""
+        """Return the changes since construction."""
         return compare_runs(self.original, self._run())
 
 
@@ -132,21 +136,29 @@ def _weights_like(y: Tensor) -> Tensor:
 
 
 def compare_runs(old: RunResult, new: RunResult) -> Change:
-    """Return the changes of outputs and gradients between two runs; gradients are not compared if the old run has none."""
+    """Return the changes between two runs; gradients are not compared if the old run has none."""
     tolerances = [TOLERANCE.get(tensor.dtype, DEFAULT_TOLERANCE) for tensor in old.outputs]
     tolerance = max(tolerances, default=DEFAULT_TOLERANCE)
     infinite = float("inf")
     if [y.shape for y in old.outputs] != [y.shape for y in new.outputs]:
-        return Change(infinite, infinite, tolerance)
+        return Change(infinite, infinite, infinite, tolerance)
     outputs = max([_relative(a, b, 0.0) for a, b in zip(old.outputs, new.outputs, strict=True)], default=0.0)
+    buffers = _largest_change(old.buffers, new.buffers)
     if old.error:
-        return Change(outputs, 0.0, tolerance)
-    if new.error or old.gradients.keys() != new.gradients.keys():
-        return Change(outputs, infinite, tolerance)
-    largest = max([float(gradient.abs().max()) for gradient in old.gradients.values() if gradient.numel()], default=0.0)
-    floor = SMALL_GRADIENT * largest
-    changes = [_relative(gradient, new.gradients[name], floor) for name, gradient in old.gradients.items()]
-    return Change(outputs, max(changes, default=0.0), tolerance)
+        return Change(outputs, 0.0, buffers, tolerance)
+    return Change(outputs, infinite if new.error else _largest_change(old.gradients, new.gradients), buffers, tolerance)
+
+
+def _largest_change(old: dict[str, Tensor], new: dict[str, Tensor]) -> float:
+    """Return the largest change of named tensors; infinite if names, integers or the finiteness changed."""
+    if old.keys() != new.keys():
+        return float("inf")
+    floats = {name: tensor for name, tensor in old.items() if tensor.is_floating_point()}
+    if any(not torch.equal(tensor, new[name]) for name, tensor in old.items() if name not in floats):
+        return float("inf")
+    largest = max([float(tensor.abs().max()) for tensor in floats.values() if tensor.numel()], default=0.0)
+    floor = SMALL_SHARE * largest if largest < float("inf") else 0.0
+    return max([_relative(tensor, new[name], floor) for name, tensor in floats.items()], default=0.0)
 
 
 def _relative(old: Tensor, new: Tensor, floor: float) -> float:

@@ -3,13 +3,15 @@
     y = norm(x); z = φ(y)           norm(x, activation=φ)
     y = norm(x); z = φ(y + r)       norm(x, residual=r, activation=φ)
 
-The output of the norm, and the sum if an activation follows, must have no other user. Modules that return their input
-(nn.Identity, dropout with probability 0) are skipped. The fused call is at the place of the addition, after the residual.
+The norm must be called once, and its output, and the sum if an activation follows, must have no other user. Modules that return
+their input (nn.Identity, dropout with probability 0) are skipped. The fused call is at the place of the addition, after the
+residual.
 """
 
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +36,12 @@ ACTIVATION_FUNCTIONS: dict[Any, str] = {
 """Functions, and methods of tensors by name."""
 WRITES = "the addition writes into a tensor that other operations may read"
 _TIMM_ACTIVATIONS = {"GELU": "gelu", "GELUTanh": "gelu_tanh", "HardSwish": "hardswish", "Swish": "silu"}
-_DROP_PROBABILITY = {"Dropout": "p", "Dropout2d": "p", "Dropout3d": "p", "StochasticDepth": "p", "DropPath": "drop_prob"}
+_DROP_PROBABILITY = {
+    **{f"torch.nn.modules.dropout.{name}": "p" for name in ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d")},
+    "torchvision.ops.stochastic_depth.StochasticDepth": "p",
+    "timm.layers.drop.DropPath": "drop_prob",
+}
+"""The attribute with the probability, by the full name of the class."""
 
 
 class NotFusableError(Exception):
@@ -99,14 +106,23 @@ def find_patterns(graph: fx.Graph, block: nn.Module, norms: dict[int, Any]) -> P
     """Return the patterns of a graph whose norms are in `norms`, by the id of the module."""
     result = Patterns()
     modules = dict(block.named_modules(remove_duplicate=False))
+    calls = Counter(id(modules[path]) for path in called_paths(graph))
     for node in reversed(list(graph.nodes)):  # of two norms that are added, the later one is fused
         if node.op == "call_module" and id(modules[str(node.target)]) in norms:
             try:
+                # a fused call is at another place, so the running statistics would move in another order
+                if calls[id(modules[str(node.target)])] > 1:
+                    raise NotFusableError("the block calls it more than once")
                 result.fusable.append(_find_pattern(node, modules, result.fusable))
             except NotFusableError as error:
                 result.reasons[str(node.target)] = str(error)
     result.fusable.reverse()
     return result
+
+
+def called_paths(graph: fx.Graph) -> list[str]:
+    """Return the paths of the modules that a graph calls."""
+    return [str(node.target) for node in graph.nodes if node.op == "call_module"]
 
 
 def _find_pattern(norm: fx.Node, modules: dict[str, nn.Module], others: list[Pattern]) -> Pattern:
@@ -191,8 +207,9 @@ def activation_of_module(module: nn.Module) -> Activation | None:
 
 def is_identity_module(module: nn.Module) -> bool:
     """Whether a module returns its input in train and eval mode."""
-    probability = _DROP_PROBABILITY.get(type(module).__name__)
-    return type(module) is nn.Identity or (probability is not None and getattr(module, probability, 1) == 0)
+    kind = type(module)
+    probability = _DROP_PROBABILITY.get(f"{kind.__module__}.{kind.__qualname__}")
+    return kind is nn.Identity or (probability is not None and getattr(module, probability) == 0)
 
 
 def _is_identity(node: fx.Node, modules: dict[str, nn.Module]) -> bool:

@@ -1,32 +1,38 @@
 """Fusion of norms with the addition and activation after them: φ(norm(x) + residual) in one pass over x.
 
 The blocks of a model (modules with children) are traced one by one with torch.fx, with their children as leaves. A block with a
-fusable norm gets a new `forward`, which passes residual and activation to the norm. Its class, children, hooks and state_dict
-stay.
+fusable norm gets a subclass of its class, whose `forward` passes residual and activation to the norm. Its children, hooks and
+state_dict stay.
 """
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from anynorm.errors import SurgeryError
 from anynorm.layers.norm import Norm
 from anynorm.surgery.batches import Forward
-from anynorm.surgery.block_forward import BlockForward, Dependencies, add_to_norm, settings_of
+from anynorm.surgery.block_forward import BlockForward, Dependencies, add_to_norm, children_of, settings_of
 from anynorm.surgery.equivalence import Change, Comparison, RunResult
 from anynorm.surgery.find import NormSite, Where, check_model, choose, find_norms
-from anynorm.surgery.fusable import rewrite
-from anynorm.surgery.fusion_plan import Plan, block_label, make_plan
+from anynorm.surgery.fusable import called_paths, rewrite
+from anynorm.surgery.fusion_plan import FusedBlock, Plan, block_label, make_plan
 from anynorm.surgery.fusion_run import observe
 from anynorm.surgery.output_change import call_with_inputs
-from anynorm.surgery.report import SurgeryReport
+from anynorm.surgery.report import FusionReport
 from anynorm.surgery.undo import UndoLog, all_or_nothing, temporary_changes
 from anynorm.table import pluralize
 
+MAX_REASONS = 3
+"""Number of reasons in the finding."""
 
-def fuse(model: nn.Module, example: Any, where: Where = None, *, forward: Forward | None = None) -> SurgeryReport:
+
+def fuse(model: nn.Module, example: Any, where: Where = None, *, forward: Forward | None = None) -> FusionReport:
     """Fuse norms with the addition and activation after them, in place, for training and inference.
 
     Norms of torch and timm that are fused are replaced by anynorm layers with the same spec, parameters and running statistics.
@@ -35,15 +41,18 @@ def fuse(model: nn.Module, example: Any, where: Where = None, *, forward: Forwar
     Args:
         model: the model.
         example: an input of the model, or a tuple of inputs, as in `fold`. The model runs on it in its current mode, forward and
-            backward, before and after the change; all outputs and gradients must be equal. Its state is restored.
+            backward, before and after the change; all outputs, gradients and running statistics must be equal. Its state is
+            restored.
         where: which norms to fuse, as in `convert`; None for all.
         forward: a function `forward(model, example)` that calls the model; None to call it with the input or inputs.
 
     Returns:
-        A report with one row per norm: what is fused into it, the block, and the reason if nothing is fused.
+        A report with one row per norm: what is fused into it, the block, and the reason if nothing is fused. Its
+        `not_fused` has the number of activations per reason, for those that are not fused.
 
     Raises:
-        SurgeryError: if the model has no norm, or if fusion changes outputs or gradients. The model is unchanged.
+        SurgeryError: if the model has no norm, if its tensors were made in torch.inference_mode(), or if fusion changes outputs,
+            gradients or running statistics. The model is unchanged.
 
     >>> import torch
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 1), nn.GroupNorm(2, 8))
@@ -54,13 +63,26 @@ def fuse(model: nn.Module, example: Any, where: Where = None, *, forward: Forwar
     1 of 1 activation and 0 additions fused; outputs changed by ... of their largest value, gradients by ...
     """
     check_model(model)
+    if any(tensor.is_inference() for tensor in chain(model.parameters(), model.buffers())):
+        raise SurgeryError(
+            f"The tensors of this {type(model).__name__} were made in torch.inference_mode(), so they have no gradients. "
+            "Make the model outside of it."
+        )
+    with torch.inference_mode(mode=False):
+        return _fuse(model, tree_map_only(Tensor, _without_inference_mode, example), where, forward or call_with_inputs)
+
+
+def _without_inference_mode(tensor: Tensor) -> Tensor:
+    return tensor.clone() if tensor.is_inference() else tensor
+
+
+def _fuse(model: nn.Module, example: Any, where: Where, run: Forward) -> FusionReport:
     sites = choose(find_norms(model), where)
     if not sites:
         raise SurgeryError(f"This {type(model).__name__} has no norm that anynorm recognizes: there is nothing to fuse.")
-    run: Forward = forward or call_with_inputs
     comparison = Comparison(model, run, example)
     plan = make_plan(model, sites)
-    total = observe(model, run, example, plan)
+    calls = observe(model, run, example, plan)
     _rewrite(plan)
     with all_or_nothing() as undo_log:
         _apply(plan, undo_log)
@@ -72,24 +94,33 @@ def fuse(model: nn.Module, example: Any, where: Where = None, *, forward: Forwar
             change = _apply_unchanging(plan, undo_log, comparison)
         if not change.is_rounding:
             raise SurgeryError(
-                f"Fusion changed outputs by {change.outputs:.2g} of their largest value and gradients by {change.gradients:.2g}; "
-                "nothing was changed."
+                f"Fusion changed outputs by {change.outputs:.2g} of their largest value, gradients by {change.gradients:.2g} and "
+                f"running statistics by {change.buffers:.2g}; nothing was changed."
             )
     rows = [_row(site, plan) for site in sites]
-    return SurgeryReport(rows, _finding(plan, total, comparison.original, change), model, undo_log.undo)
+    not_fused = dict(calls.reasons(plan).most_common())
+    finding = _finding(plan, len(calls.sources), comparison.original, change) + _summary(not_fused)
+    return FusionReport(rows, finding, model, undo_log.undo, not_fused=not_fused)
 
 
 def _rewrite(plan: Plan) -> None:
     """Make the new forward of each block."""
     for block in plan.blocks:
-        children = [name for name, child in block.module._modules.items() if child is not None]
         norms = [str(pattern.norm.target) for pattern in block.patterns]
         unused = {path: block.module.get_submodule(path) for pattern in block.patterns for path in pattern.unused}
         settings = {path: (type(module), settings_of(module)) for path, module in unused.items()}
         trace = block.trace
-        needed = Dependencies(trace.arguments, block.types, trace.attributes, children, norms, settings)
+        needed = Dependencies(trace.arguments, block.types, trace.attributes, _children(block), norms, settings)
         constants = rewrite(trace.graph, block.patterns, add_to_norm)
-        block.forward = BlockForward(block.module, trace.graph, needed, constants)
+        block.forward = BlockForward(type(block.module), trace.graph, needed, constants)
+
+
+def _children(block: FusedBlock) -> dict[str, list[str]]:
+    """Return the children of a block and of the containers whose children it calls itself, by path."""
+    called = {name.rpartition(".")[0] for name in called_paths(block.trace.graph)}
+    modules = dict(block.module.named_modules())
+    lists = {path for path, module in block.module.named_children() if isinstance(module, nn.ModuleList | nn.ModuleDict)}
+    return {path: children_of(modules[path]) for path in sorted({"", *called, *lists} & modules.keys())}
 
 
 def _apply(plan: Plan, undo_log: UndoLog) -> None:
@@ -103,7 +134,7 @@ def _apply(plan: Plan, undo_log: UndoLog) -> None:
             undo_log.set_attribute(norm, "activation", plan.activations[site])
     for block in plan.blocks:
         assert block.forward is not None  # made by _rewrite
-        undo_log.set_forward(block.module, block.forward)
+        undo_log.set_class(block.module, block.forward.block_class)
 
 
 def _remove_post_modules(norm: Norm, undo_log: UndoLog) -> None:
@@ -121,7 +152,7 @@ def _remove_post_modules(norm: Norm, undo_log: UndoLog) -> None:
 
 
 def _apply_unchanging(plan: Plan, undo_log: UndoLog, comparison: Comparison) -> Change:
-    """Apply a plan; if outputs or gradients change, without the blocks and activations that change them when applied alone."""
+    """Apply a plan; if outputs, gradients or running statistics change, without the parts that change them when applied alone."""
     _apply(plan, undo_log)
     change = comparison.change()
     if change.is_rounding:
@@ -130,11 +161,11 @@ def _apply_unchanging(plan: Plan, undo_log: UndoLog, comparison: Comparison) -> 
     for block in list(plan.blocks):
         if not _is_unchanging(Plan([block], norms=plan.norms), comparison):
             plan.blocks.remove(block)
-            reason = f"fusion in block {block_label(block.path)} would change outputs or gradients"
+            reason = f"fusion in block {block_label(block.path)} would change outputs, gradients or running statistics"
             plan.reasons |= dict.fromkeys(block.sites, reason)
     for site, activation in list(plan.activations.items()):
         if not _is_unchanging(Plan(activations={site: activation}, norms=plan.norms), comparison):
-            plan.reasons[site] = "fusion would change outputs or gradients"
+            plan.reasons[site] = "fusion would change outputs, gradients or running statistics"
             del plan.activations[site]
     _apply(plan, undo_log)
     return comparison.change()
@@ -168,3 +199,10 @@ def _finding(plan: Plan, total: int, original: RunResult, change: Change) -> str
         gradients = f"gradients were not compared ({original.error or 'there are none'})"
     counts = f"{activations} of {pluralize(total, 'activation')} and {pluralize(additions, 'addition')} fused"
     return f"{counts}; outputs changed by {change.outputs:.1g} of their largest value, {gradients}."
+
+
+def _summary(not_fused: dict[str, int]) -> str:
+    """Return the reasons of the activations that are not fused as a sentence; empty if there are none."""
+    listed = [f"{count} ({reason})" for reason, count in list(not_fused.items())[:MAX_REASONS]]
+    others = sum(list(not_fused.values())[MAX_REASONS:])
+    return f" Activations not fused: {', '.join([*listed, *([f'{others} others'] if others else [])])}." if listed else ""

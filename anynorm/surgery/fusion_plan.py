@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,10 +10,10 @@ from torch import nn
 
 from anynorm.core.activation import Activation
 from anynorm.layers.norm import Norm
-from anynorm.surgery.block_forward import has_hooks
+from anynorm.surgery.block_forward import BlockForward, has_hooks
 from anynorm.surgery.block_trace import BlockTrace, UntraceableError, trace_block
 from anynorm.surgery.find import NormSite, find_norms
-from anynorm.surgery.fusable import Pattern, activation_of_module, find_patterns, is_identity_module
+from anynorm.surgery.fusable import Pattern, activation_of_module, called_paths, find_patterns, is_identity_module
 from anynorm.surgery.new_norm import make_equivalent, share_tensors
 
 
@@ -42,7 +41,7 @@ class FusedBlock:
     types: tuple[type, ...] = ()
     calls: int = 0
     reason: str = ""
-    forward: Callable[..., Any] | None = None
+    forward: BlockForward | None = None
 
 
 @dataclass
@@ -67,15 +66,11 @@ class Plan:
 def make_plan(model: nn.Module, sites: list[NormSite]) -> Plan:
     """Find what can be fused in the graphs of the blocks of a model; whether it suits the tensors is not known yet."""
     plan = Plan()
-    candidates: dict[int, NormSite] = {}
-    for site in sites:
-        reason = _not_fusable_reason(site, plan)
-        if reason:
-            plan.reasons[site] = reason
-        elif site not in plan.activations:
-            candidates[id(site.module)] = site
+    plan.reasons = {site: reason for site in sites if (reason := _not_fusable_reason(site, plan))}
+    candidates = {id(site.module): site for site in sites if site not in plan.reasons and site not in plan.activations}
     inside_norms = {id(module) for site in find_norms(model) for module in site.module.modules()}
     untraceable: dict[str, str] = {}
+    calling_blocks: Counter[int] = Counter()
     for path, block in model.named_modules():
         has_forward = type(block).forward is not nn.Module.forward
         if not has_forward or id(block) in inside_norms or not any(id(module) in candidates for module in block.modules()):
@@ -85,16 +80,26 @@ def make_plan(model: nn.Module, sites: list[NormSite]) -> Plan:
         except UntraceableError as error:
             untraceable[path] = f"block {block_label(path)}: {error}"
             continue
+        calling_blocks.update({id(block.get_submodule(name)) for name in called_paths(trace.graph)})
         patterns = find_patterns(trace.graph, block, candidates)
         for name, reason in patterns.reasons.items():
             plan.reasons[candidates[id(block.get_submodule(name))]] = reason
         if patterns.fusable:
             found = [candidates[id(block.get_submodule(str(pattern.norm.target)))] for pattern in patterns.fusable]
             plan.blocks.append(FusedBlock(path, block, trace, patterns.fusable, found))
+    _refuse_shared_norms(plan, calling_blocks)
     for site in candidates.values():
         parents = [path for path in untraceable if not path or site.path.startswith(path + ".")]
         plan.reasons.setdefault(site, untraceable[parents[-1]] if parents else "no block calls it directly")
     return plan
+
+
+def _refuse_shared_norms(plan: Plan, calling_blocks: Counter[int]) -> None:
+    """Add a reason to the patterns of norms that several blocks call: statistics would move in another order."""
+    for block in plan.blocks:
+        for site, pattern in zip(block.sites, block.patterns, strict=True):
+            if calling_blocks[id(site.module)] > 1 or len({id(parent) for parent, _ in site.parents}) > 1:
+                pattern.reason = "several blocks share it"
 
 
 def block_label(path: str) -> str:

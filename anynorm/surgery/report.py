@@ -37,6 +37,17 @@ class SurgeryReport(Table):
 
 
 @dataclass
+class FusionReport(SurgeryReport):
+    """Report of `fuse`.
+
+    Attributes:
+        not_fused: the number of activations per reason, for the calls of the example that are not fused.
+    """
+
+    not_fused: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
 class Conversion:
     """The conversion of one norm: a row of the report of `convert`.
 

@@ -22,9 +22,10 @@ class UndoLog:
 
     def replace(self, site: NormSite, module: nn.Module) -> None:
         """Replace a norm by a module, under all its paths."""
+        shared = _shared_tensors(site.module, module)
         for parent, name in site.parents:
             self.replacements.append((parent, name, module))
-            self.undo_steps.append(lambda parent=parent, name=name: _restore(parent, name, site.module))  # type: ignore[misc]
+            self.undo_steps.append(lambda parent=parent, name=name: _restore(parent, name, site.module, shared))  # type: ignore[misc]
             parent._modules[name] = module
             if isinstance(parent, nn.TransformerEncoderLayer) and parent.activation_relu_or_gelu:
                 # its fast path for inference computes LayerNorm from weight, bias and eps of its norms, without calling them
@@ -48,8 +49,17 @@ class UndoLog:
         self.undo_steps.append(lambda: vars(module).pop("forward", None))
         vars(module)["forward"] = forward
 
+    def set_class(self, module: nn.Module, subclass: type[nn.Module]) -> None:
+        """Set the class of a module to a subclass; `undo` restores the old one."""
+        old = type(module)
+        self.undo_steps.append(lambda: setattr(module, "__class__", old))
+        module.__class__ = subclass
+
     def undo(self) -> None:
         """Revert all changes; each restored module gets the mode, device and dtype of the module that had replaced it.
+
+        Parameters and buffers that both had in common are the current ones of the module that had replaced it, also after
+        `model.double()` or `load_state_dict(…, assign=True)` have made new tensors.
 
         Raises:
             SurgeryError: if a module has been replaced again by a later operation.
@@ -62,13 +72,25 @@ class UndoLog:
             self.undo_steps.pop()()
 
 
-def _restore(parent: nn.Module, name: str, old: nn.Module) -> None:
+def _shared_tensors(old: nn.Module, new: nn.Module) -> list[tuple[str, str]]:
+    """Return the parameters and buffers that two modules have in common: the name of the dictionary, and that of the tensor."""
+    return [
+        (kind, name)
+        for kind in ("_parameters", "_buffers")
+        for name, tensor in vars(old)[kind].items()
+        if tensor is not None and vars(new)[kind].get(name) is tensor
+    ]
+
+
+def _restore(parent: nn.Module, name: str, old: nn.Module, shared: list[tuple[str, str]]) -> None:
     new = parent._modules[name]
     if new is not None and new is not old:
         old.train(new.training)
         like = next((tensor for tensor in [*new.parameters(), *new.buffers()] if tensor.is_floating_point()), None)
         if like is not None and not any(tensor.is_meta for tensor in [*old.parameters(), *old.buffers(), like]):
             old.to(like.device, like.dtype)
+        for kind, tensor_name in shared:
+            vars(old)[kind][tensor_name] = vars(new)[kind][tensor_name]
     parent._modules[name] = old
 
 

@@ -220,7 +220,8 @@ def fold(state: State, x: Tensor, expected: list[Tensor]) -> dict[str, Any]:
 
 def fuse(state: State, x: Tensor, expected: list[Tensor]) -> dict[str, Any]:
     """Fuse norms with additions and activations, and train a copy for a step: the gradients must be finite."""
-    with state.undone(anynorm.fuse(state.network, x)) as report:
+    report = anynorm.fuse(state.network, x)
+    with state.undone(report):
         change = output_change(state.network, x, expected)
         network = copy.deepcopy(state.network).train()
     check(change <= TOLERANCE["fuse"], f"the outputs changed by {change:.1g} of their largest value")
@@ -229,7 +230,14 @@ def fuse(state: State, x: Tensor, expected: list[Tensor]) -> dict[str, Any]:
     gradients = [parameter.grad for parameter in network.parameters() if parameter.grad is not None]
     check(all(bool(gradient.isfinite().all()) for gradient in gradients), "a gradient is not finite")
     words = report.finding.split()
-    return {"count": int(words[0]), "activations": int(words[2]), "additions": int(words[5]), "change": change}
+    check(int(words[0]) + sum(report.not_fused.values()) == int(words[2]), "activations without a reason")
+    return {
+        "count": int(words[0]),
+        "activations": int(words[2]),
+        "additions": int(words[5]),
+        "change": change,
+        "notes": report.not_fused,
+    }
 
 
 def recalibrate(state: State, x: Tensor, expected: list[Tensor]) -> dict[str, Any]:

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.nn import functional
 
 import anynorm
 from anynorm.core.activation import Activation
 from anynorm.layers.norm import Norm
 from anynorm.surgery import fuse as fuse_module
-from anynorm.surgery.block_forward import BlockForward
+from anynorm.surgery.block_forward import add_to_norm, fused_forward
 from anynorm.surgery.new_norm import set_post_modules
 from tests.helpers import data, same
 from tests.surgery.fusable_networks import conv, fusable_network
@@ -41,7 +41,7 @@ def gradients(model, x):
 
 def fused_blocks(model):
     """Return the modules whose forward was replaced."""
-    return [module for module in model.modules() if isinstance(vars(module).get("forward"), BlockForward)]
+    return [module for module in model.modules() if fused_forward(module)]
 
 
 def activations_seen(model, x, monkeypatch):
@@ -101,7 +101,7 @@ def test_undo_restores_modules_forward_and_outputs():
     assert fused_blocks(model)
     assert report.undo() is model
     assert all(a is b for a, b in zip(model.modules(), modules, strict=True))
-    assert not [module for module in model.modules() if "forward" in vars(module)]
+    assert not fused_blocks(model)
     same(model.state_dict(), state, rtol=0, atol=0)
     same(model(X), expected, rtol=0, atol=0)
 
@@ -120,12 +120,40 @@ def test_training_a_fused_network_also_trains_the_norms_that_undo_restores():
     same(old.running_mean, mean, rtol=0, atol=0)
 
 
+def train_in_float64(model, optimizer):
+    """Convert a network to float64 and train it for a step."""
+    model.double()
+    gradients(model, X.double())
+    optimizer.step()
+
+
+NEW_TENSORS = {
+    "double": train_in_float64,
+    "load_state_dict": lambda model, _: model.load_state_dict(
+        {name: tensor + 1 for name, tensor in model.state_dict().items()}, assign=True
+    ),
+}
+
+
+@pytest.mark.parametrize("change", NEW_TENSORS)
+def test_undo_keeps_the_current_tensors_where_they_have_been_replaced(change):
+    model = trained(fusable_network())
+    old = model[1]
+    report = anynorm.fuse(model, X)
+    NEW_TENSORS[change](model, torch.optim.SGD(model.parameters(), lr=0.1))
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    report.undo()
+    assert model[1] is old
+    same(model.state_dict(), state, rtol=0, atol=0)
+    assert all(model.state_dict()[name].dtype == tensor.dtype for name, tensor in state.items())
+
+
 def test_a_copy_of_a_fused_network_uses_its_own_modules():
     model = fusable_network().eval()
     anynorm.fuse(model, X)
     expected = model(X)
     other = copy.deepcopy(model)
-    assert all(vars(block)["forward"].block is block for block in fused_blocks(other))
+    assert len(fused_blocks(other)) == len(fused_blocks(model))
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.zero_()
@@ -311,6 +339,12 @@ def any_arguments(self, *inputs):
     return self.act(self.norm(inputs[0]))
 
 
+def norm_called_twice(self, x):
+    y = self.norm(x)
+    z = self.act(self.norm(3 * self.conv(x) + 2))
+    return self.act(y + x) + z
+
+
 def nothing(self, x):
     return self.conv(self.norm(x))
 
@@ -327,8 +361,19 @@ def dropout_before(self, x):
     return self.act(self.drop(self.norm(x)))
 
 
+def users_dropout(self, x):
+    return self.act(self.doubled(self.norm(x)))
+
+
 def another_type(self, x):
     return self.norm(x) if isinstance(x, torch.Tensor) else self.act(self.norm(x))
+
+
+class Dropout(nn.Dropout):
+    """A class of a user with the name of an identity."""
+
+    def forward(self, x):
+        return x + x if self.training else x
 
 
 ADDED = "the tensor that is added has another shape, dtype or device than the input of the norm"
@@ -351,17 +396,19 @@ REFUSED = {
     without_gradient: "block '1': its forward changes the gradient or autocast mode",
     constant_tensor: "block '1': its forward computes a tensor that does not depend on its input",
     any_arguments: "block '1': its forward has no argument without a default",
+    norm_called_twice: "the block calls it more than once",
     nothing: "no addition or activation follows it",
     unsupported_activation: "no addition or activation follows it",
     negative_slope: "no addition or activation follows it",
+    users_dropout: "no addition or activation follows it",
     dropout_before: "no addition or activation follows it",
-    another_type: "fusion in block '1' would change outputs or gradients",
+    another_type: "fusion in block '1' would change outputs, gradients or running statistics",
 }
 
 
 @pytest.mark.parametrize("forward", [*REFUSED, sum_used_twice], ids=lambda forward: forward.__name__)
 def test_what_cannot_be_fused_stays_with_the_reason(forward):
-    model = block(forward, drop=nn.Dropout(0.5), identity=nn.Identity())
+    model = block(forward, drop=nn.Dropout(0.5), doubled=Dropout(0.0), identity=nn.Identity())
     expected = model.eval()(X)
     modules, attributes = list(model.modules()), set(vars(model[1]))
     state = torch.get_rng_state()
@@ -375,6 +422,42 @@ def test_what_cannot_be_fused_stays_with_the_reason(forward):
     assert set(vars(model[1])) == attributes
     assert torch.equal(torch.get_rng_state(), state)
     same(model(X), expected, rtol=0, atol=0)
+
+
+class Shared(nn.Module):
+    """A block that calls a norm, then a block that calls the same norm, and adds the outputs."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.norm, self.act = inner, inner.norm, nn.ReLU()
+
+    def forward(self, x):
+        y = self.norm(x)
+        z = self.inner(3 * x + 2)
+        return self.act(y + z)
+
+
+def test_a_norm_that_blocks_share_is_not_fused():
+    model = nn.Sequential(conv(3, 8), Shared(block(simple)[1]))
+    expected = copy.deepcopy(model)
+    assert anynorm.fuse(model, X)["1.inner.norm"]["note"] == "not fused: several blocks share it"
+    assert not fused_blocks(model)
+    for network in (model, expected):
+        network(X)
+    same(model.state_dict(), expected.state_dict(), rtol=0, atol=0)
+
+
+def test_a_change_of_running_statistics_is_an_error(monkeypatch):
+    def call_twice(norm, x, residual, **options):
+        norm(2 * x.detach() + 1)
+        return add_to_norm(norm, x, residual, **options)
+
+    model = fusable_network()
+    monkeypatch.setattr(fuse_module, "_is_unchanging", lambda *_: True)
+    monkeypatch.setattr(fuse_module, "add_to_norm", call_twice)
+    with pytest.raises(anynorm.SurgeryError, match=r"running statistics by inf; nothing was changed"):
+        anynorm.fuse(model, X)
+    assert not fused_blocks(model)
 
 
 def writes_new_tensor(self, x):
@@ -449,6 +532,58 @@ def test_a_residual_of_another_dtype_is_added_separately():
         same(model[1](x), expected[1](x), rtol=1e-2, atol=1e-2)
 
 
+class Mixed(nn.Module):
+    """Activations after a norm, inside a norm, after a linear layer, and of a norm and a sum that are used twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.convs = nn.ModuleList([conv(8, 8) for _ in range(4)])
+        self.norms: Any = nn.ModuleList([nn.BatchNorm2d(8), nn.BatchNorm2d(8), nn.GroupNorm(2, 8), BatchNormAct2d(8)])
+        self.linear, self.act = nn.Linear(8, 8), nn.ReLU()
+
+    def forward(self, x):
+        x = self.act(self.norms[0](self.convs[0](x)))
+        y = self.norms[1](self.convs[1](x))
+        x = self.act(y) + y
+        y = self.norms[2](self.convs[2](x)) + x
+        x = functional.silu(y) * y
+        x = self.norms[3](self.convs[3](x))
+        return functional.gelu(self.linear(x.mean((2, 3))))
+
+
+def test_every_activation_is_fused_or_has_a_reason():
+    model = nn.Sequential(conv(3, 8), nn.ReLU6(), Mixed(), nn.SiLU())
+    report = anynorm.fuse(model, X)
+    assert report.finding.startswith("2 of 7 activations and 1 addition fused; ")
+    reasons = {
+        "no norm before it: conv2d": 1,
+        "no norm before it: linear": 1,
+        "no norm before it: gelu": 1,
+        "other operations use its output too": 1,
+        "other operations use the sum too": 1,
+    }
+    assert report.not_fused == reasons
+    assert report.finding.endswith(
+        " Activations not fused: 1 (no norm before it: conv2d), 1 (other operations use its output too), "
+        "1 (other operations use the sum too), 2 others."
+    )
+    report.undo()
+    assert anynorm.fuse(model, X, where="*.norms.3").not_fused["its norm is not chosen, or its block has other arguments"] == 3
+    assert anynorm.fuse(block(by_mode), X).not_fused == {"its block: its forward differs between train and eval mode": 1}
+
+
+def test_activations_of_a_graph_that_raises_are_counted_once(monkeypatch):
+    model = block(simple)
+    monkeypatch.setattr(fx.Interpreter, "run", raise_after_an_activation)
+    report = anynorm.fuse(model, X)
+    assert report.not_fused == {"its block: its graph raises KeyError": 1}
+
+
+def raise_after_an_activation(self, x):
+    functional.relu(x)
+    raise KeyError
+
+
 def test_a_layer_appended_to_a_fused_sequential_runs():
     model = nn.Sequential(conv(3, 8), nn.BatchNorm2d(8), nn.ReLU())
     anynorm.fuse(model, X)
@@ -483,6 +618,36 @@ def test_other_operations_work_on_a_fused_network():
     assert len(fused_blocks(model)) == 7
 
 
+def infer(model, x):
+    with torch.inference_mode():
+        return model(x)
+
+
+def test_a_model_is_fused_in_inference_mode_and_on_inference_tensors():
+    model = fusable_network().eval()
+    expected = model(X)
+    with torch.inference_mode():
+        x = X.clone()
+        report = anynorm.fuse(model, x)
+    assert report.finding.startswith("11 of 11 activations and 4 additions fused; outputs changed by ")
+    assert "gradients by" in report.finding
+    assert torch.equal(x, X)
+    same(model(X), expected, rtol=1e-4, atol=1e-5)
+    report.undo()
+    assert anynorm.fuse(model, x).finding.startswith("11 of 11 activations and 4 additions fused")
+    model = fusable_network().eval()
+    assert anynorm.fuse(model, X, forward=infer).finding.startswith("11 of 11 activations and 4 additions fused")
+
+
+def test_a_model_made_in_inference_mode_is_refused():
+    with torch.inference_mode():
+        model = fusable_network()
+    with pytest.raises(
+        anynorm.SurgeryError, match=r"The tensors of this Sequential were made in torch.inference_mode\(\), .* Make"
+    ):
+        anynorm.fuse(model, X)
+
+
 def test_only_chosen_norms_are_fused():
     model = fusable_network()
     report = anynorm.fuse(model, X, where="3.*")
@@ -497,7 +662,9 @@ def test_a_change_of_the_output_is_an_error_and_the_model_is_unchanged(monkeypat
     rng = torch.get_rng_state()
     monkeypatch.setattr(fuse_module, "_is_unchanging", lambda *_: True)
     monkeypatch.setattr(fuse_module, "add_to_norm", lambda norm, x, residual, **_: norm(x))
-    with pytest.raises(anynorm.SurgeryError, match=r"Fusion changed outputs by .* and gradients by .*; nothing was changed"):
+    with pytest.raises(
+        anynorm.SurgeryError, match=r"Fusion changed outputs by .*, gradients by .* and running .*; nothing was changed"
+    ):
         anynorm.fuse(model, X)
     assert all(a is b for a, b in zip(model.modules(), modules, strict=True))
     assert not fused_blocks(model)
