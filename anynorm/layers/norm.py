@@ -31,11 +31,13 @@ from anynorm.core.spec import NormSpec, ResolvedCuts, check_positive_int
 from anynorm.core.update_rules import Cumulative, Running, UpdateRule, from_momentum
 from anynorm.errors import FoldError, SpecError
 from anynorm.kernels.interface import NUM_LAYER_PARAMS, BatchStats, Buffers, ForwardSpec, Params
+from anynorm.kernels.ragged import Ragged
 from anynorm.kernels.sync import NoSync, SyncGroup
 from anynorm.layers.conditioning import read_condition
+from anynorm.layers.masking import ModelMask, read_ragged
 from anynorm.layers.running_stats import RunningStats
 from anynorm.layers.state_dict import prepare_state_dict
-from anynorm.layers.validation import check_batch, check_input, check_residual
+from anynorm.layers.validation import check_batch, check_counts, check_input, check_residual
 
 NO_SYNC = NoSync()
 PARAMETER_FIELDS = Params._fields[:NUM_LAYER_PARAMS]
@@ -69,16 +71,28 @@ class NormOptions(TypedDict, total=False):
 class CustomNorm:
     """Mixin of norms outside the algebra, which override `_compute_output` or its inputs; their `NormSpec` is incomplete.
 
-    Their residual and activation are separate operations.
+    Their residual and activation are separate operations. They support neither masks nor batch indices.
     """
 
+    takes_mask = False
+
     def normalize(
-        self, x: Tensor, condition: Any = None, residual: Tensor | None = None, activation: Activation | None = None
+        self,
+        x: Tensor,
+        condition: Any = None,
+        residual: Tensor | None = None,
+        activation: Activation | None = None,
+        *,
+        mask: Tensor | None = None,
+        batch_index: Tensor | None = None,
+        num_graphs: int | None = None,
     ) -> Tensor:
         """Normalize x, add the residual and apply the activation, without applying `post_modules`."""
         if residual is not None:
             check_residual(self, x, residual)  # type: ignore[arg-type]
-        y: Tensor = super().normalize(x, condition)  # type: ignore[misc]
+        y: Tensor = super().normalize(  # type: ignore[misc]
+            x, condition, mask=mask, batch_index=batch_index, num_graphs=num_graphs
+        )
         return kernels.finish(y, residual, activation)
 
 
@@ -119,6 +133,10 @@ class Norm(RunningStats):
     """Whether the statistics of this layer depend on another layer (BKN)."""
     one_cut_per_channel = False
     """Whether each channel uses only one of the mixed cuts (IBN)."""
+    takes_mask: ClassVar[bool] = True
+    """Whether the norm supports masks and batch indices."""
+    _mask: ModelMask | None = None
+    _had_mask = False  # whether the last forward pass used `_mask`
     post_modules: tuple[str, ...] = ()
     """Names of child modules that are applied to the output, such as the fused activation of a replaced module."""
 
@@ -172,7 +190,15 @@ class Norm(RunningStats):
         return cls(norm_spec, num_features, **options)
 
     def forward(
-        self, x: Tensor, condition: Any = None, *, residual: Tensor | None = None, activation: Activation | None = None
+        self,
+        x: Tensor,
+        condition: Any = None,
+        *,
+        residual: Tensor | None = None,
+        activation: Activation | None = None,
+        mask: Tensor | None = None,
+        batch_index: Tensor | None = None,
+        num_graphs: int | None = None,
     ) -> Tensor:
         """Normalize x, add the residual and apply the activation: y = φ(a (x − mean) + b + residual).
 
@@ -181,29 +207,51 @@ class Norm(RunningStats):
             condition: class, domain or style (see `anynorm.layers.conditioning`); ignored by norms without a condition.
             residual: a tensor with the shape, dtype and device of x.
             activation: the activation of this call; None for the activation of the layer.
+            mask: bool (n, positions…), True at valid positions, or lengths of sequences, integers (n,). Other positions count in
+                no statistic, and their outputs and gradients are 0.
+            batch_index: the sample of each point of x (points, c), integers (points,), in any order.
+            num_graphs: number of samples of `batch_index`; None for its largest index + 1.
 
         Raises:
-            ShapeError: if the norm does not support the shape or dtype of x, or the residual does not fit.
+            ShapeError: if the norm does not support the shape or dtype of x, or another tensor does not fit x.
             ConditionError: if the condition is missing or invalid.
+            SpecError: if the norm does not support a mask or batch index.
         """
-        y = self.normalize(x, condition, residual, self.activation if activation is None else activation)
+        activation = self.activation if activation is None else activation
+        y = self.normalize(x, condition, residual, activation, mask=mask, batch_index=batch_index, num_graphs=num_graphs)
         for name in self.post_modules:
             y = getattr(self, name)(y)
         return y
 
     def normalize(
-        self, x: Tensor, condition: Any = None, residual: Tensor | None = None, activation: Activation | None = None
+        self,
+        x: Tensor,
+        condition: Any = None,
+        residual: Tensor | None = None,
+        activation: Activation | None = None,
+        *,
+        mask: Tensor | None = None,
+        batch_index: Tensor | None = None,
+        num_graphs: int | None = None,
     ) -> Tensor:
         """Normalize x, add the residual and apply the activation, without applying `post_modules`."""
         spec = self._forward_spec(activation)
-        check_input(self, spec, x)
+        ragged: Ragged | None = None
+        if mask is not None or batch_index is not None or num_graphs is not None or self._mask is not None or self._had_mask:
+            ragged = read_ragged(self, x, mask, batch_index, num_graphs)
+        check_input(self, spec, x, ragged)
         if residual is not None:
             check_residual(self, x, residual)
         if spec.takes_condition:
-            condition = read_condition(self, x, self._condition if condition is None else condition)
-        y, batch = self._compute_output(spec, x, self._params(condition, residual), self._read_buffers(spec, condition))
-        if self.training and spec.has_variable_counts:
-            check_batch(self, batch)
+            condition = self._condition if condition is None else condition
+            condition = read_condition(self, x, condition, None if ragged is None else ragged.num_samples)
+        buffers = self._read_buffers(spec, condition)
+        if ragged is not None:
+            check_counts(self, spec, ragged)
+            buffers = buffers._replace(ragged=ragged)
+        y, batch = self._compute_output(spec, x, self._params(condition, residual), buffers)
+        if ragged is not None or (self.training and spec.has_variable_counts):
+            check_batch(self, batch, buffers)
         self.update_running_stats(batch)
         return y
 
@@ -279,6 +327,10 @@ class Norm(RunningStats):
     def set_condition(self, condition: Any) -> None:
         """Set the condition of subsequent forward passes; a style that is a parameter is not registered as one of this layer."""
         object.__setattr__(self, "_condition", condition)
+
+    def set_mask(self, mask: ModelMask | None) -> None:
+        """Set the mask of subsequent forward passes."""
+        self._mask = mask
 
     @classmethod
     def connect(cls, norms: Sequence[Norm]) -> None:
@@ -413,8 +465,8 @@ class Norm(RunningStats):
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without the condition of an enclosing `with condition(…)` block and without cached forward specs."""
-        return {**self.__dict__, "_condition": None, "_forward_specs": {}}
+        """Return the state without the condition or mask of an enclosing `with` block and without cached forward specs."""
+        return {**self.__dict__, "_condition": None, "_mask": None, "_had_mask": False, "_forward_specs": {}}
 
     def extra_repr(self) -> str:
         """Return the spec, the number of channels and the options."""
