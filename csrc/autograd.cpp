@@ -186,7 +186,8 @@ bool read_tensors(PyObject* tuple, const F& f) {
 }
 
 // normalize(definition, x, params, running_stats, labels, num_batches, momentum) -> (y, stats), or None for inputs that
-// are not plain tensors on the CPU, or parameters in float64. A mask or batch index and the number of samples may follow.
+// are not plain tensors on the CPU, or parameters in float64. A mask or batch index and the number of samples may
+// follow.
 PyObject* normalize(PyObject*, PyObject* const* args, Py_ssize_t num_args) {
   HANDLE_TH_ERRORS
   TORCH_CHECK(num_args == 7 || num_args == 9, "anynorm: normalize takes 7 or 9 arguments; got ", num_args);
@@ -246,7 +247,8 @@ PyObject* normalize(PyObject*, PyObject* const* args, Py_ssize_t num_args) {
 PyMethodDef METHODS[] = {
     {"define", define, METH_VARARGS, "define(spec, eps, slope, group): the settings of a pass."},
     {"normalize", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(normalize)), METH_FASTCALL,
-     "normalize(definition, x, params, running_stats, labels, num_batches, momentum[, members, num_samples]): y and the "
+     "normalize(definition, x, params, running_stats, labels, num_batches, momentum[, members, num_samples]): y and "
+     "the "
      "statistics."},
     {nullptr, nullptr, 0, nullptr}};
 PyModuleDef MODULE = {

@@ -44,8 +44,8 @@ struct Pass : Gradients {
   }
 
   // Compute the coefficients of every affine by prepare_affine(affine, lo, hi, scratch), which returns k, and call
-  // compute(scratch, k, range), with k of the first column, for all ranges. Coefficients of several samples are computed
-  // once.
+  // compute(scratch, k, range), with k of the first column, for all ranges. Coefficients of several samples are
+  // computed once.
   template <class Prepare, class Compute>
   void for_rows(const Prepare& prepare_affine, const Compute& compute) const {
     int64_t size = p.last ? p.length : columns, values = p.last ? p.channels : p.length,
@@ -157,8 +157,7 @@ struct Pass : Gradients {
         with_gradient<T>(p, t, at, false, [&](const auto& gradient) {
           if (p.last)
             Positions<T>{p.channels, hi - lo, list}.sums(x + at, positions, affine, gradient, g + out, h + out);
-          else
-            with_rows(s, [&](const auto& rows) { rows.sums(x + at, hi - lo, affine, gradient, g + out, h + out); });
+          else with_rows(s, [&](const auto& rows) { rows.sums(x + at, hi - lo, affine, gradient, g + out, h + out); });
         });
       };
       for (int64_t i = 0; by_class && i < p.affines; i++)
@@ -169,8 +168,8 @@ struct Pass : Gradients {
       for (int64_t s = 0; !by_class && !listed && s < (at_once ? 1 : n); s++)
         for (int64_t strip = 0; strip < (p.last ? p.strips : 1); strip++) {
           int64_t first = p.last ? strip * p.length * p.channels + lo : lo * p.length;
-          add(affine_of(s), s, strip * p.channels + lo, s * columns * p.length + first, at_once ? n * p.length : p.length,
-              nullptr);
+          add(affine_of(s), s, strip * p.channels + lo, s * columns * p.length + first,
+              at_once ? n * p.length : p.length, nullptr);
         }
     });
   }

@@ -143,8 +143,9 @@ struct Gradients : Tables {
     });
     for (const Cut& cut : p.cuts)
       for (int64_t row = 0; cut.uses_batch && row < cut.rows; row++) {
-        double per_column = !cut.is_local ? t.counts[row] : p.ragged ? double(t.num_valid(row))
-                                                                   : double(cut.samples_per_part * p.length);
+        double per_column = !cut.is_local ? t.counts[row]
+                            : p.ragged    ? double(t.num_valid(row))
+                                          : double(cut.samples_per_part * p.length);
         double inverse_count = 1.0 / std::max(per_column * double(columns / cut.width), 1.0);
         for (int64_t i = cut.offset + row * cut.width, end = i + cut.width; i < end; i++) {
           d_means[i] *= inverse_count;

@@ -119,7 +119,8 @@ inline void lay_out(Problem& p, const Shape& x) {
     cut.channels = cut.channels ? cut.channels : p.channels;
     check(p.channels % cut.channels == 0 && p.strips % cut.strips == 0, "a cut does not fit the input");
     cut.is_local = cut.uses_batch && cut.samples_per_part;
-    check(!p.ragged || (cut.strips == 1 && cut.samples_per_part <= 1), "masks need cuts without strips and ghost batches");
+    check(!p.ragged || (cut.strips == 1 && cut.samples_per_part <= 1),
+          "masks need cuts without strips and ghost batches");
     check(!cut.is_local || p.samples % cut.samples_per_part == 0, "a cut does not fit the batch size");
     cut.width = cut.channels * cut.strips;
     assign_parts(p, cut);

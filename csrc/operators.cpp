@@ -109,8 +109,8 @@ PlanPointer find_plan(const Tensor& x, const Settings& settings, const Members& 
   Shape shape = shape_of(x, members);
   Key key;
   key.numbers.reserve(settings.spec.size() + 8);
-  key.numbers = {shape.samples,     shape.channels,     shape.positions,     shape.last,
-                 shape.is_bfloat16, shape.ragged,       bits(settings.eps),    bits(settings.slope)};
+  key.numbers = {shape.samples,     shape.channels, shape.positions,    shape.last,
+                 shape.is_bfloat16, shape.ragged,   bits(settings.eps), bits(settings.slope)};
   key.numbers.insert(key.numbers.end(), settings.spec.begin(), settings.spec.end());
   key.group.assign(settings.group.data(), settings.group.size());
   auto found = plans.find(key);
@@ -220,7 +220,8 @@ void check_inputs(const Problem& p, const Inputs& inputs, const Tensor& labels) 
 void check_members(const Problem& p, const Tensor& x, const Members& members) {
   const Tensor& tensor = members.tensor;
   if (!tensor.defined()) return;
-  TORCH_CHECK(tensor.is_cpu() && tensor.is_contiguous(), "anynorm: a mask or batch index must be contiguous CPU memory");
+  TORCH_CHECK(tensor.is_cpu() && tensor.is_contiguous(),
+              "anynorm: a mask or batch index must be contiguous CPU memory");
   if (members.is_mask()) {
     TORCH_CHECK((tensor.sizes() == at::IntArrayRef{x.size(0), num_positions(x)}) && p.samples == x.size(0),
                 "anynorm: a mask must have shape (samples, positions); got ", tensor.sizes());
@@ -237,10 +238,10 @@ void check_members(const Problem& p, const Tensor& x, const Members& members) {
 // Return the valid positions of the samples, and set the pointers to them.
 Ragged make_ragged(const Problem& p, const Members& members, Tensors& t) {
   if (!members.tensor.defined()) return {};
-  Ragged ragged = members.is_mask()
-                      ? ragged_from_mask(members.tensor.const_data_ptr<bool>(), p.samples,
-                                         members.tensor.size(1), p.last)
-                      : ragged_from_index(members.tensor.const_data_ptr<int64_t>(), members.tensor.size(0), p.samples);
+  Ragged ragged =
+      members.is_mask()
+          ? ragged_from_mask(members.tensor.const_data_ptr<bool>(), p.samples, members.tensor.size(1), p.last)
+          : ragged_from_index(members.tensor.const_data_ptr<int64_t>(), members.tensor.size(0), p.samples);
   t.list = ragged.list.data();
   t.offsets = ragged.offsets.data();
   t.extents = ragged.extents.data();

@@ -6,7 +6,7 @@ Messages are formatted only when a check fails, so the checks are fast and can b
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ def check_input(norm: Norm, spec: ForwardSpec, x: Tensor, ragged: Ragged | None 
     """
     if not isinstance(x, Tensor):
         raise ShapeError(f"The input must be a tensor (n, c, …); got a {type(x).__name__}. Layer {norm.spec!r}.")
-    key = None if torch.compiler.is_compiling() else (x.shape, x.dtype)
+    key: tuple[Any, ...] | None = None if torch.compiler.is_compiling() else (x.shape, x.dtype)
     if key is not None and ragged is not None:
         key = (*key, type(ragged), ragged.num_samples)
     if key is not None and key in spec.validated_shapes:
@@ -40,10 +40,9 @@ def check_input(norm: Norm, spec: ForwardSpec, x: Tensor, ragged: Ragged | None 
     try:
         _check_dimensions(norm, x)
         n, c, positions = x.shape[0], x.shape[1], math.prod(x.shape[2:])
-        is_points = isinstance(ragged, Points)
-        _check_parts(norm, spec, (ragged.num_samples if is_points else n, c, positions))
+        _check_parts(norm, spec, (ragged.num_samples if isinstance(ragged, Points) else n, c, positions))
         if norm.training:  # with a mask, or for points of several samples, statistics have at most these numbers of values
-            _check_counts(norm, spec, (1, c, n) if is_points else (n, c, positions))
+            _check_counts(norm, spec, (1, c, n) if isinstance(ragged, Points) else (n, c, positions))
     except ShapeError as error:
         layer = f"Layer {norm.spec!r} with {norm.num_features} channels, input {x.dtype} {tuple(x.shape)}."
         raise ShapeError(f"{error} {layer}") from None

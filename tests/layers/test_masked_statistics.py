@@ -1,6 +1,7 @@
 """Masked positions count in no statistic: output, gradients and running statistics are those of the valid positions alone."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -52,7 +53,7 @@ def test_training_output_and_all_gradients_are_those_of_the_valid_positions(spec
     same(y, expected.float(), rtol=1e-5, atol=1e-5)
     assert y.stride() == x.stride()
     weight = torch.where(valid[:, None], target, 0.0)
-    wanted = [x, *(p for p in norm.parameters() if p.requires_grad)]
+    wanted: list[Any] = [x, *(p for p in norm.parameters() if p.requires_grad)]
     wanted += [condition] if norm.norm_spec.takes_style else []
     ours, exact = torch.autograd.grad(y, wanted, target), torch.autograd.grad((expected * weight).sum(), wanted)
     for a, b in zip(ours, exact, strict=True):
@@ -192,7 +193,7 @@ def test_a_batch_index_of_another_integer_dtype_is_the_same():
 def test_the_cpp_kernels_give_what_the_reference_gives_for_any_mask(spec, shape, layout, activation, dtype, adds, share, seed):
     n, c, height, width = shape
     valid = torch.rand(n, height, width, generator=torch.Generator().manual_seed(seed)) < share
-    results = []
+    results: list[Any] = []
     for name in ("cpu", "reference"):
         norm = make(spec, channels=c, activation=activation)
         x = poisoned(data(n, c, height, width, dtype=dtype, seed=seed), valid).to(memory_format=layout).requires_grad_()
@@ -224,7 +225,7 @@ def test_the_cpp_kernels_give_what_the_reference_gives_for_any_mask(spec, shape,
 def test_long_rows_with_gaps_in_whole_blocks_are_exact(spec, length):
     valid = torch.zeros(3, length, dtype=torch.bool)
     valid[0, : length // 2] = valid[1, -3:] = valid[2, ::3] = True
-    results = []
+    results: list[Any] = []
     for name in ("cpu", "reference"):
         norm = make(spec, channels=C)
         x = poisoned(data(3, C, length, mean=1e3), valid).requires_grad_()
@@ -260,7 +261,7 @@ def test_a_mask_of_vectors_leaves_out_samples():
 @pytest.mark.reference_only
 @pytest.mark.parametrize("spec", ["bn", "sn", "in"])
 def test_second_derivatives_are_those_of_the_reference(spec):
-    results = []
+    results: list[Any] = []
     for name in ("cpu", "reference"):
         norm, valid = make(spec, channels=C), random_mask()
         x = poisoned(data(*SHAPE), valid).requires_grad_()
@@ -272,7 +273,7 @@ def test_second_derivatives_are_those_of_the_reference(spec):
 
 @pytest.mark.reference_only
 def test_second_derivatives_of_points_are_those_of_the_reference():
-    results = []
+    results: list[Any] = []
     for name in ("cpu", "reference"):
         x, graph_of, _ = points()
         x.requires_grad_()
@@ -287,7 +288,7 @@ def test_several_threads_give_the_output_of_one():
     for layout in (torch.contiguous_format, torch.channels_last):
         valid = torch.rand(16, 20, 21, generator=torch.Generator().manual_seed(0)) < 0.5
         x = poisoned(data(16, C, 20, 21), valid).to(memory_format=layout)
-        results = []
+        results: list[Any] = []
         for threads in (1, 3):
             torch.set_num_threads(threads)
             try:
